@@ -1,4 +1,6 @@
-"""Readme of the distribution, in which relative links are absolute: package indexes do not have the linked files."""
+"""Readme of the distribution, in which relative links are absolute: package indexes do not have the
+linked files.
+"""
 
 import re
 from pathlib import Path

@@ -2,16 +2,18 @@
 
     python -m benchmarks.battery FOLDER --results battery.jsonl
     python -m benchmarks.battery --setup
-    python -m benchmarks.battery FOLDER --results battery.jsonl --tools ours,anonymeter,sdmetrics,mostlyai
+    python -m benchmarks.battery FOLDER --results battery.jsonl --tools \\
+        ours,anonymeter,sdmetrics,mostlyai
     python -m benchmarks.battery --report battery.jsonl
 
-FOLDER contains adult.parquet and uk_census.parquet; releases of missing tables are skipped. "ours" is the default
-policy with a reference and, except for two releases, without an embedding. ``--setup`` creates two environments for
-the peers, which read the same tables from files and have ``--limit`` seconds per release.
+FOLDER contains adult.parquet and uk_census.parquet; releases of missing tables are skipped. "ours"
+is the default policy with a reference and, except for two releases, without an embedding.
+``--setup`` creates two environments for the peers, which read the same tables from files and have
+``--limit`` seconds per release.
 
-Each verdict is one line of the results and is computed once, so an interrupted battery resumes; use a new file after a
-change of the code. Lines contain measurements; :mod:`benchmarks.battery_rules` derives the peers' verdicts from them
-when the report is printed.
+Each verdict is one line of the results and is computed once, so an interrupted battery resumes; use
+a new file after a change of the code. Lines contain measurements; :mod:`benchmarks.battery_rules`
+derives the peers' verdicts from them when the report is printed.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ TOOLS = ("ours", *PEERS)
 EPOCHS = 5  # of the embedder
 
 
-# --- ours -------------------------------------------------------------------------------------------------------------
+# --- ours
+# --------------------------------------------------------------------------------------------------
 
 
 def ours(entry: Entry, given: Given) -> Line:
@@ -68,8 +71,15 @@ def ours(entry: Entry, given: Given) -> Line:
     try:
         report = judged(entry, given)
     except InputError as error:
-        return {"verdict": "undecided", "broken": {"refused before measuring": str(error)}, "seconds": 0.0}
-    broken = {outcome.limit.key: f"{outcome.status}: {outcome.reason}" for outcome in report.policy_verdict.broken}
+        return {
+            "verdict": "undecided",
+            "broken": {"refused before measuring": str(error)},
+            "seconds": 0.0,
+        }
+    broken = {
+        outcome.limit.key: f"{outcome.status}: {outcome.reason}"
+        for outcome in report.policy_verdict.broken
+    }
     verdict = report.verdict.replace("_", " ")
     return {"verdict": verdict, "broken": broken, "seconds": time.process_time() - before}
 
@@ -78,16 +88,23 @@ def judged(entry: Entry, given: Given) -> Report:
     """Evaluate the metrics of the policy alone; a requested embedder trains few epochs."""
     policy = default_policy([*default_metrics(), *entry.also])
     tables = (given.train, given.holdout, given.synthetic)
-    options: dict[str, Any] = {"reference": given.reference, "subject": given.subject, "device": "cpu"}
+    options: dict[str, Any] = {
+        "reference": given.reference,
+        "subject": given.subject,
+        "device": "cpu",
+    }
     if not entry.embedder:
-        return evaluate(*tables, metrics=policy.metrics, embedder=False, allowed_values=given.domains, **options)
+        return evaluate(
+            *tables, metrics=policy.metrics, embedder=False, allowed_values=given.domains, **options
+        )
     chosen, _ = choose_metrics(None, policy)
     inputs = read_inputs(*tables, **options)
     inputs = attach_embedder(inputs, fit_embedder(inputs, max_epochs=EPOCHS))
     return build_report(inputs, run_metrics(inputs, chosen, policy.limits), policy)
 
 
-# --- peers ------------------------------------------------------------------------------------------------------------
+# --- peers
+# --------------------------------------------------------------------------------------------------
 
 
 class Peer:
@@ -124,11 +141,15 @@ class Peer:
         kept |= {f"{library}_NUM_THREADS": "1" for library in THREADS} | {"POLARS_MAX_THREADS": "1"}
         kept |= {"HF_HUB_OFFLINE": "1"}  # no model hub is queried
         pipe = subprocess.PIPE
-        return subprocess.Popen(self.command, env=kept, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(
+            self.command, env=kept, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
+        )
 
 
 def write(given: Given, folder: Path) -> dict[str, str]:
-    """Write train, holdout and release as plain files without the subject column; peers use no reference."""
+    """Write train, holdout and release as plain files without the subject column; peers use no
+    reference.
+    """
     paths = {}
     for role in ("train", "holdout", "synthetic"):
         frame = getattr(given, role)[given.world.schema.names]
@@ -139,7 +160,8 @@ def write(given: Given, folder: Path) -> dict[str, str]:
     return paths
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------
+# --- runs
+# --------------------------------------------------------------------------------------------------
 
 
 def lines(path: Path) -> list[Line]:
@@ -148,7 +170,11 @@ def lines(path: Path) -> list[Line]:
 
 
 def run(
-    entries: Sequence[Entry], sources: Sources, tools: Sequence[str], path: Path, peers: Mapping[str, Peer]
+    entries: Sequence[Entry],
+    sources: Sources,
+    tools: Sequence[str],
+    path: Path,
+    peers: Mapping[str, Peer],
 ) -> None:
     """Compute the verdicts that ``path`` does not contain yet."""
     held = {(line["release"], line["tool"]) for line in lines(path)}
@@ -170,8 +196,15 @@ def report(found: Sequence[Line], entries: Sequence[Entry] = BATTERY) -> str:
     said = {(line["release"], line["tool"]): line for line in found}
     tools = [tool for tool in TOOLS if any(line["tool"] == tool for line in found)]
     shown = [entry for entry in entries if any((entry.name, tool) in said for tool in tools)]
-    rows = [[entry.name, _share(entry), entry.expected, *(_cell(entry, said.get((entry.name, tool))) for tool in tools)]
-            for entry in shown]  # fmt: skip
+    rows = [
+        [
+            entry.name,
+            _share(entry),
+            entry.expected,
+            *(_cell(entry, said.get((entry.name, tool))) for tool in tools),
+        ]
+        for entry in shown
+    ]
     rows.append(["wrong", "", "", *(_wrong(shown, said, tool) for tool in tools)])
     parts = [table(["release", "leaked", "expected", *tools], rows), *_explained(shown, said)]
     for tool in tools:
@@ -181,15 +214,27 @@ def report(found: Sequence[Line], entries: Sequence[Entry] = BATTERY) -> str:
 
 
 def _explained(entries: Sequence[Entry], said: Mapping[tuple[str, str], Line]) -> list[str]:
-    """Name the limits behind our wrong verdicts and the leaks that were rejected without significance."""
+    """Name the limits behind our wrong verdicts and the leaks that were rejected without
+    significance.
+    """
     mine = [(entry, said[entry.name, "ours"]) for entry in entries if (entry.name, "ours") in said]
     wrong = [pair for pair in mine if not right(pair[0], pair[1]["verdict"])]
-    luck = [(entry, line) for entry, line in mine if entry.expected == REFUSED and line["verdict"] == "undecided"]
+    luck = [
+        (entry, line)
+        for entry, line in mine
+        if entry.expected == REFUSED and line["verdict"] == "undecided"
+    ]
     parts = []
     for title, pairs in (("Wrong:", wrong), ("Refused, but not significant:", luck)):
         if pairs:
-            reasons = ["; ".join(f"`{key}` {reason}" for key, reason in line["broken"].items()) for _, line in pairs]
-            lines = [f"- {entry.name}: {reason}" for (entry, _), reason in zip(pairs, reasons, strict=True)]
+            reasons = [
+                "; ".join(f"`{key}` {reason}" for key, reason in line["broken"].items())
+                for _, line in pairs
+            ]
+            lines = [
+                f"- {entry.name}: {reason}"
+                for (entry, _), reason in zip(pairs, reasons, strict=True)
+            ]
             parts.append("\n".join([title, "", *lines]))
     return parts
 
@@ -207,25 +252,47 @@ def _cell(entry: Entry, line: Line | None) -> str:
 
 def _wrong(entries: Sequence[Entry], said: Mapping[tuple[str, str], Line], tool: str) -> str:
     """Count the wrong verdicts by kind."""
-    made = [(entry, verdict_of(said[entry.name, tool])) for entry in entries if (entry.name, tool) in said]
+    made = [
+        (entry, verdict_of(said[entry.name, tool]))
+        for entry in entries
+        if (entry.name, tool) in said
+    ]
     wrong = [(entry, verdict) for entry, verdict in made if not right(entry, verdict)]
     silent = sum(verdict == NO_VERDICT for _, verdict in wrong)
     alarms = sum(entry.expected == PASS and verdict != NO_VERDICT for entry, verdict in wrong)
-    parts = {"harmless refused": alarms, "let through": len(wrong) - alarms - silent, "no verdict": silent}
+    parts = {
+        "harmless refused": alarms,
+        "let through": len(wrong) - alarms - silent,
+        "no verdict": silent,
+    }
     return f"{len(wrong)} of {len(made)} ({', '.join(f'{n} {what}' for what, n in parts.items())})"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the battery, or report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, help="where adult.parquet and uk_census.parquet are")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=Path, help="where adult.parquet and uk_census.parquet are"
+    )
     parser.add_argument("--tools", default="ours", help=f"some of {','.join(TOOLS)}")
-    parser.add_argument("--only", action="append", default=[], help="releases whose name contains this (repeatable)")
-    parser.add_argument("--results", type=Path, default=Path("battery.jsonl"), help="file to append to")
-    parser.add_argument("--setup", action="store_true", help="make the peers' environments, and end")
-    parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="that of anonymeter and SDMetrics")
+    parser.add_argument(
+        "--only", action="append", default=[], help="releases whose name contains this (repeatable)"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("battery.jsonl"), help="file to append to"
+    )
+    parser.add_argument(
+        "--setup", action="store_true", help="make the peers' environments, and end"
+    )
+    parser.add_argument(
+        "--peers", type=Path, default=ROOT / ".peers", help="that of anonymeter and SDMetrics"
+    )
     parser.add_argument("--mostly", type=Path, default=ROOT / ".mostly", help="that of mostlyai-qa")
-    parser.add_argument("--limit", type=float, default=300, help="seconds that a peer may take for a release")
+    parser.add_argument(
+        "--limit", type=float, default=300, help="seconds that a peer may take for a release"
+    )
     parser.add_argument("--report", type=Path, help="report on this file without running")
     options = parser.parse_args(arguments)
     if options.setup:
@@ -238,7 +305,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         sources = Sources(options.folder)
         entries = [entry for entry in BATTERY if sources.has(entry.table)]
-        entries = [entry for entry in entries if not options.only or any(part in entry.name for part in options.only)]
+        entries = [
+            entry
+            for entry in entries
+            if not options.only or any(part in entry.name for part in options.only)
+        ]
         tools = options.tools.split(",")
         peers = {
             tool: Peer(tool, python_of(getattr(options, where)), options.limit)

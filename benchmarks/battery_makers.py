@@ -1,4 +1,6 @@
-"""Construct releases of known truth from a world: fresh rows, copies of every kind, and generated rows."""
+"""Construct releases of known truth from a world: fresh rows, copies of every kind, and generated
+rows.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def rounded(share: float) -> Make:
         for name in world.schema.of_kind("integer", "numeric"):
             low, high = world.train[name].min(), world.train[name].max()
             bins = np.floor((rows[name] - low) / (high - low) * 20).clip(0, 19)
-            rows[name] = (low + (bins + 0.5) * (high - low) / 20).round().astype(world.train[name].dtype)
+            rows[name] = (
+                (low + (bins + 0.5) * (high - low) / 20).round().astype(world.train[name].dtype)
+            )
         return world.beside(rows)
 
     return make
@@ -72,7 +76,9 @@ def isolated(number: int) -> Make:
 
     def make(world: World) -> pd.DataFrame:
         rows = world.encoded(world.train).dense
-        alone = np.argsort(-nearest(rows, rows, 1, exclude_self=True).distances[:, 0], kind="stable")[:number]
+        alone = np.argsort(
+            -nearest(rows, rows, 1, exclude_self=True).distances[:, 0], kind="stable"
+        )[:number]
         return world.beside(bare(world.train).iloc[alone])
 
     return make
@@ -88,9 +94,13 @@ def saw_holdout(name: str, **settings: object) -> Make:
     return lambda world: _generated(world, pd.concat([world.train, world.holdout]), name, settings)
 
 
-def _generated(world: World, learnt: pd.DataFrame, name: str, settings: dict[str, object]) -> pd.DataFrame:
+def _generated(
+    world: World, learnt: pd.DataFrame, name: str, settings: dict[str, object]
+) -> pd.DataFrame:
     rows = Table.of(bare(learnt), world.schema, where="train")
-    fitted = build_generator(name, settings).fit(rows, seed=world.seed, device="cpu", progress=silent)
+    fitted = build_generator(name, settings).fit(
+        rows, seed=world.seed, device="cpu", progress=silent
+    )
     return fitted.sample(len(world.fresh), seed=world.seed).frame()
 
 
@@ -110,7 +120,9 @@ def holdout_copied(world: World) -> pd.DataFrame:
 
 
 def people_copied(share: float, times: int) -> Make:
-    """Repeat all rows of a share of the training people (at least one person); the other rows are fresh."""
+    """Repeat all rows of a share of the training people (at least one person); the other rows are
+    fresh.
+    """
 
     def make(world: World) -> pd.DataFrame:
         people = world.train[SUBJECT].drop_duplicates()
@@ -122,7 +134,9 @@ def people_copied(share: float, times: int) -> Make:
 
 
 def law_fitted(world: World) -> pd.DataFrame:
-    """Draw from the normal distribution with the mean and covariance of train: 44 parameters of 8,000 people."""
+    """Draw from the normal distribution with the mean and covariance of train: 44 parameters of
+    8,000 people.
+    """
     known = bare(world.train)
     drawn = world.rng().multivariate_normal(known.mean(), known.cov(), len(world.fresh))
     return pd.DataFrame(drawn, columns=known.columns)
@@ -134,7 +148,9 @@ def between(world: World) -> pd.DataFrame:
     rows = world.encoded(known)
     other = nearest_rows(rows, rows, k=1, exclude_self=True).indices[:, 0]
     part = world.rng().random((len(known), 1))
-    return pd.DataFrame(known.to_numpy() * (1 - part) + known.to_numpy()[other] * part, columns=known.columns)
+    return pd.DataFrame(
+        known.to_numpy() * (1 - part) + known.to_numpy()[other] * part, columns=known.columns
+    )
 
 
 def first(rows: int, make: Make = fresh) -> Make:

@@ -1,8 +1,8 @@
 """Evaluate releases with a peer, inside the peer's environment: read Parquet files, write JSON.
 
-:mod:`benchmarks.battery` starts this file with the peer's name and writes one task per line: paths of "train",
-"holdout" and "synthetic". One process handles all releases, because the peers take longer to start and compile than to
-evaluate.
+:mod:`benchmarks.battery` starts this file with the peer's name and writes one task per line: paths
+of "train", "holdout" and "synthetic". One process handles all releases, because the peers take
+longer to start and compile than to evaluate.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ ATTACKS = 200
 CANDIDATES = 20_000  # maximum number of queries per singling-out attack of anonymeter
 SECRETS = 3  # number of evenly spread columns attacked by anonymeter's inference
 ROWS = 1_000  # rows per table, of which SDMetrics compares all pairs
-FEWEST = {"synthetic": 100, "train": 90, "holdout": 10}  # with fewer, mostlyai-qa's own report stops early
+# with fewer, mostlyai-qa's own report stops early
+FEWEST = {"synthetic": 100, "train": 90, "holdout": 10}
 
 Figures = dict[str, Any]
 
 
 def anonymeter(train: Any, holdout: Any, synthetic: Any) -> Figures:
-    """Return each risk with its bounds at 95 %, individually and jointly for all attacks, or an error message.
+    """Return each risk with its bounds at 95 %, individually and jointly for all attacks, or an
+    error message.
 
-    Singling out gets equally many rows of train and holdout. With all rows (8,000 and 2,000 of Adult) it reports risks
-    of 0.15 (univariate) and 0.20 for fresh rows, with intervals far above 0.
+    Singling out gets equally many rows of train and holdout. With all rows (8,000 and 2,000 of
+    Adult) it reports risks of 0.15 (univariate) and 0.20 for fresh rows, with intervals far above
+    0.
     """
     from anonymeter.evaluators import InferenceEvaluator, LinkabilityEvaluator, SinglingOutEvaluator
     from pandas.api.types import is_numeric_dtype
@@ -42,20 +45,31 @@ def anonymeter(train: Any, holdout: Any, synthetic: Any) -> Figures:
     sides = [part.sample(even, random_state=0).reset_index(drop=True) for part in (train, holdout)]
 
     def singling_out(mode: str) -> Any:
-        made = SinglingOutEvaluator(sides[0], synthetic, attacks, 3, control=sides[1], max_attempts=CANDIDATES, seed=0)
+        made = SinglingOutEvaluator(
+            sides[0], synthetic, attacks, 3, control=sides[1], max_attempts=CANDIDATES, seed=0
+        )
         return made.evaluate(mode=mode)
 
     def linkability() -> Any:
-        return LinkabilityEvaluator(train, synthetic, halves, attacks, control=holdout).evaluate(n_jobs=1)
+        return LinkabilityEvaluator(train, synthetic, halves, attacks, control=holdout).evaluate(
+            n_jobs=1
+        )
 
     def inference(secret: str) -> Any:
         known = [name for name in columns if name != secret]
         numeric = is_numeric_dtype(train[secret])
-        return InferenceEvaluator(train, synthetic, known, secret, numeric, attacks, holdout).evaluate(n_jobs=1)
+        return InferenceEvaluator(
+            train, synthetic, known, secret, numeric, attacks, holdout
+        ).evaluate(n_jobs=1)
 
     work = {"singling out, univariate": lambda: singling_out("univariate")}
-    work |= {"singling out, 3 columns": lambda: singling_out("multivariate"), "linkability": linkability}
-    work |= {f"inference of {secret}": lambda secret=secret: inference(secret) for secret in secrets}
+    work |= {
+        "singling out, 3 columns": lambda: singling_out("multivariate"),
+        "linkability": linkability,
+    }
+    work |= {
+        f"inference of {secret}": lambda secret=secret: inference(secret) for secret in secrets
+    }
     found: Figures = {}
     for name, attack in work.items():
         try:
@@ -68,7 +82,9 @@ def anonymeter(train: Any, holdout: Any, synthetic: Any) -> Figures:
 
 
 def sdmetrics(train: Any, holdout: Any, synthetic: Any) -> Figures:
-    """Return the score (1 is best) and the share of synthetic rows nearer to train, with tables of equal size."""
+    """Return the score (1 is best) and the share of synthetic rows nearer to train, with tables of
+    equal size.
+    """
     from sdmetrics.single_table import DCROverfittingProtection
 
     rows = min(ROWS, len(train), len(holdout), len(synthetic))
@@ -83,7 +99,8 @@ def sdmetrics(train: Any, holdout: Any, synthetic: Any) -> Figures:
 def mostlyai(train: Any, holdout: Any, synthetic: Any) -> Figures:
     """Compute the "distances" of ``qa.report`` with its own functions and its embedder.
 
-    The other parts of the report (accuracy, similarity, the page) take ten times as long and do not measure privacy.
+    The other parts of the report (accuracy, similarity, the page) take ten times as long and do not
+    measure privacy.
     """
     from mostlyai.qa import _distances as distances
     from mostlyai.qa._sampling import prepare_data_for_embeddings
@@ -91,7 +108,9 @@ def mostlyai(train: Any, holdout: Any, synthetic: Any) -> Figures:
     for role, part in {"synthetic": synthetic, "train": train, "holdout": holdout}.items():
         if len(part) < FEWEST[role]:
             raise ValueError(f"fewer than {FEWEST[role]} rows of {role}")
-    encoded = prepare_data_for_embeddings(syn_tgt_data=synthetic, trn_tgt_data=train, hol_tgt_data=holdout)
+    encoded = prepare_data_for_embeddings(
+        syn_tgt_data=synthetic, trn_tgt_data=train, hol_tgt_data=holdout
+    )
     made = dict(zip(("syn_embeds", "trn_embeds", "hol_embeds"), encoded, strict=True))
     found = distances.calculate_distances(**made)
     near, far = found["dcr_syn_trn"], found["dcr_syn_hol"]
@@ -100,7 +119,8 @@ def mostlyai(train: Any, holdout: Any, synthetic: Any) -> Figures:
         "identical to train": float(distances.calculate_ims(near)),
         "identical to holdout": float(distances.calculate_ims(far)),
         "rows": len(near),
-        "looks": 7 if encoded[0].shape[1] > 10 else 1,  # number of column sets, of which it reports the largest share
+        # number of column sets, of which it reports the largest share
+        "looks": 7 if encoded[0].shape[1] > 10 else 1,
     }
 
 

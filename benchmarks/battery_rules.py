@@ -15,7 +15,9 @@ Line = dict[str, Any]  # "release", "tool" and results
 
 
 def anonymeter_verdict(estimates: Mapping[str, Any]) -> str:
-    """Return a leak if the interval of any risk is above 0; intervals hold jointly for all attacks."""
+    """Return a leak if the interval of any risk is above 0; intervals hold jointly for all
+    attacks.
+    """
     risks = [risk for risk in estimates.values() if not isinstance(risk, str)]
     if not risks:
         return NO_VERDICT
@@ -30,7 +32,8 @@ def sdmetrics_verdict(estimates: Mapping[str, Any]) -> str:
 def mostlyai_verdict(estimates: Mapping[str, Any]) -> str:
     """Return a leak if significantly many rows are nearer to train, or identical to a training row.
 
-    "Nearer" is the largest share over several sets of columns, and the level is divided by their number.
+    "Nearer" is the largest share over several sets of columns, and the level is divided by their
+    number.
     """
     rows = estimates["rows"]
     same, other = (round(estimates[f"identical to {role}"] * rows) for role in ("train", "holdout"))
@@ -59,7 +62,9 @@ def verdict_of(line: Line) -> str:
 
 
 def right(entry: Entry, verdict: str) -> bool:
-    """Return True if the verdict publishes only releases that are harmless and can be shown to be."""
+    """Return True if the verdict publishes only releases that are harmless and can be shown to
+    be.
+    """
     return (verdict in (PASS, NOTHING)) == (entry.expected == PASS) and not (
         verdict == NO_VERDICT and entry.expected == REFUSED
     )

@@ -1,4 +1,6 @@
-"""Source tables of the battery: two read from files, the demo, and tables drawn from known distributions."""
+"""Source tables of the battery: two read from files, the demo, and tables drawn from known
+distributions.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Sources:
             return one_hot(self["adult"])
         if name == "adult, 50 numbers more":
             adult = self["adult"]
-            more = pd.DataFrame(rng.normal(size=(len(adult), 50)), columns=[f"x{i}" for i in range(50)])
+            more = pd.DataFrame(
+                rng.normal(size=(len(adult), 50)), columns=[f"x{i}" for i in range(50)]
+            )
             return pd.concat([adult, more], axis=1)
         return {"normal": normal, "levels": levels, "cells": cells, "stays": stays}[name](rng)
 
@@ -62,20 +66,28 @@ def one_hot(frame: pd.DataFrame) -> pd.DataFrame:
 def normal(rng: np.random.Generator) -> pd.DataFrame:
     """Draw eight normal columns with pairwise correlation 0.5."""
     common = rng.normal(size=(LAW_ROWS, 1))
-    return pd.DataFrame(np.sqrt(0.5) * (common + rng.normal(size=(LAW_ROWS, 8))), columns=list("abcdefgh"))
+    return pd.DataFrame(
+        np.sqrt(0.5) * (common + rng.normal(size=(LAW_ROWS, 8))), columns=list("abcdefgh")
+    )
 
 
 def levels(rng: np.random.Generator) -> pd.DataFrame:
-    """Draw six columns of five levels that depend on a hidden class of four: 15,625 combinations."""
+    """Draw six columns of five levels that depend on a hidden class of four: 15,625
+    combinations.
+    """
     hidden = rng.integers(0, 4, LAW_ROWS)
     drawn = {name: _level(hidden, 5, rng) for name in "abcdef"}
-    return pd.DataFrame({name: np.array(LEVELS)[codes] for name, codes in drawn.items()}).astype(object)
+    return pd.DataFrame({name: np.array(LEVELS)[codes] for name, codes in drawn.items()}).astype(
+        object
+    )
 
 
 def cells(rng: np.random.Generator) -> pd.DataFrame:
     """Draw three columns of three levels: 27 combinations, each with a thousand people."""
     hidden = rng.integers(0, 2, LAW_ROWS)
-    return pd.DataFrame({name: np.array(LEVELS)[_level(hidden, 3, rng)] for name in "abc"}).astype(object)
+    return pd.DataFrame({name: np.array(LEVELS)[_level(hidden, 3, rng)] for name in "abc"}).astype(
+        object
+    )
 
 
 def _level(hidden: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:
@@ -103,10 +115,14 @@ def stays(rng: np.random.Generator) -> pd.DataFrame:
     )
 
 
-def draw(frame: pd.DataFrame, shape: tuple[int, int, int], reference: int, seed: int) -> tuple[World, pd.DataFrame]:
-    """Split by subject into ``shape`` of train, holdout and fresh rows, a reference, and the remaining rows.
+def draw(
+    frame: pd.DataFrame, shape: tuple[int, int, int], reference: int, seed: int
+) -> tuple[World, pd.DataFrame]:
+    """Split by subject into ``shape`` of train, holdout and fresh rows, a reference, and the
+    remaining rows.
 
-    Without a column ``person`` each row is a subject. Fresh rows and reference contain all rows of their subjects.
+    Without a column ``person`` each row is a subject. Fresh rows and reference contain all rows of
+    their subjects.
     """
     rng = np.random.default_rng([seed, 4])
     named = frame if SUBJECT in frame else frame.assign(**{SUBJECT: np.arange(len(frame))})
@@ -117,5 +133,7 @@ def draw(frame: pd.DataFrame, shape: tuple[int, int, int], reference: int, seed:
     side = pd.Series(np.searchsorted(ends, np.arange(len(people)), side="right"), index=people)
     mixed = named.iloc[rng.permutation(len(named))]
     sides = mixed[SUBJECT].map(side).to_numpy()
-    train, holdout, fresh, others, spare = (mixed[sides == part].reset_index(drop=True) for part in range(5))
+    train, holdout, fresh, others, spare = (
+        mixed[sides == part].reset_index(drop=True) for part in range(5)
+    )
     return World(train, holdout, bare(fresh), bare(spare), seed), others

@@ -1,9 +1,10 @@
-"""Write made tables of ordinary business shape as Parquet files: codes of 200 to 600 levels that people keep or change.
+"""Write made tables of ordinary business shape as Parquet files: codes of 200 to 600 levels that
+people keep or change.
 
     python -m benchmarks.business_tables DIRECTORY
 
-Column ``person`` identifies people with several rows. Columns depend on each other as in real tables, and the number of
-people per code is uneven. Each seed draws another population.
+Column ``person`` identifies people with several rows. Columns depend on each other as in real
+tables, and the number of people per code is uneven. Each seed draws another population.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ Rng = np.random.Generator
 
 
 def codes(rng: Rng, levels: int, number: int, prefix: str, skew: float = 0.6) -> np.ndarray:
-    """Return codes as text, where the k-th most frequent has a share proportional to 1 / k to the power of ``skew``."""
+    """Return codes as text, where the k-th most frequent has a share proportional to 1 / k to the
+    power of ``skew``.
+    """
     shares = np.arange(1, levels + 1) ** -skew
     names = np.array([f"{prefix}{at:03d}" for at in rng.permutation(levels)])
     return names[rng.choice(levels, number, p=shares / shares.sum())]
 
 
 def related(rng: Rng, other: np.ndarray, levels: int, prefix: str, keep: float = 0.5) -> np.ndarray:
-    """Return codes of which each value of ``other`` prefers a few: a share ``keep`` of the rows has one of five."""
+    """Return codes of which each value of ``other`` prefers a few: a share ``keep`` of the rows has
+    one of five.
+    """
     _, group = np.unique(other, return_inverse=True)
     favourites = rng.integers(levels, size=(group.max() + 1, 5))
     drawn = np.where(
@@ -61,27 +66,40 @@ def visits(rng: Rng) -> pd.DataFrame:
     cost = rng.lognormal(4 + pd.factorize(department, sort=True)[0] / 10, 0.6).round(2)
     return pd.DataFrame(
         {
-            PERSON: whose, "visit_date": days(rng, len(whose), "2022-01-01", 1000), "birth_year": born[whose],
-            "postal_code": area[whose], "diagnosis": diagnosis, "department": department, "cost": cost,
+            PERSON: whose,
+            "visit_date": days(rng, len(whose), "2022-01-01", 1000),
+            "birth_year": born[whose],
+            "postal_code": area[whose],
+            "diagnosis": diagnosis,
+            "department": department,
+            "cost": cost,
             "laboratory": (rng.gamma(4, 2, len(whose)) + (2020 - born[whose]) / 20).round(1),
         }
-    )  # fmt: skip
+    )
 
 
 def orders(rng: Rng) -> pd.DataFrame:
     """Return 9,000 orders of 3,000 customers."""
     whose = of_people(rng, 3_000, 9_000)
-    area, segment = codes(rng, 300, 3_000, "P"), rng.choice(["private", "business", "public"], 3_000, p=[0.7, 0.2, 0.1])
+    area, segment = (
+        codes(rng, 300, 3_000, "P"),
+        rng.choice(["private", "business", "public"], 3_000, p=[0.7, 0.2, 0.1]),
+    )
     product = related(rng, segment[whose], 400, "A", 0.3)
     price = rng.lognormal(3, 1, 400).round(2)[pd.factorize(product, sort=True)[0]]
     quantity = 1 + rng.poisson(np.where(segment[whose] == "private", 0.4, 3))
     return pd.DataFrame(
         {
-            PERSON: whose, "postal_code": area[whose], "product": product, "price": price, "segment": segment[whose],
-            "quantity": quantity, "day": days(rng, len(whose), "2023-01-01", 700),
+            PERSON: whose,
+            "postal_code": area[whose],
+            "product": product,
+            "price": price,
+            "segment": segment[whose],
+            "quantity": quantity,
+            "day": days(rng, len(whose), "2023-01-01", 700),
             "channel": rng.choice(["web", "shop", "phone"], len(whose), p=[0.6, 0.3, 0.1]),
         }
-    )  # fmt: skip
+    )
 
 
 def telecom(rng: Rng) -> pd.DataFrame:
@@ -89,7 +107,9 @@ def telecom(rng: Rng) -> pd.DataFrame:
     age = np.clip(rng.normal(45, 16, 6_000), 18, 95).astype(int)
     tariff = related(rng, age // 15, 9, "tariff ", 0.7)
     usage = rng.lognormal(3 - age / 60 + pd.factorize(tariff, sort=True)[0] / 8, 0.7).round(2)
-    return pd.DataFrame({"age": age, "city": codes(rng, 500, 6_000, "C"), "tariff": tariff, "usage": usage})
+    return pd.DataFrame(
+        {"age": age, "city": codes(rng, 500, 6_000, "C"), "tariff": tariff, "usage": usage}
+    )
 
 
 def claims(rng: Rng) -> pd.DataFrame:
@@ -97,14 +117,21 @@ def claims(rng: Rng) -> pd.DataFrame:
     whose = of_people(rng, 3_500, 9_000)
     region, born = codes(rng, 220, 3_500, "R"), rng.integers(1935, 2006, 3_500)
     car = related(rng, region, 350, "M", 0.2)
-    cause = rng.choice(["collision", "theft", "glass", "hail", "fire"], len(whose), p=[0.45, 0.1, 0.3, 0.1, 0.05])
+    cause = rng.choice(
+        ["collision", "theft", "glass", "hail", "fire"], len(whose), p=[0.45, 0.1, 0.3, 0.1, 0.05]
+    )
     paid = rng.lognormal(6 + pd.factorize(cause, sort=True)[0] / 3, 0.9).round(-1)
     return pd.DataFrame(
         {
-            PERSON: whose, "car": car[whose], "region": region[whose], "birth_year": born[whose], "cause": cause,
-            "paid": paid, "day": days(rng, len(whose), "2021-01-01", 1400),
+            PERSON: whose,
+            "car": car[whose],
+            "region": region[whose],
+            "birth_year": born[whose],
+            "cause": cause,
+            "paid": paid,
+            "day": days(rng, len(whose), "2021-01-01", 1400),
         }
-    )  # fmt: skip
+    )
 
 
 def pupils(rng: Rng) -> pd.DataFrame:
@@ -116,11 +143,15 @@ def pupils(rng: Rng) -> pd.DataFrame:
     score = np.clip(50 + 12 * able[whose] + rng.normal(0, 8, len(whose)), 0, 100).round()
     return pd.DataFrame(
         {
-            PERSON: whose, "school": school[whose], "teacher": teacher[whose], "grade": rng.integers(1, 9, len(whose)),
-            "subject": rng.choice(["math", "reading", "science"], len(whose)), "score": score,
+            PERSON: whose,
+            "school": school[whose],
+            "teacher": teacher[whose],
+            "grade": rng.integers(1, 9, len(whose)),
+            "subject": rng.choice(["math", "reading", "science"], len(whose)),
+            "score": score,
             "free_lunch": (rng.random(3_000) < 0.35)[whose],
         }
-    )  # fmt: skip
+    )
 
 
 def payroll(rng: Rng) -> pd.DataFrame:
@@ -128,7 +159,9 @@ def payroll(rng: Rng) -> pd.DataFrame:
     whose = of_people(rng, 4_000, 12_000, 6)
     site = codes(rng, 240, 4_000, "L")
     occupation = related(rng, site, 260, "J", 0.4)
-    wage = rng.lognormal(7.5, 0.3, 260)[pd.factorize(occupation, sort=True)[0]] * rng.lognormal(0, 0.1, 4_000)
+    wage = rng.lognormal(7.5, 0.3, 260)[pd.factorize(occupation, sort=True)[0]] * rng.lognormal(
+        0, 0.1, 4_000
+    )
     return pd.DataFrame(
         {
             PERSON: whose, "site": site[whose], "occupation": occupation[whose],
@@ -147,41 +180,56 @@ def bookings(rng: Rng) -> pd.DataFrame:
     nights = 1 + rng.poisson(2, len(whose))
     return pd.DataFrame(
         {
-            PERSON: whose, "home": home[whose], "hotel": hotel, "nights": nights,
-            "room": related(rng, hotel, 5, "room ", 0.8), "arrival": days(rng, len(whose), "2023-01-01", 730),
+            PERSON: whose,
+            "home": home[whose],
+            "hotel": hotel,
+            "nights": nights,
+            "room": related(rng, hotel, 5, "room ", 0.8),
+            "arrival": days(rng, len(whose), "2023-01-01", 730),
             "price": (nights * rng.lognormal(4.4, 0.3, len(whose))).round(),
         }
-    )  # fmt: skip
+    )
 
 
 def loans(rng: Rng) -> pd.DataFrame:
     """Return 7,000 loans, one a customer."""
     branch, job = codes(rng, 300, 7_000, "B"), codes(rng, 200, 7_000, "J")
-    income = rng.lognormal(10.3, 0.35, 200)[pd.factorize(job, sort=True)[0]] * rng.lognormal(0, 0.2, 7_000)
+    income = rng.lognormal(10.3, 0.35, 200)[pd.factorize(job, sort=True)[0]] * rng.lognormal(
+        0, 0.2, 7_000
+    )
     amount = (income * rng.uniform(0.1, 2, 7_000)).round(-2)
     return pd.DataFrame(
         {
-            "branch": branch, "occupation": job, "income": income.round(-2), "amount": amount,
-            "term": rng.choice([12, 24, 36, 60], 7_000), "purpose": rng.choice(["car", "home", "other"], 7_000),
+            "branch": branch,
+            "occupation": job,
+            "income": income.round(-2),
+            "amount": amount,
+            "term": rng.choice([12, 24, 36, 60], 7_000),
+            "purpose": rng.choice(["car", "home", "other"], 7_000),
             "default": rng.random(7_000) < np.clip(amount / income / 10, 0, 1),
         }
-    )  # fmt: skip
+    )
 
 
 TABLES: Mapping[str, Callable[[Rng], pd.DataFrame]] = {
-    make.__name__: make for make in (visits, orders, telecom, claims, pupils, payroll, bookings, loans)
+    make.__name__: make
+    for make in (visits, orders, telecom, claims, pupils, payroll, bookings, loans)
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     options.directory.mkdir(parents=True, exist_ok=True)
     for name, make in TABLES.items():
-        make(np.random.default_rng([options.seed, *name.encode()])).to_parquet(options.directory / f"{name}.parquet")
+        make(np.random.default_rng([options.seed, *name.encode()])).to_parquet(
+            options.directory / f"{name}.parquet"
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""Verify the detectable leaks stated by controls: plant leaks at the stated fraction and a third of it.
+"""Verify the detectable leaks stated by controls: plant leaks at the stated fraction and a third of
+it.
 
     python -m benchmarks.controls adult.parquet --repetitions 200 --results controls.jsonl
     python -m benchmarks.controls --report controls.jsonl
 
-Each repetition shuffles the table and cuts 8,000 rows of train, 2,000 of holdout, 2,000 of reference and 8,000 fresh
-rows, which leak nothing. The default policy evaluates the fresh rows (false alarms, with the controls' own verdict),
-and controls state the smallest detectable leak of each kind. This leak and a third of it are planted again into the
-fresh rows. A leak is caught if a limit used by controls fails according to ``copies`` and ``membership_inference``.
-Each repetition is one line and is computed once. No embedding.
+Each repetition shuffles the table and cuts 8,000 rows of train, 2,000 of holdout, 2,000 of
+reference and 8,000 fresh rows, which leak nothing. The default policy evaluates the fresh rows
+(false alarms, with the controls' own verdict), and controls state the smallest detectable leak of
+each kind. This leak and a third of it are planted again into the fresh rows. A leak is caught if a
+limit used by controls fails according to ``copies`` and ``membership_inference``. Each repetition
+is one line and is computed once. No embedding.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ from privacy_assets.tables.table import Table
 
 SHAPE = {"train": 8_000, "holdout": 2_000, "reference": 2_000, "synthetic": 8_000}
 SHARES = (1.0, 1 / 3)
-LIMITED = [name for name in default_metrics(SHAPE) if METRICS[name].default_limits or name == "controls"]
+LIMITED = [
+    name for name in default_metrics(SHAPE) if METRICS[name].default_limits or name == "controls"
+]
 FEWER = {"membership_inference": {"n_permutations": 199}}  # not required by the statistic
 LOOKED_AT = Policy(Controls().limits)
 
@@ -44,12 +48,16 @@ def draw(frame: pd.DataFrame, seed: int) -> EvaluationInputs:
     """Draw four tables of different people."""
     mixed = frame.sample(frac=1, random_state=seed)
     ends = np.cumsum([0, *SHAPE.values()])
-    parts = [mixed.iloc[a:b].reset_index(drop=True) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    parts = [
+        mixed.iloc[a:b].reset_index(drop=True) for a, b in zip(ends[:-1], ends[1:], strict=True)
+    ]
     return read_inputs(**dict(zip(SHAPE, parts, strict=True)), seed=seed)
 
 
 def repetition(frame: pd.DataFrame, seed: int, planted: bool) -> dict[str, Any]:
-    """Return the default verdict on fresh rows, the stated leaks and, if ``planted``, the caught leaks."""
+    """Return the default verdict on fresh rows, the stated leaks and, if ``planted``, the caught
+    leaks.
+    """
     inputs = draw(frame, seed)
     seconds, results = {}, {}
     for name in LIMITED:
@@ -58,7 +66,10 @@ def repetition(frame: pd.DataFrame, seed: int, planted: bool) -> dict[str, Any]:
         seconds[name] = time.process_time() - started
     policy_verdict = limits_alone(default_policy(LIMITED), results)
     stated = {kind: results["controls"].estimate(f"smallest_leak_{kind}").value for kind in KINDS}
-    places = {kind: np.flatnonzero(own) for kind, own in plantable(inputs, build_population(inputs)).items()}
+    places = {
+        kind: np.flatnonzero(own)
+        for kind, own in plantable(inputs, build_population(inputs)).items()
+    }
     rng = np.random.default_rng([seed, 5])
     caught = {
         kind: [refused(inputs, kind, share * leak, places[kind], rng) for share in SHARES]
@@ -67,19 +78,26 @@ def repetition(frame: pd.DataFrame, seed: int, planted: bool) -> dict[str, Any]:
         for kind, leak in stated.items()
     }
     return {
-        "seed": seed, "verdict": policy_verdict.status,
+        "seed": seed,
+        "verdict": policy_verdict.status,
         "broken": [outcome.limit.key for outcome in policy_verdict.broken],
-        "false_alarm_rate": results["controls"].estimate("false_alarm_rate").value, "stated": stated, "caught": caught,
+        "false_alarm_rate": results["controls"].estimate("false_alarm_rate").value,
+        "stated": stated,
+        "caught": caught,
         "seconds": seconds,
-    }  # fmt: skip
+    }
 
 
-def refused(inputs: EvaluationInputs, kind: str, leak: float, places: np.ndarray, rng: np.random.Generator) -> bool:
+def refused(
+    inputs: EvaluationInputs, kind: str, leak: float, places: np.ndarray, rng: np.random.Generator
+) -> bool:
     """Return True if a leak of this kind and share of all rows fails a limit used by controls."""
     count = max(1, round(leak / (1 - leak) * len(inputs.synthetic)))
     planted = canaries(kind, inputs.train, places, count, rng)
     simulated = {**inputs.tables, "synthetic": Table.stack([inputs.synthetic, planted])}
-    metrics: dict[str, Metric] = {name: build_metric(name, FEWER.get(name)) for name in LOOKED_AT.metrics}
+    metrics: dict[str, Metric] = {
+        name: build_metric(name, FEWER.get(name)) for name in LOOKED_AT.metrics
+    }
     return LOOKED_AT.judge(run_metrics(replace(inputs, tables=simulated), metrics)).status == "fail"
 
 
@@ -93,7 +111,8 @@ def report_text(found: list[dict[str, Any]]) -> str:
         f"{len(found)} tables of fresh rows, {len(refusals)} refused: {broken}",
         f"controls: {own:.1f} CPU seconds, the other limited metrics {others:.1f} (medians)",
         "",
-        "| kind | stated: median | lowest | highest | caught at the stated leak | at a third of it |",
+        "| kind | stated: median | lowest | highest | caught at the stated leak | at a third"
+        " of it |",
         "|---|---|---|---|---|---|",
     ]
     for kind in KINDS:
@@ -118,9 +137,16 @@ def main() -> None:
     """Run the missing repetitions, or report."""
     parser = study_parser(__doc__, "controls.jsonl")
     parser.add_argument("table", nargs="?", help="a Parquet file of at least 20,000 rows")
-    parser.add_argument("--drop", action="append", default=[], help="a column to leave out, such as an id (repeatable)")
+    parser.add_argument(
+        "--drop",
+        action="append",
+        default=[],
+        help="a column to leave out, such as an id (repeatable)",
+    )
     parser.add_argument("--repetitions", type=int, default=200)
-    parser.add_argument("--planted", type=int, default=100, help="number of them with planted leaks")
+    parser.add_argument(
+        "--planted", type=int, default=100, help="number of them with planted leaks"
+    )
     run_or_report(parser, None, run, lambda _, found: report_text(found))
 
 

@@ -1,14 +1,16 @@
 """Check estimated shares of copies and their intervals against the truth, and count the verdicts.
 
-    python -m benchmarks.copies --results copies.jsonl tests/data/adult.parquet tests/data/uk_census.parquet demo
-    python -m benchmarks.copies --results copies.jsonl --people 1700 --generators tests/data/adult.parquet demo
+    python -m benchmarks.copies --results copies.jsonl tests/data/adult.parquet \\
+        tests/data/uk_census.parquet demo
+    python -m benchmarks.copies --results copies.jsonl --people 1700 --generators \\
+        tests/data/adult.parquet demo
     python -m benchmarks.copies --report copies.jsonl
 
-Each table is used whole and with its eight and five columns of fewest values, where many rows are equal. Train and
-holdout have --people people each. Each training row is copied with the probability given by the dose; the other
-synthetic rows are real rows of people in no table, so the truth is known. --generators evaluates releases of
-generators instead of doses. --draws sets the number of splits. Each table and release is one line and is measured
-once.
+Each table is used whole and with its eight and five columns of fewest values, where many rows are
+equal. Train and holdout have --people people each. Each training row is copied with the probability
+given by the dose; the other synthetic rows are real rows of people in no table, so the truth is
+known. --generators evaluates releases of generators instead of doses. --draws sets the number of
+splits. Each table and release is one line and is measured once.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ Drawn = list[float]  # truth, estimate, low and high of copied_share, and CPU se
 
 
 def table_of(name: str, columns: int | None) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return the rows of a file, or of the demo, and the subject codes from column ``person``, if any: int64 (n,)."""
+    """Return the rows of a file, or of the demo, and the subject codes from column ``person``, if
+    any: int64 (n,).
+    """
     frame = load_patients() if name == "demo" else pd.read_parquet(name)
     whose = pd.factorize(frame.pop("person"))[0] if "person" in frame else np.arange(len(frame))
     frame = frame.drop(columns="Person ID", errors="ignore")
@@ -53,16 +57,23 @@ def table_of(name: str, columns: int | None) -> tuple[pd.DataFrame, np.ndarray]:
 def cells_of(*frames: pd.DataFrame) -> list[np.ndarray]:
     """Return row ids per table, equal for equal rows: int64 (n,)."""
     whole = pd.concat(frames, ignore_index=True)
-    ids = whole.groupby(list(whole.columns), dropna=False, observed=True, sort=False).ngroup().to_numpy()
+    ids = (
+        whole.groupby(list(whole.columns), dropna=False, observed=True, sort=False)
+        .ngroup()
+        .to_numpy()
+    )
     return np.split(ids, np.cumsum([len(frame) for frame in frames])[:-1])
 
 
-def drawn(frame: pd.DataFrame, whose: np.ndarray, people: int, release: float | str, seed: int) -> Drawn:
+def drawn(
+    frame: pd.DataFrame, whose: np.ndarray, people: int, release: float | str, seed: int
+) -> Drawn:
     """Measure one split and release."""
     rng = np.random.default_rng([seed, 0 if isinstance(release, str) else DOSES.index(release)])
     place = rng.permutation(whose.max() + 1)[whose]
     train, unseen, others = (
-        np.flatnonzero(side) for side in (place < people, (place >= people) & (place < 2 * people), place >= 2 * people)
+        np.flatnonzero(side)
+        for side in (place < people, (place >= people) & (place < 2 * people), place >= 2 * people)
     )
     rows = np.concatenate([train, unseen])
     codes = np.unique(whose[rows], return_inverse=True)[1]
@@ -71,14 +82,20 @@ def drawn(frame: pd.DataFrame, whose: np.ndarray, people: int, release: float | 
         name, settings = GENERATORS[release]
         own = Table.read(frame.iloc[train].reset_index(drop=True))
         fitted = build_generator(name, settings).fit(own, seed=seed, people=codes[: len(train)])
-        synthetic = fitted.sample(len(train), seed=seed).to_published_frame().astype(frame.dtypes.to_dict())
+        synthetic = (
+            fitted.sample(len(train), seed=seed).to_published_frame().astype(frame.dtypes.to_dict())
+        )
     else:
         taken = rng.random(len(train)) < release
         fresh = rng.choice(others, (~taken).sum())
         synthetic = frame.iloc[np.concatenate([train[taken], fresh])]
     whole = frame.assign(person=whose)
     inputs = read_inputs(
-        whole.iloc[train], whole.iloc[unseen], synthetic.reset_index(drop=True), subject="person", seed=seed
+        whole.iloc[train],
+        whole.iloc[unseen],
+        synthetic.reset_index(drop=True),
+        subject="person",
+        seed=seed,
     )
     real = cells_of(frame.iloc[rows])[0]
     holders = pd.Series(codes).groupby(real).transform("nunique").to_numpy()[: len(train)]
@@ -100,15 +117,29 @@ def run(options: argparse.Namespace) -> None:
             for release in GENERATORS if options.generators else DOSES:
                 if (table, people, release) in held:
                     continue
-                found = [drawn(frame, whose, people, release, seed) for seed in range(options.draws)]
-                told = {"table": table, "people": people, "release": release, "distinct": distinct, "drawn": found}
+                found = [
+                    drawn(frame, whose, people, release, seed) for seed in range(options.draws)
+                ]
+                told = {
+                    "table": table,
+                    "people": people,
+                    "release": release,
+                    "distinct": distinct,
+                    "drawn": found,
+                }
                 append(options.results, told)
                 sys.stderr.write(f"{table}, {people} people, {release}\n")
 
 
 def verdicts(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the default limits on ``copied_share`` hold, and where one is significantly violated."""
-    limits = {limit.bound: limit.value for limit in METRIC.default_limits if limit.statistic == "copies.copied_share"}
+    """Return where the default limits on ``copied_share`` hold, and where one is significantly
+    violated.
+    """
+    limits = {
+        limit.bound: limit.value
+        for limit in METRIC.default_limits
+        if limit.statistic == "copies.copied_share"
+    }
     ruled_out, significant = limits["conservative"], limits["proven"]
     return (high <= ruled_out) & (low <= significant), low > significant
 
@@ -127,13 +158,18 @@ def report_text(found: list[dict[str, Any]]) -> str:
         cells = [told, f"{100 * within.mean():.0f}" if certain else ""]
         inside.extend(within if certain else ())
         shares = [f"{100 * np.mean(share):.0f}" for share in verdicts(low, high)]
-        name = f"{line['table']} ({line['people']:,} people, {100 * line['distinct']:.0f} % of rows distinct)"
+        name = (
+            f"{line['table']} ({line['people']:,} people, {100 * line['distinct']:.0f} % of rows"
+            " distinct)"
+        )
         made = f"{100 * line['release']:g}" if certain else line["release"]
         out.append(f"| {' | '.join([name if name != last else '', made, *cells, *shares])} |")
         last = name
     seconds = np.concatenate([np.array(line["drawn"])[:, -1] for line in found])
     told = f"{100 * np.mean(inside):.1f} %" if inside else "none"
-    out.append(f"\n{told} of {len(inside):,} intervals contain the truth; {seconds.mean():.2f} CPU s each")
+    out.append(
+        f"\n{told} of {len(inside):,} intervals contain the truth; {seconds.mean():.2f} CPU s each"
+    )
     return "\n".join(out) + ".\n"
 
 
@@ -141,9 +177,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
     parser = study_parser(__doc__, "copies.jsonl")
     parser.add_argument("tables", nargs="*", help=SEVERAL)
-    parser.add_argument("--people", type=int, default=8_000, help="in train; a third of all at most")
-    parser.add_argument("--draws", type=int, default=20, help="splits and releases of each table and dose")
-    parser.add_argument("--generators", action="store_true", help="releases of generators instead of doses")
+    parser.add_argument(
+        "--people", type=int, default=8_000, help="in train; a third of all at most"
+    )
+    parser.add_argument(
+        "--draws", type=int, default=20, help="splits and releases of each table and dose"
+    )
+    parser.add_argument(
+        "--generators", action="store_true", help="releases of generators instead of doses"
+    )
     run_or_report(parser, arguments, run, lambda _, found: report_text(found))
 
 

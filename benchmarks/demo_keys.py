@@ -5,12 +5,13 @@
     python -m benchmarks.demo_keys --metrics controls --results controls.jsonl  # other metrics, another file
     python -m benchmarks.demo_keys --report controls.jsonl others.jsonl
 
-Key n represents a deployment with the secret "demo key n". The demo table is split, its generator fitted and sampled,
-and the metrics evaluated with the limits of the demo, using the functions of the assets without Dagster and files. The
-encoder is trained for each of the first ``--embedded`` keys; other lines omit embedded statistics and are marked.
-``--leak`` gives every row its own leaf. The first violated limit blocks that demo, so the cheapest metrics run first
-and the rest are skipped. Each key is one line and is computed once.
-"""
+Key n represents a deployment with the secret "demo key n". The demo table is split, its generator
+fitted and sampled, and the metrics evaluated with the limits of the demo, using the functions of
+the assets without Dagster and files. The encoder is trained for each of the first ``--embedded``
+keys; other lines omit embedded statistics and are marked. ``--leak`` gives every row its own leaf.
+The first violated limit blocks that demo, so the cheapest metrics run first and the rest are
+skipped. Each key is one line and is computed once.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ import pandas as pd
 
 from benchmarks.study import append, limits_alone, lines, study_parser
 from privacy_assets.dagster.demo import demo_spec
-from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs, fit_embedder, run_metrics
+from privacy_assets.evaluation.evaluate import (
+    attach_embedder,
+    build_inputs,
+    fit_embedder,
+    run_metrics,
+)
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import source_table
@@ -37,7 +43,8 @@ from privacy_assets.tables.fingerprints import derive_key
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table
 
-CHEAPEST = ("dcr", "membership_inference", "linkability", "singling_out")  # run first in the leaky demo
+# run first in the leaky demo
+CHEAPEST = ("dcr", "membership_inference", "linkability", "singling_out")
 WORST_FIRST = ("fail", "undecided", "pass")
 
 
@@ -51,16 +58,28 @@ def demo_inputs(settings: ResolvedTable, key: int, embedded: bool) -> Evaluation
     """Return the inputs of the demo metrics under this key."""
     secret = derive_key(f"demo key {key}, of at least 16 bytes".encode(), "split")
     table = source(settings)
-    tables = {role: table.take(rows) for role, rows in split_rows(table, secret, settings.shares).items()}
+    tables = {
+        role: table.take(rows) for role, rows in split_rows(table, secret, settings.shares).items()
+    }
     train = tables["train"]
-    fitted = settings.generator.fit(train.without_subject(), seed=settings.spec.run.seed, people=people_of([train]))
+    fitted = settings.generator.fit(
+        train.without_subject(), seed=settings.spec.run.seed, people=people_of([train])
+    )
     made = fitted.sample(len(train), seed=settings.spec.run.seed)
     inputs = build_inputs(tables, made, seed=settings.spec.run.seed)
-    return attach_embedder(inputs, fit_embedder(inputs, **(settings.embedder or {}))) if embedded else inputs
+    return (
+        attach_embedder(inputs, fit_embedder(inputs, **(settings.embedder or {})))
+        if embedded
+        else inputs
+    )
 
 
-def scored(settings: ResolvedTable, inputs: EvaluationInputs, chosen: list[str], first_only: bool) -> dict[str, Any]:
-    """Return verdict, violated limits, limited statistics and seconds; ``first_only`` stops at the first violation."""
+def scored(
+    settings: ResolvedTable, inputs: EvaluationInputs, chosen: list[str], first_only: bool
+) -> dict[str, Any]:
+    """Return verdict, violated limits, limited statistics and seconds; ``first_only`` stops at the
+    first violation.
+    """
     results: dict[str, MetricResult] = {}
     broken: dict[str, str] = {}
     estimates: dict[str, float | None] = {}
@@ -77,7 +96,8 @@ def scored(settings: ResolvedTable, inputs: EvaluationInputs, chosen: list[str],
         verdict = min(verdict, policy_verdict.status, key=WORST_FIRST.index)
         broken |= {outcome.limit.key: outcome.reason for outcome in policy_verdict.broken}
         estimates |= {
-            o.limit.key: round(o.measured, 5) if math.isfinite(o.measured) else None for o in policy_verdict.outcomes
+            o.limit.key: round(o.measured, 5) if math.isfinite(o.measured) else None
+            for o in policy_verdict.outcomes
         }
         if broken and first_only:
             break
@@ -90,18 +110,27 @@ def report(*paths: Path) -> None:
     Several files with different metrics count as one run over the keys that all of them contain.
     """
     files = [{line["key"]: line for line in lines(path)} for path in paths]
-    found = [joined([file[key] for file in files]) for key in sorted(set.intersection(*map(set, files)))]
+    found = [
+        joined([file[key] for file in files]) for key in sorted(set.intersection(*map(set, files)))
+    ]
     print(f"{len(found)} keys, {sum(one['embedded'] for one in found)} with the encoder:", end=" ")
     print(dict(Counter(one["verdict"] for one in found)))
     for limit, count in Counter(key for one in found for key in one["broken"]).most_common():
         print(f"  {limit} broke for {count}")
     print("\n| limit | measured: lowest | median | highest | not measured |\n|---|---|---|---|---|")
     for limit in dict.fromkeys(key for one in found for key in one["estimates"]):
-        values = pd.Series([one["estimates"].get(limit) for one in found if limit in one["estimates"]], dtype=float)
-        cells = " | ".join(f"{value:.4f}" for value in (values.min(), values.median(), values.max()))
+        values = pd.Series(
+            [one["estimates"].get(limit) for one in found if limit in one["estimates"]], dtype=float
+        )
+        cells = " | ".join(
+            f"{value:.4f}" for value in (values.min(), values.median(), values.max())
+        )
         print(f"| {limit} | {cells} | {values.isna().sum()} |")
     seconds = pd.DataFrame([one["seconds"] for one in found]).median()
-    print("\nCPU seconds (medians):", ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()))
+    print(
+        "\nCPU seconds (medians):",
+        ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()),
+    )
 
 
 def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -117,9 +146,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser = study_parser(__doc__, "demo-keys.jsonl")
     parser.add_argument("--keys", type=int, default=100, help="number of keys, from --first")
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--embedded", type=int, default=100, help="the encoder is trained for keys below this")
-    parser.add_argument("--leak", action="store_true", help="the leaky demo, up to the first broken limit")
-    parser.add_argument("--metrics", help="some of the metrics, with commas between them (all that have limits)")
+    parser.add_argument(
+        "--embedded", type=int, default=100, help="the encoder is trained for keys below this"
+    )
+    parser.add_argument(
+        "--leak", action="store_true", help="the leaky demo, up to the first broken limit"
+    )
+    parser.add_argument(
+        "--metrics", help="some of the metrics, with commas between them (all that have limits)"
+    )
     options = parser.parse_args(arguments)
     if options.report:
         report(*options.report)
@@ -138,7 +173,9 @@ def main(arguments: list[str] | None = None) -> None:
         found = scored(settings, inputs, chosen, options.leak)
         found["seconds"] = prepared | found["seconds"]
         append(options.results, {"key": key, "leak": options.leak, "embedded": embedded, **found})
-        sys.stderr.write(f"key {key}: {found['verdict']} {list(found['broken'])} {found['seconds']}\n")
+        sys.stderr.write(
+            f"key {key}: {found['verdict']} {list(found['broken'])} {found['seconds']}\n"
+        )
     report(options.results)
 
 

@@ -1,13 +1,15 @@
-"""Measure embeddings of 3 and more dimensions (Palacios, appendix C and figure 5): training quality and risk.
+"""Measure embeddings of 3 and more dimensions (Palacios, appendix C and figure 5): training quality
+and risk.
 
     python -m benchmarks.dimensions adult.parquet --results dimensions.jsonl
     python -m benchmarks.dimensions --report dimensions.jsonl --images benchmarks/results
 
-Train, holdout and release have --rows rows each, drawn with --seed. For each dimension from 3 to one less than the
-number of columns, an encoder of train and holdout is trained with each of --repeats seeds, the default width and at
-most --epochs epochs. Accuracy and loss refer to the kept weights on validation rows. The first seed's encoder then
-serves the embedded statistics on tables that leak 0, a quarter, half, three quarters and all of their rows. Each
-encoder is one line of the results and is trained once.
+Train, holdout and release have --rows rows each, drawn with --seed. For each dimension from 3 to
+one less than the number of columns, an encoder of train and holdout is trained with each of
+--repeats seeds, the default width and at most --epochs epochs. Accuracy and loss refer to the kept
+weights on validation rows. The first seed's encoder then serves the embedded statistics on tables
+that leak 0, a quarter, half, three quarters and all of their rows. Each encoder is one line of the
+results and is trained once.
 """
 
 from __future__ import annotations
@@ -26,7 +28,14 @@ from benchmarks.images import write_image
 from benchmarks.measured import cost
 from benchmarks.study import append, lines, run_or_report, study_parser
 from privacy_assets.evaluation.evaluate import attach_embedder, choose_metrics, fit_embedder
-from privacy_assets.evaluation.leak_study import LinearFit, Noise, StudyPoint, leak_study, leaky_cases, linear_fits
+from privacy_assets.evaluation.leak_study import (
+    LinearFit,
+    Noise,
+    StudyPoint,
+    leak_study,
+    leaky_cases,
+    linear_fits,
+)
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.report.svg import intervals_svg
 from privacy_assets.tables.table import Table
@@ -35,17 +44,28 @@ UNLIMITED = 10**9  # steps: this study limits epochs instead
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SEEN = {"singling_out.risk_embedded": "SO + CL", "dcr.privacy_score_embedded": "DCR + CL"}
 PAPER = {  # appendix C, Adult: risk and half its interval
-    3: (0.0089, 0.0134), 4: (0.0124, 0.0121), 5: (0.0168, 0.0281), 6: (0.0074, 0.0303), 7: (0.0098, 0.0113),
-    8: (0.0152, 0.0289), 9: (0.0087, 0.0307), 10: (0.0243, 0.0272), 11: (0.0078, 0.0277), 12: (0.0167, 0.0303),
-    13: (0.0123, 0.0180), 14: (0.0066, 0.0281),
-}  # fmt: skip
+    3: (0.0089, 0.0134),
+    4: (0.0124, 0.0121),
+    5: (0.0168, 0.0281),
+    6: (0.0074, 0.0303),
+    7: (0.0098, 0.0113),
+    8: (0.0152, 0.0289),
+    9: (0.0087, 0.0307),
+    10: (0.0243, 0.0272),
+    11: (0.0078, 0.0277),
+    12: (0.0167, 0.0303),
+    13: (0.0123, 0.0180),
+    14: (0.0066, 0.0281),
+}
 LEARNT = {"accuracy": "validation accuracy", "loss": "validation loss"}
 
 
 def inputs_of(frame: pd.DataFrame, where: str, rows: int, seed: int) -> EvaluationInputs:
     """Return train, holdout and the release, used as synthetic rows; each row is a subject."""
     if 3 * rows > len(frame):
-        raise SystemExit(f"{where}: {len(frame):,} rows are not enough for {3 * rows:,}; choose fewer --rows")
+        raise SystemExit(
+            f"{where}: {len(frame):,} rows are not enough for {3 * rows:,}; choose fewer --rows"
+        )
     drawn = np.random.default_rng(seed).permutation(len(frame))[: 3 * rows]
     whole = Table.read(frame, where=where).take(drawn)
     roles = ("train", "holdout", "synthetic")
@@ -53,18 +73,31 @@ def inputs_of(frame: pd.DataFrame, where: str, rows: int, seed: int) -> Evaluati
     return EvaluationInputs(whole.schema, tables, {}, seed=seed)
 
 
-def trained(inputs: EvaluationInputs, dims: int, seed: int, epochs: int, *, judge: bool) -> dict[str, Any]:
-    """Return accuracy, loss and cost of one encoder; with ``judge`` also the points of the leak study in its space."""
+def trained(
+    inputs: EvaluationInputs, dims: int, seed: int, epochs: int, *, judge: bool
+) -> dict[str, Any]:
+    """Return accuracy, loss and cost of one encoder; with ``judge`` also the points of the leak
+    study in its space.
+    """
     seeded = EvaluationInputs(inputs.schema, inputs.tables, {}, seed=seed)
-    seconds, embedder = cost(lambda: fit_embedder(seeded, dims=dims, max_epochs=epochs, max_steps=UNLIMITED))
+    seconds, embedder = cost(
+        lambda: fit_embedder(seeded, dims=dims, max_epochs=epochs, max_steps=UNLIMITED)
+    )
     kept = min(embedder.history, key=lambda epoch: epoch.validation_loss)
     told = {
-        "dims": dims, "seed": seed, "epochs": len(embedder.history), "kept": kept.epoch, "cpu": round(seconds, 1),
-        "accuracy": kept.validation_accuracy, "loss": kept.validation_loss,
-    }  # fmt: skip
+        "dims": dims,
+        "seed": seed,
+        "epochs": len(embedder.history),
+        "kept": kept.epoch,
+        "cpu": round(seconds, 1),
+        "accuracy": kept.validation_accuracy,
+        "loss": kept.validation_loss,
+    }
     if not judge:
         return {**told, "points": []}
-    cases = leaky_cases(inputs.train, inputs.synthetic, fractions=FRACTIONS, noises=[Noise()], seed=inputs.seed)
+    cases = leaky_cases(
+        inputs.train, inputs.synthetic, fractions=FRACTIONS, noises=[Noise()], seed=inputs.seed
+    )
     metrics, _ = choose_metrics(["dcr", "singling_out"], None)
     points = leak_study(attach_embedder(inputs, embedder), cases, metrics)
     return {**told, "points": [point.to_json() for point in points]}
@@ -72,7 +105,9 @@ def trained(inputs: EvaluationInputs, dims: int, seed: int, epochs: int, *, judg
 
 def run(options: argparse.Namespace) -> None:
     """Train the missing encoders: all dimensions with the first seed, then with the next."""
-    inputs = inputs_of(pd.read_parquet(options.table), options.table.name, options.rows, options.seed)
+    inputs = inputs_of(
+        pd.read_parquet(options.table), options.table.name, options.rows, options.seed
+    )
     dims = options.dims or range(3, len(inputs.schema.columns))
     common = {"table": options.table.stem, "rows": options.rows, "most": options.epochs}
     held = {key_of(line) for line in lines(options.results)}
@@ -82,7 +117,9 @@ def run(options: argparse.Namespace) -> None:
                 continue
             told = trained(inputs, one, seed, options.epochs, judge=seed == options.seed)
             append(options.results, {**common, **told})
-            sys.stderr.write(f"{one} dimensions, seed {seed}: {told['cpu']:.0f} CPU s, {told['accuracy']:.3f}\n")
+            sys.stderr.write(
+                f"{one} dimensions, seed {seed}: {told['cpu']:.0f} CPU s, {told['accuracy']:.3f}\n"
+            )
 
 
 def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
@@ -90,11 +127,14 @@ def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(line[key] for key in ("table", "rows", "most", "seed", "dims"))
 
 
-# --- report -----------------------------------------------------------------------------------------------------------
+# --- report
+# --------------------------------------------------------------------------------------------------
 
 
 def mean_of(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and half of its 95 % interval (Student's t); NaN for fewer than two values."""
+    """Return the mean and half of its 95 % interval (Student's t); NaN for fewer than two
+    values.
+    """
     from scipy import stats
 
     if len(values) < 2:
@@ -113,12 +153,22 @@ def learnt(found: list[dict[str, Any]], what: str) -> list[dict[str, float]]:
 
 def points_of(found: list[dict[str, Any]]) -> dict[int, list[StudyPoint]]:
     """Return the points of the leak study by dimension."""
-    return {line["dims"]: [StudyPoint.from_json(point) for point in line["points"]] for line in found if line["points"]}
+    return {
+        line["dims"]: [StudyPoint.from_json(point) for point in line["points"]]
+        for line in found
+        if line["points"]
+    }
 
 
 def report_text(found: list[dict[str, Any]]) -> str:
-    """Return a Markdown table with a row per dimension; risks with half the width of their intervals."""
-    names = [f"{short} {part}" for short in SEEN.values() for part in ("at no leak", "at half", "at a full one", "R²")]
+    """Return a Markdown table with a row per dimension; risks with half the width of their
+    intervals.
+    """
+    names = [
+        f"{short} {part}"
+        for short in SEEN.values()
+        for part in ("at no leak", "at half", "at a full one", "R²")
+    ]
     head = ["dimensions", *LEARNT.values(), "CPU s", *names, "paper's risk"]
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     learned = {what: {row["dims"]: row for row in learnt(found, what)} for what in LEARNT}
@@ -126,7 +176,9 @@ def report_text(found: list[dict[str, Any]]) -> str:
         lined = {fit.statistic: fit for fit in linear_fits(points)}
         cells = [str(dims), *(_shown(learned[what][dims]) for what in LEARNT)]
         cells.append(f"{np.mean([line['cpu'] for line in found if line['dims'] == dims]):.0f}")
-        cells += [cell for statistic in SEEN for cell in _seen(points, statistic, lined.get(statistic))]
+        cells += [
+            cell for statistic in SEEN for cell in _seen(points, statistic, lined.get(statistic))
+        ]
         cells.append("{:.4f} ± {:.4f}".format(*PAPER[dims]) if dims in PAPER else "")
         out.append(f"| {' | '.join(cells)} |")
     return "\n".join(out) + "\n"
@@ -147,12 +199,16 @@ def _parts(point: StudyPoint, statistic: str) -> dict[str, float]:
 
 
 def images(found: list[dict[str, Any]]) -> dict[str, str]:
-    """Return SVGs by name, as in figure 5: accuracy, loss (with a line at its minimum), and risk by leak."""
+    """Return SVGs by name, as in figure 5: accuracy, loss (with a line at its minimum), and risk by
+    leak.
+    """
     drawn = {}
     for what, label in LEARNT.items():
         rows = learnt(found, what)
         null = 0.0 if what == "accuracy" else min(row["value"] for row in rows)
-        drawn[what] = intervals_svg(rows, x="dims", y="value", series=(), labels=("dimensions", label), null=null)
+        drawn[what] = intervals_svg(
+            rows, x="dims", y="value", series=(), labels=("dimensions", label), null=null
+        )
     for statistic, short in SEEN.items():
         rows = [
             {"dims": dims, "leak": f"leak {point.x:g}", **_parts(point, statistic)}
@@ -161,7 +217,9 @@ def images(found: list[dict[str, Any]]) -> dict[str, str]:
             if point.x in (0.0, 0.5, 1.0)
         ]
         name = short.lower().replace(" + ", "_")
-        drawn[name] = intervals_svg(rows, x="dims", y="value", series=("leak",), labels=("dimensions", short))
+        drawn[name] = intervals_svg(
+            rows, x="dims", y="value", series=("leak",), labels=("dimensions", short)
+        )
     return drawn
 
 
@@ -176,8 +234,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
     parser = study_parser(__doc__, "dimensions.jsonl")
     parser.add_argument("table", nargs="?", type=Path, help="a Parquet file")
-    parser.add_argument("--rows", type=int, default=4_000, help="rows each of train, holdout and release")
-    parser.add_argument("--dims", type=lambda text: [int(part) for part in text.split(",")], help="3 to columns less 1")
+    parser.add_argument(
+        "--rows", type=int, default=4_000, help="rows each of train, holdout and release"
+    )
+    parser.add_argument(
+        "--dims",
+        type=lambda text: [int(part) for part in text.split(",")],
+        help="3 to columns less 1",
+    )
     parser.add_argument("--epochs", type=int, default=80, help="most epochs of an encoder")
     parser.add_argument("--repeats", type=int, default=3, help="encoders of a dimension")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,12 +1,15 @@
-"""Measure the effect of the training budget of the embedder on cost and on detection at known truth.
+"""Measure the effect of the training budget of the embedder on cost and on detection at known
+truth.
 
-    python -m benchmarks.embedder --results embedder.jsonl tests/data/adult.parquet tests/data/uk_census.parquet demo
+    python -m benchmarks.embedder --results embedder.jsonl tests/data/adult.parquet \\
+        tests/data/uk_census.parquet demo
     python -m benchmarks.embedder --report embedder.jsonl
 
-Train, holdout and release have --rows rows of each table, drawn with --seed; "demo" is the demo table with one row per
-person. Encoders of train and holdout share a seed and differ only in their number of steps; the last one has no budget
-and stops early, after at most 300 epochs. The embedded statistics are measured in each space on releases with a known
-share of training rows, copied exactly or nearly. Each encoder is one line of the results and is trained once.
+Train, holdout and release have --rows rows of each table, drawn with --seed; "demo" is the demo
+table with one row per person. Encoders of train and holdout share a seed and differ only in their
+number of steps; the last one has no budget and stops early, after at most 300 epochs. The embedded
+statistics are measured in each space on releases with a known share of training rows, copied
+exactly or nearly. Each encoder is one line of the results and is trained once.
 """
 
 from __future__ import annotations
@@ -55,13 +58,19 @@ def trained(inputs: EvaluationInputs, budget: int | None) -> dict[str, Any]:
     inputs = attach_embedder(inputs, embedder)
     seen: dict[str, Any] = {}
     for name, (fraction, noise) in RELEASES.items():
-        cases = leaky_cases(inputs.train, inputs.synthetic, fractions=[fraction], noises=[noise], seed=inputs.seed)
+        cases = leaky_cases(
+            inputs.train, inputs.synthetic, fractions=[fraction], noises=[noise], seed=inputs.seed
+        )
         (point,) = leak_study(inputs, cases, metrics)
         seen[name] = {statistic: point.estimates[statistic] for statistic in SEEN}
     return {
-        "steps": budget, "epochs": len(embedder.history), "cpu": round(seconds, 1), "loss": kept.validation_loss,
-        "accuracy": kept.validation_accuracy, "seen": seen,
-    }  # fmt: skip
+        "steps": budget,
+        "epochs": len(embedder.history),
+        "cpu": round(seconds, 1),
+        "loss": kept.validation_loss,
+        "accuracy": kept.validation_accuracy,
+        "seen": seen,
+    }
 
 
 def run(options: argparse.Namespace) -> None:
@@ -72,9 +81,17 @@ def run(options: argparse.Namespace) -> None:
         for budget in BUDGETS:
             if (table, options.seed, budget) in held:
                 continue
-            told = {"table": table, "rows": len(inputs.train), "seed": options.seed, **trained(inputs, budget)}
+            told = {
+                "table": table,
+                "rows": len(inputs.train),
+                "seed": options.seed,
+                **trained(inputs, budget),
+            }
             append(options.results, told)
-            sys.stderr.write(f"{table}, {budget or 'all'} steps: {told['cpu']:.0f} CPU s, {told['accuracy']:.3f}\n")
+            sys.stderr.write(
+                f"{table}, {budget or 'all'} steps: {told['cpu']:.0f} CPU s,"
+                f" {told['accuracy']:.3f}\n"
+            )
 
 
 def report_text(found: list[dict[str, Any]]) -> str:
@@ -84,11 +101,19 @@ def report_text(found: list[dict[str, Any]]) -> str:
         mine = [line for line in found if line["table"] == table]
         head = ["steps", "epochs", "CPU s", "loss", "accuracy"]
         head += [f"{short}, {release}" for short in SEEN.values() for release in RELEASES]
-        out += [f"\n{table}, {mine[0]['rows']:,} rows\n", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+        out += [
+            f"\n{table}, {mine[0]['rows']:,} rows\n",
+            f"| {' | '.join(head)} |",
+            "|" + "---|" * len(head),
+        ]
         for line in sorted(mine, key=lambda line: line["steps"] or UNLIMITED):
             cells = [line["steps"] or "all", line["epochs"], f"{line['cpu']:.0f}"]
             cells += [f"{line[what]:.3f}" for what in ("loss", "accuracy")]
-            cells += [shown(*line["seen"][release][statistic]) for statistic in SEEN for release in RELEASES]
+            cells += [
+                shown(*line["seen"][release][statistic])
+                for statistic in SEEN
+                for release in RELEASES
+            ]
             out.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(out) + "\n"
 
@@ -102,7 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
     parser = study_parser(__doc__, "embedder.jsonl")
     parser.add_argument("tables", nargs="*", help=SEVERAL)
-    parser.add_argument("--rows", type=int, default=4_000, help="rows each of train, holdout and release")
+    parser.add_argument(
+        "--rows", type=int, default=4_000, help="rows each of train, holdout and release"
+    )
     parser.add_argument("--seed", type=int, default=0)
     run_or_report(parser, arguments, run, lambda _, found: report_text(found))
 

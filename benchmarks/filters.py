@@ -3,13 +3,15 @@
     python -m benchmarks.filters adult.parquet --results filters.jsonl
     python -m benchmarks.filters adult.parquet --results filters.jsonl --filters memorization \\
         --releases "trees, leaf 50" "trees, leaf 5"
-    python -m benchmarks.filters uk_census.parquet --drop "Person ID" --as-text --results filters.jsonl
+    python -m benchmarks.filters uk_census.parquet --drop "Person ID" --as-text --results \\
+        filters.jsonl
     python -m benchmarks.filters --report filters.jsonl
 
-"unseen rows" are real rows of other people, which disclose nothing; in "10 % copies", 10 % of them are replaced by
-training rows. Trees are fitted to train. 8,000 training rows, 2,600 each of holdout and reference, releases of 8,000
-rows. "copies" is the share of rows equal to a training row. The default limits of ``dcr``, ``membership_inference`` and
-``singling_out`` apply. Each case is one line of the results and is computed once.
+"unseen rows" are real rows of other people, which disclose nothing; in "10 % copies", 10 % of them
+are replaced by training rows. Trees are fitted to train. 8,000 training rows, 2,600 each of holdout
+and reference, releases of 8,000 rows. "copies" is the share of rows equal to a training row. The
+default limits of ``dcr``, ``membership_inference`` and ``singling_out`` apply. Each case is one
+line of the results and is computed once.
 """
 
 from __future__ import annotations
@@ -38,8 +40,11 @@ RELEASES = ("unseen rows", "10 % copies", *LEAVES)
 FILTERS = ("memorization", "similarity", "outliers", "memorization+outliers", "alpha_m")
 METRICS = ("dcr", "membership_inference", "singling_out")
 SHOWN = (
-    "membership_inference.advantage", "membership_inference.precision", "dcr.member_excess_any", "singling_out.risk"
-)  # fmt: skip
+    "membership_inference.advantage",
+    "membership_inference.precision",
+    "dcr.member_excess_any",
+    "singling_out.risk",
+)
 
 
 class Given(FittedGenerator):
@@ -73,7 +78,9 @@ def real_rows(frame: pd.DataFrame, seed: int) -> tuple[dict[str, Table], Table]:
 def pool_of(release: str, train: Table, fresh: Table, seed: int) -> Table:
     """Return the rows from which a release is drawn in order."""
     if release in LEAVES:
-        generator = build_generator("synthpop", {"min_samples_leaf": LEAVES[release], "shrinkage": 0})
+        generator = build_generator(
+            "synthpop", {"min_samples_leaf": LEAVES[release], "shrinkage": 0}
+        )
         return generator.fit(train, seed=seed).sample(POOL, seed=seed)
     if release == "unseen rows":
         return fresh
@@ -83,13 +90,20 @@ def pool_of(release: str, train: Table, fresh: Table, seed: int) -> Table:
 
 
 def measured(real: Mapping[str, Table], pool: Table, name: str) -> dict[str, Any]:
-    """Return the share of dropped rows and of copies, statistics and the verdict; ``name`` joins filters by "+"."""
+    """Return the share of dropped rows and of copies, statistics and the verdict; ``name`` joins
+    filters by "+".
+    """
     schema, dropped, rows = pool.schema, 0.0, pool.take(slice(ROWS))
     if name:
         filters = [build_filter(one).fit(list(real.values()), schema) for one in name.split("+")]
         found = draw(Given(pool), filters, ROWS, seed=0)
         dropped, rows = found.dropped / found.drawn, found.rows
-    frames = [real["train"].frame(), real["holdout"].frame(), rows.frame(), real["reference"].frame()]
+    frames = [
+        real["train"].frame(),
+        real["holdout"].frame(),
+        rows.frame(),
+        real["reference"].frame(),
+    ]
     metrics = {key: build_metric(key) for key in METRICS}
     policy = default_policy(metrics)
     results = run_metrics(read_inputs(*frames, schema=schema), metrics, policy.limits)
@@ -115,7 +129,12 @@ def run(options: argparse.Namespace) -> None:
     for release in options.releases:
         pool = pool_of(release, real["train"], fresh, options.seed)
         for name in ("", *options.filters.split(",")):
-            case = {"table": options.table.stem, "release": release, "filter": name, "seed": options.seed}
+            case = {
+                "table": options.table.stem,
+                "release": release,
+                "filter": name,
+                "seed": options.seed,
+            }
             if case not in done:
                 append(options.results, {"case": case, **measured(real, pool, name)})
 
@@ -126,9 +145,19 @@ def report_text(found: list[dict[str, Any]]) -> str:
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for line in found:
         case = line["case"]
-        shown = [f"{value:.3f} ({low:.3f} to {high:.3f})" for value, low, high in map(line["estimates"].get, SHOWN)]
+        shown = [
+            f"{value:.3f} ({low:.3f} to {high:.3f})"
+            for value, low, high in map(line["estimates"].get, SHOWN)
+        ]
         shares = [f"{100 * line[key]:.1f} %" for key in ("dropped", "copies")]
-        cells = [case["table"], case["release"], case["filter"] or "none", *shares, *shown, line["verdict"]]
+        cells = [
+            case["table"],
+            case["release"],
+            case["filter"] or "none",
+            *shares,
+            *shown,
+            line["verdict"],
+        ]
         out.append(f"| {' | '.join(cells)} |")
     return "\n".join(out)
 
@@ -136,11 +165,22 @@ def report_text(found: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run or report."""
     parser = study_parser(__doc__, "filters.jsonl")
-    parser.add_argument("table", nargs="?", type=Path, help="a Parquet file of at least 29,200 rows")
-    parser.add_argument("--drop", action="append", default=[], help="a column to leave out, such as an id (repeatable)")
+    parser.add_argument(
+        "table", nargs="?", type=Path, help="a Parquet file of at least 29,200 rows"
+    )
+    parser.add_argument(
+        "--drop",
+        action="append",
+        default=[],
+        help="a column to leave out, such as an id (repeatable)",
+    )
     parser.add_argument("--as-text", action="store_true", help="every column is a category")
-    parser.add_argument("--releases", nargs="+", choices=RELEASES, default=RELEASES[:2], help="these alone")
-    parser.add_argument("--filters", default=",".join(FILTERS), help='comma-separated; "+" applies several at once')
+    parser.add_argument(
+        "--releases", nargs="+", choices=RELEASES, default=RELEASES[:2], help="these alone"
+    )
+    parser.add_argument(
+        "--filters", default=",".join(FILTERS), help='comma-separated; "+" applies several at once'
+    )
     parser.add_argument("--seed", type=int, default=0)
     run_or_report(parser, None, run, lambda _, found: report_text(found))
 

@@ -1,13 +1,15 @@
-"""Measure the whole way from CSV files to a verdict on a fresh machine, for this project and its peers.
+"""Measure the whole way from CSV files to a verdict on a fresh machine, for this project and its
+peers.
 
     python -m benchmarks.battery --setup     # environments for the peers: .peers and .mostly
     python -m benchmarks.first_hour          # 15 minutes; writes results/first_hour.md
     python -m benchmarks.first_hour ../before    # and an earlier checkout
 
-Each figure is the user plus system time of a whole command and its child processes: interpreter, imports, reading,
-compilation and the verdict. "Cold" starts with an empty cache of compiled code; "warm" repeats the command. Train and
-synthetic rows (from sequential trees) are 10,000 of Adult, the holdout 3,000; the large table is all of Adult. The
-costs quoted in README and docs come from the page written here or from another page in its folder.
+Each figure is the user plus system time of a whole command and its child processes: interpreter,
+imports, reading, compilation and the verdict. "Cold" starts with an empty cache of compiled code;
+"warm" repeats the command. Train and synthetic rows (from sequential trees) are 10,000 of Adult,
+the holdout 3,000; the large table is all of Adult. The costs quoted in README and docs come from
+the page written here or from another page in its folder.
 """
 
 from __future__ import annotations
@@ -51,18 +53,18 @@ for secret in columns:
     known = [name for name in columns if name != secret]
     numeric = is_numeric_dtype(train[secret])
     InferenceEvaluator(train, synthetic, known, secret, numeric, attacks, holdout).evaluate(n_jobs=1).risk()
-""",
+""",  # noqa: E501
     "sdmetrics": """
 from pandas.api.types import is_numeric_dtype
 from sdmetrics.single_table import DCROverfittingProtection
 kinds = {name: "numerical" if is_numeric_dtype(train[name]) else "categorical" for name in train.columns}
 metadata = {"columns": {name: {"sdtype": kind} for name, kind in kinds.items()}}
 DCROverfittingProtection.compute(train, synthetic, holdout, metadata, None)
-""",
+""",  # noqa: E501
     "mostlyai": """
 from mostlyai import qa
 qa.report(syn_tgt_data=synthetic, trn_tgt_data=train, hol_tgt_data=holdout, report_path=sys.argv[1] + ".html")
-""",
+""",  # noqa: E501
 }
 
 
@@ -82,11 +84,23 @@ def spent() -> float:
 
 
 def cost(name: str, *commands: Sequence[str], **environment: str) -> Cost:
-    """Return CPU seconds of all commands, started concurrently, and wall seconds until the last one ends."""
+    """Return CPU seconds of all commands, started concurrently, and wall seconds until the last one
+    ends.
+    """
     before, started = spent(), time.monotonic()
-    given = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "PYTHONPATH"))}
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OMP_", "PYTHONPATH"))
+    }
     processes = [
-        subprocess.Popen(command, env=given | environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command,
+            env=given | environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for command in commands
     ]
     for process in processes:
@@ -102,7 +116,11 @@ def tables(frame: pd.DataFrame, rows: int, holdout: int, folder: Path) -> dict[s
     """Write CSV files of train, holdout and equally many synthetic rows as train."""
     found = made(frame, infer_schema(frame), rows)
     folder.mkdir()
-    parts = {"train": found["train"], "holdout": frame[rows : rows + holdout], "synthetic": found["honest"]}
+    parts = {
+        "train": found["train"],
+        "holdout": frame[rows : rows + holdout],
+        "synthetic": found["honest"],
+    }
     for role, part in parts.items():
         part.to_csv(folder / f"{role}.csv", index=False)
     return {role: folder / f"{role}.csv" for role in parts}
@@ -111,29 +129,55 @@ def tables(frame: pd.DataFrame, rows: int, holdout: int, folder: Path) -> dict[s
 def evaluate(paths: dict[str, Path]) -> list[str]:
     """Return the command that a new user types."""
     given = [word for role, path in paths.items() for word in (f"--{role}", str(path))]
-    return [sys.executable, "-m", "privacy_assets", "evaluate", *given, "--html", f"{paths['train']}.html"]
+    return [
+        sys.executable,
+        "-m",
+        "privacy_assets",
+        "evaluate",
+        *given,
+        "--html",
+        f"{paths['train']}.html",
+    ]
 
 
 def peer(name: str, environment: Path, paths: dict[str, Path]) -> list[str]:
     """Return the peer's shortest program for the same files."""
-    return [str(python_of(environment)), "-c", _READ + _PEERS[name], *(str(paths[role]) for role in ROLES)]
+    return [
+        str(python_of(environment)),
+        "-c",
+        _READ + _PEERS[name],
+        *(str(paths[role]) for role in ROLES),
+    ]
 
 
 def main() -> None:
     """Measure, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="environment of anonymeter and SDMetrics")
-    parser.add_argument("--mostly", type=Path, default=ROOT / ".mostly", help="environment of mostlyai-qa")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        default=ROOT / ".peers",
+        help="environment of anonymeter and SDMetrics",
+    )
+    parser.add_argument(
+        "--mostly", type=Path, default=ROOT / ".mostly", help="environment of mostlyai-qa"
+    )
     parser.add_argument("--output", type=Path, default=PAGE, help="where the page is written")
     parser.add_argument("before", nargs="?", type=Path, help="another checkout")
     options = parser.parse_args()
-    frame = pd.read_parquet(ROOT / "tests" / "data" / "adult.parquet").sample(frac=1, random_state=0, ignore_index=True)
+    frame = pd.read_parquet(ROOT / "tests" / "data" / "adult.parquet").sample(
+        frac=1, random_state=0, ignore_index=True
+    )
     with TemporaryDirectory() as folder:
         page = measured(frame, Path(folder), options.before, options.peers, options.mostly)
     options.output.write_text(page)
 
 
-def measured(frame: pd.DataFrame, folder: Path, before: Path | None, peers: Path, mostly: Path) -> str:
+def measured(
+    frame: pd.DataFrame, folder: Path, before: Path | None, peers: Path, mostly: Path
+) -> str:
     """Run all commands in sequence and return the page."""
     ours = of(ROOT, folder / "compiled")
     paths = tables(frame, ROWS, HOLDOUT, folder / "10k")
@@ -149,21 +193,35 @@ def measured(frame: pd.DataFrame, folder: Path, before: Path | None, peers: Path
         cost("demo, cold", demo, DAGSTER_HOME=home(folder / "first"), **fresh),
         cost("demo, warm", demo, DAGSTER_HOME=home(folder / "second"), **fresh),
         cost("anonymeter's four attacks", peer("anonymeter", peers, paths)),
-        pairs := cost(f"SDMetrics DCROverfittingProtection, {FEW:,} rows", peer("sdmetrics", peers, few)),
-        Cost("the same, extrapolated", *(seconds * (ROWS / FEW) ** 2 for seconds in (pairs.cpu, pairs.wall))),
+        pairs := cost(
+            f"SDMetrics DCROverfittingProtection, {FEW:,} rows", peer("sdmetrics", peers, few)
+        ),
+        Cost(
+            "the same, extrapolated",
+            *(seconds * (ROWS / FEW) ** 2 for seconds in (pairs.cpu, pairs.wall)),
+        ),
         cost("mostlyai-qa's report", peer("mostlyai", mostly, paths)),
     ]
     if before is not None:
         theirs = of(before, folder / "before")
         found += [
             cost("before: `evaluate`, cold", evaluate(paths), **theirs),
-            cost("before: demo, cold", demo, DAGSTER_HOME=home(folder / "third"), **of(before, folder / "before demo")),
             cost(
-                "before: demo, warm", demo, DAGSTER_HOME=home(folder / "fourth"), **of(before, folder / "before demo")
+                "before: demo, cold",
+                demo,
+                DAGSTER_HOME=home(folder / "third"),
+                **of(before, folder / "before demo"),
+            ),
+            cost(
+                "before: demo, warm",
+                demo,
+                DAGSTER_HOME=home(folder / "fourth"),
+                **of(before, folder / "before demo"),
             ),
         ]
     rows = "\n".join(
-        f"| {one.name} | {one.cpu:,.0f} | {one.wall:,.0f} | {one.cpu / cold.cpu:.2f} | {one.cpu / warm.cpu:.2f} |"
+        f"| {one.name} | {one.cpu:,.0f} | {one.wall:,.0f} | {one.cpu / cold.cpu:.2f} |"
+        f" {one.cpu / warm.cpu:.2f} |"
         for one in found
     )
     return _PAGE.format(rows=rows, cores=len(os.sched_getaffinity(0)), twice=twice.wall / warm.wall)
@@ -171,7 +229,11 @@ def measured(frame: pd.DataFrame, folder: Path, before: Path | None, peers: Path
 
 def of(checkout: Path, compiled: Path) -> dict[str, str]:
     """Return the environment of a checkout, including its cache of compiled code."""
-    return {"PYTHONPATH": str(checkout.resolve()), "PYTHONSAFEPATH": "1", "NUMBA_CACHE_DIR": str(compiled)}
+    return {
+        "PYTHONPATH": str(checkout.resolve()),
+        "PYTHONSAFEPATH": "1",
+        "NUMBA_CACHE_DIR": str(compiled),
+    }
 
 
 def home(folder: Path) -> str:
@@ -195,7 +257,7 @@ and warm.
 out with 1 and 3 columns, linkability of two halves and inference of each column, 2,000 attacks each. SDMetrics compares
 all pairs of rows, so its time is extrapolated quadratically. Two concurrent runs take {twice:.2f} times the wall time
 of one.
-"""
+"""  # noqa: E501
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
-"""Answers on the first page of the report, and limits without evidence, for harmless releases and planted leaks.
+"""Answers on the first page of the report, and limits without evidence, for harmless releases and
+planted leaks.
 
-    python -m benchmarks.first_page DIRECTORY/*.parquet tests/data/adult.parquet tests/data/uk_census.parquet demo \\
+    python -m benchmarks.first_page DIRECTORY/*.parquet tests/data/adult.parquet \\
+        tests/data/uk_census.parquet demo \\
         --people 800 1500 2000 --draws 2 --results first_page.jsonl
-    python -m benchmarks.first_page TABLES --people 2000 --kinds "5 % copies" "20 % moved" "20 % half built" synthpop
+    python -m benchmarks.first_page TABLES --people 2000 --kinds "5 % copies" "20 % moved" "20 % \\
+        half built" synthpop
     python -m benchmarks.business_tables DIRECTORY
-    python -m benchmarks.first_page DIRECTORY/*.parquet --people 2000 --kinds "fresh rows" "5 % copies" synthpop
+    python -m benchmarks.first_page DIRECTORY/*.parquet --people 2000 --kinds "fresh rows" "5 % \\
+        copies" synthpop
     python -m benchmarks.first_page --report first_page.jsonl
 
-The study uses the tables and releases of :mod:`benchmarks.leaks`. In addition, limits are measured on a copy of train,
-as in an evaluation. The report evaluates each release by the policy ``default``, or ``small`` below 1,500 people, and
-counts answers, releases that are undecided only for lack of evidence, and the ratio of smallest leak and tolerance. It
-lists the releases whose verdict changes by the rule that each question needs evidence.
+The study uses the tables and releases of :mod:`benchmarks.leaks`. In addition, limits are measured
+on a copy of train, as in an evaluation. The report evaluates each release by the policy
+``default``, or ``small`` below 1,500 people, and counts answers, releases that are undecided only
+for lack of evidence, and the ratio of smallest leak and tolerance. It lists the releases whose
+verdict changes by the rule that each question needs evidence.
 """
 
 from __future__ import annotations
@@ -42,7 +47,10 @@ INFERENCE = "attribute_inference.excess"
 
 def run(options: argparse.Namespace) -> None:
     """Measure the releases that the results do not contain yet."""
-    done = {(line["table"], line["people"], line["kind"], line["seed"]) for line in lines(options.results)}
+    done = {
+        (line["table"], line["people"], line["kind"], line["seed"])
+        for line in lines(options.results)
+    }
     names = [name for name in default_metrics() if name not in WITHOUT]
     for seed in range(options.draws):
         for path in options.tables:
@@ -56,9 +64,11 @@ def run(options: argparse.Namespace) -> None:
                     inputs = released(frame, whose, people, kind, seed, {**LEAKS, **UNSEEN})
                     metrics, policy = metrics_and_limits(names, None, embedder=False)
                     limits = policy.limits if policy else ()
-                    seconds, results = cost(lambda inputs=inputs, metrics=metrics, limits=limits: run_metrics(
-                        inputs, metrics, limits
-                    ))  # fmt: skip
+                    seconds, results = cost(
+                        lambda inputs=inputs, metrics=metrics, limits=limits: run_metrics(
+                            inputs, metrics, limits
+                        )
+                    )
                     line = dict(zip(("table", "people", "kind", "seed"), key, strict=True))
                     line["results"] = {name: result.to_json() for name, result in results.items()}
                     append(options.results, {**line, "seconds": seconds})
@@ -75,16 +85,22 @@ def judged(line: Mapping[str, Any]) -> tuple[Policy, Verdict, Mapping[str, Metri
 
 
 def before(policy: Policy, results: Mapping[str, MetricResult]) -> str:
-    """Return the verdict without the rule on questions: limits without evidence hold if a copy breaks any limit."""
+    """Return the verdict without the rule on questions: limits without evidence hold if a copy
+    breaks any limit.
+    """
     outcomes = [judge_limit(limit, results.get(limit.metric)) for limit in policy.limits]
     statuses = {outcome.status for outcome in outcomes}
-    if any(outcome.blind for outcome in outcomes) and not any(outcome.can_fail for outcome in outcomes):
+    if any(outcome.blind for outcome in outcomes) and not any(
+        outcome.can_fail for outcome in outcomes
+    ):
         statuses.add("undecided")
     return next(status for status in WORST_FIRST if status in statuses)
 
 
 def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
-    """Return Markdown: verdicts and answers by kind and size, and the ratio of smallest leak and tolerance."""
+    """Return Markdown: verdicts and answers by kind and size, and the ratio of smallest leak and
+    tolerance.
+    """
     verdicts: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     words: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     unanswered: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
@@ -92,15 +108,25 @@ def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
     changes: list[str] = []
     for line in found:
         policy, verdict, results = judged(line)
-        size = max((people for people in (0, 800, SMALL, 2_000) if people <= line["people"]), default=0)
+        size = max(
+            (people for people in (0, 800, SMALL, 2_000) if people <= line["people"]), default=0
+        )
         key = (line["kind"], size)
         verdicts[key][verdict.status] += 1
         earlier = before(policy, results)
         if earlier != verdict.status:
             undecided = [outcome for outcome in verdict.outcomes if outcome.status == "undecided"]
-            questions = sorted({outcome.estimate.question for outcome in undecided if outcome.estimate})
+            questions = sorted(
+                {outcome.estimate.question for outcome in undecided if outcome.estimate}
+            )
             size_text = f"{line['people']:,} people"
-            cells = (line["table"], size_text, line["kind"], f"{earlier} → {verdict.status}", ", ".join(questions))
+            cells = (
+                line["table"],
+                size_text,
+                line["kind"],
+                f"{earlier} → {verdict.status}",
+                ", ".join(questions),
+            )
             changes.append(f"| {' | '.join(cells)} |")
         told = answers(verdict.outcomes, results, verdict.status)[: len(TITLES)]
         words[key].update({answer.word for answer in told})
@@ -112,7 +138,8 @@ def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
             if outcome.limit.statistic == INFERENCE:
                 ratios[size].append(outcome.smallest_leak / outcome.tolerance)
     out = [
-        "| release, people in train from | pass / undecided / fail | small leak | without evidence |",
+        "| release, people in train from | pass / undecided / fail | small leak | without"
+        " evidence |",
         "|---|---|---|---|",
     ]
     for key in sorted(verdicts):
@@ -122,7 +149,8 @@ def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
         out.append(f"| {key[0]}, {key[1]:,} | {counts} | {small} | {tables} |")
     out += [
         "",
-        f"| people in train from | smallest leak / tolerance of `{INFERENCE}`: median, 90 %, largest |",
+        f"| people in train from | smallest leak / tolerance of `{INFERENCE}`: median, 90 %,"
+        " largest |",
         "|---|---|",
     ]
     for size, values in sorted(ratios.items()):
@@ -141,10 +169,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
     parser = study_parser(__doc__, "first_page.jsonl")
     parser.add_argument("tables", nargs="*", help=SEVERAL)
-    parser.add_argument("--people", type=int, nargs="+", default=[800, 1_500, 2_000], help="in train")
-    parser.add_argument("--draws", type=int, default=1, help="splits and releases of each table and kind")
+    parser.add_argument(
+        "--people", type=int, nargs="+", default=[800, 1_500, 2_000], help="in train"
+    )
+    parser.add_argument(
+        "--draws", type=int, default=1, help="splits and releases of each table and kind"
+    )
     kinds = [*HARMLESS, *LEAKS, *UNSEEN]
-    parser.add_argument("--kinds", nargs="+", choices=kinds, default=["fresh rows"], help="these alone")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=kinds, default=["fresh rows"], help="these alone"
+    )
     run_or_report(parser, arguments, run, report)
 
 

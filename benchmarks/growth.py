@@ -1,17 +1,20 @@
 """Measure the cost of exact nearest neighbors and of whole metrics by number of rows.
 
     OMP_NUM_THREADS=1 python -m benchmarks.growth adult.parquet --columns 12
-    python -m benchmarks.growth adult.parquet --columns 12 --metrics dcr,singling_out,membership_inference
-    python -m benchmarks.growth adult.parquet --metrics dcr,singling_out,membership_inference --files --attacked 200000
+    python -m benchmarks.growth adult.parquet --columns 12 --metrics \\
+        dcr,singling_out,membership_inference
+    python -m benchmarks.growth adult.parquet --metrics dcr,singling_out,membership_inference \\
+        --files --attacked 200000
 
-Rows are drawn with replacement, with numbers shifted by 0.1 standard deviations and one category in 20 taken from
-another row. Neighbors: n encoded rows are searched for the nearest row of each of 50,000 others. Metrics: n rows of
-train, n synthetic rows and n / 4 rows of holdout, as canonical frames in memory; all people are attacked. Each size
-has its own process: user plus system seconds and peak memory.
+Rows are drawn with replacement, with numbers shifted by 0.1 standard deviations and one category in
+20 taken from another row. Neighbors: n encoded rows are searched for the nearest row of each of
+50,000 others. Metrics: n rows of train, n synthetic rows and n / 4 rows of holdout, as canonical
+frames in memory; all people are attacked. Each size has its own process: user plus system seconds
+and peak memory.
 
-With ``--files`` the tables are Parquet files whose paths are passed to ``privacy_assets.evaluate``; ``--attacked`` is
-the budget of the metrics that have one. Private memory excludes pages that the system can write back to their own
-file.
+With ``--files`` the tables are Parquet files whose paths are passed to ``privacy_assets.evaluate``;
+``--attacked`` is the budget of the metrics that have one. Private memory excludes pages that the
+system can write back to their own file.
 """
 
 from __future__ import annotations
@@ -86,7 +89,9 @@ def metrics(path: Path, columns: int, rows: int, names: list[str]) -> tuple[list
     small = {role: grown(table, 2_000, rng) for role in sizes}
     for name in names:
         build_metric(name).measure(EvaluationInputs(table.schema, small))
-    inputs = EvaluationInputs(table.schema, {role: grown(table, count, rng) for role, count in sizes.items()})
+    inputs = EvaluationInputs(
+        table.schema, {role: grown(table, count, rng) for role, count in sizes.items()}
+    )
     spent = [cost(lambda: [inputs.row_ids, *(inputs.encoded(role) for role in sizes)])[0]]
     spent += [cost(build_metric(name).measure, inputs)[0] for name in names]
     return spent, peak()
@@ -102,7 +107,9 @@ def write(path: Path, columns: int, rows: int, folder: Path) -> None:
 
 @contextmanager
 def private() -> Iterator[list[float]]:
-    """Yield a list that contains, after the block, the peak private memory in MB, sampled 50 times a second."""
+    """Yield a list that contains, after the block, the peak private memory in MB, sampled 50 times
+    a second.
+    """
     most, over = [0.0], threading.Event()
 
     def look() -> None:
@@ -120,15 +127,22 @@ def private() -> Iterator[list[float]]:
         thread.join()
 
 
-def through_files(small: Path, folder: Path, names: list[str], max_targets: int | None) -> list[float]:
-    """Evaluate the files; return wall and CPU seconds, wall seconds per metric, peak memory and private peak in MB.
+def through_files(
+    small: Path, folder: Path, names: list[str], max_targets: int | None
+) -> list[float]:
+    """Evaluate the files; return wall and CPU seconds, wall seconds per metric, peak memory and
+    private peak in MB.
 
     Compilation happens beforehand on ``small`` files.
     """
     from privacy_assets import evaluate
 
     budget = {"max_targets": max_targets}
-    settings = {name: budget for name in names if max_targets and "max_targets" in build_metric(name).settings()}
+    settings = {
+        name: budget
+        for name in names
+        if max_targets and "max_targets" in build_metric(name).settings()
+    }
     policy = replace(default_policy(), name="benchmark", settings=settings, embedder=False)
     roles = ("train", "holdout", "synthetic")
     few, paths = ([str(where / f"{role}.parquet") for role in roles] for where in (small, folder))
@@ -143,7 +157,10 @@ def through_files(small: Path, folder: Path, names: list[str], max_targets: int 
 def files(options: argparse.Namespace) -> None:
     """Print one row per size for tables in files."""
     names, alone = options.metrics.split(","), multiprocessing.get_context("spawn")
-    print(f"| rows | wall, s | CPU s | {' | '.join(f'{name}, s' for name in names)} | peak memory, MB | private, MB |")
+    print(
+        f"| rows | wall, s | CPU s | {' | '.join(f'{name}, s' for name in names)} | peak"
+        " memory, MB | private, MB |"
+    )
     print(f"|---|---|---|{'---|' * len(names)}---|---|")
     with tempfile.TemporaryDirectory() as place:
         folders = {rows: Path(place) / str(rows) for rows in (4_000, *options.sizes)}
@@ -154,20 +171,33 @@ def files(options: argparse.Namespace) -> None:
             if rows == 4_000:
                 continue
             with alone.Pool(1) as worker:
-                found = worker.apply(through_files, (folders[4_000], folder, names, options.max_targets))
+                found = worker.apply(
+                    through_files, (folders[4_000], folder, names, options.max_targets)
+                )
             print(f"| {rows:,} | {' | '.join(f'{one:,.0f}' for one in found)} |", flush=True)
 
 
 def main() -> None:
     """Print one row per size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", type=Path, help="a Parquet file")
-    parser.add_argument("--columns", type=int, default=12, help="use this number of its first columns")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--metrics", help="names, separated by commas: measure these instead of neighbors")
-    parser.add_argument("--files", action="store_true", help="measure the metrics on files, by evaluate")
     parser.add_argument(
-        "--attacked", dest="max_targets", type=int, help="with --files: maximum number of attacked rows (default: all)"
+        "--columns", type=int, default=12, help="use this number of its first columns"
+    )
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument(
+        "--metrics", help="names, separated by commas: measure these instead of neighbors"
+    )
+    parser.add_argument(
+        "--files", action="store_true", help="measure the metrics on files, by evaluate"
+    )
+    parser.add_argument(
+        "--attacked",
+        dest="max_targets",
+        type=int,
+        help="with --files: maximum number of attacked rows (default: all)",
     )
     options = parser.parse_args()
     if options.files:
@@ -175,19 +205,32 @@ def main() -> None:
         return
     if options.metrics:
         names = options.metrics.split(",")
-        print(f"| rows | preparing | {' | '.join(names)} | peak memory, MB |\n|---|---|{'---|' * len(names)}---|")
+        print(
+            f"| rows | preparing | {' | '.join(names)} | peak memory, MB"
+            f" |\n|---|---|{'---|' * len(names)}---|"
+        )
         for rows in options.sizes:
             with multiprocessing.get_context("spawn").Pool(1) as alone:
                 spent, mb = alone.apply(metrics, (options.table, options.columns, rows, names))
-            print(f"| {rows:,} | {' | '.join(f'{one:.1f}' for one in spent)} | {mb:,.0f} |", flush=True)
+            print(
+                f"| {rows:,} | {' | '.join(f'{one:.1f}' for one in spent)} | {mb:,.0f} |",
+                flush=True,
+            )
         return
-    print("| rows searched | building the tree, CPU s | a query, µs | growth of a query | peak memory, MB |")
+    print(
+        "| rows searched | building the tree, CPU s | a query, µs | growth of a query | peak"
+        " memory, MB |"
+    )
     print("|---|---|---|---|---|")
     before: tuple[int, float] | None = None
     for rows in options.sizes:
         with multiprocessing.get_context("spawn").Pool(1) as alone:
             growing, micros, mb = alone.apply(measure, (options.table, options.columns, rows))
-        power = "" if before is None else f"n^{np.log(micros / before[1]) / np.log(rows / before[0]):.2f}"
+        power = (
+            ""
+            if before is None
+            else f"n^{np.log(micros / before[1]) / np.log(rows / before[0]):.2f}"
+        )
         print(f"| {rows:,} | {growing:.1f} | {micros:.0f} | {power} | {mb:,.0f} |", flush=True)
         before = rows, micros
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 _STYLE = (
-    "<style>text{font:11px sans-serif;fill:#444}.grid{stroke:#ddd;fill:none}.zero{stroke:#444}.mark{fill:var(--c)}"
+    "<style>text{font:11px"
+    " sans-serif;fill:#444}.grid{stroke:#ddd;fill:none}.zero{stroke:#444}.mark{fill:var(--c)}"
     ".bar{stroke:var(--c);stroke-width:2.25}"
     ".s0{--c:#0b4f85}.s1{--c:#8fc1e3}.s2{--c:#d55e00}.s3{--c:#00805c}</style>"
 )

@@ -1,18 +1,22 @@
-"""Repeat figures 2 and 3 of Kuppa et al. (2021) on a given table: attack accuracy by size, with and without the filter.
+"""Repeat figures 2 and 3 of Kuppa et al. (2021) on a given table: attack accuracy by size, with and
+without the filter.
 
     python -m benchmarks.kuppa adult.parquet --results kuppa.jsonl
     python -m benchmarks.kuppa adult.parquet --study bagging --results kuppa.jsonl
-    python -m benchmarks.kuppa adult.parquet --paper --train 1000 --auxiliary 1000 --results paper.jsonl
+    python -m benchmarks.kuppa adult.parquet --paper --train 1000 --auxiliary 1000 --results \\
+        paper.jsonl
     python -m benchmarks.kuppa --report kuppa.jsonl --image before_after.svg
 
-``table``: the attacker has a release, the generator and other people's rows (auxiliary). They make their own release
-from these rows, learn the neighborhoods of its members, and name the members of the given release. Accuracy is
-balanced (0.5: guessing). Non-members are the holdout, or people outside all three tables of the owner. ``bagging``:
-Kuppa's attack on single records with bootstrap samples of 1,000 auxiliary rows. Both run before and after the filter;
-after it, by an attacker who does not know the filter and by one who applies it to their own releases. Utility: a
-classifier of the last column (--target) is trained on the release and tested on people outside.
+``table``: the attacker has a release, the generator and other people's rows (auxiliary). They make
+their own release from these rows, learn the neighborhoods of its members, and name the members of
+the given release. Accuracy is balanced (0.5: guessing). Non-members are the holdout, or people
+outside all three tables of the owner. ``bagging``: Kuppa's attack on single records with bootstrap
+samples of 1,000 auxiliary rows. Both run before and after the filter; after it, by an attacker who
+does not know the filter and by one who applies it to their own releases. Utility: a classifier of
+the last column (--target) is trained on the release and tested on people outside.
 
-``--paper`` runs the generators of the paper with both filters, ``memorization`` and ``alpha_m``, the paper's own.
+``--paper`` runs the generators of the paper with both filters, ``memorization`` and ``alpha_m``,
+the paper's own.
 
 Each case is one line of the results and is computed once.
 """
@@ -35,7 +39,15 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.images import write_image
 from benchmarks.kuppa_bagging import RECORDS, SHADOWS, SIZE, TESTS, attack_record, vulnerable
-from benchmarks.kuppa_worlds import GENERATORS, PAPER, Screened, World, draw_world, fitted_to, generator_of
+from benchmarks.kuppa_worlds import (
+    GENERATORS,
+    PAPER,
+    Screened,
+    World,
+    draw_world,
+    fitted_to,
+    generator_of,
+)
 from privacy_assets.distances.nearest import near, nearest_rows, typical_radius
 from privacy_assets.generators.registry import generator_info
 from privacy_assets.report.svg import shares_svg
@@ -50,9 +62,11 @@ NEAREST = 3
 
 @dataclass(frozen=True)
 class Case:
-    """Attacked generator; ``filter`` is "" without the filter ``method``, else "unknown" or "known" to the attacker.
+    """Attacked generator; ``filter`` is "" without the filter ``method``, else "unknown" or "known"
+    to the attacker.
 
-    ``bagging`` draws samples of ``auxiliary`` rows: ``shadows`` for the attacker and ``tests`` for each of ``records``.
+    ``bagging`` draws samples of ``auxiliary`` rows: ``shadows`` for the attacker and ``tests`` for
+    each of ``records``.
     """
 
     study: str
@@ -92,39 +106,54 @@ def paper_cases(
     auxiliary: int,
     scale: Mapping[str, int],
 ) -> Iterator[Case]:
-    """Return the cases of figures 2 and 3: each size before the filter, and after each, unknown to the attacker."""
+    """Return the cases of figures 2 and 3: each size before the filter, and after each, unknown to
+    the attacker.
+    """
     filters = (("memorization", ""), ("memorization", "unknown"), ("alpha_m", "unknown"))
     for seed in range(seeds):
         for generator in generators:
             for size in sizes:
                 for method, known in filters:
-                    yield Case(study, generator, size, auxiliary, known, seed, method, train, **scale)
+                    yield Case(
+                        study, generator, size, auxiliary, known, seed, method, train, **scale
+                    )
 
 
-# --------------------------------------------------------------------------------------------- one table
+# --------------------------------------------------------------------------------------------- one
+# table
 
 
 def released(world: World, case: Case, filtered: bool) -> tuple[Table, float]:
     """Return the synthetic rows and the share dropped by the filter."""
     fitted = fitted_to(case.generator, world.train, case.seed)
     if filtered:
-        fitted = Screened(generator_of(case.generator), world.unseen, case.method).screen(world.train, fitted)
+        fitted = Screened(generator_of(case.generator), world.unseen, case.method).screen(
+            world.train, fitted
+        )
     per_row = case.synthetic / case.train
     rows = fitted.sample(round(per_row * len(world.train)), seed=case.seed)
     return rows, getattr(fitted, "dropped", 0.0)
 
 
-def traits(people: EncodedTable, release: EncodedTable, others: EncodedTable, radius: float) -> np.ndarray:
-    """Return features of people, float64 (n, 8): distances to and counts near the release and known people."""
+def traits(
+    people: EncodedTable, release: EncodedTable, others: EncodedTable, radius: float
+) -> np.ndarray:
+    """Return features of people, float64 (n, 8): distances to and counts near the release and known
+    people.
+    """
     to_release = nearest_rows(people, release, NEAREST).distances
     to_others = nearest_rows(people, others).distances
     ratio = to_release[:, :1] / np.maximum(to_others, 1e-9)
-    counts = [near(people, rows, reach) for rows in (release, others) for reach in (radius, 4 * radius)]
+    counts = [
+        near(people, rows, reach) for rows in (release, others) for reach in (radius, 4 * radius)
+    ]
     return np.nan_to_num(np.column_stack([to_release, to_others, ratio, *counts[:3]]), posinf=1e9)
 
 
 def attacked(world: World, case: Case) -> dict[str, float]:
-    """Return balanced accuracy against the holdout and against people outside, utility, and the dropped share."""
+    """Return balanced accuracy against the holdout and against people outside, utility, and the
+    dropped share.
+    """
     given, dropped = released(world, case, case.filter != "")
     own, rest = surrogate(world)
     made, _ = released(own, case, case.filter == "known")
@@ -136,10 +165,15 @@ def attacked(world: World, case: Case) -> dict[str, float]:
             200, max_depth=8, min_samples_leaf=10, class_weight="balanced", random_state=case.seed
         )
         pairs = [(own.train, 1), (getattr(own, side), 0)]
-        rows = [traits(world.encoded(frame), world.encoded(made), known, radius) for frame, _ in pairs]
+        rows = [
+            traits(world.encoded(frame), world.encoded(made), known, radius) for frame, _ in pairs
+        ]
         model.fit(np.concatenate(rows), np.repeat([1, 0], [len(part) for part in rows]))
         rates = [
-            (model.predict(traits(world.encoded(frame), world.encoded(given), known, radius)) == label).mean()
+            (
+                model.predict(traits(world.encoded(frame), world.encoded(given), known, radius))
+                == label
+            ).mean()
             for frame, label in ((world.train, 1), (getattr(world, side), 0))
         ]
         found[side] = float(np.mean(rates))
@@ -157,21 +191,28 @@ def surrogate(world: World) -> tuple[World, Table]:
 
 
 def utility(release: Table, world: World) -> float:
-    """Return the AUC on outsiders (accuracy for over two classes) of a classifier trained on the release."""
+    """Return the AUC on outsiders (accuracy for over two classes) of a classifier trained on the
+    release.
+    """
     target = world.schema.names[-1]
     places = [at for name in world.schema.names[:-1] for at in world.encoder.places[name]]
     encoded = [world.encoded(table).pick(places) for table in (release, world.outside)]
     cells = [np.column_stack([rows.numeric, rows.codes]) for rows in encoded]
-    labels = [np.array(list(map(str, table[target].objects()))) for table in (release, world.outside)]
+    labels = [
+        np.array(list(map(str, table[target].objects()))) for table in (release, world.outside)
+    ]
     if len(np.unique(labels[0])) == 1:
         return 0.5  # constant guess
     model = HistGradientBoostingClassifier(random_state=0).fit(cells[0], labels[0])
     if len(model.classes_) == 2:
-        return float(roc_auc_score(labels[1] == model.classes_[1], model.predict_proba(cells[1])[:, 1]))
+        return float(
+            roc_auc_score(labels[1] == model.classes_[1], model.predict_proba(cells[1])[:, 1])
+        )
     return float((model.predict(cells[1]) == labels[1]).mean())
 
 
-# --------------------------------------------------------------------------------------------- all cases
+# --------------------------------------------------------------------------------------------- all
+# cases
 
 
 def run(frame: pd.DataFrame, chosen: Iterable[Case], path: Path) -> None:
@@ -208,8 +249,12 @@ def lines(path: Path) -> Iterator[tuple[Case, dict[str, float]]]:
         yield Case(**data["case"]), data["found"]
 
 
-def table_of(found: dict[tuple[object, ...], list[dict[str, float]]], head: list[str], columns: list[str]) -> str:
-    """Return a Markdown table of means, with deviations over seeds or records if there are several."""
+def table_of(
+    found: dict[tuple[object, ...], list[dict[str, float]]], head: list[str], columns: list[str]
+) -> str:
+    """Return a Markdown table of means, with deviations over seeds or records if there are
+    several.
+    """
     text = [f"| {' | '.join([*head, *columns])} |", "|" + "---|" * (len(head) + len(columns))]
     for key, rows in found.items():
         cells = []
@@ -226,13 +271,19 @@ def report(path: Path, image: Path | None) -> None:
     words = {"": "before", "unknown": "after, filter not known", "known": "after, filter known"}
 
     def stage(case: Case) -> str:
-        return words[case.filter].replace("filter", "filter" if case.method == "memorization" else case.method)
+        return words[case.filter].replace(
+            "filter", "filter" if case.method == "memorization" else case.method
+        )
 
-    tables: dict[str, dict[tuple[object, ...], list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
+    tables: dict[str, dict[tuple[object, ...], list[dict[str, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     bars: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for case, found in lines(path):
         key = (case.generator, case.synthetic, case.auxiliary, stage(case))
-        rows = [found] if case.study == "table" else [{"accuracy": value} for value in found.values()]
+        rows = (
+            [found] if case.study == "table" else [{"accuracy": value} for value in found.values()]
+        )
         tables[case.study][key] += rows
         shown = (case.study, case.synthetic, case.auxiliary, case.method)
         if shown == ("table", SIZES[-1], AUXILIARY, "memorization"):
@@ -243,37 +294,71 @@ def report(path: Path, image: Path | None) -> None:
         print(f"\n## {study}\n\n{table_of(found_all, head, columns)}")
     if image is not None:
         drawn = [
-            {"generator": name, **{k: float(np.mean(v)) for k, v in sides.items()}} for name, sides in bars.items()
+            {"generator": name, **{k: float(np.mean(v)) for k, v in sides.items()}}
+            for name, sides in bars.items()
         ]
         write_image(shares_svg(drawn, "generator", {word: word for word in words.values()}), image)
 
 
 def main() -> None:
     """Run a study, or report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="?", type=Path, help="a Parquet file of at least 17,000 rows")
-    parser.add_argument("--drop", action="append", default=[], help="a column to leave out (repeatable)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "table", nargs="?", type=Path, help="a Parquet file of at least 17,000 rows"
+    )
+    parser.add_argument(
+        "--drop", action="append", default=[], help="a column to leave out (repeatable)"
+    )
     parser.add_argument("--as-text", action="store_true", help="every column is a category")
     parser.add_argument("--target", help="the column to predict; the last one when not given")
     parser.add_argument("--study", choices=("table", "bagging"), default="table")
-    parser.add_argument("--paper", action="store_true", help="the paper's generators, with both filters")
-    parser.add_argument("--size", type=int, action="append", help="synthetic rows, with --paper (repeatable)")
-    parser.add_argument("--train", type=int, default=TRAIN, help="training rows of the owner, with --paper")
-    parser.add_argument("--auxiliary", type=int, help="with --paper: rows of the attacker, or of each bootstrap sample")
     parser.add_argument(
-        "--shadows", type=int, default=SHADOWS, help="samples of the attacker, with --paper and bagging"
+        "--paper", action="store_true", help="the paper's generators, with both filters"
     )
-    parser.add_argument("--tests", type=int, default=TESTS, help="attacked samples, with --paper and bagging")
-    parser.add_argument("--records", type=int, default=RECORDS, help="attacked records, with --paper and bagging")
-    available = {info.name for info in generator_info() if info.available}
-    installed = [[label for label, (name, *_) in group.items() if name in available] for group in (GENERATORS, PAPER)]
     parser.add_argument(
-        "--generator", action="append", choices=[*installed[0], *installed[1]], help="repeatable; all when not given"
+        "--size", type=int, action="append", help="synthetic rows, with --paper (repeatable)"
+    )
+    parser.add_argument(
+        "--train", type=int, default=TRAIN, help="training rows of the owner, with --paper"
+    )
+    parser.add_argument(
+        "--auxiliary",
+        type=int,
+        help="with --paper: rows of the attacker, or of each bootstrap sample",
+    )
+    parser.add_argument(
+        "--shadows",
+        type=int,
+        default=SHADOWS,
+        help="samples of the attacker, with --paper and bagging",
+    )
+    parser.add_argument(
+        "--tests", type=int, default=TESTS, help="attacked samples, with --paper and bagging"
+    )
+    parser.add_argument(
+        "--records", type=int, default=RECORDS, help="attacked records, with --paper and bagging"
+    )
+    available = {info.name for info in generator_info() if info.available}
+    installed = [
+        [label for label, (name, *_) in group.items() if name in available]
+        for group in (GENERATORS, PAPER)
+    ]
+    parser.add_argument(
+        "--generator",
+        action="append",
+        choices=[*installed[0], *installed[1]],
+        help="repeatable; all when not given",
     )
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=Path("kuppa.jsonl"), help="file to append to")
+    parser.add_argument(
+        "--results", type=Path, default=Path("kuppa.jsonl"), help="file to append to"
+    )
     parser.add_argument("--report", type=Path, help="report on this file without running")
-    parser.add_argument("--image", type=Path, help="where to draw accuracies before and after the filter")
+    parser.add_argument(
+        "--image", type=Path, help="where to draw accuracies before and after the filter"
+    )
     options = parser.parse_args()
     if options.report:
         report(options.report, options.image)
@@ -286,7 +371,11 @@ def main() -> None:
         bagging = options.study == "bagging"
         sizes = options.size or (BAGGED if bagging else SIZES)
         auxiliary = options.auxiliary or (SIZE if bagging else AUXILIARY)
-        scale = {name: getattr(options, name) for name in ("shadows", "tests", "records")} if bagging else {}
+        scale = (
+            {name: getattr(options, name) for name in ("shadows", "tests", "records")}
+            if bagging
+            else {}
+        )
         chosen = (
             paper_cases(options.study, names, options.seeds, sizes, options.train, auxiliary, scale)
             if options.paper

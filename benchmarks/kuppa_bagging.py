@@ -25,22 +25,43 @@ def vulnerable(world: World, records: int) -> list[int]:
 
 
 def attack_record(
-    world: World, record: int, label: str, synthetic: int, known: str, method: str, size: int, shadows: int, tests: int
+    world: World,
+    record: int,
+    label: str,
+    synthetic: int,
+    known: str,
+    method: str,
+    size: int,
+    shadows: int,
+    tests: int,
 ) -> float:
-    """Return the accuracy on test sets of the attack learned on shadow sets; half of each contain the record.
+    """Return the accuracy on test sets of the attack learned on shadow sets; half of each contain
+    the record.
 
-    Shadow sets are bootstrap samples of ``size`` auxiliary rows of the attacker, test sets of the owner's train. The
-    owner's filter ``method`` reads the holdout, the reference and the record; the attacker's reads equally many own
-    rows, and the record.
+    Shadow sets are bootstrap samples of ``size`` auxiliary rows of the attacker, test sets of the
+    owner's train. The owner's filter ``method`` reads the holdout, the reference and the record;
+    the attacker's reads equally many own rows, and the record.
     """
     target, half = world.train.take(np.array([record])), len(world.auxiliary) // 2
     table = Table.stack([world.train, world.auxiliary.take(slice(size))])
     coding = MatrixCoding.fit([table, world.unseen], world.schema)
     cells, rows = coding.code(table), len(world.train)
-    auxiliary, test = (without(cells, ids, record) for ids in (np.arange(rows, len(table)), np.arange(rows)))
+    auxiliary, test = (
+        without(cells, ids, record) for ids in (np.arange(rows, len(table)), np.arange(rows))
+    )
     game = Game(
-        cells, coding, record, auxiliary, test, shadows, tests, size, synthetic, bootstrap=True, seed=record
-    )  # fmt: skip
+        cells,
+        coding,
+        record,
+        auxiliary,
+        test,
+        shadows,
+        tests,
+        size,
+        synthetic,
+        bootstrap=True,
+        seed=record,
+    )
     attack = build_attack("queries", coding, cells, {})
 
     def features(filtered: bool, unseen: Table, part: Game, first: int) -> np.ndarray:

@@ -1,9 +1,10 @@
-"""Compare settings of ``memorization`` on releases with and without copies: the radius of Kuppa et al. and the default.
+"""Compare settings of ``memorization`` on releases with and without copies: the radius of Kuppa et
+al. and the default.
 
     python -m benchmarks.kuppa_radius adult.parquet
 
-A release consists of rows of other people, of which a share is replaced by copies of training rows. "AUC" is the
-probability that a copy has a smaller alpha_m than another row (0.5: guessing).
+A release consists of rows of other people, of which a share is replaced by copies of training rows.
+"AUC" is the probability that a copy has a smaller alpha_m than another row (0.5: guessing).
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from sklearn.metrics import roc_auc_score
 from privacy_assets import evaluate
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "embedded, spherelet, radius 0.5 (paper)": {"space": "embedded", "distance": "spherelet", "radius": 0.5},
+    "embedded, spherelet, radius 0.5 (paper)": {
+        "space": "embedded",
+        "distance": "spherelet",
+        "radius": 0.5,
+    },
     "embedded, radius 0.5": {"space": "embedded", "radius": 0.5},
     "embedded, spherelet": {"space": "embedded", "distance": "spherelet"},
     "embedded": {"space": "embedded"},
@@ -30,9 +35,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def measured(
-    frame: pd.DataFrame, rows: int, share: float, settings: Mapping[str, Any], embedder: Mapping[str, Any]
+    frame: pd.DataFrame,
+    rows: int,
+    share: float,
+    settings: Mapping[str, Any],
+    embedder: Mapping[str, Any],
 ) -> dict[str, float]:
-    """Evaluate a release of ``rows`` rows, of which ``share`` are copies. Train has ``rows`` rows, the holdout half.
+    """Evaluate a release of ``rows`` rows, of which ``share`` are copies. Train has ``rows`` rows,
+    the holdout half.
 
     Args:
         frame: At least 3 ``rows`` rows.
@@ -46,12 +56,27 @@ def measured(
     """
     mixed, copies = frame.sample(frac=1, random_state=0, ignore_index=True), round(share * rows)
     ends = np.cumsum([0, rows, rows // 2, rows, len(mixed)])
-    train, holdout, others, rest = (mixed.iloc[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True))
-    release = pd.concat([train.sample(copies, random_state=1), others.iloc[: rows - copies]], ignore_index=True)
-    policy = {"name": "radius", "extends": "default", "metrics": {"memorization": settings}, "embedder": embedder}
+    train, holdout, others, rest = (
+        mixed.iloc[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)
+    )
+    release = pd.concat(
+        [train.sample(copies, random_state=1), others.iloc[: rows - copies]], ignore_index=True
+    )
+    policy = {
+        "name": "radius",
+        "extends": "default",
+        "metrics": {"memorization": settings},
+        "embedder": embedder,
+    }
     reference = rest if len(rest) else None  # its categories are known, nothing else of it is used
     found = evaluate(
-        train, holdout, release, reference=reference, policy=policy, metrics=["memorization"], device="cpu"
+        train,
+        holdout,
+        release,
+        reference=reference,
+        policy=policy,
+        metrics=["memorization"],
+        device="cpu",
     ).results["memorization"]
     assert found.rows is not None
     alpha, copied = np.asarray(found.rows["alpha_m"]), np.arange(rows) < copies
@@ -65,13 +90,20 @@ def measured(
 
 def main() -> None:
     """Print a table of all settings."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", type=Path, help="a Parquet file")
     parser.add_argument("--rows", type=int, default=2_000, help="synthetic rows")
     parser.add_argument("--share", type=float, default=0.2, help="share of copies")
     options = parser.parse_args()
-    frame, columns = pd.read_parquet(options.table), ["training rows near", "exposed", "null", "excess", "excess, low"]
-    print(f"| settings | copies | {' | '.join([*columns, 'AUC'])} |\n|{'---|' * (len(columns) + 3)}")
+    frame, columns = (
+        pd.read_parquet(options.table),
+        ["training rows near", "exposed", "null", "excess", "excess, low"],
+    )
+    print(
+        f"| settings | copies | {' | '.join([*columns, 'AUC'])} |\n|{'---|' * (len(columns) + 3)}"
+    )
     for name, settings in SETTINGS.items():
         for share in (0.0, options.share):
             found = measured(frame, options.rows, share, settings, {})

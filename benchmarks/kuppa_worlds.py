@@ -1,4 +1,6 @@
-"""Generators and releases of the Kuppa study: with and without copies, with and without the filter."""
+"""Generators and releases of the Kuppa study: with and without copies, with and without the
+filter.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
-GENERATORS: dict[str, tuple[str, dict[str, Any], float]] = {  # registered name, settings, share of planted copies
+# registered name, settings, share of planted copies
+GENERATORS: dict[str, tuple[str, dict[str, Any], float]] = {
     "synthpop, leaf 50": ("synthpop", {"min_samples_leaf": 50, "shrinkage": 0}, 0.0),
     "synthpop, leaf 5": ("synthpop", {"min_samples_leaf": 5, "shrinkage": 0}, 0.0),
     "baynet": ("baynet", {}, 0.0),
@@ -30,7 +33,11 @@ NETWORK: dict[str, Any] = {"hidden_dims": LAYERS, "epochs": EPOCHS}
 PAPER: dict[str, tuple[str, dict[str, Any], float]] = {
     "rvae": ("rvae", NETWORK, 0.0),
     "wgan_gp": ("wgan_gp", NETWORK, 0.0),
-    "ctgan": ("ctgan", {"generator_dim": LAYERS, "discriminator_dim": LAYERS, "epochs": EPOCHS}, 0.0),
+    "ctgan": (
+        "ctgan",
+        {"generator_dim": LAYERS, "discriminator_dim": LAYERS, "epochs": EPOCHS},
+        0.0,
+    ),
     **{
         f"{name}, epsilon {epsilon:g}": (name, {**NETWORK, "epsilon": epsilon}, 0.0)
         for name in ("dpgan", "pategan")
@@ -102,7 +109,12 @@ class FittedScreened(FittedGenerator):
     """Fitted generator and its filter."""
 
     def __init__(self, generator: Screened, inner: FittedGenerator, fitted: FittedFilter) -> None:
-        self.generator, self.inner, self.fitted, self.schema = generator, inner, fitted, inner.schema
+        self.generator, self.inner, self.fitted, self.schema = (
+            generator,
+            inner,
+            fitted,
+            inner.schema,
+        )
         self.dropped = 0.0
 
     def _sample(self, rows: int, seed: int) -> Table:
@@ -116,7 +128,9 @@ class FittedScreened(FittedGenerator):
 
 @dataclass(frozen=True, eq=False)
 class Kept(Generator):
-    """Generator wrapper that fits each training table once, for all sizes and filters of a study."""
+    """Generator wrapper that fits each training table once, for all sizes and filters of a
+    study.
+    """
 
     inner: Generator
     fits: dict[tuple[str, int], FittedGenerator]
@@ -137,7 +151,9 @@ class Kept(Generator):
 
 @lru_cache(maxsize=1)
 def kept(label: str) -> Kept:
-    """Build one of ``PAPER``, which is fitted once to each training table until another one is built."""
+    """Build one of ``PAPER``, which is fitted once to each training table until another one is
+    built.
+    """
     return Kept(generator_of(label), {})
 
 
@@ -156,7 +172,9 @@ def fitted_to(label: str, train: Table, seed: int) -> FittedGenerator:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Population draw: 60, 20 and 20 % of the owner's rows, people outside, and the attacker's rows."""
+    """Population draw: 60, 20 and 20 % of the owner's rows, people outside, and the attacker's
+    rows.
+    """
 
     train: Table
     holdout: Table
@@ -173,7 +191,9 @@ class World:
     @cached_property
     def encoder(self) -> TabularEncoder:
         """Encoder fitted on the attacker's data."""
-        return TabularEncoder.fit([self.auxiliary], self.schema, others=[self.train, self.unseen, self.outside])
+        return TabularEncoder.fit(
+            [self.auxiliary], self.schema, others=[self.train, self.unseen, self.outside]
+        )
 
     def encoded(self, table: Table) -> EncodedTable:
         """Encode rows as the attacker does."""
@@ -181,7 +201,9 @@ class World:
 
 
 def draw_world(frame: pd.DataFrame, train: int, auxiliary: int, seed: int) -> World:
-    """Draw ``train`` rows, thirds of holdout and of reference, equally many outside, and ``auxiliary`` rows."""
+    """Draw ``train`` rows, thirds of holdout and of reference, equally many outside, and
+    ``auxiliary`` rows.
+    """
     mixed = Table.read(frame.sample(frac=1, random_state=seed))
     ends = np.cumsum([0, train, train // 3, train // 3, train, auxiliary])
     if ends[-1] > len(mixed):

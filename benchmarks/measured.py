@@ -1,7 +1,9 @@
-"""Measure one task in its own process: a metric of this project, or a peer in the peers' environment.
+"""Measure one task in its own process: a metric of this project, or a peer in the peers'
+environment.
 
-:mod:`benchmarks.peers` starts this file with a task as JSON and reads a line of JSON: CPU seconds, peak memory,
-answer. Both sides read the same Parquet files and import their library only after the task is known.
+:mod:`benchmarks.peers` starts this file with a task as JSON and reads a line of JSON: CPU seconds,
+peak memory, answer. Both sides read the same Parquet files and import their library only after the
+task is known.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def spent() -> float:
 
 
 def peak() -> float:
-    """Return the peak memory of this process in MB. Linux only: ru_maxrss would include the parent's."""
+    """Return the peak memory of this process in MB. Linux only: ru_maxrss would include the
+    parent's.
+    """
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
@@ -44,7 +48,8 @@ def cost(work: Callable[..., Any], *given: Any) -> tuple[float, Any]:
     return spent() - before, found
 
 
-# --- this side --------------------------------------------------------------------------------------------------------
+# --- this side
+# --------------------------------------------------------------------------------------------------
 
 
 def metric(name: str, estimates: Sequence[str], **settings: Any) -> Steps:
@@ -56,13 +61,18 @@ def metric(name: str, estimates: Sequence[str], **settings: Any) -> Steps:
 
     def measure(inputs: Any) -> Answer:
         result = chosen.measure(inputs)
-        return {one: [getattr(result.estimate(one), part) for part in ("value", "low", "high")] for one in estimates}
+        return {
+            one: [getattr(result.estimate(one), part) for part in ("value", "low", "high")]
+            for one in estimates
+        }
 
     return read_inputs, measure
 
 
 def whole(paths: Sequence[str]) -> Steps:
-    """Evaluate files by the default metrics. The answer is the CPU seconds of each metric, in order."""
+    """Evaluate files by the default metrics. The answer is the CPU seconds of each metric, in
+    order.
+    """
     from privacy_assets import evaluate
 
     def default_metrics(_: Any) -> Answer:
@@ -79,7 +89,8 @@ def whole(paths: Sequence[str]) -> Steps:
     return as_they_are, default_metrics
 
 
-# --- peers ------------------------------------------------------------------------------------------------------------
+# --- peers
+# --------------------------------------------------------------------------------------------------
 
 
 def singling_out(columns: Sequence[int], attacks: int) -> Steps:
@@ -106,8 +117,11 @@ def linkability(columns: Sequence[Sequence[str]], attacks: int) -> Steps:
 
     def attack(tables: Any) -> Answer:
         train, holdout, synthetic = tables
-        possible = min(attacks, len(train), len(holdout))  # it raises for more; the metric limits them itself
-        evaluator = LinkabilityEvaluator(train, synthetic, tuple(columns), possible, control=holdout)
+        # it raises for more; the metric limits them itself
+        possible = min(attacks, len(train), len(holdout))
+        evaluator = LinkabilityEvaluator(
+            train, synthetic, tuple(columns), possible, control=holdout
+        )
         risk = evaluator.evaluate(n_jobs=1).risk()
         return {"risk": [risk.value, *risk.ci]}
 
@@ -140,7 +154,11 @@ def overfitting() -> Steps:
 
     def score(tables: Any) -> Answer:
         train, holdout, synthetic = tables
-        return {"score": [DCROverfittingProtection.compute(train, synthetic, holdout, metadata(train), None)]}
+        return {
+            "score": [
+                DCROverfittingProtection.compute(train, synthetic, holdout, metadata(train), None)
+            ]
+        }
 
     return as_they_are, score
 
@@ -157,7 +175,9 @@ def baseline() -> Steps:
 
 
 def quality() -> Steps:
-    """Run the quality report of SDMetrics: similarity of all columns and of all pairs of columns."""
+    """Run the quality report of SDMetrics: similarity of all columns and of all pairs of
+    columns.
+    """
     from sdmetrics.reports.single_table import QualityReport
 
     def score(tables: Any) -> Answer:
@@ -178,7 +198,10 @@ def metadata(frame: Any) -> dict[str, Any]:
     """Return the column metadata that SDMetrics requires."""
     from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
 
-    kinds = {name: "numerical" if is_numeric_dtype(frame[name]) else "categorical" for name in frame.columns}
+    kinds = {
+        name: "numerical" if is_numeric_dtype(frame[name]) else "categorical"
+        for name in frame.columns
+    }
     kinds |= {name: "datetime" for name in frame.columns if is_datetime64_any_dtype(frame[name])}
     kinds |= {name: "boolean" for name in frame.columns if is_bool_dtype(frame[name])}
     return {"columns": {name: {"sdtype": kind} for name, kind in kinds.items()}}
@@ -186,16 +209,26 @@ def metadata(frame: Any) -> dict[str, Any]:
 
 TOOLS = {
     tool.__name__: tool
-    for tool in (metric, whole, singling_out, linkability, inference, overfitting, baseline, quality)
+    for tool in (
+        metric,
+        whole,
+        singling_out,
+        linkability,
+        inference,
+        overfitting,
+        baseline,
+        quality,
+    )
 }
 
 
 def run(task: dict[str, Any]) -> dict[str, Any]:
-    """Run the task ("tool", "settings", "tables": a path per role); return CPU seconds, MB and the answer.
+    """Run the task ("tool", "settings", "tables": a path per role); return CPU seconds, MB and the
+    answer.
 
-    "compiling" is a warm-up on a few rows in which each side compiles; "preparing" turns frames into inputs shared by
-    all metrics; "cpu" is the rest. Importing and reading are not counted. A task with "warm" False has no warm-up, so
-    that "cpu" includes compilation.
+    "compiling" is a warm-up on a few rows in which each side compiles; "preparing" turns frames
+    into inputs shared by all metrics; "cpu" is the rest. Importing and reading are not counted. A
+    task with "warm" False has no warm-up, so that "cpu" includes compilation.
     """
     import pandas as pd
 
@@ -209,7 +242,13 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
     prepare, work = tool(**settings)
     preparing, inputs = cost(prepare, *tables)
     working, answer = cost(work, inputs)
-    return {"compiling": warm, "preparing": preparing, "cpu": working, "mb": peak(), "answer": answer}
+    return {
+        "compiling": warm,
+        "preparing": preparing,
+        "cpu": working,
+        "mb": peak(),
+        "answer": answer,
+    }
 
 
 def versions() -> dict[str, str]:

@@ -4,11 +4,11 @@
     python -m benchmarks.membership_scores --results membership_scores.jsonl FOLDER
     python -m benchmarks.membership_scores --report membership_scores.jsonl
 
-Releases come from :mod:`benchmarks.leaks`, those of a FOLDER with adult.parquet and uk_census.parquet from
-:mod:`benchmarks.battery`. A score detects a leak if the 95 % interval of its AUC is above 0.5. The best score of a leak
-has the largest AUC, or the largest true positive rate at 1 % or 10 % false positives; the best score of a table has the
-largest mean AUC over its detected leaks. k tied scores count 1 / k each. Each release is one line of the results and is
-measured once.
+Releases come from :mod:`benchmarks.leaks`, those of a FOLDER with adult.parquet and
+uk_census.parquet from :mod:`benchmarks.battery`. A score detects a leak if the 95 % interval of its
+AUC is above 0.5. The best score of a leak has the largest AUC, or the largest true positive rate at
+1 % or 10 % false positives; the best score of a table has the largest mean AUC over its detected
+leaks. k tied scores count 1 / k each. Each release is one line of the results and is measured once.
 """
 
 from __future__ import annotations
@@ -42,16 +42,27 @@ N_PERMUTATIONS = 199
 
 
 def measured(inputs: EvaluationInputs) -> dict[str, Any]:
-    """Return the AUC with its interval and both true positive rates of each score, and the classifier's CPU seconds."""
+    """Return the AUC with its interval and both true positive rates of each score, and the
+    classifier's CPU seconds.
+    """
     found = no_box_scores(inputs)
     population = build_population(inputs, found.distances if found else None)
     seconds, learned = cost(lambda: score_rows(inputs))
     scores = attack_scores(population, found, learned)
     rng = np.random.default_rng(0)
-    specs = {StatisticSpec(name, "", "two_sided", 0.5): -np.minimum(score, 1e9) for name, score in scores.items()}
-    auc = {one.name: [one.value, one.low, one.high] for one in areas(specs, population, N_PERMUTATIONS, rng)}
+    specs = {
+        StatisticSpec(name, "", "two_sided", 0.5): -np.minimum(score, 1e9)
+        for name, score in scores.items()
+    }
+    auc = {
+        one.name: [one.value, one.low, one.high]
+        for one in areas(specs, population, N_PERMUTATIONS, rng)
+    }
     table = low_rates(population, scores, N_PERMUTATIONS, rng)[1]
-    rates = {str(fpr): {row["score"]: row["tpr"] for row in table if row["fpr"] == fpr} for fpr in (0.01, 0.1)}
+    rates = {
+        str(fpr): {row["score"]: row["tpr"] for row in table if row["fpr"] == fpr}
+        for fpr in (0.01, 0.1)
+    }
     return {"auc": auc, "tpr": rates, "seconds": seconds}
 
 
@@ -79,10 +90,16 @@ def run_battery(folder: Path, held: set[tuple[Any, ...]], path: Path) -> None:
     sources = Sources(folder)
     for entry in BATTERY:
         told = {"table": f"battery, {entry.table}", "kind": entry.what, "seed": 0}
-        if entry.expected == UNKNOWN or not sources.has(entry.table) or tuple(told.values()) in held:
+        if (
+            entry.expected == UNKNOWN
+            or not sources.has(entry.table)
+            or tuple(told.values()) in held
+        ):
             continue
         given = entry.build(sources)
-        inputs = read_inputs(given.train, given.holdout, given.synthetic, given.reference, subject=given.subject)
+        inputs = read_inputs(
+            given.train, given.holdout, given.synthetic, given.reference, subject=given.subject
+        )
         about = {"people": inputs.all_subjects.members, "harmless": entry.expected == PASS}
         append(path, {**told, **about, **measured(inputs)})
         sys.stderr.write(f"{', '.join(map(str, told.values()))}\n")
@@ -103,21 +120,43 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
             count_best(best, numbers, at)
     for lists in areas_of.values():
         shared = [name for name in names if all(name in values for values in lists)]
-        count_best(best, {name: float(np.mean([values[name] for values in lists])) for name in shared}, 3)
-    head = ["score", "best by AUC", "by TPR at 1 %", "at 10 %", "tables", "leaks detected", "fresh rows outside 95 %"]
+        count_best(
+            best, {name: float(np.mean([values[name] for values in lists])) for name in shared}, 3
+        )
+    head = [
+        "score",
+        "best by AUC",
+        "by TPR at 1 %",
+        "at 10 %",
+        "tables",
+        "leaks detected",
+        "fresh rows outside 95 %",
+    ]
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for name in names:
         own = sum(line["auc"][name][1] > 0.5 for line in leaks if name in line["auc"])
-        wrong = sum(not line["auc"][name][1] <= 0.5 <= line["auc"][name][2] for line in fresh if name in line["auc"])
+        wrong = sum(
+            not line["auc"][name][1] <= 0.5 <= line["auc"][name][2]
+            for line in fresh
+            if name in line["auc"]
+        )
         counts = [f"{count:.1f}" for count in best[name]]
-        cells = [*counts[:3], f"{counts[3]} of {len(areas_of)}", f"{own} of {len(leaks)}", f"{wrong} of {len(fresh)}"]
+        cells = [
+            *counts[:3],
+            f"{counts[3]} of {len(areas_of)}",
+            f"{own} of {len(leaks)}",
+            f"{wrong} of {len(fresh)}",
+        ]
         out.append(f"| {name} | {' | '.join(map(str, cells))} |")
     by_kind: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for line in found:
         by_kind[line["kind"]].append(line)
     out += ["", f"| mean AUC | {' | '.join(names)} |", "|" + "---|" * (len(names) + 1)]
     for kind in (kind for kind in KINDS if kind in by_kind):
-        means = (np.mean([one["auc"][name][0] for one in by_kind[kind] if name in one["auc"]]) for name in names)
+        means = (
+            np.mean([one["auc"][name][0] for one in by_kind[kind] if name in one["auc"]])
+            for name in names
+        )
         out.append(f"| {kind} | {' | '.join(f'{mean:.3f}' for mean in means)} |")
     tables = len({line["table"] for line in found})
     seconds = np.mean([line["seconds"] for line in found]) if found else np.nan
@@ -137,9 +176,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
     parser = study_parser(__doc__, "membership_scores.jsonl")
     parser.add_argument("tables", nargs="*", help=SEVERAL)
-    parser.add_argument("--people", type=int, default=1_000, help="in train; a third of all at most")
-    parser.add_argument("--draws", type=int, default=1, help="splits and releases of each table and kind")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="these alone")
+    parser.add_argument(
+        "--people", type=int, default=1_000, help="in train; a third of all at most"
+    )
+    parser.add_argument(
+        "--draws", type=int, default=1, help="splits and releases of each table and kind"
+    )
+    parser.add_argument(
+        "--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="these alone"
+    )
     run_or_report(parser, arguments, run, lambda options, found: report_text(found))
 
 

@@ -1,12 +1,14 @@
-"""Compare the CPU seconds of exact nearest neighbors with faiss and a float32 product of the same shape.
+"""Compare the CPU seconds of exact nearest neighbors with faiss and a float32 product of the same
+shape.
 
     python -m benchmarks.neighbours adult.parquet --threads 1 --large 160000 --large 1000000
 
-39,032 training rows are searched for equally many rows of sequential trees trained on them, and for fewer; then their
-embeddings, then their 109 one-hot columns as a wide table of numbers; with ``--large``, resampled rows with jittered
-numbers. Each time is the minimum of three, or a single one above 100,000 rows, where faiss and the product are timed
-on 2,000 queries. Faiss and the product get the dense form without unused columns; the product selects no rows. Memory
-is the peak of the process so far, without faiss. Compilation, once per machine, is timed last.
+39,032 training rows are searched for equally many rows of sequential trees trained on them, and for
+fewer; then their embeddings, then their 109 one-hot columns as a wide table of numbers; with
+``--large``, resampled rows with jittered numbers. Each time is the minimum of three, or a single
+one above 100,000 rows, where faiss and the product are timed on 2,000 queries. Faiss and the
+product get the dense form without unused columns; the product selects no rows. Memory is the peak
+of the process so far, without faiss. Compilation, once per machine, is timed last.
 """
 
 from __future__ import annotations
@@ -45,13 +47,19 @@ def encoded(path: str):
     inputs = read_inputs(train, rest, synthetic.frame(), schema=schema)
     embedded = {}
     for dims in (10, 20, 30):
-        embedder = train_embedder([learnt], schema, EmbedderSettings(width=128, dims=dims, max_epochs=8), seed=0)
-        embedded[dims] = [EncodedTable.of_numbers(embedder.embed(one)) for one in (learnt, synthetic)]
+        embedder = train_embedder(
+            [learnt], schema, EmbedderSettings(width=128, dims=dims, max_epochs=8), seed=0
+        )
+        embedded[dims] = [
+            EncodedTable.of_numbers(embedder.embed(one)) for one in (learnt, synthetic)
+        ]
     return inputs.encoded("train"), inputs.encoded("synthetic"), inputs.encoded("holdout"), embedded
 
 
 def resampled(table, rows: int, seed: int):
-    """Draw ``count`` rows of ``table`` with replacement and shift numbers by 0.1 standard deviations."""
+    """Draw ``count`` rows of ``table`` with replacement and shift numbers by 0.1 standard
+    deviations.
+    """
     from privacy_assets.tables.encoding import EncodedTable
 
     g = np.random.default_rng(seed)
@@ -71,7 +79,9 @@ def cost(work: Callable[[], object], times: int) -> float:
 
 
 def dense_without_unused(*tables) -> list[np.ndarray]:
-    """Return dense forms without columns of unused categories, such as "missing", as input of faiss."""
+    """Return dense forms without columns of unused categories, such as "missing", as input of
+    faiss.
+    """
     dense = [table.dense for table in tables]
     used = np.any([(part != 0).any(axis=0) for part in dense], axis=0)
     return [np.ascontiguousarray(part[:, used]) for part in dense]
@@ -110,42 +120,61 @@ def compare(name: str, queries, points, path=None) -> None:
     share = len(q) / len(queries)
     peer, bare = cost(by_faiss, times) / share, cost(lambda: product(q, p), times) / share
     print(
-        f"{name:24} {len(queries):>7} x {len(points):>7} x {p.shape[1]:>3}  here {mine:6.2f} CPU s, "
-        f"{1e6 * mine / len(queries):5.1f} us a query, {peak:.2f} GiB  faiss {peer:8.2f} ({mine / peer:.3f})  "
+        f"{name:24} {len(queries):>7} x {len(points):>7} x {p.shape[1]:>3}  here {mine:6.2f}"
+        " CPU s, "
+        f"{1e6 * mine / len(queries):5.1f} us a query, {peak:.2f} GiB  faiss {peer:8.2f}"
+        f" ({mine / peer:.3f})  "
         f"product {bare:8.2f} ({mine / bare:.3f})",
         flush=True,
     )
 
 
 def cold() -> float:
-    """Return the seconds of a first search in a new process without cache, minus a second search."""
+    """Return the seconds of a first search in a new process without cache, minus a second
+    search.
+    """
     code = (
         "import time, numpy as np\n"
         "from privacy_assets.distances.nearest import nearest_rows\n"
         "from privacy_assets.tables.encoding import EncodedTable\n"
         "x = EncodedTable.of_numbers(np.arange(60.0)[:, None])\n"
         "def spent():\n"
-        "    start = time.process_time(); nearest_rows(x, x, path='tree'); return time.process_time() - start\n"
+        "    start = time.process_time(); nearest_rows(x, x, path='tree'); return"
+        " time.process_time() - start\n"
         "print(spent() - spent())"
     )
     with TemporaryDirectory() as folder:
         environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     return float(done.stdout)
 
 
 def main() -> None:
     """Print the statistics."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", help="a Parquet file of at least 48,000 rows")
     parser.add_argument("--threads", type=int, default=1, help="0 means all cores")
-    parser.add_argument("--large", type=int, action="append", default=[], help="further rows a side (repeatable)")
+    parser.add_argument(
+        "--large", type=int, action="append", default=[], help="further rows a side (repeatable)"
+    )
     options = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = str(options.threads or os.cpu_count())  # before faiss is imported
+    # before faiss is imported
+    os.environ["OMP_NUM_THREADS"] = str(options.threads or os.cpu_count())
     from privacy_assets.tables.encoding import EncodedTable
 
     train, synthetic, unseen, embedded = encoded(options.table)
-    print(f"{options.threads or os.cpu_count()} threads, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"{options.threads or os.cpu_count()} threads, {os.cpu_count()} CPUs, load"
+        f" {os.getloadavg()[0]:.1f}"
+    )
     few = np.s_[:2000]
     compare("(warm)", synthetic.take(few), train.take(few))
     for rows in (5_000, 10_000, 20_000, ROWS):

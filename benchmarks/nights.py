@@ -1,17 +1,20 @@
-"""Years of nightly releases: verdicts of the default policy for each night, the ledger, and series that are stopped.
+"""Years of nightly releases: verdicts of the default policy for each night, the ledger, and series
+that are stopped.
 
     python -m benchmarks.leak_tables DIRECTORY --set held-back   # crashes; --set final: vietnam
     python -m benchmarks.nights scores TABLES --results scores.jsonl
     python -m benchmarks.nights years TABLES --results years.jsonl --nights 365 --seed 0
-    python -m benchmarks.nights years TABLES --results years.jsonl --nights 365 --seed 2 --kinds slow
+    python -m benchmarks.nights years TABLES --results years.jsonl --nights 365 --seed 2 --kinds \\
+        slow
     python -m benchmarks.nights report scores.jsonl years.jsonl
 
-A table has 5,000 people (``years``: 4,000), of whom 1 % are exchanged each night. Sides are fixed by person: half are
-train, 0.3 holdout, 0.2 reference. ``scores`` evaluates 40 nights of each table and kind (of ``copies`` 10) by the
-limited default metrics except ``controls`` and ``cumulative_disclosure``, without an encoder, and appends one line with
-every estimate for each night. ``years`` evaluates ``cumulative_disclosure`` with the ledger, publishes the nights that
-pass, and appends one line for each night, until the series is stopped. Rare values are replaced in ``scores`` of
-``synthpop`` only. Interrupted runs continue. Kinds:
+A table has 5,000 people (``years``: 4,000), of whom 1 % are exchanged each night. Sides are fixed
+by person: half are train, 0.3 holdout, 0.2 reference. ``scores`` evaluates 40 nights of each table
+and kind (of ``copies`` 10) by the limited default metrics except ``controls`` and
+``cumulative_disclosure``, without an encoder, and appends one line with every estimate for each
+night. ``years`` evaluates ``cumulative_disclosure`` with the ledger, publishes the nights that
+pass, and appends one line for each night, until the series is stopped. Rare values are replaced in
+``scores`` of ``synthpop`` only. Interrupted runs continue. Kinds:
 
     fresh rows  rows of other people, so the release discloses no person
     synthpop    the default generator, refitted each night
@@ -20,11 +23,13 @@ pass, and appends one line for each night, until the series is stopped. Rare val
     slow        fresh rows, and copies of 0.2 % of the training people, different ones each night
     moved       as slow, with numbers of many values shifted by a tenth of their standard deviation
 
-``report`` simulates 300 series of 365 nights for each kind. A series takes the verdicts of ``scores`` of one table in
-blocks of seven consecutive nights, evaluated at the attempt that the series has reached, and the verdicts of a series
-of ``years``. Four "fail" among the last seven verdicts stop a series. Since few nights fail, series with a given rate
-of refusals are simulated as well: a night fails if sqrt(luck) times a normal variable of the series plus sqrt(1 - luck)
-times one of the night exceeds the quantile of the rate. The variable of the series loses 1 % of variance a night.
+``report`` simulates 300 series of 365 nights for each kind. A series takes the verdicts of
+``scores`` of one table in blocks of seven consecutive nights, evaluated at the attempt that the
+series has reached, and the verdicts of a series of ``years``. Four "fail" among the last seven
+verdicts stop a series. Since few nights fail, series with a given rate of refusals are simulated as
+well: a night fails if sqrt(luck) times a normal variable of the series plus sqrt(1 - luck) times
+one of the night exceeds the quantile of the rate. The variable of the series loses 1 % of variance
+a night.
 """
 
 from __future__ import annotations
@@ -42,7 +47,16 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.copies import table_of
-from benchmarks.leaks import MEASURED, WHO, generated, judged, known_rows, measured_on, results_of, whole
+from benchmarks.leaks import (
+    MEASURED,
+    WHO,
+    generated,
+    judged,
+    known_rows,
+    measured_on,
+    results_of,
+    whole,
+)
 from benchmarks.study import append, lines
 from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.generators import build_generator
@@ -92,7 +106,10 @@ def series(kind: str, seed: int, people: int, nights: int, out: np.ndarray) -> I
     others = order[people + leave * nights :]
     for number in range(1, nights + 1):
         if number > 1:
-            there[rng.choice(people, leave, replace=False)], waiting = waiting[:leave], waiting[leave:]
+            there[rng.choice(people, leave, replace=False)], waiting = (
+                waiting[:leave],
+                waiting[leave:],
+            )
         roles = np.searchsorted(list(SHARES.values()), sides[there], side="right")
         rows = {role: np.sort(there[roles == at]) for at, role in enumerate(SHARES)}
         own = rows["train"]
@@ -111,11 +128,17 @@ def moved(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
 
 
 def inputs_of_scores(frame: pd.DataFrame, night: Night, kind: str, seed: int) -> EvaluationInputs:
-    """Return the inputs of all metrics: fresh rows and copies as they are, synthpop without rare values."""
+    """Return the inputs of all metrics: fresh rows and copies as they are, synthpop without rare
+    values.
+    """
     train, holdout, reference = (frame.iloc[at].assign(**{WHO: at}) for at in night.roles.values())
     if kind in TREES:
         return generated(
-            train, holdout, reference, build_generator("synthpop", TREES[kind]), 1000 * seed + night.number
+            train,
+            holdout,
+            reference,
+            build_generator("synthpop", TREES[kind]),
+            1000 * seed + night.number,
         )
     real = pd.concat([table.drop(columns=WHO) for table in (train, holdout, reference)])
     fresh = known_rows(frame.iloc[night.fresh[: 2 * len(train)]], real)
@@ -133,7 +156,9 @@ def inputs_of_ledger(
     if kind in TREES:
         night_seed = 1000 * seed + night.number
         synthetic = (
-            build_generator("synthpop", TREES[kind]).fit(real["train"], seed=night_seed).sample(n, seed=night_seed)
+            build_generator("synthpop", TREES[kind])
+            .fit(real["train"], seed=night_seed)
+            .sample(n, seed=night_seed)
         )
     elif kind == "moved":
         rows = moved(frame.iloc[night.leaked], np.random.default_rng([seed, night.number]))
@@ -142,7 +167,9 @@ def inputs_of_ledger(
     else:
         synthetic = table.take(np.r_[np.resize(night.fresh, n), night.leaked])
     people = {role: np.column_stack([at, at]).astype(np.uint64) for role, at in roles.items()}
-    return EvaluationInputs(table.schema, {**real, "synthetic": synthetic}, roles, people=people, ledger=ledger)
+    return EvaluationInputs(
+        table.schema, {**real, "synthetic": synthetic}, roles, people=people, ledger=ledger
+    )
 
 
 def scores(options: argparse.Namespace) -> None:
@@ -152,9 +179,13 @@ def scores(options: argparse.Namespace) -> None:
         frame, _ = table_of(name, None)
         for kind in options.kinds or ("fresh rows", "synthpop", "copies"):
             told = {"table": Path(name).stem, "kind": kind, "seed": options.seed}
-            held = [line["night"] for line in lines(options.results) if line.items() >= told.items()]
+            held = [
+                line["night"] for line in lines(options.results) if line.items() >= told.items()
+            ]
             nights = options.nights if kind != "copies" else options.nights // 4
-            for night in series(kind, options.seed, options.people or 5000, nights, np.zeros(len(frame), dtype=bool)):
+            for night in series(
+                kind, options.seed, options.people or 5000, nights, np.zeros(len(frame), dtype=bool)
+            ):
                 if night.number in held:
                     continue
                 inputs = inputs_of_scores(frame, night, kind, options.seed)
@@ -162,18 +193,25 @@ def scores(options: argparse.Namespace) -> None:
                 append(options.results, line)
                 verdict = judged(line, policy)
                 broken = ", ".join(outcome.limit.key for outcome in verdict.broken)
-                sys.stderr.write(f"{told} night {night.number}: {verdict.status} {broken} ({line['seconds']:.0f} s)\n")
+                sys.stderr.write(
+                    f"{told} night {night.number}: {verdict.status} {broken}"
+                    f" ({line['seconds']:.0f} s)\n"
+                )
 
 
 def years(options: argparse.Namespace) -> None:
-    """Publish the nights of series that the results do not contain yet, until the limits of the ledger stop them."""
+    """Publish the nights of series that the results do not contain yet, until the limits of the
+    ledger stop them.
+    """
     metric, policy = CumulativeDisclosure(), default_policy([CumulativeDisclosure.name])
     for name in options.tables:
         frame, _ = table_of(name, None)
         table = Table.read(frame)
         for kind in options.kinds or ("fresh rows", "synthpop", "slow", "moved"):
             told = {"table": Path(name).stem, "kind": kind, "seed": options.seed}
-            if any(line.items() >= {**told, "last": True}.items() for line in lines(options.results)):
+            if any(
+                line.items() >= {**told, "last": True}.items() for line in lines(options.results)
+            ):
                 continue
             out, ledger, verdicts = np.zeros(len(frame), dtype=bool), None, list[Status]()
             for night in series(kind, options.seed, options.people or 4000, options.nights, out):
@@ -196,7 +234,10 @@ def statuses(line: Mapping[str, Any], policy: Policy) -> list[Status]:
     results = results_of(line)
     limits = [limit for limit in policy.limits if limit.metric in results]
     return [
-        min((judge_limit(one, results[one.metric], attempt).status for one in limits), key=WORST_FIRST.index)
+        min(
+            (judge_limit(one, results[one.metric], attempt).status for one in limits),
+            key=WORST_FIRST.index,
+        )
         for attempt in range(1, ATTEMPTS + 1)
     ]
 
@@ -204,7 +245,11 @@ def statuses(line: Mapping[str, Any], policy: Policy) -> list[Status]:
 def used_parts(line: Mapping[str, Any], policy: Policy) -> list[float]:
     """Return the used part of each limit on a line of ``scores``."""
     results = results_of(line)
-    return [judge_limit(one, results[one.metric]).used() for one in policy.limits if one.metric in results]
+    return [
+        judge_limit(one, results[one.metric]).used()
+        for one in policy.limits
+        if one.metric in results
+    ]
 
 
 def simulated(
@@ -213,12 +258,18 @@ def simulated(
     ledger: Sequence[Status],
     copies: Sequence[Sequence[Status]] = (),
 ) -> list[Status]:
-    """Return the verdicts of one series until it stops; ``copies`` replace the nights from number 200 on."""
+    """Return the verdicts of one series until it stops; ``copies`` replace the nights from number
+    200 on.
+    """
     verdicts, attempt, start = list[Status](), 1, 0
     for night in range(YEAR):
         start = int(rng.integers(len(nights))) if night % BLOCK == 0 else start
         leaks = len(copies) > 0 and night >= FROM - 1
-        of = copies[int(rng.integers(len(copies)))] if leaks else nights[(start + night % BLOCK) % len(nights)]
+        of = (
+            copies[int(rng.integers(len(copies)))]
+            if leaks
+            else nights[(start + night % BLOCK) % len(nights)]
+        )
         both = (of[min(attempt, ATTEMPTS) - 1], *ledger[night : night + 1])
         verdicts.append(min(both, key=WORST_FIRST.index))
         attempt = 1 if verdicts[-1] == "pass" else attempt + 1
@@ -228,7 +279,9 @@ def simulated(
 
 
 def with_luck(rng: np.random.Generator, rate: float, luck: float, count: int) -> np.ndarray:
-    """Return which nights of ``count`` series fail, bool (count, 365), see the docstring of the module."""
+    """Return which nights of ``count`` series fail, bool (count, 365), see the docstring of the
+    module.
+    """
     series, bound = rng.normal(size=count), NormalDist().inv_cdf(1 - rate)
     failed = np.empty((count, YEAR), dtype=bool)
     for night in range(YEAR):
@@ -248,7 +301,10 @@ HONEST = ("fresh rows", "synthpop")
 
 def report(options: argparse.Namespace) -> None:
     """Print Markdown: nights, years, and simulated series."""
-    scored, several = defaultdict[tuple[str, str], Lines](list), defaultdict[tuple[str, str], list[Lines]](list)
+    scored, several = (
+        defaultdict[tuple[str, str], Lines](list),
+        defaultdict[tuple[str, str], list[Lines]](list),
+    )
     years = defaultdict[tuple[str, str, int], Lines](list)
     for line in lines(*map(Path, options.tables)):
         if "estimates" in line:
@@ -265,24 +321,58 @@ def report(options: argparse.Namespace) -> None:
 
 def print_years(several: Mapping[tuple[str, str], list[Lines]]) -> None:
     """Print the largest statistics of ``years``, and how much was out when a series stopped."""
-    head = ("table", "kind", "series", "nights", "mean `excess` from night 100 on", "largest lower end",
-            "largest `share`", "its lower end", "first refused on night", "% out when stopped")  # fmt: skip
+    head = (
+        "table",
+        "kind",
+        "series",
+        "nights",
+        "mean `excess` from night 100 on",
+        "largest lower end",
+        "largest `share`",
+        "its lower end",
+        "first refused on night",
+        "% out when stopped",
+    )
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for (table, kind), found in several.items():
         every = [line for of in found for line in of]
-        tops = [max(line[name][at] for line in every) for name, at in (("excess", 1), ("share", 0), ("share", 1))]
+        tops = [
+            max(line[name][at] for line in every)
+            for name, at in (("excess", 1), ("share", 0), ("share", 1))
+        ]
         begins = sorted(night for of in found if (night := first_refused(of)))
-        ended = [100 * of[-1]["out"] for of in found if has_stopped([line["verdict"] for line in of])]
+        ended = [
+            100 * of[-1]["out"] for of in found if has_stopped([line["verdict"] for line in of])
+        ]
         late = [line["excess"][0] for line in every if line["night"] >= LATE]
         means = f"{np.mean(late):.4f}" if late else "-"
-        cells = [table, kind, len(found), max(map(len, found)), means, *(f"{top:.4f}" for top in tops)]
+        cells = [
+            table,
+            kind,
+            len(found),
+            max(map(len, found)),
+            means,
+            *(f"{top:.4f}" for top in tops),
+        ]
         cells.append(f"{begins[0]} to {begins[-1]} ({len(begins)} series)" if begins else "-")
-        cells.append(f"{min(ended):.1f} to {max(ended):.1f} ({len(ended)} series)" if ended else "-")
+        cells.append(
+            f"{min(ended):.1f} to {max(ended):.1f} ({len(ended)} series)" if ended else "-"
+        )
         print(f"| {' | '.join(map(str, cells))} |")
     for kind in ("slow", "moved"):
-        outs = np.array([of[-1]["out"] for (_, other), found in several.items() if other == kind for of in found])
+        outs = np.array(
+            [
+                of[-1]["out"]
+                for (_, other), found in several.items()
+                if other == kind
+                for of in found
+            ]
+        )
         if len(outs):
-            print(f"\n{kind}: less than 6 % of the people are out at the end of {within(outs < 0.06)} series")
+            print(
+                f"\n{kind}: less than 6 % of the people are out at the end of"
+                f" {within(outs < 0.06)} series"
+            )
 
 
 def first_refused(of: Lines) -> int:
@@ -296,9 +386,14 @@ def has_stopped(verdicts: Sequence[Status]) -> bool:
 
 
 def print_scores(scored: Mapping[tuple[str, str], Lines]) -> float:
-    """Print verdicts of ``scores``. Return the mean correlation of consecutive honest nights in used parts."""
+    """Print verdicts of ``scores``. Return the mean correlation of consecutive honest nights in
+    used parts.
+    """
     policy, correlations = load_policy("default"), []
-    print("\n| table | kind | nights | fail | undecided | correlation | limits |\n|---|---|---|---|---|---|---|")
+    print(
+        "\n| table | kind | nights | fail | undecided | correlation | limits"
+        " |\n|---|---|---|---|---|---|---|"
+    )
     for (table, kind), of in scored.items():
         first = [statuses(line, policy)[0] for line in of]
         used = np.array([used_parts(line, policy) for line in of])
@@ -306,7 +401,9 @@ def print_scores(scored: Mapping[tuple[str, str], Lines]) -> float:
         used -= used.mean(axis=0)
         lag = float(np.mean((used[1:] * used[:-1]).mean(axis=0) / used.var(axis=0)))
         correlations += [lag] if kind in HONEST else []
-        limits = Counter(outcome.limit.key for line in of for outcome in judged(line, policy).broken)
+        limits = Counter(
+            outcome.limit.key for line in of for outcome in judged(line, policy).broken
+        )
         names = ", ".join(f"`{name}` {count}" for name, count in limits.most_common(4))
         counts = f"{first.count('fail')} | {first.count('undecided')} | {lag:.2f} | {names}"
         print(f"| {table} | {kind} | {len(of)} | {counts} |")
@@ -315,42 +412,70 @@ def print_scores(scored: Mapping[tuple[str, str], Lines]) -> float:
 
 
 def print_simulations(
-    scored: Mapping[tuple[str, str], Lines], several: Mapping[tuple[str, str], list[Lines]], luck: float
+    scored: Mapping[tuple[str, str], Lines],
+    several: Mapping[tuple[str, str], list[Lines]],
+    luck: float,
 ) -> None:
     """Print shares of stopped series and published nights."""
     policy, rng = load_policy("default"), np.random.default_rng(0)
     nights = {key: [statuses(line, policy) for line in of] for key, of in scored.items()}
-    print("\n| series | stopped | published nights | nights published in 95 % of the series |\n|---|---|---|---|")
+    print(
+        "\n| series | stopped | published nights | nights published in 95 % of the series"
+        " |\n|---|---|---|---|"
+    )
     for kind in HONEST:
         tables, found = [table for table, other in nights if other == kind], []
         for _ in range(SERIES if tables else 0):
             table = tables[int(rng.integers(len(tables)))]
-            ledger = [[line["verdict"] for line in one] for one in several.get((table, kind), [])] or [[]]
-            found.append(simulated(rng, nights[table, kind], ledger[int(rng.integers(len(ledger)))]))
+            ledger = [
+                [line["verdict"] for line in one] for one in several.get((table, kind), [])
+            ] or [[]]
+            found.append(
+                simulated(rng, nights[table, kind], ledger[int(rng.integers(len(ledger)))])
+            )
         if found:
             stopped = np.array([has_stopped(verdicts) for verdicts in found])
             published = np.array([verdicts.count("pass") / YEAR for verdicts in found])
             least = 100 * np.quantile(published, 0.05)
-            print(f"| {kind} | {within(stopped)} | {100 * published.mean():.1f} % | at least {least:.1f} % |")
+            print(
+                f"| {kind} | {within(stopped)} | {100 * published.mean():.1f} % | at least"
+                f" {least:.1f} % |"
+            )
     tables = [table for table, kind in nights if kind == "copies" and (table, HONEST[0]) in nights]
     found = [
         simulated(rng, nights[table, HONEST[0]], [], nights[table, "copies"])
-        for table in (tables[int(at)] for at in rng.integers(max(len(tables), 1), size=SERIES if tables else 0))
+        for table in (
+            tables[int(at)]
+            for at in rng.integers(max(len(tables), 1), size=SERIES if tables else 0)
+        )
     ]
     begun = [verdicts[FROM - 1 : FROM + 1] for verdicts in found if len(verdicts) >= FROM]
     for n in (1, 2) if begun else ():
         refused = np.array([any(status != "pass" for status in verdicts[:n]) for verdicts in begun])
-        print(f"\n5 % copies from night {FROM} on: refused within {n} nights in {within(refused)} series")
+        print(
+            f"\n5 % copies from night {FROM} on: refused within {n} nights in {within(refused)}"
+            " series"
+        )
     honest = [one[0] for (_, kind), of in nights.items() if kind in HONEST for one in of]
     fails = honest.count("fail")
-    rates = {"measured": fails / len(honest), "its upper 95 % bound": float(exact_high(fails, len(honest), 0.05))}
+    rates = {
+        "measured": fails / len(honest),
+        "its upper 95 % bound": float(exact_high(fails, len(honest), 0.05)),
+    }
     print("\n| rate of refusals a night | luck | stopped | published nights |\n|---|---|---|---|")
     for name, rate in {**rates, "assumed": 0.01}.items():
         for shared in (0.0, float(np.clip(luck, 0, 1))):
-            kept = [year[: stop_after(year)] for year in with_luck(rng, max(rate, 1e-6), shared, SERIES)]
-            stopped = np.array([has_stopped(np.where(year, "fail", "pass").tolist()) for year in kept])
+            kept = [
+                year[: stop_after(year)] for year in with_luck(rng, max(rate, 1e-6), shared, SERIES)
+            ]
+            stopped = np.array(
+                [has_stopped(np.where(year, "fail", "pass").tolist()) for year in kept]
+            )
             published = 100 * np.mean([(~year).sum() / YEAR for year in kept])
-            print(f"| {name}: {100 * rate:.2f} % | {shared:.2f} | {within(stopped)} | {published:.1f} % |")
+            print(
+                f"| {name}: {100 * rate:.2f} % | {shared:.2f} | {within(stopped)} |"
+                f" {published:.1f} % |"
+            )
 
 
 def stop_after(failed: np.ndarray) -> int:
@@ -361,10 +486,14 @@ def stop_after(failed: np.ndarray) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a part of the study, or print the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", choices=("scores", "years", "report"))
     parser.add_argument("tables", nargs="+", help="Parquet files; for the report the results files")
-    parser.add_argument("--results", type=Path, default=Path("nights.jsonl"), help="file to append to")
+    parser.add_argument(
+        "--results", type=Path, default=Path("nights.jsonl"), help="file to append to"
+    )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, help="kinds of releases")
     parser.add_argument("--people", type=int, help="people in the table")
     parser.add_argument("--nights", type=int, default=40, help="number of nights")

@@ -1,11 +1,12 @@
-"""Measure the no-box attacks and the epsilon of one run on releases of known truth, over many splits.
+"""Measure the no-box attacks and the epsilon of one run on releases of known truth, over many
+splits.
 
     python -m benchmarks.no_box adult.parquet --repetitions 5
     python -m benchmarks.no_box adult.parquet --repetitions 100 --releases "fresh rows"
 
-8,000/2,000/8,000 rows, with the first 2,000 spare rows as the reference. For each release and statistic it prints the
-mean over the splits and the share of splits whose interval excludes the null value on either side; on fresh rows this
-is the error rate.
+8,000/2,000/8,000 rows, with the first 2,000 spare rows as the reference. For each release and
+statistic it prints the mean over the splits and the share of splits whose interval excludes the
+null value on either side; on fresh rows this is the error rate.
 """
 
 from __future__ import annotations
@@ -19,15 +20,28 @@ import pandas as pd
 
 from benchmarks.releases import RELEASES, SUBJECT, World, bare, draw_world
 from privacy_assets.evaluation.evaluate import read_inputs
-from privacy_assets.metrics.membership_inference.no_box import auc_estimates, epsilon_one_run, score_rows
+from privacy_assets.metrics.membership_inference.no_box import (
+    auc_estimates,
+    epsilon_one_run,
+    score_rows,
+)
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.stats.estimates import Estimate
 
 SHAPE, REFERENCE = (8_000, 2_000, 8_000), 2_000
-SHOWN = ("fresh rows", "5 % copies", "20 % jittered", "100 % copies", "trees, leaf 5", "trees, leaf 50")
+SHOWN = (
+    "fresh rows",
+    "5 % copies",
+    "20 % jittered",
+    "100 % copies",
+    "trees, leaf 5",
+    "trees, leaf 50",
+)
 
 
-def measure(world: World, name: str, *, repeated: bool, n_permutations: int = 999) -> list[Estimate]:
+def measure(
+    world: World, name: str, *, repeated: bool, n_permutations: int = 999
+) -> list[Estimate]:
     """Return the five statistics of one release of one world."""
     release, spare = RELEASES[name](world), world.spare.iloc[:REFERENCE].reset_index(drop=True)
     train, holdout = (table if repeated else bare(table) for table in (world.train, world.holdout))
@@ -39,14 +53,21 @@ def measure(world: World, name: str, *, repeated: bool, n_permutations: int = 99
     )  # fmt: skip
     found = score_rows(inputs)
     population = build_population(inputs, found.distances if found else None)
-    estimates = auc_estimates(population, found, n_permutations, inputs.rng("membership_inference.no_box"))
+    estimates = auc_estimates(
+        population, found, n_permutations, inputs.rng("membership_inference.no_box")
+    )
     return [*estimates, epsilon_one_run(population, inputs.rng("membership_inference.pairs"))]
 
 
 def table(found: dict[str, list[list[Estimate]]]) -> str:
-    """Return one line per release with "mean (share of intervals below the null, above it)" per statistic."""
+    """Return one line per release with "mean (share of intervals below the null, above it)" per
+    statistic.
+    """
     names = [estimate.name for estimate in next(iter(found.values()))[0]]
-    lines = [f"| release | {' | '.join(f'`{name}`' for name in names)} |", f"|---|{'---|' * len(names)}"]
+    lines = [
+        f"| release | {' | '.join(f'`{name}`' for name in names)} |",
+        f"|---|{'---|' * len(names)}",
+    ]
     for release, runs in found.items():
         cells = []
         for at in range(len(names)):
@@ -67,7 +88,9 @@ def _above(estimate: Estimate) -> bool:
 
 def main() -> None:
     """Run the study and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", type=Path, help="Parquet file of real rows")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--releases", nargs="+", default=list(SHOWN), choices=list(RELEASES))

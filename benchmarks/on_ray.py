@@ -2,9 +2,10 @@
 
     python -m benchmarks.on_ray adult.parquet
 
-Audits one record with a generator on codes (threads) and one on frames (processes), alternating, with one worker per
-core. The cluster is running and its workers have completed a small audit before timing starts; the other side has
-compiled. Features and scores must be equal. Wall seconds, because Ray works in other processes.
+Audits one record with a generator on codes (threads) and one on frames (processes), alternating,
+with one worker per core. The cluster is running and its workers have completed a small audit before
+timing starts; the other side has compiled. Features and scores must be equal. Wall seconds, because
+Ray works in other processes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def audit(
     cells: np.ndarray, coding: MatrixCoding, name: str, settings: dict[str, Any], shadows: int
 ) -> tuple[Any, float]:
     """Return the scores of the record, and wall seconds."""
-    plan = AuditConfig(build_generator(name, settings), max_targets=1, shadows=shadows, tests=40, size=1_000)
+    plan = AuditConfig(
+        build_generator(name, settings), max_targets=1, shadows=shadows, tests=40, size=1_000
+    )
     started = time.perf_counter()
     (record,) = run_audit(cells, coding, plan, seed=0).records
     return record.scores, time.perf_counter() - started
@@ -43,7 +46,9 @@ def audit(
 
 def main() -> None:
     """Run all cases and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", help="a Parquet file of at least 5,000 rows")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
@@ -52,7 +57,9 @@ def main() -> None:
     coding = MatrixCoding.fit([table], table.schema)
     cells = coding.code(table)
     print(f"{threads()} workers on each side, best of {options.rounds} rounds\n")
-    print("| plain | generator | sets | plain, s | Ray, s | Ray / plain |\n|---|---|---|---|---|---|")
+    print(
+        "| plain | generator | sets | plain, s | Ray, s | Ray / plain |\n|---|---|---|---|---|---|"
+    )
     for kind, (name, settings, shadows) in CASES.items():
         best = {"plain": np.inf, "Ray": np.inf}
         scores = []
@@ -69,7 +76,10 @@ def main() -> None:
         if not all(np.array_equal(scores[0], other) for other in scores):
             sys.exit(f"{name}: the scores differ")
         plain, ray = best.values()
-        print(f"| {kind} | {name} | {shadows} | {plain:.1f} | {ray:.1f} | {ray / plain:.2f} |", flush=True)
+        print(
+            f"| {kind} | {name} | {shadows} | {plain:.1f} | {ray:.1f} | {ray / plain:.2f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     python -m benchmarks.peers --setup
     python -m benchmarks.peers adult.parquet
 
-The first command creates an environment for the peers, anonymeter and SDMetrics (versions in benchmarks/peers.txt).
-Every measurement is a process with one thread: user plus system seconds of the call after a warm-up in which both
-sides compile, and peak memory. Reading and importing are not counted. Markdown on stdout, progress on stderr. Linux
-only.
+The first command creates an environment for the peers, anonymeter and SDMetrics (versions in
+benchmarks/peers.txt). Every measurement is a process with one thread: user plus system seconds of
+the call after a warm-up in which both sides compile, and peak memory. Reading and importing are not
+counted. Markdown on stdout, progress on stderr. Linux only.
 """
 
 from __future__ import annotations
@@ -59,17 +59,45 @@ def plan(columns: Sequence[str], attacks: int, sizes: Sequence[int]) -> list[Wor
         Work(
             "singling out, 3 columns",
             *("singling_out", ["risk"], {"query_sizes": [3], "n_queries": attacks}),
-            [Peer("anonymeter", "singling_out", {"columns": [3], "attacks": attacks}, three, second)],
+            [
+                Peer(
+                    "anonymeter",
+                    "singling_out",
+                    {"columns": [3], "attacks": attacks},
+                    three,
+                    second,
+                )
+            ],
         ),
         Work(
             f"singling out, univariate and {', '.join(map(str, SWEEP))} columns",
-            *("singling_out", ["risk", "risk_univariate"], {"query_sizes": SWEEP, "n_queries": attacks}),
-            [Peer("anonymeter", "singling_out", {"columns": [1, *SWEEP], "attacks": attacks}, [last], last)],
+            *(
+                "singling_out",
+                ["risk", "risk_univariate"],
+                {"query_sizes": SWEEP, "n_queries": attacks},
+            ),
+            [
+                Peer(
+                    "anonymeter",
+                    "singling_out",
+                    {"columns": [1, *SWEEP], "attacks": attacks},
+                    [last],
+                    last,
+                )
+            ],
         ),
         Work(
             "linkability, one pair of column sets",
             *("linkability", ["risk"], {"column_sets": pair, "max_targets": attacks}),
-            [Peer("anonymeter", "linkability", {"columns": pair, "attacks": attacks}, three, second)],
+            [
+                Peer(
+                    "anonymeter",
+                    "linkability",
+                    {"columns": pair, "attacks": attacks},
+                    three,
+                    second,
+                )
+            ],
         ),
         Work(
             "attribute inference, every column",
@@ -80,22 +108,33 @@ def plan(columns: Sequence[str], attacks: int, sizes: Sequence[int]) -> list[Wor
             "dcr",
             *("dcr", ["privacy_score", "member_excess_any"], {}),
             [
-                Peer("SDMetrics DCROverfittingProtection", "overfitting", {}, sorted({small, first}), small),
-                Peer("SDMetrics DCRBaselineProtection", "baseline", {}, sorted({small, first}), small),
+                Peer(
+                    "SDMetrics DCROverfittingProtection",
+                    "overfitting",
+                    {},
+                    sorted({small, first}),
+                    small,
+                ),
+                Peer(
+                    "SDMetrics DCRBaselineProtection", "baseline", {}, sorted({small, first}), small
+                ),
             ],
         ),
         Work("membership inference", "membership_inference", ["advantage", "advantage_any"], {}),
     ]
 
 
-# --- data -------------------------------------------------------------------------------------------------------------
+# --- data
+# --------------------------------------------------------------------------------------------------
 
 
 def made(frame: pd.DataFrame, schema: TableSchema, rows: int) -> dict[str, pd.DataFrame]:
-    """Return the tables of one size by name; "fresh", "equal" and "copy" only if ``frame`` has enough rows.
+    """Return the tables of one size by name; "fresh", "equal" and "copy" only if ``frame`` has
+    enough rows.
 
-    ``frame`` is shuffled. "honest" are equally many rows of sequential trees trained on "train", "copy" are rows of
-    "train" drawn with replacement, "fresh" are real rows that are in no other table.
+    ``frame`` is shuffled. "honest" are equally many rows of sequential trees trained on "train",
+    "copy" are rows of "train" drawn with replacement, "fresh" are real rows that are in no other
+    table.
     """
     train = frame[:rows]
     learnt = Table.of(train, schema, where="train")
@@ -111,10 +150,16 @@ def made(frame: pd.DataFrame, schema: TableSchema, rows: int) -> dict[str, pd.Da
     return tables
 
 
-def enlarged(tables: dict[str, pd.DataFrame], schema: TableSchema, rows: int) -> dict[str, pd.DataFrame]:
-    """Draw rows with replacement up to ``rows`` of train, with numbers shifted by 0.1 sd and rounded."""
+def enlarged(
+    tables: dict[str, pd.DataFrame], schema: TableSchema, rows: int
+) -> dict[str, pd.DataFrame]:
+    """Draw rows with replacement up to ``rows`` of train, with numbers shifted by 0.1 sd and
+    rounded.
+    """
     rng, wanted = np.random.default_rng(0), {"train": rows, "holdout": rows // 4, "honest": rows}
-    drawn = {name: tables[name].sample(n, replace=True, random_state=rng) for name, n in wanted.items()}
+    drawn = {
+        name: tables[name].sample(n, replace=True, random_state=rng) for name, n in wanted.items()
+    }
     return {name: jittered(part, schema, rng) for name, part in drawn.items()}
 
 
@@ -125,7 +170,8 @@ def write(tables: dict[str, pd.DataFrame], folder: Path) -> None:
         table.reset_index(drop=True).to_parquet(folder / f"{name}.parquet")
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------
+# --- runs
+# --------------------------------------------------------------------------------------------------
 
 
 class Runs:
@@ -151,29 +197,50 @@ class Runs:
         return self._once(python, work.name, peer.name, peer.tool, peer.settings, rows, release)
 
     def _once(
-        self, python: str, work: str, side: str, tool: str, settings: dict[str, Any], rows: int, release: str
+        self,
+        python: str,
+        work: str,
+        side: str,
+        tool: str,
+        settings: dict[str, Any],
+        rows: int,
+        release: str,
     ) -> dict[str, Any]:
         key = {"work": work, "side": side, "rows": rows, "release": release}
         for found in self.done:
             if all(found[name] == value for name, value in key.items()):
                 return found
         files = dict(zip(measured.ROLES, ("train", *RELEASES[release]), strict=True))
-        paths = {role: str(self.folder / str(rows) / f"{name}.parquet") for role, name in files.items()}
-        found = key | self.run(python, side == "here", {"tool": tool, "settings": settings, "tables": paths})
+        paths = {
+            role: str(self.folder / str(rows) / f"{name}.parquet") for role, name in files.items()
+        }
+        found = key | self.run(
+            python, side == "here", {"tool": tool, "settings": settings, "tables": paths}
+        )
         said = found.get("error") or f"{found['cpu']:.2f} CPU s, {found['mb']:.0f} MB"
         print(f"{work}, {side}, {rows:,} rows, {release}: {said}", file=sys.stderr, flush=True)
         self.done.append(found)
         return found
 
     def run(self, python: str, ours: bool, task: dict[str, Any]) -> dict[str, Any]:
-        """Start a new process with one thread; the cache of compiled code is empty at the start of each run."""
+        """Start a new process with one thread; the cache of compiled code is empty at the start of
+        each run.
+        """
         given = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         given |= {f"{name}_NUM_THREADS": "1" for name in THREADS} | {"POLARS_MAX_THREADS": "1"}
-        given |= {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(self.folder / "compiled")} if ours else {}
+        given |= (
+            {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(self.folder / "compiled")}
+            if ours
+            else {}
+        )
         command = [python, measured.__file__, json.dumps(task)]
         try:
             done = subprocess.run(
-                command, env=given, capture_output=True, text=True, timeout=None if ours else self.limit
+                command,
+                env=given,
+                capture_output=True,
+                text=True,
+                timeout=None if ours else self.limit,
             )
         except subprocess.TimeoutExpired:
             return {"error": f"over {self.limit:.0f} s"}
@@ -185,7 +252,9 @@ class Runs:
 
 
 def measure(runs: Runs, works: Sequence[Work], sizes: Sequence[int], large: int) -> None:
-    """Measure all table cells, largest size first, so its first run of a kernel includes compilation."""
+    """Measure all table cells, largest size first, so its first run of a kernel includes
+    compilation.
+    """
     for work in works:
         for rows in (*sizes[::-1], *([large] if large else [])):
             runs.here(work, rows)
@@ -199,7 +268,8 @@ def measure(runs: Runs, works: Sequence[Work], sizes: Sequence[int], large: int)
                 runs.peer(work, peer, peer.answers_at, release)
 
 
-# --- environment ------------------------------------------------------------------------------------------------------
+# --- environment
+# --------------------------------------------------------------------------------------------------
 
 
 def python_of(environment: Path) -> Path:
@@ -210,10 +280,15 @@ def python_of(environment: Path) -> Path:
 def set_up(environment: Path, wanted: str = "peers.txt") -> None:
     """Create an environment with the versions in a requirements file of this folder."""
     if sys.version_info >= (3, 13):
-        raise SystemExit("anonymeter needs numpy 1, which ends at Python 3.12: run --setup with Python 3.11 or 3.12.")
+        raise SystemExit(
+            "anonymeter needs numpy 1, which ends at Python 3.12: run --setup with Python 3.11"
+            " or 3.12."
+        )
     venv.create(environment, with_pip=True, clear=True)
     versions = str(Path(__file__).with_name(wanted))
-    subprocess.run([python_of(environment), "-m", "pip", "install", "--quiet", "-r", versions], check=True)
+    subprocess.run(
+        [python_of(environment), "-m", "pip", "install", "--quiet", "-r", versions], check=True
+    )
 
 
 def peer_versions(environment: Path) -> dict[str, str]:
@@ -221,18 +296,29 @@ def peer_versions(environment: Path) -> dict[str, str]:
     python = python_of(environment)
     found = {}
     if python.exists():
-        done = subprocess.run([python, measured.__file__], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [python, measured.__file__], capture_output=True, text=True, check=True
+        )
         found = json.loads(done.stdout)
     if not {"anonymeter", "sdmetrics"} <= set(found):
-        raise SystemExit(f"no peers in {environment}: `python -m benchmarks.peers --setup` installs them.")
+        raise SystemExit(
+            f"no peers in {environment}: `python -m benchmarks.peers --setup` installs them."
+        )
     return found
 
 
 def machine() -> dict[str, Any]:
     """Describe the machine of the measurements."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
-    return {"processor": model, "CPUs": os.cpu_count(), "load": os.getloadavg()[0], "here": listed(measured.versions())}
+    model = next(
+        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown"
+    )
+    return {
+        "processor": model,
+        "CPUs": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "here": listed(measured.versions()),
+    }
 
 
 def listed(versions: dict[str, str]) -> str:
@@ -242,16 +328,37 @@ def listed(versions: dict[str, str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="?", help="a Parquet file of at least 48,790 rows, such as UCI Adult")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "table", nargs="?", help="a Parquet file of at least 48,790 rows, such as UCI Adult"
+    )
     parser.add_argument("--setup", action="store_true", help="make the peers' environment, and end")
-    parser.add_argument("--environment", type=Path, default=ROOT / ".peers", help="where it is (default: .peers)")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows of train, ascending")
+    parser.add_argument(
+        "--environment", type=Path, default=ROOT / ".peers", help="where it is (default: .peers)"
+    )
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=SIZES, help="rows of train, ascending"
+    )
     parser.add_argument("--attacks", type=int, default=ATTACKS)
-    parser.add_argument("--work", action="append", default=[], help="only work that starts so (repeatable)")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK} rows and {FEW_ATTACKS} attacks, to try it")
-    parser.add_argument("--large", type=int, nargs="?", const=LARGE, default=0, help="further rows, for our side only")
-    parser.add_argument("--limit", type=float, default=900, help="seconds that a peer may take (default: 900)")
+    parser.add_argument(
+        "--work", action="append", default=[], help="only work that starts so (repeatable)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{QUICK} rows and {FEW_ATTACKS} attacks, to try it"
+    )
+    parser.add_argument(
+        "--large",
+        type=int,
+        nargs="?",
+        const=LARGE,
+        default=0,
+        help="further rows, for our side only",
+    )
+    parser.add_argument(
+        "--limit", type=float, default=900, help="seconds that a peer may take (default: 900)"
+    )
     parser.add_argument("--json", type=Path, help="write every measurement to this file")
     options = parser.parse_args(arguments)
     if options.setup:
@@ -260,13 +367,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.table is None:
         parser.error("name a table")
     theirs = peer_versions(options.environment)
-    sizes, attacks = (QUICK, FEW_ATTACKS) if options.quick else (sorted(set(options.sizes)), options.attacks)
+    sizes, attacks = (
+        (QUICK, FEW_ATTACKS) if options.quick else (sorted(set(options.sizes)), options.attacks)
+    )
     frame = pd.read_parquet(options.table).sample(frac=1, random_state=0).reset_index(drop=True)
     if len(frame) < sizes[-1] + sizes[-1] // 4:
-        parser.error(f"{sizes[-1]} rows of train and a quarter of that in the holdout are more than the table has")
+        parser.error(
+            f"{sizes[-1]} rows of train and a quarter of that in the holdout are more than the"
+            " table has"
+        )
     schema, about = infer_schema(frame), machine() | {"peers": listed(theirs)}
     works = plan(list(frame.columns), attacks, sizes)
-    works = [work for work in works if not options.work or work.name.startswith(tuple(options.work))]
+    works = [
+        work for work in works if not options.work or work.name.startswith(tuple(options.work))
+    ]
     if not works:
         parser.error(f"no work starts with {' or '.join(options.work)}")
     with TemporaryDirectory() as name:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Run = Mapping[str, Any]  # work, side, rows, release, and the output of benchmarks.measured or an "error"
+# work, side, rows, release, and the output of benchmarks.measured or an "error"
+Run = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -51,21 +52,38 @@ def costs(runs: Sequence[Run], works: Sequence[Work], rows: int) -> str:
                 continue
             theirs = run["cpu"] * (rows / at) ** 2
             note = f" (extrapolated from {at:,} rows)" if at < rows else ""
-            ratios = [f"{theirs / cpu:,.0f}" for cpu in (here["cpu"], here["cpu"] + here["preparing"])]
+            ratios = [
+                f"{theirs / cpu:,.0f}" for cpu in (here["cpu"], here["cpu"] + here["preparing"])
+            ]
             lines.append([*ours, peer.name, seconds(theirs) + note, megabytes(run), *ratios])
-    head = ["work", "here, CPU s", "preparing, CPU s", "here, MB", "peer", "peer, CPU s", "peer, MB", "ratio"]
+    head = [
+        "work",
+        "here, CPU s",
+        "preparing, CPU s",
+        "here, MB",
+        "peer",
+        "peer, CPU s",
+        "peer, MB",
+        "ratio",
+    ]
     return f"{rows:,} rows\n\n" + table([*head, "ratio with preparing"], lines)
 
 
 def growth(runs: Sequence[Run], works: Sequence[Work], sizes: Sequence[int]) -> str:
-    """Return CPU seconds and peak memory of each side at each size, and the maximum compilation time."""
+    """Return CPU seconds and peak memory of each side at each size, and the maximum compilation
+    time.
+    """
     lines = []
     for work in works:
         for side in ("here", *(peer.name for peer in work.peers)):
             every = [found(runs, work, side, rows) for rows in sizes]
-            compiled = max((run["compiling"] for run in every if "compiling" in run), default=math.nan)
+            compiled = max(
+                (run["compiling"] for run in every if "compiling" in run), default=math.nan
+            )
             lines.append([work.name, side, *map(cell, every), seconds(compiled)])
-    return "CPU s, peak MB\n\n" + table(["work", "side", *(f"{rows:,}" for rows in sizes), "compiling, CPU s"], lines)
+    return "CPU s, peak MB\n\n" + table(
+        ["work", "side", *(f"{rows:,}" for rows in sizes), "compiling, CPU s"], lines
+    )
 
 
 def answers(runs: Sequence[Run], works: Sequence[Work], releases: Sequence[str]) -> str:
@@ -83,7 +101,9 @@ def answers(runs: Sequence[Run], works: Sequence[Work], releases: Sequence[str])
 def found(runs: Sequence[Run], work: Work, side: str, rows: int, release: str = "honest") -> Run:
     """Return the requested measurement, empty if it was not made."""
     key = (work.name, side, rows, release)
-    return next((run for run in runs if (run["work"], run["side"], run["rows"], run["release"]) == key), {})
+    return next(
+        (run for run in runs if (run["work"], run["side"], run["rows"], run["release"]) == key), {}
+    )
 
 
 def cell(run: Run) -> str:
@@ -113,4 +133,6 @@ def megabytes(run: Run) -> str:
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Format a Markdown table."""
     rows = [head, ["---"] * len(head), *lines]
-    return "\n".join("| " + " | ".join(str(text).replace("|", "\\|") for text in row) + " |" for row in rows)
+    return "\n".join(
+        "| " + " | ".join(str(text).replace("|", "\\|") for text in row) + " |" for row in rows
+    )

@@ -1,24 +1,29 @@
-"""Measure the smallest share of copied people that is rejected, and compare it with an oracle that knows the mechanism.
+"""Measure the smallest share of copied people that is rejected, and compare it with an oracle that
+knows the mechanism.
 
-    python -m benchmarks.power --results power.jsonl tests/data/adult.parquet tests/data/uk_census.parquet demo
+    python -m benchmarks.power --results power.jsonl tests/data/adult.parquet \\
+        tests/data/uk_census.parquet demo
     python -m benchmarks.power --every-row --results power.jsonl DIRECTORY/muscatine.parquet
     python -m benchmarks.power --report power.jsonl --images benchmarks/results
 
-Holdout and reference have 0.6 and 0.4 times as many people as train. Each training row that at most two people have
-(with --every-row: each training row) is copied with the probability that yields the dose, a share of the training
-people. The other rows of the release belong to people in no table. The gate's verdict uses the default limits on
-``copies`` and on ``membership_inference.outlier_matches``.
+Holdout and reference have 0.6 and 0.4 times as many people as train. Each training row that at most
+two people have (with --every-row: each training row) is copied with the probability that yields the
+dose, a share of the training people. The other rows of the release belong to people in no table.
+The gate's verdict uses the default limits on ``copies`` and on
+``membership_inference.outlier_matches``.
 
-The oracle knows the mechanism and the rows that may be copied, and sees the tables of the gate. Fresh rows are Poisson
-in each cell of equal rows, and copies are binomial. It knows how often cells with n real rows occur among all other
-people, but not which cells. It rejects if its likelihood-ratio interval of the copied share y violates one of the
-limits on ``copies.copied_share``, at their level. A second oracle also knows the population: with p(c) the share of
-cell c among the source rows of fresh rows, and q(c) among the rows that may be copied, a release row is in c with
-probability (1 - y) p(c) + y q(c). No test of equal level and tolerance is more powerful.
+The oracle knows the mechanism and the rows that may be copied, and sees the tables of the gate.
+Fresh rows are Poisson in each cell of equal rows, and copies are binomial. It knows how often cells
+with n real rows occur among all other people, but not which cells. It rejects if its
+likelihood-ratio interval of the copied share y violates one of the limits on
+``copies.copied_share``, at their level. A second oracle also knows the population: with p(c) the
+share of cell c among the source rows of fresh rows, and q(c) among the rows that may be copied, a
+release row is in c with probability (1 - y) p(c) + y q(c). No test of equal level and tolerance is
+more powerful.
 
-With --every-row, two tests of no copies against this exact dose bound the power of any test: the most powerful test
-that knows p, and the most powerful permutation test of the labels, which sees only the real tables and the release.
-Each table, size and dose is one line and is measured once.
+With --every-row, two tests of no copies against this exact dose bound the power of any test: the
+most powerful test that knows p, and the most powerful permutation test of the labels, which sees
+only the real tables and the release. Each table, size and dose is one line and is measured once.
 """
 
 from __future__ import annotations
@@ -55,10 +60,15 @@ from privacy_assets.tables.table import Table
 DOSES = (0.0, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05, 0.07)
 EVERY_ROW = (0.0, 0.05, 0.1)  # doses if shared rows may be copied too
 STATISTICS = ("copies", "membership_inference.outlier_matches")
-LIMITS = Policy(tuple(x for x in default_policy().limits if x.metric == "copies" or x.statistic == STATISTICS[1]))
+LIMITS = Policy(
+    tuple(
+        x for x in default_policy().limits if x.metric == "copies" or x.statistic == STATISTICS[1]
+    )
+)
 RARE = Policy(tuple(x for x in LIMITS.limits if x.statistic == "copies.copied_share"))
 RULED_OUT, SIGNIFICANT = (
-    next(limit.value for limit in RARE.limits if limit.bound == bound) for bound in ("conservative", "proven")
+    next(limit.value for limit in RARE.limits if limit.bound == bound)
+    for bound in ("conservative", "proven")
 )
 REFUSED = 0.95  # share of the splits
 HARMLESS_REFUSED = 0.08  # maximum share of harmless releases rejected by the most powerful tests
@@ -88,19 +98,25 @@ class Draw(NamedTuple):
     """Split and release, as rows of a source."""
 
     sides: Mapping[str, np.ndarray]  # rows of each real table
-    own: np.ndarray  # bool (rows of the real tables,): few people have this row; all True with every
+    # bool (rows of the real tables,): few people have this row; all True with every
+    own: np.ndarray
     taken: np.ndarray  # bool (rows of train,): is copied
     others: np.ndarray  # source rows of the fresh ones
     release: np.ndarray
 
 
 def split(source: Source, people: int, dose: float, seed: int, *, every: bool) -> Draw:
-    """Assign people to roles and build the release; with ``every``, all rows of train may be copied."""
+    """Assign people to roles and build the release; with ``every``, all rows of train may be
+    copied.
+    """
     frame, whose, cells, _ = source
     rng = np.random.default_rng([seed, round(1000 * dose)])
     place = rng.permutation(whose.max() + 1)[whose]
     ends = np.array([0, 1, 1.6, 2]) * people
-    sides = [np.flatnonzero((place >= low) & (place < high)) for low, high in zip(ends[:-1], ends[1:], strict=True)]
+    sides = [
+        np.flatnonzero((place >= low) & (place < high))
+        for low, high in zip(ends[:-1], ends[1:], strict=True)
+    ]
     here = place < ends[-1]
     others = known_rows(frame[~here], frame[here]).index.to_numpy()
     train, holders = sides[0], pd.Series(whose[here]).groupby(cells[here]).nunique()
@@ -118,14 +134,22 @@ def by_person(flags: np.ndarray, whose: np.ndarray) -> float:
 
 
 def drawn(source: Source, people: int, dose: float, seed: int, *, every: bool) -> dict[str, Any]:
-    """Measure one split and release: true share of copied people, verdict of the gate and oracle intervals."""
+    """Measure one split and release: true share of copied people, verdict of the gate and oracle
+    intervals.
+    """
     draw, whose = split(source, people, dose, seed, every=every), source.whose
-    tables = {role: source.table.take(rows) for role, rows in {**draw.sides, "synthetic": draw.release}.items()}
+    tables = {
+        role: source.table.take(rows)
+        for role, rows in {**draw.sides, "synthetic": draw.release}.items()
+    }
     subjects = {role: whose[rows] for role, rows in draw.sides.items()}
     inputs = EvaluationInputs(source.table.schema, tables, subjects, seed=seed)
     found = outlier_matches(with_reference(inputs, build_population(inputs)))
     copies = Copies().measure(inputs)
-    results = {"copies": copies, "membership_inference": MetricResult("membership_inference", (found,))}
+    results = {
+        "copies": copies,
+        "membership_inference": MetricResult("membership_inference", (found,)),
+    }
     return {
         "share": by_person(draw.taken, subjects["train"]),
         "verdict": limits_alone(LIMITS, results).status,
@@ -137,7 +161,8 @@ def drawn(source: Source, people: int, dose: float, seed: int, *, every: bool) -
 def oracles(source: Source, draw: Draw, dose: float, seed: int, *, every: bool) -> dict[str, Any]:
     """Return the intervals of the oracles.
 
-    With ``every``, the p-values of their most powerful tests replace the interval that uses the tables only.
+    With ``every``, the p-values of their most powerful tests replace the interval that uses the
+    tables only.
     """
     cells, rng = source.cells, np.random.default_rng([seed, 1])
     train, real = draw.sides["train"], np.concatenate(list(draw.sides.values()))
@@ -158,11 +183,16 @@ def oracles(source: Source, draw: Draw, dose: float, seed: int, *, every: bool) 
     return {**known, "chances": chances}
 
 
-# --- oracle with known row frequencies --------------------------------------------------------------------------------
+# --- oracle with known row frequencies
+# --------------------------------------------------------------------------------
 
 
-def interval_of_population(release: np.ndarray, population: np.ndarray, copied: np.ndarray) -> tuple[float, float]:
-    """Return the likelihood-ratio interval of the share of copies; all arguments are cells, int64 (n,)."""
+def interval_of_population(
+    release: np.ndarray, population: np.ndarray, copied: np.ndarray
+) -> tuple[float, float]:
+    """Return the likelihood-ratio interval of the share of copies; all arguments are cells, int64
+    (n,).
+    """
     if not len(copied):
         return 0.0, 0.0
     more, times = np.unique(_more(release, population, copied)[release], return_counts=True)
@@ -170,9 +200,15 @@ def interval_of_population(release: np.ndarray, population: np.ndarray, copied: 
 
 
 def chance_of_population(
-    release: np.ndarray, population: np.ndarray, copied: np.ndarray, dose: float, rng: np.random.Generator
+    release: np.ndarray,
+    population: np.ndarray,
+    copied: np.ndarray,
+    dose: float,
+    rng: np.random.Generator,
 ) -> float:
-    """Return the p-value of the most powerful test of no copies against a dose, by simulation without copies."""
+    """Return the p-value of the most powerful test of no copies against a dose, by simulation
+    without copies.
+    """
     gain = np.log1p(dose * _more(release, population, copied))
     drawn = gain[rng.choice(population, (TRIALS, len(release)))].sum(axis=1)
     return float((1 + (drawn >= gain[release].sum() - _TIE).sum()) / (1 + TRIALS))
@@ -185,14 +221,18 @@ def _more(release: np.ndarray, population: np.ndarray, copied: np.ndarray) -> np
     return q / np.maximum(p, _NEVER) - 1
 
 
-# --- oracle with the tables of the gate -------------------------------------------------------------------------------
+# --- oracle with the tables of the gate
+# -------------------------------------------------------------------------------
 
 
-def likelihoods(hits: int, count: int, rates: np.ndarray, weights: np.ndarray, chance: float) -> np.ndarray:
-    """Return log likelihoods of ``hits`` in a cell of ``count`` real rows, with 0, 1, ... ``count`` of them in train.
+def likelihoods(
+    hits: int, count: int, rates: np.ndarray, weights: np.ndarray, chance: float
+) -> np.ndarray:
+    """Return log likelihoods of ``hits`` in a cell of ``count`` real rows, with 0, 1, ... ``count``
+    of them in train.
 
-    The number of fresh rows is Poisson with one of ``rates``, weighted by ``weights``; a row of train is copied with
-    probability ``chance``.
+    The number of fresh rows is Poisson with one of ``rates``, weighted by ``weights``; a row of
+    train is copied with probability ``chance``.
     """
     copies, members = np.arange(min(hits, count) + 1), np.arange(count + 1)[:, None]
     left = hits - copies[:, None]
@@ -203,18 +243,30 @@ def likelihoods(hits: int, count: int, rates: np.ndarray, weights: np.ndarray, c
 def binomial(k: np.ndarray | int, n: np.ndarray, chance: float) -> np.ndarray:
     """Return the log probability of k of n; -inf for k above n."""
     rest = np.maximum(n - k, 0)
-    logs = gammaln(n + 1) - gammaln(np.add(k, 1)) - gammaln(rest + 1) + xlogy(k, chance) + xlogy(rest, 1 - chance)
+    logs = (
+        gammaln(n + 1)
+        - gammaln(np.add(k, 1))
+        - gammaln(rest + 1)
+        + xlogy(k, chance)
+        + xlogy(rest, 1 - chance)
+    )
     return np.where(k > n, -np.inf, logs)
 
 
 def interval_of_tables(
-    release: np.ndarray, real: np.ndarray, others: np.ndarray, own: np.ndarray, train: int, held: float
+    release: np.ndarray,
+    real: np.ndarray,
+    others: np.ndarray,
+    own: np.ndarray,
+    train: int,
+    held: float,
 ) -> tuple[float, float]:
-    """Return the likelihood-ratio interval of the share of copied people, from the cells whose rows may be copied.
+    """Return the likelihood-ratio interval of the share of copied people, from the cells whose rows
+    may be copied.
 
-    ``real`` (n,) are the cells of all real rows, train first (``train`` rows); ``own`` bool (n,) flags rows that may
-    be copied, which people of train hold with share ``held``. Fresh rows are drawn from ``others`` (m,), of which only
-    the number of rows in cells with n real rows is known.
+    ``real`` (n,) are the cells of all real rows, train first (``train`` rows); ``own`` bool (n,)
+    flags rows that may be copied, which people of train hold with share ``held``. Fresh rows are
+    drawn from ``others`` (m,), of which only the number of rows in cells with n real rows is known.
     """
     if not own[:train].any():
         return 0.0, 0.0
@@ -222,26 +274,36 @@ def interval_of_tables(
     more, members = counted(others, real)[0], np.bincount(cell[:train], minlength=len(count))
     may = np.bincount(cell, own) > 0
     kinds, times = np.unique(np.stack([hits, count, members])[:, may], axis=1, return_counts=True)
-    given = {c: np.unique(more[may & (count == c)], return_counts=True) for c in np.unique(count[may])}
+    given = {
+        c: np.unique(more[may & (count == c)], return_counts=True) for c in np.unique(count[may])
+    }
     part = own[:train].mean()
 
     def fits(y: float) -> float:
         fresh = len(release) * (1 - y / held * part) / len(others)
-        logs = [likelihoods(h, c, fresh * given[c][0], given[c][1], y / held)[m] for h, c, m in kinds.T]
+        logs = [
+            likelihoods(h, c, fresh * given[c][0], given[c][1], y / held)[m] for h, c, m in kinds.T
+        ]
         return float(times @ logs)
 
     return interval(fits, held)
 
 
 def chance_of_labels(
-    release: np.ndarray, real: np.ndarray, whose: np.ndarray, member: np.ndarray, sizes: np.ndarray, dose: float,
+    release: np.ndarray,
+    real: np.ndarray,
+    whose: np.ndarray,
+    member: np.ndarray,
+    sizes: np.ndarray,
+    dose: float,
     rng: np.random.Generator,
-) -> float:  # fmt: skip
-    """Return the p-value of the most powerful permutation test of the labels against a dose; all rows may be copied.
+) -> float:
+    """Return the p-value of the most powerful permutation test of the labels against a dose; all
+    rows may be copied.
 
-    ``real`` int64 (n,) are cells, ``whose`` int64 (n,) subject codes from 0 on, ``member`` bool (people,) flags train.
-    The cell sizes in the whole table are known, ``sizes`` (cells,), but not which cell has which: rows are taken at
-    random.
+    ``real`` int64 (n,) are cells, ``whose`` int64 (n,) subject codes from 0 on, ``member`` bool
+    (people,) flags train. The cell sizes in the whole table are known, ``sizes`` (cells,), but not
+    which cell has which: rows are taken at random.
     """
     hits, count, cell = counted(release, real)
     pairs, kind = np.unique(np.stack([hits, count]), axis=1, return_inverse=True)
@@ -258,23 +320,36 @@ def chance_of_labels(
         return float(flat[start + np.bincount(cell[labels[whose]], minlength=len(count))].sum())
 
     seen = gain(member)
-    return (1 + sum(gain(rng.permutation(member)) >= seen - _TIE for _ in range(TRIALS))) / (1 + TRIALS)
+    return (1 + sum(gain(rng.permutation(member)) >= seen - _TIE for _ in range(TRIALS))) / (
+        1 + TRIALS
+    )
 
 
 def counted(release: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the release rows and real rows of each cell of ``real``, and the index of each real row's cell."""
+    """Return the release rows and real rows of each cell of ``real``, and the index of each real
+    row's cell.
+    """
     known, cell = np.unique(real, return_inverse=True)
     place = np.minimum(np.searchsorted(known, release), len(known) - 1)
-    return np.bincount(place[known[place] == release], minlength=len(known)), np.bincount(cell), cell
+    return (
+        np.bincount(place[known[place] == release], minlength=len(known)),
+        np.bincount(cell),
+        cell,
+    )
 
 
 def interval(fits: Callable[[float], float], most: float = 1.0) -> tuple[float, float]:
     """Return the likelihood-ratio interval of a share up to ``most``.
 
-    Its lower bound has the level of a significant limit, 95 %, its upper bound that of a first attempt.
+    Its lower bound has the level of a significant limit, 95 %, its upper bound that of a first
+    attempt.
     """
     last = most * (1 - 1e-6)
-    best = float(minimize_scalar(lambda y: -fits(y), bounds=(0, last), method="bounded", options={"xatol": 1e-5}).x)
+    best = float(
+        minimize_scalar(
+            lambda y: -fits(y), bounds=(0, last), method="bounded", options={"xatol": 1e-5}
+        ).x
+    )
 
     def end(outside: float, far: float) -> float:
         half = NormalDist().inv_cdf(0.975) * far
@@ -295,11 +370,17 @@ def run(options: argparse.Namespace) -> None:
         for wanted in options.people:
             people = min(wanted, (int(source.whose.max()) + 1) // 3)
             for dose in options.doses or (EVERY_ROW if options.every_row else DOSES):
-                told = {"table": Path(name).stem, "people": people, "every": options.every_row, "dose": dose}
+                told = {
+                    "table": Path(name).stem,
+                    "people": people,
+                    "every": options.every_row,
+                    "dose": dose,
+                }
                 key = key_of(told)
                 if key not in held:
                     held[key] = [
-                        drawn(source, people, dose, seed, every=options.every_row) for seed in range(options.draws)
+                        drawn(source, people, dose, seed, every=options.every_row)
+                        for seed in range(options.draws)
                     ]
                     append(options.results, {**told, "drawn": held[key]})
                     sys.stderr.write(f"{name}, {people} people, {dose}\n")
@@ -326,7 +407,9 @@ def rates_of(drawn: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def smallest(shares: Sequence[float], refused: Sequence[float]) -> float:
-    """Return the smallest share rejected at the rate ``REFUSED``, interpolated linearly between doses; inf if none."""
+    """Return the smallest share rejected at the rate ``REFUSED``, interpolated linearly between
+    doses; inf if none.
+    """
     rates = np.maximum.accumulate(refused)
     at = int(np.searchsorted(rates, REFUSED))
     if at == len(rates):
@@ -390,11 +473,16 @@ def groups(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, list[Mapp
     """Return the lines of each table and size, ordered by dose."""
     names = sorted({(line["table"], line["people"]) for line in found})
     by_dose = sorted(found, key=lambda line: line["dose"])
-    return [(*name, [line for line in by_dose if (line["table"], line["people"]) == name]) for name in names]
+    return [
+        (*name, [line for line in by_dose if (line["table"], line["people"]) == name])
+        for name in names
+    ]
 
 
 def plots(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return a plot per table: rejections by the gate and by the oracle of the population, by copied share and size."""
+    """Return a plot per table: rejections by the gate and by the oracle of the population, by
+    copied share and size.
+    """
     rows = defaultdict(list)
     for table, people, own in groups([line for line in found if not line["every"]]):
         for line in own:
@@ -405,7 +493,9 @@ def plots(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
                 rows[table].append({**told, "of": f"{words}, {people:,} people in train"})
     labels = ("% of the training people who are copied", "share of the releases that are refused")
     return {
-        table: intervals_svg(own, x="dose", y="refused", series=("of",), labels=labels, null=REFUSED)
+        table: intervals_svg(
+            own, x="dose", y="refused", series=("of",), labels=labels, null=REFUSED
+        )
         for table, own in rows.items()
     }
 
@@ -422,11 +512,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = study_parser(__doc__, "power.jsonl")
     parser.add_argument("tables", nargs="*", help=SEVERAL)
     parser.add_argument(
-        "--people", type=int, nargs="+", default=[1_000, 2_000, 5_000], help="in train; a third at most"
+        "--people",
+        type=int,
+        nargs="+",
+        default=[1_000, 2_000, 5_000],
+        help="in train; a third at most",
     )
     parser.add_argument("--every-row", action="store_true", help="copy any row, not only rare ones")
-    parser.add_argument("--doses", type=float, nargs="+", help="shares of copied people, replacing the default ones")
-    parser.add_argument("--draws", type=int, default=100, help="splits and releases of each table, size and dose")
+    parser.add_argument(
+        "--doses", type=float, nargs="+", help="shares of copied people, replacing the default ones"
+    )
+    parser.add_argument(
+        "--draws", type=int, default=100, help="splits and releases of each table, size and dose"
+    )
     parser.add_argument("--images", type=Path, help="a folder for the plots")
     run_or_report(parser, arguments, run, report)
 

@@ -1,4 +1,6 @@
-"""Synthetic tables of known truth, made from real rows and trees, for the calibration and power studies."""
+"""Synthetic tables of known truth, made from real rows and trees, for the calibration and power
+studies.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ SUBJECT = "person"
 class World:
     """Draw of the population: ``train``, ``holdout`` and as many ``fresh`` rows as a release has.
 
-    ``spare`` are further rows, from which :func:`densest` selects. The column ``person`` of the real tables identifies
-    subjects; with repeated subjects a person has 1 to 4 slightly different rows.
+    ``spare`` are further rows, from which :func:`densest` selects. The column ``person`` of the
+    real tables identifies subjects; with repeated subjects a person has 1 to 4 slightly different
+    rows.
     """
 
     train: pd.DataFrame
@@ -37,13 +40,17 @@ class World:
     @cached_property
     def schema(self) -> TableSchema:
         """Schema of all real rows, without the subject column."""
-        return infer_schema(pd.concat([bare(self.train), bare(self.holdout), self.fresh, self.spare]))
+        return infer_schema(
+            pd.concat([bare(self.train), bare(self.holdout), self.fresh, self.spare])
+        )
 
     @cached_property
     def encoder(self) -> TabularEncoder:
         """Encoder fitted on train and holdout."""
         known = [bare(self.train), bare(self.holdout)]
-        return TabularEncoder.fit([Table.of(table, self.schema, where="real") for table in known], self.schema)
+        return TabularEncoder.fit(
+            [Table.of(table, self.schema, where="real") for table in known], self.schema
+        )
 
     def encoded(self, table: pd.DataFrame) -> EncodedTable:
         """Encode rows as metrics do."""
@@ -75,10 +82,14 @@ class World:
         return pd.concat([leaked, others.iloc[len(leaked) :]], ignore_index=True)
 
 
-def draw_world(frame: pd.DataFrame, shape: tuple[int, int, int], seed: int, *, repeated: bool = False) -> World:
-    """Split a shuffled table into ``shape`` rows of train, holdout and release; people are not split.
+def draw_world(
+    frame: pd.DataFrame, shape: tuple[int, int, int], seed: int, *, repeated: bool = False
+) -> World:
+    """Split a shuffled table into ``shape`` rows of train, holdout and release; people are not
+    split.
 
-    Rows of the release belong to other people and are drawn individually: one row per person with several rows.
+    Rows of the release belong to other people and are drawn individually: one row per person with
+    several rows.
     """
     mixed = frame.sample(frac=1, random_state=seed).reset_index(drop=True)
     if repeated:
@@ -87,7 +98,9 @@ def draw_world(frame: pd.DataFrame, shape: tuple[int, int, int], seed: int, *, r
         mixed[SUBJECT] = np.arange(len(mixed))
     first = np.append(np.flatnonzero(np.diff(mixed[SUBJECT].to_numpy(), prepend=-1)), len(mixed))
     middle, end = first[np.searchsorted(first, np.cumsum(shape[:2]))]  # a person is never cut
-    train, holdout = (part.reset_index(drop=True) for part in (mixed.iloc[:middle], mixed.iloc[middle:end]))
+    train, holdout = (
+        part.reset_index(drop=True) for part in (mixed.iloc[:middle], mixed.iloc[middle:end])
+    )
     others = mixed.iloc[end:]
     if repeated:
         others = others.groupby(SUBJECT).sample(1, random_state=seed)
@@ -96,21 +109,27 @@ def draw_world(frame: pd.DataFrame, shape: tuple[int, int, int], seed: int, *, r
 
 
 def relabelled(world: World, leaked: pd.DataFrame, seed: int) -> World:
-    """Return the same people and release with shuffled membership, except that people in ``leaked`` stay in train.
+    """Return the same people and release with shuffled membership, except that people in ``leaked``
+    stay in train.
 
-    Intervals of label-conditional statistics refer to this distribution, in which the release is fixed.
+    Intervals of label-conditional statistics refer to this distribution, in which the release is
+    fixed.
     """
     real = pd.concat([world.train, world.holdout], ignore_index=True)
     fixed = leaked[SUBJECT].unique()
     free = np.setdiff1d(real[SUBJECT].unique(), fixed)
-    members = np.random.default_rng([seed, 3]).permutation(free)[: world.train[SUBJECT].nunique() - len(fixed)]
+    members = np.random.default_rng([seed, 3]).permutation(free)[
+        : world.train[SUBJECT].nunique() - len(fixed)
+    ]
     inside = real[SUBJECT].isin(np.concatenate([fixed, members]))
     sides = (real[inside].reset_index(drop=True), real[~inside].reset_index(drop=True))
     return World(*sides, world.fresh, world.spare, world.seed)
 
 
 def with_repeats(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
-    """Give each person 1 to 4 rows, with numbers shifted by 0.1 standard deviations between them."""
+    """Give each person 1 to 4 rows, with numbers shifted by 0.1 standard deviations between
+    them.
+    """
     times = rng.integers(1, 5, len(frame))
     people = np.repeat(np.arange(len(frame)), times)
     repeated = frame.iloc[people].reset_index(drop=True)
@@ -132,7 +151,9 @@ def jittered(rows: pd.DataFrame, schema: TableSchema, rng: np.random.Generator) 
     for name in schema.of_kind("integer", "numeric"):
         moved = out[name] + rng.normal(0, 0.1 * out[name].std(), len(out))
         moved = moved.clip(out[name].min(), out[name].max())
-        out[name] = moved.round().astype(out[name].dtype) if schema[name].kind == "integer" else moved
+        out[name] = (
+            moved.round().astype(out[name].dtype) if schema[name].kind == "integer" else moved
+        )
     return out
 
 
@@ -153,9 +174,13 @@ def independent(world: World) -> pd.DataFrame:
 
 
 def densest(world: World) -> pd.DataFrame:
-    """Return the spare rows with the nearest fifth neighbor: near to many people, copies of none."""
+    """Return the spare rows with the nearest fifth neighbor: near to many people, copies of
+    none.
+    """
     rows = world.encoded(world.spare)
-    order = np.argsort(nearest_rows(rows, rows, k=5, exclude_self=True).distances[:, -1], kind="stable")
+    order = np.argsort(
+        nearest_rows(rows, rows, k=5, exclude_self=True).distances[:, -1], kind="stable"
+    )
     return world.spare.iloc[order[: len(world.fresh)]].reset_index(drop=True)
 
 
@@ -168,7 +193,9 @@ def away(world: World) -> pd.DataFrame:
 def isolated_copies(world: World) -> pd.DataFrame:
     """Return jittered copies of the 40 training rows farthest from all other training rows."""
     rows = world.encoded(world.train).dense
-    alone = np.argsort(-nearest(rows, rows, 1, exclude_self=True).distances[:, 0], kind="stable")[:40]
+    alone = np.argsort(-nearest(rows, rows, 1, exclude_self=True).distances[:, 0], kind="stable")[
+        :40
+    ]
     return world.beside(jittered(bare(world.train).iloc[alone], world.schema, world.rng()))
 
 
@@ -179,11 +206,15 @@ RELEASES: dict[str, Callable[[World], pd.DataFrame]] = {
     "trees, leaf 5": lambda world: world.trees(5),
     "5 % copies": lambda world: world.beside(world.some(0.05)),
     "20 % copies": lambda world: world.beside(world.some(0.2)),
-    "20 % jittered": lambda world: world.beside(jittered(world.some(0.2), world.schema, world.rng())),
+    "20 % jittered": lambda world: world.beside(
+        jittered(world.some(0.2), world.schema, world.rng())
+    ),
     "20 % with a column redrawn": lambda world: world.beside(
         resampled(world.some(0.2), bare(world.train), world.rng())
     ),
-    "10 % copies, others independent": lambda world: world.beside(world.some(0.1), independent(world)),
+    "10 % copies, others independent": lambda world: world.beside(
+        world.some(0.1), independent(world)
+    ),
     "40 isolated, jittered": isolated_copies,
     "rows near train dropped": away,
     "100 % jittered": lambda world: jittered(world.some(1.0), world.schema, world.rng()),

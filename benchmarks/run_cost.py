@@ -1,4 +1,5 @@
-"""Measure the CPU seconds of each step of a table's run, in this checkout and in others, in sequence.
+"""Measure the CPU seconds of each step of a table's run, in this checkout and in others, in
+sequence.
 
     python -m benchmarks.run_cost                       # this checkout alone
     python -m benchmarks.run_cost ../before ../other    # and these, with the libraries used here
@@ -6,14 +7,15 @@
     python -m benchmarks.run_cost --metrics             # each metric alone, 10,000 to 3,000 rows
     python -m benchmarks.run_cost --routes              # one process, one for each step, Airflow
 
-The table is Adult split 80 to 20, 39,032 to 9,758 rows, with default metrics, policy and generator, and an embedder of
-three epochs (the cost of a score does not depend on the length of training). Each checkout runs the whole table twice
-in its own process; the second run, without compilation, is reported. Fitting the generator and training the embedder
-are listed separately. With ``--metrics`` the default metrics run without an encoder in one process, several times
-after compilation; the last line states the cost added by ``copies`` and ``membership_inference.outlier_matches``.
+The table is Adult split 80 to 20, 39,032 to 9,758 rows, with default metrics, policy and generator,
+and an embedder of three epochs (the cost of a score does not depend on the length of training).
+Each checkout runs the whole table twice in its own process; the second run, without compilation, is
+reported. Fitting the generator and training the embedder are listed separately. With ``--metrics``
+the default metrics run without an encoder in one process, several times after compilation; the last
+line states the cost added by ``copies`` and ``membership_inference.outlier_matches``.
 
-With ``--routes`` whole commands are measured with all of their processes, from start to release. Fill the caches of
-compiled functions first, for example by a run of the demo. Linux only.
+With ``--routes`` whole commands are measured with all of their processes, from start to release.
+Fill the caches of compiled functions first, for example by a run of the demo. Linux only.
 """
 
 from __future__ import annotations
@@ -80,9 +82,10 @@ with dg.DagsterInstance.get() as instance:
         costs.clear()
         defs.resolve_job_def(f"{name}_pipeline").execute_in_process(instance=instance, raise_on_error=False)
 print(json.dumps(costs))
-"""
+"""  # noqa: E501
 
-# Arguments: a command. Processes that outlive their parent, such as a fork server, are adopted and waited for.
+# Arguments: a command. Processes that outlive their parent, such as a fork server, are adopted and
+# waited for.
 _SPENT = """
 import ctypes, os, resource, subprocess, sys, time
 PR_SET_CHILD_SUBREAPER = 36
@@ -130,14 +133,20 @@ ROUTES = {  # by name: contents of the file of definitions, and command
 
 
 def route_costs(name: str) -> tuple[float, float]:
-    """Return CPU and elapsed seconds of the demo on a route, from the start of the command to the release."""
+    """Return CPU and elapsed seconds of the demo on a route, from the start of the command to the
+    release.
+    """
     contents, command = ROUTES[name]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         (home / "tables.py").write_text(contents)
         (home / "dagster.yaml").write_text((ROOT / "dagster.local.yaml").read_text())
         environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("PRIVACY_ASSETS_")},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith("PRIVACY_ASSETS_")
+            },
             "PRIVACY_ASSETS_SECRET": "the same split on every route",
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
@@ -151,7 +160,9 @@ def route_costs(name: str) -> tuple[float, float]:
             migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
             subprocess.run(migrate, cwd=home, env=environment, capture_output=True, check=True)
         run = [sys.executable, "-c", _SPENT, sys.executable, "-m", *command]
-        done = subprocess.run(run, cwd=home, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+        done = subprocess.run(
+            run, cwd=home, env=environment, stdout=subprocess.PIPE, check=True, text=True
+        )
         failed, cpu, wall = map(float, done.stdout.split())
         if failed:
             raise SystemExit(f"{name}: {(home / 'log').read_text()[-2000:]}")
@@ -161,7 +172,8 @@ def route_costs(name: str) -> tuple[float, float]:
 def print_routes() -> None:
     """Measure each route, and print CPU and elapsed seconds with ratios to one process."""
     print(
-        "| demo | CPU seconds | elapsed seconds | CPU to one process | elapsed to one process |\n|---|---|---|---|---|"
+        "| demo | CPU seconds | elapsed seconds | CPU to one process | elapsed to one process"
+        " |\n|---|---|---|---|---|"
     )
     first = None
     for name in ROUTES:
@@ -172,10 +184,16 @@ def print_routes() -> None:
 
 
 def costs(checkout: Path, table: str) -> dict[str, float]:
-    """Return CPU seconds by step of the second run of ``table``, a path or "demo", in ``checkout``."""
+    """Return CPU seconds by step of the second run of ``table``, a path or "demo", in
+    ``checkout``.
+    """
     with tempfile.TemporaryDirectory() as home:
         environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("PRIVACY_ASSETS_")},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith("PRIVACY_ASSETS_")
+            },
             "DAGSTER_HOME": home,
             "PRIVACY_ASSETS_SECRET": "the same split in every checkout",
             "PYTHONPATH": str(checkout),
@@ -183,15 +201,24 @@ def costs(checkout: Path, table: str) -> dict[str, float]:
         }
         (Path(home) / "dagster.yaml").write_text((ROOT / "dagster.local.yaml").read_text())
         command = [sys.executable, "-c", _RUN, table]
-        done = subprocess.run(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+        done = subprocess.run(
+            command, cwd=checkout, env=environment, stdout=subprocess.PIPE, check=True, text=True
+        )
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def metric_costs() -> dict[str, float]:
-    """Return minimum CPU seconds of preparation, each default metric without encoder, and parts of metrics."""
+    """Return minimum CPU seconds of preparation, each default metric without encoder, and parts of
+    metrics.
+    """
     frame = pd.read_parquet(ROOT / "tests" / "data" / "adult.parquet")
-    rows = np.split(np.random.default_rng(0).permutation(len(frame))[: sum(SIZES)], np.cumsum(SIZES)[:-1])
-    runs = [_metric_costs([frame.iloc[some].reset_index(drop=True) for some in rows]) for _ in range(1 + RUNS)]
+    rows = np.split(
+        np.random.default_rng(0).permutation(len(frame))[: sum(SIZES)], np.cumsum(SIZES)[:-1]
+    )
+    runs = [
+        _metric_costs([frame.iloc[some].reset_index(drop=True) for some in rows])
+        for _ in range(1 + RUNS)
+    ]
     return {name: min(run[name] for run in runs[1:]) for name in runs[0]}
 
 
@@ -211,17 +238,30 @@ def metrics_text(found: Mapping[str, float]) -> str:
     """Return Markdown."""
     total, new = sum(found.values()) - found[MATCHES], found["copies"] + found[MATCHES]
     rows = [f"| `{name}` | {seconds:.2f} |" for name, seconds in found.items()]
-    told = f"`copies` and `{MATCHES}` add {new:.2f} to {total - new:.2f} CPU seconds: {new / (total - new):.0%}"
-    return "\n".join(["| part | CPU seconds |", "|---|---|", *rows, "", told.replace("%", " %") + "."])
+    told = (
+        f"`copies` and `{MATCHES}` add {new:.2f} to {total - new:.2f} CPU seconds:"
+        f" {new / (total - new):.0%}"
+    )
+    return "\n".join(
+        ["| part | CPU seconds |", "|---|---|", *rows, "", told.replace("%", " %") + "."]
+    )
 
 
 def main() -> None:
     """Measure and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkouts", nargs="*", type=Path, help="other checkouts, each measured like this one")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "checkouts", nargs="*", type=Path, help="other checkouts, each measured like this one"
+    )
     parser.add_argument("--demo", action="store_true", help="measure the demo instead of Adult")
-    parser.add_argument("--metrics", action="store_true", help="each default metric alone, in this checkout")
-    parser.add_argument("--routes", action="store_true", help="the demo in one process, a process per step, Airflow")
+    parser.add_argument(
+        "--metrics", action="store_true", help="each default metric alone, in this checkout"
+    )
+    parser.add_argument(
+        "--routes", action="store_true", help="the demo in one process, a process per step, Airflow"
+    )
     options = parser.parse_args()
     if options.routes:
         print_routes()
@@ -233,8 +273,12 @@ def main() -> None:
     table = "demo" if options.demo else str(ROOT / "tests" / "data" / "adult.parquet")
     found = [costs(checkout, table) for checkout in checkouts]
     print(f"| step | {' | '.join(path.name for path in checkouts)} |\n|---|{'---|' * len(found)}")
-    for step in sorted({step for one in found for step in one}, key=lambda step: (step in TRAINED, step)):
-        print(f"| `{step}` | {' | '.join(f'{one[step]:.1f}' if step in one else '-' for one in found)} |")
+    for step in sorted(
+        {step for one in found for step in one}, key=lambda step: (step in TRAINED, step)
+    ):
+        print(
+            f"| `{step}` | {' | '.join(f'{one[step]:.1f}' if step in one else '-' for one in found)} |"  # noqa: E501
+        )
     sums = [sum(cost for step, cost in one.items() if step not in TRAINED) for one in found]
     print(f"| all but {' and '.join(TRAINED)} | {' | '.join(f'{total:.1f}' for total in sums)} |")
 

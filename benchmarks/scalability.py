@@ -1,13 +1,15 @@
-"""Measure the cost of every default metric by number of rows (Palacios, appendix B), and of an encoder epoch.
+"""Measure the cost of every default metric by number of rows (Palacios, appendix B), and of an
+encoder epoch.
 
     OMP_NUM_THREADS=1 python -m benchmarks.scalability adult.parquet --results scalability.jsonl
     python -m benchmarks.scalability --report scalability.jsonl
 
-Each half of the table supplies train or holdout with --sizes rows: first its own rows, then copies with numbers
-shifted by 0.1 standard deviations and one category in 20 resampled. Sequential trees of the training half generate the
-synthetic rows. Above the size of the table only the costs are meaningful. Every metric runs in its own process after a
-warm-up on 1,000 rows, raw and, if it can use one, with an encoder, trained for only --epochs epochs because this does
-not change the cost. Results are CPU seconds and peak memory. Each measurement is one line of the results and is made
+Each half of the table supplies train or holdout with --sizes rows: first its own rows, then copies
+with numbers shifted by 0.1 standard deviations and one category in 20 resampled. Sequential trees
+of the training half generate the synthetic rows. Above the size of the table only the costs are
+meaningful. Every metric runs in its own process after a warm-up on 1,000 rows, raw and, if it can
+use one, with an encoder, trained for only --epochs epochs because this does not change the cost.
+Results are CPU seconds and peak memory. Each measurement is one line of the results and is made
 once.
 """
 
@@ -57,7 +59,11 @@ def tables_of(path: Path, rows: int, seed: int) -> dict[str, pd.DataFrame]:
     order = np.random.default_rng(seed).permutation(len(table))
     train, holdout = (table.take(half) for half in np.array_split(order, 2))
     trees = build_generator("synthpop", {}).fit(train, seed=seed)
-    made = {"train": grown(train, rows), "holdout": grown(holdout, rows), "synthetic": trees.sample(rows, seed=seed)}
+    made = {
+        "train": grown(train, rows),
+        "holdout": grown(holdout, rows),
+        "synthetic": trees.sample(rows, seed=seed),
+    }
     return {name: part.to_published_frame() for name, part in made.items()}
 
 
@@ -68,7 +74,11 @@ def measure(folder: Path, work: str, epochs: int) -> dict[str, float]:
     compiling, _ = cost(lambda: do(prepare(*(table[:WARM_ROWS] for table in tables))))
     preparing, inputs = cost(prepare, *tables)
     seconds, _ = cost(do, inputs)
-    return {"cpu": seconds / (epochs if work == ENCODER else 1), "preparing": preparing, "mb": peak()}
+    return {
+        "cpu": seconds / (epochs if work == ENCODER else 1),
+        "preparing": preparing,
+        "mb": peak(),
+    }
 
 
 def _steps(folder: Path, work: str, epochs: int) -> Callable[[EvaluationInputs], object]:
@@ -82,10 +92,16 @@ def _steps(folder: Path, work: str, epochs: int) -> Callable[[EvaluationInputs],
 
 
 def works() -> list[str]:
-    """Return the encoder, which others read, then every metric: raw, and with the encoder if it can use one."""
+    """Return the encoder, which others read, then every metric: raw, and with the encoder if it can
+    use one.
+    """
     found = [ENCODER]
     for name in default_metrics():
-        found += [name, name + EMBEDDED] if "embedder" in build_metric(name, {}).optional_inputs else [name]
+        found += (
+            [name, name + EMBEDDED]
+            if "embedder" in build_metric(name, {}).optional_inputs
+            else [name]
+        )
     return found
 
 
@@ -97,7 +113,11 @@ def run(options: argparse.Namespace) -> None:
         left = [work for work in works() if key_of({**head, "work": work}) not in held]
         if not left:
             continue
-        needed = [ENCODER, *left] if any(EMBEDDED in work for work in left) and ENCODER not in left else left
+        needed = (
+            [ENCODER, *left]
+            if any(EMBEDDED in work for work in left) and ENCODER not in left
+            else left
+        )
         with TemporaryDirectory() as place:
             folder = Path(place)
             for name, table in tables_of(options.table, rows, options.seed).items():
@@ -107,7 +127,9 @@ def run(options: argparse.Namespace) -> None:
                     told = alone.apply(measure, (folder, work, options.epochs))
                 if work in left:
                     append(options.results, {**head, "work": work, **told})
-                sys.stderr.write(f"{rows:,} rows, {work}: {told['cpu']:.1f} CPU s, {told['mb']:.0f} MB\n")
+                sys.stderr.write(
+                    f"{rows:,} rows, {work}: {told['cpu']:.1f} CPU s, {told['mb']:.0f} MB\n"
+                )
 
 
 def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
@@ -116,20 +138,26 @@ def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def report_text(found: list[dict[str, Any]]) -> str:
-    """Return a Markdown table of CPU s and MB by rows, with the paper's seconds below the corresponding metric."""
+    """Return a Markdown table of CPU s and MB by rows, with the paper's seconds below the
+    corresponding metric.
+    """
     sizes = sorted({line["rows"] for line in found})
     head = ["CPU s, MB", *(f"{rows:,} rows" for rows in sizes)]
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for work in [work for work in works() if any(line["work"] == work for line in found)]:
         costs = {line["rows"]: line for line in found if line["work"] == work}
-        cells = [f"{costs[n]['cpu']:.2f}, {costs[n]['mb']:,.0f}" if n in costs else "" for n in sizes]
+        cells = [
+            f"{costs[n]['cpu']:.2f}, {costs[n]['mb']:,.0f}" if n in costs else "" for n in sizes
+        ]
         out.append(f"| {' | '.join([work, *cells])} |")
         if work in PAPER:
             theirs = dict(zip(SIZES, PAPER[work], strict=True))
             cells = [f"{theirs[n]:,.0f}" if n in theirs else "" for n in sizes]
             out.append(f"| {' | '.join(['paper, s', *cells])} |")
     preparing = [max(line["preparing"] for line in found if line["rows"] == n) for n in sizes]
-    out.append(f"| {' | '.join(['preparing, once for all', *(f'{seconds:.2f}' for seconds in preparing)])} |")
+    out.append(
+        f"| {' | '.join(['preparing, once for all', *(f'{seconds:.2f}' for seconds in preparing)])} |"  # noqa: E501
+    )
     return "\n".join(out) + "\n"
 
 
@@ -138,7 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = study_parser(__doc__, "scalability.jsonl")
     parser.add_argument("table", nargs="?", type=Path, help="a Parquet file")
     sizes = "rows each of train, holdout and synthetic table"
-    parser.add_argument("--sizes", type=lambda text: [int(n) for n in text.split(",")], default=SIZES, help=sizes)
+    parser.add_argument(
+        "--sizes", type=lambda text: [int(n) for n in text.split(",")], default=SIZES, help=sizes
+    )
     parser.add_argument("--epochs", type=int, default=3, help="epochs of the encoder")
     parser.add_argument("--seed", type=int, default=0)
     run_or_report(parser, arguments, run, lambda _, found: report_text(found))

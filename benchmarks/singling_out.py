@@ -1,11 +1,13 @@
-"""Measure CPU seconds, wall seconds and memory of singling out, from raw tables to statistics, and of its parts.
+"""Measure CPU seconds, wall seconds and memory of singling out, from raw tables to statistics, and
+of its parts.
 
     python -m benchmarks.singling_out adult.parquet --threads 1
 
-39,032 training rows, 9,758 others, and 39,040 rows of sequential trees trained on them; 2,000 queries per
-configuration. ``--large`` adds n training rows, n / 4 others and n synthetic ones: resampled, jittered and rounded, or
-not rounded with ``--unique`` (no repeated numbers). Each time is the minimum of three, or a single one if a side has
-more than 100,000 rows. Compilation, once per machine, is timed last.
+39,032 training rows, 9,758 others, and 39,040 rows of sequential trees trained on them; 2,000
+queries per configuration. ``--large`` adds n training rows, n / 4 others and n synthetic ones:
+resampled, jittered and rounded, or not rounded with ``--unique`` (no repeated numbers). Each time
+is the minimum of three, or a single one if a side has more than 100,000 rows. Compilation, once per
+machine, is timed last.
 """
 
 from __future__ import annotations
@@ -71,7 +73,10 @@ def report(name: str, given: list[pd.DataFrame], times: int) -> None:
         print(f"{name:12} {what:34} {spent[0]:7.3f} CPU s {spent[1]:7.3f} s")
 
     whole = SinglingOut()
-    for what, metric in (("3 columns", SinglingOut(query_sizes=(3,))), ("1, 3, 4, 6, 8, 10, 12 columns", whole)):
+    for what, metric in (
+        ("3 columns", SinglingOut(query_sizes=(3,))),
+        ("1, 3, 4, 6, 8, 10, 12 columns", whole),
+    ):
         line(what, cost(lambda metric=metric: metric.measure(read_inputs(*given)), times))
     inputs = read_inputs(*given)
     line("of it: checks, canonical form", cost(lambda: read_inputs(*given), times))
@@ -79,7 +84,10 @@ def report(name: str, given: list[pd.DataFrame], times: int) -> None:
     frames = [[inputs.synthetic], [inputs.train, inputs.holdout]]
     line("of it: codes", cost(lambda: predicates.code_tables(frames, inputs.schema), times))
     labels = label_sets(people, whole.n_permutations, np.random.default_rng(0))
-    line("of it: permutations", cost(lambda: label_sets(people, whole.n_permutations, np.random.default_rng(0)), times))
+    line(
+        "of it: permutations",
+        cost(lambda: label_sets(people, whole.n_permutations, np.random.default_rng(0)), times),
+    )
     table, real = predicates.code_tables(frames, inputs.schema)
     schemes = predicates.threshold_scheme(table), predicates.bin_scheme(table)
     targets = np.arange(len(table.codes))
@@ -95,33 +103,55 @@ def report(name: str, given: list[pd.DataFrame], times: int) -> None:
         line(
             f"of it: their matches ({len(asked)} queries)",
             cost(
-                lambda asked=asked: predicates.matched_subjects(asked, real, people.codes, people.member, labels),
+                lambda asked=asked: predicates.matched_subjects(
+                    asked, real, people.codes, people.member, labels
+                ),
                 times,
             ),
         )
-    print(f"{name:12} most memory so far {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+    print(
+        f"{name:12} most memory so far"
+        f" {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
+    )
 
 
 def main() -> None:
     """Print the statistics."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", help="a Parquet file of at least 48,790 rows")
     parser.add_argument("--threads", type=int, default=1, help="0 means all cores")
-    parser.add_argument("--large", type=int, action="append", default=[], help="further training rows (repeatable)")
-    parser.add_argument("--unique", action="store_true", help="leave the numbers of --large unrounded")
+    parser.add_argument(
+        "--large", type=int, action="append", default=[], help="further training rows (repeatable)"
+    )
+    parser.add_argument(
+        "--unique", action="store_true", help="leave the numbers of --large unrounded"
+    )
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(options.threads or os.cpu_count())
-    print(f"{options.threads or os.cpu_count()} threads, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"{options.threads or os.cpu_count()} threads, {os.cpu_count()} CPUs, load"
+        f" {os.getloadavg()[0]:.1f}"
+    )
     given = tables(options.table)
     report("Adult", given, 3)
     real = pd.concat(given[:2], ignore_index=True)
     for rows in options.large:
         sources = ((real, rows), (real, rows // 4), (given[2], rows))
-        large = [resampled(frame, size, at, options.unique) for at, (frame, size) in enumerate(sources)]
+        large = [
+            resampled(frame, size, at, options.unique) for at, (frame, size) in enumerate(sources)
+        ]
         report(f"{rows:,} rows", large, 1 if rows > 100_000 else 3)
     with TemporaryDirectory() as folder:
         environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
-        done = subprocess.run([sys.executable, "-c", COLD], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", COLD],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     print(f"compiling from nothing: {float(done.stdout):.1f} CPU s")
 
 

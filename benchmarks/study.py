@@ -1,4 +1,6 @@
-"""Command line and results file shared by the studies: a line of JSON per measurement, and a report on these lines."""
+"""Command line and results file shared by the studies: a line of JSON per measurement, and a report
+on these lines.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,16 @@ SEVERAL = 'Parquet files, or "demo"'
 
 
 def study_parser(description: str | None, results: str) -> argparse.ArgumentParser:
-    """Create the parser of a study, with ``--results`` (default: the given file name) and ``--report``."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Create the parser of a study, with ``--results`` (default: the given file name) and
+    ``--report``.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--results", type=Path, default=Path(results), help="file to append to")
-    parser.add_argument("--report", type=Path, nargs="+", help="report on these files without running")
+    parser.add_argument(
+        "--report", type=Path, nargs="+", help="report on these files without running"
+    )
     return parser
 
 
@@ -42,14 +50,21 @@ def run_or_report(
 
 
 def limits_alone(policy: Policy, results: Mapping[str, MetricResult]) -> Verdict:
-    """Return the verdict without the rule that a limit must fail on a copy of train, for results without a copy."""
+    """Return the verdict without the rule that a limit must fail on a copy of train, for results
+    without a copy.
+    """
     outcomes = tuple(judge_limit(limit, results.get(limit.metric)) for limit in policy.limits)
     return Verdict(min((outcome.status for outcome in outcomes), key=WORST_FIRST.index), outcomes)
 
 
 def lines(*paths: Path) -> list[dict[str, Any]]:
     """Read the lines of the results files that exist."""
-    return [json.loads(line) for path in paths if path.exists() for line in path.read_text().splitlines()]
+    return [
+        json.loads(line)
+        for path in paths
+        if path.exists()
+        for line in path.read_text().splitlines()
+    ]
 
 
 def append(path: Path, line: dict[str, Any]) -> None:

@@ -1,4 +1,5 @@
-"""Usefulness of synthetic tables: relations, predictions, membership and costs, compared with SDV and MOSTLY AI.
+"""Usefulness of synthetic tables: relations, predictions, membership and costs, compared with SDV
+and MOSTLY AI.
 
     python -m venv tables && tables/bin/pip install -r benchmarks/leak_tables.txt
     tables/bin/python -m benchmarks.usefulness_tables DIRECTORY
@@ -6,30 +7,36 @@
     .sdv/bin/pip install -r benchmarks/sdv.txt
     python -m venv .mostlyai && .mostlyai/bin/pip install torch==2.13.0
     .mostlyai/bin/pip install --no-deps -r benchmarks/mostlyai.txt
-    python -m benchmarks.usefulness DIRECTORY/*.parquet tests/data/adult.parquet --results usefulness.jsonl
+    python -m benchmarks.usefulness DIRECTORY/*.parquet tests/data/adult.parquet --results \\
+        usefulness.jsonl
     python -m benchmarks.usefulness --report usefulness.jsonl
 
-Each seed is another split by person: train has 2,500 people, the held-out rows belong to equally many other people, or
-to all others if these are fewer. "Training rows" as a release show what no generator can exceed, and the same rows
-after the threshold rule what ours cannot. Measured are:
+Each seed is another split by person: train has 2,500 people, the held-out rows belong to equally
+many other people, or to all others if these are fewer. "Training rows" as a release show what no
+generator can exceed, and the same rows after the threshold rule what ours cannot. Measured are:
 
-- pair trends: score "Column Pair Trends" of SDMetrics' quality report, for the release and the held-out rows. For the
-  release of training rows this compares real rows of different people. The lines also contain the score for the release
-  and the training rows.
-- broken orders: share of rows in which the first column exceeds the second, among rows with both values.
-- broken combinations: share of rows whose combination no real row has, among rows with both values. Rows with "other"
-  count as intact, and so do combinations of the real tables after the threshold rule.
-- R2: gradient boosting trained on the release and tested on held-out real rows. It predicts the column from all others,
-  or the days between two dates from all columns except the second date.
-- membership: ``membership_inference.auc_classifier`` minus 0.5, with train and the held-out rows. Values below 0 are
-  chance, and so are differences below 0.01, about two standard errors of a mean of three splits.
-- CPU seconds: threshold rule, fit and sample, after a warm-up on other rows; fit and sample of peers. Imports are not
-  counted, except in MOSTLY AI, which starts processes of its own for training.
+- pair trends: score "Column Pair Trends" of SDMetrics' quality report, for the release and the
+  held-out rows. For the release of training rows this compares real rows of different people. The
+  lines also contain the score for the release and the training rows.
+- broken orders: share of rows in which the first column exceeds the second, among rows with both
+  values.
+- broken combinations: share of rows whose combination no real row has, among rows with both values.
+  Rows with "other" count as intact, and so do combinations of the real tables after the threshold
+  rule.
+- R2: gradient boosting trained on the release and tested on held-out real rows. It predicts the
+  column from all others, or the days between two dates from all columns except the second date.
+- membership: ``membership_inference.auc_classifier`` minus 0.5, with train and the held-out rows.
+  Values below 0 are chance, and so are differences below 0.01, about two standard errors of a mean
+  of three splits.
+- CPU seconds: threshold rule, fit and sample, after a warm-up on other rows; fit and sample of
+  peers. Imports are not counted, except in MOSTLY AI, which starts processes of its own for
+  training.
 
-``--no-deps``, because torchvision and torchaudio are not needed, and other builds of them do not run with this torch.
-Our generators get real tables after the threshold rule, as in a pipeline. Peers get the rows as they are. All get the
-same declarations: which columns of digits are categories. SDV with constraints also gets the relations. To compare two
-states of the package, ``--state`` adds a word to the names of our generators.
+``--no-deps``, because torchvision and torchaudio are not needed, and other builds of them do not
+run with this torch. Our generators get real tables after the threshold rule, as in a pipeline.
+Peers get the rows as they are. All get the same declarations: which columns of digits are
+categories. SDV with constraints also gets the relations. To compare two states of the package,
+``--state`` adds a word to the names of our generators.
 """
 
 from __future__ import annotations
@@ -84,7 +91,8 @@ ROOT = Path(__file__).resolve().parents[1]
 Key = tuple[str, str, int]  # table, generator and seed of a line
 
 
-# --- Releases ---------------------------------------------------------------------------------------------------------
+# --- Releases
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,9 @@ class Release:
     seconds: float | None = None
 
 
-def split_of(frame: pd.DataFrame, subject_codes: np.ndarray, table: StudyTable, n_people: int, seed: int) -> Split:
+def split_of(
+    frame: pd.DataFrame, subject_codes: np.ndarray, table: StudyTable, n_people: int, seed: int
+) -> Split:
     """Draw train and as many other people as it has, or all others."""
     n_all = int(subject_codes.max()) + 1
     position = np.random.default_rng([seed, 72]).permutation(n_all)[subject_codes]
@@ -144,7 +154,9 @@ def after_rule(split: Split) -> dict[str, Table]:
     return without_rare_values(real_tables(frames, names, WHO, split.kinds), MIN_HOLDERS)
 
 
-def generate(split: Split, settings: Mapping[str, Any], seed: int) -> tuple[dict[str, Table], Table]:
+def generate(
+    split: Split, settings: Mapping[str, Any], seed: int
+) -> tuple[dict[str, Table], Table]:
     """Return the real tables after the rule, and the table that a pipeline would release."""
     real = after_rule(split)
     train = real["train"]
@@ -154,7 +166,9 @@ def generate(split: Split, settings: Mapping[str, Any], seed: int) -> tuple[dict
     return real, sample.without_rare(train.rules).with_schema(train.schema)
 
 
-def own_release(real: Mapping[str, Table], synthetic: Table, seconds: float | None, seed: int) -> Release:
+def own_release(
+    real: Mapping[str, Table], synthetic: Table, seconds: float | None, seed: int
+) -> Release:
     """Return a table with the schema of the real tables after the threshold rule."""
     published = tuple(table.without_subject().to_published_frame() for table in real.values())
     inputs = build_inputs(real, synthetic, seed=seed)
@@ -163,7 +177,9 @@ def own_release(real: Mapping[str, Table], synthetic: Table, seconds: float | No
 
 def brought_release(split: Split, rows: pd.DataFrame, seconds: float | None, seed: int) -> Release:
     """Return a table that was generated elsewhere."""
-    inputs = read_inputs(split.train, split.holdout, rows, subject=WHO, kinds=split.kinds, seed=seed)
+    inputs = read_inputs(
+        split.train, split.holdout, rows, subject=WHO, kinds=split.kinds, seed=seed
+    )
     return Release(rows, inputs, (), seconds)
 
 
@@ -174,7 +190,8 @@ def warm_up(path: str) -> None:
     generate(split, {}, seed=0)
 
 
-# --- Peers ------------------------------------------------------------------------------------------------------------
+# --- Peers
+# --------------------------------------------------------------------------------------------------
 
 
 class PeerError(Exception):
@@ -194,7 +211,9 @@ class Peers:
     folder: Path
     _processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
-    def generate(self, name: str, split: Split, table: StudyTable, seed: int) -> tuple[float, pd.DataFrame]:
+    def generate(
+        self, name: str, split: Split, table: StudyTable, seed: int
+    ) -> tuple[float, pd.DataFrame]:
         """Return CPU seconds and the table of a generator.
 
         Raises:
@@ -259,7 +278,9 @@ class Peers:
         command = [str(python), str(script), tool]
         pipe = subprocess.PIPE
         with (self.folder / f"{tool}.log").open("w") as log:
-            return subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=log)
+            return subprocess.Popen(
+                command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=log
+            )
 
 
 def joined(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
@@ -274,7 +295,8 @@ def joined(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
     return groups
 
 
-# --- Measures ---------------------------------------------------------------------------------------------------------
+# --- Measures
+# --------------------------------------------------------------------------------------------------
 
 
 def broken_order(rows: pd.DataFrame, low: str, high: str) -> float:
@@ -285,7 +307,9 @@ def broken_order(rows: pd.DataFrame, low: str, high: str) -> float:
     return float((complete[low] > complete[high]).mean())
 
 
-def broken_combination(rows: pd.DataFrame, real: Sequence[pd.DataFrame], code: str, name: str) -> float:
+def broken_combination(
+    rows: pd.DataFrame, real: Sequence[pd.DataFrame], code: str, name: str
+) -> float:
     """Return the share of rows whose combination no real table has, among rows with both values."""
     columns = [code, name]
     existing = pd.concat([frame[columns].astype("string") for frame in real]).drop_duplicates()
@@ -294,11 +318,15 @@ def broken_combination(rows: pd.DataFrame, real: Sequence[pd.DataFrame], code: s
     if complete.empty:
         return 0.0
     has_other = (complete == OTHER).any(axis=1)
-    exists = pd.Series(list(complete.itertuples(index=False, name=None)), index=complete.index).isin(existing_pairs)
+    exists = pd.Series(
+        list(complete.itertuples(index=False, name=None)), index=complete.index
+    ).isin(existing_pairs)
     return float((~has_other & ~exists).mean())
 
 
-def relations(rows: pd.DataFrame, real: Sequence[pd.DataFrame], table: StudyTable) -> dict[str, float]:
+def relations(
+    rows: pd.DataFrame, real: Sequence[pd.DataFrame], table: StudyTable
+) -> dict[str, float]:
     """Return the share of broken rows by relation."""
     shares = {}
     for low, high in table.orders:
@@ -394,13 +422,17 @@ def label_of(name: str, state: str) -> str:
 
 
 def chosen_generators(table: StudyTable, names: Sequence[str]) -> list[str]:
-    """Return the generators that can be run; SDV can be given constraints only if there are relations."""
+    """Return the generators that can be run; SDV can be given constraints only if there are
+    relations.
+    """
     if table.orders or table.combinations:
         return list(names)
     return [name for name in names if name != CONSTRAINED]
 
 
-def measure_table(path: str, seed: int, options: argparse.Namespace, peers: Peers, done: set[Key]) -> None:
+def measure_table(
+    path: str, seed: int, options: argparse.Namespace, peers: Peers, done: set[Key]
+) -> None:
     """Measure the releases of a table and split that the results do not contain yet."""
     table_name = Path(path).stem
     table = TABLES[table_name]
@@ -440,11 +472,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("tables", nargs="*", help="Parquet files of usefulness_tables.TABLES")
     parser.add_argument("--people", type=int, default=N_PEOPLE, help="in train")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="splits")
-    parser.add_argument("--generators", nargs="+", choices=GENERATORS, default=GENERATORS, help="these alone")
-    parser.add_argument("--state", default="", help="word that is added to the names of our generators")
-    parser.add_argument("--sdv", type=Path, default=ROOT / ".sdv", help="environment of SDV and SDMetrics")
-    parser.add_argument("--mostlyai", type=Path, default=ROOT / ".mostlyai", help="environment of MOSTLY AI")
-    run_or_report(parser, arguments, run, lambda _, found: report_text(found, GENERATORS, tuple(PEERS)))
+    parser.add_argument(
+        "--generators", nargs="+", choices=GENERATORS, default=GENERATORS, help="these alone"
+    )
+    parser.add_argument(
+        "--state", default="", help="word that is added to the names of our generators"
+    )
+    parser.add_argument(
+        "--sdv", type=Path, default=ROOT / ".sdv", help="environment of SDV and SDMetrics"
+    )
+    parser.add_argument(
+        "--mostlyai", type=Path, default=ROOT / ".mostlyai", help="environment of MOSTLY AI"
+    )
+    run_or_report(
+        parser, arguments, run, lambda _, found: report_text(found, GENERATORS, tuple(PEERS))
+    )
 
 
 if __name__ == "__main__":

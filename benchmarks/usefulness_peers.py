@@ -1,7 +1,9 @@
-"""Generate a table with a peer, or score one, inside the peer's environment: read and write Parquet files.
+"""Generate a table with a peer, or score one, inside the peer's environment: read and write Parquet
+files.
 
-:mod:`benchmarks.usefulness` starts this file and writes one task per line as JSON. The answer is one line of JSON with
-CPU seconds, and a score or an error. One process handles all tasks, because the peers take long to import.
+:mod:`benchmarks.usefulness` starts this file and writes one task per line as JSON. The answer is
+one line of JSON with CPU seconds, and a score or an error. One process handles all tasks, because
+the peers take long to import.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def spent() -> float:
 
 
 def reap(limit: float = 60) -> None:
-    """Wait for child processes, because only the seconds of those are counted; MOSTLY AI trains in one."""
+    """Wait for child processes, because only the seconds of those are counted; MOSTLY AI trains in
+    one.
+    """
     end = time.monotonic() + limit
     while time.monotonic() < end:
         try:
@@ -69,7 +73,9 @@ def sdv(train: Any, task: Task) -> Any:
     columns = {name: {"sdtype": kind} for name, kind in sdtypes(train).items()}
     metadata = Metadata.load_from_dict({"tables": {"table": {"columns": columns}}})
     synthesizer = GaussianCopulaSynthesizer(metadata)
-    constraints = [Inequality(low_column_name=low, high_column_name=high) for low, high in task["orders"]]
+    constraints = [
+        Inequality(low_column_name=low, high_column_name=high) for low, high in task["orders"]
+    ]
     constraints += [FixedCombinations(column_names=names) for names in task["combinations"]]
     if constraints:
         synthesizer.add_constraints(constraints)
@@ -79,10 +85,16 @@ def sdv(train: Any, task: Task) -> Any:
 
 
 def mostlyai(train: Any, task: Task) -> Any:
-    """Return a table of MOSTLY AI's SDK in local mode, with its own settings but no report on the model."""
+    """Return a table of MOSTLY AI's SDK in local mode, with its own settings but no report on the
+    model.
+    """
     from mostlyai.sdk import MostlyAI
 
-    encodings = {"categorical": "TABULAR_CATEGORICAL", "boolean": "TABULAR_CATEGORICAL", "datetime": "TABULAR_DATETIME"}
+    encodings = {
+        "categorical": "TABULAR_CATEGORICAL",
+        "boolean": "TABULAR_CATEGORICAL",
+        "datetime": "TABULAR_DATETIME",
+    }
     columns = []
     for name, kind in sdtypes(train).items():
         column = {"name": name}
@@ -103,7 +115,9 @@ def mostlyai(train: Any, task: Task) -> Any:
 
 
 def as_train(frame: Any, train: Any) -> Any:
-    """Return the columns and types of ``train``; an integer column with missing cells becomes float."""
+    """Return the columns and types of ``train``; an integer column with missing cells becomes
+    float.
+    """
     import pandas as pd
 
     columns = {}
@@ -155,7 +169,9 @@ def answer(task: Task) -> dict[str, Any]:
     import pandas as pd
 
     if task["tool"] == "pair_trends":
-        return {"score": pair_trends(pd.read_parquet(task["real"]), pd.read_parquet(task["synthetic"]))}
+        return {
+            "score": pair_trends(pd.read_parquet(task["real"]), pd.read_parquet(task["synthetic"]))
+        }
     train = pd.read_parquet(task["train"])
     before = spent()
     synthetic = GENERATORS[task["tool"]](train, task)

@@ -1,4 +1,6 @@
-"""Report of the study of usefulness: a table of Markdown per measure, and the cells in which a peer is better."""
+"""Report of the study of usefulness: a table of Markdown per measure, and the cells in which a peer
+is better.
+"""
 
 from __future__ import annotations
 
@@ -133,9 +135,14 @@ def record(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def section_text(section: Section, columns: Sequence[Column], generators: Sequence[str], peers: Sequence[str]) -> str:
+def section_text(
+    section: Section, columns: Sequence[Column], generators: Sequence[str], peers: Sequence[str]
+) -> str:
     """Return the table of a section, with our cells in bold if a peer is better."""
-    records = [record(["generator", *(column.name for column in columns)]), "|" + "---|" * (len(columns) + 1)]
+    records = [
+        record(["generator", *(column.name for column in columns)]),
+        "|" + "---|" * (len(columns) + 1),
+    ]
     for generator in generators:
         if not any(generator in column.values for column in columns):
             continue
@@ -159,7 +166,9 @@ def behind_text(columns: Sequence[Column], generator: str, peers: Sequence[str])
             continue
         best = better[0]
         seeds = column.common_seeds(generator, best)
-        worse.append(f"{column.name} {column.text(generator, seeds)} ({best}: {column.text(best, seeds)})")
+        worse.append(
+            f"{column.name} {column.text(generator, seeds)} ({best}: {column.text(best, seeds)})"
+        )
     names = "; ".join(worse) or "none"
     return f"{len(worse)} of {len(compared)}: {names}"
 
@@ -168,7 +177,10 @@ def splits_text(measured: Sequence[Line], generators: Sequence[str]) -> str:
     """Return the introduction, with the numbers of measured releases."""
     counts = Counter(line["generator"] for line in measured)
     names = ", ".join(f"{generator}: {counts[generator]}" for generator in generators)
-    introduction = "Cells are means of all splits of a generator. Bold: a peer is better in the splits that both have."
+    introduction = (
+        "Cells are means of all splits of a generator. Bold: a peer is better in the splits that"
+        " both have."
+    )
     return f"{introduction} Releases: {names}."
 
 
@@ -192,10 +204,15 @@ def report_text(found: Sequence[Line], order: Sequence[str], peers: Sequence[str
             continue
         parts.append(section_text(section, of_section, generators, peers))
         for generator in filter(is_ours, generators):
-            behind.append(f"- {section.title}, {generator}: {behind_text(of_section, generator, peers)}")
+            behind.append(
+                f"- {section.title}, {generator}: {behind_text(of_section, generator, peers)}"
+            )
     parts.append("\n".join(["## Cells in which a peer is better", "", *behind]))
     failed = [line for line in found if "error" in line]
     if failed:
-        failures = [f"- {line['table']}, {line['generator']}, seed {line['seed']}: {line['error']}" for line in failed]
+        failures = [
+            f"- {line['table']}, {line['generator']}, seed {line['seed']}: {line['error']}"
+            for line in failed
+        ]
         parts.append("\n".join(["## Failures", "", *failures]))
     return "\n\n".join(parts) + "\n"

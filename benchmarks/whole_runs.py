@@ -1,12 +1,14 @@
 """Run tables from a CSV file to a release with ``privacy-assets run``, with several split secrets.
 
     python -m benchmarks.whole_runs --results whole_runs.jsonl DIRECTORY/*.parquet
-    python -m benchmarks.whole_runs --results tried.jsonl --generator shrinkage=0 --try shrinkage=10,30 -- FILES
+    python -m benchmarks.whole_runs --results tried.jsonl --generator shrinkage=0 --try \\
+        shrinkage=10,30 -- FILES
     python -m benchmarks.whole_runs --report whole_runs.jsonl tried.jsonl
 
-:mod:`benchmarks.business_tables` and :mod:`benchmarks.leak_tables` write the tables. Each run starts in an empty
-folder, so it counts as a first attempt. With ``--try``, a table that is refused is rehearsed with the values and the
-same secret, and run again with the setting that the rehearsal prints.
+:mod:`benchmarks.business_tables` and :mod:`benchmarks.leak_tables` write the tables. Each run
+starts in an empty folder, so it counts as a first attempt. With ``--try``, a table that is refused
+is rehearsed with the values and the same secret, and run again with the setting that the rehearsal
+prints.
 """
 
 from __future__ import annotations
@@ -71,7 +73,10 @@ def of_table(source: Path, secret: int, options: argparse.Namespace) -> dict[str
             _, printed = attempted(spec, folder, "--rehearse", *tried)
             _, found, setting = printed.partition("table.yaml:\n\n")
             chosen = yaml.safe_load(setting) if found else None
-            line["rehearsed"] = {"chosen": chosen, **(measured({**spec, **chosen}, folder) if chosen else {})}
+            line["rehearsed"] = {
+                "chosen": chosen,
+                **(measured({**spec, **chosen}, folder) if chosen else {}),
+            }
     return line
 
 
@@ -88,14 +93,21 @@ def run(options: argparse.Namespace) -> None:
 
 
 def report_text(found: Sequence[dict[str, Any]]) -> str:
-    """Return Markdown: published runs of each table, broken limits, and rehearsals of those that were refused."""
+    """Return Markdown: published runs of each table, broken limits, and rehearsals of those that
+    were refused.
+    """
     cells: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for line in found:
         cells[line["table"], line["settings"]].append(line)
-    out = ["| table, generator | published | broken limits | rehearsal found a setting | published with it |"]
+    out = [
+        "| table, generator | published | broken limits | rehearsal found a setting | published"
+        " with it |"
+    ]
     out.append("|---|---|---|---|---|")
     for (table, settings), runs in sorted(cells.items()):
-        broken = ", ".join(f"`{key}`" for key in sorted({key for line in runs for key in line["broken"]}))
+        broken = ", ".join(
+            f"`{key}`" for key in sorted({key for line in runs for key in line["broken"]})
+        )
         rehearsed = [line["rehearsed"] for line in runs if line["rehearsed"]]
         chosen = [one for one in rehearsed if one["chosen"]]
         shares = [
@@ -113,8 +125,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = study_parser(__doc__, "whole_runs.jsonl")
     parser.add_argument("tables", nargs="*", help=SEVERAL)
     parser.add_argument("--secrets", type=int, default=10, help="split secrets of each table")
-    parser.add_argument("--generator", nargs="+", default=[], metavar="SETTING=VALUE", help="of SynthPop")
-    parser.add_argument("--try", dest="tried", nargs="+", default=[], metavar="SETTING=VALUE,..", help="rehearsed")
+    parser.add_argument(
+        "--generator", nargs="+", default=[], metavar="SETTING=VALUE", help="of SynthPop"
+    )
+    parser.add_argument(
+        "--try", dest="tried", nargs="+", default=[], metavar="SETTING=VALUE,..", help="rehearsed"
+    )
     run_or_report(parser, arguments, run, lambda options, found: report_text(found))
 
 

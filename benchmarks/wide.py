@@ -1,12 +1,14 @@
-"""Measure the cost of a default evaluation by number of columns, and that of public tools on the same tables.
+"""Measure the cost of a default evaluation by number of columns, and that of public tools on the
+same tables.
 
     python -m benchmarks.peers --setup
     python -m benchmarks.wide
 
-The first command creates the environment of the peers. Tables of 1,500 training, 750 holdout and 1,250 synthetic rows
-are drawn by :mod:`benchmarks.wide_tables`. Each measurement is the user plus system seconds of one call in its own
-process with one thread, without imports and, for a peer, without reading. An evaluation of a narrow table compiles the
-functions before. Markdown on stdout, progress on stderr. Linux only.
+The first command creates the environment of the peers. Tables of 1,500 training, 750 holdout and
+1,250 synthetic rows are drawn by :mod:`benchmarks.wide_tables`. Each measurement is the user plus
+system seconds of one call in its own process with one thread, without imports and, for a peer,
+without reading. An evaluation of a narrow table compiles the functions before. Markdown on stdout,
+progress on stderr. Linux only.
 """
 
 from __future__ import annotations
@@ -33,9 +35,19 @@ def peers(columns: Sequence[str]) -> list[tuple[str, str, str, dict[str, Any]]]:
     middle = len(columns) // 2
     halves = [list(columns[:middle]), list(columns[middle:])]
     return [
-        ("linkability", "anonymeter, one pair of halves", "linkability", {"columns": halves, "attacks": TARGETS}),
+        (
+            "linkability",
+            "anonymeter, one pair of halves",
+            "linkability",
+            {"columns": halves, "attacks": TARGETS},
+        ),
         ("fidelity", "SDMetrics QualityReport, all pairs", "quality", {}),
-        ("singling_out", "anonymeter, 3 columns", "singling_out", {"columns": [3], "attacks": TARGETS}),
+        (
+            "singling_out",
+            "anonymeter, 3 columns",
+            "singling_out",
+            {"columns": [3], "attacks": TARGETS},
+        ),
         ("attribute_inference", "anonymeter, every column", "inference", {"attacks": TARGETS}),
     ]
 
@@ -68,18 +80,32 @@ def compared(ours: dict[str, Any], theirs: dict[tuple[str, str], dict[str, Any]]
     rows = []
     for (metric, peer), run in theirs.items():
         here = ours["answer"][metric][0]
-        cells = [f"{run['cpu']:.1f}", f"{run['cpu'] / here:.1f}"] if "cpu" in run else [run["error"], ""]
+        cells = (
+            [f"{run['cpu']:.1f}", f"{run['cpu'] / here:.1f}"]
+            if "cpu" in run
+            else [run["error"], ""]
+        )
         rows.append([f"`{metric}`", f"{here:.1f}", peer, *cells])
     return table(["metric", "here, CPU s", "peer", "peer, CPU s", "peer / here"], rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environment", type=Path, default=ROOT / ".peers", help="of the peers (default: .peers)")
-    parser.add_argument("--columns", type=int, nargs="+", default=WIDTHS, help="numbers of columns, ascending")
-    parser.add_argument("--compared", type=int, default=COMPARED, help="columns of the table for the peers")
-    parser.add_argument("--limit", type=float, default=900, help="seconds that a peer may take (default: 900)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--environment", type=Path, default=ROOT / ".peers", help="of the peers (default: .peers)"
+    )
+    parser.add_argument(
+        "--columns", type=int, nargs="+", default=WIDTHS, help="numbers of columns, ascending"
+    )
+    parser.add_argument(
+        "--compared", type=int, default=COMPARED, help="columns of the table for the peers"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=900, help="seconds that a peer may take (default: 900)"
+    )
     options = parser.parse_args(arguments)
     about = machine() | {"peers": listed(peer_versions(options.environment))}
     with TemporaryDirectory() as name:
@@ -92,13 +118,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = {}
         for columns in sorted({options.compared, *options.columns}):
             found[columns] = evaluated(runs, columns)
-            print(f"{columns:,} columns: {found[columns]['cpu']:.1f} CPU s", file=sys.stderr, flush=True)
+            print(
+                f"{columns:,} columns: {found[columns]['cpu']:.1f} CPU s",
+                file=sys.stderr,
+                flush=True,
+            )
         theirs = {}
-        for metric, peer, tool, settings in peers(list(wide_tables(options.compared)["train"].columns)):
+        for metric, peer, tool, settings in peers(
+            list(wide_tables(options.compared)["train"].columns)
+        ):
             task = _task(tool, settings, _paths(runs, options.compared))
             theirs[metric, peer] = runs.run(str(python_of(options.environment)), False, task)
             print(f"{peer}: {json.dumps(theirs[metric, peer])}", file=sys.stderr, flush=True)
-    print("; ".join(f"{name}: {value}" for name, value in about.items()), growth(found), sep="\n\n", end="\n\n")
+    print(
+        "; ".join(f"{name}: {value}" for name, value in about.items()),
+        growth(found),
+        sep="\n\n",
+        end="\n\n",
+    )
     print(f"{options.compared:,} columns\n\n{compared(found[options.compared], theirs)}")
 
 

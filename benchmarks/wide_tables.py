@@ -1,11 +1,15 @@
-"""Wide tables of known structure: groups of correlated columns of every kind, with missing values."""
+"""Wide tables of known structure: groups of correlated columns of every kind, with missing
+values.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-GROUP = 10  # columns that share a latent factor, such as the items of a questionnaire or the values of a laboratory
+# columns that share a latent factor, such as the items of a questionnaire or the values of a
+# laboratory
+GROUP = 10
 ROWS = {"train": 1_500, "holdout": 750, "synthetic": 1_250}
 _DAY = np.datetime64("2015-01-01")
 
@@ -13,10 +17,11 @@ _DAY = np.datetime64("2015-01-01")
 def wide_tables(columns: int) -> dict[str, pd.DataFrame]:
     """Return train, holdout and synthetic rows of one population, independent of each other.
 
-    Each group of columns has a latent factor per row, and all groups share a weak one. A column is a noisy function of
-    both: a normal, skewed, or rounded number, a count, an amount that is often 0, a category of 2 to 12 values, a
-    boolean or a date. A third of the columns have missing values, most of which are missing in the whole group. The
-    noise of the synthetic rows is larger by a quarter, as in a generator that loses a part of the correlation.
+    Each group of columns has a latent factor per row, and all groups share a weak one. A column is
+    a noisy function of both: a normal, skewed, or rounded number, a count, an amount that is often
+    0, a category of 2 to 12 values, a boolean or a date. A third of the columns have missing
+    values, most of which are missing in the whole group. The noise of the synthetic rows is larger
+    by a quarter, as in a generator that loses a part of the correlation.
 
     Args:
         columns: Number of columns. Wider tables start with the columns of narrower ones.
@@ -31,14 +36,19 @@ def wide_tables(columns: int) -> dict[str, pd.DataFrame]:
         absent = rng.random(total) < rng.uniform(0.02, 0.25)
         for place in range(GROUP):
             kind = rng.choice(list(_KINDS))
-            value = factor * rng.uniform(0.3, 1.5) * rng.choice([-1, 1]) + noise * rng.normal(size=total)
+            value = factor * rng.uniform(0.3, 1.5) * rng.choice([-1, 1]) + noise * rng.normal(
+                size=total
+            )
             column = pd.Series(_KINDS[kind](value, rng))
             if rng.random() < 1 / 3:
                 column = column.mask(absent | (rng.random(total) < 0.02))
             found[f"g{group:03}_{kind}_{place}"] = column
     frame = pd.DataFrame({name: found[name] for name in list(found)[:columns]})
     parts = np.split(np.arange(total), ends)
-    return {name: frame.iloc[part].reset_index(drop=True) for name, part in zip(ROWS, parts, strict=True)}
+    return {
+        name: frame.iloc[part].reset_index(drop=True)
+        for name, part in zip(ROWS, parts, strict=True)
+    }
 
 
 def _normal(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -60,7 +70,9 @@ def _amount(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _category(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     shares = 0.03 + rng.dirichlet(np.ones(int(rng.integers(2, 13))))
     cuts = np.quantile(value, np.cumsum(shares)[:-1] / shares.sum())
-    return np.array([f"level {number}" for number in range(len(cuts) + 1)], dtype=object)[np.searchsorted(cuts, value)]
+    return np.array([f"level {number}" for number in range(len(cuts) + 1)], dtype=object)[
+        np.searchsorted(cuts, value)
+    ]
 
 
 def _boolean(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Sphinx configuration of the documentation site; ``make docs`` builds it.
 
-The source folder is the repository, so links between Markdown files are the same here and on GitHub. The README is the
-start page, and its list under "Documentation" is the table of contents.
+The source folder is the repository, so links between Markdown files are the same here and on
+GitHub. The README is the start page, and its list under "Documentation" is the table of contents.
 """
 
 import logging
@@ -19,7 +19,8 @@ from sphinx.application import Sphinx
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
-_airflow = tempfile.TemporaryDirectory(prefix="airflow-of-the-docs-")  # the import of Airflow writes to it
+# the import of Airflow writes to it
+_airflow = tempfile.TemporaryDirectory(prefix="airflow-of-the-docs-")
 os.environ["AIRFLOW_HOME"] = _airflow.name
 logging.getLogger("airflow").setLevel(logging.ERROR)
 os.environ["COLUMNS"] = "100"  # width of the help of the commands
@@ -52,7 +53,9 @@ html_theme_options = {
 
 
 def contents() -> str:
-    """Return a hidden toctree for each line of the list in docs/README.md, with paths from the root document."""
+    """Return a hidden toctree for each line of the list in docs/README.md, with paths from the root
+    document.
+    """
     page = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     listed = toctree(["docs/README.md"])
     for name, text in re.findall(r"^- ([\w-]+): (.*?)(?=^- |\Z)", page, re.M | re.S):
@@ -81,14 +84,18 @@ def commands() -> str:
 
 
 def add_generated_parts(app: Sphinx, page: str, source: list[str]) -> None:
-    """Add the tables of contents and the help of the commands, which GitHub would not show as such."""
+    """Add the tables of contents and the help of the commands, which GitHub would not show as
+    such.
+    """
     folder = Path(page).parent
     if page == root_doc:
         source[0] += contents()
     elif page == "docs/commands":
         source[0] += commands()
     elif page in ("docs/adr/README", "benchmarks/results/README"):
-        source[0] += toctree(sorted(one.name for one in (ROOT / folder).glob("*.md") if one.name != "README.md"))
+        source[0] += toctree(
+            sorted(one.name for one in (ROOT / folder).glob("*.md") if one.name != "README.md")
+        )
 
 
 def copy_start_page(app: Sphinx, failure: Exception | None) -> None:

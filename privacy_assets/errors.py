@@ -1,7 +1,8 @@
 """Errors raised by privacy-assets.
 
-Each class inherits from :class:`PrivacyAssetsError` and from the built-in class of its kind. Messages name the table or
-file, the column, the row position and the fix. They never contain a value of a private table.
+Each class inherits from :class:`PrivacyAssetsError` and from the built-in class of its kind.
+Messages name the table or file, the column, the row position and the fix. They never contain a
+value of a private table.
 """
 
 from __future__ import annotations
@@ -27,11 +28,19 @@ from typing import Any, NoReturn, SupportsIndex, TypeVar, cast
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=BaseException)
 _LONGEST_SHOWN = 80  # longest string, in characters, that is quoted in a message
-# A retry fails again: something is missing, not permitted or of another kind, or the disk is read-only.
+# A retry fails again: something is missing, not permitted or of another kind, or the disk is
+# read-only.
 _PERMANENT = (
-    errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
     errno.EINVAL,
-)  # fmt: skip
+)
 
 
 class PrivacyAssetsError(Exception):
@@ -43,7 +52,9 @@ class PrivacyAssetsError(Exception):
         return isinstance(self, OSError) and is_transient(self)
 
     def raise_without_context(self) -> NoReturn:
-        """Raise without the original exception as cause or context, because its message may contain cell values."""
+        """Raise without the original exception as cause or context, because its message may contain
+        cell values.
+        """
         try:
             raise self
         finally:
@@ -85,7 +96,9 @@ class InputError(PrivacyAssetsError, ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return constructor and arguments, so that the error can be passed between processes."""
-        kept = {name: getattr(self, name) for name in ("where", "column", "row", "fix", "transient")}
+        kept = {
+            name: getattr(self, name) for name in ("where", "column", "row", "fix", "transient")
+        }
         return partial(type(self), **kept), (self.problem,)
 
     @property
@@ -110,7 +123,8 @@ class StoreError(PrivacyAssetsError, OSError):
 
 
 class FolderError(OSError, ConfigError):
-    """A folder cannot be used: the disk is full or read-only, a path is a link, or another process holds a lock.
+    """A folder cannot be used: the disk is full or read-only, a path is a link, or another process
+    holds a lock.
 
     It is an OSError, so that handlers of failed reads and writes catch it.
 
@@ -238,13 +252,17 @@ class StoreUnavailable(PublicationRefused):
 
     @classmethod
     def of(cls, event: str, error: OSError, path: object = "", **data: Any) -> StoreUnavailable:
-        """Create from a system error, with its number, its path, which replaces ``path``, and its advice."""
+        """Create from a system error, with its number, its path, which replaces ``path``, and its
+        advice.
+        """
         fix = error.fix if isinstance(error, FolderError) else ""
         return cls(event, path=str(error.filename or path), errno=error.errno, fix=fix, **data)
 
     @property
     def retry(self) -> bool:
-        """False if a retry would fail again, as for a missing file or permission, or a read-only disk."""
+        """False if a retry would fail again, as for a missing file or permission, or a read-only
+        disk.
+        """
         return not self.outcome_known or self.errno not in _PERMANENT
 
 
@@ -263,7 +281,8 @@ class LockDiffers(PublicationRefused):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TableStopped(PublicationRefused):
-    """A table is stopped until a user accepts it: it failed too often, or its log or ledger is incomplete.
+    """A table is stopped until a user accepts it: it failed too often, or its log or ledger is
+    incomplete.
 
     Attributes:
         table: Name of the table.
@@ -300,12 +319,18 @@ def advice(error: PublicationRefused) -> str:
         An imperative that starts in lower case, and ends with a period or a command.
     """
     if error.retry and not isinstance(error, TableBusy):
-        return f"{error.fix}." if isinstance(error, StoreUnavailable) and error.fix else "try again."
+        return (
+            f"{error.fix}." if isinstance(error, StoreUnavailable) and error.fix else "try again."
+        )
     if error.reader:
         return "ask the publisher."
     if error.redo:
         *first, last = error.redo
-        return f"rerun the steps {', '.join(first)} and {last}." if first else f"rerun the step {last}."
+        return (
+            f"rerun the steps {', '.join(first)} and {last}."
+            if first
+            else f"rerun the step {last}."
+        )
     match error:
         case PolicyNotMet():
             return error.remedy or "read the privacy report, which names the causes and what to do."
@@ -314,11 +339,16 @@ def advice(error: PublicationRefused) -> str:
         case NotTrusted():
             return "restore the record, or add the key that signed it to the trusted keys."
         case WrongTarget():
-            return "run one existing partition at a time, and a table without partitions on its own."
+            return (
+                "run one existing partition at a time, and a table without partitions on its own."
+            )
         case Superseded(release=""):
             return "check which release is current, then try again or create a new synthetic table."
         case Superseded():
-            return f"create a new synthetic table, or `privacy-assets releases TABLE --rollback {error.release}`."
+            return (
+                "create a new synthetic table, or `privacy-assets releases TABLE --rollback"
+                f" {error.release}`."
+            )
         case Damaged(remove=True):
             return f"remove {error.path}; if no release is then current, roll back to a release."
         case Damaged():
@@ -330,7 +360,10 @@ def advice(error: PublicationRefused) -> str:
         case LockDiffers():
             return f"undo the change, or accept it: privacy-assets accept {error.table}"
         case TableBusy():
-            return "wait for it, or terminate it; then run again. The lock of a killed run ends after 5 minutes."
+            return (
+                "wait for it, or terminate it; then run again. The lock of a killed run ends"
+                " after 5 minutes."
+            )
         case TableStopped():
             return f'find the cause, then: privacy-assets accept {error.table} --reason "..."'
     return "rerun all steps."
@@ -352,7 +385,9 @@ def outcome_known(error: Exception) -> bool:
 
 @contextmanager
 def for_readers() -> Iterator[None]:
-    """Mark refusals in the ``with`` block as those of a reader, and show the advice below their message."""
+    """Mark refusals in the ``with`` block as those of a reader, and show the advice below their
+    message.
+    """
     try:
         yield
     except PublicationRefused as error:
@@ -362,17 +397,25 @@ def for_readers() -> Iterator[None]:
 
 
 class StepError(PrivacyAssetsError, RuntimeError):
-    """Foreign code raised an exception. Its type and location are shown; its message may contain cells and is not.
+    """Foreign code raised an exception. Its type and location are shown; its message may contain
+    cells and is not.
 
     The cause is shown if the environment caused the exception, see :func:`environment_problem`.
     """
 
     @classmethod
     def hiding(cls, error: BaseException) -> StepError:
-        """Create from ``error`` with its type, system error name and location. The traceback has source lines only."""
+        """Create from ``error`` with its type, system error name and location. The traceback has
+        source lines only.
+        """
         kind = type(error).__name__
-        if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
-            kind += f" ({os.strerror(error.errno)})"  # not the text of the exception, which any code can set
+        if (
+            isinstance(error, OSError)
+            and error.errno is not None
+            and error.errno in errno.errorcode
+        ):
+            # not the text of the exception, which any code can set
+            kind += f" ({os.strerror(error.errno)})"
         place = f"{kind} at {_place(error.__traceback__)}"
         problem = environment_problem(error)
         if problem is not None:
@@ -380,7 +423,10 @@ class StepError(PrivacyAssetsError, RuntimeError):
             text = f"{place}{': ' if cause else ''}{cause}. Fix: {fix}."
         else:
             hidden = "Its message is hidden, because it may contain private values"
-            text = f"{place}. {hidden}. Fix: inspect that line, and run it by hand on the step's input."
+            text = (
+                f"{place}. {hidden}. Fix: inspect that line, and run it by hand on the step's"
+                " input."
+            )
         return cls(text).with_traceback(error.__traceback__)
 
 
@@ -388,17 +434,23 @@ class StepError(PrivacyAssetsError, RuntimeError):
 _WRITABLE = "free space or mount the disk for writing, then run this again; look in {disk}"
 _ACCESS = "check that this user may read and write in the output and home folders and TMPDIR"
 _SYSTEM = {
-    errno.ENOSPC: _WRITABLE, errno.EDQUOT: _WRITABLE, errno.EROFS: _WRITABLE,
+    errno.ENOSPC: _WRITABLE,
+    errno.EDQUOT: _WRITABLE,
+    errno.EROFS: _WRITABLE,
     errno.EIO: "check the disk of {disk}",
-    errno.EACCES: _ACCESS, errno.EPERM: _ACCESS,
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit of open files",
     errno.ENOMEM: "give the process more memory",
-    errno.EAGAIN: "raise the limits of processes and memory (ulimit -u, and those of the container)",
-}  # fmt: skip
-# Parts of messages of libraries that tell the cause, with the fix. Only these words are shown, not the message.
+    errno.EAGAIN: "raise the limits of processes and memory (ulimit -u, and those of the"
+    " container)",
+}
+# Parts of messages of libraries that tell the cause, with the fix. Only these words are shown, not
+# the message.
 _THREADS = (
-    "raise the limit of threads (ulimit -u, and pids of the container) and of memory (ulimit -v), or set"
+    "raise the limit of threads (ulimit -u, and pids of the container) and of memory (ulimit"
+    " -v), or set"
     " OMP_NUM_THREADS to fewer"
 )
 _MEMORY = "give the process more memory, or pass fewer rows"
@@ -406,12 +458,16 @@ _PHRASES = {
     "can't start new thread": _THREADS,
     "Failed to launch worker thread": _THREADS,  # Arrow
     "Resource temporarily unavailable": _THREADS,
-    "failed to map segment from shared object": "give the process more memory (ulimit -v, and that of the container)",
+    "failed to map segment from shared object": "give the process more memory (ulimit -v, and that"
+    " of the"
+    " container)",
     "No space left on device": _WRITABLE,
     "Read-only file system": _WRITABLE,
     "Too many open files": "raise the limit of open files (ulimit -n)",
-    "No usable temporary directory": "set TMPDIR to a folder with free space that this user can write to",
-    "maximum recursion depth exceeded": "raise the recursion limit of the program (sys.setrecursionlimit)",
+    "No usable temporary directory": "set TMPDIR to a folder with free space that this user can"
+    " write to",
+    "maximum recursion depth exceeded": "raise the recursion limit of the program"
+    " (sys.setrecursionlimit)",
     "out of memory": _MEMORY,
     "can't allocate memory": _MEMORY,
     "Cannot allocate memory": _MEMORY,
@@ -421,23 +477,27 @@ _LONGEST_CAUSE = 300  # characters of the message of an import
 
 
 def environment_problem(error: BaseException) -> tuple[str, str] | None:
-    """Return cause and fix if the environment caused an exception: disk, memory, threads, limits, an installation.
+    """Return cause and fix if the environment caused an exception: disk, memory, threads, limits,
+    an installation.
 
-    Only text that no table can reach is returned: the name of a system error, a mount point, words of this module, and
-    the message of a failed import statement.
+    Only text that no table can reach is returned: the name of a system error, a mount point, words
+    of this module, and the message of a failed import statement.
 
     Args:
         error: Exception of any code.
 
     Returns:
-        A clause, which is empty if the name of the system error tells it, and an imperative, both without a final
-        period. None: another cause.
+        A clause, which is empty if the name of the system error tells it, and an imperative, both
+        without a final period. None: another cause.
     """
     message = " ".join(part for part in error.args if isinstance(part, str))
     phrase = next((phrase for phrase in _PHRASES if phrase in message), None)
     if phrase is None and isinstance(error, ImportError) and _while_importing(error):
         cause = " ".join(str(error).split())[:_LONGEST_CAUSE].removesuffix(".")
-        return cause, "repair or install that package in the environment of this program (pip check)"
+        return (
+            cause,
+            "repair or install that package in the environment of this program (pip check)",
+        )
     if isinstance(error, MemoryError):
         return "out of memory", _MEMORY
     disk = _disk_of(error)
@@ -447,7 +507,9 @@ def environment_problem(error: BaseException) -> tuple[str, str] | None:
 
 
 def _disk_of(error: BaseException) -> str:
-    """Return the mount point of the file that ``error`` names, not its folder, whose name can be a cell."""
+    """Return the mount point of the file that ``error`` names, not its folder, whose name can be a
+    cell.
+    """
     name = getattr(error, "filename", None)
     if isinstance(name, str) and name.startswith("/"):
         with suppress(OSError, ValueError):
@@ -459,16 +521,25 @@ def _disk_of(error: BaseException) -> str:
 def _while_importing(error: ImportError) -> bool:
     """Return True if an import statement failed, or code that a module runs when it is imported.
 
-    Other code can raise ImportError with a message of its own, or import a module with the name of a cell.
+    Other code can raise ImportError with a message of its own, or import a module with the name of
+    a cell.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    files = [frame for frame in frames if frame.f_code.co_filename == frame.f_globals.get("__file__")]  # not of exec
-    if any(f.f_code.co_name == "<module>" and f.f_globals.get("__name__") != "__main__" for f in files):
+    # not of exec
+    files = [
+        frame for frame in frames if frame.f_code.co_filename == frame.f_globals.get("__file__")
+    ]
+    if any(
+        f.f_code.co_name == "<module>" and f.f_globals.get("__name__") != "__main__" for f in files
+    ):
         return True
     if not files or files[-1] is not frames[-1]:
         return False
     at = _last_instruction(error.__traceback__)
-    return any(one.offset == at and one.opname.startswith("IMPORT_") for one in dis.get_instructions(frames[-1].f_code))
+    return any(
+        one.offset == at and one.opname.startswith("IMPORT_")
+        for one in dis.get_instructions(frames[-1].f_code)
+    )
 
 
 def _last_instruction(trace: TracebackType | None) -> int:
@@ -479,9 +550,14 @@ def _last_instruction(trace: TracebackType | None) -> int:
 
 
 def _place(trace: TracebackType | None) -> str:
-    """Return the innermost line in this package or in user code, or in a library if there is none."""
+    """Return the innermost line in this package or in user code, or in a library if there is
+    none.
+    """
     package = Path(__file__).parent
-    lines = [(Path(frame.f_code.co_filename), line, frame.f_code) for frame, line in traceback.walk_tb(trace)]
+    lines = [
+        (Path(frame.f_code.co_filename), line, frame.f_code)
+        for frame, line in traceback.walk_tb(trace)
+    ]
     own = [found for found in lines if package in found[0].parents or not _of_a_library(found[0])]
     if not lines:
         return "an unknown line"
@@ -494,14 +570,18 @@ def _of_a_library(file: Path) -> bool:
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
     installed = {"site-packages", "dist-packages"} & set(file.parts)
     # Compiled and generated code has a relative file name or none.
-    return not file.is_absolute() or bool(installed) or any(str(parent) in folders for parent in file.parents)
+    return (
+        not file.is_absolute()
+        or bool(installed)
+        or any(str(parent) in folders for parent in file.parents)
+    )
 
 
 def safe_repr(value: object) -> str:
     """Return a safe representation for error messages.
 
-    Short printable strings and paths are returned verbatim, other values as their type name: the string of a table
-    contains its rows, and a long or multi-line string may be file content.
+    Short printable strings and paths are returned verbatim, other values as their type name: the
+    string of a table contains its rows, and a long or multi-line string may be file content.
     """
     if isinstance(value, PurePath):
         return PurePath.__str__(value)
@@ -517,7 +597,9 @@ def is_showable(text: str) -> bool:
 
 
 def is_transient(error: OSError) -> bool:
-    """Return False if a retry would fail again, as for a missing file or permission, or a read-only disk."""
+    """Return False if a retry would fail again, as for a missing file or permission, or a read-only
+    disk.
+    """
     return error.errno not in _PERMANENT
 
 
@@ -550,7 +632,9 @@ def integer(name: str, value: object, least: int = 0) -> int:
         ConfigError: If ``value`` is not an integer, or is smaller than ``least``.
     """
     try:
-        number = least - 1 if isinstance(value, bool) else operator.index(cast("SupportsIndex", value))
+        number = (
+            least - 1 if isinstance(value, bool) else operator.index(cast("SupportsIndex", value))
+        )
     except TypeError:
         number = least - 1
     if number < least:
@@ -568,7 +652,9 @@ def seed_of(seed: object) -> int:
 
 
 def did_you_mean(name: object, options: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the closest option, or the list of all options if none is close."""
+    """Return " Did you mean 'x'?" for the closest option, or the list of all options if none is
+    close.
+    """
     known = sorted(options)
     return near_name(name, known) or f" Known: {', '.join(known) or 'none'}."
 
@@ -591,18 +677,31 @@ def without_chain(error: E) -> E:
 
 
 def _check_arguments(
-    name: str, parameters: Mapping[str, Parameter], args: Sequence[object], kwargs: Mapping[str, object]
+    name: str,
+    parameters: Mapping[str, Parameter],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
 ) -> None:
-    """Raise ConfigError if a function has no argument of a given name, or needs one that is missing."""
+    """Raise ConfigError if a function has no argument of a given name, or needs one that is
+    missing.
+    """
     kinds = [parameter.kind for parameter in parameters.values()]
-    by_name = [n for n, p in parameters.items() if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
+    by_name = [
+        n
+        for n, p in parameters.items()
+        if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    ]
     if Parameter.VAR_KEYWORD not in kinds:
         for given in kwargs:
             if given not in by_name:
-                raise ConfigError(f"{name} has no argument {safe_repr(given)}.{did_you_mean(given, by_name)}")
+                raise ConfigError(
+                    f"{name} has no argument {safe_repr(given)}.{did_you_mean(given, by_name)}"
+                )
     positional = [n for n, p in parameters.items() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     if Parameter.VAR_POSITIONAL not in kinds and len(args) > len(positional):
-        problem = f"{name} takes {len(positional)} arguments by position, but {len(args)} were given"
+        problem = (
+            f"{name} takes {len(positional)} arguments by position, but {len(args)} were given"
+        )
         raise ConfigError(f"{problem}. Fix: pass the others by name.")
     for given in positional[: len(args)]:
         if given in kwargs:
@@ -616,8 +715,8 @@ def _check_arguments(
 def redact_foreign_errors(function: F) -> F:
     """Decorate ``function`` to raise errors of this package only, without cause or context.
 
-    Messages of other errors may contain argument values. Names of wrong arguments are checked first, because a message
-    about them contains none.
+    Messages of other errors may contain argument values. Names of wrong arguments are checked
+    first, because a message about them contains none.
     """
     parameters = signature(function).parameters
 

@@ -32,10 +32,12 @@ WEAK_MULTIPLE = 12
 _LEAST_TOLERANCE = 0.01  # tolerance of a limit of 0, for this multiple
 _ON_A_COPY = "no evidence: on this table, even a full copy of train stays within this limit"
 _NOT_SHOWN = "no limit on copies was shown to fail on a verbatim copy of train"
-DIFFER = "train and holdout differ"  # start of the note of a statistic that measures only this difference
+# start of the note of a statistic that measures only this difference
+DIFFER = "train and holdout differ"
 # Part of the note of a statistic that more people hardly decide, because single rows are not rare.
 NARROW = "of the rows are in the table by chance"
-_MOST_TIMES = 10  # largest number of additional people that is suggested, in multiples of the present number
+# largest number of additional people that is suggested, in multiples of the present number
+_MOST_TIMES = 10
 _DECIDED = 0.9  # targeted share of releases that are decided with the suggested number of people
 _FOUND = 0.95  # probability with which the smallest stated leak would have been found
 _NUMBER = "a finite number, and only one of at_most and at_least"
@@ -43,21 +45,23 @@ _NUMBER = "a finite number, and only one of at_most and at_least"
 
 @declared
 class Limit:
-    """A limit on a statistic, in the statistic's unit. Exactly one of ``at_most`` and ``at_least`` is set.
+    """A limit on a statistic, in the statistic's unit. Exactly one of ``at_most`` and ``at_least``
+    is set.
 
-    The release fails if a leak beyond the limit is proven: the whole interval is beyond it. With ``bound:
-    conservative``, the limit is undecided if only a part of the interval is beyond it; with ``bound: proven``, it then
-    holds. Limits on statistics about the gate never fail.
+    The release fails if a leak beyond the limit is proven: the whole interval is beyond it. With
+    ``bound: conservative``, the limit is undecided if only a part of the interval is beyond it;
+    with ``bound: proven``, it then holds. Limits on statistics about the gate never fail.
 
     Attributes:
         statistic: ``metric.statistic``.
         at_most: Maximum of a risk, or of the distance of a two-sided statistic from its null.
         at_least: Minimum of a protection score.
-        bound: What is compared with the limit. ``conservative``: the riskier end of the interval, so that the evidence
-            must show that the release is safe. ``proven``: the other end, so that only a proven leak fails.
-            ``value``: the estimate, which fails if it exceeds the limit.
-        min_subjects: Minimum number of subjects. With fewer, the limit is undecided unless a leak beyond it is
-            significant.
+        bound: What is compared with the limit. ``conservative``: the riskier end of the interval,
+            so that the evidence must show that the release is safe. ``proven``: the other end, so
+            that only a proven leak fails. ``value``: the estimate, which fails if it exceeds the
+            limit.
+        min_subjects: Minimum number of subjects. With fewer, the limit is undecided unless a leak
+            beyond it is significant.
         source: Origin of the number.
         advice: The policy author's advice if the limit is exceeded. General advice is in
             :mod:`privacy_assets.report.advice`.
@@ -74,10 +78,14 @@ class Limit:
         description="limited statistic",
     )
     at_most: float | None = Field(
-        default=None, title=_NUMBER, description="largest tolerated value, if higher values are riskier"
+        default=None,
+        title=_NUMBER,
+        description="largest tolerated value, if higher values are riskier",
     )
     at_least: float | None = Field(
-        default=None, title=_NUMBER, description="smallest tolerated value, if lower values are riskier"
+        default=None,
+        title=_NUMBER,
+        description="smallest tolerated value, if lower values are riskier",
     )
     bound: Bound = Field(default="conservative", description="number compared with the limit")
     min_subjects: int = Field(default=30, ge=1, description="minimum number of subjects")
@@ -87,7 +95,8 @@ class Limit:
     def __post_init__(self) -> None:
         if (self.at_most is None) == (self.at_least is None):
             raise ConfigError(
-                f"limit on {self.statistic}: expected either at_most or at_least. Fix: set exactly one of them."
+                f"limit on {self.statistic}: expected either at_most or at_least. Fix: set"
+                " exactly one of them."
             )
 
     @property
@@ -110,7 +119,9 @@ class Limit:
 
     @property
     def key(self) -> str:
-        """Name of the limit, unique in a policy: the statistic, then "proven" or "value" for these bounds."""
+        """Name of the limit, unique in a policy: the statistic, then "proven" or "value" for these
+        bounds.
+        """
         return self.statistic if self.bound == "conservative" else f"{self.statistic}.{self.bound}"
 
 
@@ -139,7 +150,9 @@ def parse_limits(entries: Any) -> tuple[Limit, ...]:
 
 def _parse_limit(entry: Any) -> Limit:
     if not isinstance(entry, Mapping) or not all(isinstance(key, str) for key in entry):
-        raise ConfigError("policy: each limit is a mapping with at least 'statistic' and 'at_most'.")
+        raise ConfigError(
+            "policy: each limit is a mapping with at least 'statistic' and 'at_most'."
+        )
     try:
         return Limit(**entry)
     except ConfigError as error:
@@ -171,11 +184,14 @@ class LimitOutcome:
         measured: Number compared with the limit; NaN: not measured.
         reason: Explanation for readers.
         estimate: The statistic, or None if it was not computed.
-        can_fail: Whether a verbatim copy of train breaks the limit. None: the statistic does not measure copies, or no
-            copy was measured. A limit that cannot fail does not count as evidence.
-        interval: Interval of the statistic at the confidence level of the limit. None: not measured.
-        people_factor: Number of people, as a multiple of the present number, with which the limit would usually be
-            decided: at most eleven. NaN: it is decided, or the number is not known.
+        can_fail: Whether a verbatim copy of train breaks the limit. None: the statistic does not
+            measure copies, or no copy was measured. A limit that cannot fail does not count as
+            evidence.
+        interval: Interval of the statistic at the confidence level of the limit. None: not
+            measured.
+        people_factor: Number of people, as a multiple of the present number, with which the limit
+            would usually be decided: at most eleven. NaN: it is decided, or the number is not
+            known.
     """
 
     limit: Limit
@@ -194,15 +210,17 @@ class LimitOutcome:
 
     @property
     def by_rule(self) -> bool:
-        """True if the limit holds because the threshold rule fixes the statistic. It does not count as evidence."""
+        """True if the limit holds because the threshold rule fixes the statistic. It does not count
+        as evidence.
+        """
         return self.passed and self.estimate is not None and self.estimate.by_rule
 
     @property
     def blind(self) -> bool:
         """True if the release is within the limit, but this gives no evidence.
 
-        Either a verbatim copy of train is within the limit, too, or only leaks far above the tolerance would have been
-        found (:attr:`is_weak`).
+        Either a verbatim copy of train is within the limit, too, or only leaks far above the
+        tolerance would have been found (:attr:`is_weak`).
         """
         if self.estimate is None or self.by_rule or self.limit.exceeded_by(self.measured):
             return False
@@ -218,41 +236,55 @@ class LimitOutcome:
         """Size of the leak that is proven, as a distance from the value without a leak. 0: none."""
         if self.estimate is None or not self.estimate.measurable:
             return 0.0
-        return max(_signed_distance(self.limit, self.estimate, _bound(self.estimate, "proven", 1)), 0.0)
+        return max(
+            _signed_distance(self.limit, self.estimate, _bound(self.estimate, "proven", 1)), 0.0
+        )
 
     @property
     def tolerance(self) -> float:
-        """Distance of the limit from the value without a leak, in the unit of the statistic. NaN: not computed."""
+        """Distance of the limit from the value without a leak, in the unit of the statistic. NaN:
+        not computed.
+        """
         if self.estimate is None:
             return math.nan
         return _signed_distance(self.limit, self.estimate, self.limit.value)
 
     @property
     def smallest_leak(self) -> float:
-        """Smallest leak that the limit would have found, as a distance from the value without a leak.
+        """Smallest leak that the limit would have found, as a distance from the value without a
+        leak.
 
-        With a conservative bound, no leak beyond the limit passes. Otherwise a leak must exceed the limit by the
-        minimum detectable effect, or by the width of the interval if the metric does not state this effect. The effect
-        describes a release without a leak. The number of people limits the precision of a share, however: a leak is
-        found only if it exceeds the limit by the binomial error of its own size. NaN: not computed.
+        With a conservative bound, no leak beyond the limit passes. Otherwise a leak must exceed the
+        limit by the minimum detectable effect, or by the width of the interval if the metric does
+        not state this effect. The effect describes a release without a leak. The number of people
+        limits the precision of a share, however: a leak is found only if it exceeds the limit by
+        the binomial error of its own size. NaN: not computed.
         """
         estimate = self.estimate
         if estimate is None or self.limit.bound == "conservative":
             return self.tolerance
         missed = _signed_distance(self.limit, estimate, estimate.minimum_detectable_effect)
-        smallest = self.tolerance + (missed if math.isfinite(missed) else estimate.high - estimate.low)
+        smallest = self.tolerance + (
+            missed if math.isfinite(missed) else estimate.high - estimate.low
+        )
         if not estimate.is_share or smallest == 0:  # 0: an exact limit, which a single case breaks
             return smallest
         return max(smallest, _smallest_share(estimate, self.tolerance))
 
     @property
     def is_weak(self) -> bool:
-        """True if the limit would have found only leaks above ``WEAK_MULTIPLE`` times its tolerance, or none at all.
+        """True if the limit would have found only leaks above ``WEAK_MULTIPLE`` times its
+        tolerance, or none at all.
 
         A limit that proves a leak, however small, is not weak.
         """
         estimate = self.estimate
-        if estimate is None or not estimate.measurable or estimate.measures != "release" or self.by_rule:
+        if (
+            estimate is None
+            or not estimate.measurable
+            or estimate.measures != "release"
+            or self.by_rule
+        ):
             return False
         if self.limit.bound == "conservative" or self.proven > 0:
             return False
@@ -262,14 +294,20 @@ class LimitOutcome:
 
     @property
     def finds_no_leak(self) -> bool:
-        """True if the smallest leak is larger than possible, or the interval is wider than the statistic's range."""
+        """True if the smallest leak is larger than possible, or the interval is wider than the
+        statistic's range.
+        """
         estimate = self.estimate
         if estimate is None or not estimate.is_share:
             return False
-        return self.smallest_leak > 1 - estimate.null or estimate.high - estimate.low > _range_width(estimate)
+        return (
+            self.smallest_leak > 1 - estimate.null
+            or estimate.high - estimate.low > _range_width(estimate)
+        )
 
     def used(self, value: float | None = None) -> float:
-        """Return the position of ``value`` (default: the measured number) between the null (0) and the limit (1).
+        """Return the position of ``value`` (default: the measured number) between the null (0) and
+        the limit (1).
 
         Values above 1 exceed the limit. NaN if the statistic was not computed.
         """
@@ -277,7 +315,8 @@ class LimitOutcome:
         return math.nan if self.estimate is None else _used(self.limit, self.estimate, found)
 
     def narrowed(self, factor: float) -> LimitOutcome:
-        """Return the outcome of the limit for the same value with a narrower interval, as with more people.
+        """Return the outcome of the limit for the same value with a narrower interval, as with more
+        people.
 
         An end at the null stays there, because such intervals are clipped.
 
@@ -289,7 +328,9 @@ class LimitOutcome:
             return self
         low, high = one.widened(factor)
         narrower = replace(
-            one, low=one.low if one.low == one.null else low, high=one.high if one.high == one.null else high
+            one,
+            low=one.low if one.low == one.null else low,
+            high=one.high if one.high == one.null else high,
         )
         again = _judged(self.limit, MetricResult(self.limit.metric, (narrower,)), 1)
         return replace(again, can_fail=self.can_fail, interval=_interval(self.limit, narrower, 1))
@@ -330,17 +371,23 @@ class Verdict:
 
 @declared
 class Policy:
-    """A named list of limits, with the settings of the metrics and of the embedder that they are measured with.
+    """A named list of limits, with the settings of the metrics and of the embedder that they are
+    measured with.
 
-    All settings of metrics belong to the policy, except the few that a table may set (:attr:`.Setting.by_table`).
+    All settings of metrics belong to the policy, except the few that a table may set
+    (:attr:`.Setting.by_table`).
 
     Attributes:
-        limits: Limits, one for each statistic and bound. An empty policy is an error: it would publish anything.
-        name: Name in reports and attestations. Names that read as that of a shipped policy are reserved.
-        extends: Shipped policy that this one extends. Limits of metrics for external tables then join the policy.
+        limits: Limits, one for each statistic and bound. An empty policy is an error: it would
+            publish anything.
+        name: Name in reports and attestations. Names that read as that of a shipped policy are
+            reserved.
+        extends: Shipped policy that this one extends. Limits of metrics for external tables then
+            join the policy.
         settings: Settings of metrics by the name of the metric. All others have their defaults.
         embedder: Settings of the embedder. False if embedded distances are left out.
-        part_of: Shipped policy of which this is a part: some of its limits, or all of them without the embedder.
+        part_of: Shipped policy of which this is a part: some of its limits, or all of them without
+            the embedder.
         min_holders: Minimum number of people that share a published value; see
             :mod:`privacy_assets.tables.threshold_rule`.
     """
@@ -353,25 +400,38 @@ class Policy:
     name: str = Field(
         default="custom",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$",
-        title="at most 64 letters, digits, spaces, dots, underscores and hyphens, a letter or digit first",
+        title="at most 64 letters, digits, spaces, dots, underscores and hyphens, a letter or"
+        " digit first",
         description="name in reports",
     )
-    extends: ShippedName | None = Field(default=None, description="shipped policy that this one extends")
+    extends: ShippedName | None = Field(
+        default=None, description="shipped policy that this one extends"
+    )
     settings: Annotated[dict[str, Annotated[dict[str, Any], Dict]], Dict] = Field(
-        default_factory=dict, title="a mapping of metrics to their settings", description="settings of metrics"
+        default_factory=dict,
+        title="a mapping of metrics to their settings",
+        description="settings of metrics",
     )
     embedder: Annotated[dict[str, Any], Dict] | Literal[False] = Field(
-        default_factory=dict, title="a mapping of its settings, or false", description="settings of the embedder"
+        default_factory=dict,
+        title="a mapping of its settings, or false",
+        description="settings of the embedder",
     )
-    part_of: ShippedName | None = Field(default=None, description="shipped policy of which this is a part")
+    part_of: ShippedName | None = Field(
+        default=None, description="shipped policy of which this is a part"
+    )
     min_holders: int = Field(
-        default=MIN_HOLDERS, ge=2, description="in a pipeline, each published value belongs to this many people or more"
+        default=MIN_HOLDERS,
+        ge=2,
+        description="in a pipeline, each published value belongs to this many people or more",
     )
 
     def __post_init__(self) -> None:
         if not self.limits:
             fix = "Fix: add limits, or a metric with limits"
-            raise ConfigError(f"policy {safe_repr(self.name)} has no limits: every table would pass. {fix}.")
+            raise ConfigError(
+                f"policy {safe_repr(self.name)} has no limits: every table would pass. {fix}."
+            )
         reads_as = re.sub("[ ._-]", "", self.name.casefold())
         if reads_as in SHIPPED and (self.name != reads_as or self.part_of is not None):
             raise reserved_name(self.name, reads_as)
@@ -381,8 +441,9 @@ class Policy:
         """Build a policy from a mapping.
 
         Args:
-            data: Values of ``name``, ``limits`` (mappings), ``extends``, ``metrics`` (settings by the name of the
-                metric), ``embedder``, ``part_of`` and ``min_holders``, as :meth:`to_dict` returns them.
+            data: Values of ``name``, ``limits`` (mappings), ``extends``, ``metrics`` (settings by
+                the name of the metric), ``embedder``, ``part_of`` and ``min_holders``, as
+                :meth:`to_dict` returns them.
 
         Returns:
             The policy. Its name, statistics and settings are not compared with the known ones.
@@ -391,19 +452,33 @@ class Policy:
             ConfigError: A key is unknown, or a value has another type or is out of bounds.
         """
         if not isinstance(data, Mapping):
-            raise ConfigError(f"policy: expected a mapping with 'limits', not {type(data).__name__}.")
+            raise ConfigError(
+                f"policy: expected a mapping with 'limits', not {type(data).__name__}."
+            )
         for key in data:
             if key not in _FIELDS:
-                raise ConfigError(f"policy: unknown key {safe_repr(key)}.{did_you_mean(key, _FIELDS)}")
+                raise ConfigError(
+                    f"policy: unknown key {safe_repr(key)}.{did_you_mean(key, _FIELDS)}"
+                )
         return cls(**{"limits": (), **{_FIELDS[key]: value for key, value in data.items()}})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as a mapping for :meth:`parse`, without ``extends``."""
-        rows = [{key: x for key, x in asdict(limit).items() if x not in (None, "")} for limit in self.limits]
+        rows = [
+            {key: x for key, x in asdict(limit).items() if x not in (None, "")}
+            for limit in self.limits
+        ]
         part = {} if self.part_of is None else {"part_of": self.part_of}
         settings = {"metrics": to_jsonable(self.settings)} if self.settings else {}
         embedder = {} if self.embedder == {} else {"embedder": to_jsonable(self.embedder)}
-        return {"name": self.name, **part, "limits": rows, **settings, **embedder, "min_holders": self.min_holders}
+        return {
+            "name": self.name,
+            **part,
+            "limits": rows,
+            **settings,
+            **embedder,
+            "min_holders": self.min_holders,
+        }
 
     @property
     def title(self) -> str:
@@ -427,7 +502,9 @@ class Policy:
         kept = tuple(limits)
         if kept == self.limits:
             return self
-        claim: dict[str, Any] = {"name": "custom", "part_of": self.name} if self.name in SHIPPED else {}
+        claim: dict[str, Any] = (
+            {"name": "custom", "part_of": self.name} if self.name in SHIPPED else {}
+        )
         return replace(self, limits=kept, **claim)
 
     def judge(self, results: Mapping[str, MetricResult], attempt: int = 1) -> Verdict:
@@ -438,10 +515,11 @@ class Policy:
             attempt: Number of this publication attempt, from 1, which sets the confidence level.
 
         Returns:
-            The verdict: "fail" if a limit is demonstrably broken, else "undecided" if a limit could not be
-            evaluated, else "pass". Limits on copies that the release does not exceed are undecided if a verbatim
-            copy of train breaks none of them, or was not measured. The same holds for the limits of a question if all
-            of them are blind, and for all blind limits of a policy if a copy breaks none of its limits.
+            The verdict: "fail" if a limit is demonstrably broken, else "undecided" if a limit could
+            not be evaluated, else "pass". Limits on copies that the release does not exceed are
+            undecided if a verbatim copy of train breaks none of them, or was not measured. The same
+            holds for the limits of a question if all of them are blind, and for all blind limits of
+            a policy if a copy breaks none of its limits.
         """
         judged = [judge_limit(limit, results.get(limit.metric), attempt) for limit in self.limits]
         unanswered = set(_unanswered(judged))
@@ -453,13 +531,17 @@ class Policy:
                 outcome = _without_evidence(outcome)
             outcomes.append(outcome)
         statuses = {outcome.status for outcome in outcomes}
-        return Verdict(next(status for status in WORST_FIRST if status in statuses), tuple(outcomes))
+        return Verdict(
+            next(status for status in WORST_FIRST if status in statuses), tuple(outcomes)
+        )
 
 
 def reserved_name(name: str, shipped: str) -> ConfigError:
     """Return the error for a policy that has the name of a shipped one but differs from it."""
     fix = "Fix: choose another name; 'extends' states which policy it is built on"
-    return ConfigError(f"policy: the name {name!r} is reserved for the shipped policy {shipped!r}. {fix}.")
+    return ConfigError(
+        f"policy: the name {name!r} is reserved for the shipped policy {shipped!r}. {fix}."
+    )
 
 
 def title_of(policy: Mapping[str, Any]) -> str:
@@ -471,11 +553,17 @@ def title_of(policy: Mapping[str, Any]) -> str:
     Returns:
         The name, for example "hospital" or "custom, a part of default".
     """
-    return f"{policy['name']}, a part of {policy['part_of']}" if policy.get("part_of") else str(policy["name"])
+    return (
+        f"{policy['name']}, a part of {policy['part_of']}"
+        if policy.get("part_of")
+        else str(policy["name"])
+    )
 
 
 def tally(outcomes: Sequence[LimitOutcome]) -> str:
-    """Return a summary such as ``3 of 7 limits are broken``, or of the undecided limits if none is broken."""
+    """Return a summary such as ``3 of 7 limits are broken``, or of the undecided limits if none is
+    broken.
+    """
     total = len(outcomes)
     n_failed = sum(outcome.status == "fail" for outcome in outcomes)
     n_undecided = sum(outcome.status == "undecided" for outcome in outcomes)
@@ -484,7 +572,9 @@ def tally(outcomes: Sequence[LimitOutcome]) -> str:
     if n_failed:
         return f"{n_failed} of {total} limits {'is' if n_failed == 1 else 'are'} broken"
     if n_undecided:
-        without = f", and {n_blind} hold{'s' if n_blind == 1 else ''} without evidence" if n_blind else ""
+        without = (
+            f", and {n_blind} hold{'s' if n_blind == 1 else ''} without evidence" if n_blind else ""
+        )
         if n_undecided == 1:
             return f"1 of {total} limits is undecided{without}"
         return f"{n_undecided} of {total} limits are undecided{without}"
@@ -500,11 +590,13 @@ def tally(outcomes: Sequence[LimitOutcome]) -> str:
 
 
 def widening(attempt: int, confidence: float) -> float:
-    """Return the factor by which the conservative bound moves away from the estimate at publication attempt m >= 1.
+    """Return the factor by which the conservative bound moves away from the estimate at publication
+    attempt m >= 1.
 
-    Without it, repeated attempts would eventually pass by chance. Attempt m has level 6 (1 - confidence) / (pi^2 m^2);
-    these levels sum to 1 - confidence over all attempts. The factor assumes a normal interval: at 95 % confidence
-    1.10 for the first attempt, 1.36 for the second, 1.84 for the tenth.
+    Without it, repeated attempts would eventually pass by chance. Attempt m has level 6 (1 -
+    confidence) / (pi^2 m^2); these levels sum to 1 - confidence over all attempts. The factor
+    assumes a normal interval: at 95 % confidence 1.10 for the first attempt, 1.36 for the second,
+    1.84 for the tenth.
     """
     normal = NormalDist()
     return normal.inv_cdf(1 - _tail(attempt, confidence)) / normal.inv_cdf(1 - (1 - confidence) / 2)
@@ -519,7 +611,9 @@ def _question_of(outcome: LimitOutcome) -> str:
 
 
 def _unanswered(outcomes: Sequence[LimitOutcome]) -> Iterator[str]:
-    """Yield the questions without evidence: all limits are blind, or no limit on copies breaks on a copy of train."""
+    """Yield the questions without evidence: all limits are blind, or no limit on copies breaks on a
+    copy of train.
+    """
     for question in dict.fromkeys(_question_of(outcome) for outcome in outcomes):
         of_question = [outcome for outcome in outcomes if _question_of(outcome) == question]
         has_evidence = not all(outcome.blind for outcome in of_question)
@@ -534,7 +628,9 @@ def _without_evidence(outcome: LimitOutcome) -> LimitOutcome:
     if not outcome.passed:
         return outcome
     reason = outcome.reason if outcome.blind else f"{outcome.reason}; {_NOT_SHOWN}"
-    return replace(outcome, status="undecided", reason=reason, people_factor=_factor_for_evidence(outcome))
+    return replace(
+        outcome, status="undecided", reason=reason, people_factor=_factor_for_evidence(outcome)
+    )
 
 
 def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> LimitOutcome:
@@ -542,27 +638,37 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
 
     Args:
         limit: Limit.
-        result: Result of the limit's metric. None: the metric did not run, so the limit is undecided.
-        attempt: Number of tables since the last release whose statistics have been computed, including
-            this one. It moves the conservative bound, see :func:`widening`.
+        result: Result of the limit's metric. None: the metric did not run, so the limit is
+            undecided.
+        attempt: Number of tables since the last release whose statistics have been computed,
+            including this one. It moves the conservative bound, see :func:`widening`.
 
     Returns:
         The outcome. Missing evidence is "undecided".
     """
     outcome = _judged(limit, result, attempt)
     name = limit.statistic.partition(".")[2]
-    copy = () if result is None else tuple(estimate for estimate in result.on_copy if estimate.name == name)
+    copy = (
+        ()
+        if result is None
+        else tuple(estimate for estimate in result.on_copy if estimate.name == name)
+    )
     if outcome.estimate is not None and outcome.estimate.measurable:
         outcome = replace(outcome, interval=_interval(limit, outcome.estimate, attempt))
     if copy:
-        outcome = replace(outcome, can_fail=_judged(limit, MetricResult(limit.metric, copy), 1).status == "fail")
+        outcome = replace(
+            outcome, can_fail=_judged(limit, MetricResult(limit.metric, copy), 1).status == "fail"
+        )
     if not outcome.passed or not outcome.blind:
         return outcome
     why = _ON_A_COPY
     if outcome.can_fail is not False and outcome.finds_no_leak:
         why = "no evidence: the attack could not find any leak here"
     elif outcome.can_fail is not False:
-        why = f"no evidence: only a leak of {decimal(outcome.smallest_leak)} or more would have been found"
+        why = (
+            f"no evidence: only a leak of {decimal(outcome.smallest_leak)} or more would have"
+            " been found"
+        )
     return replace(outcome, reason=f"{outcome.reason}; {why}")
 
 
@@ -570,40 +676,71 @@ def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOut
     name, found = limit.statistic.partition(".")[2], () if result is None else result.estimates
     estimate = next((estimate for estimate in found if estimate.name == name), None)
     if estimate is None:
-        return LimitOutcome(limit, "undecided", math.nan, f"{limit.statistic} was not computed", None)
+        return LimitOutcome(
+            limit, "undecided", math.nan, f"{limit.statistic} was not computed", None
+        )
     has_too_few = estimate.subjects < limit.min_subjects
     factor_for_minimum = math.nan
     if has_too_few and estimate.subjects * (_MOST_TIMES + 1) >= limit.min_subjects:
         factor_for_minimum = limit.min_subjects / estimate.subjects
     if not estimate.measurable:
         reason = estimate.note or "not measurable"
-        return LimitOutcome(limit, "undecided", math.nan, reason, estimate, people_factor=factor_for_minimum)
-    measured, significant = _bound(estimate, limit.bound, attempt), _bound(estimate, "proven", attempt)
+        return LimitOutcome(
+            limit, "undecided", math.nan, reason, estimate, people_factor=factor_for_minimum
+        )
+    measured, significant = (
+        _bound(estimate, limit.bound, attempt),
+        _bound(estimate, "proven", attempt),
+    )
     if estimate.measures == "evaluation" and limit.exceeded_by(measured):
-        reason = f"the evaluation is too weak here: {size_text(limit, estimate, limit.bound, measured)}"
-        reason += f", beyond the limit {decimal(limit.value)}{_interval_words(limit, estimate, attempt)}"
+        reason = (
+            f"the evaluation is too weak here: {size_text(limit, estimate, limit.bound, measured)}"
+        )
+        reason += (
+            f", beyond the limit {decimal(limit.value)}{_interval_words(limit, estimate, attempt)}"
+        )
         return LimitOutcome(limit, "undecided", measured, reason, estimate)
     if limit.exceeded_by(significant):
-        reason = _beyond(limit, estimate, measured if limit.bound == "value" else significant, attempt)
+        reason = _beyond(
+            limit, estimate, measured if limit.bound == "value" else significant, attempt
+        )
         return LimitOutcome(
-            limit, "fail", measured, f"{reason}; {estimate.note}" if estimate.note else reason, estimate
+            limit,
+            "fail",
+            measured,
+            f"{reason}; {estimate.note}" if estimate.note else reason,
+            estimate,
         )
     if has_too_few:
-        reason = f"too few people: the attack needs {limit.min_subjects:,}, and the tables have {estimate.subjects:,}"
-        return LimitOutcome(limit, "undecided", measured, reason, estimate, people_factor=factor_for_minimum)
+        reason = (
+            f"too few people: the attack needs {limit.min_subjects:,}, and the tables have"
+            f" {estimate.subjects:,}"
+        )
+        return LimitOutcome(
+            limit, "undecided", measured, reason, estimate, people_factor=factor_for_minimum
+        )
     if limit.exceeded_by(measured):
         if limit.bound == "value":
-            return LimitOutcome(limit, "fail", measured, _beyond(limit, estimate, measured, attempt), estimate)
+            return LimitOutcome(
+                limit, "fail", measured, _beyond(limit, estimate, measured, attempt), estimate
+            )
         side = "up to" if limit.at_most is not None else "down to"
-        reason = f"{side} {decimal(measured)} cannot be excluded, beyond the limit {decimal(limit.value)}"
-        reason += f"{_interval_words(limit, estimate, attempt)}{_why_not_more_people(limit, estimate, attempt)}"
+        reason = (
+            f"{side} {decimal(measured)} cannot be excluded, beyond the limit"
+            f" {decimal(limit.value)}"
+        )
+        reason += _interval_words(limit, estimate, attempt)
+        reason += _why_not_more_people(limit, estimate, attempt)
         factor = _people_factor(limit, estimate, attempt)
         return LimitOutcome(limit, "undecided", measured, reason, estimate, people_factor=factor)
-    return LimitOutcome(limit, "pass", measured, _within(limit, estimate, measured, attempt), estimate)
+    return LimitOutcome(
+        limit, "pass", measured, _within(limit, estimate, measured, attempt), estimate
+    )
 
 
 def size_text(limit: Limit, estimate: Estimate, bound: Bound, number: float) -> str:
-    """Describe an end of the interval: "at most 0.1", "at least 0.1", or the number alone if there is no interval.
+    """Describe an end of the interval: "at most 0.1", "at least 0.1", or the number alone if there
+    is no interval.
 
     Args:
         limit: Limit.
@@ -639,14 +776,17 @@ def _within(limit: Limit, estimate: Estimate, measured: float, attempt: int) -> 
         size = size_text(limit, estimate, "proven", measured)
         return f"{size} is proven, within the limit {decimal(limit.value)}{words}"
     note = f" ({estimate.note})" if estimate.note and estimate.low == estimate.high else ""
-    return f"{size_text(limit, estimate, limit.bound, measured)}, within the limit {decimal(limit.value)}{words}{note}"
+    return (
+        f"{size_text(limit, estimate, limit.bound, measured)}, within the limit"
+        f" {decimal(limit.value)}{words}{note}"
+    )
 
 
 def _interval(limit: Limit, estimate: Estimate, attempt: int) -> LimitInterval:
     """Return the interval at the confidence level that decides the limit.
 
-    A leak is proven by the interval of the estimate. Otherwise, a conservative limit uses a wider one, which later
-    attempts widen further.
+    A leak is proven by the interval of the estimate. Otherwise, a conservative limit uses a wider
+    one, which later attempts widen further.
     """
     is_proven = limit.exceeded_by(_bound(estimate, "proven", attempt))
     if limit.bound != "conservative" or estimate.measures != "release" or is_proven:
@@ -656,7 +796,9 @@ def _interval(limit: Limit, estimate: Estimate, attempt: int) -> LimitInterval:
 
 
 def _interval_words(limit: Limit, estimate: Estimate, attempt: int) -> str:
-    """Return the level of the interval, and the attempt if it is not the first, in brackets; "" without an interval."""
+    """Return the level of the interval, and the attempt if it is not the first, in brackets; ""
+    without an interval.
+    """
     parts = []
     if limit.bound != "value" and estimate.low != estimate.high:
         parts.append(f"{100 * _interval(limit, estimate, attempt).level:.3g} % confidence")
@@ -668,7 +810,8 @@ def _interval_words(limit: Limit, estimate: Estimate, attempt: int) -> str:
 def _signed_distance(limit: Limit, estimate: Estimate, number: float) -> float:
     """Return how far ``number`` is from the value without a leak, in the direction of a leak.
 
-    The bounds of a two-sided statistic are distances already. NaN if the value without a leak is unknown.
+    The bounds of a two-sided statistic are distances already. NaN if the value without a leak is
+    unknown.
     """
     if estimate.direction == "two_sided":
         return number
@@ -677,7 +820,9 @@ def _signed_distance(limit: Limit, estimate: Estimate, number: float) -> float:
 
 def _used(limit: Limit, estimate: Estimate, measured: float) -> float:
     """Return the position of ``measured`` between the null (0) and the limit (1)."""
-    start = estimate.null if estimate.direction != "two_sided" and math.isfinite(estimate.null) else 0.0
+    start = (
+        estimate.null if estimate.direction != "two_sided" and math.isfinite(estimate.null) else 0.0
+    )
     if limit.value != start:
         return (measured - start) / (limit.value - start)
     return math.inf if limit.exceeded_by(measured) else 0.0
@@ -693,11 +838,13 @@ def _why_not_more_people(limit: Limit, estimate: Estimate, attempt: int) -> str:
 
 
 def _people_factor(limit: Limit, estimate: Estimate, attempt: int) -> float:
-    """Return the multiple of the present number of people that decides the limit with a probability of 90 %.
+    """Return the multiple of the present number of people that decides the limit with a probability
+    of 90 %.
 
-    Assumes that intervals shrink with the square root of the number of people. The true value is the estimate if it is
-    significantly beyond the null, and otherwise unknown between both. NaN if more people would hardly help, if the
-    additional numbers for both ends differ by more than a factor of 2, or if they are above ten times the present one.
+    Assumes that intervals shrink with the square root of the number of people. The true value is
+    the estimate if it is significantly beyond the null, and otherwise unknown between both. NaN if
+    more people would hardly help, if the additional numbers for both ends differ by more than a
+    factor of 2, or if they are above ten times the present one.
     """
     if _why_not_more_people(limit, estimate, attempt):
         return math.nan
@@ -713,11 +860,14 @@ def _people_factor(limit: Limit, estimate: Estimate, attempt: int) -> float:
 
 
 def _people_factor_if(truth: float, limit: Limit, estimate: Estimate, attempt: int) -> float:
-    """Return the multiple of the present number of people for a decision if ``truth`` is the true value.
+    """Return the multiple of the present number of people for a decision if ``truth`` is the true
+    value.
 
     Infinite if no number decides.
     """
-    value, near, far = (_bound(estimate, bound, attempt) for bound in ("value", "proven", "conservative"))
+    value, near, far = (
+        _bound(estimate, bound, attempt) for bound in ("value", "proven", "conservative")
+    )
     distance = abs(limit.value - truth)
     if not (math.isfinite(truth) and distance > 0):
         return math.inf
@@ -728,10 +878,11 @@ def _people_factor_if(truth: float, limit: Limit, estimate: Estimate, attempt: i
 
 
 def _factor_for_evidence(outcome: LimitOutcome) -> float:
-    """Return the multiple of the present number of people with which a weak limit would give evidence.
+    """Return the multiple of the present number of people with which a weak limit would give
+    evidence.
 
-    Assumes that intervals shrink with the square root of the number of people. NaN if the limit lacks evidence for
-    another reason, or no number is known.
+    Assumes that intervals shrink with the square root of the number of people. NaN if the limit
+    lacks evidence for another reason, or no number is known.
     """
     estimate = outcome.estimate
     if estimate is None or not outcome.is_weak or outcome.can_fail is False:
@@ -749,11 +900,12 @@ def _factor_for_evidence(outcome: LimitOutcome) -> float:
 
 
 def _smallest_share(estimate: Estimate, tolerance: float) -> float:
-    """Return the smallest share that is proven to be above the tolerance with a probability of 95 % at best.
+    """Return the smallest share that is proven to be above the tolerance with a probability of 95 %
+    at best.
 
-    A statistic that also counts people who cannot leak, such as those of the holdout, finds it less often. The share p
-    solves p = t + k sqrt(p (1 - p) / n). Here t is the limit, n the number of people, and k the sum of the normal
-    quantiles of the confidence level and of the probability.
+    A statistic that also counts people who cannot leak, such as those of the holdout, finds it less
+    often. The share p solves p = t + k sqrt(p (1 - p) / n). Here t is the limit, n the number of
+    people, and k the sum of the normal quantiles of the confidence level and of the probability.
 
     Args:
         estimate: A share. Its confidence level counts.
@@ -774,13 +926,19 @@ def _smallest_share(estimate: Estimate, tolerance: float) -> float:
 
 
 def _range_width(estimate: Estimate) -> float:
-    """Return the largest possible width of an interval: 1 for shares, 2 for differences of shares, whose null is 0."""
+    """Return the largest possible width of an interval: 1 for shares, 2 for differences of shares,
+    whose null is 0.
+    """
     return 2 if estimate.null == 0 else 1
 
 
 def _bound(estimate: Estimate, bound: Bound, attempt: int) -> float:
-    """Return the number that ``bound`` selects; for two-sided statistics, its distance from the null."""
-    low, high = estimate.widened(widening(attempt, estimate.confidence) if estimate.measures == "release" else 1.0)
+    """Return the number that ``bound`` selects; for two-sided statistics, its distance from the
+    null.
+    """
+    low, high = estimate.widened(
+        widening(attempt, estimate.confidence) if estimate.measures == "release" else 1.0
+    )
     if estimate.direction == "two_sided":
         numbers: dict[Bound, float] = {
             "conservative": max(high - estimate.null, estimate.null - low),

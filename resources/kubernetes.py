@@ -9,7 +9,8 @@ from resources.production import RESOURCES
 
 __all__ = ["EXECUTOR", "RESOURCES"]
 
-# Only steps sign. The run pod, the code server, the webserver and the daemon do not receive the key.
+# Only steps sign. The run pod, the code server, the webserver and the daemon do not receive the
+# key.
 SIGNING_SECRET = "privacy-assets-signing-key"
 STEPS: dict[str, Any] = {
     "max_concurrent": 4,

@@ -1,6 +1,7 @@
 """Count files, code lines, importers, import cycles and documented arguments of the package.
 
-Run it with ``make count``. ``ARGS=-v`` also lists the cycles and the arguments without documentation.
+Run it with ``make count``. ``ARGS=-v`` also lists the cycles and the arguments without
+documentation.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).parents[1] / "privacy_assets"
-# Base classes and protocols that users subclass or implement. The exported API is privacy_assets.__all__.
+# Base classes and protocols that users subclass or implement. The exported API is
+# privacy_assets.__all__.
 EXTENSION_POINTS = (
     "privacy_assets.generators.base:Generator",
     "privacy_assets.generators.base:FittedGenerator",
@@ -52,7 +54,11 @@ def modules(package: Path = PACKAGE) -> dict[str, tuple[Path, ast.Module]]:
 def docstring_node(node: Documented) -> ast.Expr | None:
     """Return the docstring statement of a module, class or function."""
     first = node.body[0] if node.body else None
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
         return first
     return None
 
@@ -66,7 +72,14 @@ def docstrings(tree: ast.Module) -> Iterator[ast.Expr]:
 
 def code_lines(source: str, tree: ast.Module) -> int:
     """Count the lines that hold code, without docstrings, comments and blank lines."""
-    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    layout = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in layout:
@@ -77,13 +90,17 @@ def code_lines(source: str, tree: ast.Module) -> int:
 
 
 def imports(name: str, tree: ast.Module, known: set[str]) -> set[str]:
-    """Return the modules that a module imports anywhere, for type checking too, or names as ``"module:Class"``."""
+    """Return the modules that a module imports anywhere, for type checking too, or names as
+    ``"module:Class"``.
+    """
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} & known or {node.module}
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} & known or {
+                node.module
+            }
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found |= set(re.findall(r"^(privacy_assets[\w.]*):\w+$", node.value))
     return found & known - {name}
@@ -119,7 +136,9 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def single_importers(graph: dict[str, set[str]], files: dict[str, Path]) -> list[str]:
-    """Return the modules that exactly one other module imports. Imports by and of ``__init__`` do not count."""
+    """Return the modules that exactly one other module imports. Imports by and of ``__init__`` do
+    not count.
+    """
     packages = {name for name, path in files.items() if path.name in ("__init__.py", "__main__.py")}
     users: dict[str, set[str]] = {name: set() for name in graph if name not in packages}
     for name, others in graph.items():
@@ -129,7 +148,9 @@ def single_importers(graph: dict[str, set[str]], files: dict[str, Path]) -> list
 
 
 def public_callables() -> dict[str, Callable[..., Any]]:
-    """Return the exported API and the extension points: functions, constructors and public methods."""
+    """Return the exported API and the extension points: functions, constructors and public
+    methods.
+    """
     import privacy_assets
 
     places = [f"privacy_assets:{name}" for name in privacy_assets.__all__]
@@ -141,7 +162,11 @@ def public_callables() -> dict[str, Callable[..., Any]]:
         if inspect.isclass(thing):
             for method, value in vars(thing).items():
                 plain = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-                if not method.startswith("_") and inspect.isfunction(plain) and plain.__name__ != "<lambda>":
+                if (
+                    not method.startswith("_")
+                    and inspect.isfunction(plain)
+                    and plain.__name__ != "<lambda>"
+                ):
                     found[f"{place}.{method}"] = plain
     return found
 
@@ -153,11 +178,16 @@ def arguments(thing: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):
         return []
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [one.name for one in parameters if one.name not in ("self", "cls") and one.kind not in variable]
+    return [
+        one.name
+        for one in parameters
+        if one.name not in ("self", "cls") and one.kind not in variable
+    ]
 
 
 def undocumented(thing: Callable[..., Any]) -> list[str]:
-    """Return the arguments in neither ``Args:`` nor ``Attributes:`` that are not fields with a description.
+    """Return the arguments in neither ``Args:`` nor ``Attributes:`` that are not fields with a
+    description.
 
     A class inherits the documentation of its bases in this package.
     """
@@ -179,7 +209,9 @@ def main(package: Path = PACKAGE) -> int:
     found = modules(package)
     files = {name: path for name, (path, _) in found.items()}
     graph = {name: imports(name, tree, set(found)) for name, (_, tree) in found.items()}
-    words = sum(len(ast.unparse(node).split()) for _, tree in found.values() for node in docstrings(tree))
+    words = sum(
+        len(ast.unparse(node).split()) for _, tree in found.values() for node in docstrings(tree)
+    )
     lines = sum(code_lines(path.read_text(encoding="utf-8"), tree) for path, tree in found.values())
     names = {place: thing for place, thing in public_callables().items() if arguments(thing)}
     total = sum(len(arguments(thing)) for thing in names.values())
@@ -191,7 +223,8 @@ def main(package: Path = PACKAGE) -> int:
         f"code lines                             {lines:>7,}\n"
         f"modules with one importer              {len(single_importers(graph, files)):>7,}\n"
         f"import cycles (type checking included) {len(circles):>7,}\n"
-        f"documented arguments of the public API {documented / total:>7.0%}  ({documented} of {total})\n"
+        f"documented arguments of the public API {documented / total:>7.0%}  ({documented} of"
+        f" {total})\n"
         f"words of docstrings                    {words:>7,}\n"
     )
     if "-v" in sys.argv:

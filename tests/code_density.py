@@ -1,12 +1,14 @@
-"""Measure how dense the code of the package is, by room: tokens in a statement, comprehensions, complexity and names.
+"""Measure how dense the code of the package is, by room: tokens in a statement, comprehensions,
+complexity and names.
 
-    python -m tests.code_density                 # the rates of all rooms; status 1 if a checked room exceeds a limit
-    python -m tests.code_density --list gate     # what exceeds a limit in the rooms whose names contain "gate"
+    python -m tests.code_density              # the rates; status 1 if a checked room exceeds a limit
+    python -m tests.code_density --list gate  # what exceeds a limit in rooms named like "gate"
 
-``make lint`` runs it. A room that holds the limits is added to ``CHECKED`` and stays there. A statement is a logical
-line, so that line breaks change nothing, and an f-string is one token. Rates are given for 100 code lines. Complexity
-counts branches, loops, handlers, cases, operands of ``and`` and ``or``, and each ``for`` and ``if`` of a comprehension.
-"""
+``make lint`` runs it. A room that holds the limits is added to ``CHECKED`` and stays there. A
+statement is a logical line, so that line breaks change nothing, and an f-string is one token. Rates
+are given for 100 code lines. Complexity counts branches, loops, handlers, cases, operands of
+``and`` and ``or``, and each ``for`` and ``if`` of a comprehension.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from pathlib import Path
 
 from tests.code_counts import PACKAGE, docstrings
 
-CHECKED = ("__init__.py", "__main__.py", "version.py")  # rooms that hold all limits
+CHECKED = ("__init__.py", "__main__.py", "stats", "version.py")  # rooms that hold all limits
 # Names that do not say what they name.
 _GENERIC = """
     absent added alone asked chosen doubt drawn every found given gone held here instead kept
@@ -32,7 +34,16 @@ _GENERIC = """
 GENERIC = frozenset(_GENERIC.split())
 NUMERIC_ROOMS = ("distances", "generators", "metrics", "stats")
 # Public functions whose parameters are options of a user.
-PUBLIC = frozenset(("evaluate", "power", "build_privacy_checks", "build_privacy_assets", "privacy_gate", "__init__"))
+PUBLIC = frozenset(
+    (
+        "evaluate",
+        "power",
+        "build_privacy_checks",
+        "build_privacy_assets",
+        "privacy_gate",
+        "__init__",
+    )
+)
 MAX_COMPLEXITY = 15
 MAX_PARAMETERS = 8
 LONG_LINE = 100
@@ -132,7 +143,9 @@ def complexity(function: ast.AST) -> int:
 
 
 def is_nested(comprehension: ast.AST) -> bool:
-    """Return True for a comprehension with two ``for``, or with a comprehension or a condition inside it."""
+    """Return True for a comprehension with two ``for``, or with a comprehension or a condition
+    inside it.
+    """
     n_loops = 0
     for node in ast.walk(comprehension):
         if isinstance(node, ast.comprehension):
@@ -238,7 +251,9 @@ def rooms(package: Path = PACKAGE) -> dict[str, Density]:
 
 
 def exceeded(room: str, density: Density) -> list[str]:
-    """Return one line for each limit that a room exceeds. Rates of fewer than 100 lines are not compared."""
+    """Return one line for each limit that a room exceeds. Rates of fewer than 100 lines are not
+    compared.
+    """
     if density.lines < MIN_LINES:
         return []
     limits = NUMERIC_LIMITS if room in NUMERIC_ROOMS else LIMITS
@@ -252,11 +267,15 @@ def exceeded(room: str, density: Density) -> list[str]:
 
 def main() -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--list", metavar="ROOM", help="list what exceeds a limit in these rooms")
     options = parser.parse_args()
     names = list(Density().rates())
-    sys.stdout.write(f"{'room':<14}{'lines':>7}{''.join(f'{name:>16}' for name in names)}{'findings':>10}\n")
+    sys.stdout.write(
+        f"{'room':<14}{'lines':>7}{''.join(f'{name:>16}' for name in names)}{'findings':>10}\n"
+    )
     failed = False
     for room, density in rooms().items():
         rates = "".join(f"{rate:>16.2f}" for rate in density.rates().values())

@@ -1,8 +1,9 @@
 """Fixtures shared by all tests, and two switches.
 
 `PYTEST_SHUFFLE=7` runs the files, and the tests of each file, in an order drawn from that seed.
-`PYTEST_CPU=costs.tsv` appends the CPU seconds of each test (its fixtures, itself, its teardown; children
-that were waited for included) and of the import of each file to that file, as the tests end.
+`PYTEST_CPU=costs.tsv` appends the CPU seconds of each test (its fixtures, itself, its teardown;
+children that were waited for included) and of the import of each file to that file, as the tests
+end.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import pandas as pd
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-# The same examples in every run. A search with other examples must be started on purpose. Tests have no deadline.
+# The same examples in every run. A search with other examples must be started on purpose. Tests
+# have no deadline.
 hypothesis.settings.register_profile(
     "repeatable",
     derandomize=True,
@@ -36,7 +38,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("repeatable")
 
-# Tests have deployments of their own, and never use that of the environment, such as the one of `make demo`.
+# Tests have deployments of their own, and never use that of the environment, such as the one of
+# `make demo`.
 os.environ.pop("DAGSTER_HOME", None)
 for _name in ("PRIVATE", "RELEASES", "SECRET", "SIGNING_KEY", "STORAGE", "TRUSTED_KEYS"):
     os.environ.pop(f"PRIVACY_ASSETS_{_name}", None)
@@ -45,13 +48,19 @@ DATA = Path(__file__).with_name("data")
 SHUFFLE = os.environ.get("PYTEST_SHUFFLE")
 COSTS = os.environ.get("PYTEST_CPU")
 
-# A script's background jobs ignore SIGINT; Dagster then ignores SIGTERM as well, and children inherit this.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+# A script's background jobs ignore SIGINT; Dagster then ignores SIGTERM as well, and children
+# inherit this.
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    and threading.current_thread() is threading.main_thread()
+):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count the people of each released cell, and compile each kernel in one worker: the others load it from disk."""
+    """Count the people of each released cell, and compile each kernel in one worker: the others
+    load it from disk.
+    """
     holders.install()
     if not hasattr(config, "workerinput"):
         return
@@ -66,7 +75,8 @@ def pytest_configure(config: pytest.Config) -> None:
         name = f"{self.py_func.__module__}.{self.py_func.__qualname__}"
         if not name.startswith("privacy_assets."):  # compiled with the kernel that calls it
             return compile_kernel(self, signature)
-        with global_compiler_lock, open(locks / name, "w") as lock:  # in this order: kernels call each other
+        # in this order: kernels call each other
+        with global_compiler_lock, open(locks / name, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return compile_kernel(self, signature)
 
@@ -136,7 +146,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _known_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New signing keys differ between tests and are the same in every run, because some tests flip their bits."""
+    """New signing keys differ between tests and are the same in every run, because some tests flip
+    their bits.
+    """
     numbers = itertools.count()
 
     def generate() -> Ed25519PrivateKey:
@@ -148,7 +160,9 @@ def _known_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture(autouse=True)
 def _no_storage_of_a_closed_instance() -> None:
-    """Instances that close in another order than they opened leave a closed instance's storage as the current one."""
+    """Instances that close in another order than they opened leave a closed instance's storage as
+    the current one.
+    """
     module = sys.modules.get("dagster._core.storage.defs_state.base")
     if module is not None:
         module._current_storage.set(None)
@@ -168,6 +182,8 @@ def adult(adult_file: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.fixture(scope="session")
 def uk_census() -> pd.DataFrame:
-    """2011 census microdata, 50,000 rows x 17 columns, every column a category, shuffled by a fixed seed."""
+    """2011 census microdata, 50,000 rows x 17 columns, every column a category, shuffled by a fixed
+    seed.
+    """
     frame = pd.read_parquet(DATA / "uk_census.parquet").drop(columns=["Person ID"])
     return frame.astype(str).sample(frac=1, random_state=0).reset_index(drop=True)

@@ -1,7 +1,8 @@
 """Find sentences that readers stumble over in docstrings, comments, messages and Markdown.
 
-Run it with ``make english``. ``make lint`` runs it too: it fails where a folder has more matches per 1,000 words than
-``LIMIT`` allows. A match is a hint: reorder the sentence, name its subject, or use the field's word.
+Run it with ``make english``. ``make lint`` runs it too: it fails where a folder has more matches
+per 1,000 words than ``LIMIT`` allows. A match is a hint: reorder the sentence, name its subject, or
+use the field's word.
 """
 
 from __future__ import annotations
@@ -24,10 +25,15 @@ LIMIT = 0.5  # matches per 1,000 words
 PATTERNS = (
     (
         "location verb",
-        r"\b(?:stands?|standing|stood|beside|lies (?:in|at|there|below))\b(?! (?:for|out|alone|by)\b)",
+        r"\b(?:stands?|standing|stood|beside|lies (?:in|at|there|below))\b(?!"
+        r" (?:for|out|alone|by)\b)",
         "is, is stored, next to",
     ),
-    ("hidden actor", r"\b(?:nobody|somebody|anybody|everybody|whoever|whomever)\b", "name the user or the attacker"),
+    (
+        "hidden actor",
+        r"\b(?:nobody|somebody|anybody|everybody|whoever|whomever)\b",
+        "name the user or the attacker",
+    ),
     (
         "talking code",
         r"\b(?:told|speaks? of|says? (?:so|nothing|of|no|which|where)|asks? of)\b",
@@ -35,7 +41,8 @@ PATTERNS = (
     ),
     (
         "headless clause",
-        r"(?:^|[,;:] )What [a-z ]+(?<!\?)$|[,;:] what (?!if|to|about)\w+ |\bof what (?:is|was|it)\b",
+        r"(?:^|[,;:] )What [a-z ]+(?<!\?)$|[,;:] what (?!if|to|about)\w+ |\bof what"
+        r" (?:is|was|it)\b",
         "name the thing",
     ),
     (
@@ -51,23 +58,33 @@ PATTERNS = (
     ("dangling word", r"\bwithout(?=[.;,:)]|$)|\bbut for\b", "default: ..., except"),
     (
         "figure of speech",
-        r"\b(?:anew|seldom|by heart|mend(?:s|ed|ing)?|witness(?:es)?|door|held against|goes by|goes on)\b",
+        r"\b(?:anew|seldom|by heart|mend(?:s|ed|ing)?|witness(?:es)?|door|held against|goes"
+        r" by|goes on)\b",
         "the field's word",
     ),
     (
         "negated noun",
-        r"\b(?:says|tells|knows|shows|gives|means|finds|holds) (?:nothing|none)\b(?! but)|, or nothing\b",
+        r"\b(?:says|tells|knows|shows|gives|means|finds|holds) (?:nothing|none)\b(?! but)|, or"
+        r" nothing\b",
         "negate the verb; or None",
     ),
     ("possessive", r"\bof (?:your|our|one's|its|their) own\b", "your own, custom"),
 )
-RULES = [(name, re.compile(rule, re.M if "^" in rule else re.I), instead) for name, rule, instead in PATTERNS]
-CODE = re.compile(r"^[ \t]*(```|~~~).*?^[ \t]*\1|``[^`]+``|`[^`\n]+`|\]\([^)\s]*\)|https?://\S+|<[^>\n]+>", re.M | re.S)
+RULES = [
+    (name, re.compile(rule, re.M if "^" in rule else re.I), instead)
+    for name, rule, instead in PATTERNS
+]
+CODE = re.compile(
+    r"^[ \t]*(```|~~~).*?^[ \t]*\1|``[^`]+``|`[^`\n]+`|\]\([^)\s]*\)|https?://\S+|<[^>\n]+>",
+    re.M | re.S,
+)
 WORD = re.compile(r"[A-Za-z][a-z'’]*")
 
 
 def is_prose(text: str) -> bool:
-    """Return True for text of four words or more with little punctuation, which excludes most code and data."""
+    """Return True for text of four words or more with little punctuation, which excludes most code
+    and data.
+    """
     letters = sum(one.isalpha() or one in " \n.,;:'" for one in text)
     return len(WORD.findall(text)) >= 4 and letters > 0.85 * len(text)
 
@@ -80,12 +97,21 @@ def python_texts(source: str) -> Iterator[tuple[int, str]]:
             parts.update(map(id, node.values))
             yield (
                 node.lineno,
-                "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values),
+                "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "x"
+                    for part in node.values
+                ),
             )
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts
+        ):
             yield node.lineno, node.value
     tokens = tokenize.generate_tokens(iter(source.splitlines(keepends=True)).__next__)
-    comments = [(token.start[0], token.string.lstrip("#! ")) for token in tokens if token.type == tokenize.COMMENT]
+    comments = [
+        (token.start[0], token.string.lstrip("#! "))
+        for token in tokens
+        if token.type == tokenize.COMMENT
+    ]
     for _, block in groupby(enumerate(comments), key=lambda pair: pair[1][0] - pair[0]):
         lines = [comment for _, comment in block]
         yield lines[0][0], "\n".join(text for _, text in lines)
@@ -104,14 +130,20 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 def tracked() -> list[Path]:
     """Return the files of the repository that hold prose."""
     listed = subprocess.run(
-        ["git", "ls-files", "*.py", "*.md", "*.j2"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "*.py", "*.md", "*.j2"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 def main() -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", action="store_true", help="print only the rates of the folders")
     options = parser.parse_args()
     words, hits = Counter[str](), Counter[str]()
@@ -124,13 +156,17 @@ def main() -> int:
                     hits[folder] += 1
                     if not options.count:
                         line = first + text.count("\n", 0, hit.start())
-                        sys.stdout.write(f"{path.relative_to(ROOT)}:{line}: {name}: {hit[0]!r} (instead: {instead})\n")
+                        sys.stdout.write(
+                            f"{path.relative_to(ROOT)}:{line}: {name}: {hit[0]!r} (instead:"
+                            f" {instead})\n"
+                        )
     failed = False
     for folder, number in sorted(words.items()):
         rate = 1000 * hits[folder] / max(number, 1)
         failed |= rate > LIMIT
         sys.stdout.write(
-            f"{folder:<16}{number:>8} words{hits[folder]:>6} matches{rate:>7.2f} per 1,000 (limit {LIMIT})\n"
+            f"{folder:<16}{number:>8} words{hits[folder]:>6} matches{rate:>7.2f} per 1,000"
+            f" (limit {LIMIT})\n"
         )
     return int(failed)
 

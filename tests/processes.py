@@ -24,9 +24,13 @@ def gone(pid: int, seconds: float = 60) -> bool:
 
 
 def killed(arguments: list[str], note: Path, seconds: float = 600, **variables: str) -> list[int]:
-    """Start Python with ``arguments``, kill it (-9) once ``note`` ends with "."; return the pids in the note."""
+    """Start Python with ``arguments``, kill it (-9) once ``note`` ends with "."; return the pids in
+    the note.
+    """
     path = os.pathsep.join(sys.path)
-    with subprocess.Popen([sys.executable, *arguments], env={**os.environ, "PYTHONPATH": path, **variables}) as process:
+    with subprocess.Popen(
+        [sys.executable, *arguments], env={**os.environ, "PYTHONPATH": path, **variables}
+    ) as process:
         end = time.monotonic() + seconds
         while not (note.exists() and note.read_text().endswith(".")):
             assert process.poll() is None and time.monotonic() < end, "it never came so far"

@@ -28,7 +28,11 @@ def _trouble() -> str:
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
     try:
         told = subprocess.run(
-            [sys.executable, "-c", _CODE], capture_output=True, text=True, timeout=120, env=environment
+            [sys.executable, "-c", _CODE],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=environment,
         )
     except subprocess.TimeoutExpired:
         return "it did not start in two minutes"
@@ -44,7 +48,9 @@ def need_ray() -> None:
 
 @contextmanager
 def ray_alone() -> Iterator[None]:
-    """Keep other tests' clusters out of the ``with`` block: without an address Ray connects to any local one."""
+    """Keep other tests' clusters out of the ``with`` block: without an address Ray connects to any
+    local one.
+    """
     need_ray()
     lock = f"privacy-assets-tests-ray-{os.getuid()}.lock"
     with folders.opened(Path(tempfile.gettempdir())) as folder, folders.locked(folder, lock):

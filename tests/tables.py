@@ -26,6 +26,10 @@ def as_tables(frames: Sequence[pd.DataFrame | Table], schema: TableSchema) -> li
     return [as_table(frame, schema) for frame in frames]
 
 
-def metric_inputs(schema: TableSchema, frames: Frames, *given: Any, **more: Any) -> EvaluationInputs:
+def metric_inputs(
+    schema: TableSchema, frames: Frames, *given: Any, **more: Any
+) -> EvaluationInputs:
     """Build the inputs of metrics from frames by role."""
-    return EvaluationInputs(schema, {role: as_table(frame, schema) for role, frame in frames.items()}, *given, **more)
+    return EvaluationInputs(
+        schema, {role: as_table(frame, schema) for role, frame in frames.items()}, *given, **more
+    )

@@ -1,4 +1,6 @@
-"""The adaptive adversary: knows the filter, retries, knows all past releases, refits and averages."""
+"""The adaptive adversary: knows the filter, retries, knows all past releases, refits and
+averages.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def people(rows: int, seed: int) -> pd.DataFrame:
             "age": age,
             "income": (rng.lognormal(9, 0.6, rows) + 100 * age).round(2),
             "score": rng.normal(0, 1, rows).round(4),
-            "plan": rng.choice(list("abcdefgh"), rows, p=[0.4, 0.3, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01]),
+            "plan": rng.choice(
+                list("abcdefgh"), rows, p=[0.4, 0.3, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01]
+            ),
             "region": rng.choice(["north", "east", "south", "west"], rows),
         }
     )
@@ -41,20 +45,27 @@ SCHEMA = infer_schema(pd.concat([TRAIN, HOLDOUT]))
 
 def verdict(synthetic: pd.DataFrame) -> str:
     inputs = read_inputs(TRAIN, HOLDOUT, synthetic)
-    return LOOKS.judge(run_metrics(inputs, {name: build_metric(name) for name in LOOKS.metrics}, LOOKS.limits)).status
+    return LOOKS.judge(
+        run_metrics(inputs, {name: build_metric(name) for name in LOOKS.metrics}, LOOKS.limits)
+    ).status
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [SimilarityFilter, MemorizationFilter])
 def test_copies_moved_just_out_of_the_filter_are_refused(kind: type) -> None:
-    """The adversary knows the radius: every copy is moved by one and a half times it, and passes the filter."""
+    """The adversary knows the radius: every copy is moved by one and a half times it, and passes
+    the filter.
+    """
     fitted = kind().fit(as_tables([TRAIN, HOLDOUT], SCHEMA), SCHEMA)
-    evading = TRAIN.assign(score=(TRAIN["score"] + 1.5 * fitted.radius * TRAIN["score"].std()).round(4))
+    evading = TRAIN.assign(
+        score=(TRAIN["score"] + 1.5 * fitted.radius * TRAIN["score"].std()).round(4)
+    )
     hidden = evading[~fitted.exposed(as_table(evading, SCHEMA))]
     assert len(hidden) > 600 and fitted.radius > 0
     assert not pd.concat([hidden, TRAIN]).duplicated().any()
     assert verdict(hidden.reset_index(drop=True)) == "fail"
-    few = pd.concat([hidden.iloc[:480], FRESH.iloc[480:]], ignore_index=True)  # a fifth of the table
+    # a fifth of the table
+    few = pd.concat([hidden.iloc[:480], FRESH.iloc[480:]], ignore_index=True)
     assert verdict(few) == "fail"
     assert verdict(FRESH) == "pass"
 
@@ -62,8 +73,8 @@ def test_copies_moved_just_out_of_the_filter_are_refused(kind: type) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("policy_counts", [True, False])
 def test_whoever_tries_again_and_again_seldom_passes_a_leak(policy_counts: bool) -> None:
-    """500 adversaries whose true leak is just above the limit, 50 tries each: a conservative bound is within it only by
-    luck.
+    """500 adversaries whose true leak is just above the limit, 50 tries each: a conservative bound
+    is within it only by luck.
     """
     rng, limit, error = np.random.default_rng(0), Limit("m.f", at_most=0.1), 0.02
     values = rng.normal(0.1, error, (500, 50))
@@ -86,7 +97,9 @@ def test_refitting_and_averaging_add_up() -> None:
 
     All six tables together reveal members better than one, and the union shows it.
     """
-    generator = build_generator("synthpop", {"min_samples_leaf": 12, "shrinkage": 0, "smoothing": False})
+    generator = build_generator(
+        "synthpop", {"min_samples_leaf": 12, "shrinkage": 0, "smoothing": False}
+    )
     train = as_table(TRAIN, SCHEMA)
     made = [generator.fit(train, seed=seed).sample(len(train), seed=seed) for seed in range(6)]
     tables = [table.frame() for table in made]
@@ -100,8 +113,8 @@ def test_refitting_and_averaging_add_up() -> None:
     results = {"cumulative_disclosure": MetricResult("cumulative_disclosure", found[1])}
     assert default_policy(["cumulative_disclosure"]).judge(results).status == "fail"
 
-    # Independently of the metric: the adversary averages the closeness of all tables to a row, and gains over one
-    # table.
+    # Independently of the metric: the adversary averages the closeness of all tables to a row, and
+    # gains over one table.
     encoder = TabularEncoder.fit([train], SCHEMA, others=made)
     rows = [encoder.transform(table).dense for table in (train, as_table(HOLDOUT, SCHEMA), *made)]
     sides, released = rows[:2], rows[2:]
@@ -117,4 +130,6 @@ def _nearest(rows: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 def _auc(members: np.ndarray, others: np.ndarray) -> float:
     """Probability that a member is nearer than a non-member."""
-    return float((members[:, None] < others[None]).mean() + (members[:, None] == others[None]).mean() / 2)
+    return float(
+        (members[:, None] < others[None]).mean() + (members[:, None] == others[None]).mean() / 2
+    )

@@ -1,4 +1,6 @@
-"""Credentials in a URL are refused at every place that accepts a URL, and no message repeats them."""
+"""Credentials in a URL are refused at every place that accepts a URL, and no message repeats
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from privacy_assets import PrivacyIOManager, ReleaseResource, build_source_sensor, evaluate, read_published
+from privacy_assets import (
+    PrivacyIOManager,
+    ReleaseResource,
+    build_source_sensor,
+    evaluate,
+    read_published,
+)
 from privacy_assets.airflow.deployment import AirflowDeployment
 from privacy_assets.cli.main import main
 from privacy_assets.dagster.table import source_from_metadata, source_metadata
@@ -38,7 +46,10 @@ WITH = [
     f"https://host/x.csv?sv=1&sig={SECRET}",
     f"https://host/x.csv?access_token={SECRET}",
     f"https://host/x.csv#token={SECRET}",
-    *(f"https://host/x.csv?{name}={SECRET}" for name in ("key", "pass", "pw", "code", "jwt", "session", "a/b")),
+    *(
+        f"https://host/x.csv?{name}={SECRET}"
+        for name in ("key", "pass", "pw", "code", "jwt", "session", "a/b")
+    ),
     f"https://host/x.csv?{SECRET}",
     f"https://host/x.csv?format=csv&{SECRET}",
     f"https://host/x.csv%3Fkey%3D{SECRET}",
@@ -51,20 +62,41 @@ WITH = [
     f"oci://user:{SECRET}@ns/x.csv",
     f"sftp://user:{SECRET}@host/x.csv",
     f"abfs://container:{SECRET}@account/x.csv",
-    *(f"{start}user:{SECRET}@host/x.csv" for start in ("https:", "HTTPS:", "https//", "htps:", "//", "s3:", "sftp:")),
+    *(
+        f"{start}user:{SECRET}@host/x.csv"
+        for start in ("https:", "HTTPS:", "https//", "htps:", "//", "s3:", "sftp:")
+    ),
     f"https:{SECRET}@host/x.csv",
     f"https%3Auser:{SECRET}@host/x.csv",
     f"https:host/x.csv?key={SECRET}",
     f"https:host/x.csv?{SECRET}",
 ]
 WITHOUT = [
-    "s3://bucket/a@b.csv", "s3://bucket/part-*.csv", "https://host:8080/x.csv", "https://[::1]:80/x.csv",
-    "https://host/x.csv?format=csv", "s3://bucket/x.csv?versionId=1", "s3://bucket/part-?/year=2024/x.csv",
-    "s3://bucket/a&b/year=2024/x.csv", "gs://bucket/x.csv?generation=1", "oci://bucket@ns/x.csv",
-    "github://org:repo@main/x.csv", "github://org:repo/x.csv", "abfs://container@account.dfs.core.windows.net/x.csv",
-    "sftp://user@host/x.csv", "/folder/a:b@c/x.csv", "file:///a/u:p@b.csv", "C:/users/x.csv", "ray://host:10001",
-    "a:b@c", "http:localhost:80", "sftp:user@host", "image:tag@sha256:0a", "/data//a@b.csv", "note: https: see a@b",
-]  # fmt: skip
+    "s3://bucket/a@b.csv",
+    "s3://bucket/part-*.csv",
+    "https://host:8080/x.csv",
+    "https://[::1]:80/x.csv",
+    "https://host/x.csv?format=csv",
+    "s3://bucket/x.csv?versionId=1",
+    "s3://bucket/part-?/year=2024/x.csv",
+    "s3://bucket/a&b/year=2024/x.csv",
+    "gs://bucket/x.csv?generation=1",
+    "oci://bucket@ns/x.csv",
+    "github://org:repo@main/x.csv",
+    "github://org:repo/x.csv",
+    "abfs://container@account.dfs.core.windows.net/x.csv",
+    "sftp://user@host/x.csv",
+    "/folder/a:b@c/x.csv",
+    "file:///a/u:p@b.csv",
+    "C:/users/x.csv",
+    "ray://host:10001",
+    "a:b@c",
+    "http:localhost:80",
+    "sftp:user@host",
+    "image:tag@sha256:0a",
+    "/data//a@b.csv",
+    "note: https: see a@b",
+]
 
 
 def refused(call: Callable[[], object]) -> str:
@@ -97,7 +129,10 @@ def test_every_url_of_a_spec_is_looked_at(url: str) -> None:
     specs += [
         {
             "source": "demo",
-            "generator": {"name": "command", "settings": {"command": ["python", "m.py", f"--db={url}"]}},
+            "generator": {
+                "name": "command",
+                "settings": {"command": ["python", "m.py", f"--db={url}"]},
+            },
         },
         {"source": "demo", "evaluation": {"metrics": {"shadow_membership": {"generator": url}}}},
     ]
@@ -106,12 +141,28 @@ def test_every_url_of_a_spec_is_looked_at(url: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["/srv/{{ var.value.gate }}/x.parquet", "{% if x %}a{% endif %}"])
-def test_a_template_in_any_setting_is_refused_and_makes_no_folder(text: str, tmp_path: Path) -> None:
-    specs: list[dict[str, Any]] = [{"source": text}, {"policy": text}, {"data": {"source": Path(text)}}]
-    specs += [{"source": "demo", "subject": text}, {"source": "demo", "run": {"airflow_pool": text}}]
-    specs += [{"source": "demo", "generator": {"name": "command", "settings": {"command": ["python", text]}}}]
+def test_a_template_in_any_setting_is_refused_and_makes_no_folder(
+    text: str, tmp_path: Path
+) -> None:
+    specs: list[dict[str, Any]] = [
+        {"source": text},
+        {"policy": text},
+        {"data": {"source": Path(text)}},
+    ]
+    specs += [
+        {"source": "demo", "subject": text},
+        {"source": "demo", "run": {"airflow_pool": text}},
+    ]
+    specs += [
+        {
+            "source": "demo",
+            "generator": {"name": "command", "settings": {"command": ["python", text]}},
+        }
+    ]
     for spec in specs:
-        with pytest.raises(ConfigError, match=r"table t, .*is a template, and settings are not rendered"):
+        with pytest.raises(
+            ConfigError, match=r"table t, .*is a template, and settings are not rendered"
+        ):
             TableSpec(name="t", **spec)
     here = str(tmp_path / text.strip("/"))
     for field in ("home", "releases"):
@@ -123,12 +174,22 @@ def test_a_template_in_any_setting_is_refused_and_makes_no_folder(text: str, tmp
 
 
 @pytest.mark.parametrize("url", [WITH[0], WITH[5], NO_SLASHES])
-def test_every_url_of_a_deployment_is_looked_at(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_url_of_a_deployment_is_looked_at(
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for field in ("home", "releases", "private", "trusted_keys", "signing_key"):
         refused(lambda field=field: ReleaseResource(**{field: url}))
     for field in ("base", "releases", "trusted_keys", "report_url", "home"):
         refused(lambda field=field: PrivacyIOManager(**{field: url}))
-    for field in ("home", "releases", "private", "trusted_keys", "signing_key", "values", "report_url"):
+    for field in (
+        "home",
+        "releases",
+        "private",
+        "trusted_keys",
+        "signing_key",
+        "values",
+        "report_url",
+    ):
         refused(lambda field=field: AirflowDeployment(**{field: url}))
     monkeypatch.setenv("PRIVACY_ASSETS_REPORT_URL", url)
     refused(lambda: AirflowDeployment().page(tmp_path, tmp_path))
@@ -136,24 +197,46 @@ def test_every_url_of_a_deployment_is_looked_at(url: str, monkeypatch: pytest.Mo
         monkeypatch.setenv(variable, url)
         refused(lambda: AirflowDeployment().open())
     monkeypatch.setenv("PRIVACY_ASSETS_TRUSTED_KEYS", url)
-    refused(lambda: ReleaseResource(releases=str(tmp_path / "r"), private=str(tmp_path / "p")).trusted())
+    refused(
+        lambda: ReleaseResource(releases=str(tmp_path / "r"), private=str(tmp_path / "p")).trusted()
+    )
     refused(lambda: build_source_sensor("t", url))
     refused(lambda: on_ray(url).__enter__())
 
 
 COMMANDS = [
-    ["run", "URL"], ["run", "t.yaml", "--home", "URL"], ["run", "t.yaml", "--releases=URL"],
-    ["run", "t.yaml", "--private", "URL"], ["run", "t.yaml", "--ray", "URL"], ["verify", "URL"],
-    ["verify", "x.parquet", "--attestation", "URL"], ["verify", "x.parquet", "--key", "URL"],
-    ["evaluate", "--train", "URL", "--holdout", "h.csv", "--synthetic", "s.csv"], ["releases", "--releases", "URL"],
-    ["evaluate", "--train", "t.csv", "--holdout", "h.csv", "--synthetic", "s.csv", "--policy", "URL"],
-    ["generate", "--set", "log=URL"], ["no such command", "URL"], ["prepare", "--releases", "URL"],
-]  # fmt: skip
+    ["run", "URL"],
+    ["run", "t.yaml", "--home", "URL"],
+    ["run", "t.yaml", "--releases=URL"],
+    ["run", "t.yaml", "--private", "URL"],
+    ["run", "t.yaml", "--ray", "URL"],
+    ["verify", "URL"],
+    ["verify", "x.parquet", "--attestation", "URL"],
+    ["verify", "x.parquet", "--key", "URL"],
+    ["evaluate", "--train", "URL", "--holdout", "h.csv", "--synthetic", "s.csv"],
+    ["releases", "--releases", "URL"],
+    [
+        "evaluate",
+        "--train",
+        "t.csv",
+        "--holdout",
+        "h.csv",
+        "--synthetic",
+        "s.csv",
+        "--policy",
+        "URL",
+    ],
+    ["generate", "--set", "log=URL"],
+    ["no such command", "URL"],
+    ["prepare", "--releases", "URL"],
+]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("url", [WITH[0], WITH[2], WITH[5], NO_SLASHES])
-def test_no_command_repeats_credentials(words: list[str], url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_repeats_credentials(
+    words: list[str], url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([word.replace("URL", url) for word in words]) == 2
     said = capsys.readouterr()
     assert "a URL must not contain credentials" in said.err and SECRET not in said.err + said.out
@@ -167,7 +250,10 @@ def test_route_60_a_url_without_slashes_is_not_a_path(url: str) -> None:
 
 def test_an_unknown_parameter_is_refused_with_the_known_ones_and_the_fix() -> None:
     told = refused(lambda: location("https://host/x.csv?author=smith"))
-    assert "its only parameters are versionId, " in told and "Fix: leave out the others, or copy the file." in told
+    assert (
+        "its only parameters are versionId, " in told
+        and "Fix: leave out the others, or copy the file." in told
+    )
     assert "smith" not in told and "author" not in told, "a name can be a secret as well"
 
 

@@ -2,7 +2,8 @@
 
 The names and calls in it: ``tests/test_docs_names.py``.
 
-``UPDATE_DOCS=1 python -m pytest tests/test_docs.py -k default_limits`` rewrites the table of docs/policy.md.
+``UPDATE_DOCS=1 python -m pytest tests/test_docs.py -k default_limits`` rewrites the table of
+docs/policy.md.
 """
 
 from __future__ import annotations
@@ -65,11 +66,15 @@ PAGES = [
 
 def blocks(page: Path, language: str) -> list[str]:
     """The fenced blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The arguments of every command line in sh blocks; comments dropped, continued lines joined."""
+    """The arguments of every command line in sh blocks; comments dropped, continued lines
+    joined.
+    """
     lines = "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
     return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
 
@@ -87,14 +92,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             frame["person"] = np.arange(150) + 150 * first
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
     for name, subject in (("data/patients", "patient_id"), ("people", "person")):
-        frame.assign(**{subject: np.arange(len(frame)) // 2}).to_parquet(tmp_path / f"{name}.parquet")
+        frame.assign(**{subject: np.arange(len(frame)) // 2}).to_parquet(
+            tmp_path / f"{name}.parquet"
+        )
     (tmp_path / "people.yaml").write_text("{name: people, source: people.parquet, subject: person}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run of the tests")
     return tmp_path
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- commands
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_make_targets_of_the_readme_exist() -> None:
@@ -104,9 +112,15 @@ def test_the_make_targets_of_the_readme_exist() -> None:
 
 
 def test_every_extra_that_is_named_is_there() -> None:
-    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    extras = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    )
     texts = [README, *(ROOT / "docs").rglob("*.md"), *(ROOT / "privacy_assets").rglob("*.py")]
-    named = {name for file in texts for name in re.findall(r"privacy-assets\[([a-z0-9,]+)\]", file.read_text())}
+    named = {
+        name
+        for file in texts
+        for name in re.findall(r"privacy-assets\[([a-z0-9,]+)\]", file.read_text())
+    }
     assert {"dagster", "ui"} <= {one for name in named for one in name.split(",")} <= extras
 
 
@@ -118,20 +132,46 @@ SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
 @pytest.mark.parametrize(
     ("page", "ended", "written", "words"),
     [  # by command: its exit status, and arguments that make it quick; 150 rows are undecided
-        ("docs/commands.md",
-         {"evaluate": (3, ["--device=cpu"]), "inspect": (0, []), "power": (3, SMALL_PLAN), "run": (3, [])},
-         ["report.json", "report.html"], "undecided"),
-        ("docs/audit.md", {"audit": (0, SMALL_AUDIT)}, ["audit.json", "checkpoint"], "AUC over records"),
-        ("docs/controls.md", {"leak-study": (0, SMALL_STUDY)}, ["study/leak_study.html"], "never back"),
-        pytest.param("docs/generators.md",
-                     {"generate": (0, []), "evaluate": (3, ["--no-embedder"])},
-                     ["synthetic.parquet", "more.csv"], "NOT EVALUATED", marks=pytest.mark.slow),
+        (
+            "docs/commands.md",
+            {
+                "evaluate": (3, ["--device=cpu"]),
+                "inspect": (0, []),
+                "power": (3, SMALL_PLAN),
+                "run": (3, []),
+            },
+            ["report.json", "report.html"],
+            "undecided",
+        ),
+        (
+            "docs/audit.md",
+            {"audit": (0, SMALL_AUDIT)},
+            ["audit.json", "checkpoint"],
+            "AUC over records",
+        ),
+        (
+            "docs/controls.md",
+            {"leak-study": (0, SMALL_STUDY)},
+            ["study/leak_study.html"],
+            "never back",
+        ),
+        pytest.param(
+            "docs/generators.md",
+            {"generate": (0, []), "evaluate": (3, ["--no-embedder"])},
+            ["synthetic.parquet", "more.csv"],
+            "NOT EVALUATED",
+            marks=pytest.mark.slow,
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_commands_of_the_pages_run(
-    page: str, ended: dict[str, tuple[int, list[str]]], written: list[str], words: str,
-    folder: Path, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    page: str,
+    ended: dict[str, tuple[int, list[str]]],
+    written: list[str],
+    words: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     ours = [given[1:] for given in commands(ROOT / page) if given[0] == "privacy-assets"]
     assert {given[0] for given in ours} == set(ended)
     for given in ours:
@@ -142,9 +182,11 @@ def test_the_commands_of_the_pages_run(
 
 
 def commands_of_the_papers() -> list[list[str]]:
-    """Return the commands of docs/papers.md, without programs of benchmarks, whose options another test checks.
+    """Return the commands of docs/papers.md, without programs of benchmarks, whose options another
+    test checks.
 
-    A cell in the column "run" continues the command of the page's first block that starts with the same word.
+    A cell in the column "run" continues the command of the page's first block that starts with the
+    same word.
     """
     whole = [given[1:] for given in commands(PAPERS)]
     first = {given[0]: given for given in reversed(whole)}
@@ -167,16 +209,21 @@ def commands_of_the_papers() -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("given", commands_of_the_papers(), ids=shlex.join)
 def test_the_commands_of_the_papers_run(given: list[str], folder: Path) -> None:
-    """Options that make a command quick come first, so that others of the page take precedence; sizes come last."""
+    """Options that make a command quick come first, so that others of the page take precedence;
+    sizes come last.
+    """
     (folder / "examples" / "policies").mkdir(parents=True)
     for path in (ROOT / "examples" / "policies").iterdir():
         policy = yaml.safe_load(path.read_text())
         quick = {**policy, "embedder": {**policy.get("embedder", {}), "max_epochs": 2}}
         (folder / "examples" / "policies" / path.name).write_text(yaml.safe_dump(quick))
     people = yaml.safe_load((folder / "people.yaml").read_text())
-    (folder / "people.yaml").write_text(yaml.safe_dump({**people, "evaluation": {"metrics": ["dcr"]}}))
+    (folder / "people.yaml").write_text(
+        yaml.safe_dump({**people, "evaluation": {"metrics": ["dcr"]}})
+    )
     small = {
-        "evaluate": ["--device=cpu"] + ([] if "--policy" in given else ["--metrics=dcr", "--no-embedder"]),
+        "evaluate": ["--device=cpu"]
+        + ([] if "--policy" in given else ["--metrics=dcr", "--no-embedder"]),
         "leak-study": SMALL_STUDY[: 2 if "--overfit" in given else None],
         "audit": ["--attack-set=epochs=2"] if "attention" in given else [],
         "run": [],
@@ -201,11 +248,18 @@ def test_the_benchmarks_of_the_pages_exist_with_their_options(
             runpy.run_module(module, run_name="__main__")
         assert caught.value.code == 0
         offered = capsys.readouterr().out
-        options = [word for words in shown if words[2] == module for word in words[3:] if word.startswith("--")]
+        options = [
+            word
+            for words in shown
+            if words[2] == module
+            for word in words[3:]
+            if word.startswith("--")
+        ]
         assert [option for option in options if not re.search(rf"{option}\b", offered)] == []
 
 
-# --- code -------------------------------------------------------------------------------------------------------------
+# --- code
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_python_of_the_readme_runs(folder: Path) -> None:
@@ -225,16 +279,21 @@ def test_the_python_of_the_readme_runs(folder: Path) -> None:
     assert names["report"].verdict == "undecided"
 
 
-@pytest.mark.parametrize(("page", "count"), [("filters.md", 1), ("generators.md", 1), ("scale.md", 2)])
+@pytest.mark.parametrize(
+    ("page", "count"), [("filters.md", 1), ("generators.md", 1), ("scale.md", 2)]
+)
 def test_the_definitions_of_the_pages_can_be_built(page: str, count: int, folder: Path) -> None:
     pytest.importorskip("dagster_ray")
-    codes = [code for code in blocks(ROOT / "docs" / page, "python") if "on_ray" not in code]  # starts a cluster
+    # starts a cluster
+    codes = [code for code in blocks(ROOT / "docs" / page, "python") if "on_ray" not in code]
     assert len(codes) == count
     for code in codes:
         names: dict[str, object] = {}
         exec(compile(code, page, "exec"), names)
         for defs in (one for one in names.values() if isinstance(one, dg.Definitions)):
-            dg.Definitions.validate_loadable(dg.Definitions.merge(defs, dg.Definitions(resources=RESOURCES)))
+            dg.Definitions.validate_loadable(
+                dg.Definitions.merge(defs, dg.Definitions(resources=RESOURCES))
+            )
 
 
 # Where the blocks of a page are used, by language; a sentence is the reason why no test uses them.
@@ -250,8 +309,14 @@ BLOCKS = {
     "docs/alert.md": dict.fromkeys(("sh", "python"), GUIDES),
     "docs/api.md": {"{eval-rst}": "tests/test_site.py"},
     "docs/audit.md": {"sh": "tests/test_docs.py"},
-    "docs/controls.md": {"sh": "tests/test_docs.py", "bash": "the job runs in tests/dagster, with a smaller table"},
-    "docs/downstream.md": {"sh": "tests/dagster/test_downstream.py", "python": "tests/test_docs.py"},
+    "docs/controls.md": {
+        "sh": "tests/test_docs.py",
+        "bash": "the job runs in tests/dagster, with a smaller table",
+    },
+    "docs/downstream.md": {
+        "sh": "tests/dagster/test_downstream.py",
+        "python": "tests/test_docs.py",
+    },
     "docs/filters.md": {"python": "tests/test_docs.py"},
     "docs/generators.md": {
         "sh": "tests/test_docs.py",
@@ -259,8 +324,14 @@ BLOCKS = {
         "bash": "it installs packages that are incompatible with these",
     },
     "docs/install.md": {"sh": "it installs packages"},
-    "docs/integrations/dagster.md": {"sh": "tests/routes/test_routes_tags.py", "python": "tests/test_site.py"},
-    "docs/kubernetes.md": {"sh": "no cluster is available", "python": "tests/deployment/test_kubernetes.py"},
+    "docs/integrations/dagster.md": {
+        "sh": "tests/routes/test_routes_tags.py",
+        "python": "tests/test_site.py",
+    },
+    "docs/kubernetes.md": {
+        "sh": "no cluster is available",
+        "python": "tests/deployment/test_kubernetes.py",
+    },
     "docs/own_synthetic.md": dict.fromkeys(("sh", "python"), GUIDES),
     "docs/papers.md": {"sh": "tests/test_docs.py"},
     "docs/scale.md": {"sh": "tests/deployment/test_cluster.py", "python": "tests/test_docs.py"},
@@ -270,7 +341,9 @@ BLOCKS = {
     "docs/tutorial.md": dict.fromkeys(("sh", "python", "diff"), GUIDES),
     "docs/use_a_release.md": dict.fromkeys(("sh", "python"), GUIDES),
     "docs/write_a_generator.md": dict.fromkeys(("sh", "python"), GUIDES),
-    "docs/write_a_metric.md": dict.fromkeys(("sh", "python", "diff"), "tests/test_write_a_metric.py"),
+    "docs/write_a_metric.md": dict.fromkeys(
+        ("sh", "python", "diff"), "tests/test_write_a_metric.py"
+    ),
     "examples/airflow/README.md": {"sh": "tests/airflow/test_airflow_examples.py"},
 }
 
@@ -281,14 +354,25 @@ def test_every_block_is_used_by_a_test_or_has_a_reason() -> None:
         str(page.relative_to(ROOT)): languages
         for page in PAGES
         if (
-            languages := set(re.findall(r"^```(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE))
+            languages := set(
+                re.findall(r"^```(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+            )
             - {"text", "yaml"}
         )
         and page not in REPORTS
     }
     assert found == {page: set(given) for page, given in BLOCKS.items()}
-    used = {(page, where) for page, given in BLOCKS.items() for where in given.values() if where.startswith("tests/")}
-    unused = [(page, where) for page, where in used if Path(page).stem not in (ROOT / where).read_text("utf-8")]
+    used = {
+        (page, where)
+        for page, given in BLOCKS.items()
+        for where in given.values()
+        if where.startswith("tests/")
+    }
+    unused = [
+        (page, where)
+        for page, where in used
+        if Path(page).stem not in (ROOT / where).read_text("utf-8")
+    ]
     assert unused == []
 
 
@@ -307,7 +391,9 @@ def test_pages_install_from_a_checkout_until_a_version_is_released() -> None:
         assert "virtual environment that has" not in text or "(install.md)" in text, page
     if unreleased in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"):
         assert from_index == set()
-        assert from_checkout == {"airflow.md", "install.md", "tutorial.md"} and from_checkout <= stated
+        assert (
+            from_checkout == {"airflow.md", "install.md", "tutorial.md"} and from_checkout <= stated
+        )
     else:
         assert from_checkout == stated == set(), "a version can be installed from the index"
 
@@ -322,7 +408,8 @@ def test_the_python_of_the_page_on_downstream_assets_loads() -> None:
 def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
     loaded = {"component": 0, "instance": 0, "policy": 0, "table": 0}
     for page in PAGES:
-        if page.name.startswith("write_a_"):  # what they name does not exist here: see tests of these guides
+        # what they name does not exist here: see tests of these guides
+        if page.name.startswith("write_a_"):
             continue
         for text in blocks(page, "yaml"):
             data = yaml.safe_load(text)
@@ -330,12 +417,16 @@ def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
                 assert data["type"] == "privacy_assets.PrivacyGate"
                 gate = PrivacyGate.resolve_from_yaml(yaml.safe_dump(data["attributes"]))
                 defs = gate.build_defs(dg.ComponentTree.for_test().load_context)
-                dg.Definitions.validate_loadable(dg.Definitions.merge(defs, dg.Definitions(resources=RESOURCES)))
+                dg.Definitions.validate_loadable(
+                    dg.Definitions.merge(defs, dg.Definitions(resources=RESOURCES))
+                )
                 loaded["component"] += 1
             elif "concurrency" in data or "compute_logs" in data:
                 (folder / "dagster.yaml").write_text(text)
                 with dg.DagsterInstance.from_config(str(folder)) as instance:
-                    limits = instance.get_concurrency_config().run_queue_config.tag_concurrency_limits
+                    limits = (
+                        instance.get_concurrency_config().run_queue_config.tag_concurrency_limits
+                    )
                     logs = type(instance.compute_log_manager).__name__
                 if "concurrency" in data:
                     assert limits == data["concurrency"]["runs"]["tag_concurrency_limits"]
@@ -359,7 +450,8 @@ def test_every_generator_is_described() -> None:
     assert sorted(described) == sorted(GENERATORS)
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
+# --- tables
+# --------------------------------------------------------------------------------------------------
 
 
 def limits_text() -> str:
@@ -390,16 +482,26 @@ def test_the_default_limits_are_those_of_the_registry() -> None:
 
 
 def test_the_bypasses_of_the_page_are_those_with_a_test() -> None:
-    """Each number is on the page of the gate and in the name of a test; the page and SECURITY count them."""
+    """Each number is on the page of the gate and in the name of a test; the page and SECURITY count
+    them.
+    """
     tested: set[int] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
-        for numbers in re.findall(r"def test_routes?_([\d_and]+?)_[a-z]", path.read_text(encoding="utf-8")):
+        for numbers in re.findall(
+            r"def test_routes?_([\d_and]+?)_[a-z]", path.read_text(encoding="utf-8")
+        ):
             tested |= {int(number) for number in re.findall(r"\d+", numbers)}
-    page = read("docs/gate.md").partition("## Routes around a blocking check")[2].partition("## Keys")[0]
+    page = (
+        read("docs/gate.md")
+        .partition("## Routes around a blocking check")[2]
+        .partition("## Keys")[0]
+    )
     listed = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     listed |= {int(number) for number in re.findall(r"\((\d+)\)", page)}
     assert listed == tested == set(range(1, len(tested) + 1))
-    assert f"{len(tested)} ways" in read("docs/gate.md") and f"{len(tested)} routes" in read("SECURITY.md")
+    assert f"{len(tested)} ways" in read("docs/gate.md") and f"{len(tested)} routes" in read(
+        "SECURITY.md"
+    )
 
 
 def test_the_pages_count_the_limits_of_the_policy() -> None:
@@ -410,7 +512,9 @@ def test_the_pages_count_the_limits_of_the_policy() -> None:
 
 
 def test_the_doses_of_the_page_are_those_of_the_setting() -> None:
-    said = re.search(r"from ([\d., and]+?) to (\d+) % of the rows", " ".join(read("docs/controls.md").split()))
+    said = re.search(
+        r"from ([\d., and]+?) to (\d+) % of the rows", " ".join(read("docs/controls.md").split())
+    )
     assert said is not None
     doses = [float(number) for number in re.findall(r"[\d.]+\d|\d", said[1])] + [float(said[2])]
     assert [round(100 * dose, 2) for dose in build_metric("controls").doses] == doses  # type: ignore[attr-defined]
@@ -422,16 +526,25 @@ def test_the_page_says_what_the_policy_small_tolerates() -> None:
         "copies.copied_share": ("4 %", "8 %"), "copies.copied_share.proven": ("0.3 %", "0.6 %"),
         "membership_inference.precision": ("0.7", "0.75"),
     }.items():  # fmt: skip
-        policies = [{limit.key: limit.value for limit in load_policy(name).limits} for name in ("default", "small")]
+        policies = [
+            {limit.key: limit.value for limit in load_policy(name).limits}
+            for name in ("default", "small")
+        ]
         scale = 100 if before.endswith("%") else 1
-        assert [scale * policy[key] for policy in policies] == [float(x.removesuffix(" %")) for x in (before, after)]
+        assert [scale * policy[key] for policy in policies] == [
+            float(x.removesuffix(" %")) for x in (before, after)
+        ]
         assert f"{after} " in page and before in page
     limits = zip(load_policy("default").limits, load_policy("small").limits, strict=True)
     assert sum(one.value != other.value for one, other in limits) == 3
 
 
 def test_each_default_limit_finds_leaks_in_the_study_or_is_an_exception_of_the_page() -> None:
-    study = set(re.findall(r"^\| `([\w.]+)` \| \d+ \| \d+ \|", read("benchmarks/results/leaks.md"), re.MULTILINE))
+    study = set(
+        re.findall(
+            r"^\| `([\w.]+)` \| \d+ \| \d+ \|", read("benchmarks/results/leaks.md"), re.MULTILINE
+        )
+    )
     exceptions = {
         "value_disclosure.foreign_cells": "values of no real row",
         "value_disclosure.generated_excess.proven": "generated identifiers",
@@ -439,8 +552,12 @@ def test_each_default_limit_finds_leaks_in_the_study_or_is_an_exception_of_the_p
         "cumulative_disclosure.share.proven": "earlier releases",
     }
     assert {limit.key for limit in default_policy().limits} - study == set(exceptions)
-    reasons = read("docs/policy.md").partition("## Choice of the default limits")[2].partition("\n## ")[0]
-    assert [reason for reason in exceptions.values() if reason not in " ".join(reasons.split())] == []
+    reasons = (
+        read("docs/policy.md").partition("## Choice of the default limits")[2].partition("\n## ")[0]
+    )
+    assert [
+        reason for reason in exceptions.values() if reason not in " ".join(reasons.split())
+    ] == []
 
 
 def test_the_pages_count_the_questions_of_the_report() -> None:
@@ -462,7 +579,9 @@ def test_contributing_names_the_private_api_of_dagster() -> None:
 
 def test_the_index_of_decisions_has_each_record() -> None:
     records = sorted((ROOT / "docs" / "adr").glob("0*.md"))
-    titles = [record.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for record in records]
+    titles = [
+        record.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for record in records
+    ]
     links = [f"- [{title}]({record.name})" for title, record in zip(titles, records, strict=True)]
     index = read("docs/adr/README.md").splitlines()
     assert [line for line in index if line.startswith("- [")] == links
@@ -470,13 +589,21 @@ def test_the_index_of_decisions_has_each_record() -> None:
 
 def test_the_limits_of_the_papers_are_those_of_their_policy() -> None:
     rows = [
-        line.split(" | ")[:2] for line in PAPERS.read_text(encoding="utf-8").splitlines() if re.match(r"\| `", line)
+        line.split(" | ")[:2]
+        for line in PAPERS.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\| `", line)
     ]
-    own = yaml.safe_load((ROOT / "examples" / "policies" / "papers.yaml").read_text(encoding="utf-8"))
+    own = yaml.safe_load(
+        (ROOT / "examples" / "policies" / "papers.yaml").read_text(encoding="utf-8")
+    )
     (added,) = blocks(PAPERS, "yaml")
-    limits = load_policy({**own, "limits": [*own["limits"], *yaml.safe_load(added)["limits"]]}).limits
+    limits = load_policy(
+        {**own, "limits": [*own["limits"], *yaml.safe_load(added)["limits"]]}
+    ).limits
     assert all(limit.source for limit in limits)
-    assert rows == [[f"| `{limit.statistic}`", f"{_limit(limit)}, {limit.bound}"] for limit in limits]
+    assert rows == [
+        [f"| `{limit.statistic}`", f"{_limit(limit)}, {limit.bound}"] for limit in limits
+    ]
 
 
 def expect_part(page: Path, part: str, expected: str) -> None:
@@ -487,7 +614,9 @@ def expect_part(page: Path, part: str, expected: str) -> None:
     if os.environ.get("UPDATE_DOCS"):
         page.write_text(text[: found.start(1)] + expected + text[found.end(1) :], encoding="utf-8")
     else:
-        assert found[1] == expected, f"docs/{page.name} should contain (UPDATE_DOCS=1 writes it):\n{expected}"
+        assert found[1] == expected, (
+            f"docs/{page.name} should contain (UPDATE_DOCS=1 writes it):\n{expected}"
+        )
 
 
 HOME = """
@@ -535,7 +664,7 @@ No URL may contain credentials: the libraries of object stores read them from th
 `endpoint_url` and `format`. Names of columns and partitions have at most 128 visible characters in Unicode form
 NFC, to which names in files are converted. The escaped key of a partition has at most 200 bytes. YAML files contain
 plain decimal numbers, and no aliases, merge keys or tags.
-"""
+"""  # noqa: E501
 
 
 def allowed(domain: str) -> str:
@@ -553,7 +682,9 @@ def allowed(domain: str) -> str:
 
 
 def settings_text() -> str:
-    """Return the page of settings: a list for each part that has some; equal settings of parts of a kind once."""
+    """Return the page of settings: a list for each part that has some; equal settings of parts of a
+    kind once.
+    """
     attacks = [kind for kind, _ in ATTACKS.values()]
     parts = [
         TableSpec,
@@ -568,7 +699,8 @@ def settings_text() -> str:
     lines = [
         "# Settings",
         "",
-        "Each line has a setting with its default, the allowed values, and the meaning. Another value is an error that",
+        "Each line has a setting with its default, the allowed values, and the meaning. Another"
+        " value is an error that",
         "names the part and the setting. Settings of metrics and of the embedder belong to the",
         "[policy](policy.md#settings-of-metrics); a table may set only the marked ones.",
     ]
@@ -583,7 +715,12 @@ def settings_text() -> str:
         for one in known:
             unset = one.default is None or one.default is MISSING or isinstance(one.default, Group)
             name = f"`{one.name}`" if unset else f"`{one.name} = {to_jsonable(one.default)}`"
-            key = (str(getattr(part, "part", "")).replace("audit", "metric"), one.name, one.meaning, one.domain)
+            key = (
+                str(getattr(part, "part", "")).replace("audit", "metric"),
+                one.name,
+                one.meaning,
+                one.domain,
+            )
             first = described.setdefault(key, str(getattr(part, "name", title)))
             if first != str(getattr(part, "name", title)):
                 shared.setdefault(first, []).append(name)
@@ -625,7 +762,8 @@ def test_every_statistic_is_explained_once() -> None:
     expect_part(STATISTICS, "statistics", statistics_text())
 
 
-# --- links and words --------------------------------------------------------------------------------------------------
+# --- links and words
+# --------------------------------------------------------------------------------------------------
 
 
 def anchors(page: Path) -> set[str]:
@@ -636,21 +774,34 @@ def anchors(page: Path) -> set[str]:
 
 def test_the_cost_of_a_first_evaluation_is_the_measured_one() -> None:
     page = (ROOT / "benchmarks" / "results" / "first_hour.md").read_text()
-    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| ")]
+    rows = [
+        [cell.strip() for cell in line.split("|")]
+        for line in page.splitlines()
+        if line.startswith("| ")
+    ]
     cpu = {name: seconds for _, name, seconds, *_ in rows}
-    cold, warm, peer = (cpu[name] for name in ("`evaluate`, cold", "`evaluate`, warm", "anonymeter's four attacks"))
-    quoted = f"{cold} CPU seconds the first time on a machine and {warm} afterwards; anonymeter's four attacks"
+    cold, warm, peer = (
+        cpu[name] for name in ("`evaluate`, cold", "`evaluate`, warm", "anonymeter's four attacks")
+    )
+    quoted = (
+        f"{cold} CPU seconds the first time on a machine and {warm} afterwards; anonymeter's four"
+        " attacks"
+    )
     assert f"{quoted} alone take {peer}" in " ".join(read("docs/scale.md").split())
 
 
 def test_the_readme_is_short() -> None:
-    text = re.sub(r"^```.*?^```", "", README.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```", "", README.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
     assert len(text.split()) <= 450
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_resolve(page: Path) -> None:
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"https?:", link):
             continue
@@ -664,7 +815,9 @@ def test_no_file_names_a_workplace_or_a_package_host() -> None:
     hosts = ("pypi." + "org", "python" + "hosted", "download.py" + "torch", "anaconda." + "org")
     words = [word.encode() for word in (*hosts, "/wo" + "rk/", ".lib" + "rary")]
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
     )
     if listed.returncode != 0:
         pytest.skip("not a git checkout")

@@ -1,7 +1,8 @@
 """Every name and call in the documentation exists in the code.
 
-The test searches code spans and code blocks. It looks up names by import, in signatures, in the help of the commands
-and in the declared settings, and all others among the identifiers of the source.
+The test searches code spans and code blocks. It looks up names by import, in signatures, in the
+help of the commands and in the declared settings, and all others among the identifiers of the
+source.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")),
     *(page for name in ("docs", "examples") for page in sorted((ROOT / name).rglob("*.md"))),
 ]
-FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]  # .venv is large
+# .venv is large
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
 CODE = [
     *(path for pattern in ("*.py", "*.yaml", "Makefile") for path in ROOT.glob(pattern)),
     *(
@@ -48,12 +50,19 @@ CODE = [
 ]
 
 
-# Names of other programs that no code here uses, a file that readers write, and the metric that a guide adds.
+# Names of other programs that no code here uses, a file that readers write, and the metric that a
+# guide adds.
 OTHERS = {
-    "CronDataIntervalTimetable", 'trigger_rule="all_done"', "parallel=True", "dags/patients.py",
-    "privacy_assets.metrics.smallest_class", "metrics: smallest_class", "start_method", "LocalExecutor",
+    "CronDataIntervalTimetable",
+    'trigger_rule="all_done"',
+    "parallel=True",
+    "dags/patients.py",
+    "privacy_assets.metrics.smallest_class",
+    "metrics: smallest_class",
+    "start_method",
+    "LocalExecutor",
     "config/airflow_local_settings.py",
-}  # fmt: skip
+}
 
 
 class Piece(NamedTuple):
@@ -72,12 +81,15 @@ def pieces(page: str) -> Iterator[Piece]:
         yield Piece(" ".join(text.split()), None)
 
 
-# --- names that exist -------------------------------------------------------------------------------------------------
+# --- names that exist
+# -------------------------------------------------------------------------------------------------
 
 
 @cache
 def identifiers() -> frozenset[str]:
-    """Return the names that the package and the files next to it define, call, or pass as keywords."""
+    """Return the names that the package and the files next to it define, call, or pass as
+    keywords.
+    """
     found = {part for path in CODE for part in path.relative_to(ROOT).with_suffix("").parts}
     return frozenset(found.union(*map(names_in, trees())))
 
@@ -85,23 +97,31 @@ def identifiers() -> frozenset[str]:
 @cache
 def trees() -> list[ast.Module]:
     """Return the parsed Python code, except the tests."""
-    files = [path for path in CODE if path.suffix == ".py" and path.relative_to(ROOT).parts[0] != "tests"]
+    files = [
+        path for path in CODE if path.suffix == ".py" and path.relative_to(ROOT).parts[0] != "tests"
+    ]
     return [ast.parse(path.read_text(encoding="utf-8")) for path in files]
 
 
 def names_in(tree: ast.AST) -> set[str]:
     """Return every name in a piece of Python."""
-    values = [getattr(node, one, None) for node in ast.walk(tree) for one in ("name", "arg", "attr", "id")]
+    values = [
+        getattr(node, one, None) for node in ast.walk(tree) for one in ("name", "arg", "attr", "id")
+    ]
     return {part for value in values if isinstance(value, str) for part in value.split(".")}
 
 
 @cache
 def keywords() -> frozenset[str]:
-    """Return the names of settings, parameters of functions that are not private, and arguments in calls."""
+    """Return the names of settings, parameters of functions that are not private, and arguments in
+    calls.
+    """
     found = set(settings())
     for tree in trees():
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and (not node.name.startswith("_") or node.name == "__init__"):
+            if isinstance(node, ast.FunctionDef) and (
+                not node.name.startswith("_") or node.name == "__init__"
+            ):
                 found |= {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
             elif isinstance(node, ast.keyword) and node.arg:
                 found.add(node.arg)
@@ -135,7 +155,9 @@ def public() -> Mapping[str, Any]:
 
 
 def accepted(name: str) -> set[str]:
-    """Return the keywords of a public function or class, including those that it passes on to Airflow's operators."""
+    """Return the keywords of a public function or class, including those that it passes on to
+    Airflow's operators.
+    """
     thing = public()[name]
     parameters = inspect.signature(thing).parameters
     found = set(parameters) | set(getattr(thing, "short", ()))
@@ -155,14 +177,19 @@ def fields(kind: Any) -> set[str]:
 
 @cache
 def settings() -> frozenset[str]:
-    """Return every setting of a table, its parts and policies, and the names of metrics, generators and filters."""
+    """Return every setting of a table, its parts and policies, and the names of metrics, generators
+    and filters.
+    """
     kinds = [TableSpec, *GROUPS, *METRICS.values(), *GENERATORS.values(), *FILTERS.values()]
     found = set().union(*map(fields, kinds)) | {"name", "settings", *METRICS, *GENERATORS, *FILTERS}
     found |= set(inspect.signature(privacy_assets.Limit).parameters) | {"limits", "extends"}
-    return frozenset(found | set(PrivacyGate.model_fields) | {"type", "attributes", "column", "exact"})
+    return frozenset(
+        found | set(PrivacyGate.model_fields) | {"type", "attributes", "column", "exact"}
+    )
 
 
-# --- missing names ----------------------------------------------------------------------------------------------------
+# --- missing names
+# --------------------------------------------------------------------------------------------------
 
 
 def imports(piece: Piece) -> Iterator[str]:
@@ -198,7 +225,9 @@ def calls(piece: Piece) -> Iterator[str]:
             known = given if name == "resources" else accepted(name)  # resources have any key
             yield from (f"{name}({one}=)" for one in sorted(given - known))
         elif piece.language is None:
-            yield from (f"{name}({one})" for one in sorted(({name} - identifiers()) | (given - keywords())))
+            yield from (
+                f"{name}({one})" for one in sorted(({name} - identifiers()) | (given - keywords()))
+            )
 
 
 def dotted(piece: Piece) -> Iterator[str]:
@@ -209,7 +238,9 @@ def dotted(piece: Piece) -> Iterator[str]:
     if found := re.fullmatch(r"([\w./-]+\.py)(?:::(\w+))?", text):
         matches = [path for path in CODE if f"/{path.relative_to(ROOT)}".endswith(f"/{found[1]}")]
         tests = [found[2]] if found[2] else []
-        if not matches or not all(f"def {test}(" in path.read_text() for test in tests for path in matches):
+        if not matches or not all(
+            f"def {test}(" in path.read_text() for test in tests for path in matches
+        ):
             yield text
     elif re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", text):
         first, last = text.split(".", 1)[0], text.rsplit(".", 1)[-1]
@@ -225,7 +256,10 @@ def dotted(piece: Piece) -> Iterator[str]:
 def is_file(text: str) -> bool:
     """Whether a dotted name ends as files do."""
     return (
-        re.fullmatch(r"json|jsonl|yaml|md|key|check|parquet|html|csv|txt|cfg|npz|sh|pem", text.rsplit(".", 1)[-1])
+        re.fullmatch(
+            r"json|jsonl|yaml|md|key|check|parquet|html|csv|txt|cfg|npz|sh|pem",
+            text.rsplit(".", 1)[-1],
+        )
         is not None
     )
 
@@ -240,7 +274,11 @@ def command_line(piece: Piece) -> Iterator[str]:
         except ValueError:
             continue
         words = [word.removeprefix(".venv/bin/") for word in words]
-        if piece.language is None and words and (words[0].startswith("--") or words[0] in options("")):
+        if (
+            piece.language is None
+            and words
+            and (words[0].startswith("--") or words[0] in options(""))
+        ):
             words = ["privacy-assets", *words]
         if "privacy-assets" not in words:
             continue
@@ -259,11 +297,15 @@ def command_line(piece: Piece) -> Iterator[str]:
 
 def declared(piece: Piece) -> Iterator[str]:
     """Yield settings in YAML that do not exist."""
-    if piece.language not in (None, "yaml") or not re.search(r"^[{\w]+.*:", piece.text, re.MULTILINE):
+    if piece.language not in (None, "yaml") or not re.search(
+        r"^[{\w]+.*:", piece.text, re.MULTILINE
+    ):
         return
     with suppress(yaml.YAMLError):
         found = yaml.safe_load(piece.text)
-        if isinstance(found, Mapping) and all(isinstance(key, str) and key.isidentifier() for key in found):
+        if isinstance(found, Mapping) and all(
+            isinstance(key, str) and key.isidentifier() for key in found
+        ):
             yield from undeclared(found, None)
 
 
@@ -301,7 +343,9 @@ def targets(piece: Piece) -> Iterator[str]:
     there = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     if piece.language in (None, "sh", "bash"):
         named = re.findall(r"^make ((?:[a-z-]+ ?)+)", piece.text, re.MULTILINE)
-        yield from (f"make {name}" for names in named for name in names.split() if name not in there)
+        yield from (
+            f"make {name}" for names in named for name in names.split() if name not in there
+        )
 
 
 CHECKS: tuple[Callable[[Piece], Iterator[str]], ...] = (
@@ -310,14 +354,19 @@ CHECKS: tuple[Callable[[Piece], Iterator[str]], ...] = (
 
 
 def wrong(page: str) -> list[str]:
-    """Return all names and calls of a page that do not exist, except names that its Python blocks use or write."""
+    """Return all names and calls of a page that do not exist, except names that its Python blocks
+    use or write.
+    """
     found = list(pieces(page))
     own: set[str] = set()
     for piece in found:
-        own.update(re.findall(r"\A# (\S+\.py)$", piece.text, re.MULTILINE))  # a file that the block writes
+        # a file that the block writes
+        own.update(re.findall(r"\A# (\S+\.py)$", piece.text, re.MULTILINE))
         with suppress(SyntaxError):
             own |= names_in(ast.parse(piece.text)) if piece.language == "python" else set()
-    named = {name for piece in found for check in CHECKS for name in check(piece)} | {*variables(page)}
+    named = {name for piece in found for check in CHECKS for name in check(piece)} | {
+        *variables(page)
+    }
     return sorted(name for name in named - OTHERS if name.partition("=")[0] not in own)
 
 
@@ -331,7 +380,10 @@ def test_every_name_and_call_exists(page: Path) -> None:
     [
         ("`pa.evaluat(...)`", "privacy_assets.evaluat"),
         ("`privacy_assets.report.pages`", "privacy_assets.report.pages"),
-        ("```python\nimport privacy_assets as pa\n\npa.Policy.large()\n```", "privacy_assets.Policy.large"),
+        (
+            "```python\nimport privacy_assets as pa\n\npa.Policy.large()\n```",
+            "privacy_assets.Policy.large",
+        ),
         ("set `together=True` there", "together=True"),
         ("`build_privacy_assets(together=True)`", "build_privacy_assets(together=)"),
         ("`evaluate(...,\nholdouts=...)`", "evaluate(holdouts=)"),
@@ -343,7 +395,10 @@ def test_every_name_and_call_exists(page: Path) -> None:
         ("`gate/test_gates.py`", "gate/test_gates.py"),
         ("`gate/test_gate.py::test_it`", "gate/test_gate.py::test_it"),
         ("`privacy-assets judge`", "privacy-assets judge"),
-        ("```sh\nprivacy-assets power --train 5 \\\n    --hold 5\n```", "privacy-assets power: --hold"),
+        (
+            "```sh\nprivacy-assets power --train 5 \\\n    --hold 5\n```",
+            "privacy-assets power: --hold",
+        ),
         ("```text\nprivacy-assets verify t --pem k\n```", "privacy-assets verify: --pem"),
         ("`releases TABLE --roll-back ID`", "privacy-assets releases: --roll-back"),
         ("`--no-such-option=3`", "privacy-assets --no-such-option=3: --no-such-option"),

@@ -1,8 +1,9 @@
-"""The guides of the documentation, followed in an empty folder: files written, commands run in their order.
+"""The guides of the documentation, followed in an empty folder: files written, commands run in
+their order.
 
-Most tests use tables that are ten times smaller, and a quick policy instead of the default one. Others follow the
-guides as they are printed, with fixed random numbers. Each code block is either used by these tests or named in
-``NOT_RUN`` with a reason.
+Most tests use tables that are ten times smaller, and a quick policy instead of the default one.
+Others follow the guides as they are printed, with fixed random numbers. Each code block is either
+used by these tests or named in ``NOT_RUN`` with a reason.
 """
 
 from __future__ import annotations
@@ -54,13 +55,20 @@ class Block(NamedTuple):
 
 def blocks(page: str) -> list[Block]:
     text = (GUIDES / page).read_text(encoding="utf-8")
-    return [Block(*found) for found in re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
+    return [
+        Block(*found)
+        for found in re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ]
 
 
 def quick(code: str) -> str:
-    """Return the code of a guide with fewer people, and the quick policy instead of the default one."""
+    """Return the code of a guide with fewer people, and the quick policy instead of the default
+    one.
+    """
     fewer = re.sub(r"\b(\d)000\b", r"\g<1>00", code)
-    tables = fewer.replace('"subject": "person"},\n', '"subject": "person"},\n    policy="quick.yaml",\n')
+    tables = fewer.replace(
+        '"subject": "person"},\n', '"subject": "person"},\n    policy="quick.yaml",\n'
+    )
     tables = re.sub(r"^(subject: .*)$", r"\1\npolicy: quick.yaml", tables, flags=re.MULTILINE)
     return re.sub(r'\bsubject="(\w+)"', r'subject="\1", policy="quick.yaml"', tables)
 
@@ -86,7 +94,9 @@ class Guide:
         self.rest = iter(blocks(page))
 
     def follow(self, until: Callable[[Block], bool] = lambda block: False) -> None:
-        """Write the files and run the commands of the next blocks, up to the first one for which ``until`` holds."""
+        """Write the files and run the commands of the next blocks, up to the first one for which
+        ``until`` holds.
+        """
         for block in self.rest:
             named = re.match(r"# ([\w/]+\.(?:py|yaml))\n", block.text)
             if named:
@@ -110,7 +120,8 @@ class Guide:
     def _run(self, line: str) -> None:
         if any(line.startswith(start) for start in NOT_RUN):
             return
-        program, *words = shlex.split(line.removeprefix("PYTHONPATH=. "), comments=True)  # set by the fixture
+        # set by the fixture
+        program, *words = shlex.split(line.removeprefix("PYTHONPATH=. "), comments=True)
         if program == "python":
             runpy.run_path(words[0], run_name="__main__")
             return
@@ -119,16 +130,23 @@ class Guide:
                 with dg.DagsterInstance.get() as instance:
                     job = self.definitions().resolve_job_def(words[-1])
                     ran = job.execute_in_process(instance=instance, raise_on_error=False)
-                failures = [event.step_failure_data.user_failure_data for event in ran.get_step_failure_events()]
+                failures = [
+                    event.step_failure_data.user_failure_data
+                    for event in ran.get_step_failure_events()
+                ]
                 self.outputs[line] = (0 if ran.success else 1, str(failures))
             else:
                 ended = CliRunner().invoke(create_dagster_cli(), words)
                 self.outputs[line] = (ended.exit_code, ended.output)
         elif program == "privacy-assets":
-            self.outputs[line] = (main([*words, *(["--policy=quick.yaml"] if words[0] == "evaluate" else [])]), "")
+            self.outputs[line] = (
+                main([*words, *(["--policy=quick.yaml"] if words[0] == "evaluate" else [])]),
+                "",
+            )
         else:
             assert program in ("cp", "export", "mkdir"), line
-            subprocess.run(["bash", "-euc", line], check=True, cwd=self.folder)  # DAGSTER_HOME: the fixture
+            # DAGSTER_HOME: the fixture
+            subprocess.run(["bash", "-euc", line], check=True, cwd=self.folder)
 
     def statuses(self) -> list[int]:
         return [status for status, _ in self.outputs.values()]
@@ -203,12 +221,18 @@ def test_the_tables_of_the_guides_are_released(guide: Callable[..., Guide], page
     followed.follow()
     defs = followed.definitions()
     tables = [
-        job.name.removesuffix("_pipeline") for job in defs.resolve_all_job_defs() if job.name.endswith("_pipeline")
+        job.name.removesuffix("_pipeline")
+        for job in defs.resolve_all_job_defs()
+        if job.name.endswith("_pipeline")
     ]
     with dg.DagsterInstance.from_config(str(followed.folder / "dagster_home")) as instance:
         for table in tables:
             if not (followed.folder / "dagster_home/releases" / table).exists():
-                assert defs.resolve_job_def(f"{table}_pipeline").execute_in_process(instance=instance).success
+                assert (
+                    defs.resolve_job_def(f"{table}_pipeline")
+                    .execute_in_process(instance=instance)
+                    .success
+                )
     assert tables and len(released(followed.folder)) >= len(tables)
 
 
@@ -218,13 +242,23 @@ def test_the_schedule_and_the_sensor_request_a_run(guide: Callable[[str], Guide]
     defs = page.definitions()
     with dg.DagsterInstance.from_config(str(page.folder / "dagster_home")) as instance:
         given = {"instance": instance, "resources": defs.resources}
-        with dg.build_schedule_context(repository_def=defs.get_repository_def(), **given) as context:
-            (scheduled,) = defs.resolve_schedule_def("patients_schedule").evaluate_tick(context).run_requests
+        with dg.build_schedule_context(
+            repository_def=defs.get_repository_def(), **given
+        ) as context:
+            (scheduled,) = (
+                defs.resolve_schedule_def("patients_schedule").evaluate_tick(context).run_requests
+            )
         with dg.build_sensor_context(definitions=defs, **given) as context:
-            (sensed,) = defs.resolve_sensor_def("patients_source_sensor").evaluate_tick(context).run_requests
+            (sensed,) = (
+                defs.resolve_sensor_def("patients_source_sensor")
+                .evaluate_tick(context)
+                .run_requests
+            )
     assert scheduled.run_key == sensed.run_key, "two requests on the same source are one run"
     text = (GUIDES / "schedule.md").read_text()
-    for kind, name in re.findall(r"^dagster (schedule|sensor) start -f definitions.py (\w+)$", text, re.MULTILINE):
+    for kind, name in re.findall(
+        r"^dagster (schedule|sensor) start -f definitions.py (\w+)$", text, re.MULTILINE
+    ):
         assert getattr(defs, f"resolve_{kind}_def")(name)
 
 
@@ -241,7 +275,9 @@ def test_the_alert_is_sent(guide: Callable[[str], Guide], monkeypatch: pytest.Mo
     defs = page.definitions()
     assert defs.resolve_sensor_def("privacy_run_failures")
     mails: list[str] = []
-    server = SimpleNamespace(login=lambda *_: None, sendmail=lambda *given: mails.append(str(given)))
+    server = SimpleNamespace(
+        login=lambda *_: None, sendmail=lambda *given: mails.append(str(given))
+    )
     context = SimpleNamespace(__enter__=lambda *_: server, __exit__=lambda *_: None)
     monkeypatch.setattr(smtplib, "SMTP_SSL", lambda *_, **__: type("Server", (), vars(context))())
     with dg.DagsterInstance.from_config(str(page.folder / "dagster_home")) as instance:
@@ -293,4 +329,6 @@ def test_a_function_generates_the_release(guide: Callable[[str], Guide]) -> None
     made, private = pd.read_parquet("synthetic.parquet"), pd.read_parquet("people.parquet")
     assert len(made) == 500 and made.dtypes.equals(private.dtypes)
     (table,) = released(page.folder)
-    assert 200 < len(pd.read_parquet(table)) < 300, "as many as there are in train, half of the people"
+    assert 200 < len(pd.read_parquet(table)) < 300, (
+        "as many as there are in train, half of the people"
+    )

@@ -1,4 +1,5 @@
-"""Invalid objects at every entry point of the package: the package's own errors, and no cell in any message.
+"""Invalid objects at every entry point of the package: the package's own errors, and no cell in any
+message.
 
 A short string given as a name or a path is shown, so that its author can see the typo.
 """
@@ -33,7 +34,10 @@ from privacy_assets.policy import Limit
 from privacy_assets.tables.table import Table
 
 NAME, NUMBER = "Zebulon Quist", 771237712377
-NOTE = f"{NAME} came at dawn, and was sent on to the next town with a letter about what had been found in him."
+NOTE = (
+    f"{NAME} came at dawn, and was sent on to the next town with a letter about what had been"
+    " found in him."
+)
 CELLS = (NAME, str(NUMBER), "Quist", "1987-06-05")
 
 
@@ -44,14 +48,16 @@ def people(rows: int = 30, seed: int = 0) -> pd.DataFrame:
         {
             "name": [f"{NAME} {row}" for row in range(rows)],
             "number": NUMBER + rng.integers(0, 9, rows) * 10**12,
-            "born": pd.Timestamp("1987-06-05") + pd.to_timedelta(rng.integers(0, 99, rows), unit="s"),
+            "born": pd.Timestamp("1987-06-05")
+            + pd.to_timedelta(rng.integers(0, 99, rows), unit="s"),
             "age": rng.integers(18, 90, rows),
             "dose": rng.normal(size=rows),
         }
     )
 
 
-# --- invalid tables ---------------------------------------------------------------------------------------------------
+# --- invalid tables
+# --------------------------------------------------------------------------------------------------
 
 
 def faulty(fault: str) -> pd.DataFrame:
@@ -64,18 +70,33 @@ def faulty(fault: str) -> pd.DataFrame:
         "texts": {"age": frame["name"], "dose": frame["name"]},
         "lists": {"age": [[NAME, NAME]] * len(frame)},
         "bytes": {"age": [NAME.encode()] * len(frame)},
-        "far": {"born": pd.Series([pd.Timestamp("9999-06-05")] * len(frame)).astype("datetime64[us]")},
+        "far": {
+            "born": pd.Series([pd.Timestamp("9999-06-05")] * len(frame)).astype("datetime64[us]")
+        },
         "infinite": {"dose": np.inf},
     }
     others = {
         "lacking": frame[["name", "number"]],
-        "turned": pd.DataFrame([[1] * 10], columns=[f"{NAME} {place}" for place in range(10)]),  # cells as names
+        # cells as names
+        "turned": pd.DataFrame([[1] * 10], columns=[f"{NAME} {place}" for place in range(10)]),
         "empty": frame.iloc[:0],
     }
     return frame.assign(**changed[fault]) if fault in changed else others[fault]
 
 
-FAULTS = ["none", "gap", "stray", "texts", "lists", "bytes", "far", "infinite", "lacking", "turned", "empty"]
+FAULTS = [
+    "none",
+    "gap",
+    "stray",
+    "texts",
+    "lists",
+    "bytes",
+    "far",
+    "infinite",
+    "lacking",
+    "turned",
+    "empty",
+]
 
 
 def _pandas(frame: pd.DataFrame) -> pd.DataFrame:
@@ -94,7 +115,11 @@ def _duck(frame: pd.DataFrame) -> Any:
 
 
 def _mislabelled(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.set_axis([NUMBER, NAME, None, 1.5, ("a", NAME)][: frame.shape[1]], axis=1) if len(frame) > 1 else frame
+    return (
+        frame.set_axis([NUMBER, NAME, None, 1.5, ("a", NAME)][: frame.shape[1]], axis=1)
+        if len(frame) > 1
+        else frame
+    )
 
 
 LIBRARIES: list[Callable[[pd.DataFrame], Any]] = [
@@ -103,15 +128,21 @@ LIBRARIES: list[Callable[[pd.DataFrame], Any]] = [
     _arrow,
     _duck,
     lambda frame: pl.from_arrow(_arrow(frame)),
-    lambda frame: pl.from_arrow(_arrow(frame)).lazy().with_columns(pl.first().cast(pl.Int64)),  # fails late
+    # fails late
+    lambda frame: pl.from_arrow(_arrow(frame)).lazy().with_columns(pl.first().cast(pl.Int64)),
     lambda frame: _duck(frame).select(f'cast("{frame.columns[0]}" as int) as x'),
     lambda frame: _arrow(frame).to_reader(),
     lambda frame: nanoarrow.ArrayStream(_arrow(frame)),
 ]
-TABLES = st.builds(lambda library, fault: library(faulty(fault)), st.sampled_from(LIBRARIES), st.sampled_from(FAULTS))
+TABLES = st.builds(
+    lambda library, fault: library(faulty(fault)),
+    st.sampled_from(LIBRARIES),
+    st.sampled_from(FAULTS),
+)
 
 
-# --- other objects ----------------------------------------------------------------------------------------------------
+# --- other objects
+# --------------------------------------------------------------------------------------------------
 
 
 class Hostile:
@@ -130,7 +161,9 @@ class Hostile:
         error.add_note(NAME)
         raise error from ValueError(NAME)
 
-    __fspath__ = __arrow_c_stream__ = __iter__ = __len__ = __bool__ = __call__ = __float__ = __index__ = _raise
+    __fspath__ = __arrow_c_stream__ = __iter__ = __len__ = __bool__ = __call__ = __float__ = (
+        __index__
+    ) = _raise
     __eq__ = __lt__ = __gt__ = __contains__ = __getitem__ = __format__ = _raise
     __hash__ = None  # type: ignore[assignment]
 
@@ -207,14 +240,28 @@ OBJECTS: list[Callable[[], Any]] = [
 ]
 ANYTHING = st.sampled_from(OBJECTS).map(lambda make: make())
 
-# --- entry points -----------------------------------------------------------------------------------------------------
+# --- entry points
+# --------------------------------------------------------------------------------------------------
 
-TRAIN, HOLDOUT = people().drop(columns=["name", "number"]), people(seed=1).drop(columns=["name", "number"])
+TRAIN, HOLDOUT = (
+    people().drop(columns=["name", "number"]),
+    people(seed=1).drop(columns=["name", "number"]),
+)
 EVALUATE = {
-    "train": TRAIN, "holdout": HOLDOUT, "synthetic": TRAIN.iloc[::-1], "reference": None, "earlier_releases": (),
-    "subject": None, "kinds": None, "policy": None, "metrics": "dcr", "generator": None, "embedder": False, "seed": 0,
+    "train": TRAIN,
+    "holdout": HOLDOUT,
+    "synthetic": TRAIN.iloc[::-1],
+    "reference": None,
+    "earlier_releases": (),
+    "subject": None,
+    "kinds": None,
+    "policy": None,
+    "metrics": "dcr",
+    "generator": None,
+    "embedder": False,
+    "seed": 0,
     "device": "cpu",
-}  # fmt: skip
+}
 TABLE = (
     *("name", "source", "subject", "generator", "policy", "data", "split", "evaluation", "run"),
     *(f"{group.part}.{setting}" for group in GROUPS for setting in group.model_fields),
@@ -253,7 +300,10 @@ def _set(name: str) -> Callable[[str, Any], None]:
 DOORS: list[tuple[Callable[[str, Any], None], tuple[str, ...]]] = [
     (_evaluated, tuple(EVALUATE)),
     (_defined, TABLE),
-    (_in_dagster, ("assets", "gpu_tags", "partitions_def", "owners", "tags", "group_name", "key_prefix")),
+    (
+        _in_dagster,
+        ("assets", "gpu_tags", "partitions_def", "owners", "tags", "group_name", "key_prefix"),
+    ),
     (_limited, LIMIT),
     (_made, LIMIT),
     (lambda _, value: Table.read(value), ("",)),
@@ -267,14 +317,28 @@ DOORS: list[tuple[Callable[[str, Any], None], tuple[str, ...]]] = [
     (_set("memorization"), ("space", "distance")),
     (_set("vulnerability"), ("distance", "max_targets")),
     (
-        lambda argument, value: _defined("generator", {"name": "rvae", "settings": {argument: value}}),
+        lambda argument, value: _defined(
+            "generator", {"name": "rvae", "settings": {argument: value}}
+        ),
         ("hidden_dims", "epochs"),
     ),
-    (lambda argument, value: _defined("generator", {"name": "tvae", "settings": {argument: value}}), ("loss_factor",)),
-    (lambda argument, value: _defined("evaluation.embedder", {argument: value}), ("preset", "max_epochs")),
+    (
+        lambda argument, value: _defined(
+            "generator", {"name": "tvae", "settings": {argument: value}}
+        ),
+        ("loss_factor",),
+    ),
+    (
+        lambda argument, value: _defined("evaluation.embedder", {argument: value}),
+        ("preset", "max_epochs"),
+    ),
 ]
 CALLS = st.sampled_from(
-    [(redact_foreign_errors, argument) for redact_foreign_errors, arguments in DOORS for argument in arguments]
+    [
+        (redact_foreign_errors, argument)
+        for redact_foreign_errors, arguments in DOORS
+        for argument in arguments
+    ]
 )
 VALUES = st.one_of(TABLES, ANYTHING)
 
@@ -290,7 +354,9 @@ def assert_told_nothing(text: str) -> None:
     assert not [cell for cell in CELLS if cell in text], text
 
 
-def knock(call: tuple[Callable[[str, Any], None], str], value: Any, caplog: pytest.LogCaptureFixture) -> None:
+def knock(
+    call: tuple[Callable[[str, Any], None], str], value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     redact_foreign_errors, argument = call
     caplog.clear()
     with warnings.catch_warnings(record=True) as warned, caplog.at_level(logging.DEBUG):
@@ -299,7 +365,12 @@ def knock(call: tuple[Callable[[str, Any], None], str], value: Any, caplog: pyte
             redact_foreign_errors(argument, value)
         except PrivacyAssetsError as raised:
             for error in chain(raised):
-                parts = [str(error), repr(error), *map(str, error.args), *getattr(error, "__notes__", ())]
+                parts = [
+                    str(error),
+                    repr(error),
+                    *map(str, error.args),
+                    *getattr(error, "__notes__", ()),
+                ]
                 assert_told_nothing(" ".join(parts))
             assert_told_nothing("".join(traceback.format_exception(raised)))
     assert_told_nothing(" ".join(str(one.message) for one in warned) + caplog.text)
@@ -336,7 +407,9 @@ def test_no_fault_of_a_table_is_told_with_a_cell(
 
 
 @pytest.mark.parametrize("make", OBJECTS)
-def test_no_object_is_told_where_a_table_is_wanted(caplog: pytest.LogCaptureFixture, make: Callable[[], Any]) -> None:
+def test_no_object_is_told_where_a_table_is_wanted(
+    caplog: pytest.LogCaptureFixture, make: Callable[[], Any]
+) -> None:
     for role in ("train", "holdout", "synthetic", "reference", "earlier_releases"):
         knock((_evaluated, role), make(), caplog)
     with pytest.raises(PrivacyAssetsError):
@@ -353,6 +426,8 @@ def test_a_limit_takes_no_object(
             redact_foreign_errors(argument, Hostile(ValueError))
 
 
-def test_no_part_of_a_long_text_is_told_as_the_name_of_a_metric(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_part_of_a_long_text_is_told_as_the_name_of_a_metric(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for text in (people().to_json(orient="records", date_format="iso"), people().to_csv()):
         knock((_evaluated, "metrics"), text, caplog)

@@ -34,7 +34,11 @@ def test_the_checker_finds_a_pattern(text: str, pattern: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["Return the rows of the table.", "CI stands for confidence interval.", "Evaluate the table without the embedder."],
+    [
+        "Return the rows of the table.",
+        "CI stands for confidence interval.",
+        "Evaluate the table without the embedder.",
+    ],
 )
 def test_the_checker_accepts_plain_sentences(text: str) -> None:
     assert matches(text) == set()
@@ -43,7 +47,8 @@ def test_the_checker_accepts_plain_sentences(text: str) -> None:
 def test_the_checker_reads_docstrings_comments_and_strings(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text(
-        '"""A docstring of four words."""\n# A comment of four words.\nX = f"A message of {1} four words."\n'
+        '"""A docstring of four words."""\n# A comment of four words.\nX = f"A message of {1}'
+        ' four words."\n'
     )
     assert [line for line, _ in plain_english.texts(file)] == [1, 3, 2]
 
@@ -79,7 +84,12 @@ def f(a, b, c, d, e, g, h, i, found):
 
 def test_the_density_of_code_is_measured_by_statement() -> None:
     density = code_density.measure(DENSE, "metrics/dcr.py")
-    assert (density.lines, len(density.statements), density.pairs, density.comprehensions) == (3, 3, 1, 1)
+    assert (density.lines, len(density.statements), density.pairs, density.comprehensions) == (
+        3,
+        3,
+        1,
+        1,
+    )
     assert density.conditionals == 1
     assert density.generic == {"found": 1, "place": 1}
     assert density.findings == [
@@ -97,7 +107,10 @@ def test_line_breaks_and_docstrings_do_not_change_the_density() -> None:
 
 
 def test_complexity_counts_branches_operands_and_loops_of_comprehensions() -> None:
-    source = "def f(x):\n    if x and x or x:\n        return [y for y in x if y]\n    for z in x:\n        pass\n"
+    source = (
+        "def f(x):\n    if x and x or x:\n        return [y for y in x if y]\n    for z in x:\n  "
+        "      pass\n"
+    )
     (function,) = ast.parse(source).body
     assert code_density.complexity(function) == 1 + 1 + 2 + 2 + 1
 
@@ -109,7 +122,9 @@ def test_a_checked_room_that_exceeds_a_limit_fails(
     (package / "dense").mkdir(parents=True)
     (package / "dense" / "module.py").write_text(DENSE * 40)
     rooms = code_density.rooms(package)
-    assert [line.partition(",")[0] for line in code_density.exceeded("dense", rooms["dense"])][0].startswith("dense: ")
+    assert [line.partition(",")[0] for line in code_density.exceeded("dense", rooms["dense"])][
+        0
+    ].startswith("dense: ")
     monkeypatch.setattr(code_density, "rooms", lambda: rooms)
     monkeypatch.setattr("sys.argv", ["code_density"])
     assert code_density.main() == 0

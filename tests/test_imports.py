@@ -14,9 +14,25 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = [
-    "airflow", "cryptography", "dagster", "faiss", "great_expectations", "jinja2", "joblib", "matplotlib", "numba",
-    "pandas", "pyarrow", "ray", "scipy", "sklearn", "sqlalchemy", "statsmodels", "sympy", "torch",
-]  # fmt: skip
+    "airflow",
+    "cryptography",
+    "dagster",
+    "faiss",
+    "great_expectations",
+    "jinja2",
+    "joblib",
+    "matplotlib",
+    "numba",
+    "pandas",
+    "pyarrow",
+    "ray",
+    "scipy",
+    "sklearn",
+    "sqlalchemy",
+    "statsmodels",
+    "sympy",
+    "torch",
+]
 # By part, in the order in which one process runs them: the libraries that no earlier part needs.
 NEEDED: dict[str, set[str]] = {
     "command line": set(),
@@ -69,7 +85,7 @@ with contextlib.redirect_stdout(io.StringIO()):
     assert main(["evaluate", *tables, "--metrics", "dcr"]) != 2
 ended("evaluate")
 print(json.dumps(found))
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +101,9 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     command = [sys.executable, "-c", PARTS, json.dumps([LIBRARIES, metrics])]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "DAGSTER_HOME": str(folder)}
     environment["PRIVACY_ASSETS_SECRET"] = "the same split in every run"
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

@@ -42,8 +42,11 @@ def test_every_picture_is_taken_by_a_script() -> None:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_without_a_browser_it_says_so_in_one_line(script: str, tmp_path: Path) -> None:
     told = subprocess.run(
-        [sys.executable, IMAGES / script, tmp_path / "out"], env={**os.environ, "PATH": str(tmp_path)},
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, IMAGES / script, tmp_path / "out"],
+        env={**os.environ, "PATH": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     assert told.stdout.startswith("pictures: SKIPPED") and told.stdout.count("\n") == 1
     assert not (tmp_path / "out").exists()

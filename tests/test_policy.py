@@ -28,7 +28,9 @@ from privacy_assets.stats.estimates import Direction, Estimate, MetricResult
 from privacy_assets.version import ENGINE_VERSION
 
 
-def outcome(limit: Limit, low: float, value: float, high: float, *, subjects: int = 1000, **more: Any) -> LimitOutcome:
+def outcome(
+    limit: Limit, low: float, value: float, high: float, *, subjects: int = 1000, **more: Any
+) -> LimitOutcome:
     estimate = Estimate("f", value, low, high, subjects, subjects, 0.0, **more)
     return judge_limit(limit, MetricResult("m", (estimate,)))
 
@@ -51,25 +53,59 @@ NONE = (math.nan, math.nan, math.nan)
         (Limit("m.f", 0.2, bound="value"), (0.1, 0.2, 0.3), {}, "pass", ""),
         (Limit("m.f", 0.19, bound="value"), (0.1, 0.2, 0.3), {}, "fail", ""),
         (Limit("m.f", at_least=60), (61, 70, 80), LOWER, "pass", ""),
-        (Limit("m.f", at_least=60), (59, 70, 80), LOWER, "undecided", "down to 57.85 cannot be excluded"),
+        (
+            Limit("m.f", at_least=60),
+            (59, 70, 80),
+            LOWER,
+            "undecided",
+            "down to 57.85 cannot be excluded",
+        ),
         (Limit("m.f", at_least=60), (40, 50, 59), LOWER, "fail", "below the limit"),
-        (Limit("m.f", at_least=60), (61, 70, 80), {**LOWER, "minimum_detectable_effect": 55}, "pass", ""),
+        (
+            Limit("m.f", at_least=60),
+            (61, 70, 80),
+            {**LOWER, "minimum_detectable_effect": 55},
+            "pass",
+            "",
+        ),
         # missing evidence never passes
         (Limit("m.f", 0.5), NONE, {}, "undecided", ""),
         (Limit("m.f", 0.5), (0.0, 0.1, math.inf), {}, "undecided", ""),
-        (Limit("m.f", 0.5, min_subjects=100), (0.0, 0.1, 0.2), {"subjects": 99}, "undecided",
-         "too few people: the attack needs 100, and the tables have 99"),
-        (Limit("m.f", 0.1), (-0.1, 0.0, 0.05), BLIND, "pass", ""),  # the detectable size does not matter
-        (Limit("m.f", 0.1), (0.2, 0.3, 0.4), {**BLIND, "subjects": 1}, "fail", ""),  # but a significant leak fails
+        (
+            Limit("m.f", 0.5, min_subjects=100),
+            (0.0, 0.1, 0.2),
+            {"subjects": 99},
+            "undecided",
+            "too few people: the attack needs 100, and the tables have 99",
+        ),
+        # the detectable size does not matter
+        (Limit("m.f", 0.1), (-0.1, 0.0, 0.05), BLIND, "pass", ""),
+        # but a significant leak fails
+        (Limit("m.f", 0.1), (0.2, 0.3, 0.4), {**BLIND, "subjects": 1}, "fail", ""),
         (Limit("m.f", 0.2), (0.25, 0.3, 0.3), GATE, "undecided", "the evaluation is too weak here"),
-        (Limit("m.f", 0.2, bound="proven"), (0.25, 0.3, 0.3), GATE, "undecided",
-         "the evaluation is too weak here"),
-        (Limit("m.f", 0.2, bound="value"), (0.25, 0.3, 0.3), GATE, "undecided", "the evaluation is too weak here"),
+        (
+            Limit("m.f", 0.2, bound="proven"),
+            (0.25, 0.3, 0.3),
+            GATE,
+            "undecided",
+            "the evaluation is too weak here",
+        ),
+        (
+            Limit("m.f", 0.2, bound="value"),
+            (0.25, 0.3, 0.3),
+            GATE,
+            "undecided",
+            "the evaluation is too weak here",
+        ),
         (Limit("m.f", 0.3), (0.25, 0.3, 0.3), GATE, "pass", ""),  # no interval is widened
     ],
-)  # fmt: skip
+)
 def test_a_limit_is_held_against_its_end_of_the_interval(
-    limit: Limit, interval: tuple[float, float, float], more: dict[str, Any], status: str, words: str
+    limit: Limit,
+    interval: tuple[float, float, float],
+    more: dict[str, Any],
+    status: str,
+    words: str,
 ) -> None:
     found = outcome(limit, *interval, **more)
     assert (found.status, found.passed) == (status, status == "pass")
@@ -79,7 +115,11 @@ def test_a_limit_is_held_against_its_end_of_the_interval(
 @pytest.mark.parametrize("bound", get_args(Bound))
 @pytest.mark.parametrize(
     ("side", "direction", "null"),
-    [("at_most", "higher_is_riskier", 0.0), ("at_most", "two_sided", 0.0), ("at_least", "lower_is_riskier", 1.0)],
+    [
+        ("at_most", "higher_is_riskier", 0.0),
+        ("at_most", "two_sided", 0.0),
+        ("at_least", "lower_is_riskier", 1.0),
+    ],
 )
 def test_a_number_at_the_limit_passes_and_the_next_one_does_not(
     side: str, direction: Direction, null: float, bound: Bound
@@ -105,8 +145,12 @@ def test_no_interval_with_a_missing_number_passes(
     interval[position] = number
     low, value, high = interval
     result = MetricResult("m", (Estimate("f", value, low, high, 50, 50, 0.5, direction),))
-    limit = Limit("m.f", bound=bound, **{"at_least" if direction == "lower_is_riskier" else "at_most": 0.0})
-    found = judge_limit(replace(limit, at_most=99.0) if limit.at_most is not None else limit, result)
+    limit = Limit(
+        "m.f", bound=bound, **{"at_least" if direction == "lower_is_riskier" else "at_most": 0.0}
+    )
+    found = judge_limit(
+        replace(limit, at_most=99.0) if limit.at_most is not None else limit, result
+    )
     assert found.status == "undecided" and math.isnan(found.measured)
 
 
@@ -139,7 +183,9 @@ def test_two_limits_on_one_statistic_are_evaluated_by_their_own_bounds(
     low: float, high: float, statuses: tuple[str, str], verdict: str
 ) -> None:
     limits = (Limit("m.f", at_most=0.04), Limit("m.f", at_most=0.01, bound="proven"))
-    judged = Policy(limits).judge({"m": MetricResult("m", (Estimate("f", (low + high) / 2, low, high, 50, 50),))})
+    judged = Policy(limits).judge(
+        {"m": MetricResult("m", (Estimate("f", (low + high) / 2, low, high, 50, 50),))}
+    )
     assert tuple(outcome.status for outcome in judged.outcomes) == statuses
     assert judged.status == verdict
     assert [outcome.limit.key for outcome in judged.broken] == [
@@ -154,12 +200,21 @@ def test_what_was_not_measured_never_passes() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "bound", "measured"),
-    [(-0.4, 0.1, "conservative", 0.4261385), (-0.1, 0.4, "conservative", 0.4261385), (0.2, 0.4, "proven", 0.2),
-     (-0.4, -0.2, "proven", 0.2),     (-0.1, 0.1, "proven", -0.1)],
-)  # fmt: skip
-def test_two_sided_statistics_count_both_directions(low: float, high: float, bound: str, measured: float) -> None:
+    [
+        (-0.4, 0.1, "conservative", 0.4261385),
+        (-0.1, 0.4, "conservative", 0.4261385),
+        (0.2, 0.4, "proven", 0.2),
+        (-0.4, -0.2, "proven", 0.2),
+        (-0.1, 0.1, "proven", -0.1),
+    ],
+)
+def test_two_sided_statistics_count_both_directions(
+    low: float, high: float, bound: str, measured: float
+) -> None:
     limit = Limit("m.f", 1.0, bound=bound)  # type: ignore[arg-type]
-    assert outcome(limit, low, (low + high) / 2, high, direction="two_sided").measured == pytest.approx(measured)
+    assert outcome(
+        limit, low, (low + high) / 2, high, direction="two_sided"
+    ).measured == pytest.approx(measured)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +237,9 @@ def test_a_policy_whose_limits_a_copy_of_train_does_not_break_is_undecided(
     """The copy has these values. The release is far from its limits."""
     results, limits = {}, []
     for question, values in (("copies", copies), ("membership", members)):
-        found = [Estimate(f"f{at}", 0, 0, 0, 99, 99, question=question) for at in range(len(values))]
+        found = [
+            Estimate(f"f{at}", 0, 0, 0, 99, 99, question=question) for at in range(len(values))
+        ]
         pairs = zip(found, values, strict=True)
         on_copy = tuple(replace(one, value=x, low=x, high=x) for one, x in pairs if x is not None)
         results[question] = MetricResult(question, tuple(found), on_copy=on_copy)
@@ -197,7 +254,9 @@ def test_a_policy_whose_limits_a_copy_of_train_does_not_break_is_undecided(
 
 @pytest.mark.slow
 def test_the_levels_of_all_attempts_sum_up_to_that_of_one() -> None:
-    """Independently of the package: scipy's normal distribution converts each widened end back into a level."""
+    """Independently of the package: scipy's normal distribution converts each widened end back into
+    a level.
+    """
     half = NormalDist().inv_cdf(0.975)
     levels = [2 * stats.norm.sf(half * widening(m, 0.95)) for m in range(1, 20_001)]
     assert levels[0] == pytest.approx(0.05 * 6 / math.pi**2)
@@ -205,14 +264,18 @@ def test_the_levels_of_all_attempts_sum_up_to_that_of_one() -> None:
     assert [round(widening(m, 0.95), 2) for m in (1, 2, 10)] == [1.10, 1.36, 1.84]
 
 
-@pytest.mark.parametrize(("attempt", "status"), [(1, "pass"), (2, "pass"), (3, "undecided"), (30, "undecided")])
+@pytest.mark.parametrize(
+    ("attempt", "status"), [(1, "pass"), (2, "pass"), (3, "undecided"), (30, "undecided")]
+)
 def test_each_attempt_is_judged_more_strictly(attempt: int, status: str) -> None:
     estimate = Estimate("f", 0.1, 0.0, 0.2, 1000, 1000)
     results = {"m": MetricResult("m", (estimate,))}
     judged = Policy((Limit("m.f", at_most=0.24),)).judge(results, attempt)
     assert judged.status == status
     assert ("attempt" in judged.outcomes[0].reason) == (attempt > 1)
-    significant = Policy((Limit("m.f", at_most=0.05, bound="proven"), Limit("m.f", at_most=0.1, bound="value")))
+    significant = Policy(
+        (Limit("m.f", at_most=0.05, bound="proven"), Limit("m.f", at_most=0.1, bound="value"))
+    )
     assert significant.judge(results, attempt).status == "pass"  # only the conservative bound moves
 
 
@@ -220,12 +283,18 @@ def test_protection_scores_move_down_with_the_attempt() -> None:
     estimate = Estimate("f", 80, 70, 90, 1000, 1000, 100, "lower_is_riskier")
     limit = Limit("m.f", at_least=68)
     assert judge_limit(limit, MetricResult("m", (estimate,)), 1).passed
-    assert judge_limit(limit, MetricResult("m", (estimate,)), 2).measured == pytest.approx(80 - 10 * widening(2, 0.95))
+    assert judge_limit(limit, MetricResult("m", (estimate,)), 2).measured == pytest.approx(
+        80 - 10 * widening(2, 0.95)
+    )
     assert judge_limit(limit, MetricResult("m", (estimate,)), 2).status == "undecided"
 
 
 def test_the_worst_outcome_is_the_verdict() -> None:
-    estimates = (Estimate("a", 0, 0, 0, 99, 99), Estimate("b", 1, 1, 1, 99, 99), Estimate("c", math.nan, 0, 0, 99, 99))
+    estimates = (
+        Estimate("a", 0, 0, 0, 99, 99),
+        Estimate("b", 1, 1, 1, 99, 99),
+        Estimate("c", math.nan, 0, 0, 99, 99),
+    )
     results = {"m": MetricResult("m", estimates)}
     verdict = {
         names: Policy(tuple(Limit(f"m.{name}", 0.5) for name in names)).judge(results).status
@@ -275,23 +344,32 @@ def test_default_limits_stand_on_statistics_that_exist_and_say_where_they_come_f
 def test_at_most_sixteen_statistics_are_limited_by_default() -> None:
     limited = [limit.statistic for limit in default_policy().limits]
     assert len(set(limited)) <= 16
-    twice = {name for name in limited if limited.count(name) > 1}  # safety must be shown, and a leak must not be sure
+    # safety must be shown, and a leak must not be sure
+    twice = {name for name in limited if limited.count(name) > 1}
     assert twice == {"copies.copied_share", "singling_out.risk", "membership_inference.precision"}
     asked_for = {"dcr.privacy_score", "singling_out.risk", "membership_inference.precision"}
     assert asked_for <= {limit.statistic for limit in default_policy().limits}
 
 
-def test_the_policy_for_small_tables_is_asked_for_by_name_and_wider_in_what_it_says(tmp_path: Path) -> None:
+def test_the_policy_for_small_tables_is_asked_for_by_name_and_wider_in_what_it_says(
+    tmp_path: Path,
+) -> None:
     small, default = small_policy(), default_policy()
     assert load_policy("small") == small and small.name == "small"
     pairs = list(zip(small.limits, default.limits, strict=True))
     assert all(one.key == other.key and one.bound == other.bound for one, other in pairs)
     wider = [one for one, other in pairs if one.value != other.value]
-    assert {limit.statistic for limit in wider} >= {"copies.copied_share"} and policy_digest(small) != policy_digest(
-        default
+    assert {limit.statistic for limit in wider} >= {"copies.copied_share"} and policy_digest(
+        small
+    ) != policy_digest(default)
+    assert all(
+        one.value > other.value and one.source != other.source
+        for one, other in pairs
+        if one in wider
     )
-    assert all(one.value > other.value and one.source != other.source for one, other in pairs if one in wider)
-    own = write(tmp_path, "extends: small\nlimits: [{statistic: dcr.privacy_score, at_most: 0.01}]\n")
+    own = write(
+        tmp_path, "extends: small\nlimits: [{statistic: dcr.privacy_score, at_most: 0.01}]\n"
+    )
     values = {limit.key: limit.value for limit in load_policy(own).limits}
     assert (values["copies.copied_share"], values["dcr.privacy_score"]) == (0.08, 0.01)
 
@@ -311,13 +389,21 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_policy_file_extends_the_default(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: strict\nextends: default\nlimits:\n- {statistic: dcr.privacy_score, at_most: 0.01}\n")
+    path = write(
+        tmp_path,
+        "name: strict\nextends: default\nlimits:\n- {statistic: dcr.privacy_score, at_most:"
+        " 0.01}\n",
+    )
     policy = load_policy(path)
     values = {limit.key: limit.value for limit in policy.limits}
     assert policy.name == "strict"
     assert values["dcr.privacy_score"] == 0.01
     assert set(values) == {limit.key for limit in default_policy().limits}
-    assert policy_digest(load_policy(policy.to_dict())) == policy_digest(policy) != policy_digest(default_policy())
+    assert (
+        policy_digest(load_policy(policy.to_dict()))
+        == policy_digest(policy)
+        != policy_digest(default_policy())
+    )
 
 
 ONE = "{statistic: dcr.privacy_score, at_most: 0.1}"
@@ -327,7 +413,8 @@ def limited(statistic: str, value: str) -> str:
     return f"limits: [{{statistic: {statistic}, {value}}}]"
 
 
-ODD = ("0x1", "0b1", "-0x1", "010", "0_1", "0.0_4", "1_0", "1:30", "1:30.5", ".inf")  # YAML takes them for numbers
+# YAML takes them for numbers
+ODD = ("0x1", "0b1", "-0x1", "010", "0_1", "0.0_4", "1_0", "1:30", "1:30.5", ".inf")
 WRONG_FILES = [
     (": :", "YAML"),
     (f"{'[' * 5000}", "cannot be read as YAML"),
@@ -339,7 +426,10 @@ WRONG_FILES = [
     ("limit: []", "Did you mean 'limits'"),
     ("limits: 3", "must be a list"),
     ("limits: [3]", "each limit is a mapping"),
-    (f"{{name: [a], limits: [{ONE}]}}", "name: Input should be a valid string. Expected: at most 64 letters"),
+    (
+        f"{{name: [a], limits: [{ONE}]}}",
+        "name: Input should be a valid string. Expected: at most 64 letters",
+    ),
     ("{extends: mine, limits: []}", "extends: Input should be 'default' or 'small'"),
     (limited("dcr.privacy_scor", "at_most: 1"), "Did you mean 'dcr.privacy_score'"),
     (limited("dcr.privacy_score", "at_mst: 1"), "Did you mean 'at_most'"),
@@ -354,12 +444,21 @@ WRONG_FILES = [
     (limited("shadow_membership.epsilon_lower_bound", "at_most: 21"), "0 to 20"),
     # If a key is repeated, YAML uses the last value: a later line could silently loosen any limit.
     (f"limits: [{ONE}]\nlimits: []\n", "line 2: the key 'limits' occurs twice, first in line 1"),
-    (f"x: &x\n  name: a\nextends: default\nlimits: [{ONE}]\nextends: null\n", "line 5: the key 'extends'"),
-    (f"limits:\n- {ONE}\n- {{statistic: dcr.privacy_score, at_most: 0.9}}\n", "dcr.privacy_score is limited twice"),
+    (
+        f"x: &x\n  name: a\nextends: default\nlimits: [{ONE}]\nextends: null\n",
+        "line 5: the key 'extends'",
+    ),
+    (
+        f"limits:\n- {ONE}\n- {{statistic: dcr.privacy_score, at_most: 0.9}}\n",
+        "dcr.privacy_score is limited twice",
+    ),
     (f"extends: default\nlimits:\n- {ONE}\n- {ONE}\n", "dcr.privacy_score is limited twice"),
     # the names of the shipped policies are reserved
     (f"{{name: Default , limits: [{ONE}]}}", "reserved for the shipped policy 'default'"),
-    ("{name: default, extends: default, limits: [{statistic: dcr.privacy_score, at_most: 0.9}]}", "is reserved"),
+    (
+        "{name: default, extends: default, limits: [{statistic: dcr.privacy_score, at_most: 0.9}]}",
+        "is reserved",
+    ),
     (f"{{name: Small, limits: [{ONE}]}}", "reserved for the shipped policy 'small'"),
     (
         "{name: 'default, dcr', limits: [{statistic: dcr.privacy_score, at_most: 0.12}]}",
@@ -367,24 +466,36 @@ WRONG_FILES = [
     ),
     ("{name: default, extends: default, metrics: {dcr: {alpha: 0.1}}}", "is reserved"),
     ("{name: default, extends: default, embedder: false}", "is reserved"),
-    ("{name: mine, part_of: default, extends: default, metrics: {dcr: {alpha: 0.1}}}", "not a part of 'default'"),
+    (
+        "{name: mine, part_of: default, extends: default, metrics: {dcr: {alpha: 0.1}}}",
+        "not a part of 'default'",
+    ),
     (f"{{name: mine, part_of: small, limits: [{ONE}]}}", "not a part of 'small'"),
     # settings of metrics and of the embedder
     ("{extends: default, metrics: 3}", "settings: Input should be a valid dictionary"),
     ("{extends: default, metrics: {dcr: [alpha]}}", "settings: Input should be a valid dictionary"),
     ("{extends: default, metrics: {drc: {}}}", "Did you mean 'dcr'"),
     ("{extends: default, metrics: {dcr: {alfa: 0.1}}}", "Did you mean 'alpha'"),
-    ("{extends: default, metrics: {dcr: {alpha: 0.9}}}", "alpha: Input should be less than or equal to 0.5"),
+    (
+        "{extends: default, metrics: {dcr: {alpha: 0.9}}}",
+        "alpha: Input should be less than or equal to 0.5",
+    ),
     ("{extends: default, metrics: {controls: {limits: []}}}", "controls has no setting 'limits'"),
     ("{extends: default, embedder: true}", "embedder: .* a mapping of its settings, or false"),
     ("{extends: default, embedder: {widht: 3}}", "Did you mean 'width'"),
     # numbers that are easily misread, and limits written in another place of the file
     *(
-        (limited("dcr.privacy_score", f"at_most: {number}"), f"line 1: '{number}' is not a plain decimal number")
+        (
+            limited("dcr.privacy_score", f"at_most: {number}"),
+            f"line 1: '{number}' is not a plain decimal number",
+        )
         for number in ODD
     ),
     *(
-        (limited("dcr.privacy_score", f"at_most: {tagged}"), r"line 1: a tag \(!\) is not accepted. Fix: leave it out")
+        (
+            limited("dcr.privacy_score", f"at_most: {tagged}"),
+            r"line 1: a tag \(!\) is not accepted. Fix: leave it out",
+        )
         for tagged in (
             "!!int 0x1",
             "!!float 1_0",
@@ -396,19 +507,32 @@ WRONG_FILES = [
             "!!seq [0.1]",
             "!mine {}",
             "!!python/name:os.system x",
-        )  # fmt: skip
+        )
     ),
     ("{yes: 1, true: 2}", "line 1: the key 'true' occurs twice, first in line 1"),
     ("{1: 1,\n 1.0: 2}", "line 2: the key '1.0' occurs twice, first in line 1"),
-    (f"x: &x {ONE}\nlimits: [{{<<: *x, at_most: 0.9}}]", r"line 2: an alias \(\*\) is not accepted. Fix: write"),
-    (f"limits: [{{<<: {ONE}, at_most: 0.9}}]", r"line 1: a merge key \(<<\) is not accepted. Fix: write"),
-    (f"limits: [{{<<: [{ONE}, {{at_most: 0.9}}]}}]", r"line 1: a merge key \(<<\) is not accepted. Fix: write"),
+    (
+        f"x: &x {ONE}\nlimits: [{{<<: *x, at_most: 0.9}}]",
+        r"line 2: an alias \(\*\) is not accepted. Fix: write",
+    ),
+    (
+        f"limits: [{{<<: {ONE}, at_most: 0.9}}]",
+        r"line 1: a merge key \(<<\) is not accepted. Fix: write",
+    ),
+    (
+        f"limits: [{{<<: [{ONE}, {{at_most: 0.9}}]}}]",
+        r"line 1: a merge key \(<<\) is not accepted. Fix: write",
+    ),
     (f"limits: [{{!!merge x: {ONE}}}]", r"line 1: a tag \(!\) is not accepted. Fix: leave"),
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), WRONG_FILES, ids=[message for _, message in WRONG_FILES])
-def test_wrong_policy_files_are_named_with_the_fault(tmp_path: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"), WRONG_FILES, ids=[message for _, message in WRONG_FILES]
+)
+def test_wrong_policy_files_are_named_with_the_fault(
+    tmp_path: Path, text: str, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         load_policy(write(tmp_path, text))
     assert "policy.yaml" in str(caught.value)
@@ -431,18 +555,44 @@ def test_the_ranges_hold_every_default_limit() -> None:
 
 
 def test_the_default_policy_keeps_its_name(tmp_path: Path) -> None:
-    for policy in (default_policy(), default_policy(["dcr"]), default_policy([*METRICS]), small_policy()):
+    for policy in (
+        default_policy(),
+        default_policy(["dcr"]),
+        default_policy([*METRICS]),
+        small_policy(),
+    ):
         again = load_policy(policy.to_dict())
-        assert (again.name, again.part_of, policy_digest(again)) == (policy.name, policy.part_of, policy_digest(policy))
+        assert (again.name, again.part_of, policy_digest(again)) == (
+            policy.name,
+            policy.part_of,
+            policy_digest(policy),
+        )
     loosened = "{extends: default, limits: [{statistic: dcr.privacy_score, at_most: 0.9}]}"
     assert load_policy(write(tmp_path, loosened)).name == "custom"
 
 
 @pytest.mark.parametrize(
     "name",
-    ["default", "Default", "DE.FAULT", "d-e_f a.u-l-t", "default.", "sMaLl", "s m a l l", "default\n", "d\u00e9fault",
-     "d\u0435fault", "default\u200b", "", " default", "-", "x" * 65, "a\tb", "a, a part of default"],
-)  # fmt: skip
+    [
+        "default",
+        "Default",
+        "DE.FAULT",
+        "d-e_f a.u-l-t",
+        "default.",
+        "sMaLl",
+        "s m a l l",
+        "default\n",
+        "d\u00e9fault",
+        "d\u0435fault",
+        "default\u200b",
+        "",
+        " default",
+        "-",
+        "x" * 65,
+        "a\tb",
+        "a, a part of default",
+    ],
+)
 def test_a_name_that_reads_as_a_shipped_one_or_cannot_be_read_is_refused(name: str) -> None:
     limits = (Limit("dcr.privacy_score", 0.9),)
     with pytest.raises(ConfigError, match="name"):
@@ -461,12 +611,16 @@ def test_a_name_that_reads_as_a_shipped_one_or_cannot_be_read_is_refused(name: s
         replace(default_policy(), name=name)
 
 
-@pytest.mark.parametrize("name", ["default 2026", "hospital", "0", "a.b_c-d e", "x" * 64, "small-clinic"])
+@pytest.mark.parametrize(
+    "name", ["default 2026", "hospital", "0", "a.b_c-d e", "x" * 64, "small-clinic"]
+)
 def test_other_names_are_allowed(name: str) -> None:
     assert Policy((Limit("dcr.privacy_score", 0.9),), name=name).name == name
 
 
-def test_the_digest_covers_the_settings_of_limited_metrics_with_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_covers_the_settings_of_limited_metrics_with_their_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plain = Policy((Limit("dcr.privacy_score", 0.1), Limit("membership_inference.precision", 0.7)))
     others = [
         {},
@@ -488,26 +642,46 @@ def test_the_digest_covers_the_settings_of_limited_metrics_with_their_defaults(m
     tuned = [{}, {"width": 8}, {"preset": "paper"}, False]
     assert len({policy_digest(replace(embedded, embedder=embedder)) for embedder in tuned}) == 4
     for space, count in (("raw", 0), ("embedded", 1)):
-        own = Policy((Limit("memorization.exposed_excess", 0.1),), settings={"memorization": {"space": space}})
+        own = Policy(
+            (Limit("memorization.exposed_excess", 0.1),),
+            settings={"memorization": {"space": space}},
+        )
         assert len(embedded_statistics(own)) == count
     before = policy_digest(default_policy())
-    monkeypatch.setattr(METRICS["dcr"], "settings", lambda self: {**asdict(self), "alpha": 0.03})  # an upgrade
+    # an upgrade
+    monkeypatch.setattr(METRICS["dcr"], "settings", lambda self: {**asdict(self), "alpha": 0.03})
     assert policy_digest(default_policy()) != before
 
 
 def test_settings_are_written_and_read_back() -> None:
-    given = {"name": "own", "extends": "default", "metrics": {"dcr": {"tails": [0.05, 0.2]}}, "embedder": {"width": 8}}
+    given = {
+        "name": "own",
+        "extends": "default",
+        "metrics": {"dcr": {"tails": [0.05, 0.2]}},
+        "embedder": {"width": 8},
+    }
     policy = load_policy(given)
     stated = json.loads(json.dumps(policy.to_dict()))
-    for again in (load_policy(stated), read_policy(stated, ENGINE_VERSION), read_policy(stated, "0.0.9")):
-        assert (policy_digest(again), again.settings) == (policy_digest(policy), {"dcr": {"tails": [0.05, 0.2]}})
+    for again in (
+        load_policy(stated),
+        read_policy(stated, ENGINE_VERSION),
+        read_policy(stated, "0.0.9"),
+    ):
+        assert (policy_digest(again), again.settings) == (
+            policy_digest(policy),
+            {"dcr": {"tails": [0.05, 0.2]}},
+        )
         assert again.embedder == {"width": 8}
 
 
 def test_a_shipped_policy_with_fewer_limits_is_a_part_of_it() -> None:
     for policy in (default_policy(), small_policy()):
         part = policy.restricted(policy.limits[1:])
-        assert (part.name, part.part_of, part.title) == ("custom", policy.name, f"custom, a part of {policy.name}")
+        assert (part.name, part.part_of, part.title) == (
+            "custom",
+            policy.name,
+            f"custom, a part of {policy.name}",
+        )
         assert policy.restricted(policy.limits) is policy
         assert load_policy(part.to_dict()).part_of == policy.name
     own = Policy(default_policy().limits, name="own")

@@ -1,4 +1,6 @@
-"""The package's public names: listed explicitly, lazy, and independent of dagster until a plugin name is used."""
+"""The package's public names: listed explicitly, lazy, and independent of dagster until a plugin
+name is used.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
@@ -72,15 +76,27 @@ def test_everything_below_the_orchestrators_works_where_both_are_blocked() -> No
         "import privacy_assets as p\n"
         "names = [m.name for m in pkgutil.walk_packages(p.__path__, 'privacy_assets.')]\n"
         "names = [name for name in names if name.split('.')[1] not in ('dagster', 'airflow')]\n"
-        "[importlib.import_module(n) for n in names]; p.evaluate; p.load_policy('default'); print(len(names) > 150)"
+        "[importlib.import_module(n) for n in names]; p.evaluate; p.load_policy('default');"
+        " print(len(names) > 150)"
     )
     assert run(code).strip() == "True"
 
 
 @pytest.mark.slow
 def test_registries_report_and_embedder_import_no_heavy_library() -> None:
-    heavy = {"dagster", "torch", "faiss", "sklearn", "numba", "scipy", "jinja2", "sdmetrics", "statsmodels",
-             "matplotlib", "great_expectations"}  # fmt: skip
+    heavy = {
+        "dagster",
+        "torch",
+        "faiss",
+        "sklearn",
+        "numba",
+        "scipy",
+        "jinja2",
+        "sdmetrics",
+        "statsmodels",
+        "matplotlib",
+        "great_expectations",
+    }
     code = (
         "import sys, privacy_assets.metrics.registry, privacy_assets.distances.embedder\n"
         "from privacy_assets.evaluation import evaluate\n"
@@ -92,7 +108,8 @@ def test_registries_report_and_embedder_import_no_heavy_library() -> None:
     assert run(code).strip() == "set()"
 
 
-# As if the base package were installed alone: modules of the extras cannot be found. One process calls each command.
+# As if the base package were installed alone: modules of the extras cannot be found. One process
+# calls each command.
 BASE_ALONE = """
 import contextlib, io, json, sys
 ABSENT = {"airflow", "dagster", "dagster_pipes", "dagster_shared", "great_expectations", "upath", "torch",
@@ -122,14 +139,31 @@ try:
 except PrivacyAssetsError as error:
     found["reading"] = type(error).__name__
 print(json.dumps(found))
-"""
-FILES = ["--train=train.parquet", "--holdout=holdout.parquet", "--synthetic=synthetic.parquet", "--metrics=dcr"]
+"""  # noqa: E501
+FILES = [
+    "--train=train.parquet",
+    "--holdout=holdout.parquet",
+    "--synthetic=synthetic.parquet",
+    "--metrics=dcr",
+]
 COMMANDS = {
     "plain": ["evaluate", *FILES, "--no-embedder", "--quiet", "--html=report.html"],
     "embedder": ["evaluate", *FILES],
     "demo": ["demo"],
-    "network": ["generate", "--generator=wgan_gp", "--data=train.parquet", "--rows=10", "--out=made.parquet"],
-    "generate": ["generate", "--generator=synthpop", "--data=train.parquet", "--rows=10", "--out=new.parquet"],
+    "network": [
+        "generate",
+        "--generator=wgan_gp",
+        "--data=train.parquet",
+        "--rows=10",
+        "--out=made.parquet",
+    ],
+    "generate": [
+        "generate",
+        "--generator=synthpop",
+        "--data=train.parquet",
+        "--rows=10",
+        "--out=new.parquet",
+    ],
 }
 
 
@@ -143,7 +177,9 @@ def base_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str
         frame.to_parquet(folder / f"{name}.parquet")
     command = [sys.executable, "-c", BASE_ALONE, json.dumps(COMMANDS)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300
+    )
     assert done.returncode == 0 and not done.stderr, done.stderr
     return folder, json.loads(done.stdout)
 
@@ -164,13 +200,20 @@ def test_the_base_package_evaluates_and_the_verdict_names_what_is_missing(
 @pytest.mark.parametrize(
     ("command", "what"),
     [
-        ("embedder", "the embedder needs torch, which is not installed. Fix: pip install 'privacy-assets[torch]', "
-         "or disable embedded statistics by embedder=False, or --no-embedder."),
-        ("demo", "the Dagster part of privacy-assets needs dagster, which is not installed. "
-         "Fix: pip install 'privacy-assets[dagster]'."),
+        (
+            "embedder",
+            "the embedder needs torch, which is not installed. Fix: pip install"
+            " 'privacy-assets[torch]', "
+            "or disable embedded statistics by embedder=False, or --no-embedder.",
+        ),
+        (
+            "demo",
+            "the Dagster part of privacy-assets needs dagster, which is not installed. "
+            "Fix: pip install 'privacy-assets[dagster]'.",
+        ),
         ("network", "generator wgan_gp needs torch. Fix: pip install 'privacy-assets[torch]'."),
     ],
-)  # fmt: skip
+)
 def test_what_needs_an_extra_says_so_in_one_line(
     command: str, what: str, base_alone: tuple[Path, dict[str, Any]]
 ) -> None:
@@ -183,16 +226,29 @@ def test_the_base_package_generates_and_reads(base_alone: tuple[Path, dict[str, 
     folder, found = base_alone
     assert found["generate"][0] == 0, found["generate"]
     assert len(pd.read_parquet(folder / "new.parquet")) == 10
-    free = {"Limit", "Policy", "Report", "TableSpec", "evaluate", "load_policy", "on_ray", "power_analysis"}
+    free = {
+        "Limit",
+        "Policy",
+        "Report",
+        "TableSpec",
+        "evaluate",
+        "load_policy",
+        "on_ray",
+        "power_analysis",
+    }
     free.add("read_published")
     assert set(found["absent"]) == NAMES - free
     assert found["reading"] != "MissingPackage"
 
 
 def test_dir_shows_the_public_names_only() -> None:
-    assert {name for name in dir(privacy_assets) if not name.startswith("_")} == set(privacy_assets.__all__)
+    assert {name for name in dir(privacy_assets) if not name.startswith("_")} == set(
+        privacy_assets.__all__
+    )
 
 
 def test_a_report_at_the_prompt_takes_one_line() -> None:
     shown = repr(passing())
-    assert "\n" not in shown and len(shown) < 160 and "print(report)" in shown and ": pass, " in shown
+    assert (
+        "\n" not in shown and len(shown) < 160 and "print(report)" in shown and ": pass, " in shown
+    )

@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 
 from privacy_assets.errors import InputError, StepError
-from privacy_assets.pipeline.redaction import redact, redact_thread_errors, suppress_output, without_values
+from privacy_assets.pipeline.redaction import (
+    redact,
+    redact_thread_errors,
+    suppress_output,
+    without_values,
+)
 
 
 def say() -> None:
@@ -60,7 +65,8 @@ def test_only_what_is_shown_of_an_error_comes_out() -> None:
 def test_what_a_thread_or_del_raises_is_shown_as_its_kind_and_place(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # restored at the end of the test
+    # restored at the end of the test
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
 
     def fails(*_: object) -> None:
@@ -72,7 +78,11 @@ def test_what_a_thread_or_del_raises_is_shown_as_its_kind_and_place(
     thread.join()
     type("Row", (), {"__del__": fails})()
     shown = capsys.readouterr().err
-    assert "SECRET" not in shown and "In a thread: ValueError at" in shown and "Ignored: ValueError at" in shown
+    assert (
+        "SECRET" not in shown
+        and "In a thread: ValueError at" in shown
+        and "Ignored: ValueError at" in shown
+    )
 
 
 def importing_a_cell() -> None:
@@ -112,25 +122,50 @@ def raising(error: BaseException) -> Callable[[], None]:
     [
         (importing_a_cell, "Its message is hidden"),
         (executing_a_cell, "Its message is hidden"),
-        (importing_a_module("import no_such_package"), "No module named 'no_such_package'. Fix: repair"),
-        (importing_a_module("def f():\n    raise ImportError('needs NumPy 2')\nf()"), ": needs NumPy 2. Fix: repair"),
+        (
+            importing_a_module("import no_such_package"),
+            "No module named 'no_such_package'. Fix: repair",
+        ),
+        (
+            importing_a_module("def f():\n    raise ImportError('needs NumPy 2')\nf()"),
+            ": needs NumPy 2. Fix: repair",
+        ),
         (failing_import, "No module named 'no_such_package'. Fix: repair or install that package"),
         (raising(ImportError("SECRET-7f3a")), "Its message is hidden"),
         (
-            importing_a_module("raise ImportError('libtorch.so: failed to map segment from shared object')"),
+            importing_a_module(
+                "raise ImportError('libtorch.so: failed to map segment from shared object')"
+            ),
             ": failed to map segment from shared object. Fix: give the process more memory",
         ),
-        (raising(RuntimeError("can't start new thread")), ": can't start new thread. Fix: raise the limit of threads"),
+        (
+            raising(RuntimeError("can't start new thread")),
+            ": can't start new thread. Fix: raise the limit of threads",
+        ),
         (
             raising(RuntimeError("CUDA out of memory. SECRET-7f3a")),
             ": out of memory. Fix: give the process more memory",
         ),
         (raising(MemoryError("SECRET-7f3a")), ": out of memory. Fix: "),
         (raising(OSError(errno.ENOSPC, "SECRET-7f3a", "/proc/self/SECRET-7f3a")), "look in /proc."),
-        (raising(OSError(errno.EDQUOT, "SECRET-7f3a", "SECRET-7f3a")), "look in the output and home folders"),
-        (raising(OSError(errno.EACCES, "SECRET-7f3a", "/" + "SECRET-7f3a" * 999)), "home folders and TMPDIR"),
-        (raising(FileNotFoundError(errno.ENOENT, "SECRET-7f3a", "/SECRET-7f3a")), "Its message is hidden"),
-        (raising(FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['x']")), "set TMPDIR"),
+        (
+            raising(OSError(errno.EDQUOT, "SECRET-7f3a", "SECRET-7f3a")),
+            "look in the output and home folders",
+        ),
+        (
+            raising(OSError(errno.EACCES, "SECRET-7f3a", "/" + "SECRET-7f3a" * 999)),
+            "home folders and TMPDIR",
+        ),
+        (
+            raising(FileNotFoundError(errno.ENOENT, "SECRET-7f3a", "/SECRET-7f3a")),
+            "Its message is hidden",
+        ),
+        (
+            raising(
+                FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['x']")
+            ),
+            "set TMPDIR",
+        ),
         (raising(ValueError("SECRET-7f3a")), "Its message is hidden"),
     ],
 )

@@ -39,13 +39,20 @@ RENDERED = [
     (Undecided("event"), f"event. Fix: {READ_REPORT}"),
     (FailedBefore("event"), "event. Fix: change the generator and create a new synthetic table."),
     (NotTrusted("event", redo=("score",)), "event. Fix: rerun the step score."),
-    (NotTrusted("event"), "event. Fix: restore the record, or add the key that signed it to the trusted keys."),
+    (
+        NotTrusted("event"),
+        "event. Fix: restore the record, or add the key that signed it to the trusted keys.",
+    ),
     (
         WrongTarget("event"),
-        "event. Fix: run one existing partition at a time, and a table without partitions on its own.",
+        "event. Fix: run one existing partition at a time, and a table without partitions on"
+        " its own.",
     ),
     (WrongTarget("event", redo=("publish",)), "event. Fix: rerun the step publish."),
-    (OutOfDate("event", redo=("split", "prepare")), "event. Fix: rerun the steps split and prepare."),
+    (
+        OutOfDate("event", redo=("split", "prepare")),
+        "event. Fix: rerun the steps split and prepare.",
+    ),
     (
         OutOfDate("event", redo=("split", "prepare", "score", "attest")),
         "event. Fix: rerun the steps split, prepare, score and attest.",
@@ -53,11 +60,13 @@ RENDERED = [
     (OutOfDate("event"), "event. Fix: rerun all steps."),
     (
         Superseded("event", release="ID"),
-        "event. Fix: create a new synthetic table, or `privacy-assets releases TABLE --rollback ID`.",
+        "event. Fix: create a new synthetic table, or `privacy-assets releases TABLE"
+        " --rollback ID`.",
     ),
     (
         Superseded("event"),
-        "event. Fix: check which release is current, then try again or create a new synthetic table.",
+        "event. Fix: check which release is current, then try again or create a new synthetic"
+        " table.",
     ),
     (Damaged("event", path="p"), "event. Fix: restore p from a backup."),
     (
@@ -67,17 +76,27 @@ RENDERED = [
     (Damaged("event", path="p", redo=("fit",)), "event. Fix: rerun the step fit."),
     (StoreUnavailable("event", errno=errno.EIO), "event. Fix: try again."),
     (StoreUnavailable("event", errno=errno.EIO, redo=("sample",)), "event. Fix: try again."),
-    (StoreUnavailable("event", errno=errno.ENOENT, redo=("sample",)), "event. Fix: rerun the step sample."),
-    (StoreUnavailable("event", path="p", errno=errno.EACCES), "event. Fix: check that p exists and can be read."),
+    (
+        StoreUnavailable("event", errno=errno.ENOENT, redo=("sample",)),
+        "event. Fix: rerun the step sample.",
+    ),
+    (
+        StoreUnavailable("event", path="p", errno=errno.EACCES),
+        "event. Fix: check that p exists and can be read.",
+    ),
     (
         LockDiffers("lines\n  policy: 1 -> 2", table="t"),
         "lines\n  policy: 1 -> 2\nFix: undo the change, or accept it: privacy-assets accept t",
     ),
     (
         TableBusy("event", table="t", run="r"),
-        "event. Fix: wait for it, or terminate it; then run again. The lock of a killed run ends after 5 minutes.",
+        "event. Fix: wait for it, or terminate it; then run again. The lock of a killed run"
+        " ends after 5 minutes.",
     ),
-    (TableStopped("event", table="t"), 'event. Fix: find the cause, then: privacy-assets accept t --reason "..."'),
+    (
+        TableStopped("event", table="t"),
+        'event. Fix: find the cause, then: privacy-assets accept t --reason "..."',
+    ),
 ]
 
 
@@ -100,10 +119,14 @@ def test_every_refusal_in_the_package_is_of_a_subclass() -> None:
     for path in root.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id
-            assert named != "PublicationRefused", f"{path.relative_to(root)}:{getattr(node, 'lineno', 0)}"
+            assert named != "PublicationRefused", (
+                f"{path.relative_to(root)}:{getattr(node, 'lineno', 0)}"
+            )
 
 
-@pytest.mark.parametrize("error", [error for error, _ in RENDERED if not isinstance(error, StoreUnavailable)])
+@pytest.mark.parametrize(
+    "error", [error for error, _ in RENDERED if not isinstance(error, StoreUnavailable)]
+)
 def test_readers_ask_the_publisher(error: PublicationRefused) -> None:
     data = {**vars(error), "reader": False}
     with pytest.raises(type(error)) as caught, for_readers():
@@ -113,9 +136,18 @@ def test_readers_ask_the_publisher(error: PublicationRefused) -> None:
 
 
 def test_only_an_unavailable_store_and_a_busy_table_are_worth_a_retry() -> None:
-    assert not any(error.retry for error, _ in RENDERED if not isinstance(error, StoreUnavailable | TableBusy))
+    assert not any(
+        error.retry for error, _ in RENDERED if not isinstance(error, StoreUnavailable | TableBusy)
+    )
     assert TableBusy("event").retry
-    for number in (errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.EROFS, errno.ENAMETOOLONG):
+    for number in (
+        errno.ENOENT,
+        errno.EACCES,
+        errno.ELOOP,
+        errno.EISDIR,
+        errno.EROFS,
+        errno.ENAMETOOLONG,
+    ):
         assert not StoreUnavailable.of("event", OSError(number, "", "p")).retry
         assert StoreUnavailable.of("event", OSError(number, "", "p"), outcome_known=False).retry
         assert not StoreError(number, "", "p").retry

@@ -1,4 +1,6 @@
-"""Package structure: imports form no cycles, and orchestrators are imported in their packages only."""
+"""Package structure: imports form no cycles, and orchestrators are imported in their packages
+only.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,34 @@ from tests.code_counts import cycles
 PACKAGE = Path(__file__).parents[1] / "privacy_assets"
 # Each may import the packages listed before it.
 ROOMS = (
-    "errors", "version", "infra", "tables", "stats", "policy", "distances", "generators", "metrics", "gate", "report",
-    "evaluation", "pipeline", "dagster", "airflow", "cli", "__main__",
-)  # fmt: skip
-# Words that name a metric and have another meaning as well, by the modules that use the other meaning.
+    "errors",
+    "version",
+    "infra",
+    "tables",
+    "stats",
+    "policy",
+    "distances",
+    "generators",
+    "metrics",
+    "gate",
+    "report",
+    "evaluation",
+    "pipeline",
+    "dagster",
+    "airflow",
+    "cli",
+    "__main__",
+)
+# Words that name a metric and have another meaning as well, by the modules that use the other
+# meaning.
 OTHERWISE = {
     "memorization": {"generators.filters", "pipeline.spec", "report.advice"},  # the filter
     "vulnerability": {"cli.audit", "metrics.shadow_membership.audit"},  # the score of a record
     "dcr": {"policy"},  # an example in a message about the form METRIC.STATISTIC
 }
 NAMES = set(METRICS) - {"copies"}  # a common word, so its location is not evidence
-ORCHESTRATORS = {"dagster": {"dagster", "cli"}, "airflow": {"airflow"}}  # by library: the packages that may import it
+# by library: the packages that may import it
+ORCHESTRATORS = {"dagster": {"dagster", "cli"}, "airflow": {"airflow"}}
 
 
 @cache
@@ -55,7 +74,10 @@ def imported(name: str) -> set[str]:
     for node in statements(known[name]):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("privacy_assets."):
             base = str(node.module).removeprefix("privacy_assets.")
-            found |= {f"{base}.{one.name}" if f"{base}.{one.name}" in known else base for one in node.names}
+            found |= {
+                f"{base}.{one.name}" if f"{base}.{one.name}" in known else base
+                for one in node.names
+            }
     return found - {name}
 
 
@@ -80,7 +102,13 @@ def test_every_module_stands_in_a_room() -> None:
 @pytest.mark.parametrize("name", ROOMS)
 def test_imports_run_one_way(name: str) -> None:
     above = ROOMS[ROOMS.index(name) + 1 :]
-    wrong = [(one, other) for one in modules() if room(one) == name for other in imported(one) if room(other) in above]
+    wrong = [
+        (one, other)
+        for one in modules()
+        if room(one) == name
+        for other in imported(one)
+        if room(other) in above
+    ]
     assert wrong == []
 
 
@@ -93,7 +121,11 @@ def test_only_its_room_imports_an_orchestrator(library: str, rooms: set[str]) ->
     def asks(name: str) -> bool:
         roots = set()
         for node in statements(modules()[name]):
-            names = [one.name for one in node.names] if isinstance(node, ast.Import) else [str(node.module)]
+            names = (
+                [one.name for one in node.names]
+                if isinstance(node, ast.Import)
+                else [str(node.module)]
+            )
             roots |= {one.partition(".")[0] for one in names}
         return library in roots
 
@@ -106,8 +138,12 @@ def words(text: str) -> set[str]:
 
 def test_metrics_are_named_in_their_room_alone() -> None:
     """A metric declares the facts that other modules need: see ``metrics.base``."""
-    named = {name: set().union(*map(words, texts(tree))) & NAMES for name, tree in modules().items()}
-    assert set().union(*(found for name, found in named.items() if room(name) == "metrics")) == NAMES
+    named = {
+        name: set().union(*map(words, texts(tree))) & NAMES for name, tree in modules().items()
+    }
+    assert (
+        set().union(*(found for name, found in named.items() if room(name) == "metrics")) == NAMES
+    )
     wrong = {
         (name, metric)
         for name, found in named.items()
@@ -115,12 +151,24 @@ def test_metrics_are_named_in_their_room_alone() -> None:
         if room(name) != "metrics" and name not in OTHERWISE.get(metric, ())
     }
     assert wrong == set()
-    assert {(word, name) for word, names in OTHERWISE.items() for name in names if word not in named[name]} == set()
-    pages = [path for path in PACKAGE.rglob("*.j2") if words(path.read_text(encoding="utf-8")) & NAMES]
+    assert {
+        (word, name)
+        for word, names in OTHERWISE.items()
+        for name in names
+        if word not in named[name]
+    } == set()
+    pages = [
+        path for path in PACKAGE.rglob("*.j2") if words(path.read_text(encoding="utf-8")) & NAMES
+    ]
     assert pages == []
 
 
 def test_no_orchestrator_knows_the_other() -> None:
     others = {"dagster": "airflow", "airflow": "dagster"}
-    wrong = [(name, one) for name in modules() for one in imported(name) if room(one) == others.get(room(name))]
+    wrong = [
+        (name, one)
+        for name in modules()
+        for one in imported(name)
+        if room(one) == others.get(room(name))
+    ]
     assert wrong == []

@@ -1,4 +1,6 @@
-"""The documentation site, and the forms of the documentation for package indexes, citations and Dagster's list."""
+"""The documentation site, and the forms of the documentation for package indexes, citations and
+Dagster's list.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,21 @@ class Page(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as by ``make docs``."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-c", "docs", "-W", "--keep-going", "-q", "-d", str(folder / "trees")]
-    done = subprocess.run([*command, ".", str(folder / "html")], cwd=ROOT, capture_output=True, text=True, timeout=500)
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-c",
+        "docs",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-d",
+        str(folder / "trees"),
+    ]
+    done = subprocess.run(
+        [*command, ".", str(folder / "html")], cwd=ROOT, capture_output=True, text=True, timeout=500
+    )
     assert done.returncode == 0, done.stderr
     return folder / "html"
 
@@ -69,16 +84,26 @@ def test_the_site_has_every_page_and_no_broken_link(site: Path) -> None:
                 continue
             place, _, anchor = unquote(link).partition("#")
             target = (path.parent / place.partition("?")[0]).resolve() if place else path
-            found = target.exists() and (not anchor or target not in pages or anchor in pages[target].anchors)
+            found = target.exists() and (
+                not anchor or target not in pages or anchor in pages[target].anchors
+            )
             if not found:
                 broken.append(f"{path.relative_to(site)}: {link}")
     assert broken == []
-    written = {path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md") if "integrations" not in path.parts}
+    written = {
+        path.relative_to(ROOT)
+        for path in (ROOT / "docs").rglob("*.md")
+        if "integrations" not in path.parts
+    }
     assert all((site / path).with_suffix(".html").exists() for path in written)
     start = pages[site / "index.html"]
-    listed = re.findall(r"\]\(([^)#]+\.md)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
+    listed = re.findall(
+        r"\]\(([^)#]+\.md)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    )
     paths = {os.path.relpath(ROOT / "docs" / page, ROOT) for page in listed}
-    assert len(paths) > 30 and {str(Path(path).with_suffix(".html")) for path in paths} <= start.links
+    assert (
+        len(paths) > 30 and {str(Path(path).with_suffix(".html")) for path in paths} <= start.links
+    )
 
 
 @pytest.mark.slow
@@ -87,7 +112,11 @@ def test_the_reference_has_each_public_name_and_command(site: Path) -> None:
     from privacy_assets.cli.main import _commands
 
     anchors = Page(site / "docs" / "api.html").anchors
-    names = {f"{module.__name__}.{name}" for module in (privacy_assets, airflow) for name in module.__all__}
+    names = {
+        f"{module.__name__}.{name}"
+        for module in (privacy_assets, airflow)
+        for name in module.__all__
+    }
     assert names <= anchors, "docs/api.md lists each public name"
     commands = Page(site / "docs" / "commands.html")
     assert set(_commands().parsers.choices) <= commands.anchors
@@ -120,10 +149,19 @@ def test_the_citation_names_this_version_and_the_four_papers() -> None:
     assert all({"type", "title", "authors"} <= set(paper) for paper in found["references"])
 
 
-def test_the_page_for_the_list_of_dagster_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_for_the_list_of_dagster_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, header, text = INTEGRATION.split("---\n", 2)
     fields = yaml.safe_load(header)
-    assert {"title", "sidebar_label", "description", "tags", "source", "sidebar_custom_props"} <= set(fields)
+    assert {
+        "title",
+        "sidebar_label",
+        "description",
+        "tags",
+        "source",
+        "sidebar_custom_props",
+    } <= set(fields)
     assert "community-supported" in fields["tags"] and fields["source"] == PROJECT["urls"]["Source"]
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

@@ -1,7 +1,8 @@
 """End to end, on real tables: the gate's verdicts on releases of known truth.
 
-Evaluating such a release with every metric takes long, so most of these tests are slow. The quick ones are in
-tests/golden, whose releases are small and evaluated once, and in tests/metrics/test_every_metric.py.
+Evaluating such a release with every metric takes long, so most of these tests are slow. The quick
+ones are in tests/golden, whose releases are small and evaluated once, and in
+tests/metrics/test_every_metric.py.
 """
 
 from __future__ import annotations
@@ -48,8 +49,13 @@ LABEL_CONDITIONAL = (
 LEAK_METRICS = ("dcr", "linkability", "membership_inference", "attribute_inference")
 # Fidelity takes half of the time of an evaluation and has no default limits.
 JUDGING = tuple(name for name in default_metrics() if name != "fidelity")
-# A copy is useful and holds only real values; the other metrics do not describe the published table.
-RANKING = tuple(name for name in JUDGING if name not in ("cumulative_disclosure", "controls", "value_disclosure"))
+# A copy is useful and holds only real values; the other metrics do not describe the published
+# table.
+RANKING = tuple(
+    name
+    for name in JUDGING
+    if name not in ("cumulative_disclosure", "controls", "value_disclosure")
+)
 
 
 def cut(frame, *sizes, seed=None):
@@ -57,7 +63,9 @@ def cut(frame, *sizes, seed=None):
     if seed is not None:
         frame = frame.sample(frac=1, random_state=seed)
     ends = np.cumsum([0, *sizes])
-    return tuple(frame.iloc[a:b].reset_index(drop=True) for a, b in zip(ends[:-1], ends[1:], strict=True))
+    return tuple(
+        frame.iloc[a:b].reset_index(drop=True) for a, b in zip(ends[:-1], ends[1:], strict=True)
+    )
 
 
 def leaky(train, fresh, share):
@@ -68,13 +76,19 @@ def leaky(train, fresh, share):
 
 def domains(frame):
     """Allowed categories: fresh rows have real values that no person in train and holdout has."""
-    return {name: list(frame[name].dropna().unique()) for name in frame.select_dtypes(["object", "str", "category"])}
+    return {
+        name: list(frame[name].dropna().unique())
+        for name in frame.select_dtypes(["object", "str", "category"])
+    }
 
 
 def judged(*tables, metrics=JUDGING, **options):
     known = domains(pd.concat(tables))
     known.pop(options.get("subject"), None)
-    options = {"allowed_values": {name: values for name, values in known.items() if values}, **options}
+    options = {
+        "allowed_values": {name: values for name, values in known.items() if values},
+        **options,
+    }
     return evaluate(*tables, embedder=False, device="cpu", metrics=metrics, **options)
 
 
@@ -84,9 +98,17 @@ def estimate(report, key):
 
 
 def estimates(report):
-    """Value and interval of every measurable statistic with a null; the others describe the private tables only."""
-    found = {f"{name}.{f.name}": f for name, result in report.results.items() for f in result.estimates}
-    return {key: (f.value, f.low, f.high) for key, f in found.items() if f.measurable and math.isfinite(f.null)}
+    """Value and interval of every measurable statistic with a null; the others describe the private
+    tables only.
+    """
+    found = {
+        f"{name}.{f.name}": f for name, result in report.results.items() for f in result.estimates
+    }
+    return {
+        key: (f.value, f.low, f.high)
+        for key, f in found.items()
+        if f.measurable and math.isfinite(f.null)
+    }
 
 
 def width(report, key):
@@ -96,7 +118,9 @@ def width(report, key):
 def label_conditional(report):
     """Status of each limit on a label-conditional statistic."""
     found = {
-        o.limit.key: o.status for o in report.policy_verdict.outcomes if o.limit.statistic.startswith(LABEL_CONDITIONAL)
+        o.limit.key: o.status
+        for o in report.policy_verdict.outcomes
+        if o.limit.statistic.startswith(LABEL_CONDITIONAL)
     }
     assert found
     return found
@@ -131,7 +155,8 @@ def small_report(small):
     return judged(*small, metrics=None)
 
 
-# ------------------------------------------------------------------------------- releases of known truth
+# ------------------------------------------------------------------------------- releases of known
+# truth
 
 
 @pytest.mark.slow
@@ -142,23 +167,29 @@ def test_fresh_rows_of_adult_hold_the_default_policy(adult_leak):
 
 @pytest.mark.weekly
 def test_fresh_rows_hold_and_copies_break_over_splits(adult, uk_census):
-    """None of 888 releases of fresh rows was refused (benchmarks/results/calibration.md), so their share is below 1 in
-    296 (95 %): two of six by chance are less likely than 1 in 5,000.
+    """None of 888 releases of fresh rows was refused (benchmarks/results/calibration.md), so their
+    share is below 1 in 296 (95 %): two of six by chance are less likely than 1 in 5,000.
     """
     held = 0
     for table, seed in itertools.product((adult, uk_census), range(1, 4)):
         train, holdout, fresh, reference = cut(table, *FULL, 2_000, seed=seed)
         outcomes = judged(train, holdout, fresh, reference=reference).policy_verdict.outcomes
         # A fresh row can have a unique category, which a generator cannot make.
-        held += all(one.passed for one in outcomes if one.limit.key != "value_disclosure.foreign_cells")
-        leak = judged(train, holdout, leaky(train, fresh, 0.05), metrics="copies,dcr,membership_inference")
+        held += all(
+            one.passed for one in outcomes if one.limit.key != "value_disclosure.foreign_cells"
+        )
+        leak = judged(
+            train, holdout, leaky(train, fresh, 0.05), metrics="copies,dcr,membership_inference"
+        )
         assert "copies.copied_share.proven" in broken(leak)
     assert held >= 5
 
 
 def answered(*tables, reference):
     """The answers by question."""
-    report = judged(*tables, reference=reference, metrics=[name for name in JUDGING if name != "controls"])
+    report = judged(
+        *tables, reference=reference, metrics=[name for name in JUDGING if name != "controls"]
+    )
     words = {answer.title: answer.word for answer in report.answers}
     return {question: words[title] for question, title in TITLES.items()}
 
@@ -170,7 +201,9 @@ def test_every_question_is_answered_by_what_measures_it(name, request):
 
     The study of leaks does the same with all its tables (benchmarks/results/leaks.md).
     """
-    train, holdout, fresh, reference = cut(request.getfixturevalue(name), 2_000, 1_200, 2_000, 800, seed=4)
+    train, holdout, fresh, reference = cut(
+        request.getfixturevalue(name), 2_000, 1_200, 2_000, 800, seed=4
+    )
     rng = np.random.default_rng(4)
     copy = answered(train, holdout, train, reference=reference)
     assert {word for question, word in copy.items() if question != "values"} == {"Yes"}
@@ -180,7 +213,9 @@ def test_every_question_is_answered_by_what_measures_it(name, request):
     assert {found[question] for question in ("linking", "inference", "membership")} == {"Yes"}
     apart = build_population(read_inputs(train, holdout, fresh)).neighbour[: len(train)]
     isolated = train.iloc[np.argsort(-apart, kind="stable")[:20]]
-    alone = answered(train, holdout, pd.concat([fresh[20:], isolated], ignore_index=True), reference=reference)
+    alone = answered(
+        train, holdout, pd.concat([fresh[20:], isolated], ignore_index=True), reference=reference
+    )
     assert alone["singling out"] == "Yes" and {alone["linking"], alone["inference"]} <= {
         "No leak found",
         "No further leak found",
@@ -191,7 +226,8 @@ def test_every_question_is_answered_by_what_measures_it(name, request):
 def test_a_copy_of_the_census_is_seen_where_the_paper_statistic_is_blind(uk_census):
     train, holdout, _ = cut(uk_census, *FULL)
     report = judged(train, holdout, train, metrics=LEAK_METRICS)
-    assert estimate(report, "dcr.privacy_score").high < 0.09  # a fifth of the non-members' rows are in the table, too
+    # a fifth of the non-members' rows are in the table, too
+    assert estimate(report, "dcr.privacy_score").high < 0.09
     assert estimate(report, "dcr.identical_excess").value == 1
     assert set(label_conditional(report).values()) == {"fail"}
 
@@ -200,7 +236,9 @@ def test_a_copy_of_the_census_is_seen_where_the_paper_statistic_is_blind(uk_cens
 def test_a_copy_is_the_worst_of_a_list_of_releases(adult_leak):
     copied = adult_leak(1, RANKING)
     assert copied.verdict == "fail" and copied.data_privacy_score["grade"] == "Poor"
-    releases = [estimates(report) for report in (adult_leak(0, JUDGING), adult_leak(0.25, RANKING), copied)]
+    releases = [
+        estimates(report) for report in (adult_leak(0, JUDGING), adult_leak(0.25, RANKING), copied)
+    ]
     assert len(releases[1]) >= 12
     for key in releases[1].keys() - {"copies.repeated_share"}:  # each row is once in a copy
         sign = -1 if key.endswith("protection_score") else 1
@@ -215,7 +253,8 @@ def test_the_densest_unseen_rows_break_no_label_conditional_limit(adult):
     crowd = nearest(points, points, 5, exclude_self=True).distances[:, 4]
     dense = unseen.iloc[np.argsort(crowd, kind="stable")[:8_000]].reset_index(drop=True)
     report = judged(train, holdout, dense, metrics=LEAK_METRICS)
-    assert estimate(report, "dcr.privacy_score").low > 0  # a paper statistic is not 0 without a leak
+    # a paper statistic is not 0 without a leak
+    assert estimate(report, "dcr.privacy_score").low > 0
     assert set(label_conditional(report).values()) == {"pass"}
 
 
@@ -226,7 +265,8 @@ def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
     away = nearest(inputs.encoded("synthetic").dense, inputs.encoded("train").dense).distances[:, 0]
     report = judged(train, holdout, fresh[away > np.quantile(away, 0.1)], metrics=LEAK_METRICS)
     assert report.verdict == "fail"
-    assert estimate(report, "dcr.privacy_score").high < 0  # the best value: the paper statistic rewards the filter
+    # the best value: the paper statistic rewards the filter
+    assert estimate(report, "dcr.privacy_score").high < 0
     assert estimate(report, "dcr.member_excess_any").high < 0
     assert estimate(report, "membership_inference.advantage_any").high < 0
     assert "dcr.member_excess_any.proven" in broken(report)
@@ -234,8 +274,8 @@ def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
 
 @pytest.mark.slow
 def test_an_honest_generator_passes_the_default_policy(adult):
-    """Of 200 releases of such trees of Adult 6 were refused (benchmarks/results/calibration.md): two of four by chance
-    have a probability of 1 in 190.
+    """Of 200 releases of such trees of Adult 6 were refused (benchmarks/results/calibration.md):
+    two of four by chance have a probability of 1 in 190.
     """
     held = 0
     for seed in range(4):
@@ -247,11 +287,14 @@ def test_an_honest_generator_passes_the_default_policy(adult):
     assert held >= 3
 
 
-# ------------------------------------------------------------------------------- people with several rows
+# ------------------------------------------------------------------------------- people with
+# several rows
 
 
 def with_ids(frame, start, copies, by_row=False):
-    """``frame`` stacked ``copies`` times, each row with the id of its person, or with a unique id."""
+    """``frame`` stacked ``copies`` times, each row with the id of its person, or with a unique
+    id.
+    """
     out = pd.concat([frame] * copies, ignore_index=True)
     return out.assign(person=start + np.arange(len(out)) % (len(out) if by_row else len(frame)))
 
@@ -269,9 +312,15 @@ def test_rows_repeated_by_their_own_people_are_no_new_evidence(small, small_repo
         )
         for own in (False, True)
     )
-    keys = ("dcr.member_excess", "dcr.identical_excess", *(f"membership_inference.advantage{x}" for x in ("", "_any")))
+    keys = (
+        "dcr.member_excess",
+        "dcr.identical_excess",
+        *(f"membership_inference.advantage{x}" for x in ("", "_any")),
+    )
     for key in keys:
-        assert estimate(twice, key).value == pytest.approx(estimate(small_report, key).value, abs=0.01), key
+        assert estimate(twice, key).value == pytest.approx(
+            estimate(small_report, key).value, abs=0.01
+        ), key
         assert width(twice, key) == pytest.approx(width(small_report, key), rel=0.1), key
     assert width(by_row, keys[0]) < 0.85 * width(twice, keys[0])  # the width by row
 
@@ -290,7 +339,13 @@ def visits(frame, start, seed):
 def test_people_with_two_or_four_rows_are_judged_as_people(adult):
     parts = cut(adult, 3_200, 1_050, 2_700)
     train, holdout, fresh = (visits(part, 10**6 * role, role) for role, part in enumerate(parts))
-    report = judged(train, holdout, fresh.drop(columns="person"), subject="person", allowed_values=domains(adult))
+    report = judged(
+        train,
+        holdout,
+        fresh.drop(columns="person"),
+        subject="person",
+        allowed_values=domains(adult),
+    )
     assert report.verdict == "pass", broken(report)
     assert report.tables["holdout"]["subjects"] == 1_050
     assert estimate(report, "membership_inference.advantage").subjects == 4_250
@@ -299,7 +354,8 @@ def test_people_with_two_or_four_rows_are_judged_as_people(adult):
     assert "fail" in label_conditional(leaking).values()
 
 
-# ------------------------------------------------------------------------------- tables of every shape
+# ------------------------------------------------------------------------------- tables of every
+# shape
 
 
 def one_column(kind, rng, n):
@@ -311,7 +367,9 @@ def one_column(kind, rng, n):
         return pd.Series(rng.choice(list("abcde"), n, p=[0.4, 0.3, 0.2, 0.07, 0.03])).astype(object)
     if kind == 3:
         return pd.Series(rng.random(n) < 0.3).astype("boolean")
-    return pd.Series(pd.Timestamp("2021-03-01") + pd.to_timedelta(rng.integers(0, 10**6, n), unit="min"))
+    return pd.Series(
+        pd.Timestamp("2021-03-01") + pd.to_timedelta(rng.integers(0, 10**6, n), unit="min")
+    )
 
 
 def made(n, columns, missing, seed):
@@ -325,17 +383,23 @@ def made(n, columns, missing, seed):
 def test_every_table_runs_through_all_metrics(columns, empty):
     """Narrow and wide tables, and one with a column that is empty in the synthetic table only."""
     missing = 0.05 if empty else 0.0
-    train, holdout, fresh, reference = (made(n, columns, missing, i) for i, n in enumerate((600, 400, 500, 200)))
+    train, holdout, fresh, reference = (
+        made(n, columns, missing, i) for i, n in enumerate((600, 400, 500, 200))
+    )
     embedder = fit_embedder(read_inputs(train, holdout, fresh, reference), max_epochs=2)
     short = {name: SHORT[name] for name in default_metrics() if name in SHORT}
-    chosen, policy = choose_metrics(default_metrics(), replace(default_policy(), name="short", settings=short))
+    chosen, policy = choose_metrics(
+        default_metrics(), replace(default_policy(), name="short", settings=short)
+    )
     for table, leak in ((fresh, False), (train, True)):
         synthetic = table.assign(**dict.fromkeys(empty))
         inputs = attach_embedder(read_inputs(train, holdout, synthetic, reference), embedder)
         report = build_report(inputs, run_metrics(inputs, chosen, policy.limits), policy)
         written = json.loads(json.dumps(report.to_json(), allow_nan=False))
         assert estimate(report, "dcr.privacy_score_embedded").measurable
-        assert estimate(report, "singling_out.risk" if columns > 4 else "singling_out.risk_max").measurable
+        assert estimate(
+            report, "singling_out.risk" if columns > 4 else "singling_out.risk_max"
+        ).measurable
         assert written["verdict"] == ("fail" if leak else report.verdict)
         assert leak or not broken(report)
 
@@ -347,7 +411,9 @@ def renamed(frame):
     """Other names for columns and categories, in another alphabetical order, and another unit."""
     out = frame.assign(fnlwgt=frame["fnlwgt"] * 2)
     for column in out.select_dtypes(exclude="number"):
-        out[column] = out[column].map(lambda text: "".join(chr(158 - ord(letter)) for letter in text))
+        out[column] = out[column].map(
+            lambda text: "".join(chr(158 - ord(letter)) for letter in text)
+        )
     return out.set_axis([f"v{99 - i}" for i in range(out.shape[1])], axis=1)
 
 
@@ -359,7 +425,8 @@ def test_names_and_units_do_not_matter(small, small_report):
     assert old["dcr.identical_excess"] == new["dcr.identical_excess"]
     assert new["dcr.privacy_score"] == pytest.approx(old["dcr.privacy_score"], abs=1e-9)
     assert new["dcr.member_excess"][0] == pytest.approx(old["dcr.member_excess"][0], abs=1e-9)
-    for key in ("singling_out.risk", "membership_inference.advantage"):  # different draws: the names order the columns
+    # different draws: the names order the columns
+    for key in ("singling_out.risk", "membership_inference.advantage"):
         assert new[key][1] <= old[key][2] and old[key][1] <= new[key][2], key
 
 
@@ -376,7 +443,13 @@ def test_sizes_may_differ(adult, sizes):
 @pytest.mark.parametrize("leak", [False, True], ids=["fresh", "copy"])
 def test_a_holdout_of_40_rows_never_passes(adult, leak):
     train, holdout, fresh = cut(adult, 2_000, 40, 2_000)
-    report = judged(train, holdout, train if leak else fresh, metrics=LEAK_METRICS, allowed_values=domains(adult))
+    report = judged(
+        train,
+        holdout,
+        train if leak else fresh,
+        metrics=LEAK_METRICS,
+        allowed_values=domains(adult),
+    )
     assert report.verdict == ("fail" if leak else "undecided")
 
 

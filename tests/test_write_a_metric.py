@@ -1,4 +1,6 @@
-"""docs/write_a_metric.md, followed exactly in a copy of the package: files written, lines added, commands run."""
+"""docs/write_a_metric.md, followed exactly in a copy of the package: files written, lines added,
+commands run.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "write_a_metric.md").read_text(encoding="utf-8")
-# One process runs all commands like the installed command, whose path does not contain the working folder.
+# One process runs all commands like the installed command, whose path does not contain the working
+# folder.
 DRIVER = """
 import json, sys
 from privacy_assets.cli.main import main
@@ -34,7 +37,9 @@ def commands() -> list[list[str]]:
     """The arguments of the page's commands of this package."""
     lines = "\n".join(blocks("sh")).replace("\\\n", " ").splitlines()
     found = [shlex.split(line, comments=True) for line in lines]
-    return [words[words.index("privacy-assets") + 1 :] for words in found if "privacy-assets" in words]
+    return [
+        words[words.index("privacy-assets") + 1 :] for words in found if "privacy-assets" in words
+    ]
 
 
 def people(rows: int, seed: int) -> pd.DataFrame:
@@ -45,14 +50,17 @@ def people(rows: int, seed: int) -> pd.DataFrame:
 
 
 def towns(rows: int, seed: int) -> pd.DataFrame:
-    return people(rows, seed).assign(town=np.random.default_rng(seed).choice(["Leith", "Oban"], rows))
+    return people(rows, seed).assign(
+        town=np.random.default_rng(seed).choice(["Leith", "Oban"], rows)
+    )
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package with the page's changes, and tables under the names that its commands use."""
     folder = tmp_path_factory.mktemp("checkout")
-    others = shutil.ignore_patterns("*.pyc*", "*.tmp*")  # include compiled loops, but not unfinished ones
+    # include compiled loops, but not unfinished ones
+    others = shutil.ignore_patterns("*.pyc*", "*.tmp*")
     shutil.copytree(ROOT / "privacy_assets", folder / "privacy_assets", ignore=others)
     for text in (*blocks("python"), *blocks("yaml")):
         name = text.partition("\n")[0].removeprefix("# ")
@@ -60,10 +68,14 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for text in blocks("diff"):
         (first, before, after) = text.splitlines()
         path = folder / first.removeprefix("--- ")
-        assert before[0] == " " and after[0] == "+", "a line that is there, and the one line to be added"
+        assert before[0] == " " and after[0] == "+", (
+            "a line that is there, and the one line to be added"
+        )
         code = path.read_text(encoding="utf-8")
         assert code.count(f"{before[1:]}\n") == 1
-        path.write_text(code.replace(f"{before[1:]}\n", f"{before[1:]}\n{after[1:]}\n"), encoding="utf-8")
+        path.write_text(
+            code.replace(f"{before[1:]}\n", f"{before[1:]}\n{after[1:]}\n"), encoding="utf-8"
+        )
     for seed, name in enumerate(("train", "holdout", "synthetic")):
         towns(300, seed).to_parquet(folder / f"{name}.parquet")
     town = pd.read_parquet(folder / "train.parquet")["town"].unique()
@@ -76,8 +88,12 @@ def run(folder: Path, *given: list[str]) -> tuple[list[int], str]:
     env = {name: value for name, value in os.environ.items() if name != "DAGSTER_HOME"}
     done = subprocess.run(
         [sys.executable, "-P", "-c", DRIVER, json.dumps(given)],
-        cwd=folder, env={**env, "PYTHONPATH": str(folder)}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        cwd=folder,
+        env={**env, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     said = done.stdout + done.stderr
     statuses = [json.loads(line)[1] for line in done.stdout.splitlines() if line.startswith("[[")]
     assert len(statuses) == len(given), said
@@ -85,8 +101,12 @@ def run(folder: Path, *given: list[str]) -> tuple[list[int], str]:
 
 
 def test_each_thing_is_one_file_and_one_line() -> None:
-    assert [text.partition("\n")[0] for text in blocks("python")] == ["# privacy_assets/metrics/smallest_class.py"]
-    assert [len([line for line in text.splitlines() if line.startswith("+")]) for text in blocks("diff")] == [1]
+    assert [text.partition("\n")[0] for text in blocks("python")] == [
+        "# privacy_assets/metrics/smallest_class.py"
+    ]
+    assert [
+        len([line for line in text.splitlines() if line.startswith("+")]) for text in blocks("diff")
+    ] == [1]
     assert [words[0] for words in commands()] == ["evaluate", "evaluate"]
 
 
@@ -97,13 +117,20 @@ def test_the_metric_is_measured_and_its_limits_are_judged(checkout: Path) -> Non
     asked = [[*metric, "--json=metric.json", "--html=metric.html"], [*limit, "--json=limit.json"]]
     statuses, said = run(checkout, *asked, [*rare, "--json=rare.json"])
     assert statuses == [3, 0, 1], said  # the metric alone is a part of the policy
-    own, common, few = (json.loads((checkout / f"{name}.json").read_text()) for name in ("metric", "limit", "rare"))
+    own, common, few = (
+        json.loads((checkout / f"{name}.json").read_text()) for name in ("metric", "limit", "rare")
+    )
     smallest = int(pd.read_parquet(checkout / "synthetic.parquet").groupby("town").size().min())
     assert own["metrics"]["smallest_class"]["estimates"]["rows"]["value"] == smallest > 10
-    assert [(x["statistic"], x["limit"], x["status"]) for x in own["limits"]] == [("smallest_class.rows", 5.0, "pass")]
+    assert [(x["statistic"], x["limit"], x["status"]) for x in own["limits"]] == [
+        ("smallest_class.rows", 5.0, "pass")
+    ]
     assert [(x["statistic"], x["limit"], x["status"]) for x in common["limits"]] == [
         ("smallest_class.rows", 10.0, "pass")
     ]
     assert [(x["measured"], x["status"]) for x in few["limits"]] == [(7.0, "fail")]
     assert [x["cause"] for x in few["advice"]] == ["rare values"]
-    assert "How many synthetic rows share the rarest combination of values?" in (checkout / "metric.html").read_text()
+    assert (
+        "How many synthetic rows share the rarest combination of values?"
+        in (checkout / "metric.html").read_text()
+    )

@@ -1,7 +1,8 @@
-"""Take the pictures of the docs: both demos in a separate Dagster instance, rendered by a headless Chromium.
+"""Take the pictures of the docs: both demos in a separate Dagster instance, rendered by a headless
+Chromium.
 
-``python docs/images/take.py [FOLDER]`` writes them to FOLDER, by default to the folder of this file. It needs the extra
-``ui``, and takes no pictures without Chromium on PATH.
+``python docs/images/take.py [FOLDER]`` writes them to FOLDER, by default to the folder of this
+file. It needs the extra ``ui``, and takes no pictures without Chromium on PATH.
 """
 
 from __future__ import annotations
@@ -43,9 +44,13 @@ def main() -> int:
         environment = {**os.environ, "DAGSTER_HOME": str(home)}
         for options, expected in (([], 0), (["--leak"], 1)):
             command = [sys.executable, "-m", "privacy_assets", "demo", *options]
-            ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
+            ended = subprocess.run(
+                command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False
+            )
             if ended.returncode != expected:
-                sys.stdout.write(f"pictures: the demo {' '.join(options)} ended with status {ended.returncode}\n")
+                sys.stdout.write(
+                    f"pictures: the demo {' '.join(options)} ended with status {ended.returncode}\n"
+                )
                 return 1
         return take(browser, Path(scratch), environment, out)
 
@@ -63,12 +68,20 @@ def take(browser: str, scratch: Path, environment: dict[str, str], out: Path) ->
             made = scratch / f"{name}.png"
             subprocess.run(
                 [
-                    browser, "--headless=new", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={scratch}/chrome",
-                    f"--window-size={size}", "--virtual-time-budget=40000", f"--screenshot={made}",
+                    browser,
+                    "--headless=new",
+                    "--no-sandbox",
+                    "--hide-scrollbars",
+                    f"--user-data-dir={scratch}/chrome",
+                    f"--window-size={size}",
+                    "--virtual-time-budget=40000",
+                    f"--screenshot={made}",
                     f"http://localhost:{port}/{page}",
                 ],
-                check=True, stderr=subprocess.DEVNULL, timeout=180,
-            )  # fmt: skip
+                check=True,
+                stderr=subprocess.DEVNULL,
+                timeout=180,
+            )
             if made.stat().st_size < SMALLEST:
                 sys.stdout.write(f"pictures: {name} is empty\n")
                 return 1

@@ -1,7 +1,9 @@
-"""Take the pictures of docs/airflow.md: the leaky demo, run by a scheduler of Airflow, in a headless Chromium.
+"""Take the pictures of docs/airflow.md: the leaky demo, run by a scheduler of Airflow, in a
+headless Chromium.
 
-``python docs/images/take_airflow.py [FOLDER]`` writes them to FOLDER, by default to the folder of this file. It needs
-the extra ``airflow``, websocket-client and Chromium on PATH, takes minutes, and runs in no test.
+``python docs/images/take_airflow.py [FOLDER]`` writes them to FOLDER, by default to the folder of
+this file. It needs the extra ``airflow``, websocket-client and Chromium on PATH, takes minutes, and
+runs in no test.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def main() -> int:
         port = free_port()
         environment = {
             **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # standalone starts `airflow`
+            # standalone starts `airflow`
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "AIRFLOW_HOME": scratch,
             "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "examples/airflow/demo"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
@@ -66,7 +69,9 @@ def main() -> int:
             run(environment)
             with started([browser, *flags(scratch)], environment):
                 for name, (page, size) in PICTURES.items():
-                    made = picture(scratch, f"http://127.0.0.1:{port}", f"dags/{TABLE}/runs/{RUN}/{page}", size)
+                    made = picture(
+                        scratch, f"http://127.0.0.1:{port}", f"dags/{TABLE}/runs/{RUN}/{page}", size
+                    )
                     if len(made) < SMALLEST:
                         sys.stdout.write(f"pictures: {name} is empty\n")
                         return 1
@@ -83,7 +88,10 @@ def run(environment: dict[str, str]) -> None:
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     until = time.monotonic() + LONGEST
-    while airflow("dags", "unpause", TABLE, "-y").returncode or airflow("dags", "trigger", TABLE, "-r", RUN).returncode:
+    while (
+        airflow("dags", "unpause", TABLE, "-y").returncode
+        or airflow("dags", "trigger", TABLE, "-r", RUN).returncode
+    ):
         time.sleep(5)  # the DAG is not parsed yet
     while '"failed"' not in airflow("dags", "list-runs", TABLE, "-o", "json").stdout:
         if time.monotonic() > until:
@@ -93,7 +101,13 @@ def run(environment: dict[str, str]) -> None:
 
 def flags(scratch: str) -> list[str]:
     """Return the options of Chromium, which writes its debugging port to its folder."""
-    given = ("headless=new", "no-sandbox", "hide-scrollbars", "remote-debugging-port=0", "remote-allow-origins=*")
+    given = (
+        "headless=new",
+        "no-sandbox",
+        "hide-scrollbars",
+        "remote-debugging-port=0",
+        "remote-allow-origins=*",
+    )
     return [*(f"--{one}" for one in given), f"--user-data-dir={scratch}/chrome"]
 
 
@@ -115,11 +129,20 @@ def picture(scratch: str, site: str, page: str, size: tuple[int, int]) -> bytes:
         return found["result"]
 
     width, height = size
-    call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+    call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width,
+        height=height,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
     call("Page.navigate", url=site)
     time.sleep(15)
     for key, value in SHOWN.items():
-        call("Runtime.evaluate", expression=f"localStorage.setItem({json.dumps(key)}, {json.dumps(value)})")
+        call(
+            "Runtime.evaluate",
+            expression=f"localStorage.setItem({json.dumps(key)}, {json.dumps(value)})",
+        )
     call("Page.navigate", url=f"{site}/{page}")
     for _ in range(120):
         time.sleep(1)
@@ -133,7 +156,9 @@ def picture(scratch: str, site: str, page: str, size: tuple[int, int]) -> bytes:
 def started(command: list[str], environment: dict[str, str]) -> Iterator[None]:
     """Run the program in the ``with`` block, and end all processes that it started."""
     quiet = subprocess.DEVNULL
-    program = subprocess.Popen(command, env=environment, start_new_session=True, stdout=quiet, stderr=quiet)
+    program = subprocess.Popen(
+        command, env=environment, start_new_session=True, stdout=quiet, stderr=quiet
+    )
     try:
         yield
     finally:

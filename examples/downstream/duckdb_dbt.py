@@ -42,7 +42,11 @@ defs = dg.Definitions.merge(
     dg.Definitions(
         assets=[patients_rows, patients_released, models],
         resources=pa.resources(
-            dbt=DbtCliResource(project_dir=str(PROJECT), dbt_executable=os.environ.get("DBT", "dbt"), target="duckdb")
+            dbt=DbtCliResource(
+                project_dir=str(PROJECT),
+                dbt_executable=os.environ.get("DBT", "dbt"),
+                target="duckdb",
+            )
         ),
         executor=pa.frozen_config(dg.in_process_executor),
     ),

@@ -1,4 +1,6 @@
-"""Write the demo table to the warehouse: a real health survey in the public domain. Replace it with your own table."""
+"""Write the demo table to the warehouse: a real health survey in the public domain. Replace it with
+your own table.
+"""
 
 import os
 

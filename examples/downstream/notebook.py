@@ -1,7 +1,7 @@
 """A notebook that reads the release and shows the report of the gate (docs/downstream.md).
 
-The executed notebook contains the report, which is private: it is written to the folder ``private_notebooks`` of
-DAGSTER_HOME, for the current user only.
+The executed notebook contains the report, which is private: it is written to the folder
+``private_notebooks`` of DAGSTER_HOME, for the current user only.
 """
 
 import os
@@ -24,10 +24,16 @@ def notebook() -> dg.MaterializeResult:
     cells = nbformat.read(SOURCE, as_version=4)
     NotebookClient(cells, timeout=600).execute()
     nbformat.write(cells, folder / SOURCE.name)
-    return dg.MaterializeResult(metadata={"notebook": dg.MetadataValue.notebook(folder / SOURCE.name)})
+    return dg.MaterializeResult(
+        metadata={"notebook": dg.MetadataValue.notebook(folder / SOURCE.name)}
+    )
 
 
 defs = dg.Definitions.merge(
     pa.build_privacy_assets("patients", source="demo", subject="person"),
-    dg.Definitions(assets=[notebook], resources=pa.resources(), executor=pa.frozen_config(dg.in_process_executor)),
+    dg.Definitions(
+        assets=[notebook],
+        resources=pa.resources(),
+        executor=pa.frozen_config(dg.in_process_executor),
+    ),
 )

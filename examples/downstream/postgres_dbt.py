@@ -1,7 +1,7 @@
 """A table of PostgreSQL as the source, and a dbt model of the release (docs/downstream.md).
 
-PGHOST, PGPORT, PGUSER, PGPASSWORD and PGDATABASE name the server, as for its other clients. DBT names the dbt
-program if another environment contains it.
+PGHOST, PGPORT, PGUSER, PGPASSWORD and PGDATABASE name the server, as for its other clients. DBT
+names the dbt program if another environment contains it.
 """
 
 import os
@@ -14,7 +14,8 @@ from sqlalchemy import NullPool, create_engine
 
 import privacy_assets as pa
 
-WAREHOUSE = create_engine("postgresql+psycopg2://", poolclass=NullPool)  # the driver reads the variables
+# the driver reads the variables
+WAREHOUSE = create_engine("postgresql+psycopg2://", poolclass=NullPool)
 PROJECT = Path(__file__).parent / "dbt"
 
 
@@ -41,7 +42,11 @@ defs = dg.Definitions.merge(
     dg.Definitions(
         assets=[patients_rows, patients_released, models],
         resources=pa.resources(
-            dbt=DbtCliResource(project_dir=str(PROJECT), dbt_executable=os.environ.get("DBT", "dbt"), target="postgres")
+            dbt=DbtCliResource(
+                project_dir=str(PROJECT),
+                dbt_executable=os.environ.get("DBT", "dbt"),
+                target="postgres",
+            )
         ),
         executor=pa.frozen_config(dg.in_process_executor),
     ),

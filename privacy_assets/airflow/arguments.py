@@ -1,4 +1,6 @@
-"""Arguments of operators that are known only when a task runs: rendered templates and mapped values."""
+"""Arguments of operators that are known only when a task runs: rendered templates and mapped
+values.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,11 @@ def given_arguments(operator: BaseOperator, **arguments: Any) -> dict[str, Any]:
         **arguments: Its templated arguments, of which ``NOT_GIVEN`` is the default.
 
     Returns:
-        The arguments. None in a DAG file is an argument that is not given, but a mapped None was given.
+        The arguments. None in a DAG file is an argument that is not given, but a mapped None was
+        given.
     """
-    is_mapped = getattr(operator, "_BaseOperator__from_mapped", False)  # Airflow's decorators read it in this way
+    # Airflow's decorators read it in this way
+    is_mapped = getattr(operator, "_BaseOperator__from_mapped", False)
     passed = dict[str, Any]()
     for name, value in arguments.items():
         if value is not NOT_GIVEN and (value is not None or is_mapped):
@@ -44,7 +48,8 @@ def check_rendered(operator: BaseOperator, names: Iterable[str]) -> None:
         names: Names of the arguments that were given.
 
     Raises:
-        ConfigError: If one is None, an empty string or the string "None", or a partition is not a string.
+        ConfigError: If one is None, an empty string or the string "None", or a partition is not a
+            string.
     """
     for name in names:
         value = getattr(operator, name)
@@ -54,11 +59,15 @@ def check_rendered(operator: BaseOperator, names: Iterable[str]) -> None:
             raise ConfigError(f"{argument} was given, and is {value!r} in this run. Fix: {fix}.")
         if name == "partition" and not isinstance(value, str):
             fix = "use a template that renders to a string"
-            raise ConfigError(f"{argument} is of type {type(value).__name__} in this run. Fix: {fix}.")
+            raise ConfigError(
+                f"{argument} is of type {type(value).__name__} in this run. Fix: {fix}."
+            )
 
 
 class GatePartial(OperatorPartial):
-    """Result of ``partial`` of a gate. Mapping checks that no two tasks have the same table and partition."""
+    """Result of ``partial`` of a gate. Mapping checks that no two tasks have the same table and
+    partition.
+    """
 
     @classmethod
     def of(cls, partial: OperatorPartial) -> Self:
@@ -68,7 +77,9 @@ class GatePartial(OperatorPartial):
             partial: The result, which the caller no longer uses.
         """
         partial._expand_called = True  # otherwise Airflow warns that it was never mapped
-        return cls(operator_class=partial.operator_class, kwargs=partial.kwargs, params=partial.params)
+        return cls(
+            operator_class=partial.operator_class, kwargs=partial.kwargs, params=partial.params
+        )
 
     def expand(self, **mapped_kwargs: Any) -> MappedOperator:
         """Map over all combinations of values.
@@ -98,11 +109,13 @@ def known_tasks(mapped: Any) -> list[Mapping[str, Any] | None]:
     """Return the mapped arguments of each task, as far as they are known when the DAG is parsed.
 
     Args:
-        mapped: Values of each argument, of which each combination is a task, or the arguments of each task.
+        mapped: Values of each argument, of which each combination is a task, or the arguments of
+            each task.
 
     Returns:
-        The known arguments. An argument whose values a task returns is missing: each combination of the others then is
-        a task for each of its values. None: one or several tasks whose arguments a task returns.
+        The known arguments. An argument whose values a task returns is missing: each combination of
+        the others then is a task for each of its values. None: one or several tasks whose arguments
+        a task returns.
     """
     if isinstance(mapped, Mapping):
         lists = {name: values for name, values in mapped.items() if isinstance(values, Sequence)}
@@ -136,7 +149,10 @@ def check_pairs(task_id: str, tasks: Iterable[Mapping[str, Any]]) -> None:
             partition = task.get("partitions")  # of which the run selects one
         pair = table_name(table), repr(partition)
         if pair in seen:
-            text = f"{task_id}: two mapped tasks have the same table and partition (table: {pair[0] or 'mapped'})"
+            text = (
+                f"{task_id}: two mapped tasks have the same table and partition (table:"
+                f" {pair[0] or 'mapped'})"
+            )
             raise ConfigError(f"{text}. Fix: map table or partition, with different values.")
         seen.add(pair)
 
@@ -173,7 +189,8 @@ def _checked(operator: MappedOperator, mapped: Any) -> MappedOperator:
 def one_at_a_time(operator: Any) -> None:
     """Let the tasks of a mapped gate run one after the other, unless their number was set.
 
-    The lock of a table does not separate tasks of the same run, and a verdict can depend on the releases before it.
+    The lock of a table does not separate tasks of the same run, and a verdict can depend on the
+    releases before it.
 
     Args:
         operator: The operator.

@@ -1,9 +1,9 @@
 """Deployment settings of the gate for Airflow tasks.
 
-Locations, keys and credentials come from the DAG file and the worker only. Settings that can be edited in the UI
-(params, Variables, Connections, run configuration) have no effect, because an edited private location would hide
-earlier failures, and an added key would disable the gate. Credentials of an object store may come from a Connection,
-because the buckets are named here.
+Locations, keys and credentials come from the DAG file and the worker only. Settings that can be
+edited in the UI (params, Variables, Connections, run configuration) have no effect, because an
+edited private location would hide earlier failures, and an added key would disable the gate.
+Credentials of an object store may come from a Connection, because the buckets are named here.
 """
 
 from __future__ import annotations
@@ -51,22 +51,27 @@ _BACKEND = "secrets:"
 class AirflowDeployment(DeploymentSettings):
     """Settings of a deployment for all tasks of a table.
 
-    Unset values are read from the worker's environment. Locations must be absolute, because tasks start in arbitrary
-    folders and a new private folder would contain no record of earlier failures. All workers need the same locations.
+    Unset values are read from the worker's environment. Locations must be absolute, because tasks
+    start in arbitrary folders and a new private folder would contain no record of earlier failures.
+    All workers need the same locations.
 
     Attributes:
-        signing_key: File of the signing key (path or ``file:///`` URL), or ``secrets:NAME`` for the variable NAME of
-            the secrets backend in Airflow's configuration; variables from the UI are not used. None:
-            PRIVACY_ASSETS_SIGNING_KEY, otherwise the file in the private folder.
-        secret: ``secrets:NAME`` for the secret of the split. None: PRIVACY_ASSETS_SECRET, otherwise the file in the
-            private folder.
-        values: Folder for values passed between steps, which contain private rows. The next run deletes values more
-            than a day old. None: ``values`` in the private folder.
-        report_url: URL under which your web server serves the folders ``reports`` in ``values``, and no other content
-            of it. None: PRIVACY_ASSETS_REPORT_URL, otherwise reports have a path and no link.
-        store_conn_id: Connection with the credentials of an S3 store: login (key), password (secret) and optionally
-            ``token`` (session token) in its extra. Other fields are ignored.
-        device: "auto", "cpu", "cuda", "cuda:N" or "mps". Steps lease an accelerator while they use it.
+        signing_key: File of the signing key (path or ``file:///`` URL), or ``secrets:NAME`` for the
+            variable NAME of the secrets backend in Airflow's configuration; variables from the UI
+            are not used. None: PRIVACY_ASSETS_SIGNING_KEY, otherwise the file in the private
+            folder.
+        secret: ``secrets:NAME`` for the secret of the split. None: PRIVACY_ASSETS_SECRET, otherwise
+            the file in the private folder.
+        values: Folder for values passed between steps, which contain private rows. The next run
+            deletes values more than a day old. None: ``values`` in the private folder.
+        report_url: URL under which your web server serves the folders ``reports`` in ``values``,
+            and no other content of it. None: PRIVACY_ASSETS_REPORT_URL, otherwise reports have a
+            path and no link.
+        store_conn_id: Connection with the credentials of an S3 store: login (key), password
+            (secret) and optionally ``token`` (session token) in its extra. Other fields are
+            ignored.
+        device: "auto", "cpu", "cuda", "cuda:N" or "mps". Steps lease an accelerator while they use
+            it.
 
     Raises:
         ConfigError: If a location is relative or a setting is invalid.
@@ -80,29 +85,44 @@ class AirflowDeployment(DeploymentSettings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        named = {name: getattr(self, name) for name in ("home", "releases", "private", "trusted_keys", "values")}
+        named = {
+            name: getattr(self, name)
+            for name in ("home", "releases", "private", "trusted_keys", "values")
+        }
         places = [self.locate(given, name) for name, given in named.items() if given is not None]
         _check_report_url(self.report_url, "report_url")
         key = self.signing_key or ""
-        if key and not key.startswith(_BACKEND) and isinstance(self.locate(key, "signing_key"), ObjectPath):
+        if (
+            key
+            and not key.startswith(_BACKEND)
+            and isinstance(self.locate(key, "signing_key"), ObjectPath)
+        ):
             raise ConfigError(
-                "signing_key: an object store cannot hold keys. Fix: use a path of the worker, or secrets:NAME."
+                "signing_key: an object store cannot hold keys. Fix: use a path of the worker,"
+                " or secrets:NAME."
             )
-        if self.store_conn_id is not None and {"gs", "gcs"} & {x.protocol for x in places if isinstance(x, ObjectPath)}:
+        if self.store_conn_id is not None and {"gs", "gcs"} & {
+            x.protocol for x in places if isinstance(x, ObjectPath)
+        }:
             raise ConfigError(
-                "store_conn_id: only S3 is supported; other stores use the credentials in the workers' environment."
+                "store_conn_id: only S3 is supported; other stores use the credentials in the"
+                " workers' environment."
             )
         if self.secret is not None and not self.secret.startswith(_BACKEND):
             raise ConfigError(
-                f"secret: a DAG file must not contain the secret. Fix: set {_BACKEND}NAME, or {SECRET_VARIABLE}."
+                f"secret: a DAG file must not contain the secret. Fix: set {_BACKEND}NAME, or"
+                f" {SECRET_VARIABLE}."
             )
         for _, given in self:
             _check_no_template(given)
         return self
 
     def __str__(self) -> str:
-        """Return the names of the settings that were set. Airflow stores this text for mapped tasks."""
-        return f"{type(self).__name__}({', '.join(name for name in type(self).model_fields if self._is_set(name))})"
+        """Return the names of the settings that were set. Airflow stores this text for mapped
+        tasks.
+        """
+        names = [name for name in type(self).model_fields if self._is_set(name)]
+        return f"{type(self).__name__}({', '.join(names)})"
 
     __repr__ = __str__
 
@@ -114,7 +134,8 @@ class AirflowDeployment(DeploymentSettings):
         """Return the settings of a deployment.
 
         Args:
-            given: The settings, which are returned unchanged, or the folder of releases. None: all are unset.
+            given: The settings, which are returned unchanged, or the folder of releases. None: all
+                are unset.
 
         Raises:
             ConfigError: If ``given`` has another type.
@@ -123,7 +144,8 @@ class AirflowDeployment(DeploymentSettings):
             return cls(releases=None if given is None else path_text(given))
         if not isinstance(given, AirflowDeployment):
             raise ConfigError(
-                f"deployment: expected an AirflowDeployment or the release folder, got {safe_repr(given)}."
+                "deployment: expected an AirflowDeployment or the release folder, got"
+                f" {safe_repr(given)}."
             )
         return given
 
@@ -140,7 +162,8 @@ class AirflowDeployment(DeploymentSettings):
         found = location(given)
         if isinstance(found, Path) and not found.is_absolute():
             raise ConfigError(
-                f"{setting}: {found} is relative, and tasks start in any folder. Fix: set the absolute path."
+                f"{setting}: {found} is relative, and tasks start in any folder. Fix: set the"
+                " absolute path."
             )
         return found
 
@@ -179,10 +202,15 @@ class AirflowDeployment(DeploymentSettings):
         Args:
             deployment: The resolved deployment, used if ``values`` is None.
         """
-        return deployment.private / "values" if self.values is None else self.locate(self.values, "values")
+        return (
+            deployment.private / "values"
+            if self.values is None
+            else self.locate(self.values, "values")
+        )
 
     def page(self, report: Location, values: Location) -> str:
-        """Return the address of a report: below the report URL if set, otherwise the path or URL of the file.
+        """Return the address of a report: below the report URL if set, otherwise the path or URL of
+        the file.
 
         Args:
             report: Folder of the report.
@@ -197,9 +225,13 @@ class AirflowDeployment(DeploymentSettings):
 
     @contextmanager
     def credentials(self) -> Iterator[None]:
-        """Set the signing key, the secret and the store's credentials of this process within the block."""
+        """Set the signing key, the secret and the store's credentials of this process within the
+        block.
+        """
         given = {self.signing_key_variable: self.signing_key, self.secret_variable: self.secret}
-        secrets = {variable: _secret(value) for variable, value in given.items() if value is not None}
+        secrets = {
+            variable: _secret(value) for variable, value in given.items() if value is not None
+        }
         before = {variable: os.environ.get(variable) for variable in secrets}
         _set(secrets)
         try:
@@ -240,7 +272,10 @@ def _check_report_url(url: str | None, setting: str) -> None:
     """Raise ConfigError unless the URL can be a link in the UI, which shows no other links."""
     check_no_credentials(url or "")
     if url and not url.startswith(WEB):
-        raise ConfigError(f"{setting}: {safe_repr(url)} is not the URL of a web server. Fix: start it with https://.")
+        raise ConfigError(
+            f"{setting}: {safe_repr(url)} is not the URL of a web server. Fix: start it with"
+            " https://."
+        )
 
 
 def _set(variables: Mapping[str, str | None]) -> None:
@@ -263,10 +298,13 @@ def _of_connection(name: str) -> dict[str, str]:
     try:
         found = Connection.get(name)
     except Exception as error:  # noqa: BLE001 (depends on the version of Airflow; can quote the Connection)
-        ConfigError(f"store_conn_id: no Connection {safe_repr(name)} ({type(error).__name__}).").raise_without_context()
+        ConfigError(
+            f"store_conn_id: no Connection {safe_repr(name)} ({type(error).__name__})."
+        ).raise_without_context()
     if not found.login or not found.password:
         raise ConfigError(
-            f"Connection {safe_repr(name)} has no login or no password. Fix: set them to the key and secret of the"
+            f"Connection {safe_repr(name)} has no login or no password. Fix: set them to the"
+            " key and secret of the"
             " object store."
         )
     token = (found.extra_dejson or {}).get("token")
@@ -288,11 +326,14 @@ def _from_backend(name: str) -> str:
     backend = get_custom_secret_backend(worker_mode=True)
     if backend is None:
         raise ConfigError(
-            f"{_BACKEND}{name}: this worker has no secrets backend. Fix: [secrets] backend in airflow.cfg."
+            f"{_BACKEND}{name}: this worker has no secrets backend. Fix: [secrets] backend in"
+            " airflow.cfg."
         )
     found = backend.get_variable(name)
     if not found:
-        raise ConfigError(f"{_BACKEND}{name}: the secrets backend of this worker has no such variable.")
+        raise ConfigError(
+            f"{_BACKEND}{name}: the secrets backend of this worker has no such variable."
+        )
     _mask(str(found))
     return str(found)
 
@@ -325,7 +366,8 @@ def _loaded(table: TableSpec | str | Path) -> TableSpec | str:
 
 
 def table_name(table: Any) -> str | None:
-    """Return the name of a table, or None if ``table`` does not name one, such as the result of a task.
+    """Return the name of a table, or None if ``table`` does not name one, such as the result of a
+    task.
 
     Args:
         table: See :meth:`AirflowTable.of`.
@@ -372,8 +414,8 @@ class AirflowTable:
             table: Spec, path of its YAML file, or name.
             deployment: Settings of the deployment, or its folder of releases.
             partitions: Partitions or list of keys.
-            **short: Settings of the table: ``source``, ``subject``, ``generator``, ``policy`` and the groups ``data``,
-                ``split``, ``evaluation`` and ``run``.
+            **short: Settings of the table: ``source``, ``subject``, ``generator``, ``policy`` and
+                the groups ``data``, ``split``, ``evaluation`` and ``run``.
 
         Returns:
             The table. An AirflowTable is returned unchanged.
@@ -396,8 +438,8 @@ class AirflowTable:
     def target(self, context: Context, partition: str | None = None) -> ReleaseTarget:
         """Return table and partition of this run.
 
-        Users who trigger a run choose its partition key and logical date. Failures are recorded by partition, so only
-        keys that the DAG defines are accepted, in exact spelling.
+        Users who trigger a run choose its partition key and logical date. Failures are recorded by
+        partition, so only keys that the DAG defines are accepted, in exact spelling.
 
         Args:
             context: Context of the task.
@@ -413,14 +455,19 @@ class AirflowTable:
         asked: Mapping[str, Any] = context  # lacks the partition before Airflow 3.2
         key, when = asked.get("partition_key"), asked.get("partition_date")
         if not isinstance(self.partitions, KeyPartitions):
-            when = when or (None if key else asked.get("data_interval_start") or asked.get("logical_date"))
+            when = when or (
+                None if key else asked.get("data_interval_start") or asked.get("logical_date")
+            )
             key = self.partitions.of(when) if isinstance(when, datetime) else key
         if not isinstance(key, str):
             raise WrongTarget(f"table {self.resolved.name} has partitions, and this run has none")
         return ReleaseTarget(self.resolved.name, self.partitions.check(key))
 
-    def stored(self, context: Context, say: Callable[[str], Any], partition: str | None = None) -> StoredRun:
-        """Return the run of the table and partition of this Airflow run, with values stored in a folder of its own.
+    def stored(
+        self, context: Context, say: Callable[[str], Any], partition: str | None = None
+    ) -> StoredRun:
+        """Return the run of the table and partition of this Airflow run, with values stored in a
+        folder of its own.
 
         Args:
             context: Context of the task.
@@ -429,8 +476,11 @@ class AirflowTable:
         """
         target, deployment = self.target(context, partition), self.deployment.open()
         window = (
-            None if self.partitions is None or target.partition is None else self.partitions.window(target.partition)
+            None
+            if self.partitions is None or target.partition is None
+            else self.partitions.window(target.partition)
         )
-        run_id = f"{context['dag_run'].dag_id}/{context['dag_run'].run_id}"  # no dag_id contains a slash
+        # no dag_id contains a slash
+        run_id = f"{context['dag_run'].dag_id}/{context['dag_run'].run_id}"
         run = TableRun(self.resolved, deployment, target, window, Lines(say), run_id=run_id)
         return StoredRun(run, self.deployment.values_of(deployment), run_id, _task_id(context))

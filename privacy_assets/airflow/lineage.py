@@ -1,4 +1,6 @@
-"""OpenLineage metadata of releases, for Airflow's OpenLineage provider, which alone imports this file."""
+"""OpenLineage metadata of releases, for Airflow's OpenLineage provider, which alone imports this
+file.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def operator_lineage(
         inlets: Inlets of the task.
         outlets: Outlets of the task.
         asset: The release among the outlets.
-        released: Facets of a published release: ``release`` (its id), ``verdict`` and ``sha256``. Empty: there is none.
+        released: Facets of a published release: ``release`` (its id), ``verdict`` and ``sha256``.
+            Empty: there is none.
     """
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.providers.openlineage.extractors.manager import ExtractorManager
@@ -50,7 +53,9 @@ def operator_lineage(
             tags_dataset.TagsDatasetFacetFields(key=name, value=released[name], source=_SOURCE)
             for name in ("verdict", "sha256")
         ]
-        version = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=released["release"])
+        version = dataset_version_dataset.DatasetVersionDatasetFacet(
+            datasetVersion=released["release"]
+        )
         release.facets = {"version": version, "tags": tags_dataset.TagsDatasetFacet(tags=tags)}
     inputs = [dataset for inlet in inlets if (dataset := datasets(inlet))]
     return OperatorLineage(inputs=inputs, outputs=[release, *outputs])

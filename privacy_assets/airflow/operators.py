@@ -1,7 +1,8 @@
 """Operators: single steps of a table, all of them as one task, and publication.
 
-Only the partition is a template. Publication does not rely on Airflow's state: it verifies the signed verdict, the
-policy and the bytes itself, independently of the states of other tasks, XComs and events.
+Only the partition is a template. Publication does not rely on Airflow's state: it verifies the
+signed verdict, the policy and the bytes itself, independently of the states of other tasks, XComs
+and events.
 """
 
 from __future__ import annotations
@@ -28,11 +29,23 @@ from privacy_assets.airflow.arguments import (
 )
 from privacy_assets.airflow.deployment import WEB, AirflowDeployment, AirflowTable, table_name
 from privacy_assets.airflow.outlets import NAMED_LATER, own_outlets, release_asset
-from privacy_assets.errors import ConfigError, InputError, MissingPackage, PublicationRefused, did_you_mean, with_advice
+from privacy_assets.errors import (
+    ConfigError,
+    InputError,
+    MissingPackage,
+    PublicationRefused,
+    did_you_mean,
+    with_advice,
+)
 from privacy_assets.gate.attestation import refusal
 from privacy_assets.gate.releases import Release
 from privacy_assets.infra.objects import check_no_template
-from privacy_assets.pipeline.redaction import redact, redact_thread_errors, suppress_output, without_values
+from privacy_assets.pipeline.redaction import (
+    redact,
+    redact_thread_errors,
+    suppress_output,
+    without_values,
+)
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.standing import situation
 from privacy_assets.pipeline.steps import ATTEST, PUBLISH, Task, run_table, tasks, timed, upstream
@@ -48,27 +61,41 @@ if TYPE_CHECKING:
 
 
 try:
-    from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTerminated, AirflowTaskTimeout
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowTaskTerminated,
+        AirflowTaskTimeout,
+    )
 except ImportError:  # Airflow 3.0 and 3.1
-    from airflow.exceptions import AirflowException, AirflowFailException, AirflowTaskTerminated, AirflowTaskTimeout
+    from airflow.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowTaskTerminated,
+        AirflowTaskTimeout,
+    )
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-# A retry fails again and counts as another publication attempt, unless a disk or network was not available.
+# A retry fails again and counts as another publication attempt, unless a disk or network was not
+# available.
 _REFUSALS = (PublicationRefused, ConfigError, InputError, MissingPackage)
 _INTERRUPTS = (AirflowTaskTimeout, AirflowTaskTerminated, KeyboardInterrupt, GeneratorExit)
 
 
 def redact_exceptions(function: F) -> F:
-    """Ensure that no exception raised by ``function``, an operator's ``execute``, can contain private values.
+    """Ensure that no exception raised by ``function``, an operator's ``execute``, can contain
+    private values.
 
-    - Publication refusals, invalid settings, missing packages and unusable tables become AirflowFailException, which is
+    - Publication refusals, invalid settings, missing packages and unusable tables become
+      AirflowFailException, which is
     not retried, or AirflowException, which is, if a disk or network was not available.
-    - Other errors of this package lose their cause, context and notes; interrupts lose their message.
+    - Other errors of this package lose their cause, context and notes; interrupts lose their
+      message.
     - All other exceptions become StepError.
 
-    Tracebacks are removed, because Airflow 3.0 and error reporters show the local variables of frames, which include
-    tables.
+    Tracebacks are removed, because Airflow 3.0 and error reporters show the local variables of
+    frames, which include tables.
     """
     return redact(function, _safe_exception, redact_thread_errors)
 
@@ -80,12 +107,16 @@ def _safe_exception(error: BaseException) -> BaseException:
 
 
 def _explained(error: PublicationRefused, run: TableRun) -> PublicationRefused:
-    """Add table, partition and current release to a refusal, because callbacks see only its message."""
+    """Add table, partition and current release to a refusal, because callbacks see only its
+    message.
+    """
     if not error.event.startswith(run.target.table):
         error.event = f"{run.target}: {error.event}"
     if error.outcome_known:
         known = with_advice(error)
-        error.standing = " ".join(one for one in situation(run.deployment, run.target) if one not in known)
+        error.standing = " ".join(
+            one for one in situation(run.deployment, run.target) if one not in known
+        )
     return error
 
 
@@ -93,11 +124,14 @@ Table = AirflowTable | TableSpec | str | Path
 _XCOM = "return_value"
 REPORT = "privacy_report"  # key of the XCom with the address of the report
 PUBLISHES = (
-    "Publishes the table after verifying the signed verdict, policy, failure records and bytes. It does not"
-    " rely on state, XCom values or events of Airflow. Until it succeeds, the previous release stays current."
+    "Publishes the table after verifying the signed verdict, policy, failure records and bytes."
+    " It does not"
+    " rely on state, XCom values or events of Airflow. Until it succeeds, the previous release"
+    " stays current."
 )
 _ALL_STEPS = (
-    "Splits a private table by person, generates a synthetic table, attacks it, and evaluates the policy on the"
+    "Splits a private table by person, generates a synthetic table, attacks it, and evaluates"
+    " the policy on the"
     " results. It fails if a limit does not hold. The log ends with the limits and advice."
 )
 
@@ -110,8 +144,14 @@ def warn_of_overlaps(dag: Any, table: str) -> None:
         table: Name of the table.
     """
     if dag is not None and dag.max_active_runs != 1:
-        text = f"DAG {dag.dag_id}: up to {dag.max_active_runs} runs are active at a time, and of overlapping runs of"
-        warnings.warn(f"{text} the table {table} all but one fail. Fix: DAG(..., max_active_runs=1).", stacklevel=3)
+        text = (
+            f"DAG {dag.dag_id}: up to {dag.max_active_runs} runs are active at a time, and of"
+            " overlapping runs of"
+        )
+        warnings.warn(
+            f"{text} the table {table} all but one fail. Fix: DAG(..., max_active_runs=1).",
+            stacklevel=3,
+        )
 
 
 class PrivacyReportLink(BaseOperatorLink):
@@ -120,7 +160,8 @@ class PrivacyReportLink(BaseOperatorLink):
     name = "Privacy report"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        """Return the URL of the report, or "" if there is none. Airflow calls this on the worker when the task ends.
+        """Return the URL of the report, or "" if there is none. Airflow calls this on the worker
+        when the task ends.
 
         A path is not returned, because browsers do not open files from a web page.
         """
@@ -186,11 +227,15 @@ class _GateOperator(BaseOperator):
             self.template_fields = ()  # otherwise Airflow stores and shows a rendered None
         elif self.gated.partitions is None:
             fix = "set partitions, too"
-            raise ConfigError(f"table {self.gated}: partition was given, and the table has no partitions. Fix: {fix}.")
+            raise ConfigError(
+                f"table {self.gated}: partition was given, and the table has no partitions."
+                f" Fix: {fix}."
+            )
         self._lineage = dict[str, str]()  # of the published release
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return inlets and outlets for OpenLineage, with id and verdict of the release, or None without a release.
+        """Return inlets and outlets for OpenLineage, with id and verdict of the release, or None
+        without a release.
 
         Args:
             task_instance: Not used. The OpenLineage provider passes it.
@@ -213,7 +258,8 @@ class _GateOperator(BaseOperator):
             AirflowFailException: If publication is refused, or settings or tables are invalid.
             StepError: On unexpected errors, whose messages could contain private values.
         """
-        # Bind before `suppress_output`: a logger first bound within it writes to a stream that it closes.
+        # Bind before `suppress_output`: a logger first bound within it writes to a stream that it
+        # closes.
         self._log = self.log.bind() if hasattr(self.log, "bind") else self.log
         with suppress_output(), self.gated.deployment.credentials(), self._workers():
             check_rendered(self, self._given)
@@ -256,11 +302,16 @@ class _GateOperator(BaseOperator):
         """Log the start and the end of a step."""
         self.log.info(f"step {name}")
         say = self.log.info
-        with timed(lambda seconds: say(f"step {name}: {'refused' if seconds is None else f'{seconds:.1f} s'}")):
+        with timed(
+            lambda seconds: say(
+                f"step {name}: {'refused' if seconds is None else f'{seconds:.1f} s'}"
+            )
+        ):
             yield
 
     def _contract(self, shown: Any, context: Context) -> tuple[str, ...]:
-        """Return a line on the contract of the columns of a release, and push its counts as XCom "contract".
+        """Return a line on the contract of the columns of a release, and push its counts as XCom
+        "contract".
 
         Returns nothing for other values, or if great_expectations is not installed.
         """
@@ -280,22 +331,34 @@ class _GateOperator(BaseOperator):
         if attested.stated.verdict != "pass":
             remedy = first_remedy(attested.report.advice)
             refused = refusal(attested.policy_verdict, attested.stated.remembered, remedy)
-        return _Done(reference, (*verdict_lines(attested.report.page()), f"report: {self.page}"), refused)
+        return _Done(
+            reference, (*verdict_lines(attested.report.page()), f"report: {self.page}"), refused
+        )
 
-    def _released(self, release: Release, stored: StoredRun, context: Context, lines: Sequence[str] = ()) -> _Done:
-        """Add the release to the event of its asset, and return the result of a task that published it."""
+    def _released(
+        self, release: Release, stored: StoredRun, context: Context, lines: Sequence[str] = ()
+    ) -> _Done:
+        """Add the release to the event of its asset, and return the result of a task that published
+        it.
+        """
         run = stored.run
         told = {"table": run.target.table, "partition": run.target.partition, "release": release.id}
         asset = release_asset(run.target.table)
         extra = dict(told)
-        with suppress(PublicationRefused):  # a hash that cannot be read does not undo the publication
+        # a hash that cannot be read does not undo the publication
+        with suppress(PublicationRefused):
             stated = release.opened(run.target, run.gate.key.trusted)
             extra["sha256"] = stated.sha256
-            self._lineage = {"release": release.id, "verdict": stated.verdict, "sha256": stated.sha256}
+            self._lineage = {
+                "release": release.id,
+                "verdict": stated.verdict,
+                "sha256": stated.sha256,
+            }
         if asset in self.outlets:
             event = context["outlet_events"][asset]
             event.extra = extra
-            if run.target.partition is not None and hasattr(event, "add_partitions"):  # Airflow 3.2 or later
+            # Airflow 3.2 or later
+            if run.target.partition is not None and hasattr(event, "add_partitions"):
                 event.add_partitions(run.target.partition)
         elif NAMED_LATER in self.outlets:
             context["outlet_events"][NAMED_LATER].add(asset, extra=extra)
@@ -303,18 +366,22 @@ class _GateOperator(BaseOperator):
 
 
 def _check_known(arguments: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an argument that only a mapped operator can receive from a task or a task group."""
+    """Raise ConfigError for an argument that only a mapped operator can receive from a task or a
+    task group.
+    """
     for name, value in arguments.items():
         if is_reference(value):
             fix = "map it with PrivacyGateOperator.partial(...).expand(...)"
-            raise ConfigError(f"{name}: the result of a task is not known when the DAG is parsed. Fix: {fix}.")
+            raise ConfigError(
+                f"{name}: the result of a task is not known when the DAG is parsed. Fix: {fix}."
+            )
 
 
 class PrivacyStepOperator(_GateOperator):
     """A single step of a table. ``privacy_gate`` creates and connects one task per step.
 
-    Values are kept in the private storage of the deployment. The XCom is a reference to them, which is verified on
-    reading.
+    Values are kept in the private storage of the deployment. The XCom is a reference to them, which
+    is verified on reading.
 
     Args:
         step: Verb of the step, except "publish" (:data:`privacy_assets.pipeline.steps.STEPS`).
@@ -344,15 +411,22 @@ class PrivacyStepOperator(_GateOperator):
             raise ConfigError(f"table {self.gated}: there is no step {step!r}.{hint}")
         name = metric if next(iter(own.values())).step.one_each else step
         if name not in own:
-            raise ConfigError(f"table {self.gated}: there is no metric {metric!r}.{did_you_mean(metric, own)}")
+            raise ConfigError(
+                f"table {self.gated}: there is no metric {metric!r}.{did_you_mean(metric, own)}"
+            )
         self._task = own[name]
         verbs = [one.step.verb for one in upstream(self.gated.resolved, self._task)]
         if absent := [verb for verb in verbs if verb not in self.task_ids]:
-            raise ConfigError(f"table {self.gated}, step {step}: task_ids lacks the step {absent[0]}. Fix: add it.")
+            raise ConfigError(
+                f"table {self.gated}, step {step}: task_ids lacks the step {absent[0]}. Fix:"
+                " add it."
+            )
 
     def _work(self, stored: StoredRun, context: Context) -> _Done:
         task = self._task
-        references = {one.name: self._reference(one, context) for one in upstream(stored.run.table, task)}
+        references = {
+            one.name: self._reference(one, context) for one in upstream(stored.run.table, task)
+        }
         with self._device(task.uses_device) as device, self._step(task.name):
             reference, result = stored.run_task(task, references, device)
         if isinstance(result.shown, Attested):
@@ -375,13 +449,14 @@ class PrivacyStepOperator(_GateOperator):
 class PrivacyPublishOperator(_GateOperator):
     """Publish the table that the task ``attested_by`` attested in this run.
 
-    This task does not rely on Airflow's state. It verifies the signed verdict, the policy in force, the record of
-    failures and the bytes, so other trigger rules, manually set states, and forged XComs or events cannot publish a
-    table that violates its policy. A custom task, such as an approval, may run between both tasks.
+    This task does not rely on Airflow's state. It verifies the signed verdict, the policy in force,
+    the record of failures and the bytes, so other trigger rules, manually set states, and forged
+    XComs or events cannot publish a table that violates its policy. A custom task, such as an
+    approval, may run between both tasks.
 
     Args:
-        attested_by: Task id of the ``attest`` step of a group, or of a :class:`PrivacyGateOperator` with
-            ``publish=False``.
+        attested_by: Task id of the ``attest`` step of a group, or of a :class:`PrivacyGateOperator`
+            with ``publish=False``.
         **kwargs: Arguments of :class:`PrivacyGateOperator` except ``publish``.
     """
 
@@ -410,23 +485,26 @@ class PrivacyPublishOperator(_GateOperator):
 class PrivacyGateOperator(_GateOperator):
     """Run all steps of a table in one task, as ``privacy-assets run`` does.
 
-    The XCom contains ``table``, ``partition`` and ``release`` (the id of the new release), without rows or paths. Do
-    not rely on it: read a release with :func:`privacy_assets.read_published`, which verifies it.
+    The XCom contains ``table``, ``partition`` and ``release`` (the id of the new release), without
+    rows or paths. Do not rely on it: read a release with :func:`privacy_assets.read_published`,
+    which verifies it.
 
     If the table violates its policy, the task fails without retry (AirflowFailException). Invalid
-    settings and unusable tables also fail without retry. Other errors are retried as configured and their messages
-    contain no values. Output, log messages and warnings of Python code in this process are dropped while the steps run.
+    settings and unusable tables also fail without retry. Other errors are retried as configured and
+    their messages contain no values. Output, log messages and warnings of Python code in this
+    process are dropped while the steps run.
 
-    Only ``partition`` is a template, and only keys that ``partitions`` defines are accepted. So settings that can be
-    edited in the UI (params, Variables, Connections, run configuration) affect neither the evaluated table nor policy,
-    keys and record of failures.
+    Only ``partition`` is a template, and only keys that ``partitions`` defines are accepted. So
+    settings that can be edited in the UI (params, Variables, Connections, run configuration) affect
+    neither the evaluated table nor policy, keys and record of failures.
 
-    Each table and partition has one such task in a run. Mapped gates need different values of ``table`` or
-    ``partition``: where two are known to have the same, parsing fails, otherwise the second task of the run does.
+    Each table and partition has one such task in a run. Mapped gates need different values of
+    ``table`` or ``partition``: where two are known to have the same, parsing fails, otherwise the
+    second task of the run does.
 
     Args:
-        table: A :class:`TableSpec`, the path of its YAML file, or the name of a table with the settings of the
-            following eight arguments.
+        table: A :class:`TableSpec`, the path of its YAML file, or the name of a table with the
+            settings of the following eight arguments.
         source: "demo" or the path of the private table.
         subject: Column that identifies subjects.
         generator: Name, settings or function of the generator.
@@ -436,8 +514,9 @@ class PrivacyGateOperator(_GateOperator):
         evaluation: Metrics and embedder.
         run: Options of a run.
         deployment: An :class:`AirflowDeployment` or the folder of releases.
-        partitions: List of keys, which must contain the run's partition key, or :class:`TimePartitions`, whose
-            partition follows from the run's partition or data interval. None: unpartitioned.
+        partitions: List of keys, which must contain the run's partition key, or
+            :class:`TimePartitions`, whose partition follows from the run's partition or data
+            interval. None: unpartitioned.
         partition: One of the partitions. Not given: the one of the run. Template.
         publish: False: end with the verdict, for a :class:`PrivacyPublishOperator`.
         **kwargs: Arguments of ``BaseOperator``.
@@ -471,7 +550,9 @@ class PrivacyGateOperator(_GateOperator):
             self._check_group(group)
 
     def _check_group(self, group: MappedTaskGroup) -> None:
-        """Check that the tasks of a mapped group have different partitions; their table is the same."""
+        """Check that the tasks of a mapped group have different partitions; their table is the
+        same.
+        """
         name = getattr(self.partition, "_key", "")  # of the argument of the group, if it is one
         tasks_of_group = list[Mapping[str, Any]]()
         for task in known_tasks(group._expand_input.value):

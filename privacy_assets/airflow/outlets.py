@@ -8,7 +8,8 @@ from typing import Any
 from airflow.sdk import Asset, AssetAlias
 
 _URI = "x-privacy-assets://releases/"
-NAMED_LATER = AssetAlias("privacy_assets_releases", group="privacy_assets")  # for tables whose names a task returns
+# for tables whose names a task returns
+NAMED_LATER = AssetAlias("privacy_assets_releases", group="privacy_assets")
 
 
 def release_asset(table: str) -> Asset:
@@ -27,12 +28,14 @@ def own_outlets(outlets: Iterable[Any], table: str, *, publishes: bool) -> list[
     """Return the outlets of the task of one table.
 
     Args:
-        outlets: Outlets that the operator was given. A mapped operator has the releases of all of its tables.
+        outlets: Outlets that the operator was given. A mapped operator has the releases of all of
+            its tables.
         table: Name of the table.
         publishes: Whether the task publishes it.
 
     Returns:
-        The outlets without releases of other tables, and with that of the table if the task publishes it.
+        The outlets without releases of other tables, and with that of the table if the task
+        publishes it.
     """
     asset = release_asset(table)
     others = list[Any]()

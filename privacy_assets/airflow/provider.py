@@ -7,13 +7,17 @@ from typing import Any
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Return the operators, sensors, triggers and links (entry point ``apache_airflow_provider``)."""
+    """Return the operators, sensors, triggers and links (entry point
+    ``apache_airflow_provider``).
+    """
     place = "privacy_assets.airflow"
     integration = {"integration-name": "privacy-assets"}
     return {
         "package-name": "privacy-assets",
         "name": "privacy-assets",
-        "description": "A privacy gate for synthetic tables: split, generate, attack, evaluate, and only then publish.",
+        "description": "A privacy gate for synthetic tables: split, generate, attack, evaluate,"
+        " and only"
+        " then publish.",
         "versions": [version("privacy-assets")],
         "integrations": [{**integration, "tags": ["service"]}],
         "operators": [{**integration, "python-modules": [f"{place}.operators"]}],

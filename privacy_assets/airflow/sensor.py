@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from privacy_assets.airflow.arguments import NOT_GIVEN, check_rendered, given_arguments, is_reference
+from privacy_assets.airflow.arguments import (
+    NOT_GIVEN,
+    check_rendered,
+    given_arguments,
+    is_reference,
+)
 from privacy_assets.airflow.deployment import AirflowDeployment
 from privacy_assets.airflow.operators import redact_exceptions
 from privacy_assets.errors import ConfigError, InputError, for_readers, safe_repr
@@ -26,29 +31,33 @@ if TYPE_CHECKING:
 
 
 class ReleaseSensor(BaseSensorOperator):
-    """Wait for a release of a table that is signed by a trusted key and whose bytes match the signature.
+    """Wait for a release of a table that is signed by a trusted key and whose bytes match the
+    signature.
 
     The XCom contains ``table``, ``partition``, ``release`` and ``sha256``. Read the rows with
-    :func:`privacy_assets.read_published`, which verifies them again. A release that fails verification fails the task
-    without retry.
+    :func:`privacy_assets.read_published`, which verifies them again. A release that fails
+    verification fails the task without retry.
 
     Args:
         table: Name of the table.
         partition: Partition of the release. Not given: unpartitioned. Template.
-        newer_than: Only accept releases attested after this time, which must have a time zone. A datetime, or a string
-            in ISO format. Template, such as ``"{{ data_interval_end }}"``. Times more than 10 minutes in the
-            future do not count. Not given: any time. A template without a value in this run fails the task.
-        max_age: Maximum time since the publisher last confirmed that the release is the current one, see
-            :func:`privacy_assets.read_published`. The sensor waits for a younger one. None: any time.
-        deployment: An :class:`AirflowDeployment`, of which releases and trusted keys are used, or the folder of
-            releases.
-        deferrable: True: wait in the triggerer instead of a worker, with the credentials of the triggerer's
-            environment. The ``timeout`` restarts with each release that is not new enough.
+        newer_than: Only accept releases attested after this time, which must have a time zone. A
+            datetime, or a string in ISO format. Template, such as ``"{{ data_interval_end }}"``.
+            Times more than 10 minutes in the future do not count. Not given: any time. A template
+            without a value in this run fails the task.
+        max_age: Maximum time since the publisher last confirmed that the release is the current
+            one, see :func:`privacy_assets.read_published`. The sensor waits for a younger one.
+            None: any time.
+        deployment: An :class:`AirflowDeployment`, of which releases and trusted keys are used, or
+            the folder of releases.
+        deferrable: True: wait in the triggerer instead of a worker, with the credentials of the
+            triggerer's environment. The ``timeout`` restarts with each release that is not new
+            enough.
         **kwargs: Arguments of ``BaseSensorOperator``.
 
     Raises:
-        ConfigError: If ``newer_than`` is not a time with a time zone, another setting is a template, or ``deferrable``
-            is combined with ``store_conn_id``.
+        ConfigError: If ``newer_than`` is not a time with a time zone, another setting is a
+            template, or ``deferrable`` is combined with ``store_conn_id``.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("partition", "newer_than")
@@ -76,7 +85,9 @@ class ReleaseSensor(BaseSensorOperator):
         self.max_age = max_age
         self.deployment = AirflowDeployment.of(deployment)
         if deferrable and self.deployment.store_conn_id is not None:
-            raise ConfigError("ReleaseSensor: deferrable and store_conn_id cannot be combined. Fix: remove one.")
+            raise ConfigError(
+                "ReleaseSensor: deferrable and store_conn_id cannot be combined. Fix: remove one."
+            )
         if not is_reference(self.newer_than) and not is_template(str(self.newer_than)):
             _time(self.newer_than)
 
@@ -106,7 +117,9 @@ class ReleaseSensor(BaseSensorOperator):
         trigger = ReleaseTrigger(*self._watched(), self.poke_interval)
         if (found := self._release()) is not None:
             return found
-        return self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+        return self.defer(
+            trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout)
+        )
 
     def execute_complete(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
         """Check the release that the triggerer found, and continue to wait if it does not qualify.
@@ -130,7 +143,12 @@ class ReleaseSensor(BaseSensorOperator):
         """Return the location watched by the trigger and the digest of its current pointer."""
         self._bound()
         root = self.deployment.release_folder()
-        return str(root), self.target.table, self.target.partition, ReleaseStore(root).watched(self.target)
+        return (
+            str(root),
+            self.target.table,
+            self.target.partition,
+            ReleaseStore(root).watched(self.target),
+        )
 
     def _bound(self) -> datetime | None:
         """Return ``newer_than`` as a time, after checking that all given arguments have a value."""
@@ -179,11 +197,17 @@ def _verified(
         if newer_than is not None and (made_at <= newer_than or is_ahead(made_at)):
             return None
         check_bytes(release.table, stated.sha256, release.root)
-    return {"table": target.table, "partition": target.partition, "release": release.id, "sha256": stated.sha256}
+    return {
+        "table": target.table,
+        "partition": target.partition,
+        "release": release.id,
+        "sha256": stated.sha256,
+    }
 
 
 class ReleaseTrigger(BaseTrigger):
-    """Wait in the triggerer until the pointer to the release of a table is another one, without verifying it.
+    """Wait in the triggerer until the pointer to the release of a table is another one, without
+    verifying it.
 
     Airflow stores the arguments in its database. They contain no keys.
 
@@ -195,18 +219,31 @@ class ReleaseTrigger(BaseTrigger):
         every: Seconds between checks.
     """
 
-    def __init__(self, releases: str, table: str, partition: str | None, seen: str | None, every: float) -> None:
+    def __init__(
+        self, releases: str, table: str, partition: str | None, seen: str | None, every: float
+    ) -> None:
         super().__init__()
-        self.releases, self.table, self.partition, self.seen, self.every = releases, table, partition, seen, every
+        self.releases, self.table, self.partition, self.seen, self.every = (
+            releases,
+            table,
+            partition,
+            seen,
+            every,
+        )
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments, from which Airflow recreates the trigger."""
         given = ("releases", "table", "partition", "seen", "every")
-        return f"{type(self).__module__}.{type(self).__name__}", {name: getattr(self, name) for name in given}
+        return f"{type(self).__module__}.{type(self).__name__}", {
+            name: getattr(self, name) for name in given
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event when there is another release, or the current one was confirmed again."""
-        store, target = ReleaseStore(location(self.releases)), ReleaseTarget(self.table, self.partition)
+        store, target = (
+            ReleaseStore(location(self.releases)),
+            ReleaseTarget(self.table, self.partition),
+        )
         while await asyncio.to_thread(store.watched, target) in (None, self.seen):
             await asyncio.sleep(self.every)
         yield TriggerEvent({"table": self.table, "partition": self.partition})

@@ -9,19 +9,29 @@ from typing import Any
 from airflow.sdk import TaskGroup
 
 from privacy_assets.airflow.deployment import AirflowDeployment, AirflowTable
-from privacy_assets.airflow.operators import PrivacyPublishOperator, PrivacyStepOperator, Table, warn_of_overlaps
+from privacy_assets.airflow.operators import (
+    PrivacyPublishOperator,
+    PrivacyStepOperator,
+    Table,
+    warn_of_overlaps,
+)
 from privacy_assets.pipeline.steps import ATTEST, PUBLISH, grouped_tasks, upstream
 from privacy_assets.policy import Policy
 
 _DOCS = {
     "read": "Reads the private table.",
-    "split": "Splits the people of the table into train, holdout and reference. Each part is signed.",
+    "split": "Splits the people of the table into train, holdout and reference. Each part is"
+    " signed.",
     "embed": "Trains an encoder of real rows, which detects similarity across columns.",
     "fit": "Fits the generator to train only.",
-    "sample": "Creates the synthetic table, and writes it once to a file of the gate, which later tasks use.",
+    "sample": "Creates the synthetic table, and writes it once to a file of the gate, which later"
+    " tasks use.",
     "prepare": "Prepares, verifies and signs all tables once, for all scores.",
-    "score": "Measures one metric: how much the table discloses about people. The result is signed.",
-    ATTEST: "Evaluates the policy on all scores, and signs the verdict. It fails if a limit does not hold. The log ends"
+    "score": "Measures one metric: how much the table discloses about people. The result is"
+    " signed.",
+    ATTEST: "Evaluates the policy on all scores, and signs the verdict. It fails if a limit"
+    " does not"
+    " hold. The log ends"
     " with the limits, advice, and the address of the report.",
 }
 
@@ -45,18 +55,22 @@ def privacy_gate(
 ) -> TaskGroup:
     """Create the steps of a table as tasks of the DAG in whose ``with`` block it is called.
 
-    The tasks are read, split, embed, fit, sample, prepare, score (mapped over the metrics; metrics that can use an
-    accelerator are in ``score_on_device``), attest and publish. Tasks upstream of the group run before all of them
-    (``extract >> privacy_gate(...)``). Downstream tasks run after publication. Verdict and release are the same as with
-    the Dagster component and ``privacy-assets run``.
+    The tasks are read, split, embed, fit, sample, prepare, score (mapped over the metrics; metrics
+    that can use an accelerator are in ``score_on_device``), attest and publish. Tasks upstream of
+    the group run before all of them (``extract >> privacy_gate(...)``). Downstream tasks run after
+    publication. Verdict and release are the same as with the Dagster component and ``privacy-assets
+    run``.
 
-    Only one run of a table proceeds at a time: give the DAG ``max_active_runs=1``, so that further runs wait. Otherwise
-    a warning is given when the DAG is parsed, and the first task of an overlapping run fails.
+    Only one run of a table proceeds at a time: give the DAG ``max_active_runs=1``, so that further
+    runs wait. Otherwise a warning is given when the DAG is parsed, and the first task of an
+    overlapping run fails.
 
-    Tasks that can use an accelerator run in the pool of the setting ``run: {airflow_pool: gpu}`` and lease it as well.
+    Tasks that can use an accelerator run in the pool of the setting ``run: {airflow_pool: gpu}``
+    and lease it as well.
 
     Args:
-        table: See :class:`PrivacyGateOperator`, also for the settings of the table, ``deployment`` and ``partitions``.
+        table: See :class:`PrivacyGateOperator`, also for the settings of the table, ``deployment``
+            and ``partitions``.
         source: Private table.
         subject: Column that identifies subjects.
         generator: Generator.
@@ -93,12 +107,19 @@ def privacy_gate(
             if verb == PUBLISH:
                 before = {ATTEST: before[ATTEST]}
                 (attest,) = before[ATTEST].values()
-                operator = PrivacyPublishOperator(**own, attested_by=attest.task_id, outlets=outlets)
+                operator = PrivacyPublishOperator(
+                    **own, attested_by=attest.task_id, outlets=outlets
+                )
             else:
-                own |= {"step": verb, "task_ids": {one: _ids(found) for one, found in before.items()}}
+                own |= {
+                    "step": verb,
+                    "task_ids": {one: _ids(found) for one, found in before.items()},
+                }
                 own["doc_md"] = _DOCS.get(verb, "")
                 if task.step.one_each:
-                    mapped = PrivacyStepOperator.partial(**own, map_index_template="{{ task.metric }}")
+                    mapped = PrivacyStepOperator.partial(
+                        **own, map_index_template="{{ task.metric }}"
+                    )
                     operator = mapped.expand(metric=[one.name for one in (task, *others)])
                 else:
                     operator = PrivacyStepOperator(**own)

@@ -1,10 +1,12 @@
-"""The command ``privacy-assets accept``: sign the changed settings of a table, or let a stopped table run again.
+"""The command ``privacy-assets accept``: sign the changed settings of a table, or let a stopped
+table run again.
 
-A run with other settings than the signed lock of its table stops, and proposes a new lock. A table also stops if 4 of
-its last 7 verdicts are "fail", or if its log or ledger was lost. This command needs neither the definition of the table
-nor an orchestrator. It shows everything that is pending, each part with a digest, and the names of all columns. On a
-terminal it asks for each part. Otherwise, or in a second call, it signs only the parts whose --digest is given. A stop
-also needs a --reason, which is signed.
+A run with other settings than the signed lock of its table stops, and proposes a new lock. A table
+also stops if 4 of its last 7 verdicts are "fail", or if its log or ledger was lost. This command
+needs neither the definition of the table nor an orchestrator. It shows everything that is pending,
+each part with a digest, and the names of all columns. On a terminal it asks for each part.
+Otherwise, or in a second call, it signs only the parts whose --digest is given. A stop also needs a
+--reason, which is signed.
 
 exit status:
   0  at least one part was signed
@@ -62,10 +64,17 @@ class _Pending:
 
 def add_accept(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("accept", _accept, "accept changed settings of a table, or resume a stopped table", __doc__)
+    command = commands.add(
+        "accept", _accept, "accept changed settings of a table, or resume a stopped table", __doc__
+    )
     command.option("table", "name of the table", metavar="TABLE")
-    command.option("--digest", **repeatable("DIGEST", "sign the part with this digest, as a call without it shows it"))
-    command.option("--reason", "reason, which is signed; required for a stop", metavar="TEXT", default="")
+    command.option(
+        "--digest",
+        **repeatable("DIGEST", "sign the part with this digest, as a call without it shows it"),
+    )
+    command.option(
+        "--reason", "reason, which is signed; required for a stop", metavar="TEXT", default=""
+    )
     command.common("--home", "--releases", "--private")
 
 
@@ -75,10 +84,16 @@ def _accept(options: argparse.Namespace) -> int:
     proposed = _proposed(gate, table)
     pending = [*_changed_settings(gate, table, proposed), *_stop(gate, table)]
     if not pending:
-        say(f"{table}: there is nothing to accept. No run differs from the lock, and the table is not stopped.")
+        say(
+            f"{table}: there is nothing to accept. No run differs from the lock, and the table"
+            " is not stopped."
+        )
         return NO
     for part in pending:
-        say(f"{table}: {part.title} (digest {part.digest})", *(f"  {clean(line, _LONGEST)}" for line in part.lines))
+        say(
+            f"{table}: {part.title} (digest {part.digest})",
+            *(f"  {clean(line, _LONGEST)}" for line in part.lines),
+        )
     _say_column_names(gate, table, proposed)
 
     if options.digest:
@@ -91,7 +106,9 @@ def _accept(options: argparse.Namespace) -> int:
         call = " ".join(f"--digest {part.digest}" for part in pending)
         if any(part.needs_reason for part in pending):
             call += ' --reason "..."'
-        raise ConfigError(f"{table}: nothing is signed. Fix: check the lines above, then sign with {call}")
+        raise ConfigError(
+            f"{table}: nothing is signed. Fix: check the lines above, then sign with {call}"
+        )
 
     for part in chosen:
         say(f"{table}: {part.sign(reason)}")
@@ -136,11 +153,15 @@ def _changed_settings(gate: Gate, table: str, proposed: Mapping[str, Any]) -> li
         return f"the new lock is signed ({gate.locks.file(table)})."
 
     title = "changed settings, lock -> proposed lock"
-    return [_Pending(title, lines, gate.locks.digest(table, proposed), needs_reason=False, sign=sign)]
+    return [
+        _Pending(title, lines, gate.locks.digest(table, proposed), needs_reason=False, sign=sign)
+    ]
 
 
 def _stop(gate: Gate, table: str) -> list[_Pending]:
-    """Return all that stops the table as one part, or nothing: one entry of the log settles all of it."""
+    """Return all that stops the table as one part, or nothing: one entry of the log settles all of
+    it.
+    """
     causes, digest = gate.stop(table)
     if not causes:
         return []
@@ -161,8 +182,14 @@ def _named(pending: Sequence[_Pending], digests: Sequence[str], table: str) -> l
     parts = {part.digest: part for part in pending}
     for digest in digests:
         if digest not in parts:
-            text = f"{table}: nothing is signed. No part that is pending has the digest {safe_repr(digest)}"
-            raise ConfigError(f"{text}: it may have changed since. Fix: read the lines above, and give their digests.")
+            text = (
+                f"{table}: nothing is signed. No part that is pending has the digest"
+                f" {safe_repr(digest)}"
+            )
+            raise ConfigError(
+                f"{text}: it may have changed since. Fix: read the lines above, and give their"
+                " digests."
+            )
     return [part for digest, part in parts.items() if digest in digests]
 
 
@@ -170,7 +197,9 @@ def _check_reason(chosen: Sequence[_Pending], reason: str, table: str) -> None:
     """Raise ConfigError if a part needs a reason and there is none. Nothing is signed."""
     if not reason and any(part.needs_reason for part in chosen):
         text = f"{table} is stopped, and nothing is signed: a stop is accepted with a reason only"
-        raise ConfigError(f'{text}. Fix: find the cause, then repeat the command with --reason "..."')
+        raise ConfigError(
+            f'{text}. Fix: find the cause, then repeat the command with --reason "..."'
+        )
 
 
 def _is_confirmed(part: _Pending) -> bool:
@@ -184,14 +213,17 @@ def _is_confirmed(part: _Pending) -> bool:
 
 
 def _say_column_names(gate: Gate, table: str, proposed: Mapping[str, Any]) -> None:
-    """Print the names of the columns that will be in force: those of the proposed lock, else the accepted ones."""
+    """Print the names of the columns that will be in force: those of the proposed lock, else the
+    accepted ones.
+    """
     from privacy_assets.tables.contract import published_names
 
     columns = proposed.get("columns")
     if not columns:
         try:
             columns = gate.locks.columns(table)
-        except TableStopped:  # its log cannot be read, so it is not known whether there is a verdict
+        # its log cannot be read, so it is not known whether there is a verdict
+        except TableStopped:
             columns = {}
     if isinstance(columns, Mapping) and columns:
         say(clean(published_names(columns), _LONGEST))
@@ -206,4 +238,6 @@ def _proposed(gate: Gate, table: str) -> dict[str, Any]:
     try:
         return dict(json.loads(read_regular(path))) if path.exists() else {}
     except (OSError, ValueError, TypeError, RecursionError):
-        raise ConfigError(f"{path}: the proposed lock is damaged. Fix: run the table again.") from None
+        raise ConfigError(
+            f"{path}: the proposed lock is damaged. Fix: run the table again."
+        ) from None

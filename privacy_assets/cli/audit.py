@@ -1,12 +1,13 @@
-"""The command ``privacy-assets audit``: measure how much a generator exposes the most vulnerable people of a table.
+"""The command ``privacy-assets audit``: measure how much a generator exposes the most vulnerable
+people of a table.
 
-By default the records farthest from their nearest neighbors are attacked. The attacker knows the generator and has rows
-of the same population: many generators are fitted with and without the record, and a classifier is trained to
-distinguish their synthetic tables. The audit evaluates the generator on training sets of --size rows, not a particular
-release.
+By default the records farthest from their nearest neighbors are attacked. The attacker knows the
+generator and has rows of the same population: many generators are fitted with and without the
+record, and a classifier is trained to distinguish their synthetic tables. The audit evaluates the
+generator on training sets of --size rows, not a particular release.
 
-AUC 0.5: membership of the record cannot be inferred. "epsilon >=": the generator cannot have a privacy guarantee with a
-smaller epsilon.
+AUC 0.5: membership of the record cannot be inferred. "epsilon >=": the generator cannot have a
+privacy guarantee with a smaller epsilon.
 
 exit status:
   0  the audit is complete, whatever its result
@@ -22,7 +23,16 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from privacy_assets.cli.options import READING, Commands, check_out, read_data, say, settings, workers, write_json
+from privacy_assets.cli.options import (
+    READING,
+    Commands,
+    check_out,
+    read_data,
+    say,
+    settings,
+    workers,
+    write_json,
+)
 from privacy_assets.errors import ConfigError
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import number
@@ -37,35 +47,82 @@ if TYPE_CHECKING:
 # Option, setting of AuditConfig, type, help. AuditConfig has the defaults.
 _NUMBERS: tuple[tuple[str, str, type, str], ...] = (
     ("--max-targets", "max_targets", int, "number of records to attack (default 10)"),
-    ("--shadows", "shadows", int, "number of synthetic tables to train the attack on, per record (default 4000)"),
-    ("--tests", "tests", int, "number of synthetic tables to test the attack on, per record (default 200)"),
+    (
+        "--shadows",
+        "shadows",
+        int,
+        "number of synthetic tables to train the attack on, per record (default 4000)",
+    ),
+    (
+        "--tests",
+        "tests",
+        int,
+        "number of synthetic tables to test the attack on, per record (default 200)",
+    ),
     ("--size", "size", int, "number of rows of each training set (default 1000)"),
-    ("--sample-size", "sample_size", int, "number of rows of each synthetic table (default: --size)"),
-    ("--aux-rows", "auxiliary_rows", int, "number of rows from which shadow sets are drawn (default: two thirds)"),
-    ("--test-rows", "test_rows", int, "number of other rows, from which test sets are drawn (default: all others)"),
+    (
+        "--sample-size",
+        "sample_size",
+        int,
+        "number of rows of each synthetic table (default: --size)",
+    ),
+    (
+        "--aux-rows",
+        "auxiliary_rows",
+        int,
+        "number of rows from which shadow sets are drawn (default: two thirds)",
+    ),
+    (
+        "--test-rows",
+        "test_rows",
+        int,
+        "number of other rows, from which test sets are drawn (default: all others)",
+    ),
     (
         "--n-neighbors",
         "n_neighbors",
         int,
         "vulnerability is the mean distance to this number of nearest records (default 5)",
     ),
-    ("--remove", "remove", int, "also remove the N most vulnerable rows, and attack the next ones before and after"),
+    (
+        "--remove",
+        "remove",
+        int,
+        "also remove the N most vulnerable rows, and attack the next ones before and after",
+    ),
     ("--select", "select", str, "distance (default), random, rare_value or log_likelihood"),
     ("--distance", "distance", str, "cosine (default), or minkowski1 to minkowski4"),
-    ("--attack", "attack", str, "queries (default), or attention: a network that reads the synthetic rows"),
-    ("--sampling", "sampling", str, "subsample (default), or bootstrap: training sets with replacement"),
+    (
+        "--attack",
+        "attack",
+        str,
+        "queries (default), or attention: a network that reads the synthetic rows",
+    ),
+    (
+        "--sampling",
+        "sampling",
+        str,
+        "subsample (default), or bootstrap: training sets with replacement",
+    ),
 )
 
 
 def add_audit(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("audit", _audit, "attack the most exposed records by shadow models", __doc__)
+    command = commands.add(
+        "audit", _audit, "attack the most exposed records by shadow models", __doc__
+    )
     command.option("--data", required=True)
-    command.option("--generator", "name of a generator, or MODULE:FUNCTION of a custom one", required=True)
+    command.option(
+        "--generator", "name of a generator, or MODULE:FUNCTION of a custom one", required=True
+    )
     command.common("--set")
     for option, name, kind, what in _NUMBERS:
         command.option(option, what, dest=name, type=kind, metavar="N" if kind is int else "NAME")
-    setting = "a setting of the attack, as YAML, for example queries=100000 or learning_rate=0.01 (repeatable)"
+    setting = (
+        "a setting of the attack, as YAML, for example queries=100000 or learning_rate=0.01"
+        " (repeatable)"
+    )
     command.option("--attack-set", setting, action="append", default=[], metavar="KEY=VALUE")
     command.option("--ids", "attack these rows of the file (the first is 0)", metavar="A,B")
     person = "subject column; all other rows of an attacked subject are excluded from its tables"
@@ -74,9 +131,14 @@ def add_audit(commands: Commands) -> None:
     command.common(*READING, "--drop")
     command.option("--seed", "the same seed gives the same audit (default 0)")
     command.common("--ray")
-    folder = "folder for checkpoints, from which an interrupted audit resumes; contains private counts (mode 0600)"
+    folder = (
+        "folder for checkpoints, from which an interrupted audit resumes; contains private counts"
+        " (mode 0600)"
+    )
     command.option("--checkpoint", folder)
-    command.option("--json", "write the results as JSON; ids are row positions in the file", metavar="OUT")
+    command.option(
+        "--json", "write the results as JSON; ids are row positions in the file", metavar="OUT"
+    )
     command.common("--quiet")
 
 
@@ -106,10 +168,16 @@ def _plan(options: argparse.Namespace) -> AuditConfig:
     from privacy_assets.generators.registry import build_generator
     from privacy_assets.metrics.shadow_membership.audit import AuditConfig
 
-    given = {name: getattr(options, name) for _, name, *_ in _NUMBERS if getattr(options, name) is not None}
+    given = {
+        name: getattr(options, name)
+        for _, name, *_ in _NUMBERS
+        if getattr(options, name) is not None
+    }
     if options.ids is not None:
         if {"max_targets", "select"} & set(given):
-            raise ConfigError("--ids cannot be combined with --max-targets or --select. Fix: remove one.")
+            raise ConfigError(
+                "--ids cannot be combined with --max-targets or --select. Fix: remove one."
+            )
         given["ids"] = _ids(options.ids)
     if options.attack_set:
         given["attack_settings"] = settings(options.attack_set, "attack-set")
@@ -118,7 +186,9 @@ def _plan(options: argparse.Namespace) -> AuditConfig:
 
 def _ids(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
+    if not all(part.isascii() and part.isdecimal() for part in parts) or len(set(parts)) < len(
+        parts
+    ):
         raise ConfigError(f"--ids {text}: expected different row positions, separated by commas.")
     return tuple(int(part) for part in parts)
 
@@ -133,27 +203,57 @@ def _table(options: argparse.Namespace) -> tuple[np.ndarray, MatrixCoding, np.nd
 
 def _text(audit: Audit) -> list[str]:
     plan, auc = audit.plan, audit.auc
-    sizes = f"{plan.shadows:,} + {plan.tests:,} tables of {plan.sample_size or plan.size:,} rows per record"
-    lines = [f"Generator {plan.generator.name}, attack {plan.attack}, {sizes}", "", *_records(audit.records), ""]
-    lines.append(f"AUC over records: mean {number(auc['mean'])}, standard deviation {number(auc['sd'])}")
+    sizes = (
+        f"{plan.shadows:,} + {plan.tests:,} tables of {plan.sample_size or plan.size:,} rows per"
+        " record"
+    )
+    lines = [
+        f"Generator {plan.generator.name}, attack {plan.attack}, {sizes}",
+        "",
+        *_records(audit.records),
+        "",
+    ]
     lines.append(
-        f"epsilon of the generator: at least {number(audit.epsilon_lower_bound)} (95 % over all records);"
-        f" these counts could show {number(audit.records[0].epsilon.certifiable)} for one record at most"
+        f"AUC over records: mean {number(auc['mean'])}, standard deviation {number(auc['sd'])}"
+    )
+    lines.append(
+        f"epsilon of the generator: at least {number(audit.epsilon_lower_bound)} (95 % over all"
+        " records);"
+        f" these counts could show {number(audit.records[0].epsilon.certifiable)} for one"
+        " record at most"
     )
     if audit.removal is not None:
         removed, before, after = audit.removal.removed, audit.removal.before, audit.removal.after
-        lines += ["", f"The next most vulnerable rows, before the removal of {len(removed)} rows:", *_records(before)]
-        lines += ["", f"The next most vulnerable rows, after the removal of {len(removed)} rows:", *_records(after)]
+        lines += [
+            "",
+            f"The next most vulnerable rows, before the removal of {len(removed)} rows:",
+            *_records(before),
+        ]
+        lines += [
+            "",
+            f"The next most vulnerable rows, after the removal of {len(removed)} rows:",
+            *_records(after),
+        ]
     return [*lines, f"{audit.cpu_seconds:.1f} CPU seconds"]
 
 
 def _records(records: Sequence[RecordAudit]) -> list[str]:
-    rows = [["row", "vulnerability", "AUC [95 %]", *(f"TPR at {fpr:.0%} FPR" for fpr in records[0].tpr), "epsilon >="]]
+    rows = [
+        [
+            "row",
+            "vulnerability",
+            "AUC [95 %]",
+            *(f"TPR at {fpr:.0%} FPR" for fpr in records[0].tpr),
+            "epsilon >=",
+        ]
+    ]
     for record in records:
         tpr = [_rate(rate) for rate in record.tpr.values()]
         head = [str(record.id), number(record.vulnerability), _rate(record.auc)]
         rows.append([*head, *tpr, number(record.epsilon_lower_bound)])
-    notes = dict.fromkeys(rate.note for record in records for rate in record.tpr.values() if rate.note)
+    notes = dict.fromkeys(
+        rate.note for record in records for rate in record.tpr.values() if rate.note
+    )
     return [*aligned(rows), *notes]
 
 

@@ -1,8 +1,9 @@
 """The command ``privacy-assets generate``: write a synthetic table.
 
-The table is not judged: no attack was run on it, and it can repeat private rows. Keep people aside who are not in
---data (a holdout), and evaluate the table with `privacy-assets evaluate` before you share it. Only your user can read
-the files and folders that are written. --list lists the generators instead, with the packages that are missing here.
+The table is not judged: no attack was run on it, and it can repeat private rows. Keep people aside
+who are not in --data (a holdout), and evaluate the table with `privacy-assets evaluate` before you
+share it. Only your user can read the files and folders that are written. --list lists the
+generators instead, with the packages that are missing here.
 
 exit status:
   0  the table was written, or the generators were listed
@@ -59,10 +60,18 @@ def add_generate(commands: Commands) -> None:
     what = "train a generator on a private table, and write synthetic rows"
     command = commands.add("generate", _generate, what, __doc__)
     _add_training(command)
-    command.option("--rows", "number of synthetic rows (default: as many as in --data)", type=int, metavar="N")
-    seed = "seed of all random draws (default 0; for privacy noise: a random secret, as your own must be)"
+    command.option(
+        "--rows", "number of synthetic rows (default: as many as in --data)", type=int, metavar="N"
+    )
+    seed = (
+        "seed of all random draws (default 0; for privacy noise: a random secret, as your own"
+        " must be)"
+    )
     command.option("--seed", seed, default=None, metavar="S")
-    out = "synthetic table, .parquet (keeps types as pandas reads them) or .csv; an existing file is replaced"
+    out = (
+        "synthetic table, .parquet (keeps types as pandas reads them) or .csv; an existing file"
+        " is replaced"
+    )
     command.option("--out", out, metavar="FILE")
     command.option("--json", "with --list: print JSON", action="store_true")
     command.option("--quiet", "show only warnings on standard error, without progress")
@@ -73,20 +82,31 @@ def _add_training(command: Command) -> None:
     data = "the private table to train on: a Parquet or CSV file, a folder or a glob"
     source.add_argument("--data", metavar="FILE", help=data)
     loaded = (
-        "sample from a folder saved by --model; its author must be trusted, because a model can name a program to run"
+        "sample from a folder saved by --model; its author must be trusted, because a model can"
+        " name a program to run"
     )
     source.add_argument("--from-model", metavar="FOLDER", type=Path, help=loaded)
     source.add_argument("--list", action="store_true", help="list the generators")
-    own = "name of a generator (see --list), or MODULE:FUNCTION found on PYTHONPATH; default: that of `run`"
+    own = (
+        "name of a generator (see --list), or MODULE:FUNCTION found on PYTHONPATH; default: that"
+        " of `run`"
+    )
     command.option("--generator", own)
     command.common("--set")
-    command.option("--subject", "column that identifies subjects; left out of training and of the synthetic table")
+    command.option(
+        "--subject",
+        "column that identifies subjects; left out of training and of the synthetic table",
+    )
     command.common("--exact-ids", *READING, "--drop", "--new-values", "--allowed-values")
     device = "for generators that train on torch: auto, cpu, cuda, cuda:N or mps (default auto)"
     command.option("--device", device, default=None, metavar="NAME")
-    kept = "folder for checkpoints, from which interrupted training resumes; as private as the table"
+    kept = (
+        "folder for checkpoints, from which interrupted training resumes; as private as the table"
+    )
     command.option("--checkpoint", kept)
-    model = "save the trained generator in this new folder, for --from-model; as private as the table"
+    model = (
+        "save the trained generator in this new folder, for --from-model; as private as the table"
+    )
     command.option("--model", model, metavar="FOLDER", type=Path)
 
 
@@ -131,7 +151,10 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, Mapping[str,
     train = private.for_training()
     people = people_of([private])
     if train.schema.generated and not generator.creates_values:
-        text = f"--new-values: {generator.name} copies the values of real rows. Fix: name a custom generator"
+        text = (
+            f"--new-values: {generator.name} copies the values of real rows. Fix: name a custom"
+            " generator"
+        )
         raise ConfigError(f"{text} (MODULE:FUNCTION), or leave the column out with --drop.")
     if _kind(options.out) == "csv":  # fails before training if CSV cannot represent the table
         table_bytes(train, "csv", where=options.data)
@@ -142,13 +165,19 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, Mapping[str,
     if generator.secret_seed and seed is None:
         if options.checkpoint:
             raise ConfigError(
-                f"{generator.name}: --checkpoint requires --seed. Fix: pass a large secret random number."
+                f"{generator.name}: --checkpoint requires --seed. Fix: pass a large secret"
+                " random number."
             )
         seed = secrets.randbits(63)
         notify("the seed of the privacy noise is drawn at random, and is not shown")
     with lease_device(device=wanted, on_wait=notify) as device:
         fitted = generator.fit(
-            train, seed=seed or 0, device=device, progress=notify, checkpoint=options.checkpoint, people=people
+            train,
+            seed=seed or 0,
+            device=device,
+            progress=notify,
+            checkpoint=options.checkpoint,
+            people=people,
         )
     if fitted.privacy.epsilon is not None:
         outside = (*fitted.privacy.outside_guarantee, *outside_guarantee(private.rules))
@@ -160,7 +189,9 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, Mapping[str,
 
 
 def _save(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], folder: Path) -> None:
-    """Save the model and the threshold rule atomically: write a hidden folder next to ``folder``, then rename it."""
+    """Save the model and the threshold rule atomically: write a hidden folder next to ``folder``,
+    then rename it.
+    """
     from privacy_assets.tables.threshold_rule import save_rules
 
     staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
@@ -174,7 +205,9 @@ def _save(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], folder: Path
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _write(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], rows: int, options: argparse.Namespace) -> None:
+def _write(
+    fitted: FittedGenerator, rules: Mapping[str, ColumnRule], rows: int, options: argparse.Namespace
+) -> None:
     from privacy_assets.tables.roles import check_published
     from privacy_assets.tables.writing import table_bytes
 
@@ -184,12 +217,25 @@ def _write(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], rows: int, 
     try:
         put_atomic(Path(options.out), data)
     except OSError as error:
-        raise ConfigError(f"{options.out}: cannot be written ({error.strerror}).{fix_of(error)}") from None
+        raise ConfigError(
+            f"{options.out}: cannot be written ({error.strerror}).{fix_of(error)}"
+        ) from None
 
 
 def _warn(fitted: FittedGenerator, options: argparse.Namespace) -> None:
-    judge = ["privacy-assets", "evaluate", "--train", options.data or "TRAIN", "--holdout", "HOLDOUT"]
-    judge += ["--synthetic", options.out, *(["--subject", options.subject] if options.subject else [])]
+    judge = [
+        "privacy-assets",
+        "evaluate",
+        "--train",
+        options.data or "TRAIN",
+        "--holdout",
+        "HOLDOUT",
+    ]
+    judge += [
+        "--synthetic",
+        options.out,
+        *(["--subject", options.subject] if options.subject else []),
+    ]
     judge += ["--exact-ids"] if options.exact_ids else []
     for option in COLUMNS:
         given = getattr(options, option)
@@ -200,16 +246,20 @@ def _warn(fitted: FittedGenerator, options: argparse.Namespace) -> None:
         judge += [word for value in listed for word in (f"--{option.replace('_', '-')}", value)]
     lines = [
         f"privacy budget: {fitted.privacy}",
-        f"NOT EVALUATED: {options.out} can repeat private rows, and no attack was run on it. Before you share it, run",
+        f"NOT EVALUATED: {options.out} can repeat private rows, and no attack was run on it."
+        " Before you share it, run",
         f"  {shlex.join(judge)}",
         "where HOLDOUT contains rows of other people of the same population.",
     ]
     if not fitted.generator.repeatable:
-        lines.insert(1, f"{fitted.generator.name} does not guarantee the same rows for the same seed")
+        lines.insert(
+            1, f"{fitted.generator.name} does not guarantee the same rows for the same seed"
+        )
     sys.stderr.write("\n".join(lines) + "\n")
 
 
-# --- checks before training -------------------------------------------------------------------------------------------
+# --- checks before training
+# -------------------------------------------------------------------------------------------
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -221,14 +271,18 @@ def _check(options: argparse.Namespace) -> None:
         given = [name.replace("_", "-") for name in _TRAINING if getattr(options, name)]
         if given:
             raise ConfigError(
-                f"--{given[0]} cannot be combined with --from-model, because it affects training only. Fix: remove it."
+                f"--{given[0]} cannot be combined with --from-model, because it affects"
+                " training only. Fix: remove it."
             )
         if options.rows is None:
             raise ConfigError("--from-model requires --rows.")
     if options.json:
         raise ConfigError("--json requires --list.")
     if options.out is None:
-        raise ConfigError("--out is missing. Fix: name the file of the synthetic table, for example synthetic.parquet.")
+        raise ConfigError(
+            "--out is missing. Fix: name the file of the synthetic table, for example"
+            " synthetic.parquet."
+        )
     _check_folders(options)
     _check_out(Path(options.out), options)
 
@@ -236,18 +290,23 @@ def _check(options: argparse.Namespace) -> None:
 def _check_folders(options: argparse.Namespace) -> None:
     model, checkpoint = options.model, options.checkpoint
     if checkpoint and checkpoint.exists() and not checkpoint.is_dir():
-        raise ConfigError(f"{checkpoint}: this is not a folder. Fix: name a folder for --checkpoint.")
+        raise ConfigError(
+            f"{checkpoint}: this is not a folder. Fix: name a folder for --checkpoint."
+        )
     if not model:
         return
     if model.exists() and (not model.is_dir() or any(model.iterdir())):
         raise ConfigError(f"{model}: exists already. Fix: name a new folder for --model.")
     if checkpoint and checkpoint.resolve() == model.resolve():
-        raise ConfigError(f"{model}: --model and --checkpoint name the same folder. Fix: name two folders.")
+        raise ConfigError(
+            f"{model}: --model and --checkpoint name the same folder. Fix: name two folders."
+        )
     _check_writable(model)
 
 
 def _check_out(out: Path, options: argparse.Namespace) -> None:
-    """Check that the table can be written and would not overwrite or join input, model or checkpoint.
+    """Check that the table can be written and would not overwrite or join input, model or
+    checkpoint.
 
     Raises:
         ConfigError: If it cannot.
@@ -261,15 +320,22 @@ def _check_out(out: Path, options: argparse.Namespace) -> None:
         if folder and out.resolve().is_relative_to(folder.resolve()):
             raise ConfigError(f"{out}: this is inside {folder}. Fix: write the table elsewhere.")
     if options.data and _is_part(out, options.data):
-        raise ConfigError(f"{out}: this is, or would be read as, a part of --data. Fix: write the table elsewhere.")
+        raise ConfigError(
+            f"{out}: this is, or would be read as, a part of --data. Fix: write the table"
+            " elsewhere."
+        )
     _check_writable(out)
 
 
 def _is_part(out: Path, data: str) -> bool:
-    """Return True if ``data`` (a file, a folder or a glob) includes ``out``, or would once it is written."""
+    """Return True if ``data`` (a file, a folder or a glob) includes ``out``, or would once it is
+    written.
+    """
     from privacy_assets.tables.files import table_files
 
-    if out.exists() and any(isinstance(file, Path) and out.samefile(file) for file in table_files(data)):
+    if out.exists() and any(
+        isinstance(file, Path) and out.samefile(file) for file in table_files(data)
+    ):
         return True
     place, pattern = Path(os.path.realpath(out)), Path(os.path.realpath(data))
     return place.parent == pattern if pattern.is_dir() else place.match(str(pattern))
@@ -289,7 +355,8 @@ def _kind(out: str) -> str:
     return SUFFIXES[Path(out).suffix.lower()]
 
 
-# --- list -------------------------------------------------------------------------------------------------------------
+# --- list
+# --------------------------------------------------------------------------------------------------
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -298,11 +365,19 @@ def _list(options: argparse.Namespace) -> int:
 
     found = generator_info()
     if options.json:
-        say(json.dumps({"generators": [info.to_json() for info in found]}, indent=2, allow_nan=False))
+        say(
+            json.dumps(
+                {"generators": [info.to_json() for info in found]}, indent=2, allow_nan=False
+            )
+        )
         return 0
     head = ["name", "runs here", "same seed, same rows", "licence", "extra"]
     top, rule, *rows = aligned([head, *(_row(info) for info in found)])
-    say(top, rule, *(line for row, info in zip(rows, found, strict=True) for line in (row, *_details(info))))
+    say(
+        top,
+        rule,
+        *(line for row, info in zip(rows, found, strict=True) for line in (row, *_details(info))),
+    )
     return 0
 
 
@@ -316,14 +391,23 @@ def _row(info: GeneratorInfo) -> list[str]:
 
 def _details(info: GeneratorInfo) -> list[str]:
     lines = [info.summary]
-    given = [*(f"{name} (required)" for name in info.required), *(_default(*pair) for pair in info.settings.items())]
+    given = [
+        *(f"{name} (required)" for name in info.required),
+        *(_default(*pair) for pair in info.settings.items()),
+    ]
     if given:
         lines.append(f"--set: {', '.join(given)}")
     if info.install:
         lines.append(f"Needs {', '.join(info.missing)}: {info.install}")
     if info.separate_environment:
-        lines.append(f"Needs a separate environment, whose Python is a setting: {info.separate_environment}")
-    return [f"    {part}" for line in lines for part in textwrap.wrap(line, _WIDTH, break_long_words=False)]
+        lines.append(
+            f"Needs a separate environment, whose Python is a setting: {info.separate_environment}"
+        )
+    return [
+        f"    {part}"
+        for line in lines
+        for part in textwrap.wrap(line, _WIDTH, break_long_words=False)
+    ]
 
 
 def _default(name: str, value: Any) -> str:

@@ -1,12 +1,13 @@
 """The command ``privacy-assets inspect``: how the columns of tables are read, without a cell.
 
-Give the real tables together (train, holdout, reference or the source), because types are decided for all of them.
---yaml prints the file of a table for `privacy-assets run`. Before it runs, decide each line that ends in "?", and
-remove the question mark.
+Give the real tables together (train, holdout, reference or the source), because types are decided
+for all of them. --yaml prints the file of a table for `privacy-assets run`. Before it runs, decide
+each line that ends in "?", and remove the question mark.
 
 exit status:
   0  every column can be read and published
-  1  some columns are ambiguous or empty, or hold values of individual people, or some ids have two spellings
+  1  some columns are ambiguous or empty, or hold values of individual people, or some ids have two
+     spellings
   2  a file cannot be read
 
 example:
@@ -101,7 +102,8 @@ class PersonColumns:
         return [*self.unique, *self.shared][:1]
 
     def of_rows(self, frames: Sequence[pd.DataFrame]) -> np.ndarray:
-        """Return the person of each row of the stacked tables, int64 (n,). Each row is one if this is doubtful.
+        """Return the person of each row of the stacked tables, int64 (n,). Each row is one if this
+        is doubtful.
 
         Args:
             frames: Tables.
@@ -119,9 +121,16 @@ class PersonColumns:
 def add_inspect(commands: Commands) -> None:
     """Add the command to the command line."""
     command = commands.add("inspect", _inspect, "show how the columns of tables are read", __doc__)
-    command.option("files", "Parquet or CSV files, folders, globs, or - for standard input", metavar="FILE", nargs="+")
+    command.option(
+        "files",
+        "Parquet or CSV files, folders, globs, or - for standard input",
+        metavar="FILE",
+        nargs="+",
+    )
     command.common("--snapshots")
-    command.option("--yaml", "print the file of a table for `privacy-assets run`", action="store_true")
+    command.option(
+        "--yaml", "print the file of a table for `privacy-assets run`", action="store_true"
+    )
 
 
 def _inspect(options: argparse.Namespace) -> int:
@@ -139,13 +148,24 @@ def _inspect(options: argparse.Namespace) -> int:
         related = _relations(frames, columns, people)
         listed = _table(columns)
         doubts = _lines(columns)
-        say(*_files(options.files, forms), "", *listed, *doubts, *_people(people, spellings), *related)
+        say(
+            *_files(options.files, forms),
+            "",
+            *listed,
+            *doubts,
+            *_people(people, spellings),
+            *related,
+        )
     is_ready = spellings is None and all(column.is_ready for column in columns)
     return YES if is_ready else NO
 
 
-def _spellings(frames: Sequence[pd.DataFrame], files: Sequence[str], people: PersonColumns) -> Spellings | None:
-    """Return the ids of people that have two spellings. None: there are none, or the column of the ids is unknown."""
+def _spellings(
+    frames: Sequence[pd.DataFrame], files: Sequence[str], people: PersonColumns
+) -> Spellings | None:
+    """Return the ids of people that have two spellings. None: there are none, or the column of the
+    ids is unknown.
+    """
     from privacy_assets.tables.subject_ids import as_ids, find_spellings
 
     if not people.candidates or people.is_doubtful:
@@ -155,7 +175,9 @@ def _spellings(frames: Sequence[pd.DataFrame], files: Sequence[str], people: Per
     return find_spellings([as_ids(frame[name], where) for frame, where in parts])
 
 
-def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str], people: PersonColumns) -> list[Inspected]:
+def _inspected(
+    frames: Sequence[pd.DataFrame], files: Sequence[str], people: PersonColumns
+) -> list[Inspected]:
     from privacy_assets.tables.conversion import column_of
     from privacy_assets.tables.personal_data import personal_note
     from privacy_assets.tables.roles import open_reason
@@ -175,19 +197,28 @@ def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str], people: Per
             reason = _EMPTY
         elif not text_form.doubt:
             parts = zip(frames, files, strict=True)
-            cells = [column_of(frame[schema.name], schema, where, external=True) for frame, where in parts]
+            cells = [
+                column_of(frame[schema.name], schema, where, external=True)
+                for frame, where in parts
+            ]
             reason = open_reason(schema, cells)
             personal = personal_note(schema, cells)
-        inspected.append(Inspected(schema, text_form, reason, n_missing, schema.name in empty, personal))
+        inspected.append(
+            Inspected(schema, text_form, reason, n_missing, schema.name in empty, personal)
+        )
     return inspected
 
 
 def _read(
-    frames: Sequence[pd.DataFrame], files: Sequence[str], kinds: Mapping[str, str], people: PersonColumns
+    frames: Sequence[pd.DataFrame],
+    files: Sequence[str],
+    kinds: Mapping[str, str],
+    people: PersonColumns,
 ) -> list[tuple[ColumnSchema, TextForm]]:
     """Return the schema of each column, and how its text is read.
 
-    As in `run`, columns that may be the subject are read on their own: others are then read as if they were not there.
+    As in `run`, columns that may be the subject are read on their own: others are then read as if
+    they were not there.
     """
     from privacy_assets.tables.codes import have_types
     from privacy_assets.tables.contract import columns_of
@@ -202,7 +233,9 @@ def _read(
         others = set(names) - set(part)
         tables = [frame.drop(columns=list(others), errors="ignore") for frame in frames]
         stated = {name: kind for name, kind in kinds.items() if name in part}
-        for schema, text_form in columns_of(tables, files, stated, people=person_codes, are_typed=are_typed):
+        for schema, text_form in columns_of(
+            tables, files, stated, people=person_codes, are_typed=are_typed
+        ):
             columns[schema.name] = (schema, text_form)
     return [columns[name] for name in names]
 
@@ -220,7 +253,9 @@ def _table(columns: Sequence[Inspected]) -> list[str]:
         precision = NOTHING if column.schema.precision is None else str(column.schema.precision)
         kind = NOTHING if column.is_empty else _kind(column.schema, column.text_form)
         # In full: a name is published and can contain private values.
-        rows.append([clean(column.name, LONGEST_NAME), kind, precision, str(column.n_missing), column.note])
+        rows.append(
+            [clean(column.name, LONGEST_NAME), kind, precision, str(column.n_missing), column.note]
+        )
     return aligned(rows, terminal_columns())
 
 
@@ -244,10 +279,14 @@ def _people(people: PersonColumns, spellings: Spellings | None) -> Iterator[str]
         yield f"or by {unique}, with one row each"
     if spellings is not None:
         yield ""
-        yield f"{clean(people.candidates[0], 40)}: {spellings.problem}; --yaml shows what to declare"
+        yield (
+            f"{clean(people.candidates[0], 40)}: {spellings.problem}; --yaml shows what to declare"
+        )
 
 
-def _relations(frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], people: PersonColumns) -> Iterator[str]:
+def _relations(
+    frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], people: PersonColumns
+) -> Iterator[str]:
     """List the relations and sums of the columns that can be published."""
     import pandas as pd
 
@@ -280,7 +319,9 @@ def _format(path: str) -> CsvFormat:
     from privacy_assets.tables.files import CsvFormat, guess_format, table_files
     from privacy_assets.tables.folders import suffix_of
 
-    files = [file for file in table_files(path) if isinstance(file, Path) and "csv" in suffix_of(file)]
+    files = [
+        file for file in table_files(path) if isinstance(file, Path) and "csv" in suffix_of(file)
+    ]
     return guess_format(files[0]) if files else CsvFormat()
 
 
@@ -311,7 +352,9 @@ def _yaml(
     people: PersonColumns,
     spellings: Spellings | None,
 ) -> Iterator[str]:
-    """Return the lines of the file of a table. A line that ends in "?" is to be decided by the user."""
+    """Return the lines of the file of a table. A line that ends in "?" is to be decided by the
+    user.
+    """
     from privacy_assets.tables.schema import yaml_text
 
     yield f"name: {_table_name(source)}"
@@ -319,13 +362,18 @@ def _yaml(
     yield f"  source: {yaml_text(source)}"
     yield from _subject_lines(people, spellings)
     yield from _kind_lines([column for column in columns if column.text_form.doubt])
-    markers = {column.name: list(column.text_form.strays) for column in columns if column.text_form.strays}
+    markers = {
+        column.name: list(column.text_form.strays) for column in columns if column.text_form.strays
+    }
     if markers:
         yield f"  missing: {yaml_text(markers)}"
     dropped = []
     for column in columns:
         if column.personal and column.name not in people.candidates:
-            yield f"  # {clean(column.name, 40)}: {column.personal}; it is published unless it stays in drop"
+            yield (
+                f"  # {clean(column.name, 40)}: {column.personal}; it is published unless it"
+                " stays in drop"
+            )
         if (column.reason or column.personal) and column.name not in people.candidates:
             dropped.append(column.name)
     if dropped:
@@ -343,14 +391,20 @@ def _subject_lines(people: PersonColumns, spellings: Spellings | None) -> Iterat
 
     if people.is_doubtful:
         unique = people.unique[0]
-        yield f"  # {clean(unique, 40)} has one row each, and several rows share a value of the others. Keep the column"
+        yield (
+            f"  # {clean(unique, 40)} has one row each, and several rows share a value of the"
+            " others. Keep the column"
+        )
         yield "  # that identifies people, and add the others to drop:"
         yield f"  subject: {yaml_text(' or '.join([unique, *people.shared]) + '?')}"
     elif spellings is not None:
         name = people.candidates[0]
         exact = yaml_text({"column": name, "exact": True})
         yield f"  # {clean(name, 40)}: {spellings.problem}."
-        yield "  # If all of these ids are different people, remove the question mark and the quotes. Otherwise write"
+        yield (
+            "  # If all of these ids are different people, remove the question mark and the"
+            " quotes. Otherwise write"
+        )
         yield f"  # each id in one way, and set subject: {yaml_text(name)}"
         yield f"  subject: {yaml_text(f'{exact}?')}"
     elif people.candidates:
@@ -373,6 +427,8 @@ def _kind_lines(doubtful: Sequence[Inspected]) -> Iterator[str]:
 
 
 def _table_name(source: str) -> str:
-    """Return the name of a file as that of a table: letters, digits and underscores, with a letter first."""
+    """Return the name of a file as that of a table: letters, digits and underscores, with a letter
+    first.
+    """
     stem = re.sub(r"[^A-Za-z0-9_]+", "_", Path(source).name.partition(".")[0]).strip("_")
     return stem if stem[:1].isalpha() else f"table_{stem}".rstrip("_")

@@ -1,17 +1,20 @@
-"""The command ``privacy-assets leak-study``: measure whether the metrics detect leaks of known size in your data.
+"""The command ``privacy-assets leak-study``: measure whether the metrics detect leaks of known size
+in your data.
 
-The people of --data are split into training, control and release. For every fraction and every noise, that fraction of
-the release is replaced by noisy training rows, and every metric evaluates the table (Palacios 4.2). With --overfit, a
-generator is instead over-fitted to the training rows, until its loss on people it was not trained on is that many times
-its minimum. The paper's generator is used if its library is installed, or --set python=rtf/bin/python names its
-environment, otherwise rvae.
+The people of --data are split into training, control and release. For every fraction and every
+noise, that fraction of the release is replaced by noisy training rows, and every metric evaluates
+the table (Palacios 4.2). With --overfit, a generator is instead over-fitted to the training rows,
+until its loss on people it was not trained on is that many times its minimum. The paper's generator
+is used if its library is installed, or --set python=rtf/bin/python names its environment, otherwise
+rvae.
 
 The paper's encoder (3 layers of 1,024, no limit on steps or rows) is the embedder of a policy with
 
   extends: default
   embedder: {{preset: paper}}
 
-Statistics that do not rise with the leak are not useful for these data. Do not share any of the files.
+Statistics that do not rise with the leak are not useful for these data. Do not share any of the
+files.
 
 in FOLDER:
   points.jsonl   one line per table; an interrupted study resumes from it
@@ -50,27 +53,51 @@ _PEOPLE, _OVERFIT_PEOPLE = 30_000, 3_000  # a generator over-fits to a small tab
 def add_leak_study(commands: Commands) -> None:
     """Add the command to the command line."""
     command = commands.add(
-        "leak-study", _leak_study, "leak rows on purpose, and measure which metrics detect it", __doc__
+        "leak-study",
+        _leak_study,
+        "leak rows on purpose, and measure which metrics detect it",
+        __doc__,
     )
     command.option("--data", required=True)
     out = "folder of the results, as private as counts of the table; created if missing"
     command.option("--out", out, required=True, metavar="FOLDER", type=Path)
-    command.option("--subject", "column that identifies people; all rows of a person are on one side of the split")
+    command.option(
+        "--subject",
+        "column that identifies people; all rows of a person are on one side of the split",
+    )
     command.common("--exact-ids", *READING, "--drop")
-    command.option("--fractions", "leaked fractions (default: 0 to 1 in steps of 0.1)", metavar="A,B", type=_numbers)
-    noise = "noise levels; all combinations of normal, Poisson and category noise are run (default 0,0.05)"
+    command.option(
+        "--fractions",
+        "leaked fractions (default: 0 to 1 in steps of 0.1)",
+        metavar="A,B",
+        type=_numbers,
+    )
+    noise = (
+        "noise levels; all combinations of normal, Poisson and category noise are run (default"
+        " 0,0.05)"
+    )
     command.option("--noise", noise, metavar="A,B", type=_numbers)
     ratios = "over-fit a generator to these loss ratios (1 to 2) instead of leaking rows"
     command.option("--overfit", ratios, metavar="A,B", type=_numbers)
-    command.option("--generator", "generator to over-fit: realtabformer, the paper's (default if installed), or rvae")
+    command.option(
+        "--generator",
+        "generator to over-fit: realtabformer, the paper's (default if installed), or rvae",
+    )
     command.common("--set")
-    command.option("--metrics", "metrics, comma-separated (default: those that evaluate runs)", metavar="A,B")
-    policy = "policy whose settings of metrics and of the embedder are used (default: the defaults); its limits are not"
+    command.option(
+        "--metrics", "metrics, comma-separated (default: those that evaluate runs)", metavar="A,B"
+    )
+    policy = (
+        "policy whose settings of metrics and of the embedder are used (default: the defaults);"
+        " its limits are not"
+    )
     command.option("--policy", policy, metavar="FILE_OR_NAME")
     people = "maximum number of people to sample (default 30000, with --overfit 3000)"
     command.option("--people", people, metavar="N", type=int)
     command.option(
-        "--no-embedder", "leave out the embedded statistics, so that no embedder is trained", action="store_true"
+        "--no-embedder",
+        "leave out the embedded statistics, so that no embedder is trained",
+        action="store_true",
     )
     command.option("--device", "auto, cpu, cuda, cuda:N or mps", metavar="NAME")
     command.common("--ray")
@@ -89,13 +116,20 @@ def _numbers(text: str) -> list[float]:
 
 
 def _leak_study(options: argparse.Namespace) -> int:
-    from privacy_assets.evaluation.evaluate import attach_embedder, choose_metrics, fit_embedder, wants_embedder
+    from privacy_assets.evaluation.evaluate import (
+        attach_embedder,
+        choose_metrics,
+        fit_embedder,
+        wants_embedder,
+    )
     from privacy_assets.evaluation.leak_study import LEAK, RATIO, leak_study
     from privacy_assets.metrics.registry import study_metrics
 
     _check(options)
     metrics, policy = choose_metrics(options.metrics or study_metrics(), options.policy)
-    tuned = False if options.no_embedder or not wants_embedder(metrics.values()) else policy.embedder
+    tuned = (
+        False if options.no_embedder or not wants_embedder(metrics.values()) else policy.embedder
+    )
     embeds = tuned is not False
     with leased(options, used=embeds or options.overfit is not None) as device, workers(options):
         inputs = _inputs(options, device)
@@ -115,9 +149,14 @@ def _check(options: argparse.Namespace) -> None:
     if options.seed < 0 or options.people < 3:
         raise ConfigError("--seed must be at least 0, and --people at least 3.")
     if options.overfit is None and (options.generator or options.set):
-        raise ConfigError("--generator and --set can be used only with --overfit. Fix: add --overfit, or remove them.")
+        raise ConfigError(
+            "--generator and --set can be used only with --overfit. Fix: add --overfit, or"
+            " remove them."
+        )
     if options.overfit is not None and (options.fractions or options.noise):
-        raise ConfigError("--overfit cannot be combined with --fractions or --noise, because it leaks no rows.")
+        raise ConfigError(
+            "--overfit cannot be combined with --fractions or --noise, because it leaks no rows."
+        )
     if options.out.exists() and not options.out.is_dir():
         raise ConfigError(f"--out {options.out}: this is a file. Fix: pass a folder.")
 
@@ -140,15 +179,28 @@ def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
     smallest = min(len(part) for part in parts.values())
     if smallest < _SMALLEST:
         fix = "use more rows"
-        raise InputError(f"a third of the people has {smallest} rows, {_SMALLEST} needed", where=options.data, fix=fix)
+        raise InputError(
+            f"a third of the people has {smallest} rows, {_SMALLEST} needed",
+            where=options.data,
+            fix=fix,
+        )
     roles = {"train": "train", "holdout": "holdout", "synthetic": "reference"}
     tables = {role: table.take(parts[part]) for role, part in roles.items()}
-    subjects = {} if people is None else {role: people[parts[role]] for role in ("train", "holdout")}
-    return EvaluationInputs(table.schema, tables, subjects, seed=options.seed, device=device, progress=options.progress)
+    subjects = (
+        {} if people is None else {role: people[parts[role]] for role in ("train", "holdout")}
+    )
+    return EvaluationInputs(
+        table.schema, tables, subjects, seed=options.seed, device=device, progress=options.progress
+    )
 
 
 def _cases(options: argparse.Namespace, inputs: EvaluationInputs) -> Iterable[StudyCase]:
-    from privacy_assets.evaluation.leak_study import FRACTIONS, every_noise, leaky_cases, overfit_cases
+    from privacy_assets.evaluation.leak_study import (
+        FRACTIONS,
+        every_noise,
+        leaky_cases,
+        overfit_cases,
+    )
 
     if options.overfit is None:
         return leaky_cases(
@@ -156,10 +208,16 @@ def _cases(options: argparse.Namespace, inputs: EvaluationInputs) -> Iterable[St
             noises=every_noise(options.noise or (0.0, 0.05)), seed=options.seed,
         )  # fmt: skip
     return overfit_cases(
-        inputs.train, len(inputs.synthetic), generator=options.generator,
-        settings=settings(options.set), ratios=options.overfit, people=inputs.subjects.get("train"), seed=options.seed,
-        device=inputs.device, progress=inputs.progress,
-    )  # fmt: skip
+        inputs.train,
+        len(inputs.synthetic),
+        generator=options.generator,
+        settings=settings(options.set),
+        ratios=options.overfit,
+        people=inputs.subjects.get("train"),
+        seed=options.seed,
+        device=inputs.device,
+        progress=inputs.progress,
+    )
 
 
 def _show(options: argparse.Namespace, points: list[StudyPoint], axis: str) -> None:
@@ -171,8 +229,18 @@ def _show(options: argparse.Namespace, points: list[StudyPoint], axis: str) -> N
     rows = [["statistic", *(f"{point.x:g}" for point in shown), "slope", "R²", "never back"]]
     for line in linear_fits(shown):
         values = [number(point.estimates.get(line.statistic, (math.nan,))[0]) for point in shown]
-        rows.append([line.statistic, *values, number(line.slope), number(line.r2), "yes" if line.rises else "NO"])
-    missed = [f"{point.wanted:g} (ended at {point.x:.3g})" for point in points if point.x < point.wanted]
+        rows.append(
+            [
+                line.statistic,
+                *values,
+                number(line.slope),
+                number(line.r2),
+                "yes" if line.rises else "NO",
+            ]
+        )
+    missed = [
+        f"{point.wanted:g} (ended at {point.x:.3g})" for point in points if point.x < point.wanted
+    ]
     say(
         f"{first}; {axis}:",
         "",

@@ -1,8 +1,9 @@
-"""The command ``privacy-assets log``: print the log of a table, after verifying every entry. Does not need Dagster.
+"""The command ``privacy-assets log``: print the log of a table, after verifying every entry. Does
+not need Dagster.
 
-The log is a chain of signed entries: attempts, verdicts with the limits that failed, releases, rollbacks, withdrawals,
-removals of old files, and acceptances. The last lines tell what the next run finds: the number of its attempt, the last
-verdicts, and whether the table is stopped.
+The log is a chain of signed entries: attempts, verdicts with the limits that failed, releases,
+rollbacks, withdrawals, removals of old files, and acceptances. The last lines tell what the next
+run finds: the number of its attempt, the last verdicts, and whether the table is stopped.
 
 exit status:
   0  every entry is sound, and the table is not stopped
@@ -23,7 +24,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say
-from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean, safe_repr, with_advice
+from privacy_assets.errors import (
+    ConfigError,
+    PublicationRefused,
+    did_you_mean,
+    safe_repr,
+    with_advice,
+)
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import NOTHING, clean
 
@@ -35,7 +42,9 @@ _LATEST = 50  # entries that are shown
 
 def add_log(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("log", _log, "print the log of a table: attempts, verdicts, releases", __doc__)
+    command = commands.add(
+        "log", _log, "print the log of a table: attempts, verdicts, releases", __doc__
+    )
     command.option("table", "name of the table", metavar="TABLE")
     command.option("--all", f"show all entries, not only the last {_LATEST}", action="store_true")
     command.option("--json", "print JSON", action="store_true")
@@ -53,7 +62,9 @@ def _log(options: argparse.Namespace) -> int:
     private = settings.private_folder()
     known = {unquote(name) for name in names(private / "log")}
     if table not in known:
-        raise ConfigError(f"{private} has no log of a table {safe_repr(table)}.{did_you_mean(table, known)}")
+        raise ConfigError(
+            f"{private} has no log of a table {safe_repr(table)}.{did_you_mean(table, known)}"
+        )
     check_private(private)
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     gate = Gate(settings.release_folder(), private, key, b"")
@@ -91,7 +102,9 @@ def _what(body: dict[str, Any] | Any) -> str:
     match body.get("event"):
         case "verdict":
             failed = sorted({str(limit["statistic"]) for limit in body["failed"]})
-            return " ".join([body["status"].replace("_", " "), *([f"({', '.join(failed)})"] if failed else [])])
+            return " ".join(
+                [body["status"].replace("_", " "), *([f"({', '.join(failed)})"] if failed else [])]
+            )
         case "release" | "rollback":
             return f"sha256 {body['sha256'][:12]}"
         case "withdrawal":
@@ -108,11 +121,15 @@ def _lines(found: list[dict[str, Any]], facts: dict[str, Any], stopped: str) -> 
     head = ("entry", "time (UTC)", "event", "partition", "what", "state")
     rows = [
         (
-            str(one["number"]), clean(one["at"] or NOTHING), clean(one["event"] or NOTHING),
-            clean(one["partition"] or NOTHING), clean(one["what"], 200), clean(one["problem"] or "sound", 200),
+            str(one["number"]),
+            clean(one["at"] or NOTHING),
+            clean(one["event"] or NOTHING),
+            clean(one["partition"] or NOTHING),
+            clean(one["what"], 200),
+            clean(one["problem"] or "sound", 200),
         )
         for one in found
-    ]  # fmt: skip
+    ]
     recent = ", ".join(facts["recent"]) or NOTHING
     lines = [*aligned([head, *rows]), "", f"last verdicts    {recent}"]
     if facts["next_attempt"] is not None:

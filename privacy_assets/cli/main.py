@@ -42,7 +42,13 @@ from privacy_assets.cli.prune import add_prune
 from privacy_assets.cli.releases import add_releases
 from privacy_assets.cli.run import add_run
 from privacy_assets.cli.verify import add_verify
-from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError, with_advice
+from privacy_assets.errors import (
+    ConfigError,
+    InputError,
+    PrivacyAssetsError,
+    StepError,
+    with_advice,
+)
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.infra.progress import silent, watched
 from privacy_assets.version import ENGINE_VERSION
@@ -54,7 +60,8 @@ if TYPE_CHECKING:
 
 BAD_INPUT = 2
 _EXIT = (
-    "Exit status: 0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is broken, but one is"
+    "Exit status: 0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is"
+    " broken, but one is"
     " undecided, no limit applies, or only a part of the policy was evaluated."
 )
 _LONGEST_VALUE = 80  # characters
@@ -87,7 +94,10 @@ def _main(arguments: Sequence[str]) -> int:
     options = commands.parse(arguments)
     try:
         quiet = getattr(options, "quiet", True)
-        with _standard_input(options), nullcontext(silent) if quiet else watched() as options.progress:
+        with (
+            _standard_input(options),
+            nullcontext(silent) if quiet else watched() as options.progress,
+        ):
             _look_for_tables(options)
             status: int = options.run(options)
     except PrivacyAssetsError as error:
@@ -103,13 +113,26 @@ def _main(arguments: Sequence[str]) -> int:
     return status
 
 
-# Replacements of characters that the encoding of a stream lacks, in a console of Windows or under cron.
-_PLAIN = {"“": '"', "”": '"', "’": "'", "–": "-", "…": "...", "≤": "<=", "≥": ">=", "²": "^2", "σ": "sigma",
-          "λ": "lambda"}  # fmt: skip
+# Replacements of characters that the encoding of a stream lacks, in a console of Windows or under
+# cron.
+_PLAIN = {
+    "“": '"',
+    "”": '"',
+    "’": "'",
+    "–": "-",
+    "…": "...",
+    "≤": "<=",
+    "≥": ">=",
+    "²": "^2",
+    "σ": "sigma",
+    "λ": "lambda",
+}
 
 
 def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Replace the characters of an encoding error by those of ``_PLAIN``, and others by backslash escapes."""
+    """Replace the characters of an encoding error by those of ``_PLAIN``, and others by backslash
+    escapes.
+    """
     if isinstance(error, UnicodeEncodeError) and error.object[error.start] in _PLAIN:
         return _PLAIN[error.object[error.start]], error.start + 1
     return codecs.backslashreplace_errors(error)
@@ -120,8 +143,12 @@ codecs.register_error("privacy_assets.plain", _plain)
 
 @contextmanager
 def _showable_output() -> Iterator[None]:
-    """Write characters that the encoding of a standard stream lacks in another form, instead of failing."""
-    streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, io.TextIOWrapper)]
+    """Write characters that the encoding of a standard stream lacks in another form, instead of
+    failing.
+    """
+    streams = [
+        stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, io.TextIOWrapper)
+    ]
     before = [stream.errors for stream in streams]
     for stream in streams:
         stream.reconfigure(errors="privacy_assets.plain")
@@ -164,7 +191,11 @@ def _commands() -> Commands:
         epilog="Example: privacy-assets policy small > policy.yaml",
     )
     policy.add_argument(
-        "name", nargs="?", choices=("default", "small"), default="default", help="small: 800 to 1,500 people"
+        "name",
+        nargs="?",
+        choices=("default", "small"),
+        default="default",
+        help="small: 800 to 1,500 people",
     )
     policy.set_defaults(run=_policy)
     return commands
@@ -172,39 +203,73 @@ def _commands() -> Commands:
 
 def _add_evaluate(commands: Commands) -> None:
     what = "measure a synthetic table and evaluate a policy on it"
-    example = "privacy-assets evaluate --train train.parquet --holdout holdout.parquet --synthetic synthetic.parquet"
+    example = (
+        "privacy-assets evaluate --train train.parquet --holdout holdout.parquet --synthetic"
+        " synthetic.parquet"
+    )
     command = commands.parsers.add_parser(
-        "evaluate", help=what, description=f"{what.capitalize()}.", epilog=f"{_EXIT} Example: {example}"
+        "evaluate",
+        help=what,
+        description=f"{what.capitalize()}.",
+        epilog=f"{_EXIT} Example: {example}",
     )
     command.set_defaults(run=_evaluate)
-    trained = "rows the generator was trained on: a Parquet or CSV file, a folder, a glob, or - for standard input"
+    trained = (
+        "rows the generator was trained on: a Parquet or CSV file, a folder, a glob, or - for"
+        " standard input"
+    )
     command.option("--train", trained, required=True, metavar="FILE")
     command.option(
-        "--holdout", "rows of the same population that the generator was not trained on", required=True, metavar="FILE"
+        "--holdout",
+        "rows of the same population that the generator was not trained on",
+        required=True,
+        metavar="FILE",
     )
     command.option("--synthetic", "the synthetic table to publish", required=True, metavar="FILE")
     command.option(
-        "--reference", "further rows of the same population that the generator was not trained on", metavar="FILE"
+        "--reference",
+        "further rows of the same population that the generator was not trained on",
+        metavar="FILE",
     )
     earlier = "an earlier release about the same people; once for each"
-    command.option("--earlier-release", earlier, dest="earlier_releases", metavar="FILE", action="append", default=[])
-    command.option("--subject", "column that identifies people (real tables); default: each row is one person")
+    command.option(
+        "--earlier-release",
+        earlier,
+        dest="earlier_releases",
+        metavar="FILE",
+        action="append",
+        default=[],
+    )
+    command.option(
+        "--subject", "column that identifies people (real tables); default: each row is one person"
+    )
     command.common("--exact-ids")
     command.option("--each-row", "state that each row is a different person", action="store_true")
     command.common(*READING, "--drop", "--new-values", "--allowed-values")
-    most = "maximum number of rows of the synthetic table; default: ten times the training rows, at least 1,000,000"
+    most = (
+        "maximum number of rows of the synthetic table; default: ten times the training rows, at"
+        " least 1,000,000"
+    )
     command.option("--max-synthetic-rows", most, type=int, metavar="N")
-    command.option("--metrics", "metrics to run, comma-separated; default: those of the policy", metavar="A,B")
-    made_by = "generator of the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION"
+    command.option(
+        "--metrics", "metrics to run, comma-separated; default: those of the policy", metavar="A,B"
+    )
+    made_by = (
+        "generator of the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION"
+    )
     command.option("--generator", made_by)
     command.common("--set")
     command.option(
-        "--policy", "policy file, or small for 800 to 1,500 people; default: the default limits", metavar="YAML"
+        "--policy",
+        "policy file, or small for 800 to 1,500 people; default: the default limits",
+        metavar="YAML",
     )
     command.option("--seed", "the same seed gives the same report (default 0)")
     command.common("--device", "--ray")
     command.option(
-        "--no-embedder", "leave out the embedded statistics, so that no embedder is trained", action="store_true"
+        "--no-embedder",
+        "leave out the embedded statistics, so that no embedder is trained",
+        action="store_true",
     )
     command.option("--json", "write the results as JSON", metavar="OUT")
     command.option("--html", "write the report as one HTML file", metavar="OUT")
@@ -218,9 +283,13 @@ def _add_evaluate(commands: Commands) -> None:
 
 def _add_demo(commands: Commands) -> None:
     what = "run the whole pipeline on a real health survey"
-    command = commands.parsers.add_parser("demo", help=what, epilog="Example: privacy-assets demo --leak")
+    command = commands.parsers.add_parser(
+        "demo", help=what, epilog="Example: privacy-assets demo --leak"
+    )
     command.set_defaults(run=_demo)
-    command.option("--leak", "use a generator that memorizes: publication is blocked", action="store_true")
+    command.option(
+        "--leak", "use a generator that memorizes: publication is blocked", action="store_true"
+    )
     command.verbose()
 
 
@@ -230,14 +299,18 @@ _MAGIC = {b"PAR1": ".parquet", b"\x1f\x8b": ".csv.gz"}
 
 @contextmanager
 def _standard_input(options: argparse.Namespace) -> Iterator[None]:
-    """Store standard input, where it is given as a table (-), as a private file that ends with the command."""
+    """Store standard input, where it is given as a table (-), as a private file that ends with the
+    command.
+    """
     from privacy_assets.infra.work import WorkFolder
 
     given = {name: getattr(options, name, None) for name in _TABLES}
     tables = {name: [value] if isinstance(value, str) else value for name, value in given.items()}
     count = sum(list(paths).count("-") for paths in tables.values() if isinstance(paths, list))
     if count > 1:
-        raise ConfigError("standard input (-) can be one table only. Fix: pass the paths of the others.")
+        raise ConfigError(
+            "standard input (-) can be one table only. Fix: pass the paths of the others."
+        )
     if not count:
         yield
         return
@@ -247,7 +320,9 @@ def _standard_input(options: argparse.Namespace) -> Iterator[None]:
             shutil.copyfileobj(sys.stdin.buffer, out)
         with file.open("rb") as stream:
             start = stream.read(4)
-        suffix = next((suffix for magic, suffix in _MAGIC.items() if start.startswith(magic)), ".csv")
+        suffix = next(
+            (suffix for magic, suffix in _MAGIC.items() if start.startswith(magic)), ".csv"
+        )
         path = str(file.rename(f"{file}{suffix}"))
         for name, value in given.items():
             if value == "-":
@@ -308,7 +383,11 @@ def _subject(options: argparse.Namespace) -> str | dict[str, Any] | None:
 def _generator(options: argparse.Namespace) -> dict[str, Any] | None:
     if options.generator is None and options.set:
         raise ConfigError("--set requires --generator.")
-    return None if options.generator is None else {"name": options.generator, "settings": settings(options.set)}
+    return (
+        None
+        if options.generator is None
+        else {"name": options.generator, "settings": settings(options.set)}
+    )
 
 
 def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
@@ -323,12 +402,18 @@ def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
     for role in ("train", "holdout", "synthetic", "reference"):
         path = getattr(options, role)
         if path and error.where in (role, path, f"{role} ({path})"):
-            (value,) = read_table(path, declared_columns(options).read)[error.column].iloc[[error.row]].tolist()
+            (value,) = (
+                read_table(path, declared_columns(options).read)[error.column]
+                .iloc[[error.row]]
+                .tolist()
+            )
             return f" The value is {repr(value)[:_LONGEST_VALUE]}"
     return ""
 
 
-def _write(report: Report, json_out: str | None, html_out: str | None, rows_out: str | None) -> None:
+def _write(
+    report: Report, json_out: str | None, html_out: str | None, rows_out: str | None
+) -> None:
     from privacy_assets.infra.files import fix_of, put_atomic
     from privacy_assets.tables.writing import parquet_bytes
 
@@ -340,7 +425,9 @@ def _write(report: Report, json_out: str | None, html_out: str | None, rows_out:
         if rows_out:
             put_atomic(Path(rows_out), parquet_bytes(_row_scores(report)))
     except OSError as error:
-        raise ConfigError(f"the report cannot be written: {error.strerror}.{fix_of(error)}") from None
+        raise ConfigError(
+            f"the report cannot be written: {error.strerror}.{fix_of(error)}"
+        ) from None
 
 
 def _row_scores(report: Report) -> pd.DataFrame:
@@ -352,7 +439,9 @@ def _row_scores(report: Report) -> pd.DataFrame:
     (name,) = (name for name, metric in METRICS.items() if metric.scores_rows)
     result = report.results.get(name)
     if result is None:
-        raise ConfigError(f"--row-scores: the metric {name} did not run. Fix: add {name} to --metrics.")
+        raise ConfigError(
+            f"--row-scores: the metric {name} did not run. Fix: add {name} to --metrics."
+        )
     if not result.rows:
         raise ConfigError(f"--row-scores: {name} has no scores: {result.estimates[0].note}")
     return pd.DataFrame(result.rows)

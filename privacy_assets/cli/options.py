@@ -30,19 +30,28 @@ if TYPE_CHECKING:
 
 
 YES, NO = 0, 1
-STATUSES: Mapping[Status, int] = {"pass": YES, "fail": NO, "undecided": 3}  # by verdict; 2 is bad input
+# by verdict; 2 is bad input
+STATUSES: Mapping[Status, int] = {"pass": YES, "fail": NO, "undecided": 3}
 HOME = ".dagster_home"
 
 # Default locations, inserted into docstrings of commands for the names in braces.
 _DEFAULTS = {
-    "releases": f"--home      DAGSTER_HOME, else ./{HOME}: the folder that holds releases, private and trusted_keys\n"
+    "releases": f"--home      DAGSTER_HOME, else ./{HOME}: the folder that holds releases,"
+    " private and"
+    " trusted_keys\n"
     f"  --releases  without --home: {RELEASES_VARIABLE}",
-    "private": f"--private   without --home: {PRIVATE_VARIABLE}, else the folder private next to the releases",
+    "private": f"--private   without --home: {PRIVATE_VARIABLE}, else the folder private next"
+    " to the"
+    " releases",
     "trusted": "PRIVACY_ASSETS_TRUSTED_KEYS (a folder or one file), else the\n"
     "  folder trusted_keys in --home, else next to the releases",
-    "signing": "  signing key: PRIVACY_ASSETS_SIGNING_KEY (PEM text), else signing.key in the private folder",
+    "signing": "  signing key: PRIVACY_ASSETS_SIGNING_KEY (PEM text), else signing.key in the"
+    " private"
+    " folder",
 }
-_DEFAULTS["deployment"] = "defaults:\n  {releases}\n  {private}\n  trusted keys: {trusted}".format(**_DEFAULTS)
+_DEFAULTS["deployment"] = "defaults:\n  {releases}\n  {private}\n  trusted keys: {trusted}".format(
+    **_DEFAULTS
+)
 
 
 def repeatable(metavar: str, text: str) -> dict[str, Any]:
@@ -52,49 +61,79 @@ def repeatable(metavar: str, text: str) -> dict[str, Any]:
 
 # Arguments shared by the options of one name in all commands.
 _COMMON: dict[str, dict[str, Any]] = {
-    "--data": {"metavar": "FILE", "help": "the private table: a Parquet or CSV file, a folder or a glob"},
+    "--data": {
+        "metavar": "FILE",
+        "help": "the private table: a Parquet or CSV file, a folder or a glob",
+    },
     "--subject": {"metavar": "COLUMN", "type": as_named},
-    "--exact-ids": {"action": "store_true", "help": "state that two spellings of an id in --subject are two people"},
+    "--exact-ids": {
+        "action": "store_true",
+        "help": "state that two spellings of an id in --subject are two people",
+    },
     "--generator": {"metavar": "NAME"},
     "--set": repeatable("KEY=VALUE", "a setting of the generator, as YAML"),
     "--kind": repeatable(
         "COLUMN=KIND,..",
-        "override inferred kinds: numeric, integer, categorical, boolean or datetime, for example visits=integer,"
-        "seen=datetime, with a format seen=datetime:%%d.%%m.%%Y or amount=numeric:comma, with a unit"
+        "override inferred kinds: numeric, integer, categorical, boolean or datetime, for"
+        " example visits=integer,"
+        "seen=datetime, with a format seen=datetime:%%d.%%m.%%Y or amount=numeric:comma, with"
+        " a unit"
         " weight=numeric::kg",
     ),
     "--drop": repeatable(
         "COLUMN,..",
-        "columns to leave out, for example identifiers; put a name that contains a comma in double quotes: "
+        "columns to leave out, for example identifiers; put a name that contains a comma in"
+        " double quotes: "
         "--drop 'id,\"Name, first\"'",
     ),
     "--missing": repeatable(
-        "COLUMN=A,B", "values of a column that mean a missing value, besides empty cells; once for each column"
+        "COLUMN=A,B",
+        "values of a column that mean a missing value, besides empty cells; once for each column",
     ),
-    "--timezone": {"metavar": "ZONE", "help": "zone of times without a time zone, for example Europe/Berlin"},
-    "--sep": {"metavar": "CHARACTER", "help": "separator of CSV files (default: a comma, in .tsv files a tab)"},
-    "--encoding": {"metavar": "NAME", "help": "encoding of CSV files, for example cp1252 (default: UTF-8 or UTF-16)"},
+    "--timezone": {
+        "metavar": "ZONE",
+        "help": "zone of times without a time zone, for example Europe/Berlin",
+    },
+    "--sep": {
+        "metavar": "CHARACTER",
+        "help": "separator of CSV files (default: a comma, in .tsv files a tab)",
+    },
+    "--encoding": {
+        "metavar": "NAME",
+        "help": "encoding of CSV files, for example cp1252 (default: UTF-8 or UTF-16)",
+    },
     "--snapshots": {
         "action": "store_true",
-        "help": "the files of a folder or glob are snapshots of the same people: they may contain the same rows",
+        "help": "the files of a folder or glob are snapshots of the same people: they may"
+        " contain the"
+        " same rows",
     },
     "--new-values": repeatable(
         "COLUMN=REASON",
-        "column in which new values are allowed, and the reason, which is recorded; once for each column",
+        "column in which new values are allowed, and the reason, which is recorded; once for"
+        " each column",
     ),
     "--allowed-values": repeatable(
-        "COLUMN=A,B", "allowed values of a column in addition to the real ones; once for each column"
+        "COLUMN=A,B",
+        "allowed values of a column in addition to the real ones; once for each column",
     ),
     "--seed": {"type": int, "default": 0},
     "--device": {"default": "auto", "help": "auto, cpu, cuda, cuda:N or mps (default auto)"},
     "--ray": {
         "metavar": "ADDRESS",
-        "help": "measure on a Ray cluster: its address, auto for the running one, or local to start one",
+        "help": "measure on a Ray cluster: its address, auto for the running one, or local to"
+        " start one",
     },
     "--checkpoint": {"metavar": "FOLDER", "type": Path},
     "--quiet": {"action": "store_true", "help": "show no progress on standard error"},
-    "--home": {"metavar": "DIR", "help": "the folder of the deployment: releases, private and trusted_keys are in it"},
-    "--releases": {"metavar": "DIR", "help": "the release folder, or its URL (s3://bucket/releases)"},
+    "--home": {
+        "metavar": "DIR",
+        "help": "the folder of the deployment: releases, private and trusted_keys are in it",
+    },
+    "--releases": {
+        "metavar": "DIR",
+        "help": "the release folder, or its URL (s3://bucket/releases)",
+    },
     "--private": {"metavar": "DIR", "help": "the gate's private folder, or its URL"},
 }
 # Options on how tables are read.
@@ -138,7 +177,9 @@ class Commands:
         self._parser = parser
         self.parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Command)
 
-    def add(self, name: str, run: Callable[[argparse.Namespace], int], what: str, page: str | None) -> Command:
+    def add(
+        self, name: str, run: Callable[[argparse.Namespace], int], what: str, page: str | None
+    ) -> Command:
         """Add a command.
 
         Args:
@@ -148,7 +189,9 @@ class Commands:
             page: Docstring of the module. All but its first paragraph is printed in the help.
         """
         text = (page or "").partition("\n\n")[2].format(**_DEFAULTS)
-        command = self.parsers.add_parser(name, help=what, description=f"{what.capitalize()}.", epilog=text)
+        command = self.parsers.add_parser(
+            name, help=what, description=f"{what.capitalize()}.", epilog=text
+        )
         command.formatter_class = argparse.RawDescriptionHelpFormatter
         command.set_defaults(run=partial(_guarded, run))
         return command
@@ -158,7 +201,8 @@ class Commands:
         return self._parser.format_help().rstrip("\n")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse arguments. An unknown command or option ends the process with a suggestion and exit status 2.
+        """Parse arguments. An unknown command or option ends the process with a suggestion and exit
+        status 2.
 
         Args:
             arguments: Arguments of the command line.
@@ -174,7 +218,9 @@ class Commands:
 
 
 def _check_long_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """End the process with a suggestion if a long option is unknown, before argparse asks for missing options."""
+    """End the process with a suggestion if a long option is unknown, before argparse asks for
+    missing options.
+    """
     valid_options = sorted(set(_LONG_OPTION.findall(parser.format_help())))
     for argument in arguments:
         if argument == "--":
@@ -190,7 +236,8 @@ _LONG_OPTION = re.compile("--[a-z-]+")
 
 
 def deployment_settings(options: argparse.Namespace, *, check: bool = False) -> DeploymentSettings:
-    """Return the settings of the deployment given by options; the default home is DAGSTER_HOME or ``HOME``.
+    """Return the settings of the deployment given by options; the default home is DAGSTER_HOME or
+    ``HOME``.
 
     Args:
         options: Parsed options.
@@ -208,13 +255,16 @@ def deployment_settings(options: argparse.Namespace, *, check: bool = False) -> 
         return settings.model_copy(update={"releases": str(default)})
     if check and (options.releases or options.home) and not settings.release_folder().is_dir():
         raise ConfigError(
-            f"{settings.release_folder()}: no such release folder. Fix: check the path of --releases or --home."
+            f"{settings.release_folder()}: no such release folder. Fix: check the path of"
+            " --releases or --home."
         )
     return settings
 
 
 def private_of(settings: DeploymentSettings) -> Location | None:
-    """Return the private folder of a deployment, or None if it is not set, as for readers of an object store."""
+    """Return the private folder of a deployment, or None if it is not set, as for readers of an
+    object store.
+    """
     try:
         return settings.private_folder()
     except ConfigError:
@@ -231,7 +281,9 @@ _WIDTHS = (60, 100)  # narrowest and widest line on a terminal
 
 
 def terminal_columns() -> int:
-    """Return the width of lines: that of the terminal within ``_WIDTHS``, or 80 if the output is not a terminal."""
+    """Return the width of lines: that of the terminal within ``_WIDTHS``, or 80 if the output is
+    not a terminal.
+    """
     from privacy_assets.report.text import COLUMNS  # slow to import
 
     if not sys.stdout.isatty():
@@ -248,7 +300,9 @@ def report_text(report: Report, options: argparse.Namespace) -> str:
         options: Parsed options with ``verbose``, which lists limits that pass.
     """
     text = report.to_text(columns=terminal_columns(), every_limit=options.verbose)
-    has_colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    has_colors = (
+        sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    )
     if not has_colors:
         return text
     label = report.label.upper()
@@ -272,7 +326,9 @@ _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
 def kinds(pairs: Sequence[str]) -> dict[str, Any] | None:
-    """Parse COLUMN=KIND or COLUMN=KIND:FORMAT, one or several per string. The column may contain an equals sign."""
+    """Parse COLUMN=KIND or COLUMN=KIND:FORMAT, one or several per string. The column may contain an
+    equals sign.
+    """
     from privacy_assets.tables.meaning import declared_by_option
 
     found: dict[str, Any] = {}
@@ -287,13 +343,19 @@ def kinds(pairs: Sequence[str]) -> dict[str, Any] | None:
 def parts(option: str, given: Sequence[str]) -> list[str]:
     """Split each string at commas as a line of CSV; parts that contain a comma are quoted."""
     try:  # one reader per string, so that an unclosed quote does not continue in the next one
-        return [part for text in given for part in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
+        return [
+            part
+            for text in given
+            for part in next(csv.reader([text], skipinitialspace=True, strict=True), [])
+        ]
     except csv.Error:
         raise ConfigError(f"--{option}: a double quote is not closed. Fix: close it.") from None
 
 
 def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
-    """Read --data. Return the table without the column --subject, and the subject code of each row or None."""
+    """Read --data. Return the table without the column --subject, and the subject code of each row
+    or None.
+    """
     from privacy_assets.tables.canonical import people_of
 
     table = read_private(options)
@@ -305,7 +367,9 @@ def read_private(options: argparse.Namespace) -> Table:
     from privacy_assets.tables.canonical import canonical_table
 
     declared = declared_columns(options)
-    return canonical_table(options.data, options.subject, kinds(options.kind), declared, where=options.data)
+    return canonical_table(
+        options.data, options.subject, kinds(options.kind), declared, where=options.data
+    )
 
 
 def declared_columns(options: argparse.Namespace) -> Declared:
@@ -314,7 +378,10 @@ def declared_columns(options: argparse.Namespace) -> Declared:
 
     reasons = _pairs("new-values", getattr(options, "new_values", []), "COLUMN=REASON")
     listed = _pairs("allowed-values", getattr(options, "allowed_values", []), "COLUMN=A,B")
-    values = {name: [value.strip() for value in parts("allowed-values", [text])] for name, text in listed.items()}
+    values = {
+        name: [value.strip() for value in parts("allowed-values", [text])]
+        for name, text in listed.items()
+    }
     marked = _pairs("missing", getattr(options, "missing", []), "COLUMN=A,B")
     missing = {name: parts("missing", [text]) for name, text in marked.items()}
     return Declared.of(parts("drop", options.drop), reasons, values, missing=missing,
@@ -412,7 +479,9 @@ def check_out(*paths: str | None) -> None:
 
 
 def write_json(path: str, data: Mapping[str, Any]) -> None:
-    """Write ``data`` as a JSON file that only the current user can read, or to standard output for "-"."""
+    """Write ``data`` as a JSON file that only the current user can read, or to standard output for
+    "-".
+    """
     from privacy_assets.infra.files import put_atomic
 
     text = json.dumps(data, indent=2, allow_nan=False)

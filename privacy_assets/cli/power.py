@@ -1,13 +1,14 @@
 """The command ``privacy-assets power``: check before training whether a table has enough people.
 
-People are drawn from --rows (default: the demo table), and the default generator is fitted to all of them. Only then
-are they assigned at random to train, holdout and reference. The synthetic table is independent of these roles, so it is
-harmless. The policy evaluates it, without an embedder, in several draws. The output states whether each limit would be
-decided, with the requirements for a decision, and the smallest leaks that this split would detect.
+People are drawn from --rows (default: the demo table), and the default generator is fitted to all
+of them. Only then are they assigned at random to train, holdout and reference. The synthetic table
+is independent of these roles, so it is harmless. The policy evaluates it, without an embedder, in
+several draws. The output states whether each limit would be decided, with the requirements for a
+decision, and the smallest leaks that this split would detect.
 
-The answer depends on the columns. If a table has few, many rows are in the table by chance, and more people hardly
-help. With --rows, the output states this and advises more columns. Without --rows, the answer holds for tables of six
-columns or more.
+The answer depends on the columns. If a table has few, many rows are in the table by chance, and
+more people hardly help. With --rows, the output states this and advises more columns. Without
+--rows, the answer holds for tables of six columns or more.
 
 exit status:
   0  the harmless release passes in every draw
@@ -36,21 +37,38 @@ from privacy_assets.cli.options import (
     write_json,
 )
 
-_DECLARED = ("drop", "missing", "timezone", "read", "snapshots")  # declarations that a power analysis uses
+# declarations that a power analysis uses
+_DECLARED = ("drop", "missing", "timezone", "read", "snapshots")
 
 
 def add_power(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("power", _power, "estimate the verdicts that a split of this size can give", __doc__)
-    command.option("--train", "number of people in the training table", dest="n_train", required=True,
-                   metavar="N", type=int)  # fmt: skip
-    command.option(
-        "--holdout", "number of people in the holdout", dest="n_holdout", required=True, metavar="M", type=int
+    command = commands.add(
+        "power", _power, "estimate the verdicts that a split of this size can give", __doc__
     )
-    reference = "people in the reference, 0: none (default: two fifths of --train, as in the default split)"
+    command.option(
+        "--train",
+        "number of people in the training table",
+        dest="n_train",
+        required=True,
+        metavar="N",
+        type=int,
+    )
+    command.option(
+        "--holdout",
+        "number of people in the holdout",
+        dest="n_holdout",
+        required=True,
+        metavar="M",
+        type=int,
+    )
+    reference = (
+        "people in the reference, 0: none (default: two fifths of --train, as in the default split)"
+    )
     command.option("--reference", reference, dest="n_reference", metavar="K", type=int)
     table = (
-        "table like the one to publish: a Parquet or CSV file, a folder or a glob (default: the demo table, for tables"
+        "table like the one to publish: a Parquet or CSV file, a folder or a glob (default: the"
+        " demo table, for tables"
         " of six columns or more)"
     )
     command.option("--rows", table, dest="data", metavar="FILE")
@@ -58,9 +76,13 @@ def add_power(commands: Commands) -> None:
     command.common("--exact-ids")
     command.common(*READING, "--drop")
     command.option(
-        "--policy", "policy file, or name of a built-in policy (default: the default limits)", metavar="YAML"
+        "--policy",
+        "policy file, or name of a built-in policy (default: the default limits)",
+        metavar="YAML",
     )
-    command.option("--draws", "number of random splits (default 3)", metavar="N", type=int, default=3)
+    command.option(
+        "--draws", "number of random splits (default 3)", metavar="N", type=int, default=3
+    )
     command.option("--seed", "seed of all random draws (default 0)")
     command.common("--ray")
     command.option("--json", "write the results as JSON", metavar="OUT")
@@ -79,7 +101,11 @@ def _power(options: argparse.Namespace) -> int:
             rows=options.data,
             subject=subject_of(options),
             kinds=kinds(options.kind),
-            **{name: value for name, value in declared_columns(options).arguments.items() if name in _DECLARED},
+            **{
+                name: value
+                for name, value in declared_columns(options).arguments.items()
+                if name in _DECLARED
+            },
             policy=options.policy,
             draws=options.draws,
             seed=options.seed,

@@ -1,9 +1,11 @@
-"""The command ``privacy-assets prepare``: prepare locations in an object store, once. Does not need Dagster.
+"""The command ``privacy-assets prepare``: prepare locations in an object store, once. Does not need
+Dagster.
 
-Checks that the store can refuse to overwrite objects (S3: If-None-Match), and marks each location with its role and its
-deployment. Releases and the private folder are used only if they are marked, because a mistyped, empty location would
-contain no record of earlier failures and releases. Local folders are marked by the first run, except a private folder
-whose releases are in an object store: then give both.
+Checks that the store can refuse to overwrite objects (S3: If-None-Match), and marks each location
+with its role and its deployment. Releases and the private folder are used only if they are marked,
+because a mistyped, empty location would contain no record of earlier failures and releases. Local
+folders are marked by the first run, except a private folder whose releases are in an object store:
+then give both.
 
 exit status:
   0  every URL is ready, now or from an earlier call
@@ -25,12 +27,20 @@ import os
 from privacy_assets.cli.options import YES, Commands, say
 from privacy_assets.errors import ConfigError
 from privacy_assets.infra.markers import Role, prepare
-from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE, Location, ObjectPath, location
+from privacy_assets.infra.objects import (
+    PRIVATE_VARIABLE,
+    RELEASES_VARIABLE,
+    Location,
+    ObjectPath,
+    location,
+)
 
 
 def add_prepare(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("prepare", _prepare, "prepare folders of an object store for the gate", __doc__)
+    command = commands.add(
+        "prepare", _prepare, "prepare folders of an object store for the gate", __doc__
+    )
     command.common("--releases", "--private")
 
 
@@ -43,8 +53,14 @@ def _prepare(options: argparse.Namespace) -> int:
     places: dict[Role, Location] = {role: place.absolute() for role, place in found.items()}
     if not any(isinstance(place, ObjectPath) for place in places.values()):
         raise ConfigError(
-            "neither --releases nor --private is the URL of an object store. Local folders need no preparation."
+            "neither --releases nor --private is the URL of an object store. Local folders need"
+            " no preparation."
         )
     new = prepare(places)
-    say(*(f"{role:<9} {place}: {'ready' if new[role] else 'was ready before'}" for role, place in places.items()))
+    say(
+        *(
+            f"{role:<9} {place}: {'ready' if new[role] else 'was ready before'}"
+            for role, place in places.items()
+        )
+    )
     return YES

@@ -1,4 +1,5 @@
-"""The command ``privacy-assets releases``: list, roll back to and withdraw releases. Does not need Dagster.
+"""The command ``privacy-assets releases``: list, roll back to and withdraw releases. Does not need
+Dagster.
 
 exit status:
   0  all listed releases are whole, or there is no release yet; with --rollback or --withdraw, it
@@ -23,7 +24,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, private_of, say
-from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean, outcome_known, safe_repr, with_advice
+from privacy_assets.errors import (
+    ConfigError,
+    PublicationRefused,
+    did_you_mean,
+    outcome_known,
+    safe_repr,
+    with_advice,
+)
 from privacy_assets.infra.objects import Location, ObjectPath
 from privacy_assets.policy import title_of
 from privacy_assets.report.text import aligned
@@ -36,16 +44,21 @@ if TYPE_CHECKING:
     from privacy_assets.gate.statements import ReleaseTarget
     from privacy_assets.gate.verification import ReleaseState
 
-_SHORT, _PATH = 12, 4096  # displayed digits of a hash or key id; characters of a path, which is not truncated
+# displayed digits of a hash or key id; characters of a path, which is not truncated
+_SHORT, _PATH = 12, 4096
 
 
 def add_releases(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("releases", _releases, "list the releases, roll back, and withdraw", __doc__)
+    command = commands.add(
+        "releases", _releases, "list the releases, roll back, and withdraw", __doc__
+    )
     command.option("table", "show this table only", metavar="TABLE", nargs="?")
     command.option("--partition", "show this partition only", metavar="P")
     command.option("--rollback", "make this release of TABLE the current one again", metavar="ID")
-    command.option("--withdraw", "remove this release of TABLE for good; requires --reason", metavar="ID")
+    command.option(
+        "--withdraw", "remove this release of TABLE for good; requires --reason", metavar="ID"
+    )
     command.option("--reason", "reason of --withdraw, which is signed", metavar="TEXT", default="")
     command.option("--json", "print JSON", action="store_true")
     command.common("--home", "--releases", "--private")
@@ -66,12 +79,17 @@ def _releases(options: argparse.Namespace) -> int:
     found = _states(store, shown, settings.trusted(reading=True), private_of(settings))
     whole = all(_is_whole(states, problem) for _, states, problem in found)
     if options.json:
-        say(json.dumps({"releases": str(root), "targets": [_target_json(*one) for one in found]}, indent=2))
+        say(
+            json.dumps(
+                {"releases": str(root), "targets": [_target_json(*one) for one in found]}, indent=2
+            )
+        )
     elif not found:
         if isinstance(root, ObjectPath):
             from privacy_assets.infra.markers import check_prepared
 
-            check_prepared(root, "releases")  # raises if the location is not marked, as for a mistyped name
+            # raises if the location is not marked, as for a mistyped name
+            check_prepared(root, "releases")
         say(f"There are no releases in {root}. The asset `published` of a table publishes it.")
     else:
         say(*(line for one in found for line in _history(*one)))
@@ -82,7 +100,10 @@ Found = list[tuple["ReleaseTarget", list["ReleaseState"], str]]
 
 
 def _states(
-    store: ReleaseStore, targets: Sequence[ReleaseTarget], trusted: TrustedKeys, private: Location | None
+    store: ReleaseStore,
+    targets: Sequence[ReleaseTarget],
+    trusted: TrustedKeys,
+    private: Location | None,
 ) -> Found:
     from privacy_assets.gate.verification import current_id, states_of
 
@@ -107,7 +128,9 @@ def _word(state: ReleaseState) -> str:
     return "damaged" if state.damage else "whole"
 
 
-def _chosen(targets: list[ReleaseTarget], options: argparse.Namespace, root: Location) -> list[ReleaseTarget]:
+def _chosen(
+    targets: list[ReleaseTarget], options: argparse.Namespace, root: Location
+) -> list[ReleaseTarget]:
     """Return the tables and partitions selected by TABLE and --partition; default: all."""
     table, partition = options.table, options.partition
     if not targets:
@@ -115,12 +138,17 @@ def _chosen(targets: list[ReleaseTarget], options: argparse.Namespace, root: Loc
     here = [target for target in targets if table in (None, target.table)]
     if not here:
         known = {target.table for target in targets}
-        raise ConfigError(f"no table {safe_repr(table)} was published in {root}.{did_you_mean(table, known)}")
+        raise ConfigError(
+            f"no table {safe_repr(table)} was published in {root}.{did_you_mean(table, known)}"
+        )
     chosen = [target for target in here if partition in (None, target.partition)]
     if not chosen:
         known = {target.partition for target in here if target.partition is not None}
         which = f" of {safe_repr(table)}" if table else ""
-        raise ConfigError(f"no partition {safe_repr(partition)}{which} was published.{did_you_mean(partition, known)}")
+        raise ConfigError(
+            f"no partition {safe_repr(partition)}{which} was"
+            f" published.{did_you_mean(partition, known)}"
+        )
     return chosen
 
 
@@ -147,7 +175,16 @@ def _release_json(state: ReleaseState) -> dict[str, Any]:
 
 
 def _history(target: ReleaseTarget, states: list[ReleaseState], problem: str) -> list[str]:
-    head = ("release", "published (UTC)", "current", "policy", "signed by", "rows", "sha256", "state")
+    head = (
+        "release",
+        "published (UTC)",
+        "current",
+        "policy",
+        "signed by",
+        "rows",
+        "sha256",
+        "state",
+    )
     lines = ["", clean(target), *aligned([head, *(_row(state) for state in states)])]
     advice = [_advice(state) for state in states if _is_bad(state)]
     if problem:
@@ -165,7 +202,14 @@ def _row(state: ReleaseState) -> tuple[str, ...]:
     if stated:
         facts = (clean(title_of(stated.policy), 40), stated.keyid[:_SHORT], number(stated.rows))
     current, whole = "current" if state.current else "", _word(state)
-    return (release.id, f"{release.time:%Y-%m-%d %H:%M:%S}", current, *facts, release.id[-_SHORT:], whole)
+    return (
+        release.id,
+        f"{release.time:%Y-%m-%d %H:%M:%S}",
+        current,
+        *facts,
+        release.id[-_SHORT:],
+        whole,
+    )
 
 
 def _command(target: ReleaseTarget, *words: str) -> str:
@@ -179,13 +223,26 @@ def _advice(state: ReleaseState) -> str:
     name = state.release.id
     if state.withdrawn:
         fix = f'{_command(state.target, "--withdraw", name)} --reason "..."'
-        return clean(f"{name} was withdrawn, and an old copy of the release folder was put back. Fix: {fix}", _PATH)
-    todo = "rerun the step publish, or roll back to an undamaged release" if state.current else "do not use it"
-    return f"{state.release.id} is damaged: {clean(state.damage, _PATH)}. Readers reject it. Fix: {todo}."
+        return clean(
+            f"{name} was withdrawn, and an old copy of the release folder was put back. Fix: {fix}",
+            _PATH,
+        )
+    todo = (
+        "rerun the step publish, or roll back to an undamaged release"
+        if state.current
+        else "do not use it"
+    )
+    return (
+        f"{state.release.id} is damaged: {clean(state.damage, _PATH)}. Readers reject it. Fix:"
+        f" {todo}."
+    )
 
 
 def _move(
-    options: argparse.Namespace, settings: DeploymentSettings, store: ReleaseStore, targets: list[ReleaseTarget]
+    options: argparse.Namespace,
+    settings: DeploymentSettings,
+    store: ReleaseStore,
+    targets: list[ReleaseTarget],
 ) -> int:
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
@@ -215,20 +272,36 @@ def _move(
         return NO
     after = current_id(store, target, settings.trusted())[0]
     if options.json:
-        say(json.dumps({"table": target.table, "partition": target.partition, "from": before, "to": after}))
+        say(
+            json.dumps(
+                {"table": target.table, "partition": target.partition, "from": before, "to": after}
+            )
+        )
     elif options.withdraw:
-        now = f"{after} is current" if after else "no release is current, so readers get an error until there is one"
+        now = (
+            f"{after} is current"
+            if after
+            else "no release is current, so readers get an error until there is one"
+        )
         say(f"{target}: {name} was withdrawn and removed; {now}.")
         for other in same_rows:
-            say(f"The current release of {other} has the same rows. Readers still get it. Fix: withdraw it as well.")
+            say(
+                f"The current release of {other} has the same rows. Readers still get it. Fix:"
+                " withdraw it as well."
+            )
     elif before == name:
         say(f"{target}: {before} is the current release already.")
     else:
-        say(f"{target}: rolled back from {before or 'no release'} to {name}. Readers get it from now on.")
+        say(
+            f"{target}: rolled back from {before or 'no release'} to {name}. Readers get it"
+            " from now on."
+        )
     return YES
 
 
-def _one_target(options: argparse.Namespace, targets: list[ReleaseTarget], root: Location) -> ReleaseTarget:
+def _one_target(
+    options: argparse.Namespace, targets: list[ReleaseTarget], root: Location
+) -> ReleaseTarget:
     if options.table is None:
         raise ConfigError("--rollback and --withdraw require the TABLE. Fix: name it.")
     for target in _chosen(targets, options, root):
@@ -238,5 +311,6 @@ def _one_target(options: argparse.Namespace, targets: list[ReleaseTarget], root:
         raise ConfigError(f"there are no releases in {root}.")
     known = sorted(str(target.partition) for target in targets if target.table == options.table)
     raise ConfigError(
-        f"{safe_repr(options.table)} has partitions. Fix: name one with --partition. Known: {', '.join(known)}."
+        f"{safe_repr(options.table)} has partitions. Fix: name one with --partition. Known:"
+        f" {', '.join(known)}."
     )

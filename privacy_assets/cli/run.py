@@ -1,8 +1,9 @@
-"""The command ``privacy-assets run``: run the pipeline of a table, from private rows to release, without orchestrator.
+"""The command ``privacy-assets run``: run the pipeline of a table, from private rows to release,
+without orchestrator.
 
-Runs the same steps as an orchestrator: splits, generator, scores, verdict, report, release. TABLE is a YAML file with
-the settings in docs/settings.md, or the component of Dagster with them (type: and attributes:). Partitioned tables need
-an orchestrator, which knows the partitions.
+Runs the same steps as an orchestrator: splits, generator, scores, verdict, report, release. TABLE
+is a YAML file with the settings in docs/settings.md, or the component of Dagster with them (type:
+and attributes:). Partitioned tables need an orchestrator, which knows the partitions.
 
 exit status:
   0  the policy holds, and the table was published
@@ -14,8 +15,8 @@ rehearsal:
   --rehearse tries settings of the generator without a publication attempt. It drops holdout and
   reference, splits the people in train again, runs the same steps on them, and prints leak and
   utility of each setting. It publishes and records nothing, but creates the keys of the deployment
-  if there are none. The exit status is 0 if a setting passes with a margin, 1 if none does, and 3 if
-  there are too few people to decide.
+  if there are none. The exit status is 0 if a setting passes with a margin, 1 if none does, and
+  3 if there are too few people to decide.
 
 examples:
   privacy-assets run patients.yaml
@@ -52,7 +53,13 @@ from privacy_assets.cli.options import (
     write_json,
 )
 from privacy_assets.cli.rehearsal import check_options, run_rehearsal
-from privacy_assets.errors import ConfigError, PublicationRefused, Undecided, outcome_known, with_advice
+from privacy_assets.errors import (
+    ConfigError,
+    PublicationRefused,
+    Undecided,
+    outcome_known,
+    with_advice,
+)
 
 if TYPE_CHECKING:
     from privacy_assets.gate.releases import Release
@@ -63,14 +70,21 @@ DeviceFor = Callable[[bool], AbstractContextManager[str]]
 
 def add_run(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("run", _run, "run the pipeline of a table, from its private rows to the release", __doc__)
+    command = commands.add(
+        "run", _run, "run the pipeline of a table, from its private rows to the release", __doc__
+    )
     command.option("table", "YAML file of the table", metavar="TABLE", type=Path)
     command.common("--home", "--releases", "--private")
     out = "folder for report.html, report.json and attestation.json (default reports/NAME)"
     command.option("--out", out, metavar="DIR", type=Path)
-    rehearse = "only try the settings, on the people in train, without publication, attempt or record"
+    rehearse = (
+        "only try the settings, on the people in train, without publication, attempt or record"
+    )
     command.option("--rehearse", rehearse, action="store_true")
-    tried = "values of a setting of the generator to rehearse, as YAML; several settings: all combinations"
+    tried = (
+        "values of a setting of the generator to rehearse, as YAML; several settings: all"
+        " combinations"
+    )
     command.add_argument("--try", dest="tried", **repeatable("SETTING=VALUE,..", tried))
     command.common("--device", "--ray")
     command.option("--quiet", "show no progress, only the result")
@@ -102,10 +116,17 @@ def _run(options: argparse.Namespace) -> int:
 
     check_options(options)
     table = ResolvedTable.of(TableSpec.load(options.table))
-    run = TableRun(table, deployment_settings(options).open(), ReleaseTarget(table.name), progress=options.progress)
+    run = TableRun(
+        table,
+        deployment_settings(options).open(),
+        ReleaseTarget(table.name),
+        progress=options.progress,
+    )
     if options.ray is None and table.spec.run.workers == "ray":
         options.ray = "auto"
-    device = pick_device(options.device) if any(task.uses_device for task in tasks(table)) else "cpu"
+    device = (
+        pick_device(options.device) if any(task.uses_device for task in tasks(table)) else "cpu"
+    )
 
     def device_for(wanted: bool) -> AbstractContextManager[str]:
         return nullcontext(device if wanted else "cpu")
@@ -153,7 +174,9 @@ def _show(result: RunResult, out: Path, options: argparse.Namespace) -> int:
 
 
 def _reason(attested: Attested, refusal: str) -> str:
-    """Return the reason of a refusal, with the number of limits that do not hold; the printed table lists them."""
+    """Return the reason of a refusal, with the number of limits that do not hold; the printed table
+    lists them.
+    """
     verdict = attested.policy_verdict
     if not verdict.broken:
         return refusal
@@ -165,7 +188,9 @@ def _timed(name: str) -> AbstractContextManager[None]:
     """Print the elapsed time of a step when it ends."""
     from privacy_assets.pipeline.steps import timed
 
-    return timed(lambda seconds: say(f"  {name:<24} {'refused' if seconds is None else f'{seconds:6.1f} s'}"))
+    return timed(
+        lambda seconds: say(f"  {name:<24} {'refused' if seconds is None else f'{seconds:6.1f} s'}")
+    )
 
 
 def _folder(out: Path) -> Path:

@@ -1,4 +1,6 @@
-"""Dagster component ``PrivacyGate``, which defines the pipeline of one table in YAML, and its scaffolding."""
+"""Dagster component ``PrivacyGate``, which defines the pipeline of one table in YAML, and its
+scaffolding.
+"""
 
 import os
 import re
@@ -19,7 +21,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from privacy_assets.dagster.definitions import build_privacy_assets
 from privacy_assets.dagster.demo import home_below
 from privacy_assets.infra.settings import load_yaml
-from privacy_assets.pipeline.spec import Data, Evaluation, GeneratorGroup, Group, Run, Split, TableSpec
+from privacy_assets.pipeline.spec import (
+    Data,
+    Evaluation,
+    GeneratorGroup,
+    Group,
+    Run,
+    Split,
+    TableSpec,
+)
 
 Partitions = Annotated[
     dg.PartitionsDefinition | None,
@@ -30,13 +40,16 @@ Partitions = Annotated[
         | WeeklyPartitionsDefinitionModel
         | TimeWindowPartitionsDefinitionModel
         | StaticPartitionsDefinitionModel,
-        description="Partitions of the table, for example {type: static, partition_keys: [north, south]}.",
+        description="Partitions of the table, for example {type: static, partition_keys: [north,"
+        " south]}.",
     ),
 ]
 
 
 def as_written(context: dg.ResolutionContext, value: Any) -> Any:
-    """Resolve the templates in ``value`` and keep the rest as it is; Dagster would convert a quoted "5" to a number."""
+    """Resolve the templates in ``value`` and keep the rest as it is; Dagster would convert a quoted
+    "5" to a number.
+    """
     if isinstance(value, dict):
         return {key: as_written(context, one) for key, one in value.items()}
     if isinstance(value, list):
@@ -56,9 +69,11 @@ def _described(name: str) -> str:
 
 
 def _group_field(group: type[Group]) -> Any:
-    """Return a field whose JSON schema has the settings of ``group``, so that ``dg check yaml`` rejects others.
+    """Return a field whose JSON schema has the settings of ``group``, so that ``dg check yaml``
+    rejects others.
 
-    The schema has no types, because a value may be a template. Values are validated when the pipeline is built.
+    The schema has no types, because a value may be a template. Values are validated when the
+    pipeline is built.
     """
     properties = {}
     for name, setting in group.model_fields.items():
@@ -70,7 +85,10 @@ def _group_field(group: type[Group]) -> Any:
 Settings = dict[str, Any] | None
 Tags = Annotated[
     dict[str, Any] | None,
-    _written(dict[str, Any] | None, "Tags of the steps that may use a device, for example dagster-k8s/config."),
+    _written(
+        dict[str, Any] | None,
+        "Tags of the steps that may use a device, for example dagster-k8s/config.",
+    ),
 ]
 
 RESOURCES = '''"""Resources of the privacy pipelines: storage, releases and the device."""
@@ -82,8 +100,8 @@ from privacy_assets import frozen_config, resources
 @dg.definitions
 def privacy_resources() -> dg.Definitions:
     return dg.Definitions(
-        # Add your own here. `resources` freezes them: otherwise users who launch a run could make an IO manager
-        # unpickle any file, or have an environment variable displayed.
+        # Add your own here. `resources` freezes them: otherwise users who launch a run could
+        # make an IO manager unpickle any file, or have an environment variable displayed.
         resources=resources(io_manager=dg.FilesystemIOManager()),
         executor=frozen_config(dg.multiprocess_executor),
     )
@@ -107,15 +125,19 @@ class PrivacyGateParams(BaseModel):
     """Parameters of ``dg scaffold defs privacy_assets.PrivacyGate``."""
 
     source: str = Field(
-        "demo", description='"demo", or a path of Parquet or CSV files, relative to the folder of the component.'
+        "demo",
+        description='"demo", or a path of Parquet or CSV files, relative to the folder of the'
+        " component.",
     )
     subject: str | None = Field(None, description="Column that identifies subjects.")
 
 
 class PrivacyGateScaffolder(dg.Scaffolder[PrivacyGateParams]):
-    """Create ``defs.yaml`` and, in the parent folder, ``privacy_resources.py`` if it does not exist.
+    """Create ``defs.yaml`` and, in the parent folder, ``privacy_resources.py`` if it does not
+    exist.
 
-    If DAGSTER_HOME is not set, it is added to the project's ``.env``, so that releases persist after the session.
+    If DAGSTER_HOME is not set, it is added to the project's ``.env``, so that releases persist
+    after the session.
     """
 
     @classmethod
@@ -131,7 +153,10 @@ class PrivacyGateScaffolder(dg.Scaffolder[PrivacyGateParams]):
         """
         params = request.params or PrivacyGateParams(source="demo", subject=None)
         subject = params.subject or ("person" if params.source == "demo" else None)
-        attributes: dict[str, Any] = {"name": request.target_path.name.replace("-", "_"), "source": params.source}
+        attributes: dict[str, Any] = {
+            "name": request.target_path.name.replace("-", "_"),
+            "source": params.source,
+        }
         if subject:
             attributes["subject"] = subject
         dg.scaffold_component(request, attributes)
@@ -148,7 +173,9 @@ class PrivacyGateScaffolder(dg.Scaffolder[PrivacyGateParams]):
 
 
 def _keep_home(project: Path) -> None:
-    """Set DAGSTER_HOME in ``.env``, which Dagster's commands read. They require an absolute path."""
+    """Set DAGSTER_HOME in ``.env``, which Dagster's commands read. They require an absolute
+    path.
+    """
     env, ignored = project / ".env", project / ".gitignore"
     if re.search(r"^\s*(export\s+)?DAGSTER_HOME\s*=", _text(env), re.MULTILINE):
         return
@@ -167,27 +194,33 @@ def _text(file: Path) -> str:
 
 def _append(file: Path, line: str) -> None:
     text = _text(file)
-    file.write_text(text + ("" if text.endswith("\n") or not text else "\n") + line + "\n", encoding="utf-8")
+    file.write_text(
+        text + ("" if text.endswith("\n") or not text else "\n") + line + "\n", encoding="utf-8"
+    )
 
 
 @dg.scaffold_with(PrivacyGateScaffolder)
 class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
-    """Dagster component with the pipeline of one table: private rows, synthetic table, privacy gate and release.
+    """Dagster component with the pipeline of one table: private rows, synthetic table, privacy gate
+    and release.
 
     Equivalent to :func:`build_privacy_assets`. The groups are described in docs/settings.md.
 
     Attributes:
-        name: Name of the table: at most 128 letters, digits and underscores, starting with a letter.
-        source: Private table: "demo", or a path of Parquet or CSV files. A relative path is relative to the
-            component's folder.
-        subject: Column that identifies people, or ``{each_row: true}`` if each row is a different person. A run needs
-            one of the two. In ``{column: id, exact: true}``, two spellings of an id are two people.
+        name: Name of the table: at most 128 letters, digits and underscores, starting with a
+            letter.
+        source: Private table: "demo", or a path of Parquet or CSV files. A relative path is
+            relative to the component's folder.
+        subject: Column that identifies people, or ``{each_row: true}`` if each row is a different
+            person. A run needs one of the two. In ``{column: id, exact: true}``, two spellings of
+            an id are two people.
         data: Settings of :class:`.Data`: columns, or the files of an external synthetic table.
         split: Settings of :class:`.Split`: shares of train, holdout and reference.
-        generator: Name of a generator, or a mapping of ``name``, ``settings``, ``rows`` and ``filter``.
+        generator: Name of a generator, or a mapping of ``name``, ``settings``, ``rows`` and
+            ``filter``.
         evaluation: Settings of :class:`.Evaluation`: metrics and embedder.
-        policy: Policy file, its contents, or the name of a built-in one. A relative path is relative to the component's
-            folder. None: the default limits.
+        policy: Policy file, its contents, or the name of a built-in one. A relative path is
+            relative to the component's folder. None: the default limits.
         run: Settings of :class:`.Run`: seed, workers and others.
         assets: Keys of your assets by role, used instead of files.
         partitions_def: Partitions of the table. None: unpartitioned.
@@ -196,7 +229,8 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
         tags: Tags of all assets.
         group_name: Group of all assets. None: the name of the table.
         key_prefix: Prefix of all asset keys: a name, or several. None: no prefix.
-        schedule: Cron expression. A run is launched on it if the source has changed. None: no schedule.
+        schedule: Cron expression. A run is launched on it if the source has changed. None: no
+            schedule.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -206,10 +240,12 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     subject: Annotated[str | Settings, _written(str | Settings, _described("subject"))] = None
     data: Annotated[Settings, _written(Settings, _described("data"))] = _group_field(Data)
     split: Annotated[Settings, _written(Settings, _described("split"))] = _group_field(Split)
-    generator: Annotated[str | Settings, _written(str | Settings, _described("generator"))] = _group_field(
-        GeneratorGroup
+    generator: Annotated[str | Settings, _written(str | Settings, _described("generator"))] = (
+        _group_field(GeneratorGroup)
     )
-    evaluation: Annotated[Settings, _written(Settings, _described("evaluation"))] = _group_field(Evaluation)
+    evaluation: Annotated[Settings, _written(Settings, _described("evaluation"))] = _group_field(
+        Evaluation
+    )
     policy: Annotated[str | Settings, _written(str | Settings, _described("policy"))] = None
     run: Annotated[Settings, _written(Settings, _described("run"))] = _group_field(Run)
     assets: dict[str, str] | None = Field(
@@ -217,11 +253,19 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     )
     partitions_def: Partitions = None
     gpu_tags: Tags = None
-    owners: list[str] | None = Field(None, description='Owners, for example "team:data" or an e-mail address.')
+    owners: list[str] | None = Field(
+        None, description='Owners, for example "team:data" or an e-mail address.'
+    )
     tags: dict[str, str] | None = Field(None, description="Tags of all assets.")
-    group_name: str | None = Field(None, description="Group of all assets; default: the name of the table.")
-    key_prefix: str | list[str] | None = Field(None, description="Prefix of all asset keys, a name or several.")
-    schedule: str | None = Field(None, description="Cron schedule; a run starts only if the source changed.")
+    group_name: str | None = Field(
+        None, description="Group of all assets; default: the name of the table."
+    )
+    key_prefix: str | list[str] | None = Field(
+        None, description="Prefix of all asset keys, a name or several."
+    )
+    schedule: str | None = Field(
+        None, description="Cron schedule; a run starts only if the source changed."
+    )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Build the definitions with :func:`build_privacy_assets`.
@@ -236,5 +280,9 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
         if (folder / "defs.yaml").is_file():  # Dagster's parser accepts duplicate keys
             load_yaml((folder / "defs.yaml").read_text(encoding="utf-8"), str(folder / "defs.yaml"))
         said = {name: getattr(self, name) for name in type(self).model_fields}
-        own = {name: said.pop(name) for name in list(said) if name not in (*TableSpec.short, *TableSpec.model_fields)}
+        own = {
+            name: said.pop(name)
+            for name in list(said)
+            if name not in (*TableSpec.short, *TableSpec.model_fields)
+        }
         return build_privacy_assets(TableSpec.of(said, folder), **own)

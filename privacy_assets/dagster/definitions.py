@@ -40,37 +40,44 @@ def build_privacy_assets(
 ) -> dg.Definitions:
     """Build the assets, asset checks and jobs of one table.
 
-    Asset keys are ``[name, asset]``, after ``key_prefix``. The job ``<name>_pipeline`` runs the whole pipeline. If the
-    table has a reference, ``<name>_leak_study`` runs the leak study on its splits, without publishing.
+    Asset keys are ``[name, asset]``, after ``key_prefix``. The job ``<name>_pipeline`` runs the
+    whole pipeline. If the table has a reference, ``<name>_leak_study`` runs the leak study on its
+    splits, without publishing.
 
     The definitions require the resources ``privacy_io`` (:class:`PrivacyIOManager`), ``releases``
-    (:class:`ReleaseResource`), ``gpu`` (:class:`GpuResource`) and, with ``workers: ray`` in the spec, ``ray``
-    (``LocalRay`` of dagster-ray or another one); :func:`.resources` returns all but the last. They contain neither
-    resources nor an executor, so that several tables can be combined with ``Definitions.merge``.
+    (:class:`ReleaseResource`), ``gpu`` (:class:`GpuResource`) and, with ``workers: ray`` in the
+    spec, ``ray`` (``LocalRay`` of dagster-ray or another one); :func:`.resources` returns all but
+    the last. They contain neither resources nor an executor, so that several tables can be combined
+    with ``Definitions.merge``.
 
     Args:
-        table: A :class:`TableSpec` with all settings (docs/settings.md), or the name of a table described by
-            the next eight arguments. These must be None if a spec is passed.
-        source: "demo", or a path of Parquet or CSV files. With partitions, the path contains ``{partition}`` or the
-            setting ``partition_column`` selects the rows.
-        subject: Column that identifies people, or ``{"each_row": True}`` if each row is a different person. A run needs
-            one of the two. In ``{"column": "id", "exact": True}``, two spellings of an id are two people.
-        generator: Name of a generator, a mapping of ``name`` and ``settings``, or a function. None: the default one.
-        policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits.
+        table: A :class:`TableSpec` with all settings (docs/settings.md), or the name of a table
+            described by the next eight arguments. These must be None if a spec is passed.
+        source: "demo", or a path of Parquet or CSV files. With partitions, the path contains
+            ``{partition}`` or the setting ``partition_column`` selects the rows.
+        subject: Column that identifies people, or ``{"each_row": True}`` if each row is a different
+            person. A run needs one of the two. In ``{"column": "id", "exact": True}``, two
+            spellings of an id are two people.
+        generator: Name of a generator, a mapping of ``name`` and ``settings``, or a function. None:
+            the default one.
+        policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None:
+            the default limits.
         data: Further sources and declarations of columns, such as ``{"drop": ["claim_id"]}``.
         split: Shares of subjects in train, holdout and reference.
         evaluation: Metrics and embedder.
         run: Options of a run, such as ``{"seed": 1}``.
-        assets: Your assets with rows by role, used instead of files: ``{"source": raw}``, or ``{"synthetic": ...,
-            "train": ..., "holdout": ...}`` for an external synthetic table. With partitions, they are partitioned
-            equally or ``partition_column`` is set.
+        assets: Your assets with rows by role, used instead of files: ``{"source": raw}``, or
+            ``{"synthetic": ..., "train": ..., "holdout": ...}`` for an external synthetic table.
+            With partitions, they are partitioned equally or ``partition_column`` is set.
         partitions_def: Partitions of the table. None: unpartitioned.
-        gpu_tags: Op tags of the steps that can use a device, for executors that select it by tags (docs/kubernetes.md).
+        gpu_tags: Op tags of the steps that can use a device, for executors that select it by tags
+            (docs/kubernetes.md).
         owners: Owners of all assets.
         tags: Tags of all assets and jobs.
         group_name: Group of all assets. None: the name of the table.
         key_prefix: Prefix of all asset keys: a name, or several. None: no prefix.
-        schedule: Cron expression in UTC. A run is launched on it if the source has changed. None: no schedule.
+        schedule: Cron expression in UTC. A run is launched on it if the source has changed. None:
+            no schedule.
 
     Returns:
         The definitions.
@@ -101,7 +108,9 @@ def build_privacy_assets(
     return _definitions(dagster_table, schedule, caller_reference())
 
 
-def _definitions(table: DagsterTable, schedule: str | None, reference: Mapping[str, Any]) -> dg.Definitions:
+def _definitions(
+    table: DagsterTable, schedule: str | None, reference: Mapping[str, Any]
+) -> dg.Definitions:
     assets = [_referenced(asset, reference) for asset in build_assets(table)]
     keys = [key for asset in assets for key in asset.keys]
     job = dg.define_asset_job(
@@ -120,4 +129,8 @@ def _definitions(table: DagsterTable, schedule: str | None, reference: Mapping[s
 
 def _referenced(asset: dg.AssetsDefinition, reference: Mapping[str, Any]) -> dg.AssetsDefinition:
     """Add a link to the line of code that defines the table."""
-    return asset.map_asset_specs(lambda spec: spec.merge_attributes(metadata=reference)) if reference else asset
+    return (
+        asset.map_asset_specs(lambda spec: spec.merge_attributes(metadata=reference))
+        if reference
+        else asset
+    )

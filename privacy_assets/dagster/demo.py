@@ -1,4 +1,6 @@
-"""Demo pipelines on a real health survey, with the default generator and with one that memorizes training rows."""
+"""Demo pipelines on a real health survey, with the default generator and with one that memorizes
+training rows.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ def demo_table(*, leak: bool = False) -> dg.Definitions:
 def demo_spec(*, leak: bool = False) -> TableSpec:
     """Return the spec of the demo table; see :func:`demo_table`."""
     if leak:
-        by_heart = {"name": "synthpop", "settings": {"min_samples_leaf": 1, "shrinkage": 0, "smoothing": False}}
+        by_heart = {
+            "name": "synthpop",
+            "settings": {"min_samples_leaf": 1, "shrinkage": 0, "smoothing": False},
+        }
         return TableSpec(name=LEAKY, source="demo", subject="person", generator=by_heart)
     return TableSpec(name=HONEST, source="demo", subject="person")
 
@@ -81,7 +86,9 @@ def home_below(folder: Path) -> Path:
     return home
 
 
-def _executed(job: dg.JobDefinition, instance: dg.DagsterInstance, title: str, say: Say) -> dg.ExecuteInProcessResult:
+def _executed(
+    job: dg.JobDefinition, instance: dg.DagsterInstance, title: str, say: Say
+) -> dg.ExecuteInProcessResult:
     """Run ``job`` in this process, and report each step."""
     run_id = str(uuid.uuid4())
     instance.add_event_listener(run_id, lambda entry: _tell(entry, say))
@@ -95,7 +102,8 @@ def _instance() -> dg.DagsterInstance:
         os.environ["DAGSTER_HOME"] = str(home_below(Path.cwd()))
     if not Path(os.environ["DAGSTER_HOME"]).is_dir():
         raise ConfigError(
-            f"DAGSTER_HOME is {os.environ['DAGSTER_HOME']}, which is not a folder. Fix: create it, or unset"
+            f"DAGSTER_HOME is {os.environ['DAGSTER_HOME']}, which is not a folder. Fix: create"
+            " it, or unset"
             " DAGSTER_HOME."
         )
     return dg.DagsterInstance.get()
@@ -127,7 +135,10 @@ def _summary(
     if dg.AssetKey([name, "privacy_report"]) not in made:
         for event in outcome.all_events:
             if event.is_step_failure:
-                say(f"{event.step_key}: {event.step_failure_data.error_display_string.splitlines()[0]}")
+                say(
+                    f"{event.step_key}:"
+                    f" {event.step_failure_data.error_display_string.splitlines()[0]}"
+                )
         say("the run failed before the report; the table was not published")
         return 1
     from privacy_assets.dagster.resources import load_value
@@ -136,7 +147,8 @@ def _summary(
     say("")
     say(shown(report))
     say(f"\nreport       {page}")
-    say(f"attestation  {io.folder(dg.AssetKey([name, 'attestation']), home=home) / 'attestation.json'}")
+    folder = io.folder(dg.AssetKey([name, "attestation"]), home=home)
+    say(f"attestation  {folder / 'attestation.json'}")
     if not outcome.success:
         say("release      none: publication was blocked")
         return 3 if report.verdict == "undecided" else 1

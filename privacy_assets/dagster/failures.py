@@ -25,7 +25,9 @@ REFUSALS = (PublicationRefused, ConfigError, InputError, OSError)
 
 
 def failure(error: Exception) -> dg.Failure:
-    """Return the failure of a rejected step. Dagster may retry it only if a store was not available."""
+    """Return the failure of a rejected step. Dagster may retry it only if a store was not
+    available.
+    """
     retry = isinstance(error, PrivacyAssetsError) and error.retry
     return dg.Failure(error_text(error), metadata=_metadata(error), allow_retries=retry)
 
@@ -34,7 +36,11 @@ def is_final(error: Exception) -> bool:
     """Return True if a retry would fail again."""
     if isinstance(error, dg.Failure):
         return not error.allow_retries
-    return isinstance(error, PrivacyAssetsError) and not isinstance(error, StepError) and not error.retry
+    return (
+        isinstance(error, PrivacyAssetsError)
+        and not isinstance(error, StepError)
+        and not error.retry
+    )
 
 
 def refused_check(asset: dg.AssetKey, name: str, error: Exception) -> dg.AssetCheckResult:
@@ -55,7 +61,9 @@ def error_text(error: Exception) -> str:
 
 
 def _metadata(error: Exception) -> dict[str, Any]:
-    """Return the limits that do not hold, without measured numbers, because readers of alerts see them."""
+    """Return the limits that do not hold, without measured numbers, because readers of alerts see
+    them.
+    """
     from privacy_assets.report.words import sentence
 
     stays = "the previous release, if there is one; this table was not published"
@@ -63,7 +71,10 @@ def _metadata(error: Exception) -> dict[str, Any]:
         stays = "unknown: this table may have been published"
     outcomes = error.outcomes if isinstance(error, PolicyNotMet) else ()
     limits = {x.limit.key: f"{x.status}. {sentence(x.limit.advice)}" for x in outcomes}
-    return {"current release": stays, **{key: dg.MetadataValue.text(text.strip()) for key, text in limits.items()}}
+    return {
+        "current release": stays,
+        **{key: dg.MetadataValue.text(text.strip()) for key, text in limits.items()},
+    }
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,13 +85,15 @@ _INTERRUPTS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt, Generator
 
 
 def checked_step(function: F) -> F:
-    """Decorate the compute function of an asset or check of the gate: call :func:`check_launch`, and raise Failures.
+    """Decorate the compute function of an asset or check of the gate: call :func:`check_launch`,
+    and raise Failures.
 
-    Errors are converted as by :func:`redact_step`. If the step would fail again, its run is tagged, so that
-    ``run_retries`` of the deployment do not repeat it, however it was launched.
+    Errors are converted as by :func:`redact_step`. If the step would fail again, its run is tagged,
+    so that ``run_retries`` of the deployment do not repeat it, however it was launched.
 
-    From the first call on, exceptions in threads of this process are printed to standard error as type and location,
-    without their message. This persists after the step, because a thread may outlive it.
+    From the first call on, exceptions in threads of this process are printed to standard error as
+    type and location, without their message. This persists after the step, because a thread may
+    outlive it.
     """
 
     def start() -> None:
@@ -97,27 +110,32 @@ def checked_step(function: F) -> F:
 
 
 def redact_step(function: F) -> F:
-    """Decorate a compute function as :func:`redact_exceptions`, and raise the errors of this package as Failure.
+    """Decorate a compute function as :func:`redact_exceptions`, and raise the errors of this
+    package as Failure.
 
-    Dagster shows the message of a Failure without the stack trace of the step, and does not retry it unless a disk,
-    store or device was not available.
+    Dagster shows the message of a Failure without the stack trace of the step, and does not retry
+    it unless a disk, store or device was not available.
     """
     return redact(function, _step_failure, lambda: None)
 
 
 def redact_exceptions(function: F) -> F:
-    """Decorate a function so that it raises no exception with a message of another library or of user code.
+    """Decorate a function so that it raises no exception with a message of another library or of
+    user code.
 
-    For sensors and schedules (below Dagster's decorator; generators too) and methods of IO managers.
-    A refusal of the gate is converted to a Failure, which may be retried only if a store was not available. Errors of
-    this package, ``Failure`` and Dagster's exceptions are raised without cause, context and notes, interrupts without
-    message, and all others as StepError. Returned, yielded and logged values are not redacted.
+    For sensors and schedules (below Dagster's decorator; generators too) and methods of IO
+    managers. A refusal of the gate is converted to a Failure, which may be retried only if a store
+    was not available. Errors of this package, ``Failure`` and Dagster's exceptions are raised
+    without cause, context and notes, interrupts without message, and all others as StepError.
+    Returned, yielded and logged values are not redacted.
     """
     return redact(function, _safe_exception, lambda: None)
 
 
 def _step_failure(error: BaseException) -> BaseException:
-    """Convert an error to a Failure, except those of unknown cause and of a cluster, whose location matters."""
+    """Convert an error to a Failure, except those of unknown cause and of a cluster, whose location
+    matters.
+    """
     safe = _safe_exception(error)
     if isinstance(safe, PrivacyAssetsError) and not isinstance(safe, StepError | ClusterError):
         return failure(safe)
@@ -140,4 +158,5 @@ def _safe_exception(error: BaseException) -> BaseException:
     if isinstance(error, PublicationRefused):
         return failure(error)
     safe = without_values(error, _PASSING, _INTERRUPTS)
-    return safe.with_traceback(None) if isinstance(safe, dg.Failure) else safe  # its message states the reason
+    # its message states the reason
+    return safe.with_traceback(None) if isinstance(safe, dg.Failure) else safe

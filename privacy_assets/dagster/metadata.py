@@ -34,7 +34,8 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning, module=__name__)
 PACKAGE = Path(__file__).parents[1]
 _SIGNS: dict[Status, str] = {"pass": "✓", "fail": "✗", "undecided": "?"}
 _ASK_REPORT = (
-    "the cause depends on all limits of the table: see privacy_report, or the check policy_holds on attestation"
+    "the cause depends on all limits of the table: see privacy_report, or the check policy_holds"
+    " on attestation"
 )
 _RUNS = 20  # that are plotted
 _SMALL = 1000  # characters; the UI renders longer markdown in a dialog only
@@ -49,7 +50,10 @@ def column_schema(schema: TableSchema, subject: str | None = None) -> dg.TableSc
     subjects = [dg.TableColumn(subject, "text", text, constraints=required)] if subject else []
     columns = [
         dg.TableColumn(
-            column.name, column.dtype, column.kind, constraints=dg.TableColumnConstraints(nullable=column.nullable)
+            column.name,
+            column.dtype,
+            column.kind,
+            constraints=dg.TableColumnConstraints(nullable=column.nullable),
         )
         for column in schema.columns
     ]
@@ -59,15 +63,20 @@ def column_schema(schema: TableSchema, subject: str | None = None) -> dg.TableSc
 def lineage(names: list[str], *upstream: dg.AssetKey) -> dg.TableColumnLineage:
     """Map each column to the columns of the same name in the upstream assets."""
     return dg.TableColumnLineage(
-        {name: [dg.TableColumnDep(asset_key=key, column_name=name) for key in upstream] for name in names}
+        {
+            name: [dg.TableColumnDep(asset_key=key, column_name=name) for key in upstream]
+            for name in names
+        }
     )
 
 
-def table_metadata(table: Table, fingerprint: str, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
+def table_metadata(
+    table: Table, fingerprint: str, upstream: dg.AssetKey | None = None
+) -> dict[str, Any]:
     """Return the metadata of a private table.
 
-    These are the numbers of rows and subjects, the column schema, the keyed fingerprint and, if ``upstream`` is given,
-    the column lineage.
+    These are the numbers of rows and subjects, the column schema, the keyed fingerprint and, if
+    ``upstream`` is given, the column lineage.
     """
     schema, subject, ids = table.schema, table.subject, table.subject_ids
     metadata: dict[str, Any] = {
@@ -77,15 +86,21 @@ def table_metadata(table: Table, fingerprint: str, upstream: dg.AssetKey | None 
         "keyed_fingerprint": fingerprint,
     }
     if upstream is not None:
-        metadata["dagster/column_lineage"] = lineage([*([subject] if subject else []), *schema.names], upstream)
+        metadata["dagster/column_lineage"] = lineage(
+            [*([subject] if subject else []), *schema.names], upstream
+        )
     return metadata
 
 
 def synthetic_metadata(frame: pd.DataFrame, sha256: str, *upstream: dg.AssetKey) -> dict[str, Any]:
-    """Return row count, SHA-256, column schema (dtypes of the file) and lineage of a synthetic or published table."""
+    """Return row count, SHA-256, column schema (dtypes of the file) and lineage of a synthetic or
+    published table.
+    """
     columns = [
         dg.TableColumn(
-            name, str(frame[name].dtype), constraints=dg.TableColumnConstraints(nullable=bool(frame[name].isna().any()))
+            name,
+            str(frame[name].dtype),
+            constraints=dg.TableColumnConstraints(nullable=bool(frame[name].isna().any())),
         )
         for name in frame.columns
     ]
@@ -98,22 +113,34 @@ def synthetic_metadata(frame: pd.DataFrame, sha256: str, *upstream: dg.AssetKey)
 
 
 def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
-    """Return a plot per limit, intervals, the ranking of rows, and the numbers that the UI plots over time.
+    """Return a plot per limit, intervals, the ranking of rows, and the numbers that the UI plots
+    over time.
 
     These numbers are the statistics and, for each limit, the measured number and the limit.
     """
     from privacy_assets.report.svg import drawn_number
 
-    metadata: dict[str, Any] = {f"limit: {outcome.limit.key}": picture(outcome) for outcome in outcomes}
+    metadata: dict[str, Any] = {
+        f"limit: {outcome.limit.key}": picture(outcome) for outcome in outcomes
+    }
     rows: list[dict[str, str | int]] = [
-        {"statistic": f.name, "value": _rounded(f.value), "low": _rounded(f.low), "high": _rounded(f.high), "rows": f.n,
-         "subjects": f.subjects, "note": f.note}
+        {
+            "statistic": f.name,
+            "value": _rounded(f.value),
+            "low": _rounded(f.low),
+            "high": _rounded(f.high),
+            "rows": f.n,
+            "subjects": f.subjects,
+            "note": f.note,
+        }
         for f in result.estimates
-    ]  # fmt: skip
+    ]
     if rows:
         metadata["statistics"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
     if ranking := result.tables.get("ranking"):
-        records = [dg.TableRecord({key: _cell(cell) for key, cell in row.items()}) for row in ranking]
+        records = [
+            dg.TableRecord({key: _cell(cell) for key, cell in row.items()}) for row in ranking
+        ]
         metadata["most exposed records"] = dg.MetadataValue.table(records)
     numbers = {f.name: f.value for f in result.estimates}
     for outcome in outcomes:
@@ -132,41 +159,59 @@ def _earlier_numbers(
     instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None
 ) -> list[Mapping[str, float]]:
     """Return the numbers in the metadata of the last runs of a score, oldest first."""
-    only = dg.AssetRecordsFilter(asset_key=key, asset_partitions=None if partition is None else [partition])
+    only = dg.AssetRecordsFilter(
+        asset_key=key, asset_partitions=None if partition is None else [partition]
+    )
     records = instance.fetch_materializations(only, limit=_RUNS - 1).records
     found = [record.asset_materialization for record in reversed(records)]
-    numbers = [{name: entry.value for name, entry in one.metadata.items()} for one in found if one is not None]
-    return [{name: value for name, value in row.items() if isinstance(value, float)} for row in numbers]
+    numbers = [
+        {name: entry.value for name, entry in one.metadata.items()}
+        for one in found
+        if one is not None
+    ]
+    return [
+        {name: value for name, value in row.items() if isinstance(value, float)} for row in numbers
+    ]
 
 
 def _limit_by_run(outcome: LimitOutcome, earlier: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Return a plot of the measured number and the limit (dashed) by run, because the UI plots each number alone."""
+    """Return a plot of the measured number and the limit (dashed) by run, because the UI plots each
+    number alone.
+    """
     from privacy_assets.report.svg import drawn_number, line_markdown
 
     measured, limit = _plotted_names(outcome.limit)
     rows = [*earlier, {measured: drawn_number(outcome), limit: outcome.limit.value}]
-    lines = [[(run, row.get(name, math.nan)) for run, row in enumerate(rows)] for name in (measured, limit)]
+    lines = [
+        [(run, row.get(name, math.nan)) for run, row in enumerate(rows)]
+        for name in (measured, limit)
+    ]
     image = line_markdown("measured number, and limit (dashed), by run", *lines)
     return {"measured and limit by run": dg.MetadataValue.md(image)} if image else {}
 
 
 def report_metadata(report: Report) -> dict[str, Any]:
-    """Return the verdict, answers, limits (failed ones first), the report as text, Gretel's scores, and counts to plot.
+    """Return the verdict, answers, limits (failed ones first), the report as text, Gretel's scores,
+    and counts to plot.
 
     An exclamation mark is a limit that holds without evidence.
 
-    In a window of 1,200 pixels the UI truncates tables to 300 pixels, and the paths shown below them widen every row.
-    Therefore the measured number with a symbol of its verdict comes first, then the limit and its name.
+    In a window of 1,200 pixels the UI truncates tables to 300 pixels, and the paths shown below
+    them widen every row. Therefore the measured number with a symbol of its verdict comes first,
+    then the limit and its name.
     """
     from privacy_assets.report.svg import drawn_number
     from privacy_assets.report.words import NOTHING, clean, limit_symbol, number
 
     scores = report.gretel_scores
-    outcomes = sorted(report.policy_verdict.outcomes, key=lambda outcome: WORST_FIRST.index(outcome.status))
+    outcomes = sorted(
+        report.policy_verdict.outcomes, key=lambda outcome: WORST_FIRST.index(outcome.status)
+    )
     records = [
         dg.TableRecord(
             {
-                "measured": f"{'!' if x.passed and x.blind else _SIGNS[x.status]} {number(drawn_number(x))}",
+                "measured": f"{'!' if x.passed and x.blind else _SIGNS[x.status]}"
+                f" {number(drawn_number(x))}",
                 "limit": f"{limit_symbol(x.limit)} {clean(x.limit.key, 60)}",
             }
         )
@@ -187,12 +232,17 @@ def report_metadata(report: Report) -> dict[str, Any]:
         "report": dg.MetadataValue.md(f"```text\n{report.to_text()}\n```"),
         "Gretel's grades": grades or NOTHING,
         **_plotted({name: score for name, (score, _) in scores.items()}),
-        **{f"limits: {one}": sum(x.status == one for x in outcomes) for one in reversed(WORST_FIRST)},
+        **{
+            f"limits: {one}": sum(x.status == one for x in outcomes)
+            for one in reversed(WORST_FIRST)
+        },
     }
 
 
 def verdict_line(report: Report) -> str:
-    """Return verdict, number of limits with it, and causes, for example ``fail: 3 of 28 limits, copied rows``."""
+    """Return verdict, number of limits with it, and causes, for example ``fail: 3 of 28 limits,
+    copied rows``.
+    """
 
     outcomes, verdict = report.policy_verdict.outcomes, report.policy_verdict.status
     told = f"{sum(x.status == verdict for x in outcomes)} of {len(outcomes)} limits"
@@ -201,14 +251,16 @@ def verdict_line(report: Report) -> str:
     return ", ".join([f"{report.verdict}: {told}", *(one["cause"] for one in report.advice)])
 
 
-def limit_metadata(outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+def limit_metadata(
+    outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
     """Return the outcome of a limit, a plot and, if the limit does not hold, advice.
 
     Args:
         outcome: Outcome of the limit.
-        advised: Advice on all limits of the table. The cause can be determined only from all limits together, because
-            copied rows exceed the limits of nearly every metric. None: the other metrics are not known yet, so the
-            metadata refers to the report.
+        advised: Advice on all limits of the table. The cause can be determined only from all limits
+            together, because copied rows exceed the limits of nearly every metric. None: the other
+            metrics are not known yet, so the metadata refers to the report.
     """
     from privacy_assets.report.advice import what_to_do
     from privacy_assets.report.svg import drawn_number
@@ -225,7 +277,8 @@ def limit_metadata(outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] |
         metadata["source of the limit"] = limit.source
     if estimate is not None:
         metadata["n"] = (
-            f"{estimate.n} rows, {estimate.subjects} subjects; at least {limit.min_subjects} subjects are needed"
+            f"{estimate.n} rows, {estimate.subjects} subjects; at least {limit.min_subjects}"
+            " subjects are needed"
         )
         metadata["confidence"] = f"{estimate.confidence:g}"
         numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
@@ -256,19 +309,30 @@ def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
     from privacy_assets.report.svg import interval_markdown
 
     markdown = interval_markdown(outcome)
-    return dg.MetadataValue.md(markdown) if len(markdown) < _SMALL else dg.MetadataValue.text(outcome.reason)
+    return (
+        dg.MetadataValue.md(markdown)
+        if len(markdown) < _SMALL
+        else dg.MetadataValue.text(outcome.reason)
+    )
 
 
-def broken_metadata(outcomes: Sequence[LimitOutcome], advised: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def broken_metadata(
+    outcomes: Sequence[LimitOutcome], advised: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """Return one entry per limit that does not hold, with the measured number, and the advice."""
     from privacy_assets.report.advice import what_to_do
 
     texts = {x.limit.key: f"{x.status}: {x.reason}. {what_to_do(x)}".strip() for x in outcomes}
-    return {**_recourses(advised), **{key: dg.MetadataValue.text(text) for key, text in texts.items()}}
+    return {
+        **_recourses(advised),
+        **{key: dg.MetadataValue.text(text) for key, text in texts.items()},
+    }
 
 
 def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Return the training curve as plots, its last row as numbers, and at most thirty of its rows as a table."""
+    """Return the training curve as plots, its last row as numbers, and at most thirty of its rows
+    as a table.
+    """
     from privacy_assets.report.svg import line_markdown
 
     if not history:
@@ -281,12 +345,18 @@ def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str
         label = key.replace("_", " ")
         if image := line_markdown(label, list(enumerate(row[key] for row in rows if key in row))):
             metadata[f"{label} by epoch"] = dg.MetadataValue.md(image)
-    return metadata | _plotted({f"last {key}": value for key, value in rows[-1].items() if key != "epoch"})
+    return metadata | _plotted(
+        {f"last {key}": value for key, value in rows[-1].items() if key != "epoch"}
+    )
 
 
 def _plotted(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Return the finite numbers, rounded to four significant digits. Signed results are not rounded."""
-    return {name: float(f"{number:.4g}") for name, number in numbers.items() if math.isfinite(number)}
+    """Return the finite numbers, rounded to four significant digits. Signed results are not
+    rounded.
+    """
+    return {
+        name: float(f"{number:.4g}") for name, number in numbers.items() if math.isfinite(number)
+    }
 
 
 def _rounded(number: float) -> str:
@@ -298,14 +368,18 @@ def _cell(value: float | str) -> int | str:
 
 
 def caller_reference() -> Mapping[str, Any]:
-    """Return a code reference to the line outside this package that defines the table, or an empty mapping."""
+    """Return a code reference to the line outside this package that defines the table, or an empty
+    mapping.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None and PACKAGE in Path(frame.f_code.co_filename).parents:
         frame = frame.f_back
     path = frame.f_code.co_filename
     if not Path(path).is_file():
         return {}
-    reference = dg.LocalFileCodeReference(file_path=path, line_number=frame.f_lineno, label="definition of the table")
+    reference = dg.LocalFileCodeReference(
+        file_path=path, line_number=frame.f_lineno, label="definition of the table"
+    )
     return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[reference])}
 
 
@@ -351,24 +425,36 @@ def events(
         case "split":
             for role, part in values.items():
                 row_sources = table.resolved.row_sources
-                upstream = key_of(row_sources[role]) if table.resolved.external else table.key("source")
+                upstream = (
+                    key_of(row_sources[role]) if table.resolved.external else table.key("source")
+                )
                 yield _output(role, part, table_metadata(part, shown[role], upstream), shown[role])
         case "embed":
             curve = training_metadata([asdict(epoch) for epoch in values["embedder"].history])
             yield _output("embedder", values["embedder"], {"device": run.device, **curve})
         case "fit":
-            yield _output("generator", values["generator"], _generator(table, run, values["generator"].generator))
+            yield _output(
+                "generator",
+                values["generator"],
+                _generator(table, run, values["generator"].generator),
+            )
         case "sample":
             sha256 = shown.snapshot.sha256
             upstreams = [table.key(role) for role in task.reads if role in table.resolved.roles]
-            metadata = {**synthetic_metadata(shown.rows.to_published_frame(), sha256, *upstreams), **shown.metadata}
+            metadata = {
+                **synthetic_metadata(shown.rows.to_published_frame(), sha256, *upstreams),
+                **shown.metadata,
+            }
             yield _output("synthetic", values["synthetic"], metadata, sha256)
         case "prepare":
             inputs = values["evaluation_inputs"]
             rows = {f"{role} rows": len(part) for role, part in inputs.tables.items()}
             yield _output("evaluation_inputs", inputs, {**rows, "sha256": shown.snapshot.sha256})
         case "score":
-            metadata = {**score_metadata(shown.result, shown.outcomes), "seed": str(table.resolved.spec.run.seed)}
+            metadata = {
+                **score_metadata(shown.result, shown.outcomes),
+                "seed": str(table.resolved.spec.run.seed),
+            }
             if shown.rows is not None:
                 metadata["scores of each row (private)"] = str(shown.rows)
             key = table.key(task.name)
@@ -380,7 +466,9 @@ def events(
         case "publish":
             frame, stated = published_rows(run, shown)
             key = table.key("published")
-            yield dg.AssetCheckResult(asset_key=key, check_name=RELEASED, passed=True, metadata={"release": shown.id})
+            yield dg.AssetCheckResult(
+                asset_key=key, check_name=RELEASED, passed=True, metadata={"release": shown.id}
+            )
             metadata = {
                 **synthetic_metadata(frame, stated.sha256, table.key("synthetic")),
                 "release": shown.id,
@@ -391,7 +479,9 @@ def events(
             yield from (_output(name, value, {}) for name, value in values.items())
 
 
-def _output(name: str, value: Any, metadata: Metadata, version: str | None = None) -> dg.Output[Any]:
+def _output(
+    name: str, value: Any, metadata: Metadata, version: str | None = None
+) -> dg.Output[Any]:
     data_version = None if version is None else dg.DataVersion(version)
     return dg.Output(value, output_name=name, metadata=dict(metadata), data_version=data_version)
 
@@ -408,20 +498,26 @@ def _generator(table: DagsterTable, run: TableRun, fitted: Any) -> dict[str, Any
 
 
 def _attested(table: DagsterTable, found: Attested) -> Iterator[Any]:
-    """Yield attestation and report before the check, so that a rejected table has a report with the reasons.
+    """Yield attestation and report before the check, so that a rejected table has a report with the
+    reasons.
 
-    Every verdict other than "pass" also raises ``dagster.Failure`` with the reason, because the message of the failed
-    blocking check alone does not contain one.
+    Every verdict other than "pass" also raises ``dagster.Failure`` with the reason, because the
+    message of the failed blocking check alone does not contain one.
     """
     stated, broken = found.stated, found.policy_verdict.broken
     shown = report_metadata(found.report)
-    hashes = {"sha256": stated.sha256, "policy_digest": stated.policy_digest, "signed by": stated.keyid}
+    hashes = {
+        "sha256": stated.sha256,
+        "policy_digest": stated.policy_digest,
+        "signed by": stated.keyid,
+    }
     metadata: dict[str, Any] = {
         **shown,
         **({BROKEN: ", ".join(outcome.limit.key for outcome in broken)} if broken else {}),
         "attempt": stated.attempt,
         "policy": table.resolved.policy.title,
-        # Prefixes, because the UI truncates tables with long values. The record contains the full hashes.
+        # Prefixes, because the UI truncates tables with long values. The record contains the full
+        # hashes.
         **{name: hashed[:_SHOWN] for name, hashed in hashes.items()},
     }
     yield _output("attestation", found.sealed, metadata)
@@ -434,7 +530,9 @@ def _attested(table: DagsterTable, found: Attested) -> Iterator[Any]:
         metadata={"verdict": shown["verdict"], **broken_metadata(broken, found.report.advice)},
     )
     if stated.verdict != "pass":
-        raise failure(refusal(found.policy_verdict, stated.remembered, first_remedy(found.report.advice)))
+        raise failure(
+            refusal(found.policy_verdict, stated.remembered, first_remedy(found.report.advice))
+        )
 
 
 def _status(outcome: LimitOutcome) -> str:
@@ -470,8 +568,8 @@ def limit_result(
 ) -> dg.AssetCheckResult:
     """Return the check result of a limit; see :func:`limit_metadata` for ``advised``.
 
-    A limit that holds without evidence gives a warning, which blocks nothing. ``earlier`` has the numbers
-    of earlier runs, which are plotted with those of this one.
+    A limit that holds without evidence gives a warning, which blocks nothing. ``earlier`` has the
+    numbers of earlier runs, which are plotted with those of this one.
     """
     return dg.AssetCheckResult(
         asset_key=asset,

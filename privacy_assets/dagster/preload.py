@@ -1,4 +1,5 @@
-"""Libraries of all steps, imported by the server from which Dagster's executor forks processes (``preload_modules``).
+"""Libraries of all steps, imported by the server from which Dagster's executor forks processes
+(``preload_modules``).
 
 Importing the libraries takes longer than most steps. Import this module in that server only.
 """
@@ -23,7 +24,8 @@ _LIBRARIES = (
 )
 
 for _name in _LIBRARIES:
-    with suppress(ImportError, OSError):  # an absent or broken library, which the steps may not need
+    # an absent or broken library, which the steps may not need
+    with suppress(ImportError, OSError):
         import_module(_name)
 gc.collect()
 gc.freeze()  # otherwise the first collection in each step would copy the memory of the server

@@ -1,4 +1,6 @@
-"""Resource with the deployment: locations of releases and private data, keys of the gate, secret of the split."""
+"""Resource with the deployment: locations of releases and private data, keys of the gate, secret of
+the split.
+"""
 
 from __future__ import annotations
 
@@ -30,31 +32,36 @@ from privacy_assets.pipeline.values import PAGE, PUBLISHED, Published, load_stor
 from privacy_assets.report.report import Report
 from privacy_assets.tables.table import Table
 
-_COMMANDS = ".tmp_dagster_home_"  # prefix of the temporary homes of `dagster dev` and other commands
+# prefix of the temporary homes of `dagster dev` and other commands
+_COMMANDS = ".tmp_dagster_home_"
 
 
 class ReleaseResource(FixedConfig, DeploymentSettings, dg.ConfigurableResource):
     """Resource with the settings of a deployment; see :class:`.DeploymentSettings`.
 
-    The default ``home`` is DAGSTER_HOME. It is required on a temporary Dagster instance (without DAGSTER_HOME), unless
-    ``releases`` and ``private`` are set, which are never read from the environment.
+    The default ``home`` is DAGSTER_HOME. It is required on a temporary Dagster instance (without
+    DAGSTER_HOME), unless ``releases`` and ``private`` are set, which are never read from the
+    environment.
 
-    The secret determines the split: which subjects are in train, holdout and reference. Keep it, and keep it secret. It
-    is created on first use. ``secret.check`` in the private folder, a keyed hash of a constant, detects a changed or
-    lost secret, which is not replaced.
+    The secret determines the split: which subjects are in train, holdout and reference. Keep it,
+    and keep it secret. It is created on first use. ``secret.check`` in the private folder, a keyed
+    hash of a constant, detects a changed or lost secret, which is not replaced.
 
-    The first key pair is created only if no key was configured, no key is trusted and no release exists. If keys are
-    configured, the private folder must exist. Provide the variable of the signing key only to steps, or use the file:
-    the code server and the run process also evaluate the configuration of other assets, which can refer to any
-    variable.
+    The first key pair is created only if no key was configured, no key is trusted and no release
+    exists. If keys are configured, the private folder must exist. Provide the variable of the
+    signing key only to steps, or use the file: the code server and the run process also evaluate
+    the configuration of other assets, which can refer to any variable.
 
-    In an object store, ``releases`` and ``private`` must be prepared by ``privacy-assets prepare``. Object stores
-    cannot hold keys: set the variables of the signing key and the secret, and use a local folder of trusted keys.
+    In an object store, ``releases`` and ``private`` must be prepared by ``privacy-assets prepare``.
+    Object stores cannot hold keys: set the variables of the signing key and the secret, and use a
+    local folder of trusted keys.
 
-    The attributes are paths and names, never keys, because the UI displays them. Run configuration cannot change them.
+    The attributes are paths and names, never keys, because the UI displays them. Run configuration
+    cannot change them.
 
     Raises:
-        ConfigError: If an attribute is empty, or (on use) no location is known or it would be temporary.
+        ConfigError: If an attribute is empty, or (on use) no location is known or it would be
+            temporary.
     """
 
     _home: Path | None = PrivateAttr(default=None)
@@ -62,7 +69,8 @@ class ReleaseResource(FixedConfig, DeploymentSettings, dg.ConfigurableResource):
     _deployment: Deployment | None = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Store the home of the Dagster instance, the default location, and whether it is temporary.
+        """Store the home of the Dagster instance, the default location, and whether it is
+        temporary.
 
         Args:
             context: Context of the resource.
@@ -78,7 +86,9 @@ class ReleaseResource(FixedConfig, DeploymentSettings, dg.ConfigurableResource):
         return self._deployment
 
     def gate(self) -> Gate:
-        """Return the gate of this deployment. Creates the first key pair if none exists or is configured."""
+        """Return the gate of this deployment. Creates the first key pair if none exists or is
+        configured.
+        """
         return self.deployment.gate()
 
     def key(self, purpose: str) -> bytes:
@@ -90,7 +100,8 @@ class ReleaseResource(FixedConfig, DeploymentSettings, dg.ConfigurableResource):
         return self.deployment.key(purpose)
 
     def folder(self, name: Literal["releases", "private"]) -> Location | None:
-        """Return the location of a folder, from the setting, ``home`` or DAGSTER_HOME, in this order.
+        """Return the location of a folder, from the setting, ``home`` or DAGSTER_HOME, in this
+        order.
 
         Args:
             name: Name of the setting.
@@ -102,25 +113,37 @@ class ReleaseResource(FixedConfig, DeploymentSettings, dg.ConfigurableResource):
             return super().folder(name)
         if self._is_temporary:
             raise ConfigError(
-                f"ReleaseResource: this Dagster instance is temporary, and the folder for {name} would be deleted"
+                "ReleaseResource: this Dagster instance is temporary, and the folder for"
+                f" {name} would be deleted"
                 " with it. Fix: set DAGSTER_HOME to a folder that stays (from Python, also pass"
                 " instance=DagsterInstance.get()), or give ReleaseResource a home."
             )
-        home = self._home or (Path(os.environ["DAGSTER_HOME"]) if os.environ.get("DAGSTER_HOME") else None)
+        home = self._home or (
+            Path(os.environ["DAGSTER_HOME"]) if os.environ.get("DAGSTER_HOME") else None
+        )
         if home is None:
-            raise ConfigError("ReleaseResource: no home is set. Fix: set DAGSTER_HOME, or give ReleaseResource a home.")
+            raise ConfigError(
+                "ReleaseResource: no home is set. Fix: set DAGSTER_HOME, or give"
+                " ReleaseResource a home."
+            )
         return home / name
 
 
 def is_temporary(instance: dg.DagsterInstance | None) -> bool:
-    """Return True if the home of ``instance`` is temporary: ephemeral, or of a Dagster command without DAGSTER_HOME."""
+    """Return True if the home of ``instance`` is temporary: ephemeral, or of a Dagster command
+    without DAGSTER_HOME.
+    """
     if instance is None:
         return False
-    return instance.is_ephemeral or any(part.startswith(_COMMANDS) for part in Path(instance.root_directory).parts)
+    return instance.is_ephemeral or any(
+        part.startswith(_COMMANDS) for part in Path(instance.root_directory).parts
+    )
 
 
 def home_of(instance: dg.DagsterInstance | None) -> Path | None:
-    """Return the home of a Dagster instance: DAGSTER_HOME, or the temporary folder of an ephemeral one."""
+    """Return the home of a Dagster instance: DAGSTER_HOME, or the temporary folder of an ephemeral
+    one.
+    """
     return Path(instance.root_directory) if instance is not None else None
 
 
@@ -128,15 +151,16 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class GpuResource(FixedConfig, dg.ConfigurableResource):
-    """Resource that leases a device to the steps that use torch, on the machine where the step runs.
+    """Resource that leases a device to the steps that use torch, on the machine where the step
+    runs.
 
     Attributes:
-        device: "auto" (a free CUDA device, else MPS, else the CPU), "cuda" (any CUDA device), "cuda:N", "mps" or "cpu".
-            The CPU is not leased; limit its use with the executor.
+        device: "auto" (a free CUDA device, else MPS, else the CPU), "cuda" (any CUDA device),
+            "cuda:N", "mps" or "cpu". The CPU is not leased; limit its use with the executor.
         slots: Maximum number of steps that share an accelerator, at least 1.
-        lock_folder: Folder of the lock files. All processes that share the devices need the same one. "": a folder of
-            the current user below the temporary directory, independent of DAGSTER_HOME. Set it if containers or users
-            share a GPU.
+        lock_folder: Folder of the lock files. All processes that share the devices need the same
+            one. "": a folder of the current user below the temporary directory, independent of
+            DAGSTER_HOME. Set it if containers or users share a GPU.
         timeout_s: Maximum wait in seconds. None: no limit.
     """
 
@@ -150,14 +174,17 @@ class GpuResource(FixedConfig, dg.ConfigurableResource):
         """Lease a device for the ``with`` block, and yield its torch name.
 
         Args:
-            log: Logger for the device and for waiting, for example ``context.log``. None: the logger of this module.
+            log: Logger for the device and for waiting, for example ``context.log``. None: the
+                logger of this module.
 
         Raises:
             LeaseTimeout: If no device became free in time.
             ConfigError: If the device does not exist.
         """
         say = (log or _LOGGER).info
-        with lease_device(self.lock_folder or None, self.device, self.slots, self.timeout_s, on_wait=say) as device:
+        with lease_device(
+            self.lock_folder or None, self.device, self.slots, self.timeout_s, on_wait=say
+        ) as device:
             say(f"device: {device}")
             yield device
 
@@ -176,26 +203,31 @@ class Readable:
 
 
 class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
-    """IO manager that stores tables, results as JSON and models as folders, for the current user only.
+    """IO manager that stores tables, results as JSON and models as folders, for the current user
+    only.
 
-    The type of a value determines its format: private tables are files of arrays, data frames (pandas, polars, Arrow,
-    DuckDB) and pandas series Parquet. Other values need another IO manager. A fitted generator is loaded as its folder,
-    whose signature is verified before its contents are read (:meth:`.Trained.load`).
+    The type of a value determines its format: private tables are files of arrays, data frames
+    (pandas, polars, Arrow, DuckDB) and pandas series Parquet. Other values need another IO manager.
+    A fitted generator is loaded as its folder, whose signature is verified before its contents are
+    read (:meth:`.Trained.load`).
 
-    An input that depends on ``published`` receives the released rows, read from the release folder and verified: as a
-    pandas DataFrame, or as the type that annotates it (polars DataFrame or LazyFrame, Arrow Table, DuckDB relation). An
-    input annotated as :class:`.Published` receives the record. The synthetic table may never be released, so it cannot
-    be loaded as a data frame; depend on ``published`` instead. Several partitions of a table are concatenated. Run
+    An input that depends on ``published`` receives the released rows, read from the release folder
+    and verified: as a pandas DataFrame, or as the type that annotates it (polars DataFrame or
+    LazyFrame, Arrow Table, DuckDB relation). An input annotated as :class:`.Published` receives the
+    record. The synthetic table may never be released, so it cannot be loaded as a data frame;
+    depend on ``published`` instead. Several partitions of a table are concatenated. Run
     configuration cannot change the attributes.
 
     Attributes:
-        base: Folder of the values or its URL (``s3://bucket/storage``), with one folder per asset and partition. None:
-            ``storage/privacy_assets`` in ``home``.
-        releases: Release folder or its URL, for loading published tables. None: ``releases`` in ``home``.
-        trusted_keys: Folder of trusted public keys, or one key. None: PRIVACY_ASSETS_TRUSTED_KEYS, otherwise
-            ``trusted_keys`` next to the releases.
-        report_url: URL under which your web server serves ``TABLE/privacy_report/report.html`` of ``base``, and no
-            other file of it (the rest is private). None: the UI shows the path of the report.
+        base: Folder of the values or its URL (``s3://bucket/storage``), with one folder per asset
+            and partition. None: ``storage/privacy_assets`` in ``home``.
+        releases: Release folder or its URL, for loading published tables. None: ``releases`` in
+            ``home``.
+        trusted_keys: Folder of trusted public keys, or one key. None: PRIVACY_ASSETS_TRUSTED_KEYS,
+            otherwise ``trusted_keys`` next to the releases.
+        report_url: URL under which your web server serves ``TABLE/privacy_report/report.html`` of
+            ``base``, and no other file of it (the rest is private). None: the UI shows the path of
+            the report.
         home: Folder of the deployment; see :class:`ReleaseResource`. None: DAGSTER_HOME.
     """
 
@@ -214,7 +246,8 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
             obj: Value. None is not stored.
 
         Raises:
-            InputError: If the asset has the name of a record of the gate, and ``obj`` is another value.
+            InputError: If the asset has the name of a record of the gate, and ``obj`` is another
+                value.
         """
         if obj is None:
             return
@@ -223,7 +256,9 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         folder = self.folder(context.asset_key, partition, home=home)
         if context.asset_key.path[-1] in _RECORDS and not isinstance(obj, SignedRecord | Published):
             fix = "rename the asset, or give it another IO manager"
-            raise InputError("only a record of the gate can be stored there", where=str(folder), fix=fix)
+            raise InputError(
+                "only a record of the gate can be stored there", where=str(folder), fix=fix
+            )
         store_value(obj, folder)
         metadata: dict[str, dg.MetadataValue[Any]] = {"path": dg.MetadataValue.path(str(folder))}
         if isinstance(obj, Report) or (isinstance(obj, SignedRecord) and obj.kind == "attestation"):
@@ -239,12 +274,14 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
             context: Context of the input.
 
         Raises:
-            InputError: If it was not materialized, several partitions of a value other than a table are requested, or
-                rows of a table that is not released.
+            InputError: If it was not materialized, several partitions of a value other than a table
+                are requested, or rows of a table that is not released.
             PublicationRefused: If the release fails verification.
         """
         home = home_of(context.instance)
-        keys: list[str | None] = list(context.asset_partition_keys) if context.has_asset_partitions else [None]
+        keys: list[str | None] = (
+            list(context.asset_partition_keys) if context.has_asset_partitions else [None]
+        )
         wanted = context.dagster_type.typing_type
         each = wanted if len(keys) == 1 else pd.DataFrame  # only tables can be concatenated
         readable = Readable(
@@ -252,14 +289,24 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
             None if self.trusted_keys is None else key_path(self.trusted_keys),
         )
         found = [
-            load_value(self.folder(context.asset_key, key, home=home), context.asset_key, key, each, readable)
+            load_value(
+                self.folder(context.asset_key, key, home=home),
+                context.asset_key,
+                key,
+                each,
+                readable,
+            )
             for key in keys
         ]
         if len(found) == 1:
             return found[0]
-        return _converted(_joined(found, context.asset_key), wanted, context.asset_key.to_user_string())
+        return _converted(
+            _joined(found, context.asset_key), wanted, context.asset_key.to_user_string()
+        )
 
-    def page(self, key: dg.AssetKey, partition: str | None, *, home: Path | None = None) -> dg.MetadataValue[Any]:
+    def page(
+        self, key: dg.AssetKey, partition: str | None, *, home: Path | None = None
+    ) -> dg.MetadataValue[Any]:
         """Return the link to a report: its path, or a URL if ``report_url`` is set.
 
         Args:
@@ -269,10 +316,15 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         """
         if self.report_url is None:
             return dg.MetadataValue.path(str(self.folder(key, partition, home=home) / PAGE))
-        return dg.MetadataValue.url("/".join([self.report_url.rstrip("/"), *map(quote, _parts(key, partition)), PAGE]))
+        return dg.MetadataValue.url(
+            "/".join([self.report_url.rstrip("/"), *map(quote, _parts(key, partition)), PAGE])
+        )
 
-    def folder(self, key: dg.AssetKey, partition: str | None = None, *, home: Path | None = None) -> Location:
-        """Return the folder of an asset and partition. Names are quoted, so that the folder is always within ``base``.
+    def folder(
+        self, key: dg.AssetKey, partition: str | None = None, *, home: Path | None = None
+    ) -> Location:
+        """Return the folder of an asset and partition. Names are quoted, so that the folder is
+        always within ``base``.
 
         Args:
             key: Key of the asset.
@@ -282,21 +334,35 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         Raises:
             InputError: If neither ``base`` nor a home is known.
         """
-        base = self._home(home) / "storage" / "privacy_assets" if self.base is None else location(self.base)
+        base = (
+            self._home(home) / "storage" / "privacy_assets"
+            if self.base is None
+            else location(self.base)
+        )
         return base.joinpath(*_parts(key, partition))
 
     def _home(self, found: Path | None) -> Location:
         if self.home is None and found is None:
-            raise InputError("no folder for stored values", fix="set DAGSTER_HOME or give PrivacyIOManager a home")
+            raise InputError(
+                "no folder for stored values",
+                fix="set DAGSTER_HOME or give PrivacyIOManager a home",
+            )
         return Path(str(found)) if self.home is None else location(self.home)
 
 
 def _parts(key: dg.AssetKey, partition: str | None) -> list[str]:
-    return [quoted(part) for part in (*key.path, *([] if partition is None else [f"partition={partition}"]))]
+    return [
+        quoted(part)
+        for part in (*key.path, *([] if partition is None else [f"partition={partition}"]))
+    ]
 
 
 def load_value(
-    folder: Location, key: dg.AssetKey, partition: str | None, wanted: Any = None, readable: Readable | None = None
+    folder: Location,
+    key: dg.AssetKey,
+    partition: str | None,
+    wanted: Any = None,
+    readable: Readable | None = None,
 ) -> Any:
     """Load a value written by :func:`store_value`.
 
@@ -304,16 +370,17 @@ def load_value(
         folder: Folder of the value.
         key: Key of the asset.
         partition: Partition, or None.
-        wanted: Type of the input. Tables, also private ones, are converted to it; None or Any: pandas. Steps of the
-            pipeline request :class:`Table`.
+        wanted: Type of the input. Tables, also private ones, are converted to it; None or Any:
+            pandas. Steps of the pipeline request :class:`Table`.
         readable: Access to published tables. None: their rows cannot be read.
 
     Returns:
-        The value. If there is none and ``wanted`` is SignedRecord, an empty record, which the gate rejects.
+        The value. If there is none and ``wanted`` is SignedRecord, an empty record, which the gate
+        rejects.
 
     Raises:
-        InputError: If there is no value, a private table has no schema, a table cannot be converted to ``wanted``, or a
-            data frame is requested for a table that is not released.
+        InputError: If there is no value, a private table has no schema, a table cannot be converted
+            to ``wanted``, or a data frame is requested for a table that is not released.
         PublicationRefused: If the release fails verification.
     """
     # Releases are read through the record only; other files in the folder are ignored.
@@ -322,16 +389,24 @@ def load_value(
         return _as_wanted(found, wanted, key, partition, readable)
     if wanted is SignedRecord:  # the gate rejects it with its own message
         return SignedRecord(_KINDS.get(key.path[-1], "result"), b"")
-    raise InputError("it was not materialized yet", where=_name_of(key, partition), fix="materialize it first")
+    raise InputError(
+        "it was not materialized yet", where=_name_of(key, partition), fix="materialize it first"
+    )
 
 
 def _name_of(key: dg.AssetKey, partition: str | None) -> str:
     return key.to_user_string() + (f", partition {partition}" if partition is not None else "")
 
 
-def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None, readable: Readable | None) -> Any:
+def _as_wanted(
+    value: Any, wanted: Any, key: dg.AssetKey, partition: str | None, readable: Readable | None
+) -> Any:
     if isinstance(value, Table):
-        return value if wanted is Table else _converted(value.frame(), wanted, _name_of(key, partition))
+        return (
+            value
+            if wanted is Table
+            else _converted(value.frame(), wanted, _name_of(key, partition))
+        )
     if wanted is Table:
         fix = "materialize it again; only the pipeline may write this file"
         raise InputError("the table has no schema", where=_name_of(key, partition), fix=fix)
@@ -346,13 +421,20 @@ def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None,
         if readable is None or target != expected:
             text = f"{_name_of(key, partition)}: this is the record of a release of {target}"
             raise WrongTarget(text, redo=("publish",))
-        value = read_published(readable.releases, target.table, target.partition, trusted_keys=readable.trusted_keys)
-    return _converted(value, wanted, _name_of(key, partition)) if isinstance(value, pd.DataFrame) else value
+        value = read_published(
+            readable.releases, target.table, target.partition, trusted_keys=readable.trusted_keys
+        )
+    return (
+        _converted(value, wanted, _name_of(key, partition))
+        if isinstance(value, pd.DataFrame)
+        else value
+    )
 
 
 def _type_name(wanted: Any) -> str:
     """Return library and name of a type; its module within the library is not stable."""
-    return f"{getattr(wanted, '__module__', '').strip('_').partition('.')[0]}.{getattr(wanted, '__name__', '')}"
+    module = getattr(wanted, "__module__", "").strip("_").partition(".")[0]
+    return f"{module}.{getattr(wanted, '__name__', '')}"
 
 
 def _arrow(frame: pd.DataFrame) -> pa.Table:
@@ -373,7 +455,8 @@ def _relation(frame: pd.DataFrame) -> Any:
 
 _CONVERTERS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "pandas.DataFrame": lambda frame: frame,
-    "pandas.Series": lambda frame: frame.squeeze(axis="columns"),  # a table of several columns stays a frame
+    # a table of several columns stays a frame
+    "pandas.Series": lambda frame: frame.squeeze(axis="columns"),
     "polars.DataFrame": _polars,
     "polars.LazyFrame": lambda frame: _polars(frame).lazy(),
     "pyarrow.Table": _arrow,
@@ -393,11 +476,15 @@ def _converted(frame: pd.DataFrame, wanted: Any, where: str) -> Any:
 
 def _joined(frames: list[Any], key: dg.AssetKey) -> Any:
     if not frames:
-        raise InputError("no partition to load", where=key.to_user_string(), fix="check the partition mapping")
+        raise InputError(
+            "no partition to load", where=key.to_user_string(), fix="check the partition mapping"
+        )
     if not all(isinstance(frame, pd.DataFrame) for frame in frames):
         fix = "map each partition to one upstream partition"
         raise InputError(
-            "several partitions can be loaded together for tables only", where=key.to_user_string(), fix=fix
+            "several partitions can be loaded together for tables only",
+            where=key.to_user_string(),
+            fix=fix,
         )
     return pd.concat(frames, ignore_index=True)
 
@@ -410,21 +497,29 @@ _CONFIGURABLE = (dg.ResourceDefinition, dg.ConfigurableResource, dg.Configurable
 
 
 def resources(**given: Any) -> dict[str, Any]:
-    """Return the resources of :func:`build_privacy_assets`, and yours, with their configuration fixed in code.
+    """Return the resources of :func:`build_privacy_assets`, and yours, with their configuration
+    fixed in code.
 
     Args:
         given: Your resources by key, instead of or in addition to the defaults ``privacy_io``
-            (:class:`PrivacyIOManager`), ``releases`` (:class:`ReleaseResource`), ``gpu`` (:class:`GpuResource`) and
-            ``io_manager``, the IO manager of assets that name none (default: ``privacy_io``).
+            (:class:`PrivacyIOManager`), ``releases`` (:class:`ReleaseResource`), ``gpu``
+            (:class:`GpuResource`) and ``io_manager``, the IO manager of assets that name none
+            (default: ``privacy_io``).
 
     Returns:
-        The resources of ``dg.Definitions``. Run configuration cannot change them, because :func:`.frozen_config` is
-        applied to each that is configurable. Exception: those of ``configure_at_launch``, with which no table runs that
-        requires them.
+        The resources of ``dg.Definitions``. Run configuration cannot change them, because
+        :func:`.frozen_config` is applied to each that is configurable. Exception: those of
+        ``configure_at_launch``, with which no table runs that requires them.
     """
-    found = {"privacy_io": PrivacyIOManager(), RELEASES: ReleaseResource(), "gpu": GpuResource(), **given}
+    found = {
+        "privacy_io": PrivacyIOManager(),
+        RELEASES: ReleaseResource(),
+        "gpu": GpuResource(),
+        **given,
+    }
     found = {"io_manager": found["privacy_io"], **found}
     return {
-        name: frozen_config(one) if isinstance(one, _CONFIGURABLE) else one  # others are plain objects
+        # others are plain objects
+        name: frozen_config(one) if isinstance(one, _CONFIGURABLE) else one
         for name, one in found.items()
     }

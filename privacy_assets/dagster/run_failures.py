@@ -21,15 +21,16 @@ def build_run_failure_sensor(
     name: str = "privacy_run_failures",
     minimum_interval_seconds: int = 60,
 ) -> dg.SensorDefinition:
-    """Build a sensor that reports each failed run of this code location once, in the log and to ``notify``.
+    """Build a sensor that reports each failed run of this code location once, in the log and to
+    ``notify``.
 
-    A run fails if the gate rejects its table. The message contains the table and partition, for each failed step the
-    reason and what to do, the release that readers have now, and the run with a link, but no private values. The sensor
-    is stopped by default.
+    A run fails if the gate rejects its table. The message contains the table and partition, for
+    each failed step the reason and what to do, the release that readers have now, and the run with
+    a link, but no private values. The sensor is stopped by default.
 
     Args:
-        notify: Called with the message, for example to post it to a chat. If it raises an exception, the message is
-            not repeated. None: the message is only logged.
+        notify: Called with the message, for example to post it to a chat. If it raises an
+            exception, the message is not repeated. None: the message is only logged.
         webserver_base_url: URL of the Dagster UI, for links to runs. None: no links.
         name: Name of the sensor.
         minimum_interval_seconds: Minimum time between two ticks.
@@ -44,7 +45,9 @@ def build_run_failure_sensor(
         description="Reports failed runs, such as rejected publications.",
     )
     @redact_exceptions
-    def run_failures(context: dg.RunFailureSensorContext, releases: dg.ResourceParam[ReleaseResource]) -> None:
+    def run_failures(
+        context: dg.RunFailureSensorContext, releases: dg.ResourceParam[ReleaseResource]
+    ) -> None:
         text = _failure_message(context, releases, webserver_base_url)
         context.log.error(text)
         if notify is not None:
@@ -53,8 +56,12 @@ def build_run_failure_sensor(
     return run_failures
 
 
-def _failure_message(context: dg.RunFailureSensorContext, releases: ReleaseResource, base_url: str | None) -> str:
-    """Return the message about a failed run: run, failed steps by table, and the releases that readers have."""
+def _failure_message(
+    context: dg.RunFailureSensorContext, releases: ReleaseResource, base_url: str | None
+) -> str:
+    """Return the message about a failed run: run, failed steps by table, and the releases that
+    readers have.
+    """
     run, failed = context.dagster_run, list(context.get_step_failure_events())
     link = f": {base_url.rstrip('/')}/runs/{run.run_id}" if base_url else "."
     lines = [f"Run {run.run_id} of {run.job_name} failed{link}"]
@@ -74,14 +81,22 @@ def _failure_message(context: dg.RunFailureSensorContext, releases: ReleaseResou
 
 
 def _tables(context: dg.RunFailureSensorContext, failed: bool) -> list[str]:
-    """Return the tables of a run by its tag and selection of assets or, if steps ``failed``, those to compare."""
+    """Return the tables of a run by its tag and selection of assets or, if steps ``failed``, those
+    to compare.
+    """
     run = context.dagster_run
     if TABLE in run.tags:
         return [run.tags[TABLE]]
     if context.repository_def is None:
         return []
-    keys = context.repository_def.asset_graph.get_all_asset_keys() if failed else run.asset_selection or ()
-    return sorted({key.path[-2] for key in keys if len(key.path) > 1 and key.path[-1] == "attestation"})
+    keys = (
+        context.repository_def.asset_graph.get_all_asset_keys()
+        if failed
+        else run.asset_selection or ()
+    )
+    return sorted(
+        {key.path[-2] for key in keys if len(key.path) > 1 and key.path[-1] == "attestation"}
+    )
 
 
 def _situation(releases: ReleaseResource, target: ReleaseTarget) -> list[str]:
@@ -92,6 +107,11 @@ def _situation(releases: ReleaseResource, target: ReleaseTarget) -> list[str]:
 
 
 def _failed_step(event: dg.DagsterEvent) -> str:
-    """Describe a failed step. Only failures raised as ``dg.Failure`` have a message without private values."""
+    """Describe a failed step. Only failures raised as ``dg.Failure`` have a message without private
+    values.
+    """
     failure = event.step_failure_data.user_failure_data
-    return f"  {event.step_key}: {(failure and failure.description) or f'no reason was given. {_RESUME}'}"
+    return (
+        f"  {event.step_key}:"
+        f" {(failure and failure.description) or f'no reason was given. {_RESUME}'}"
+    )

@@ -40,12 +40,14 @@ _UNFINISHED = [status for status in dg.DagsterRunStatus if status not in _FINISH
 
 
 def partitions_to_watch(
-    attestation: dg.AssetKey, definition: dg.PartitionsDefinition | None, instance: dg.DagsterInstance
+    attestation: dg.AssetKey,
+    definition: dg.PartitionsDefinition | None,
+    instance: dg.DagsterInstance,
 ) -> tuple[list[str | None], str]:
     """Return the partitions to check, ``[None]`` for an unpartitioned table.
 
-    Of time windows, these are the latest one and, among the ``CATCH_UP`` latest, those without a verdict after the
-    oldest one with a verdict: they ended while the daemon was not running.
+    Of time windows, these are the latest one and, among the ``CATCH_UP`` latest, those without a
+    verdict after the oldest one with a verdict: they ended while the daemon was not running.
 
     Args:
         attestation: Key of the attestation of the table.
@@ -70,7 +72,10 @@ def partitions_to_watch(
     watched: list[str | None] = [keys[at] for at in (*reversed(missed), 0) if at < CATCH_UP]
     if not older:
         return watched, ""
-    text = f"the {len(older)} partitions without a verdict from {older[-1]} to {older[0]} are not requested"
+    text = (
+        f"the {len(older)} partitions without a verdict from {older[-1]} to {older[0]} are not"
+        " requested"
+    )
     fix = f"because only the {CATCH_UP} latest ones are. Fix: launch a backfill of them."
     return watched, f"{attestation.path[-2]}: {text}, {fix}"
 
@@ -78,7 +83,10 @@ def partitions_to_watch(
 def _latest_windows(definition: dg.TimeWindowPartitionsDefinition, last: str) -> list[str]:
     """Return the latest ``LOOK_BACK`` keys, the latest first."""
     keys, window = [last], definition.time_window_for_partition_key(last)
-    while len(keys) < LOOK_BACK and (before := definition.get_prev_partition_window(window.start)) is not None:
+    while (
+        len(keys) < LOOK_BACK
+        and (before := definition.get_prev_partition_window(window.start)) is not None
+    ):
         keys.append(definition.get_partition_key(before.start))
         window = before
     return keys
@@ -107,7 +115,9 @@ class Watched(NamedTuple):
     def latest(self, asset: str, partition: str | None) -> Any:
         """Return the record of the latest materialization of an asset, or None."""
         keys = None if partition is None else [partition]
-        only = dg.AssetRecordsFilter(asset_key=beside(self.attestation, asset), asset_partitions=keys)
+        only = dg.AssetRecordsFilter(
+            asset_key=beside(self.attestation, asset), asset_partitions=keys
+        )
         found = self.instance.fetch_materializations(only, limit=1).records
         return found[0] if found else None
 
@@ -116,13 +126,17 @@ class Watched(NamedTuple):
         return day(datetime.fromtimestamp(timestamp, UTC), self.zone)
 
 
-def decide(watched: Watched, partition: str | None, fingerprint: str) -> dg.RunRequest | dg.SkipReason:
-    """Request a run unless the source has a verdict, a run is in progress, or three attempts gave no verdict.
+def decide(
+    watched: Watched, partition: str | None, fingerprint: str
+) -> dg.RunRequest | dg.SkipReason:
+    """Request a run unless the source has a verdict, a run is in progress, or three attempts gave
+    no verdict.
 
-    The last attestation is the verdict on this source if it is newer than a source asset with this fingerprint, or if
-    its run was requested for this fingerprint (a sensor may watch other files than those of the source). Attempts are
-    counted since the last attestation, so a source that returns to an earlier state runs again, as does one whose run
-    crashed. If the source is unchanged since a release, its renewal is requested once a day.
+    The last attestation is the verdict on this source if it is newer than a source asset with this
+    fingerprint, or if its run was requested for this fingerprint (a sensor may watch other files
+    than those of the source). Attempts are counted since the last attestation, so a source that
+    returns to an earlier state runs again, as does one whose run crashed. If the source is
+    unchanged since a release, its renewal is requested once a day.
 
     Args:
         watched: The table.
@@ -135,7 +149,11 @@ def decide(watched: Watched, partition: str | None, fingerprint: str) -> dg.RunR
     mark = f"{place}|{fingerprint}"
     runs = watched.instance.get_run_records(dg.RunsFilter(tags={TAG: mark}))
     by_request = verdict is not None and verdict.run_id in {run.dagster_run.run_id for run in runs}
-    by_source = source is not None and _text(source, FINGERPRINT) == fingerprint and source.timestamp <= since
+    by_source = (
+        source is not None
+        and _text(source, FINGERPRINT) == fingerprint
+        and source.timestamp <= since
+    )
     if verdict is not None and (by_request or by_source):
         return _unchanged(watched, partition, verdict)
     if running := in_progress(watched, partition):
@@ -143,20 +161,31 @@ def decide(watched: Watched, partition: str | None, fingerprint: str) -> dg.RunR
     attempts = sum(run.create_timestamp.timestamp() > since for run in runs)
     if attempts >= ATTEMPTS:
         return dg.SkipReason(
-            f"{place}: {attempts} attempts without a verdict. Fix: inspect their runs, then start one manually."
+            f"{place}: {attempts} attempts without a verdict. Fix: inspect their runs, then"
+            " start one manually."
         )
     tags = {TAG: mark, TABLE: watched.name}
-    return dg.RunRequest(run_key=f"{mark}|{since:.6f}|{attempts + 1}", partition_key=partition, tags=tags)
+    return dg.RunRequest(
+        run_key=f"{mark}|{since:.6f}|{attempts + 1}", partition_key=partition, tags=tags
+    )
 
 
 def in_progress(watched: Watched, partition: str | None) -> dg.SkipReason | None:
-    """Return a skip reason if a run that will give a verdict is queued or in progress, however it was launched."""
+    """Return a skip reason if a run that will give a verdict is queued or in progress, however it
+    was launched.
+    """
     for run in watched.instance.get_runs(dg.RunsFilter(statuses=_UNFINISHED)):
         selected = run.asset_selection
-        judges = run.job_name == f"{watched.name}_pipeline" if selected is None else watched.attestation in selected
+        judges = (
+            run.job_name == f"{watched.name}_pipeline"
+            if selected is None
+            else watched.attestation in selected
+        )
         if judges and run.tags.get("dagster/partition") == partition:
             event = f"{_place(watched, partition)}: {_described(watched, run)} is in progress"
-            return dg.SkipReason(f"{event}. Fix: wait for it, or terminate it if its process was killed.")
+            return dg.SkipReason(
+                f"{event}. Fix: wait for it, or terminate it if its process was killed."
+            )
     return None
 
 
@@ -168,19 +197,33 @@ def _described(watched: Watched, run: dg.DagsterRun) -> str:
     return f"run {run.run_id}"
 
 
-def _unchanged(watched: Watched, partition: str | None, verdict: Any) -> dg.RunRequest | dg.SkipReason:
-    """Return the reason why an unchanged source is skipped, or request the renewal of its release."""
+def _unchanged(
+    watched: Watched, partition: str | None, verdict: Any
+) -> dg.RunRequest | dg.SkipReason:
+    """Return the reason why an unchanged source is skipped, or request the renewal of its
+    release.
+    """
     target, deployment = ReleaseTarget(watched.name, partition), watched.deployment
-    skipped = f"Skipped{'' if partition is None else f' {partition}'}: the source has not changed since"
+    skipped = (
+        f"Skipped{'' if partition is None else f' {partition}'}: the source has not changed since"
+    )
     word = _text(verdict, "verdict").partition(":")[0]
     if word not in ("pass", ""):
         limits = _text(verdict, BROKEN) or "these rows failed before"
-        judged = f"it was {'refused' if word == 'fail' else word} on {watched.day(verdict.timestamp)} ({limits})"
+        judged = (
+            f"it was {'refused' if word == 'fail' else word} on {watched.day(verdict.timestamp)}"
+            f" ({limits})"
+        )
         return dg.SkipReason(f"{skipped} {judged}. {standing(deployment, target, watched.zone)}")
     published = watched.latest("published", partition)
     if published is None or published.timestamp < verdict.timestamp:
         text = f"{skipped} its verdict on {watched.day(verdict.timestamp)}."
-        return _renewal(watched, partition, verdict.timestamp if published is None else published.timestamp, text)
+        return _renewal(
+            watched,
+            partition,
+            verdict.timestamp if published is None else published.timestamp,
+            text,
+        )
     release = deployment.store.release(target, _text(published, "release"))
     text = f"{skipped} its release on {day(release.time, watched.zone)}"
     try:
@@ -193,8 +236,11 @@ def _unchanged(watched: Watched, partition: str | None, verdict: Any) -> dg.RunR
     return _renewal(watched, partition, published.timestamp, f"{text}.")
 
 
-def _renewal(watched: Watched, partition: str | None, last: float, text: str) -> dg.RunRequest | dg.SkipReason:
-    """Request a run of the step that publishes, at most once a day. It verifies the release and renews its time.
+def _renewal(
+    watched: Watched, partition: str | None, last: float, text: str
+) -> dg.RunRequest | dg.SkipReason:
+    """Request a run of the step that publishes, at most once a day. It verifies the release and
+    renews its time.
 
     Args:
         watched: The table.
@@ -237,8 +283,14 @@ def merged(context: Any, decisions: Iterable[dg.RunRequest | dg.SkipReason], not
     """
     found = list(decisions)
     requests = [decision for decision in found if isinstance(decision, dg.RunRequest)]
-    reasons = [decision.skip_message or "" for decision in reversed(found) if isinstance(decision, dg.SkipReason)]
-    more = f"{len(reasons) - REASONS} more partitions are skipped." if len(reasons) > REASONS else ""
+    reasons = [
+        decision.skip_message or ""
+        for decision in reversed(found)
+        if isinstance(decision, dg.SkipReason)
+    ]
+    more = (
+        f"{len(reasons) - REASONS} more partitions are skipped." if len(reasons) > REASONS else ""
+    )
     text = " ".join(filter(None, [*reasons[:REASONS], more, note]))
     if not requests:
         return dg.SkipReason(text or "there is no partition to check.")
@@ -254,12 +306,14 @@ def _text(record: Any, name: str) -> str:
 
 
 def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.ScheduleDefinition:
-    """Build a schedule that runs the pipeline of a table if its source has changed since the last verdict.
+    """Build a schedule that runs the pipeline of a table if its source has changed since the last
+    verdict.
 
-    It checks all partitions. Of time windows, it checks the latest one, and those of the latest 30 that have no verdict
-    although an earlier one has: it requests what ended while the daemon was not running, and names older ones. After
-    three attempts without a verdict it stops launching runs on the same source. A table with external synthetic rows
-    has no source, so it runs at every tick. The schedule is stopped by default.
+    It checks all partitions. Of time windows, it checks the latest one, and those of the latest 30
+    that have no verdict although an earlier one has: it requests what ended while the daemon was
+    not running, and names older ones. After three attempts without a verdict it stops launching
+    runs on the same source. A table with external synthetic rows has no source, so it runs at every
+    tick. The schedule is stopped by default.
 
     Args:
         name: Name of the table.
@@ -282,17 +336,25 @@ def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.S
     def schedule(context: dg.ScheduleEvaluationContext) -> Any:
         graph = context.repository_def.asset_graph
         attestation, instance = table_key(graph, name), context.instance
-        row_source, definition = table_source(graph, attestation), graph.get(attestation).partitions_def
+        row_source, definition = (
+            table_source(graph, attestation),
+            graph.get(attestation).partitions_def,
+        )
         partitions, note = partitions_to_watch(attestation, definition, instance)
         watched = Watched(instance, attestation, context.resources.releases.deployment, timezone)
         if row_source is None:
-            windows, time = isinstance(definition, dg.TimeWindowPartitionsDefinition), context.scheduled_execution_time
+            windows, time = (
+                isinstance(definition, dg.TimeWindowPartitionsDefinition),
+                context.scheduled_execution_time,
+            )
             decisions = [
                 decide(watched, one, "")
                 if windows and one != partitions[-1]
                 else in_progress(watched, one)
                 # Dagster needs a key for each
-                or dg.RunRequest(run_key=f"{name}|{one}|{time}", partition_key=one, tags={TABLE: name})
+                or dg.RunRequest(
+                    run_key=f"{name}|{one}|{time}", partition_key=one, tags={TABLE: name}
+                )
                 for one in partitions
             ]
             return merged(context, decisions, note)
@@ -302,7 +364,9 @@ def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.S
     return schedule
 
 
-def _tick(watched: Watched, row_source: RowSource, partition: str | None) -> dg.RunRequest | dg.SkipReason:
+def _tick(
+    watched: Watched, row_source: RowSource, partition: str | None
+) -> dg.RunRequest | dg.SkipReason:
     try:
         key = watched.deployment.key("fingerprints")
         version = source_version(row_source, partition, key, watched.instance)[FINGERPRINT]
@@ -311,13 +375,15 @@ def _tick(watched: Watched, row_source: RowSource, partition: str | None) -> dg.
     return decide(watched, partition, version)
 
 
-def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int = 60) -> dg.SensorDefinition:
+def build_source_sensor(
+    name: str, path: str, *, minimum_interval_seconds: int = 60
+) -> dg.SensorDefinition:
     """Build a sensor that runs the pipeline of a table when files have changed.
 
-    It compares path, size, inode and the times of the last change (in object stores, the entity tag). It reads the
-    files only if one of these changed, or if the store has no entity tags. It checks the same partitions as
-    :func:`build_table_schedule`. After three attempts without a verdict it stops launching runs on the same content.
-    The sensor is stopped by default.
+    It compares path, size, inode and the times of the last change (in object stores, the entity
+    tag). It reads the files only if one of these changed, or if the store has no entity tags. It
+    checks the same partitions as :func:`build_table_schedule`. After three attempts without a
+    verdict it stops launching runs on the same content. The sensor is stopped by default.
 
     Args:
         name: Name of the table.
@@ -343,7 +409,9 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
     def source_sensor(context: dg.SensorEvaluationContext) -> Any:
         graph = _graph(context)
         attestation = table_key(graph, name)
-        seen: dict[str, list[str]] = _cursor(context, lambda look: [type(one) for one in look] == [str, str])
+        seen: dict[str, list[str]] = _cursor(
+            context, lambda look: [type(one) for one in look] == [str, str]
+        )
         watched = Watched(context.instance, attestation, context.resources.releases.deployment)
         key = watched.deployment.key("fingerprints")
         decisions: list[dg.RunRequest | dg.SkipReason] = []
@@ -365,20 +433,28 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
 
 
 def _look(path: str, seen: Sequence[str] | None, key: bytes) -> list[str]:
-    """Return stat token and fingerprint of the files, reusing the last fingerprint if the token is unchanged."""
+    """Return stat token and fingerprint of the files, reusing the last fingerprint if the token is
+    unchanged.
+    """
     stat = stat_token(path, key)
     if seen is not None and stat and seen[0] == stat:
         return list(seen)
     return [stat, files_fingerprint(path, key)]
 
 
-def _cursor(context: dg.SensorEvaluationContext, fits: Callable[[list[Any]], bool]) -> dict[str, Any]:
-    """Read the cursor, a mapping of names to lists for which ``fits`` is true. Return {} for any other cursor."""
+def _cursor(
+    context: dg.SensorEvaluationContext, fits: Callable[[list[Any]], bool]
+) -> dict[str, Any]:
+    """Read the cursor, a mapping of names to lists for which ``fits`` is true. Return {} for any
+    other cursor.
+    """
     try:
         found = json.loads(context.cursor or "{}")
     except (ValueError, RecursionError):
         found = None
-    if isinstance(found, dict) and all(isinstance(value, list) and fits(value) for value in found.values()):
+    if isinstance(found, dict) and all(
+        isinstance(value, list) and fits(value) for value in found.values()
+    ):
         return found
     context.log.warning("the cursor of this sensor cannot be read; it is reset.")
     return {}

@@ -40,13 +40,16 @@ class AssetSource(RowSource):
 
 
 def key_of(row_source: RowSource) -> dg.AssetKey | None:
-    """Return the key of the upstream asset of ``row_source``, or None if its rows are not from an asset."""
+    """Return the key of the upstream asset of ``row_source``, or None if its rows are not from an
+    asset.
+    """
     return row_source.key if isinstance(row_source, AssetSource) else None
 
 
 @dataclass(frozen=True, eq=False)
 class DagsterTable:
-    """Resolved table with its settings of Dagster. Build it with :func:`resolve_dagster_table`, which validates it.
+    """Resolved table with its settings of Dagster. Build it with :func:`resolve_dagster_table`,
+    which validates it.
 
     Attributes:
         resolved: The resolved table.
@@ -73,7 +76,9 @@ class DagsterTable:
 
     @property
     def run_tags(self) -> dict[str, str]:
-        """Tags of the runs of all jobs. The queue of Dagster limits runs by the tag with the name of the table."""
+        """Tags of the runs of all jobs. The queue of Dagster limits runs by the tag with the name
+        of the table.
+        """
         return {**self.tags, TABLE: self.name}
 
     def key(self, asset: str) -> dg.AssetKey:
@@ -93,13 +98,17 @@ def resolve_dagster_table(
     group_name: str | None = None,
     key_prefix: str | Sequence[str] | None = None,
 ) -> DagsterTable:
-    """Validate ``spec`` and the settings of Dagster; see :func:`.build_privacy_assets` for the arguments.
+    """Validate ``spec`` and the settings of Dagster; see :func:`.build_privacy_assets` for the
+    arguments.
 
     Raises:
         ConfigError: If a setting is invalid. The message names table, setting and fix.
     """
     where = f"table {spec.name}"
-    given = {role: AssetSource("given", key=_key(asset, f"{where}, assets")) for role, asset in _mapping(assets, where)}
+    given = {
+        role: AssetSource("given", key=_key(asset, f"{where}, assets"))
+        for role, asset in _mapping(assets, where)
+    }
     if isinstance(partitions_def, dg.StaticPartitionsDefinition):
         for partition in partitions_def.get_partition_keys():
             check_key(partition)
@@ -119,15 +128,21 @@ def resolve_dagster_table(
 
 def _prefix(given: Any, where: str) -> Sequence[str]:
     parts = [given] if isinstance(given, str) else [] if given is None else given
-    if not isinstance(parts, Sequence) or not all(isinstance(one, str) and one and "/" not in one for one in parts):
-        raise ConfigError(f"{where}: key_prefix must be a name without slashes, or a list of such names.")
+    if not isinstance(parts, Sequence) or not all(
+        isinstance(one, str) and one and "/" not in one for one in parts
+    ):
+        raise ConfigError(
+            f"{where}: key_prefix must be a name without slashes, or a list of such names."
+        )
     return tuple(parts)
 
 
 def _is_dynamic(definition: dg.PartitionsDefinition | None) -> bool:
     """Return True if a user of the UI can add partition keys."""
     if isinstance(definition, dg.MultiPartitionsDefinition):
-        return any(_is_dynamic(dimension.partitions_def) for dimension in definition.partitions_defs)
+        return any(
+            _is_dynamic(dimension.partitions_def) for dimension in definition.partitions_defs
+        )
     return isinstance(definition, dg.DynamicPartitionsDefinition)
 
 
@@ -136,10 +151,14 @@ def _check_keys(resolved: ResolvedTable, where: str) -> None:
     for role, row_source in resolved.row_sources.items():
         marked = [part for part in row_source.path.split("/") if PARTITION_MARK in part]
         ambiguous = any(glob.has_magic(part.replace(PARTITION_MARK, "")) for part in marked)
-        if ambiguous or (row_source.kind == "given" and resolved.spec.data.partition_column is None):
+        if ambiguous or (
+            row_source.kind == "given" and resolved.spec.data.partition_column is None
+        ):
             raise ConfigError(
-                f"{where}: users of the UI can add keys of dynamic partitions, and another key could select the same"
-                f" rows of {role}. Fix: name the partition_column, use a path without wildcards next to"
+                f"{where}: users of the UI can add keys of dynamic partitions, and another key"
+                " could select the same"
+                f" rows of {role}. Fix: name the partition_column, use a path without wildcards"
+                " next to"
                 f" {PARTITION_MARK}, or set shared_subjects: true."
             )
 
@@ -159,19 +178,24 @@ def _key(given: Any, where: str) -> dg.AssetKey:
         return given
     if isinstance(given, (dg.AssetsDefinition, dg.AssetSpec)):
         return given.key
-    raise ConfigError(f"{where}: expected an asset, its key or its name, got {type(given).__name__}.")
+    raise ConfigError(
+        f"{where}: expected an asset, its key or its name, got {type(given).__name__}."
+    )
 
 
 def resolve_tags(given: Any, where: str) -> dict[str, Any]:
     """Validate the op tags of the steps that can use a device.
 
     Raises:
-        ConfigError: If a name is not a string, or a value changes when it is converted to JSON and back.
+        ConfigError: If a name is not a string, or a value changes when it is converted to JSON and
+            back.
     """
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{where}: gpu_tags must be a mapping of tags, not {type(given).__name__}.")
+        raise ConfigError(
+            f"{where}: gpu_tags must be a mapping of tags, not {type(given).__name__}."
+        )
     for name, value in given.items():
         if not isinstance(name, str):
             raise ConfigError(f"{where}: gpu_tags: the tag {safe_repr(name)} must be text.")
@@ -181,7 +205,8 @@ def resolve_tags(given: Any, where: str) -> dict[str, Any]:
             kept = False
         if not kept:
             raise ConfigError(
-                f"{where}: gpu_tags: {name} has a value that JSON cannot represent. Fix: use strings, numbers,"
+                f"{where}: gpu_tags: {name} has a value that JSON cannot represent. Fix: use"
+                " strings, numbers,"
                 " lists and mappings."
             )
     return dict(given)
@@ -192,10 +217,11 @@ SOURCE, CHECK = "privacy_assets/source", "privacy_assets/check"
 
 
 def stat_token(path: str, key: bytes) -> str:
-    """Return a keyed digest of facts about the files that change with their content, or "" if a store has none.
+    """Return a keyed digest of facts about the files that change with their content, or "" if a
+    store has none.
 
-    For files, these are the size, the inode and the time of the last change of the inode, which no program can set.
-    For objects, they are the size and the entity tag.
+    For files, these are the size, the inode and the time of the last change of the inode, which no
+    program can set. For objects, they are the size and the entity tag.
 
     Raises:
         InputError: If ``path`` matches no file.
@@ -209,12 +235,16 @@ def stat_token(path: str, key: bytes) -> str:
             metadata.append([str(file), size, tag])
         else:
             facts = file.stat()
-            metadata.append([str(file), facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns])
+            metadata.append(
+                [str(file), facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns]
+            )
     return keyed_fingerprint(json.dumps(metadata), key)[:32]
 
 
 def files_fingerprint(path: str, key: bytes) -> str:
-    """Return a keyed fingerprint of names and contents of the files, and of the values of their Hive folders."""
+    """Return a keyed fingerprint of names and contents of the files, and of the values of their
+    Hive folders.
+    """
     root = root_of(location(path))
     parts: list[list[Any]] = []
     for file in table_files(path):
@@ -226,11 +256,12 @@ def files_fingerprint(path: str, key: bytes) -> str:
 def source_version(
     row_source: RowSource, partition: str | None, key: bytes, instance: dg.DagsterInstance
 ) -> dict[str, str]:
-    """Return the current version of the rows of ``row_source``, as metadata of the ``source`` asset.
+    """Return the current version of the rows of ``row_source``, as metadata of the ``source``
+    asset.
 
-    For files, the version is a keyed content fingerprint and a stat token. For the demo table, it is a constant. For an
-    upstream asset, it is the run id and timestamp of its latest materialization, or "unknown" if it was never
-    materialized.
+    For files, the version is a keyed content fingerprint and a stat token. For the demo table, it
+    is a constant. For an upstream asset, it is the run id and timestamp of its latest
+    materialization, or "unknown" if it was never materialized.
     """
     if row_source.kind == "demo":
         return {FINGERPRINT: "demo"}
@@ -248,15 +279,21 @@ def _materialization(instance: dg.DagsterInstance, key: dg.AssetKey) -> str:
 def source_metadata(row_source: RowSource) -> dict[str, Any]:
     """Return definition metadata from which schedules restore the source.
 
-    The UI displays it, so no parameter of a URL in it may contain a secret. The others stay, because schedules read the
-    same version of a file.
+    The UI displays it, so no parameter of a URL in it may contain a secret. The others stay,
+    because schedules read the same version of a file.
 
     Raises:
         ConfigError: If the path is a URL with any other parameter.
     """
     check_no_credentials(row_source.path)
     key = key_of(row_source)
-    return {SOURCE: {"kind": row_source.kind, "path": row_source.path, "asset": key.to_user_string() if key else ""}}
+    return {
+        SOURCE: {
+            "kind": row_source.kind,
+            "path": row_source.path,
+            "asset": key.to_user_string() if key else "",
+        }
+    }
 
 
 def source_from_metadata(data: Any) -> RowSource:
@@ -272,11 +309,17 @@ def table_key(graph: Any, name: str) -> dg.AssetKey:
     Raises:
         ConfigError: If there is no such table.
     """
-    found = [key for key in graph.get_all_asset_keys() if len(key.path) > 1 and key.path[-1] == "attestation"]
+    found = [
+        key
+        for key in graph.get_all_asset_keys()
+        if len(key.path) > 1 and key.path[-1] == "attestation"
+    ]
     keys = sorted((key for key in found if key.path[-2] == name), key=lambda key: len(key.path))
     if not keys:
         tables = {key.path[-2] for key in found}
-        raise ConfigError(f"no table {safe_repr(name)} in this code location.{did_you_mean(name, tables)}")
+        raise ConfigError(
+            f"no table {safe_repr(name)} in this code location.{did_you_mean(name, tables)}"
+        )
     return keys[0]
 
 

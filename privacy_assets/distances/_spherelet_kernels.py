@@ -1,4 +1,6 @@
-"""Compiled divergence of spherelets (see :mod:`privacy_assets.distances.spherelets`). Imports numba."""
+"""Compiled divergence of spherelets (see :mod:`privacy_assets.distances.spherelets`). Imports
+numba.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,18 @@ Array = np.ndarray
 
 @compiled
 def between(numbers: Array, codes: Array, first: Array, second: Array, out: Array) -> None:
-    """Write the squared distances between rows ``first`` (k,) and ``second`` (k,) of a table to ``out`` (k, k)."""
+    """Write the squared distances between rows ``first`` (k,) and ``second`` (k,) of a table to
+    ``out`` (k, k).
+    """
     for i in range(len(first)):
         for j in range(len(second)):
             total = 0.0
             for column in range(codes.shape[1]):
                 total += codes[first[i], column] != codes[second[j], column]
             for column in range(numbers.shape[1]):
-                away = np.float64(numbers[first[i], column]) - np.float64(numbers[second[j], column])
+                away = np.float64(numbers[first[i], column]) - np.float64(
+                    numbers[second[j], column]
+                )
                 total += away * away
             out[i, j] = total
 
@@ -36,7 +42,9 @@ def among(numbers: Array, codes: Array, rows: Array) -> Array:
 
 @compiled
 def _error(squared: Array, weights: Array, offset: float, radius: float) -> float:
-    """Return the mean squared distance of points from a sphere, from their ``squared`` (k, k) distances to its rows."""
+    """Return the mean squared distance of points from a sphere, from their ``squared`` (k, k)
+    distances to its rows.
+    """
     total = 0.0
     for i in range(len(squared)):
         reach = -offset
@@ -56,10 +64,11 @@ def divergence(
     spheres: tuple[Array, Array],
     pairs: Array,
 ) -> Array:
-    """Return d_R, float64 (m,), for ``pairs`` (m, 2) of a spherelet of the first set and one of the second.
+    """Return d_R, float64 (m,), for ``pairs`` (m, 2) of a spherelet of the first set and one of the
+    second.
 
-    ``numbers`` and ``codes`` are the training rows. Each set has ``rows`` int64 (n, k), ``weights`` float64 (n, k), and
-    ``spheres`` float64 (n, 3): offset, radius, and error of its own rows.
+    ``numbers`` and ``codes`` are the training rows. Each set has ``rows`` int64 (n, k), ``weights``
+    float64 (n, k), and ``spheres`` float64 (n, 3): offset, radius, and error of its own rows.
     """
     out = np.zeros(len(pairs))
     k = rows[0].shape[1]

@@ -1,9 +1,11 @@
-"""Compiled search of the mixed tree (see :mod:`privacy_assets.distances.mixed_tree`). Imports numba.
+"""Compiled search of the mixed tree (see :mod:`privacy_assets.distances.mixed_tree`). Imports
+numba.
 
-A squared distance is the number of mismatching codes plus the squared differences of the numbers, added column by
-column in float64. Bounds, and the first filter on the rows of a leaf, use float32 and numbers clipped at 1e15. Each of
-the p + 5 roundings changes a sum by at most 6e-8 of its value; the margin is twice that, plus ``_TINY`` for values that
-float32 cannot represent. Remaining rows are computed in float64, so results do not depend on float32.
+A squared distance is the number of mismatching codes plus the squared differences of the numbers,
+added column by column in float64. Bounds, and the first filter on the rows of a leaf, use float32
+and numbers clipped at 1e15. Each of the p + 5 roundings changes a sum by at most 6e-8 of its value;
+the margin is twice that, plus ``_TINY`` for values that float32 cannot represent. Remaining rows
+are computed in float64, so results do not depend on float32.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from privacy_assets.distances._vectors import LEAF, WIDE, children_inside, children_within, lowest_bit, rows_within
+from privacy_assets.distances._vectors import (
+    LEAF,
+    WIDE,
+    children_inside,
+    children_within,
+    lowest_bit,
+    rows_within,
+)
 from privacy_assets.infra.compiling import compiled, inlined
 from privacy_assets.tables.arrays import mapped_empty
 
@@ -22,7 +31,8 @@ ABSENT = np.iinfo(np.int32).max  # an absent child
 
 
 class Tree(NamedTuple):
-    """Nodes, root first, and their rows, stored leaf by leaf at positions 0..n-1. Axis w is the child.
+    """Nodes, root first, and their rows, stored leaf by leaf at positions 0..n-1. Axis w is the
+    child.
 
     Attributes:
         child: A node, -1 - leaf, or ``ABSENT``; int32 (nodes, w).
@@ -65,7 +75,8 @@ def _count(slots: Array, column: int, rows: Array, counts: Array) -> None:
 
 @inlined
 def _widest(numbers: Array, slots: Array, weight: Array, rows: Array, counts: Array) -> int:
-    """Return the column with the largest half mean squared difference among ``rows``, or -1 if all rows are equal.
+    """Return the column with the largest half mean squared difference among ``rows``, or -1 if all
+    rows are equal.
 
     Numbers come first. The value of a categorical column is multiplied by its ``weight``.
     """
@@ -92,7 +103,8 @@ def _widest(numbers: Array, slots: Array, weight: Array, rows: Array, counts: Ar
 
 @inlined
 def _rank(size: int, counts: Array, rank: Array) -> None:
-    """Write minus the number of rows in less frequent slots to ``rank``, so that the most frequent slot has the lowest.
+    """Write minus the number of rows in less frequent slots to ``rank``, so that the most frequent
+    slot has the lowest.
 
     Sets the counts of the ``size`` rows to 0.
     """
@@ -109,7 +121,8 @@ def _rank(size: int, counts: Array, rank: Array) -> None:
 
 @inlined
 def _middle(values: Array) -> float:
-    """Return the smallest value of the right half, cutting between distinct values as near to the middle as possible.
+    """Return the smallest value of the right half, cutting between distinct values as near to the
+    middle as possible.
 
     Reorders ``values`` (Hoare 1961, algorithm 65).
     """
@@ -145,7 +158,14 @@ def _middle(values: Array) -> float:
 
 @inlined
 def _split(
-    numbers: Array, slots: Array, weight: Array, rows: Array, counts: Array, rank: Array, held: Array, others: Array
+    numbers: Array,
+    slots: Array,
+    weight: Array,
+    rows: Array,
+    counts: Array,
+    rank: Array,
+    held: Array,
+    others: Array,
 ) -> int:
     """Move the rows of one half to the front, in place, and return their number."""
     column = _widest(numbers, slots, weight, rows, counts)
@@ -190,17 +210,20 @@ def _groups(rows: int) -> int:
 def grow(numbers: Array, slots: Array, weight: Array) -> tuple[Array, Array, Array, Array, int]:
     """Build the tree of distinct rows: float32 (n, p), uint8 ``slots`` (n, q).
 
-    ``weight`` (q,) is the weight of each categorical column in the choice of splits. Returns ``child``, the position
-    ranges of each child, int32 (nodes, w, 2), and of each leaf, int32 (leaves, 2), ``order``, and the depth of the
-    tree.
+    ``weight`` (q,) is the weight of each categorical column in the choice of splits. Returns
+    ``child``, the position ranges of each child, int32 (nodes, w, 2), and of each leaf, int32
+    (leaves, 2), ``order``, and the depth of the tree.
     """
     n = len(numbers)
-    capacity = n // 10 + 2  # a node has two inner children, or 15 leaves, or more than LEAF rows in leaves
+    # a node has two inner children, or 15 leaves, or more than LEAF rows in leaves
+    capacity = n // 10 + 2
     child, depth = np.full((capacity, WIDE), ABSENT, np.int32), np.ones(capacity, np.int32)
     places, leaves = np.zeros((capacity, WIDE, 2), np.int32), np.zeros((n, 2), np.int32)
     order, counts, rank = np.arange(n, dtype=np.int32), np.zeros(SLOTS, np.int64), np.zeros(SLOTS)
     held, others = np.empty((2, n)), np.empty(n, np.int32)
-    nodes, leaf = _grow(numbers, slots, weight, child, depth, places, leaves, order, counts, rank, held, others)
+    nodes, leaf = _grow(
+        numbers, slots, weight, child, depth, places, leaves, order, counts, rank, held, others
+    )
     return child[:nodes].copy(), places[:nodes], leaves[:leaf], order, int(depth[nodes - 1])
 
 
@@ -252,13 +275,18 @@ def _grow(
     return nodes, leaf
 
 
-def boxes(numbers: Array, slots: Array, bases: Array, bits: int, places: Array, order: Array) -> tuple[Array, ...]:
+def boxes(
+    numbers: Array, slots: Array, bases: Array, bits: int, places: Array, order: Array
+) -> tuple[Array, ...]:
     """Return ``least``, ``low``, ``high`` and ``held`` (see :class:`Tree`).
 
     Slot s of column j has index ``bases[j] + s``.
     """
     nodes, p = len(places), numbers.shape[1]
-    low, high = np.full((nodes, p, WIDE), np.inf, np.float32), np.full((nodes, p, WIDE), -np.inf, np.float32)
+    low, high = (
+        np.full((nodes, p, WIDE), np.inf, np.float32),
+        np.full((nodes, p, WIDE), -np.inf, np.float32),
+    )
     least, held = np.full((nodes, WIDE), ABSENT, np.int32), np.zeros((nodes, bits), np.uint16)
     _fill_boxes(numbers, slots, bases, places, order, least, low, high, held)
     return least, low, high, held
@@ -290,7 +318,9 @@ def _fill_boxes(
 
 
 def by_leaf(table: Array, leaves: Array, order: Array) -> Array:
-    """Rearrange a table (n, columns) to (leaves, columns, LEAF), with 0 where a leaf has fewer rows."""
+    """Rearrange a table (n, columns) to (leaves, columns, LEAF), with 0 where a leaf has fewer
+    rows.
+    """
     places = leaves[:, :1] + np.arange(LEAF)
     there = places < leaves[:, 1:]
     rows = order[np.where(there, places, 0)]
@@ -315,24 +345,38 @@ def _distance(codes: Array, numbers: Array, row_codes: Array, row_numbers: Array
 
 
 @compiled
-def _keep(squared: Array, found: Array, places: Array, distance: float, row: int, place: int) -> None:
-    """Insert a row into the nearest, which are ordered by distance, then row; ignore a row that is already included."""
+def _keep(
+    squared: Array, found: Array, places: Array, distance: float, row: int, place: int
+) -> None:
+    """Insert a row into the nearest, which are ordered by distance, then row; ignore a row that is
+    already included.
+    """
     last = len(squared) - 1
     if distance > squared[last] or (distance == squared[last] and row >= found[last]):
         return
     slot = last
-    while slot > 0 and (squared[slot - 1] > distance or (squared[slot - 1] == distance and found[slot - 1] > row)):
+    while slot > 0 and (
+        squared[slot - 1] > distance or (squared[slot - 1] == distance and found[slot - 1] > row)
+    ):
         slot -= 1
     if slot > 0 and found[slot - 1] == row:
         return
     for other in range(last, slot, -1):
-        squared[other], found[other], places[other] = squared[other - 1], found[other - 1], places[other - 1]
+        squared[other], found[other], places[other] = (
+            squared[other - 1],
+            found[other - 1],
+            places[other - 1],
+        )
     squared[slot], found[slot], places[slot] = distance, row, place
 
 
 @inlined
-def _push(tree: Tree, node: int, mask: np.uint16, bound: Array, stack: Array, reach: Array, top: int) -> int:
-    """Push the children in ``mask`` on the stack int32 (room, 2), nearest on top, and return its new end."""
+def _push(
+    tree: Tree, node: int, mask: np.uint16, bound: Array, stack: Array, reach: Array, top: int
+) -> int:
+    """Push the children in ``mask`` on the stack int32 (room, 2), nearest on top, and return its
+    new end.
+    """
     base = top
     while mask:
         group = lowest_bit(mask)
@@ -342,7 +386,11 @@ def _push(tree: Tree, node: int, mask: np.uint16, bound: Array, stack: Array, re
             continue
         slot = top
         while slot > base and reach[slot - 1] < away:
-            stack[slot, 0], stack[slot, 1], reach[slot] = stack[slot - 1, 0], stack[slot - 1, 1], reach[slot - 1]
+            stack[slot, 0], stack[slot, 1], reach[slot] = (
+                stack[slot - 1, 0],
+                stack[slot - 1, 1],
+                reach[slot - 1],
+            )
             slot -= 1
         stack[slot, 0], stack[slot, 1], reach[slot] = child, tree.least[node, group], away
         top += 1
@@ -354,20 +402,41 @@ def search(
 ) -> tuple[Array, Array, Array]:
     """Find the k nearest rows of each query.
 
-    ``near`` are the ``numbers`` clipped at 1e15, ``slots`` the ``codes`` modulo SLOTS; slot s of column j has bit
-    ``bases[j] + s``. Returns squared distances float64 (m, k), ties ordered by row; rows int32 (m, k); and the number
-    of visited nodes and leaves, int64 (2,).
+    ``near`` are the ``numbers`` clipped at 1e15, ``slots`` the ``codes`` modulo SLOTS; slot s of
+    column j has bit ``bases[j] + s``. Returns squared distances float64 (m, k), ties ordered by
+    row; rows int32 (m, k); and the number of visited nodes and leaves, int64 (2,).
     """
     m = len(numbers)
-    squared, found, work = np.full((m, k), np.inf), np.full((m, k), ABSENT, np.int32), np.zeros(2, np.int64)
+    squared, found, work = (
+        np.full((m, k), np.inf),
+        np.full((m, k), ABSENT, np.int32),
+        np.zeros(2, np.int64),
+    )
     stack, reach, bound, bit = _scratch(tree, len(bases))
     seen = np.full((2, k), -1)
-    _search(tree, numbers, codes, near, slots, bases, squared, found, work, stack, reach, bound, bit, seen)
+    _search(
+        tree,
+        numbers,
+        codes,
+        near,
+        slots,
+        bases,
+        squared,
+        found,
+        work,
+        stack,
+        reach,
+        bound,
+        bit,
+        seen,
+    )
     return squared, found, work
 
 
 def _scratch(tree: Tree, q: int) -> tuple[Array, Array, Array, Array]:
-    """Allocate pending nodes with their smallest rows, their bounds, bounds of one node's children, and query slots."""
+    """Allocate pending nodes with their smallest rows, their bounds, bounds of one node's children,
+    and query slots.
+    """
     stack, reach = np.empty((tree.room, 2), np.int32), np.empty(tree.room, np.float32)
     return stack, reach, np.empty(WIDE, np.float32), np.empty(q, np.uint32)
 
@@ -398,7 +467,8 @@ def _search(
             bit[column] = bases[column] + slots[q, column]
         for slot in range(k):
             before[slot], places[slot] = places[slot], -1
-        for place in before:  # start with the neighbors of the previous query, because consecutive queries are similar
+        # start with the neighbors of the previous query, because consecutive queries are similar
+        for place in before:
             if place >= 0:
                 distance = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place])
                 _keep(best, rows, places, distance, tree.order[place], place)
@@ -410,12 +480,17 @@ def _search(
                 continue
             limit = np.float32(worst * (1 + margin) + _TINY)
             if node >= 0:
-                inside = children_within(tree.low, tree.high, tree.held, node, near[q], bit, shrink, tiny, limit, bound)
+                inside = children_within(
+                    tree.low, tree.high, tree.held, node, near[q], bit, shrink, tiny, limit, bound
+                )
                 top = _push(tree, node, inside, bound, stack, reach, top)
                 work[0] += 1
                 continue
             leaf = -1 - node
-            mask = rows_within(tree.lanes, tree.slots, leaf, near[q], slots[q], limit) & tree.filled[leaf]
+            mask = (
+                rows_within(tree.lanes, tree.slots, leaf, near[q], slots[q], limit)
+                & tree.filled[leaf]
+            )
             while mask:
                 place = tree.leaves[leaf] + lowest_bit(mask)
                 mask &= mask - np.uint32(1)
@@ -425,8 +500,12 @@ def _search(
 
 
 @compiled
-def direct(queries: Array, query_codes: Array, points: Array, point_codes: Array, found: Array, out: Array) -> None:
-    """Write the squared distances of each query to the points at ``found`` int64 (m, c) to ``out`` float64 (m, c)."""
+def direct(
+    queries: Array, query_codes: Array, points: Array, point_codes: Array, found: Array, out: Array
+) -> None:
+    """Write the squared distances of each query to the points at ``found`` int64 (m, c) to ``out``
+    float64 (m, c).
+    """
     for q in range(len(found)):
         for place in range(found.shape[1]):
             row = found[q, place]
@@ -434,7 +513,9 @@ def direct(queries: Array, query_codes: Array, points: Array, point_codes: Array
 
 
 def masses(tree: Tree, weights: Array) -> Array:
-    """Return the weight of the rows below each child, float64 (nodes, WIDE); ``weights`` (n,) in tree order."""
+    """Return the weight of the rows below each child, float64 (nodes, WIDE); ``weights`` (n,) in
+    tree order.
+    """
     out = np.zeros(tree.child.shape)
     _add_up(tree.child, tree.filled, tree.leaves, weights, out)
     return out
@@ -471,11 +552,11 @@ def within(
 ) -> tuple[Array, Array, Array, Array]:
     """Find the rows at a squared distance of at most ``most`` from each query.
 
-    ``mixed`` is defined in ``children_inside``, ``mass`` in :func:`masses`, other arguments in :func:`search`. If
-    ``whole``, a child that is entirely within reach is counted without visiting its rows; this must not be used for
-    pairs, or where numbers may have been clipped at 1e15. Returns the weight per query, float64 (m,), and the first
-    ``total`` pairs: queries and rows int64 (total,), and squared distances float64. Pairs are ordered by query, not by
-    row.
+    ``mixed`` is defined in ``children_inside``, ``mass`` in :func:`masses`, other arguments in
+    :func:`search`. If ``whole``, a child that is entirely within reach is counted without visiting
+    its rows; this must not be used for pairs, or where numbers may have been clipped at 1e15.
+    Returns the weight per query, float64 (m,), and the first ``total`` pairs: queries and rows
+    int64 (total,), and squared distances float64. Pairs are ordered by query, not by row.
     """
     out, pairs, squared = np.zeros(len(numbers)), np.empty((2, total), np.int64), np.empty(total)
     stack, (_, _, bound, bit) = np.empty(tree.room, np.int32), _scratch(tree, len(bases))
@@ -516,20 +597,33 @@ def _within(
             node = stack[top]
             if node < 0:
                 leaf = -1 - node
-                mask = rows_within(tree.lanes, tree.slots, leaf, near[q], slots[q], limit) & tree.filled[leaf]
+                mask = (
+                    rows_within(tree.lanes, tree.slots, leaf, near[q], slots[q], limit)
+                    & tree.filled[leaf]
+                )
                 while mask:
                     place = tree.leaves[leaf] + lowest_bit(mask)
                     mask &= mask - np.uint32(1)
-                    distance = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place])
+                    distance = _distance(
+                        codes[q], numbers[q], tree.codes[place], tree.numbers[place]
+                    )
                     if distance <= most:
                         out[q] += weights[place]
                         if found < total:
-                            pairs[0, found], pairs[1, found], squared[found] = q, tree.order[place], distance
+                            pairs[0, found], pairs[1, found], squared[found] = (
+                                q,
+                                tree.order[place],
+                                distance,
+                            )
                             found += 1
                 continue
-            reached = children_within(tree.low, tree.high, tree.held, node, near[q], bit, shrink, tiny, limit, bound)
+            reached = children_within(
+                tree.low, tree.high, tree.held, node, near[q], bit, shrink, tiny, limit, bound
+            )
             if whole:
-                inside = children_inside(tree.low, tree.high, tree.held, mixed, node, near[q], bit, grow, surely)
+                inside = children_inside(
+                    tree.low, tree.high, tree.held, mixed, node, near[q], bit, grow, surely
+                )
                 inside &= reached
                 reached &= ~inside
                 while inside:

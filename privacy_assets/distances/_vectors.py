@@ -1,8 +1,9 @@
-"""Vector arithmetic of the searches as LLVM vectors, which numba does not generate from plain loops.
+"""Vector arithmetic of the searches as LLVM vectors, which numba does not generate from plain
+loops.
 
-All children of a node, or all rows of a leaf, are compared in one pass, one per lane. LLVM compiles the vectors for the
-machine (SSE, AVX2, AVX-512, NEON). Imports numba. Numba renews a cached function only if its own file changes, so after
-changing this file, change the files that import it.
+All children of a node, or all rows of a leaf, are compared in one pass, one per lane. LLVM compiles
+the vectors for the machine (SSE, AVX2, AVX-512, NEON). Imports numba. Numba renews a cached
+function only if its own file changes, so after changing this file, change the files that import it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class _Lanes:
         """Broadcast a value to all lanes."""
         empty = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
         first = self.builder.insert_element(empty, value, _INT(0))
-        return self.builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(_INT, self.lanes), [0] * self.lanes))
+        return self.builder.shuffle_vector(
+            first, empty, ir.Constant(ir.VectorType(_INT, self.lanes), [0] * self.lanes)
+        )
 
     def zero(self, kind: ir.Type) -> Any:
         return ir.Constant(ir.VectorType(kind, self.lanes), [0] * self.lanes)
@@ -71,16 +74,24 @@ class _Lanes:
         return self.builder.select(self.builder.fcmp_ordered(">", left, right), left, right)
 
     def count(self, terms: Any, mask: Callable[[Any], Any]) -> Any:
-        """Count the set bits of the mask per lane as float32, by bytes that are emptied after 255 terms."""
+        """Count the set bits of the mask per lane as float32, by bytes that are emptied after 255
+        terms.
+        """
         builder, most = self.builder, terms.type(255)
         total = cgutils.alloca_once_value(builder, self.zero(_FLOAT))
         kept = cgutils.alloca_once(builder, ir.VectorType(_BYTE, self.lanes))
-        with cgutils.for_range(builder, builder.udiv(builder.add(terms, terms.type(254)), most)) as block:
+        with cgutils.for_range(
+            builder, builder.udiv(builder.add(terms, terms.type(254)), most)
+        ) as block:
             first = builder.mul(block.index, most)
             left = builder.sub(terms, first)
             builder.store(self.zero(_BYTE), kept)
-            with cgutils.for_range(builder, builder.select(builder.icmp_unsigned("<", left, most), left, most)) as loop:
-                one = builder.zext(mask(builder.add(first, loop.index)), ir.VectorType(_BYTE, self.lanes))
+            with cgutils.for_range(
+                builder, builder.select(builder.icmp_unsigned("<", left, most), left, most)
+            ) as loop:
+                one = builder.zext(
+                    mask(builder.add(first, loop.index)), ir.VectorType(_BYTE, self.lanes)
+                )
                 builder.store(builder.add(builder.load(kept), one), kept)
             counted = builder.uitofp(builder.load(kept), ir.VectorType(_FLOAT, self.lanes))
             builder.store(builder.fadd(builder.load(total), counted), total)
@@ -96,17 +107,21 @@ class _Lanes:
         return builder.load(kept)
 
     def mask(self, comparison: str, vector: Any, limit: Any) -> Any:
-        """Compare each lane with ``limit`` and return the results as bits of an unsigned integer."""
+        """Compare each lane with ``limit`` and return the results as bits of an unsigned
+        integer.
+        """
         lanes = self.builder.fcmp_ordered(comparison, vector, self.everywhere(limit))
         return self.builder.bitcast(lanes, ir.IntType(self.lanes))
 
 
 @vectorised
-def rows_within(typing: Any, lanes: Any, slots: Any, leaf: Any, number: Any, slot: Any, limit: Any) -> Any:
+def rows_within(
+    typing: Any, lanes: Any, slots: Any, leaf: Any, number: Any, slot: Any, limit: Any
+) -> Any:
     """Return the uint32 mask of the rows of a leaf whose squared distance is at most ``limit``.
 
-    The distance uses float32. ``lanes`` float32 (leaves, p, LEAF) and ``slots`` uint8 (leaves, q, LEAF) are the rows;
-    ``number`` (p,) and ``slot`` (q,) are the query.
+    The distance uses float32. ``lanes`` float32 (leaves, p, LEAF) and ``slots`` uint8 (leaves, q,
+    LEAF) are the rows; ``number`` (p,) and ``slot`` (q,) are the query.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -145,27 +160,39 @@ def children_within(
 
     Writes the bounds to ``out`` (WIDE,).
 
-    The bound is the number of the query's categories that the child lacks plus the squared distance to its box. If this
-    distance is not 0, the sum is multiplied by ``shrink`` and reduced by ``tiny`` to allow for float32 rounding.
-    ``low`` and ``high`` are float32 (nodes, p, WIDE). ``held`` is uint16 (nodes, slots): bit c of a slot is set if
-    child c has the category. ``bit`` uint32 (q,) contains the query's slots.
+    The bound is the number of the query's categories that the child lacks plus the squared distance
+    to its box. If this distance is not 0, the sum is multiplied by ``shrink`` and reduced by
+    ``tiny`` to allow for float32 rounding. ``low`` and ``high`` are float32 (nodes, p, WIDE).
+    ``held`` is uint16 (nodes, slots): bit c of a slot is set if child c has the category. ``bit``
+    uint32 (q,) contains the query's slots.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         v = _Lanes(context, builder, signature, args, WIDE)
-        first_number, first_slot = builder.mul(args[3], v.length(4, 0)), builder.mul(args[3], v.length(2, 1))
+        first_number, first_slot = (
+            builder.mul(args[3], v.length(4, 0)),
+            builder.mul(args[3], v.length(2, 1)),
+        )
 
         def lacks(column: Any) -> Any:
             place = builder.add(first_slot, builder.zext(v.item(5, column), first_slot.type))
-            return builder.bitcast(builder.not_(v.item(2, place)), ir.VectorType(ir.IntType(1), WIDE))
+            return builder.bitcast(
+                builder.not_(v.item(2, place)), ir.VectorType(ir.IntType(1), WIDE)
+            )
 
         def away(column: Any) -> Any:
-            at, value = builder.mul(builder.add(first_number, column), args[3].type(WIDE)), v.item(4, column)
+            at, value = (
+                builder.mul(builder.add(first_number, column), args[3].type(WIDE)),
+                v.item(4, column),
+            )
             below = builder.fsub(v.vector(0, at), v.everywhere(value))
             beyond = builder.fsub(v.everywhere(value), v.vector(1, at))
             return v.larger(v.larger(below, beyond), v.zero(_FLOAT))
 
-        count, squared = v.count(v.length(5, 0), lacks), v.squares(v.zero(_FLOAT), v.length(4, 0), away)
+        count, squared = (
+            v.count(v.length(5, 0), lacks),
+            v.squares(v.zero(_FLOAT), v.length(4, 0), away),
+        )
         total = builder.fmul(builder.fadd(count, squared), v.everywhere(args[6]))
         total = builder.fsub(total, v.everywhere(args[7]))
         bound = builder.select(builder.fcmp_ordered(">", squared, v.zero(_FLOAT)), total, count)
@@ -173,23 +200,39 @@ def children_within(
         return v.mask("<=", bound, args[8])
 
     single = types.float32
-    return types.uint16(low, high, held, types.intp, number, bit, single, single, single, out), generate
+    return types.uint16(
+        low, high, held, types.intp, number, bit, single, single, single, out
+    ), generate
 
 
 @vectorised
 def children_inside(
-    typing: Any, low: Any, high: Any, held: Any, mixed: Any, node: Any, number: Any, bit: Any, grow: Any, limit: Any
+    typing: Any,
+    low: Any,
+    high: Any,
+    held: Any,
+    mixed: Any,
+    node: Any,
+    number: Any,
+    bit: Any,
+    grow: Any,
+    limit: Any,
 ) -> Any:
-    """Return the uint16 mask of the children of a node whose rows are all within ``limit``, allowing for rounding.
+    """Return the uint16 mask of the children of a node whose rows are all within ``limit``,
+    allowing for rounding.
 
-    The bound is the number of columns in which the child lacks the query's category or is ``mixed``, plus the squared
-    distance to the farthest corner of the box, multiplied by ``grow``. ``mixed`` is uint16 (nodes, q): bit c is set if
-    child c may have several categories in the column. Other arguments as in :func:`children_within`.
+    The bound is the number of columns in which the child lacks the query's category or is
+    ``mixed``, plus the squared distance to the farthest corner of the box, multiplied by ``grow``.
+    ``mixed`` is uint16 (nodes, q): bit c is set if child c may have several categories in the
+    column. Other arguments as in :func:`children_within`.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         v = _Lanes(context, builder, signature, args, WIDE)
-        first_number, first_slot = builder.mul(args[4], v.length(5, 0)), builder.mul(args[4], v.length(2, 1))
+        first_number, first_slot = (
+            builder.mul(args[4], v.length(5, 0)),
+            builder.mul(args[4], v.length(2, 1)),
+        )
         first_column = builder.mul(args[4], v.length(6, 0))
 
         def differs(column: Any) -> Any:
@@ -199,7 +242,10 @@ def children_inside(
             return builder.bitcast(away, ir.VectorType(ir.IntType(1), WIDE))
 
         def away(column: Any) -> Any:
-            at, value = builder.mul(builder.add(first_number, column), args[4].type(WIDE)), v.item(5, column)
+            at, value = (
+                builder.mul(builder.add(first_number, column), args[4].type(WIDE)),
+                v.item(5, column),
+            )
             above = builder.fsub(v.vector(1, at), v.everywhere(value))
             return v.larger(above, builder.fsub(v.everywhere(value), v.vector(0, at)))
 
@@ -216,6 +262,8 @@ def lowest_bit(typing: Any, word: Any) -> Any:
     """Return the position of the lowest set bit of a nonzero unsigned integer."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.zext(builder.cttz(builder.zext(args[0], ir.IntType(64)), ir.IntType(1)(1)), ir.IntType(64))
+        return builder.zext(
+            builder.cttz(builder.zext(args[0], ir.IntType(64)), ir.IntType(1)(1)), ir.IntType(64)
+        )
 
     return types.int64(word), generate

@@ -1,7 +1,7 @@
 """Contrastive embedder of mixed tables (Palacios 4.1, 5.2, appendix C).
 
-A network learns to recognize two random maskings of the same record. Distances between its outputs then measure the
-similarity of records with any column types. Torch is imported lazily.
+A network learns to recognize two random maskings of the same record. Distances between its outputs
+then measure the similarity of records with any column types. Torch is imported lazily.
 """
 
 from __future__ import annotations
@@ -68,24 +68,35 @@ class Embedder:
     def description(self) -> dict[str, Any]:
         """Settings and training for reports, as plain values.
 
-        "epochs" is the number of epochs, "kept_epoch" the one with the lowest monitored loss, whose weights are kept,
-        and "train_loss", "validation_loss" and "validation_accuracy" are its figures, see :class:`.Epoch`.
+        "epochs" is the number of epochs, "kept_epoch" the one with the lowest monitored loss, whose
+        weights are kept, and "train_loss", "validation_loss" and "validation_accuracy" are its
+        figures, see :class:`.Epoch`.
         """
-        kept = min(reversed(self.history), key=lambda epoch: epoch.monitored)  # the last of equal ones, as in training
-        figures = {name: None if (value := getattr(kept, name)) is None else round(value, 4) for name in _FIGURES}
+        # the last of equal ones, as in training
+        kept = min(reversed(self.history), key=lambda epoch: epoch.monitored)
+        figures = {
+            name: None if (value := getattr(kept, name)) is None else round(value, 4)
+            for name in _FIGURES
+        }
         settings = {**asdict(self.settings), "dims": self.dims}
-        return {"settings": settings, "epochs": len(self.history), "kept_epoch": kept.epoch, **figures}
+        return {
+            "settings": settings,
+            "epochs": len(self.history),
+            "kept_epoch": kept.epoch,
+            **figures,
+        }
 
     def embed(self, table: Table, device: str = "cpu") -> np.ndarray:
         """Embed a table: float32 (n, dims), each row of Euclidean length 1.
 
-        Vectors are normalized (f^N in the paper, not f) because training constrains directions only. The squared
-        Euclidean distance is then 2 - 2 cosine similarity, in [0, 4].
+        Vectors are normalized (f^N in the paper, not f) because training constrains directions
+        only. The squared Euclidean distance is then 2 - 2 cosine similarity, in [0, 4].
 
-        Equal rows have bit-equal embeddings within a call. Across calls, tables and devices they are bit-equal except
-        with a probability of about one in millions: distinct rows are evaluated once, in blocks of a fixed size, in
-        double precision, and then rounded. In single precision the last bits depend on the row's position in the batch,
-        so copies would have a nonzero distance. MPS does not support double precision and is replaced by the CPU.
+        Equal rows have bit-equal embeddings within a call. Across calls, tables and devices they
+        are bit-equal except with a probability of about one in millions: distinct rows are
+        evaluated once, in blocks of a fixed size, in double precision, and then rounded. In single
+        precision the last bits depend on the row's position in the batch, so copies would have a
+        nonzero distance. MPS does not support double precision and is replaced by the CPU.
         """
         import torch
 
@@ -98,7 +109,9 @@ class Embedder:
         start, size = 0, _BLOCK
         with one_thread(), torch.inference_mode():
             while start < len(distinct):
-                block, size = halve_on_out_of_memory(partial(_embed_block, network, distinct, start, on), size)
+                block, size = halve_on_out_of_memory(
+                    partial(_embed_block, network, distinct, start, on), size
+                )
                 out[start : start + len(block)] = block
                 start += len(block)
         return out[inverse]
@@ -108,10 +121,14 @@ class Embedder:
         from safetensors.torch import save
 
         facts = [asdict(self.settings), self.schema.to_json(), self.encoder.to_json()]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode() + save(self.network.state_dict())).hexdigest()
+        return hashlib.sha256(
+            json.dumps(facts, sort_keys=True).encode() + save(self.network.state_dict())
+        ).hexdigest()
 
     def save(self, folder: str | Path) -> None:
-        """Write the weights (safetensors) and other fields (JSON) to ``folder``; equal embedders, equal bytes."""
+        """Write the weights (safetensors) and other fields (JSON) to ``folder``; equal embedders,
+        equal bytes.
+        """
         from safetensors.torch import save
 
         folder = private_folder(Path(folder))
@@ -128,7 +145,9 @@ class Embedder:
 
     @classmethod
     def load(cls, folder: str | Path) -> Embedder:
-        """Load an embedder written by :meth:`save`. Raises InputError if ``folder`` does not contain a valid one."""
+        """Load an embedder written by :meth:`save`. Raises InputError if ``folder`` does not
+        contain a valid one.
+        """
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -158,8 +177,9 @@ def train_embedder(
 ) -> Embedder:
     """Train an embedder on all rows of the tables, usually train, holdout and reference.
 
-    Rows are sorted by content first, so the result does not depend on their order or table. The same rows and seed give
-    the same bytes on the CPU of one machine. Torch's global random state is not changed.
+    Rows are sorted by content first, so the result does not depend on their order or table. The
+    same rows and seed give the same bytes on the CPU of one machine. Torch's global random state is
+    not changed.
 
     Args:
         tables: Tables with real rows.
@@ -178,44 +198,64 @@ def train_embedder(
 
     settings = settings or EmbedderSettings()
     if sum(map(len, tables)) == 0:
-        raise InputError("there are no rows to train the embedder on", fix="pass at least one real row")
+        raise InputError(
+            "there are no rows to train the embedder on", fix="pass at least one real row"
+        )
     encoder = TabularEncoder.fit(tables, schema)
     cells = [_cells(table, schema, encoder) for table in tables if len(table)]
     distinct, inverse = distinct_rows(np.concatenate(cells))
     rows = distinct[np.sort(inverse)]
     network = _network(schema, encoder, settings)
-    values, codes = rows[:, : network.numbers].astype(np.float32), rows[:, network.numbers :].astype(np.int64)
-    trainer = Trainer(network, settings, torch.from_numpy(values), torch.from_numpy(codes), seed, device, progress)
+    values, codes = (
+        rows[:, : network.numbers].astype(np.float32),
+        rows[:, network.numbers :].astype(np.int64),
+    )
+    trainer = Trainer(
+        network, settings, torch.from_numpy(values), torch.from_numpy(codes), seed, device, progress
+    )
     history = trainer.run()
     return Embedder(schema, encoder, settings, seed, history, network.cpu())
 
 
 def _cells(table: Table, schema: TableSchema, encoder: TabularEncoder) -> np.ndarray:
-    """Return float64 (n, p + columns): the values of the p numbers, then the codes of numbers and of categories.
+    """Return float64 (n, p + columns): the values of the p numbers, then the codes of numbers and
+    of categories.
 
-    The code of a number is 0 (present) or 1 (missing), the code of a category is the encoder's. The highest code means
-    masked.
+    The code of a number is 0 (present) or 1 (missing), the code of a category is the encoder's. The
+    highest code means masked.
     """
     absent = [name for name in schema.names if name not in table.columns]
     if absent:
-        raise InputError("the column is missing", column=absent[0], fix="embed tables of the embedder's schema")
+        raise InputError(
+            "the column is missing", column=absent[0], fix="embed tables of the embedder's schema"
+        )
     encoded = encoder.transform(table)
     missing = [table[number.name].missing[:, None] for number in encoder.numbers]
     own = encoded.codes[:, encoded.codes.shape[1] - len(encoder.categories) :]
     return np.concatenate([encoded.numeric, *missing, own], axis=1, dtype=np.float64)
 
 
-def _network(schema: TableSchema, encoder: TabularEncoder, settings: EmbedderSettings) -> EmbedderNetwork:
-    """Create a network without weights. Codes: present, missing, masked; or the values, unseen, missing, masked."""
+def _network(
+    schema: TableSchema, encoder: TabularEncoder, settings: EmbedderSettings
+) -> EmbedderNetwork:
+    """Create a network without weights. Codes: present, missing, masked; or the values, unseen,
+    missing, masked.
+    """
     from privacy_assets.distances.network import EmbedderNetwork
 
-    sizes = [3] * len(encoder.numbers) + [len(category.values) + 3 for category in encoder.categories]
+    sizes = [3] * len(encoder.numbers) + [
+        len(category.values) + 3 for category in encoder.categories
+    ]
     dims = settings.dims_for(len(schema.columns))
     return EmbedderNetwork(sizes, len(encoder.numbers), settings.width or 1, dims, settings.dropout)
 
 
-def _embed_block(network: EmbedderNetwork, rows: np.ndarray, start: int, on: torch.device, size: int) -> np.ndarray:
-    """Embed ``size`` rows from ``start``, padded to ``size`` so that every block uses the same kernels."""
+def _embed_block(
+    network: EmbedderNetwork, rows: np.ndarray, start: int, on: torch.device, size: int
+) -> np.ndarray:
+    """Embed ``size`` rows from ``start``, padded to ``size`` so that every block uses the same
+    kernels.
+    """
     import torch
 
     block = np.zeros((size, rows.shape[1]))

@@ -19,12 +19,13 @@ _PRESETS: dict[str, dict[str, int | None]] = {  # units per layer, maximum steps
 class EmbedderSettings:
     """Architecture and training of the embedder.
 
-    The defaults follow Palacios 5.2 except for width, steps and rows; benchmarks/results/embedder.md shows that they
-    suffice. Training stops after ``max_steps`` or ``max_epochs``, or by early stopping.
+    The defaults follow Palacios 5.2 except for width, steps and rows;
+    benchmarks/results/embedder.md shows that they suffice. Training stops after ``max_steps`` or
+    ``max_epochs``, or by early stopping.
 
     Attributes:
-        preset: "default": 3 x 256 units, trained on at most ``max_rows`` randomly drawn rows for at most ``max_steps``
-            steps. "paper": 3 x 1024 units, all rows, no limit on steps.
+        preset: "default": 3 x 256 units, trained on at most ``max_rows`` randomly drawn rows for at
+            most ``max_steps`` steps. "paper": 3 x 1024 units, all rows, no limit on steps.
         width: Units per layer. None: from the preset.
         dims: Dimension of the embedding. None: see :meth:`dims_for`.
         dropout: Share of dropped units.
@@ -42,9 +43,12 @@ class EmbedderSettings:
 
     preset: Literal["default", "paper"] = Field(
         default="default",
-        description="default: 3 layers of 256 and a limited budget; paper: 3 layers of 1,024 and no limit",
+        description="default: 3 layers of 256 and a limited budget; paper: 3 layers of 1,024 and"
+        " no limit",
     )
-    width: int | None = Field(default=None, ge=1, description="width of the layers (default: as in the preset)")
+    width: int | None = Field(
+        default=None, ge=1, description="width of the layers (default: as in the preset)"
+    )
     dims: int | None = Field(
         default=None, ge=1, description="dimension of the embedding (default: by number of columns)"
     )
@@ -52,14 +56,22 @@ class EmbedderSettings:
     temperature: float = Field(default=0.1, gt=0, description="temperature of the similarities")
     batch_size: int = Field(default=1024, ge=2, description="number of rows per step")
     learning_rate: float = Field(default=1e-3, gt=0, description="learning rate of Adam")
-    max_steps: int | None = Field(default=None, ge=1, description="maximum number of steps (default: as in the preset)")
+    max_steps: int | None = Field(
+        default=None, ge=1, description="maximum number of steps (default: as in the preset)"
+    )
     max_rows: int | None = Field(
-        default=None, ge=1, description="maximum number of training rows (default: as in the preset)"
+        default=None,
+        ge=1,
+        description="maximum number of training rows (default: as in the preset)",
     )
     max_epochs: int = Field(default=300, ge=1, description="maximum number of passes over the rows")
-    window: int = Field(default=20, ge=1, description="number of epochs over which the validation loss is averaged")
+    window: int = Field(
+        default=20, ge=1, description="number of epochs over which the validation loss is averaged"
+    )
     patience: int = Field(
-        default=10, ge=1, description="training stops after this many epochs without improvement of the average"
+        default=10,
+        ge=1,
+        description="training stops after this many epochs without improvement of the average",
     )
 
     def __post_init__(self) -> None:
@@ -70,10 +82,10 @@ class EmbedderSettings:
     def dims_for(self, columns: int) -> int:
         """Return the dimension of the embedding of a table with this number of columns.
 
-        The default is the largest multiple of 10 below the number of columns, at least 10 and at most 30. It gives the
-        dimensions of the paper: 10, 20 and 30 for 15 (Adult), 28 (Texas) and 37 columns (Census) (Palacios 5.1, 5.2).
-        The paper compares dimensions below the number of columns (appendix C), states no rule, and has no table with
-        more columns.
+        The default is the largest multiple of 10 below the number of columns, at least 10 and at
+        most 30. It gives the dimensions of the paper: 10, 20 and 30 for 15 (Adult), 28 (Texas) and
+        37 columns (Census) (Palacios 5.1, 5.2). The paper compares dimensions below the number of
+        columns (appendix C), states no rule, and has no table with more columns.
         """
         return self.dims or 10 * min(max((columns - 1) // 10, 1), 3)
 

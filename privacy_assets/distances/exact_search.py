@@ -1,12 +1,14 @@
-"""Candidates for the nearest rows by float32 inner products, and a proof that no other row is nearer.
+"""Candidates for the nearest rows by float32 inner products, and a proof that no other row is
+nearer.
 
-Faiss (CPU) or torch (other devices) finds more candidates than requested, and the caller computes their distances by
-direct difference in float64. Another row can be nearer only if the rounding error of its inner product exceeds the gap
-between the last candidate and the k-th neighbor. Queries for which this is possible are returned, and searched again
-without a product.
+Faiss (CPU) or torch (other devices) finds more candidates than requested, and the caller computes
+their distances by direct difference in float64. Another row can be nearer only if the rounding
+error of its inner product exceeds the gap between the last candidate and the k-th neighbor. Queries
+for which this is possible are returned, and searched again without a product.
 
-The row p nearest to q has the largest qp - |p|^2 / 2. With an additional coordinate, 1 for q and -|p|^2 / 2 for p, this
-is a single inner product. The proof therefore assumes only that the library multiplies and adds in float32.
+The row p nearest to q has the largest qp - |p|^2 / 2. With an additional coordinate, 1 for q and
+-|p|^2 / 2 for p, this is a single inner product. The proof therefore assumes only that the library
+multiplies and adds in float32.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from privacy_assets.infra.parallel import in_parallel
 
 EXTRA = 8  # candidates in addition to k
 _BLOCK = 1024  # query rows per multiplication: products with 1024 points fit the cache
-_CELLS = 128_000  # query cells below which faiss 1.15 multiplies row by row, which takes five times longer
+# query cells below which faiss 1.15 multiplies row by row, which takes five times longer
+_CELLS = 128_000
 _WIDE = 8 * _BLOCK  # points per multiplication on an accelerator
 _WORTH = 16  # minimum number of blocks for sending work and all points to a cluster
 _CLIP = 1e15  # squares stay finite in float32; clipping only reduces distances, so the proof holds
@@ -40,8 +43,9 @@ def candidates(
         device: "cpu" (faiss) or a torch device.
 
     Returns:
-        Rows int64 (n_q, k + EXTRA), and a function that maps the squared distances (n_q,) of the k-th neighbors among
-        these to the positions of the queries for which another row may be as near.
+        Rows int64 (n_q, k + EXTRA), and a function that maps the squared distances (n_q,) of the
+        k-th neighbors among these to the positions of the queries for which another row may be as
+        near.
     """
     centre = _centre(points)
     q, p = _widened(queries, centre), _widened(points, centre)
@@ -75,14 +79,18 @@ def _squares(rows: np.ndarray) -> np.ndarray:
 def _faiss(queries: np.ndarray, points: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Find the ``count`` points with the largest inner product.
 
-    Returns the smallest of these products, float32 (n_q,), and the rows int64 (n_q, count), unordered.
+    Returns the smallest of these products, float32 (n_q,), and the rows int64 (n_q, count),
+    unordered.
 
-    Blocks of queries run in our own threads, each with one faiss thread; their number does not affect results.
+    Blocks of queries run in our own threads, each with one faiss thread; their number does not
+    affect results.
     """
     blocks = len(queries) // max(_BLOCK, -(-_CELLS // queries.shape[1]))
     parts = np.array_split(queries, max(1, blocks))
     found = in_parallel(lambda part: _largest(part, points, count), parts, _WORTH)
-    return np.concatenate([least for least, _ in found]), np.concatenate([rows for _, rows in found])
+    return np.concatenate([least for least, _ in found]), np.concatenate(
+        [rows for _, rows in found]
+    )
 
 
 def _largest(queries: np.ndarray, points: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -97,7 +105,9 @@ def _largest(queries: np.ndarray, points: np.ndarray, count: int) -> tuple[np.nd
     return products.min(axis=1), rows
 
 
-def _torch(queries: np.ndarray, points: np.ndarray, count: int, device: str) -> tuple[np.ndarray, np.ndarray]:
+def _torch(
+    queries: np.ndarray, points: np.ndarray, count: int, device: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Do the same as :func:`_faiss` on any torch device."""
     import torch
 
@@ -107,17 +117,25 @@ def _torch(queries: np.ndarray, points: np.ndarray, count: int, device: str) -> 
         rows, parts = torch.from_numpy(points).to(device), []
         for start in range(0, len(queries), 4 * _BLOCK):
             query = torch.from_numpy(queries[start : start + 4 * _BLOCK]).to(device)
-            values, places = rows.new_empty((len(query), 0)), rows.new_empty((len(query), 0), dtype=torch.int64)
+            values, places = (
+                rows.new_empty((len(query), 0)),
+                rows.new_empty((len(query), 0), dtype=torch.int64),
+            )
             for first in range(0, len(rows), _WIDE):
                 product = query @ rows[first : first + _WIDE].T
                 value, place = product.topk(min(count, product.shape[1]), dim=1)
-                value, place = torch.cat([values, value], dim=1), torch.cat([places, place + first], dim=1)
+                value, place = (
+                    torch.cat([values, value], dim=1),
+                    torch.cat([places, place + first], dim=1),
+                )
                 values, best = value.topk(min(count, value.shape[1]), dim=1)
                 places = place.gather(1, best)
             parts.append((values.amin(dim=1).cpu().numpy(), places.cpu().numpy()))
     finally:
         torch.set_float32_matmul_precision(precision)
-    return np.concatenate([least for least, _ in parts]), np.concatenate([rows for _, rows in parts])
+    return np.concatenate([least for least, _ in parts]), np.concatenate(
+        [rows for _, rows in parts]
+    )
 
 
 def ordered(squared: np.ndarray, found: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -129,23 +147,31 @@ def ordered(squared: np.ndarray, found: np.ndarray, k: int) -> tuple[np.ndarray,
 
 
 def _farther(last: np.ndarray, norms: np.ndarray, known: np.ndarray, width: int) -> np.ndarray:
-    """Return whether all non-candidates are farther than ``known`` (n_q,), the squared distance of the k-th neighbor.
+    """Return whether all non-candidates are farther than ``known`` (n_q,), the squared distance of
+    the k-th neighbor.
 
-    ``last`` is |q|^2 - 2s, where s is the product of the last candidate, which no other row exceeds; ``norms`` is
+    ``last`` is |q|^2 - 2s, where s is the product of the last candidate, which no other row
+    exceeds; ``norms`` is
     |q|^2.
 
-    **The bound.** Let u = 2^-24, g(n) = nu / (1 - nu), and let p be a row with squared distance D <= ``known``. A
-    float32 sum of n products, in any order, fused or not, has an error of at most g(n) times the sum of absolute values
-    (Higham 2002, section 3.1), here g(d + 1) (|q||p| + |p|^2/2). The coordinate -|p|^2/2, rounded once, adds u |p|^2/2.
-    Twice this, for 2s, is at most g(d + 2) (2 |q||p| + |p|^2) <= g(d + 2) (|q| + |p|)^2. Rounding of centered
-    coordinates changes |q - p| by up to u (|q| + |p|), and D by up to g(3) (|q| + |p|)^2. In the dense form a mismatch
-    costs 2 fl(1/sqrt 2)^2 instead of 1, which changes D by up to g(2) D. As |p| <= |q| + sqrt(D), up to a factor 1 +
-    4u, the total is at most g(d + 10) (2 |q| + sqrt(D))^2. The norm of p does not occur, so outliers do not widen the
-    bound. In addition, each of at most 2 (d + 2) operations, doubled, may lose a number below 2^-126 < ``_TINY``.
+    **The bound.** Let u = 2^-24, g(n) = nu / (1 - nu), and let p be a row with squared distance D
+    <= ``known``. A float32 sum of n products, in any order, fused or not, has an error of at most
+    g(n) times the sum of absolute values (Higham 2002, section 3.1), here g(d + 1) (|q||p| +
+    |p|^2/2). The coordinate -|p|^2/2, rounded once, adds u |p|^2/2. Twice this, for 2s, is at most
+    g(d + 2) (2 |q||p| + |p|^2) <= g(d + 2) (|q| + |p|)^2. Rounding of centered coordinates changes
+    |q - p| by up to u (|q| + |p|), and D by up to g(3) (|q| + |p|)^2. In the dense form a mismatch
+    costs 2 fl(1/sqrt 2)^2 instead of 1, which changes D by up to g(2) D. As |p| <= |q| + sqrt(D),
+    up to a factor 1 + 4u, the total is at most g(d + 10) (2 |q| + sqrt(D))^2. The norm of p does
+    not occur, so outliers do not widen the bound. In addition, each of at most 2 (d + 2)
+    operations, doubled, may lose a number below 2^-126 < ``_TINY``.
 
-    So if ``last`` minus the bound at D = ``known`` exceeds ``known``, no such p exists. ``known`` itself was rounded in
-    float64, with a relative error below 1e-9 for up to four million columns. In case of overflow the result is False.
+    So if ``last`` minus the bound at D = ``known`` exceeds ``known``, no such p exists. ``known``
+    itself was rounded in float64, with a relative error below 1e-9 for up to four million columns.
+    In case of overflow the result is False.
     """
     reach, terms = known * (1 + 1e-9), width + 10
-    bound = terms * _UNIT / (1 - terms * _UNIT) * (2 * np.sqrt(norms) + np.sqrt(reach)) ** 2 + 4 * terms * _TINY
+    bound = (
+        terms * _UNIT / (1 - terms * _UNIT) * (2 * np.sqrt(norms) + np.sqrt(reach)) ** 2
+        + 4 * terms * _TINY
+    )
     return last - bound > reach

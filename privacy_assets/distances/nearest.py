@@ -1,10 +1,11 @@
 """Exact nearest neighbors, with defined results for duplicates, ties and any row order.
 
-Rows are first reduced to distinct rows, sorted by content. The search uses only these, so results do not depend on the
-order of rows. It uses a :class:`.MixedTree` or a matrix product of one-hot encoded rows. The share of rows that a tree
-visits depends on the data: 1 in 60 on Adult, 1 in 40 on its embeddings, nearly all for 20 independent numbers. The
-choice is therefore based on the work that up to 32 probe queries cause in the tree. The tree is always used for few
-rows, or if the one-hot encoding would be too large. Elapsed time is not used, so the choice is reproducible. Both
+Rows are first reduced to distinct rows, sorted by content. The search uses only these, so results
+do not depend on the order of rows. It uses a :class:`.MixedTree` or a matrix product of one-hot
+encoded rows. The share of rows that a tree visits depends on the data: 1 in 60 on Adult, 1 in 40 on
+its embeddings, nearly all for 20 independent numbers. The choice is therefore based on the work
+that up to 32 probe queries cause in the tree. The tree is always used for few rows, or if the
+one-hot encoding would be too large. Elapsed time is not used, so the choice is reproducible. Both
 methods compute final distances by the same sums, so the choice does not affect results.
 """
 
@@ -64,8 +65,12 @@ def search_rows(
     return np.sqrt(squared), positions
 
 
-def _faster_path(tree: MixedTree, queries: EncodedTable, points: EncodedTable, k: int, device: str) -> Path:
-    """Compare the work of the tree, measured on evenly spaced queries, with the work of a product."""
+def _faster_path(
+    tree: MixedTree, queries: EncodedTable, points: EncodedTable, k: int, device: str
+) -> Path:
+    """Compare the work of the tree, measured on evenly spaced queries, with the work of a
+    product.
+    """
     n_numbers = points.numeric.shape[1]
     n_columns = n_numbers + len(points.sizes)
     dense_width = n_numbers + int(points.sizes.sum())
@@ -93,7 +98,9 @@ def _by_product(
     equal_points: np.ndarray,
     device: str,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find candidates by a matrix product, and search the tree where float32 rounding leaves doubt."""
+    """Find candidates by a matrix product, and search the tree where float32 rounding leaves
+    doubt.
+    """
     positions, in_doubt = candidates(queries.dense, points.dense, k, equal_points, device)
     squared = squared_distances(queries, points, positions)
     squared, positions = ordered(squared, positions, k)
@@ -106,7 +113,9 @@ MOST_NEIGHBOURS = 8
 TIE = 1e-4  # relative tolerance of the radius: float32 cells are not more precise than this
 
 
-def near(queries: EncodedTable, points: EncodedTable, radius: float, weights: np.ndarray | None = None) -> np.ndarray:
+def near(
+    queries: EncodedTable, points: EncodedTable, radius: float, weights: np.ndarray | None = None
+) -> np.ndarray:
     """Apply :func:`weight_within` with the radius ``radius * (1 + TIE)``."""
     return weight_within(queries, points, radius * (1 + TIE), weights)
 
@@ -114,10 +123,12 @@ def near(queries: EncodedTable, points: EncodedTable, radius: float, weights: np
 def distance_to_other_subjects(
     pool: EncodedTable, codes: np.ndarray, device: str, rows: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the distance of each row, or of those at ``rows``, to the nearest row of another subject.
+    """Return the distance of each row, or of those at ``rows``, to the nearest row of another
+    subject.
 
-    Rows of the same subject are ignored, so near-duplicates do not reduce a subject's isolation. At most the 8 nearest
-    rows are considered; if all of them belong to the same subject, their largest distance is returned.
+    Rows of the same subject are ignored, so near-duplicates do not reduce a subject's isolation. At
+    most the 8 nearest rows are considered; if all of them belong to the same subject, their largest
+    distance is returned.
 
     Args:
         pool: Encoded rows, n of them.
@@ -162,13 +173,15 @@ def _without_self(neighbours: Neighbours, rows: np.ndarray) -> Neighbours:
     return Neighbours(distances, indices)
 
 
-def typical_radius(rows: EncodedTable, subjects: np.ndarray | None, quantile: float, device: str) -> float:
+def typical_radius(
+    rows: EncodedTable, subjects: np.ndarray | None, quantile: float, device: str
+) -> float:
     """Return the smallest distance within which at least ``quantile`` of the rows have another row.
 
     Args:
         rows: Encoded rows, two or more.
-        subjects: Codes 0..s-1 of the subjects of the rows, int64 (n,). Only rows of other subjects count,
-            because rows of one subject are similar. None: each row is a subject.
+        subjects: Codes 0..s-1 of the subjects of the rows, int64 (n,). Only rows of other subjects
+            count, because rows of one subject are similar. None: each row is a subject.
         quantile: Share of rows, in [0, 1].
         device: Torch device of the search.
     """
@@ -186,8 +199,10 @@ class Neighbours:
     """Nearest neighbors of a set of queries.
 
     Attributes:
-        distances: Euclidean distances, ascending, float64 of shape (n_q, k); inf where fewer than k points exist.
-        indices: Positions in the searched points, int64 of shape (n_q, k); -1 where fewer than k points exist.
+        distances: Euclidean distances, ascending, float64 of shape (n_q, k); inf where fewer than k
+            points exist.
+        indices: Positions in the searched points, int64 of shape (n_q, k); -1 where fewer than k
+            points exist.
     """
 
     distances: np.ndarray
@@ -195,7 +210,8 @@ class Neighbours:
 
 
 def distinct_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct rows of a 2-D array, and the position of each row among them, int64 of shape (n,).
+    """Return the distinct rows of a 2-D array, and the position of each row among them, int64 of
+    shape (n,).
 
     Distinct rows are sorted by their bytes, which is not a numeric order. -0.0 equals 0.0.
     """
@@ -216,7 +232,8 @@ def distinct_encoded(table: EncodedTable) -> tuple[EncodedTable, np.ndarray]:
 
 
 def _by_bytes(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first position of each distinct row, sorted by bytes, and each row's place among these.
+    """Return the first position of each distinct row, sorted by bytes, and each row's place among
+    these.
 
     Args:
         matrix: Contiguous array of shape (n, d).
@@ -239,9 +256,16 @@ def _by_bytes(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def nearest(
-    queries: np.ndarray, points: np.ndarray, k: int = 1, *, exclude_self: bool = False, device: str = "cpu"
+    queries: np.ndarray,
+    points: np.ndarray,
+    k: int = 1,
+    *,
+    exclude_self: bool = False,
+    device: str = "cpu",
 ) -> Neighbours:
-    """Apply :func:`nearest_rows` to matrices (n_q, d) and (n_p, d), such as embeddings, rounded to float32."""
+    """Apply :func:`nearest_rows` to matrices (n_q, d) and (n_p, d), such as embeddings, rounded to
+    float32.
+    """
     if queries.ndim != 2 or points.ndim != 2:
         raise _widths_differ(queries.shape, points.shape)
     return nearest_rows(
@@ -264,19 +288,20 @@ def nearest_rows(
 ) -> Neighbours:
     """Find the exact ``k`` nearest rows of an encoded table to each query, by Euclidean distance.
 
-    The squared distance is the number of mismatching codes plus the squared differences of the numbers, summed in
-    float64 in column order. A row equal to the query has distance exactly 0. Rows with equal sums are ordered by
-    content, and equal rows by position. Memory is linear in the cells of both tables.
+    The squared distance is the number of mismatching codes plus the squared differences of the
+    numbers, summed in float64 in column order. A row equal to the query has distance exactly 0.
+    Rows with equal sums are ordered by content, and equal rows by position. Memory is linear in the
+    cells of both tables.
 
     Args:
         queries: Rows to find neighbors of.
         points: Rows to search, encoded by the same encoder.
         k: Number of neighbors per query.
-        exclude_self: Exclude the row at the query's own position; ``queries`` and ``points`` must be the same table. A
-            duplicate of the row remains a neighbor at distance 0.
+        exclude_self: Exclude the row at the query's own position; ``queries`` and ``points`` must
+            be the same table. A duplicate of the row remains a neighbor at distance 0.
         device: Torch device of the matrix product.
-        path: "tree" or "product". None: the faster of the two; the dense form is built only if it is small. The result
-            is the same, for any number of threads.
+        path: "tree" or "product". None: the faster of the two; the dense form is built only if it
+            is small. The result is the same, for any number of threads.
 
     Returns:
         Distances and positions of shape (n_q, k).
@@ -332,9 +357,10 @@ def weight_within(
 ) -> np.ndarray:
     """Sum the weights of the rows of ``points`` within ``radius`` of each query.
 
-    Counts rows whose squared distance (as in :func:`nearest_rows`) is at most ``radius`` squared, and equal rows at any
-    radius. A query that is among the points counts itself. The result is exact and independent of row order. Memory is
-    linear in the cells of both tables, regardless of the number of rows within the radius.
+    Counts rows whose squared distance (as in :func:`nearest_rows`) is at most ``radius`` squared,
+    and equal rows at any radius. A query that is among the points counts itself. The result is
+    exact and independent of row order. Memory is linear in the cells of both tables, regardless of
+    the number of rows within the radius.
 
     Args:
         queries: Centers.
@@ -364,14 +390,20 @@ def _no_neighbours(n_queries: int, k: int) -> Neighbours:
 
 
 def _widths_differ(queries: tuple[int, ...], points: tuple[int, ...]) -> InputError:
-    return InputError(f"queries and points must have equal width, got shapes {queries} and {points}")
+    return InputError(
+        f"queries and points must have equal width, got shapes {queries} and {points}"
+    )
 
 
-def _check_comparable(queries: EncodedTable, points: EncodedTable, exclude_self: bool = False) -> None:
+def _check_comparable(
+    queries: EncodedTable, points: EncodedTable, exclude_self: bool = False
+) -> None:
     if queries.numeric.shape[1] != points.numeric.shape[1]:
         raise _widths_differ(queries.numeric.shape, points.numeric.shape)
     if exclude_self and len(queries) != len(points):
-        raise InputError("exclude_self needs the same table twice", fix="pass one table as queries and as points")
+        raise InputError(
+            "exclude_self needs the same table twice", fix="pass one table as queries and as points"
+        )
     for table, name in ((queries, "queries"), (points, "points")):
         is_finite = np.isfinite(table.numeric).all(axis=1)
         if not is_finite.all():

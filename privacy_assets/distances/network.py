@@ -1,6 +1,8 @@
-"""The network of the contrastive embedder: maskings, layers and loss (Palacios 4.1, 5.2). Imports torch.
+"""The network of the contrastive embedder: maskings, layers and loss (Palacios 4.1, 5.2). Imports
+torch.
 
-All draws use the generator passed by the caller; torch's global random state is neither read nor changed.
+All draws use the generator passed by the caller; torch's global random state is neither read nor
+changed.
 """
 
 from __future__ import annotations
@@ -30,26 +32,32 @@ HIDDEN_LAYERS = 3
 class EmbedderNetwork(nn.Module):
     """Map rows of a table to unit vectors.
 
-    Every cell has a code; numeric cells also have a value. ``sizes`` are the numbers of codes per column, the last of
-    which means "masked". The first ``numbers`` columns have values. The input consists of these values and an embedding
-    of each cell's code. Three blocks (linear, layer norm, GELU, dropout) are followed by a linear layer with ``dims``
-    outputs.
+    Every cell has a code; numeric cells also have a value. ``sizes`` are the numbers of codes per
+    column, the last of which means "masked". The first ``numbers`` columns have values. The input
+    consists of these values and an embedding of each cell's code. Three blocks (linear, layer norm,
+    GELU, dropout) are followed by a linear layer with ``dims`` outputs.
     """
 
     starts: Tensor
     masked: Tensor
 
-    def __init__(self, sizes: Sequence[int], numbers: int, width: int, dims: int, dropout: float) -> None:
+    def __init__(
+        self, sizes: Sequence[int], numbers: int, width: int, dims: int, dropout: float
+    ) -> None:
         super().__init__()
         self.numbers, self.dropout = numbers, dropout
         ends = torch.tensor(list(sizes)).cumsum(0)
-        # Rows in the table of code vectors: first row of each column, and last row, which means "masked".
+        # Rows in the table of code vectors: first row of each column, and last row, which means
+        # "masked".
         self.register_buffer("starts", ends - torch.tensor(list(sizes)), persistent=False)
         self.register_buffer("masked", ends - 1, persistent=False)
         # The "meta" device creates layers without drawing weights from the global generator.
         rows = int(ends[-1])
-        # With given weights the layer draws none; drawing them on "meta" would import torch's compiler.
-        self.cells = nn.Embedding(rows, _CATEGORY_DIMS, _weight=torch.empty(rows, _CATEGORY_DIMS, device="meta"))
+        # With given weights the layer draws none; drawing them on "meta" would import torch's
+        # compiler.
+        self.cells = nn.Embedding(
+            rows, _CATEGORY_DIMS, _weight=torch.empty(rows, _CATEGORY_DIMS, device="meta")
+        )
         inputs = [numbers + len(sizes) * _CATEGORY_DIMS] + [width] * (HIDDEN_LAYERS - 1)
         self.layers = nn.ModuleList(nn.Linear(size, width, device="meta") for size in inputs)
         self.norms = nn.ModuleList(nn.LayerNorm(width, device="meta") for _ in inputs)
@@ -72,7 +80,11 @@ class EmbedderNetwork(nn.Module):
                     module.reset_parameters()
 
     def forward(
-        self, values: Tensor, codes: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        values: Tensor,
+        codes: Tensor,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         """Embed rows.
 
@@ -100,7 +112,8 @@ class EmbedderNetwork(nn.Module):
 
 
 def draw_mask(rows: int, columns: int, generator: torch.Generator) -> Tensor:
-    """Draw a boolean mask (rows, columns) with 1 to columns - 1 masked cells per row, number and positions uniform.
+    """Draw a boolean mask (rows, columns) with 1 to columns - 1 masked cells per row, number and
+    positions uniform.
 
     A table with one column is not masked; its two views differ by dropout only.
     """
@@ -113,12 +126,16 @@ def draw_mask(rows: int, columns: int, generator: torch.Generator) -> Tensor:
 
 
 def view_logits(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """Return the cosine similarities of first views (rows) and second views (columns) over the temperature."""
+    """Return the cosine similarities of first views (rows) and second views (columns) over the
+    temperature.
+    """
     return first @ second.T / temperature
 
 
 def contrastive_loss(logits: Tensor) -> Tensor:
-    """Return the mean cross-entropy of matching the first view of each row to its second view within the batch."""
+    """Return the mean cross-entropy of matching the first view of each row to its second view
+    within the batch.
+    """
     return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
 
 
@@ -131,9 +148,9 @@ def contrastive_accuracy(logits: Tensor) -> Tensor:
 def one_thread() -> Iterator[None]:
     """Limit torch to one CPU thread within the ``with`` block.
 
-    The limit applies to the whole process, because torch has no narrower one. For batches of this size threads cost
-    more than they save (training with two threads took five times the CPU time on a busy machine), and sums split by
-    thread would make the weights depend on the number of cores.
+    The limit applies to the whole process, because torch has no narrower one. For batches of this
+    size threads cost more than they save (training with two threads took five times the CPU time on
+    a busy machine), and sums split by thread would make the weights depend on the number of cores.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -151,11 +168,12 @@ _SMALLEST = 20  # minimum number of rows for a validation set
 class Trainer:
     """One training run; :meth:`run` stores the best weights in ``network``.
 
-    ``values`` float32 (n, numbers) and ``codes`` int64 (n, columns) contain all rows, in an order that depends only on
-    content. At most ``max_rows`` randomly drawn rows are used. A tenth of them is the validation set, evaluated with
-    the same maskings after each epoch; with fewer than 20 rows there is none, and the training loss is monitored. The
-    weights with the lowest monitored loss are kept. Batches within an epoch have equal sizes, because a smaller last
-    batch would be an easier task. The last epoch is truncated to the remaining steps. On CUDA the layers run in
+    ``values`` float32 (n, numbers) and ``codes`` int64 (n, columns) contain all rows, in an order
+    that depends only on content. At most ``max_rows`` randomly drawn rows are used. A tenth of them
+    is the validation set, evaluated with the same maskings after each epoch; with fewer than 20
+    rows there is none, and the training loss is monitored. The weights with the lowest monitored
+    loss are kept. Batches within an epoch have equal sizes, because a smaller last batch would be
+    an easier task. The last epoch is truncated to the remaining steps. On CUDA the layers run in
     bfloat16.
     """
 
@@ -171,12 +189,16 @@ class Trainer:
     ) -> None:
         self.settings, self.progress, self.batch_size = settings, progress, settings.batch_size
         self.device = torch.device(device)
-        weights, order, self.validation_seed = np.random.SeedSequence(seed).generate_state(3).tolist()
+        weights, order, self.validation_seed = (
+            np.random.SeedSequence(seed).generate_state(3).tolist()
+        )
         network.initialise(torch.Generator().manual_seed(weights))
         self.network = network.to(self.device)
         self.values, self.codes = values.to(self.device), codes.to(self.device)
         self.generator = torch.Generator(self.device).manual_seed(order)
-        rows = torch.randperm(len(codes), generator=self.generator, device=self.device)[: settings.max_rows]
+        rows = torch.randperm(len(codes), generator=self.generator, device=self.device)[
+            : settings.max_rows
+        ]
         held_out = int(_HELD_OUT * len(rows)) if len(rows) >= _SMALLEST else 0
         self.validation, self.training = rows[:held_out], rows[held_out:]
         self.steps = 0
@@ -189,13 +211,19 @@ class Trainer:
         best_weights = copy.deepcopy(self.network.state_dict())
         best_mean, waited = math.inf, 0
         with one_thread():
-            while len(history) < self.settings.max_epochs and waited < self.settings.patience and self._left() > 0:
+            while (
+                len(history) < self.settings.max_epochs
+                and waited < self.settings.patience
+                and self._left() > 0
+            ):
                 epoch = self._epoch(len(history) + 1)
                 history.append(epoch)
                 monitored.append(epoch.monitored)
                 if monitored[-1] <= min(monitored):
                     best_weights = copy.deepcopy(self.network.state_dict())
-                mean = sum(monitored[-self.settings.window :]) / len(monitored[-self.settings.window :])
+                mean = sum(monitored[-self.settings.window :]) / len(
+                    monitored[-self.settings.window :]
+                )
                 waited = 0 if mean < best_mean else waited + 1
                 best_mean = min(best_mean, mean)
         advance(self.progress, _WORK, None)
@@ -203,10 +231,14 @@ class Trainer:
         return tuple(history)
 
     def _epoch(self, number: int) -> Epoch:
-        order = self.training[torch.randperm(len(self.training), generator=self.generator, device=self.device)]
+        order = self.training[
+            torch.randperm(len(self.training), generator=self.generator, device=self.device)
+        ]
         loss, _ = self._over(order[: self._left()], self._learn)
         if not math.isfinite(loss):
-            raise InputError("the embedder's loss is not a finite number", fix="lower its learning_rate")
+            raise InputError(
+                "the embedder's loss is not a finite number", fix="lower its learning_rate"
+            )
         if len(self.validation) == 0:
             return Epoch(number, loss, None, None)
         views = torch.Generator(self.device).manual_seed(self.validation_seed)
@@ -214,7 +246,9 @@ class Trainer:
         return Epoch(number, loss, judged, accuracy)
 
     def _left(self) -> int:
-        """Return the number of rows of the next epoch: all, or as many whole batches as steps remain."""
+        """Return the number of rows of the next epoch: all, or as many whole batches as steps
+        remain.
+        """
         rows = len(self.training)
         return min((self._most() - self.steps) * _even(rows, self.batch_size), rows)
 
@@ -224,11 +258,15 @@ class Trainer:
         return min(self.settings.max_steps or every, every)
 
     def _over(self, rows: Tensor, step: Callable[[Tensor], Tensor]) -> list[float]:
-        """Average the two values of ``step`` over ``rows``, in equal batches, halved when memory runs out."""
+        """Average the two values of ``step`` over ``rows``, in equal batches, halved when memory
+        runs out.
+        """
         total = torch.zeros(2, device=self.device)
         start, size = 0, _even(len(rows), self.batch_size)
         while start < len(rows):
-            losses, fitted = halve_on_out_of_memory(partial(_first, step, rows[start:]), size, minimum=2)
+            losses, fitted = halve_on_out_of_memory(
+                partial(_first, step, rows[start:]), size, minimum=2
+            )
             if fitted < size:
                 self.batch_size = size = fitted
             total += losses * min(size, len(rows) - start)
@@ -252,17 +290,25 @@ class Trainer:
         logits = self._logits(rows, generator, None)
         return torch.stack([contrastive_loss(logits), contrastive_accuracy(logits)])
 
-    def _logits(self, rows: Tensor, generator: torch.Generator, dropout: torch.Generator | None) -> Tensor:
-        """Return the logits of two maskings of each row, computed in one pass through the network."""
+    def _logits(
+        self, rows: Tensor, generator: torch.Generator, dropout: torch.Generator | None
+    ) -> Tensor:
+        """Return the logits of two maskings of each row, computed in one pass through the
+        network.
+        """
         twice = torch.cat([rows, rows])
         mask = draw_mask(len(twice), self.codes.shape[1], generator)
         with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
-            first, second = self.network(self.values[twice], self.codes[twice], mask, dropout).chunk(2)
+            first, second = self.network(
+                self.values[twice], self.codes[twice], mask, dropout
+            ).chunk(2)
         return view_logits(first, second, self.settings.temperature)
 
 
 class _Adam:
-    """``torch.optim.Adam`` with its default settings. That class imports torch's compiler, which takes 2 CPU s."""
+    """``torch.optim.Adam`` with its default settings. That class imports torch's compiler, which
+    takes 2 CPU s.
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
         self.parameters, self.learning_rate = list(parameters), learning_rate
@@ -296,5 +342,7 @@ def _first(step: Callable[[Tensor], Tensor], rows: Tensor, size: int) -> Tensor:
 
 
 def _even(rows: int, batch_size: int) -> int:
-    """Return the batch size that splits ``rows`` into the fewest equal batches of at most ``batch_size``."""
+    """Return the batch size that splits ``rows`` into the fewest equal batches of at most
+    ``batch_size``.
+    """
     return math.ceil(rows / math.ceil(rows / batch_size))

@@ -1,4 +1,6 @@
-"""``evaluate``, and its parts: read tables, build the inputs of the metrics, choose metrics, run them, report."""
+"""``evaluate``, and its parts: read tables, build the inputs of the metrics, choose metrics, run
+them, report.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privacy_assets.errors import ConfigError, InputError, redact_foreign_errors, require, safe_repr, seed_of
+from privacy_assets.errors import (
+    ConfigError,
+    InputError,
+    redact_foreign_errors,
+    require,
+    safe_repr,
+    seed_of,
+)
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.generators.registry import as_generator
 from privacy_assets.infra.devices import pick_device
@@ -41,7 +50,11 @@ from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.fingerprints import file_fingerprint
 from privacy_assets.tables.given import PATHS, load
-from privacy_assets.tables.roles import check_identifiers, check_known_categories, may_tell_people_apart
+from privacy_assets.tables.roles import (
+    check_identifiers,
+    check_known_categories,
+    may_tell_people_apart,
+)
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame
 from privacy_assets.tables.subject_ids import IGNORED, joint_codes, read_subject
 from privacy_assets.tables.table import Table, joint
@@ -52,9 +65,11 @@ if TYPE_CHECKING:
     from privacy_assets.generators.registry import GeneratorLike
 
 TableLike = Any  # path or dataframe (pandas, polars, DuckDB, Arrow, ...), see load
-MetricsLike = str | Iterable[str] | Mapping[str, Mapping[str, Any] | None]  # names, or settings by name
+# names, or settings by name
+MetricsLike = str | Iterable[str] | Mapping[str, Mapping[str, Any] | None]
 _COPIED_PEOPLE = 2_000  # people of train in the verbatim copy that shows whether a limit can fail
-_BY_CHANCE = 1e-6  # probability of an overlap of train and an unseen holdout below which it is an error
+# probability of an overlap of train and an unseen holdout below which it is an error
+_BY_CHANCE = 1e-6
 _EQUAL_ROWS = "Equal rows of one table count as the same person."
 
 
@@ -88,9 +103,9 @@ def evaluate(
 ) -> Report:
     """Evaluate how much ``synthetic`` discloses about the people in ``train``.
 
-    The same inputs and ``seed`` give the same report, except for elapsed times. Tables are dataframes (pandas, polars,
-    DuckDB, Arrow, or others supported by narwhals) or paths of Parquet or CSV files. Errors contain no
-    cell values and are not chained to errors that may.
+    The same inputs and ``seed`` give the same report, except for elapsed times. Tables are
+    dataframes (pandas, polars, DuckDB, Arrow, or others supported by narwhals) or paths of Parquet
+    or CSV files. Errors contain no cell values and are not chained to errors that may.
 
     Args:
         train: Rows that the generator was fitted to.
@@ -98,37 +113,39 @@ def evaluate(
         synthetic: Rows under evaluation.
         reference: Further rows that it was not fitted to. None: none.
         earlier_releases: Tables of the same people that were released before.
-        subject: Column that identifies people. ``{"each_row": True}`` states that each row is a different person, and
-            ``{"column": "id", "exact": True}`` that two spellings of an id are two people. None: each row counts as
-            one, and the report says so.
-        kinds: Kinds of columns that override the inferred ones: numeric, integer, categorical, boolean or datetime. A
-            format can be given as ``{"datetime": "%d.%m.%Y"}``, ``{"numeric": {"decimal": ","}}`` or
-            ``{"numeric": {"unit": "kg"}}``.
+        subject: Column that identifies people. ``{"each_row": True}`` states that each row is a
+            different person, and ``{"column": "id", "exact": True}`` that two spellings of an id
+            are two people. None: each row counts as one, and the report says so.
+        kinds: Kinds of columns that override the inferred ones: numeric, integer, categorical,
+            boolean or datetime. A format can be given as ``{"datetime": "%d.%m.%Y"}``,
+            ``{"numeric": {"decimal": ","}}`` or ``{"numeric": {"unit": "kg"}}``.
         missing: Values that mean a missing value, by column, in addition to empty cells.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". None: they have none.
-        relations: Relations between columns by name, such as "start <= end". False switches one off that would be
-            found in the real tables, True declares one.
-        read: Separator and encoding of CSV files: ``{"sep": ";", "encoding": "cp1252"}``. None: commas, and UTF-8
-            or UTF-16.
-        snapshots: True if the files of a folder or glob are snapshots of the same people, so that they may contain the
-            same rows. Needs ``subject``.
-        drop: Columns to ignore. The report lists those that ``synthetic`` contains. The subject column is dropped
-            from ``synthetic`` only.
+        relations: Relations between columns by name, such as "start <= end". False switches one off
+            that would be found in the real tables, True declares one.
+        read: Separator and encoding of CSV files: ``{"sep": ";", "encoding": "cp1252"}``. None:
+            commas, and UTF-8 or UTF-16.
+        snapshots: True if the files of a folder or glob are snapshots of the same people, so that
+            they may contain the same rows. Needs ``subject``.
+        drop: Columns to ignore. The report lists those that ``synthetic`` contains. The subject
+            column is dropped from ``synthetic`` only.
         new_values: Columns in which new values are allowed, with a reason each.
-        allowed_values: Values allowed in a column in addition to the real ones. Identifiers and free text are otherwise
-            rejected (docs/columns.md).
-        max_synthetic_rows: Maximum number of rows of ``synthetic``. None: ten times the rows of ``train``, or 1,000,000
-            if that is more.
-        policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits of
-            the metrics.
-        metrics: Names, or a mapping of names to those settings that a table may set (docs/policy.md). Others
-            belong to ``policy``. None: the metrics of ``policy``, or the default ones. If there is no ``policy``, and
-            the default one limits none of them, the verdict is "undecided".
-        generator: Generator of ``synthetic``, for metrics that attack it: a registered name, a mapping of ``name`` and
-            ``settings``, or a function.
-        embedder: If False, no embedder is trained, and statistics that need it are reported as missing. Without a
-            ``policy``, the verdict is then one of a part of the default policy. Settings of the embedder belong to
-            ``policy``: ``{"extends": "default", "embedder": {"preset": "paper"}}`` selects the encoder of Palacios 5.2.
+        allowed_values: Values allowed in a column in addition to the real ones. Identifiers and
+            free text are otherwise rejected (docs/columns.md).
+        max_synthetic_rows: Maximum number of rows of ``synthetic``. None: ten times the rows of
+            ``train``, or 1,000,000 if that is more.
+        policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None:
+            the default limits of the metrics.
+        metrics: Names, or a mapping of names to those settings that a table may set
+            (docs/policy.md). Others belong to ``policy``. None: the metrics of ``policy``, or the
+            default ones. If there is no ``policy``, and the default one limits none of them, the
+            verdict is "undecided".
+        generator: Generator of ``synthetic``, for metrics that attack it: a registered name, a
+            mapping of ``name`` and ``settings``, or a function.
+        embedder: If False, no embedder is trained, and statistics that need it are reported as
+            missing. Without a ``policy``, the verdict is then one of a part of the default policy.
+            Settings of the embedder belong to ``policy``: ``{"extends": "default", "embedder":
+            {"preset": "paper"}}`` selects the encoder of Palacios 5.2.
         seed: Non-negative seed of all random draws. None: one is drawn, and recorded in the report.
         device: Torch device; "auto" selects an accelerator if there is one.
         progress: Called with messages. None: bars on a terminal or in a notebook.
@@ -142,7 +159,9 @@ def evaluate(
         MissingPackage: If the embedder needs torch and it is not installed.
     """
     if not isinstance(embedder, bool | Mapping) or not (progress is None or callable(progress)):
-        raise ConfigError("embedder must be true or false, and progress a function that takes a string.")
+        raise ConfigError(
+            "embedder must be true or false, and progress a function that takes a string."
+        )
     seed = seed_of(seed)
     check_reading(kinds)
     declared_subject = read_subject(subject)
@@ -159,14 +178,20 @@ def evaluate(
         exact_ids=declared_subject.exact_ids,
     )
     made_by = None if generator is None else as_generator(generator)
-    external = {"train", "holdout", "synthetic"} | ({"reference"} if reference is not None else set())
+    external = {"train", "holdout", "synthetic"} | (
+        {"reference"} if reference is not None else set()
+    )
     chosen, in_force = metrics_and_limits(metrics, policy, made_by, external, embedder)
     if earlier_releases and not any(metric.uses("earlier_releases") for metric in chosen.values()):
         add = " or ".join(metrics_reading("earlier_releases"))
-        raise ConfigError(f"earlier releases were passed, but no metric uses them. Fix: add {add} to the metrics.")
+        raise ConfigError(
+            f"earlier releases were passed, but no metric uses them. Fix: add {add} to the metrics."
+        )
     if made_by is not None and not any(metric.attacks_generator for metric in chosen.values()):
         add = " or ".join(name for name, metric in METRICS.items() if metric.attacks_generator)
-        raise ConfigError(f"a generator was passed, but no metric attacks it. Fix: add {add} to the metrics.")
+        raise ConfigError(
+            f"a generator was passed, but no metric attacks it. Fix: add {add} to the metrics."
+        )
     wanted = embedder is not False and wants_embedder(chosen.values())
     tuned = (in_force.embedder if in_force else {}) if wanted else False
     if tuned is not False:
@@ -175,17 +200,27 @@ def evaluate(
     origin = _origin(synthetic)
     with watched(otherwise=silent) if progress is None else nullcontext(progress) as report:
         inputs = read_inputs(
-            train, holdout, synthetic, reference,
-            earlier_releases=earlier_releases, subject=declared_subject.column, kinds=kinds, declared=declared,
-            each_row=declared_subject.each_row, max_synthetic_rows=max_synthetic_rows, seed=seed,
+            train,
+            holdout,
+            synthetic,
+            reference,
+            earlier_releases=earlier_releases,
+            subject=declared_subject.column,
+            kinds=kinds,
+            declared=declared,
+            each_row=declared_subject.each_row,
+            max_synthetic_rows=max_synthetic_rows,
+            seed=seed,
             device=pick_device(device),
             progress=report,
-        )  # fmt: skip
+        )
         check_categories(inputs)
         inputs = with_shift_note(inputs)
         known = inputs.subjects.get("train")
         people = len(inputs.train) if known is None else len(np.unique(known))
-        if known is None and int(inputs.subject_codes("train").max(initial=-1)) + 1 < len(inputs.train):
+        if known is None and int(inputs.subject_codes("train").max(initial=-1)) + 1 < len(
+            inputs.train
+        ):
             inputs = replace(inputs, notes=_with_equal_rows(inputs.notes))
         if in_force and (doubt := size_warning(in_force, people)):
             report(doubt)
@@ -199,7 +234,9 @@ def evaluate(
         inputs = inputs.with_settings(generator=made)
         results = without_shift(inputs, chosen, run_metrics(inputs, chosen, limits), limits)
     if _state_of(synthetic) != state:
-        raise InputError("the file changed during the evaluation", where="synthetic", fix="evaluate it again")
+        raise InputError(
+            "the file changed during the evaluation", where="synthetic", fix="evaluate it again"
+        )
     evaluated = build_report(inputs, results, in_force, generator=made)
     return replace(evaluated, origin=origin)
 
@@ -216,7 +253,9 @@ def _state_of(table: TableLike) -> tuple[int, ...]:
 
 
 def _origin(synthetic: TableLike) -> dict[str, str]:
-    """Return name and SHA-256 of the file of the synthetic table, the date, and the user of the system."""
+    """Return name and SHA-256 of the file of the synthetic table, the date, and the user of the
+    system.
+    """
     origin = {"date": date.today().isoformat(), "by": user_name()}
     if isinstance(synthetic, PATHS):
         origin["file"] = Path(str(synthetic)).name
@@ -229,7 +268,9 @@ def _origin(synthetic: TableLike) -> dict[str, str]:
 
 
 def check_categories(inputs: EvaluationInputs) -> None:
-    """Raise InputError for categories of a brought synthetic table that no real table has, see :mod:`.tables.roles`."""
+    """Raise InputError for categories of a brought synthetic table that no real table has, see
+    :mod:`.tables.roles`.
+    """
     real = [inputs.tables[role] for role in REAL_ROLES if role in inputs.tables]
     check_known_categories(inputs.synthetic, real, where="synthetic")
 
@@ -240,7 +281,8 @@ def build_report(
     policy: Policy | None,
     generator: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Evaluate the policy on ``results``, and create the report of tables outside of a publication pipeline.
+    """Evaluate the policy on ``results``, and create the report of tables outside of a publication
+    pipeline.
 
     Args:
         inputs: Tables of the release.
@@ -272,7 +314,9 @@ def sizes_of(inputs: EvaluationInputs) -> dict[str, dict[str, int]]:
         role: {
             "rows": len(table),
             "columns": len(table.columns),
-            "subjects": len(table) if role == "synthetic" else int(inputs.subject_codes(role).max(initial=-1)) + 1,
+            "subjects": len(table)
+            if role == "synthetic"
+            else int(inputs.subject_codes(role).max(initial=-1)) + 1,
         }
         for role, table in inputs.tables.items()
     }
@@ -297,24 +341,24 @@ def read_inputs(
 ) -> EvaluationInputs:
     """Read and check the tables of one release, and build the inputs of the metrics.
 
-    Synthetic numbers are rounded to the precision of the real ones. Columns are read (from Parquet files), converted
-    and stored one at a time, see :mod:`privacy_assets.tables.arrays`.
+    Synthetic numbers are rounded to the precision of the real ones. Columns are read (from Parquet
+    files), converted and stored one at a time, see :mod:`privacy_assets.tables.arrays`.
 
     Args:
         train: Rows that the generator was trained on.
         holdout: Real rows that the generator has not seen.
         synthetic: Table to be published.
         reference: Additional real rows that the generator has not seen. None: no reference.
-        subject: Column that identifies subjects; present in every real table and absent from the synthetic one.
-            None: each row is one subject.
+        subject: Column that identifies subjects; present in every real table and absent from the
+            synthetic one. None: each row is one subject.
         kinds: Column kinds by name; they override the inferred kinds.
         declared: Column declarations of the owner, see :class:`.Declared`.
         each_row: True if the user declares that every row belongs to a different subject.
         max_synthetic_rows: See :func:`evaluate`.
-        schema: Schema without the subject. None: inferred from all real rows together; open columns are then
-            rejected, see :mod:`privacy_assets.tables.roles`.
-        earlier_releases: Earlier releases about the same subjects. Columns that are absent from any of them, or cannot
-            be converted, are ignored.
+        schema: Schema without the subject. None: inferred from all real rows together; open columns
+            are then rejected, see :mod:`privacy_assets.tables.roles`.
+        earlier_releases: Earlier releases about the same subjects. Columns that are absent from any
+            of them, or cannot be converted, are ignored.
         seed: Seed of all random draws.
         device: torch device name.
         progress: Receives progress messages.
@@ -323,8 +367,9 @@ def read_inputs(
         The inputs of the metrics.
 
     Raises:
-        InputError: A table is invalid, a column is open, the holdout shares far more rows with train than expected by
-            chance, or the earlier releases have no column in common with this table.
+        InputError: A table is invalid, a column is open, the holdout shares far more rows with
+            train than expected by chance, or the earlier releases have no column in common with
+            this table.
     """
     check_reading(kinds)
     if not isinstance(earlier_releases, list | tuple):
@@ -334,7 +379,9 @@ def read_inputs(
         role: load(table, role, declared.read) for role, table in given.items() if table is not None
     }
     names = {role: _where(role, given[role]) for role in frames}
-    check_synthetic_rows(len(frames["synthetic"]), len(frames["train"]), max_synthetic_rows, names["synthetic"])
+    check_synthetic_rows(
+        len(frames["synthetic"]), len(frames["train"]), max_synthetic_rows, names["synthetic"]
+    )
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
     notes = _notes(frames, subject, declared, each_row)
@@ -345,13 +392,23 @@ def read_inputs(
     for note in (*notes, *real["train"].notes):
         progress(note)
     return build_inputs(
-        real, made, earlier_releases=earlier_releases, notes=notes, where=names["holdout"], seed=seed,
-        device=device, progress=progress,
-    )  # fmt: skip
+        real,
+        made,
+        earlier_releases=earlier_releases,
+        notes=notes,
+        where=names["holdout"],
+        seed=seed,
+        device=device,
+        progress=progress,
+    )
 
 
-def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared, each_row: bool) -> tuple[str, ...]:
-    """Return notes for the report on how the tables were read. They contain column names but no cell values."""
+def _notes(
+    frames: Mapping[str, Frame], subject: str | None, declared: Declared, each_row: bool
+) -> tuple[str, ...]:
+    """Return notes for the report on how the tables were read. They contain column names but no
+    cell values.
+    """
     found = []
     if each_row or subject is not None:
         found.append(people_note(subject, declared.exact_ids))
@@ -359,13 +416,16 @@ def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared,
         likely = [safe_repr(name) for name in may_tell_people_apart(frames["train"], declared.drop)]
         hint = f" {likely[0]} looks like one." if likely else ""
         found.append(
-            "Each row counts as one person. If a person can have several rows, name the column that identifies people"
+            "Each row counts as one person. If a person can have several rows, name the column"
+            " that identifies people"
             f" (--subject COLUMN), or state that each row is a different person (--each-row).{hint}"
         )
     if gone := [name for name in declared.drop if name in frames["synthetic"].columns]:
         found.append(
-            f"The synthetic table contains {', '.join(map(safe_repr, gone))}, dropped and not evaluated: the verdict"
-            f" does not cover {'it' if len(gone) == 1 else 'them'}. Fix: remove {'it' if len(gone) == 1 else 'them'}"
+            f"The synthetic table contains {', '.join(map(safe_repr, gone))}, dropped and not"
+            " evaluated: the verdict"
+            f" does not cover {'it' if len(gone) == 1 else 'them'}. Fix: remove"
+            f" {'it' if len(gone) == 1 else 'them'}"
             " before publication."
         )
     return tuple(found)
@@ -426,13 +486,21 @@ def build_inputs(
         The inputs of the metrics.
 
     Raises:
-        InputError: The holdout shares far more rows with train than expected by chance, or no column of the earlier
-            releases can be compared.
+        InputError: The holdout shares far more rows with train than expected by chance, or no
+            column of the earlier releases can be compared.
     """
-    subjects = {role: table.subject_ids for role, table in real.items() if table.subject_ids is not None}
+    subjects = {
+        role: table.subject_ids for role, table in real.items() if table.subject_ids is not None
+    }
     schema = real["train"].schema
-    tables = joint({role: table.without_subject() for role, table in {**real, "synthetic": synthetic}.items()})
-    generated = {role: table.select(schema.generated) for role, table in tables.items()} if schema.generated else {}
+    tables = joint(
+        {role: table.without_subject() for role, table in {**real, "synthetic": synthetic}.items()}
+    )
+    generated = (
+        {role: table.select(schema.generated) for role, table in tables.items()}
+        if schema.generated
+        else {}
+    )
     if generated:  # the synthetic table may contain identifiers under another column name
         for role, ids in subjects.items():
             generated[role] = generated[role].with_columns(ids)
@@ -468,18 +536,24 @@ def stacked_releases(earlier_releases: Sequence[TableLike], schema: TableSchema)
             except (KeyError, InputError):  # absent from this release, or of another kind
                 continue
         parts.append(found)
-    shared = TableSchema(tuple(column for column in schema.columns if all(column.name in part for part in parts)))
+    shared = TableSchema(
+        tuple(column for column in schema.columns if all(column.name in part for part in parts))
+    )
     if not shared.columns:
         fix = "pass releases of this table"
-        raise InputError("they and this table have no common column", where="earlier releases", fix=fix)
+        raise InputError(
+            "they and this table have no common column", where="earlier releases", fix=fix
+        )
     return Table.stack([Table.of_columns(shared, part) for part in parts])
 
 
 def _check_unseen(inputs: EvaluationInputs, where: str) -> None:
-    """Raise InputError if far more subjects of the holdout than expected by chance share a row with a subject of train.
+    """Raise InputError if far more subjects of the holdout than expected by chance share a row with
+    a subject of train.
 
-    Only rows that occur exactly twice in train and holdout together, for two subjects, are used. Such a pair consists
-    of one subject of train and one of holdout with probability 2 s_T s_H / (s (s - 1)). One-sided binomial test.
+    Only rows that occur exactly twice in train and holdout together, for two subjects, are used.
+    Such a pair consists of one subject of train and one of holdout with probability 2 s_T s_H / (s
+    (s - 1)). One-sided binomial test.
     """
     from scipy import stats  # slow to import
 
@@ -511,7 +585,12 @@ def attach_embedder(inputs: EvaluationInputs, embedder: Embedder) -> EvaluationI
 
 def require_torch() -> None:
     """Raise MissingPackage if torch, which trains the embedder, is not installed."""
-    require("torch", "the embedder", "torch", "disable embedded statistics by embedder=False, or --no-embedder")
+    require(
+        "torch",
+        "the embedder",
+        "torch",
+        "disable embedded statistics by embedder=False, or --no-embedder",
+    )
 
 
 @isolated()
@@ -537,11 +616,20 @@ def fit_embedder(inputs: EvaluationInputs, **settings: Any) -> Embedder:
     chosen = EmbedderSettings(**settings)
     inputs.progress("training the embedder")
     embedder = train_embedder(
-        real, inputs.schema, chosen, seed=inputs.seed, device=inputs.device, progress=inputs.progress
+        real,
+        inputs.schema,
+        chosen,
+        seed=inputs.seed,
+        device=inputs.device,
+        progress=inputs.progress,
     )
     found = embedder.description
     loss, accuracy = found["validation_loss"], found["validation_accuracy"]
-    learned = "no validation rows" if loss is None else f"validation loss {loss:.4g}, accuracy {accuracy:.4g}"
+    learned = (
+        "no validation rows"
+        if loss is None
+        else f"validation loss {loss:.4g}, accuracy {accuracy:.4g}"
+    )
     inputs.progress(f"the embedder was trained for {found['epochs']} epochs: {learned}")
     return embedder
 
@@ -552,9 +640,11 @@ def run_metrics(
     """Run metrics in order.
 
     Args:
-        inputs: Tables of one release. ``inputs.progress`` receives the name of each metric before it runs.
+        inputs: Tables of one release. ``inputs.progress`` receives the name of each metric before
+            it runs.
         metrics: Metrics by name.
-        limits: Limits whose statistics are also measured on a verbatim copy of train, to see whether they can fail.
+        limits: Limits whose statistics are also measured on a verbatim copy of train, to see
+            whether they can fail.
 
     Returns:
         Results by name.
@@ -568,14 +658,20 @@ def run_metrics(
         there = {*inputs.tables, *({"embedder"} if inputs.embedder is not None else ())}
         absent = sorted(metric.required_inputs - there)
         if absent:
-            raise InputError(f"metric {name} needs {absent[0]}", fix=f"pass {absent[0]} or remove the metric")
+            raise InputError(
+                f"metric {name} needs {absent[0]}", fix=f"pass {absent[0]} or remove the metric"
+            )
         inputs.progress(f"measuring {name}")
         if len(metrics) > 1:
             advance(inputs.progress, "metrics", len(results), len(metrics))
         started = time.perf_counter()
         result = metric.measure(inputs)
         limited = {limit.statistic.partition(".")[2] for limit in limits if limit.metric == name}
-        limited = {spec.name for spec in metric.statistics if spec.name in limited and metric.sees_copy(spec)}
+        limited = {
+            spec.name
+            for spec in metric.statistics
+            if spec.name in limited and metric.sees_copy(spec)
+        }
         if limited:
             copy = copy or inputs.with_copy(_COPIED_PEOPLE)
             found = metric.on_smaller_budget().measure(copy).estimates
@@ -595,23 +691,27 @@ def choose_metrics(
 ) -> tuple[dict[str, Metric], Policy]:
     """Choose the metrics to run and the policy in force.
 
-    Settings of metrics come from the policy. ``given`` may only hold those that a table may set and the policy does
-    not set.
+    Settings of metrics come from the policy. ``given`` may only hold those that a table may set and
+    the policy does not set.
 
     Args:
-        given: Names of metrics, or a mapping of names to settings. None: those of the policy, or the default ones.
-        policy: Source of the policy, see :func:`.load_policy`. None: the default limits of the metrics.
+        given: Names of metrics, or a mapping of names to settings. None: those of the policy, or
+            the default ones.
+        policy: Source of the policy, see :func:`.load_policy`. None: the default limits of the
+            metrics.
         generator: Generator of the synthetic table, for the metrics that attack it.
-        external: Roles of the tables that come from outside, for which further metrics run by default.
-        embedder: False leaves the embedder out. Without a policy, the policy in force is then a part of the default
-            one, if a limit depends on the embedder.
+        external: Roles of the tables that come from outside, for which further metrics run by
+            default.
+        embedder: False leaves the embedder out. Without a policy, the policy in force is then a
+            part of the default one, if a limit depends on the embedder.
 
     Returns:
         The metrics by name, and the policy.
 
     Raises:
-        ConfigError: A metric or setting is unknown, a setting belongs to the policy, a limit depends on an embedder
-            that is left out, a metric needs the generator, or no metric has a limit.
+        ConfigError: A metric or setting is unknown, a setting belongs to the policy, a limit
+            depends on an embedder that is left out, a metric needs the generator, or no metric has
+            a limit.
     """
     chosen, in_force = metrics_and_limits(given, policy, generator, external, embedder)
     return chosen, default_policy(chosen, external) if in_force is None else in_force
@@ -624,9 +724,13 @@ def metrics_and_limits(
     external: Collection[str] = (),
     embedder: bool | Mapping[str, Any] = True,
 ) -> tuple[dict[str, Metric], Policy | None]:
-    """Choose as :func:`choose_metrics` does, but return no policy if none is given and no metric has a limit."""
+    """Choose as :func:`choose_metrics` does, but return no policy if none is given and no metric
+    has a limit.
+    """
     if given is not None and not isinstance(given, str | list | tuple | set | frozenset | Mapping):
-        raise ConfigError(f"metrics must be names, or a mapping of names to settings, not {type(given).__name__}.")
+        raise ConfigError(
+            f"metrics must be names, or a mapping of names to settings, not {type(given).__name__}."
+        )
     if isinstance(given, str):
         given = _names(given)
     for name in given or ():
@@ -654,20 +758,28 @@ def metrics_and_limits(
             raise ConfigError(f"{text}. {_own_policy(policy, {}, False)}")
         in_force = replace(in_force, name="custom", part_of="default", embedder=False)
     settings, limits = (in_force.settings, in_force.limits) if in_force else ({}, ())
-    built = {name: build_metric(name, {**settings.get(name, {}), **own.get(name, {})}) for name in chosen}
+    built = {
+        name: build_metric(name, {**settings.get(name, {}), **own.get(name, {})}) for name in chosen
+    }
     made_for = {name: metric.for_generator(generator) for name, metric in built.items()}
-    return {name: metric.for_limits(limits, made_for) for name, metric in made_for.items()}, in_force
+    return {
+        name: metric.for_limits(limits, made_for) for name, metric in made_for.items()
+    }, in_force
 
 
 def _table_settings(
     given: Mapping[str, Any], policy: Policy | None, embedder: bool | Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return the settings that a table may set, by metric. Raise ConfigError if there are others."""
+    """Return the settings that a table may set, by metric. Raise ConfigError if there are
+    others.
+    """
     own = dict[str, dict[str, Any]]()
     reserved = dict[str, dict[str, Any]]()
     for name, settings in given.items():
         if not isinstance(settings, Mapping | None):
-            raise ConfigError(f"metric {safe_repr(name)}: settings must be a mapping of names to values.")
+            raise ConfigError(
+                f"metric {safe_repr(name)}: settings must be a mapping of names to values."
+            )
         metric = build_metric(name, settings)
         by_table = {setting.name for setting in settings_of(type(metric)) if setting.by_table}
         fixed = {} if policy is None else policy.settings.get(name, {})
@@ -685,17 +797,28 @@ def _table_settings(
 
 
 def _own_policy(
-    policy: Policy | None, metrics: Mapping[str, Mapping[str, Any]], embedder: Mapping[str, Any] | bool
+    policy: Policy | None,
+    metrics: Mapping[str, Mapping[str, Any]],
+    embedder: Mapping[str, Any] | bool,
 ) -> str:
-    """Return advice with the policy to write, as YAML without the values, which can be cells of a table."""
+    """Return advice with the policy to write, as YAML without the values, which can be cells of a
+    table.
+    """
     lines = ["metrics:"] if metrics else []
-    lines += [f"  {name}: {{{', '.join(f'{key}: ...' for key in settings)}}}" for name, settings in metrics.items()]
+    lines += [
+        f"  {name}: {{{', '.join(f'{key}: ...' for key in settings)}}}"
+        for name, settings in metrics.items()
+    ]
     if embedder is False:
         lines.append("embedder: false")
     elif isinstance(embedder, Mapping) and embedder:
         lines.append(f"embedder: {{{', '.join(f'{key}: ...' for key in embedder)}}}")
     if policy is None or policy.name in SHIPPED:
-        lines = ["name: my-policy", f"extends: {'default' if policy is None else policy.name}", *lines]
+        lines = [
+            "name: my-policy",
+            f"extends: {'default' if policy is None else policy.name}",
+            *lines,
+        ]
         fix = "Fix: use a custom policy with these lines:"
     else:
         fix = f"Fix: add these lines to policy {policy.title}:"
@@ -703,7 +826,9 @@ def _own_policy(
 
 
 def _names(given: str) -> list[str]:
-    """Split at commas. An error does not quote parts of a long string, which may be the content of a table."""
+    """Split at commas. An error does not quote parts of a long string, which may be the content of
+    a table.
+    """
     names, whole = [name.strip() for name in given.split(",") if name.strip()], safe_repr(given)
     if whole != repr(given) and not set(names) <= set(METRICS):
         raise ConfigError(f"{whole} is not a list of metrics. Fix: pass names separated by commas.")

@@ -1,9 +1,10 @@
 """Test of exchangeability of train and holdout, column by column, with labels permuted by subject.
 
-Statistics that compare the people of train with those of the holdout take their exchangeability for granted. A holdout
-that differs for its own reasons (later years, other units) breaks limits without any copy, because rows like those of
-train are nearer to train. Such limits are therefore also evaluated for people who are taken out of train, in place of
-the release, and are undecided if these break them as well.
+Statistics that compare the people of train with those of the holdout take their exchangeability for
+granted. A holdout that differs for its own reasons (later years, other units) breaks limits without
+any copy, because rows like those of train are nearer to train. Such limits are therefore also
+evaluated for people who are taken out of train, in place of the release, and are undecided if these
+break them as well.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Exchangeability:
 
     Attributes:
         p_value: Two-sided p-value, simultaneous over all columns and levels.
-        columns: One record per column: ``column``, ``z`` (largest standardized difference of its levels) and
-            ``p_value`` (simultaneous as well).
+        columns: One record per column: ``column``, ``z`` (largest standardized difference of its
+            levels) and ``p_value`` (simultaneous as well).
         n: Number of rows.
         subjects: Number of subjects.
     """
@@ -55,12 +56,15 @@ class Exchangeability:
 
 
 @isolated()
-def exchangeability(inputs: EvaluationInputs, *, n_permutations: int = PERMUTATIONS) -> Exchangeability:
+def exchangeability(
+    inputs: EvaluationInputs, *, n_permutations: int = PERMUTATIONS
+) -> Exchangeability:
     """Test whether the labels train and holdout are exchangeable, given each single column.
 
-    Numbers are binned into ten bins with equal counts in both tables together. Categories with fewer than 20 rows are
-    pooled. Missing is a separate level. The statistic of a level is its number of rows in train, given the total number
-    of rows in train, standardized under permutation of subjects. The tables may differ in size.
+    Numbers are binned into ten bins with equal counts in both tables together. Categories with
+    fewer than 20 rows are pooled. Missing is a separate level. The statistic of a level is its
+    number of rows in train, given the total number of rows in train, standardized under permutation
+    of subjects. The tables may differ in size.
 
     Args:
         inputs: Tables, subjects and seed.
@@ -76,18 +80,25 @@ def exchangeability(inputs: EvaluationInputs, *, n_permutations: int = PERMUTATI
         inside = np.asarray(counts.T @ labels.T.astype(np.float64)).T
         return inside - np.outer(labels @ rows, shares)
 
-    found = inference.permutation_test(statistic, subjects, n_permutations, inputs.rng("exchangeability"))
+    found = inference.permutation_test(
+        statistic, subjects, n_permutations, inputs.rng("exchangeability")
+    )
     band = found.band()
     largest = (np.abs(found.null - band.mean) / np.where(band.sd > 0, band.sd, np.inf)).max(axis=1)
     columns: tuple[dict[str, float | str], ...] = tuple(
-        {"column": name, "z": float(z), "p_value": float((1 + (largest >= z).sum()) / (n_permutations + 1))}
+        {
+            "column": name,
+            "z": float(z),
+            "p_value": float((1 + (largest >= z).sum()) / (n_permutations + 1)),
+        }
         for name, z in _per_column(band.z, owners)
     )
     return Exchangeability(band.p_value, columns, *subjects.counts)
 
 
 def with_shift_note(inputs: EvaluationInputs) -> EvaluationInputs:
-    """Return the inputs with a note that names the columns in which train and holdout differ, if they do.
+    """Return the inputs with a note that names the columns in which train and holdout differ, if
+    they do.
 
     Args:
         inputs: Tables of the release, with tables that the user brought.
@@ -96,7 +107,8 @@ def with_shift_note(inputs: EvaluationInputs) -> EvaluationInputs:
     if not names:
         return inputs
     note = (
-        f"Train and holdout differ in {', '.join(names)} (a simple model distinguishes them with AUC"
+        f"Train and holdout differ in {', '.join(names)} (a simple model distinguishes them"
+        " with AUC"
         f" {_auc(inputs):.2f}; 0.5: not at all)."
         " Statistics that compare them measure this difference, too."
     )
@@ -109,7 +121,9 @@ def _differing(inputs: EvaluationInputs) -> list[str]:
     found = exchangeability(inputs)
     if found.p_value > DIFFERENT:
         return []
-    return [safe_repr(str(one["column"])) for one in found.columns if float(one["p_value"]) <= DIFFERENT]
+    return [
+        safe_repr(str(one["column"])) for one in found.columns if float(one["p_value"]) <= DIFFERENT
+    ]
 
 
 def without_shift(
@@ -121,9 +135,10 @@ def without_shift(
 ) -> dict[str, MetricResult]:
     """Return the results, without statistics whose limit breaks because train and holdout differ.
 
-    If a limit is broken, and train and holdout differ in a column, the metric is measured again with a third of the
-    people of train in place of the release, and without them in train. They are rows like those of train, and none is a
-    copy, so a limit that they break as well says nothing about the release: the statistic becomes not measurable.
+    If a limit is broken, and train and holdout differ in a column, the metric is measured again
+    with a third of the people of train in place of the release, and without them in train. They are
+    rows like those of train, and none is a copy, so a limit that they break as well says nothing
+    about the release: the statistic becomes not measurable.
 
     Args:
         inputs: Tables of the release, with tables that the user brought.
@@ -133,24 +148,33 @@ def without_shift(
         attempt: Number of the publication attempt, see :func:`~privacy_assets.policy.judge_limit`.
     """
     checked = dict(results)
-    broken = [limit for limit in limits if limit.metric in metrics
-              and not metrics[limit.metric].attacks_generator
-              and judge_limit(limit, results.get(limit.metric), attempt).status == "fail"]  # fmt: skip
+    broken = []
+    for limit in limits:
+        if limit.metric not in metrics or metrics[limit.metric].attacks_generator:
+            continue
+        if judge_limit(limit, results.get(limit.metric), attempt).status == "fail":
+            broken.append(limit)
     names = _differing(inputs) if broken else []
     unseen = _with_people_of_train(inputs) if names else None
     if unseen is None:
         return checked
     more = len(names) - _NAMED
     reason = (
-        f"{DIFFER} in {', '.join(names[:_NAMED])}{f' and {more} more' if more > 0 else ''}, and real rows in place of"
+        f"{DIFFER} in {', '.join(names[:_NAMED])}{f' and {more} more' if more > 0 else ''}, and"
+        " real rows in place of"
         " the release, none of them in train, break the limit as well"
     )
-    again = {name: metrics[name].measure(unseen) for name in dict.fromkeys(limit.metric for limit in broken)}
+    again = {
+        name: metrics[name].measure(unseen)
+        for name in dict.fromkeys(limit.metric for limit in broken)
+    }
     for limit in broken:
         if judge_limit(limit, again[limit.metric], attempt).status == "fail":
             name, result = limit.statistic.partition(".")[2], checked[limit.metric]
             estimates = tuple(
-                replace(one, value=math.nan, low=math.nan, high=math.nan, note=reason) if one.name == name else one
+                replace(one, value=math.nan, low=math.nan, high=math.nan, note=reason)
+                if one.name == name
+                else one
                 for one in result.estimates
             )
             checked[limit.metric] = replace(result, estimates=estimates)
@@ -164,13 +188,21 @@ def _with_people_of_train(inputs: EvaluationInputs) -> EvaluationInputs | None:
     chosen = np.isin(codes, people[: len(people) // 3])
     if chosen.sum() < _FEWEST or (~chosen).sum() < _FEWEST:
         return None
-    subjects = {role: own[~chosen] if role == "train" else own for role, own in inputs.subjects.items()}
-    tables = {**inputs.tables, "train": inputs.train.take(~chosen), "synthetic": inputs.train.take(chosen)}
+    subjects = {
+        role: own[~chosen] if role == "train" else own for role, own in inputs.subjects.items()
+    }
+    tables = {
+        **inputs.tables,
+        "train": inputs.train.take(~chosen),
+        "synthetic": inputs.train.take(chosen),
+    }
     return replace(inputs, tables=tables, subjects=subjects, generated={})
 
 
 def _auc(inputs: EvaluationInputs) -> float:
-    """Return the AUC of naive Bayes on column levels, fitted to one half of the people and tested on the other."""
+    """Return the AUC of naive Bayes on column levels, fitted to one half of the people and tested
+    on the other.
+    """
     levels, _ = _levels(inputs)
     inside = np.arange(len(levels)) < len(inputs.train)
     codes = inputs.subject_codes("train", "holdout")
@@ -178,7 +210,10 @@ def _auc(inputs: EvaluationInputs) -> float:
     scores = np.empty(len(levels))
     size = int(levels.max()) + 1
     for fitted in (half, ~half):
-        counts = [np.bincount(levels[fitted & side].ravel(), minlength=size) + 1.0 for side in (inside, ~inside)]
+        counts = [
+            np.bincount(levels[fitted & side].ravel(), minlength=size) + 1.0
+            for side in (inside, ~inside)
+        ]
         scores[~fitted] = np.log(counts[0] / counts[1])[levels[~fitted]].sum(axis=1)
     from scipy.stats import rankdata  # slow to import
 
@@ -187,7 +222,9 @@ def _auc(inputs: EvaluationInputs) -> float:
 
 
 def _levels(inputs: EvaluationInputs) -> tuple[np.ndarray, list[str]]:
-    """Return the level of each row in each column, shape (n_rows, n_columns), and the column of each level."""
+    """Return the level of each row in each column, shape (n_rows, n_columns), and the column of
+    each level.
+    """
     parts: list[np.ndarray] = []
     owners: list[str] = []
     for column in inputs.schema.columns:
@@ -221,7 +258,9 @@ def _counts(subjects: np.ndarray, levels: np.ndarray, size: int) -> sparse.csr_m
 
     repeated = np.repeat(subjects, levels.shape[1])
     ones = np.ones(levels.size)
-    return sparse.csr_matrix((ones, (repeated, levels.ravel())), shape=(size, int(levels.max()) + 1))
+    return sparse.csr_matrix(
+        (ones, (repeated, levels.ravel())), shape=(size, int(levels.max()) + 1)
+    )
 
 
 def _per_column(z: np.ndarray, owners: list[str]) -> list[tuple[str, float]]:

@@ -1,7 +1,8 @@
-"""Leak study: metrics on tables of known truth, and a page with each statistic by the size of the leak.
+"""Leak study: metrics on tables of known truth, and a page with each statistic by the size of the
+leak.
 
-The tables either contain a known fraction of training rows (Palacios 4.2, figures 2 and 3), or are sampled from a
-deliberately over-fitted generator (figure 4).
+The tables either contain a known fraction of training rows (Palacios 4.2, figures 2 and 3), or are
+sampled from a deliberately over-fitted generator (figure 4).
 """
 
 from __future__ import annotations
@@ -42,11 +43,17 @@ from privacy_assets.version import ENGINE_VERSION
 FRACTIONS = tuple(tenth / 10 for tenth in range(11))
 RATIOS = (1.0, 1.25, 1.5, 1.75, 2.0)
 POINTS, PAGE, RESULTS = "points.jsonl", "leak_study.html", "leak_study.json"
-LEAK, RATIO = "fraction of rows that are training rows", "validation loss relative to the best, L/L*"
+LEAK, RATIO = (
+    "fraction of rows that are training rows",
+    "validation loss relative to the best, L/L*",
+)
 _MEANINGS = {
-    LEAK: "Each table consists of training rows, with or without noise, and rows of other people. A statistic that is"
-    " useful for these data rises with the fraction of training rows. Bars are confidence intervals.",
-    RATIO: "Each table is sampled from a deliberately overfitted generator. A statistic that is useful for these data"
+    LEAK: "Each table consists of training rows, with or without noise, and rows of other people. A"
+    " statistic that is"
+    " useful for these data rises with the fraction of training rows. Bars are confidence"
+    " intervals.",
+    RATIO: "Each table is sampled from a deliberately overfitted generator. A statistic that is"
+    " useful for these data"
     " rises with the validation loss. Bars are confidence intervals.",
 }
 _ROUNDING = 1e-12
@@ -110,8 +117,8 @@ class LinearFit:
         slope: Slope of the line.
         intercept: Value of the line at 0.
         r2: Coefficient of determination. 0 if the statistic is constant.
-        rises: False if the interval of a point is entirely on the harmless side of an earlier interval: below it, or
-            above it if lower values are riskier.
+        rises: False if the interval of a point is entirely on the harmless side of an earlier
+            interval: below it, or above it if lower values are riskier.
     """
 
     series: str
@@ -136,13 +143,14 @@ def leak_study(
     """Evaluate every case, and write points, page and JSON.
 
     Args:
-        inputs: Real tables, embedder and seed. The synthetic table is replaced by that of each case.
+        inputs: Real tables, embedder and seed. The synthetic table is replaced by that of each
+            case.
         cases: Tables to evaluate, see :func:`leaky_cases` and :func:`overfit_cases`.
         metrics: Metrics by name.
-        folder: Folder of the files, readable by the current user only. ``points.jsonl`` receives one line per point as
-            soon as it is computed. Each line is labeled with a hash of rows, seed, settings and engine, so that an
-            interrupted study resumes, and lines of other studies are ignored and kept. The files contain statistics
-            only. None: no files.
+        folder: Folder of the files, readable by the current user only. ``points.jsonl`` receives
+            one line per point as soon as it is computed. Each line is labeled with a hash of rows,
+            seed, settings and engine, so that an interrupted study resumes, and lines of other
+            studies are ignored and kept. The files contain statistics only. None: no files.
         title: Title of the page.
         axis: LEAK or RATIO, the position of the cases.
 
@@ -150,11 +158,16 @@ def leak_study(
         The points in the order of the cases.
 
     Raises:
-        InputError: If a required input of a metric is missing, or ``points.jsonl`` contains something else.
+        InputError: If a required input of a metric is missing, or ``points.jsonl`` contains
+            something else.
     """
     path = None if folder is None else private_folder(folder) / POINTS
     mark = _mark(inputs, metrics)
-    held = {} if path is None else {(point.series, point.wanted): point for point in read_points(path, mark)}
+    held = (
+        {}
+        if path is None
+        else {(point.series, point.wanted): point for point in read_points(path, mark)}
+    )
     points, requested = [], list(cases)
     for number, case in enumerate(requested, start=1):
         point = held.get((case.series, case.x))
@@ -168,7 +181,9 @@ def leak_study(
     if folder is not None:
         fits = linear_fits(points)
         content = {
-            "embedder": None if inputs.embedder is None else to_jsonable(inputs.embedder.description),
+            "embedder": None
+            if inputs.embedder is None
+            else to_jsonable(inputs.embedder.description),
             "points": [point.to_json() for point in points],
             "fits": [to_jsonable(asdict(line)) for line in fits],
         }
@@ -187,15 +202,26 @@ def read_points(path: Path, mark: str | None = None) -> list[StudyPoint]:
             data = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if not isinstance(data, dict) or not {"mark", "series", "wanted", "x", "estimates", "seconds"} <= set(data):
-            raise InputError("this file does not contain a leak study", where=str(path), fix="use another file")
+        if not isinstance(data, dict) or not {
+            "mark",
+            "series",
+            "wanted",
+            "x",
+            "estimates",
+            "seconds",
+        } <= set(data):
+            raise InputError(
+                "this file does not contain a leak study", where=str(path), fix="use another file"
+            )
         if mark is None or data["mark"] == mark:
             found.append(StudyPoint.from_json(data))
     return found
 
 
 def linear_fits(points: Iterable[StudyPoint]) -> list[LinearFit]:
-    """Fit a line for each series and statistic with at least 3 measured points at distinct positions."""
+    """Fit a line for each series and statistic with at least 3 measured points at distinct
+    positions.
+    """
     series: dict[tuple[str, str], list[tuple[float, float, float, float]]] = {}
     for point in points:
         for name, (value, low, high) in point.estimates.items():
@@ -218,13 +244,17 @@ def linear_fits(points: Iterable[StudyPoint]) -> list[LinearFit]:
 
 
 def _add_line(path: Path, line: str) -> None:
-    """Append a line by replacing the file atomically, so that no line is truncated or joined to a truncated one."""
+    """Append a line by replacing the file atomically, so that no line is truncated or joined to a
+    truncated one.
+    """
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     end = "" if before.endswith("\n") or not before else "\n"
     put_atomic(path, f"{before}{end}{line}\n".encode())
 
 
-def _measure(inputs: EvaluationInputs, case: StudyCase, metrics: Mapping[str, Metric]) -> StudyPoint:
+def _measure(
+    inputs: EvaluationInputs, case: StudyCase, metrics: Mapping[str, Metric]
+) -> StudyPoint:
     started = time.perf_counter()
     rows, x = case.make()
     results = run_metrics(replace(inputs, tables={**inputs.tables, "synthetic": rows}), metrics)
@@ -238,16 +268,21 @@ def _measure(inputs: EvaluationInputs, case: StudyCase, metrics: Mapping[str, Me
         for name, result in results.items()
         for statistic, ends in metrics[name].study_estimates(result.tables).items()
     }
-    return StudyPoint(case.series, case.x, x, estimates | further, round(time.perf_counter() - started, 3))
+    return StudyPoint(
+        case.series, case.x, x, estimates | further, round(time.perf_counter() - started, 3)
+    )
 
 
 def _mark(inputs: EvaluationInputs, metrics: Mapping[str, Metric]) -> str:
     settings = {name: metric.settings() for name, metric in metrics.items()}
     embedder = None if inputs.embedder is None else inputs.embedder.fingerprint()
-    return cells_fingerprint(np.empty(0), inputs.fingerprints, settings, embedder, inputs.seed, ENGINE_VERSION)[:16]
+    return cells_fingerprint(
+        np.empty(0), inputs.fingerprints, settings, embedder, inputs.seed, ENGINE_VERSION
+    )[:16]
 
 
-# --- page -------------------------------------------------------------------------------------------------------------
+# --- page
+# --------------------------------------------------------------------------------------------------
 
 
 def _page(title: str, axis: str, points: Sequence[StudyPoint], fits: Sequence[LinearFit]) -> str:
@@ -267,11 +302,17 @@ def _page(title: str, axis: str, points: Sequence[StudyPoint], fits: Sequence[Li
 
 
 def _plots(points: Sequence[StudyPoint], statistic: str, axis: str) -> Iterator[str]:
-    """Yield SVGs of one statistic with intervals by ``axis``, each with as many series as there are colors."""
+    """Yield SVGs of one statistic with intervals by ``axis``, each with as many series as there are
+    colors.
+    """
     names = list(dict.fromkeys(point.series for point in points))
     for first in range(0, len(names), SERIES):
         chosen = names[first : first + SERIES]
-        rows = [_row(point, statistic) for point in points if point.series in chosen and statistic in point.estimates]
+        rows = [
+            _row(point, statistic)
+            for point in points
+            if point.series in chosen and statistic in point.estimates
+        ]
         svg = intervals_svg(rows, x="x", y="value", series=("series",), labels=(axis, statistic))
         if svg:
             yield svg
@@ -279,10 +320,17 @@ def _plots(points: Sequence[StudyPoint], statistic: str, axis: str) -> Iterator[
 
 def _row(point: StudyPoint, statistic: str) -> dict[str, object]:
     value, low, high = point.estimates[statistic]
-    return {"series": point.series, "x": round(point.x, 3), "value": value, "low": low, "high": high}
+    return {
+        "series": point.series,
+        "x": round(point.x, 3),
+        "value": value,
+        "low": low,
+        "high": high,
+    }
 
 
-# --- tables with leaked rows ------------------------------------------------------------------------------------------
+# --- tables with leaked rows
+# ------------------------------------------------------------------------------------------
 
 
 @declared
@@ -290,20 +338,31 @@ class Noise:
     """Noise added to training rows before they are leaked. Missing values stay missing.
 
     Attributes:
-        sigma: Standard deviation of the normal error of numbers and dates, in standard deviations of the column (the
-            paper gives no unit). Results are rounded to the precision and clipped to the range of the column.
+        sigma: Standard deviation of the normal error of numbers and dates, in standard deviations
+            of the column (the paper gives no unit). Results are rounded to the precision and
+            clipped to the range of the column.
         lam: Mean of the Poisson count added to integers.
         p: Probability that a category or boolean is resampled from its column.
     """
 
     part: ClassVar[str] = "noise"
 
-    sigma: float = Field(default=0.0, ge=0, le=10, description="error of numbers and dates in standard deviations")
-    lam: float = Field(default=0.0, ge=0, le=1000, description="mean of the count added to integers")
-    p: float = Field(default=0.0, ge=0, le=1, description="probability that a category is resampled")
+    sigma: float = Field(
+        default=0.0, ge=0, le=10, description="error of numbers and dates in standard deviations"
+    )
+    lam: float = Field(
+        default=0.0, ge=0, le=1000, description="mean of the count added to integers"
+    )
+    p: float = Field(
+        default=0.0, ge=0, le=1, description="probability that a category is resampled"
+    )
 
     def __str__(self) -> str:
-        parts = [f"{name} {value:g}" for name, value in zip(("σ", "λ", "p"), self.values, strict=True) if value]
+        parts = [
+            f"{name} {value:g}"
+            for name, value in zip(("σ", "λ", "p"), self.values, strict=True)
+            if value
+        ]
         return ", ".join(parts) or "no noise"
 
     @property
@@ -312,7 +371,9 @@ class Noise:
         return self.sigma, self.lam, self.p
 
     def added(self, rows: Table, known: Table, rng: np.random.Generator) -> Table:
-        """Add noise to ``rows``. Precision, range, spread and categories are computed from ``known``."""
+        """Add noise to ``rows``. Precision, range, spread and categories are computed from
+        ``known``.
+        """
 
         def noisy(column: Column) -> Column:
             there = known[column.name].present()
@@ -323,7 +384,9 @@ class Noise:
             if column.kind != "integer":
                 return jittered(column, there, self.sigma, rng)
             more = rng.poisson(self.lam, len(column))
-            return replace(column, cells=np.where(column.missing, column.cells, column.cells + more))
+            return replace(
+                column, cells=np.where(column.missing, column.cells, column.cells + more)
+            )
 
         return rows.map(noisy)
 
@@ -336,9 +399,9 @@ def every_noise(levels: Sequence[float] = (0.0, 0.05)) -> list[Noise]:
 def leaky_table(train: Table, release: Table, fraction: float, noise: Noise, seed: int) -> Table:
     """Replace a fraction of the rows of a release by noisy training rows.
 
-    Training rows are drawn without replacement, and each is used once before any is used twice: with equal numbers of
-    rows, fraction 1 is a copy of train. For the same seed a larger fraction contains the rows of a smaller one, with
-    the same noise.
+    Training rows are drawn without replacement, and each is used once before any is used twice:
+    with equal numbers of rows, fraction 1 is a copy of train. For the same seed a larger fraction
+    contains the rows of a smaller one, with the same noise.
 
     Args:
         train: Training rows.
@@ -371,7 +434,9 @@ def leaky_cases(
     noises: Iterable[Noise] | None = None,
     seed: int = 0,
 ) -> Iterator[StudyCase]:
-    """Yield the cases of the leaky evaluation: every fraction with every noise (default: all of {0, 0.05})."""
+    """Yield the cases of the leaky evaluation: every fraction with every noise (default: all of {0,
+    0.05}).
+    """
     chosen = sorted(set(fractions))
     _check(*chosen)
 
@@ -388,7 +453,8 @@ def _check(*fractions: float) -> None:
         raise ConfigError("fractions must be numbers from 0 to 1.")
 
 
-# --- tables of an over-fitted generator -------------------------------------------------------------------------------
+# --- tables of an over-fitted generator
+# -------------------------------------------------------------------------------
 
 
 def overfit_cases(
@@ -403,19 +469,20 @@ def overfit_cases(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Iterator[StudyCase]:
-    """Yield a case for each ratio f_o = L/L* of the validation loss to its minimum (Palacios 4.2, 5.2, figure 4).
+    """Yield a case for each ratio f_o = L/L* of the validation loss to its minimum (Palacios 4.2,
+    5.2, figure 4).
 
     L* is the least loss of the training with early stopping and of the one that over-fits.
 
     Args:
         train: Training rows.
         rows: Number of rows of each table.
-        generator: Name of a generator with the setting "overfit". GANs have no such loss. None: that of the paper,
-            ``realtabformer``, if its library is installed or ``settings`` name the "python" of its environment;
-            otherwise ``rvae``.
+        generator: Name of a generator with the setting "overfit". GANs have no such loss. None:
+            that of the paper, ``realtabformer``, if its library is installed or ``settings`` name
+            the "python" of its environment; otherwise ``rvae``.
         settings: Further settings of the generator.
-        ratios: Ratios in [1, 2]; 1 is the generator with early stopping. A training that ends earlier is recorded at
-            the ratio that it reached.
+        ratios: Ratios in [1, 2]; 1 is the generator with early stopping. A training that ends
+            earlier is recorded at the ratio that it reached.
         people: Subject of each training row, shape (n_rows,). None: one subject per row.
         seed: Seed of fits and samples.
         device: torch device name.
@@ -433,16 +500,24 @@ def overfit_cases(
     able = sorted(name for name, kind in GENERATORS.items() if hasattr(kind, "overfit"))
     if generator not in able:
         raise ConfigError(
-            f"generator {safe_repr(generator)} cannot over-fit to a ratio of losses; these can: {', '.join(able)}."
+            f"generator {safe_repr(generator)} cannot over-fit to a ratio of losses; these can:"
+            f" {', '.join(able)}."
         )
-    label = ", ".join([generator, *(f"{key} {value}" for key, value in chosen.items() if not isinstance(value, str))])
+    label = ", ".join(
+        [
+            generator,
+            *(f"{key} {value}" for key, value in chosen.items() if not isinstance(value, str)),
+        ]
+    )
 
     def case(ratio: float) -> StudyCase:
         built = build_generator(generator, {**chosen, "overfit": ratio})
 
         def make() -> tuple[Table, float]:
             fitted = built.fit(train, seed=seed, device=device, progress=progress, people=people)
-            reached = [row["overfitting_ratio"] for row in fitted.history if "overfitting_ratio" in row]
+            reached = [
+                row["overfitting_ratio"] for row in fitted.history if "overfitting_ratio" in row
+            ]
             return fitted.sample(rows, seed=seed), reached[-1] if reached else 1.0
 
         return StudyCase(label, ratio, make)

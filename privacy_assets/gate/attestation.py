@@ -1,4 +1,6 @@
-"""Attestation of a policy's verdict on signed results, bound to the exact bytes of a synthetic table."""
+"""Attestation of a policy's verdict on signed results, bound to the exact bytes of a synthetic
+table.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
-from privacy_assets.errors import ConfigError, FailedBefore, OutOfDate, PolicyNotMet, Undecided, WrongTarget
+from privacy_assets.errors import (
+    ConfigError,
+    FailedBefore,
+    OutOfDate,
+    PolicyNotMet,
+    Undecided,
+    WrongTarget,
+)
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import RecordKind, ReleaseTarget, Statement, redo_of
 from privacy_assets.metrics.base import Metric
@@ -28,16 +37,21 @@ class Attestation:
     Attributes:
         target: Table and partition.
         sha256: SHA-256 of the file.
-        content: Keyed fingerprint of the rows before rare values were replaced, independent of their order.
+        content: Keyed fingerprint of the rows before rare values were replaced, independent of
+            their order.
         policy: Policy with its limits.
         policy_digest: Digest of the policy.
         verdict: "pass", "fail" or "undecided".
         limits: Status of each limit of the policy, by key.
-        remembered: Limits that the same rows failed earlier. If there are any, the verdict is "fail".
+        remembered: Limits that the same rows failed earlier. If there are any, the verdict is
+            "fail".
         results: Keyed digest of the signed private result of each metric of the policy, by metric.
-        inputs: Keyed fingerprints of the tables, by role, and the hash of the ledger of disclosure before this table.
-        ledger: Hash of the private ledger of disclosure after this table. Empty: no metric measures it.
-        setup: Settings that determine what is measured. Declared values appear as counts and keyed digests.
+        inputs: Keyed fingerprints of the tables, by role, and the hash of the ledger of disclosure
+            before this table.
+        ledger: Hash of the private ledger of disclosure after this table. Empty: no metric measures
+            it.
+        setup: Settings that determine what is measured. Declared values appear as counts and keyed
+            digests.
         rows: Number of rows.
         dtypes: pandas dtypes of the columns, by name.
         made_at: Time of the attestation (UTC, ISO 8601).
@@ -68,7 +82,11 @@ class Attestation:
     def statement(self) -> Statement:
         """Return the statement to sign."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
-        body = {name: to_jsonable(value) for name, value in named.items() if name not in ("target", "sha256", "keyid")}
+        body = {
+            name: to_jsonable(value)
+            for name, value in named.items()
+            if name not in ("target", "sha256", "keyid")
+        }
         return Statement("attestation", self.target, self.sha256, body)
 
     @classmethod
@@ -81,7 +99,9 @@ class Attestation:
         try:
             return cls(statement.target, statement.sha256, **statement.body, keyid=statement.keyid)
         except TypeError:
-            raise OutOfDate("the attestation is of another version of privacy-assets", redo=("attest",)) from None
+            raise OutOfDate(
+                "the attestation is of another version of privacy-assets", redo=("attest",)
+            ) from None
 
     def attested_policy(self) -> Policy:
         """Return the policy of the attestation.
@@ -100,26 +120,41 @@ class Attestation:
         Raises:
             OutOfDate: If the limits differ from those of the policy.
         """
-        limits, statuses = self.attested_policy().limits, dict(self.limits) if isinstance(self.limits, Mapping) else {}
-        if {limit.key for limit in limits} != set(statuses) or not set(statuses.values()) <= set(get_args(Status)):
+        limits, statuses = (
+            self.attested_policy().limits,
+            dict(self.limits) if isinstance(self.limits, Mapping) else {},
+        )
+        if {limit.key for limit in limits} != set(statuses) or not set(statuses.values()) <= set(
+            get_args(Status)
+        ):
             raise self.unreadable()
-        outcomes = (LimitOutcome(limit, statuses[limit.key], math.nan, "", None) for limit in limits)
+        outcomes = (
+            LimitOutcome(limit, statuses[limit.key], math.nan, "", None) for limit in limits
+        )
         return Verdict(self.verdict, tuple(outcomes))
 
     def unreadable(self) -> OutOfDate:
         """Return the error for an attestation that this version cannot read."""
-        text = f"the attestation is of another version of privacy-assets (engine {self.engine_version})"
+        text = (
+            "the attestation is of another version of privacy-assets (engine"
+            f" {self.engine_version})"
+        )
         return OutOfDate(text, redo=("attest",))
 
 
 def check_target(found: ReleaseTarget, target: ReleaseTarget, kind: RecordKind) -> None:
     """Reject a record of another table or partition."""
     if found != target:
-        raise WrongTarget(f"the {kind} belongs to another table or partition ({found})", redo=redo_of(kind))
+        raise WrongTarget(
+            f"the {kind} belongs to another table or partition ({found})", redo=redo_of(kind)
+        )
 
 
 def check_made(
-    snapshot: Snapshot, inputs: Mapping[str, str], setup: Mapping[str, Any], metrics: Mapping[str, Metric]
+    snapshot: Snapshot,
+    inputs: Mapping[str, str],
+    setup: Mapping[str, Any],
+    metrics: Mapping[str, Metric],
 ) -> None:
     """Reject a synthetic table with another train table, filter or generator than the results.
 
@@ -133,14 +168,22 @@ def check_made(
         OutOfDate: If an origin differs.
     """
     if snapshot.train != inputs["train"]:
-        raise OutOfDate("the synthetic table was generated from another train table", redo=("fit", "sample"))
+        raise OutOfDate(
+            "the synthetic table was generated from another train table", redo=("fit", "sample")
+        )
     made = snapshot.filter
-    if (None if made is None else to_jsonable(made.get("filters", {}))) != to_jsonable(setup.get("filter")):
+    if (None if made is None else to_jsonable(made.get("filters", {}))) != to_jsonable(
+        setup.get("filter")
+    ):
         raise OutOfDate("the synthetic table was made with another filter", redo=("sample",))
     for role, read in sorted((made or {}).get("inputs", {}).items()):
         if read != inputs.get(role):
-            raise OutOfDate(f"the synthetic table was filtered by another {role} table", redo=("sample",))
-    made_by = snapshot.generator and {key: to_jsonable(snapshot.generator.get(key)) for key in ("name", "settings")}
+            raise OutOfDate(
+                f"the synthetic table was filtered by another {role} table", redo=("sample",)
+            )
+    made_by = snapshot.generator and {
+        key: to_jsonable(snapshot.generator.get(key)) for key in ("name", "settings")
+    }
     for name, metric in metrics.items():
         attacked = to_jsonable(metric.settings().get("generator"))
         if None not in (attacked, made_by) and attacked != made_by:
@@ -148,8 +191,11 @@ def check_made(
             raise OutOfDate(text, redo=("fit", "sample"))
 
 
-def check_result(result: MetricResult, inputs: Mapping[str, str], metric: Metric | None, seed: int) -> None:
-    """Reject a result unless this engine version computed it on these tables with these settings and this seed.
+def check_result(
+    result: MetricResult, inputs: Mapping[str, str], metric: Metric | None, seed: int
+) -> None:
+    """Reject a result unless this engine version computed it on these tables with these settings
+    and this seed.
 
     Args:
         result: Result of one metric.
@@ -164,15 +210,26 @@ def check_result(result: MetricResult, inputs: Mapping[str, str], metric: Metric
     if metric is not None and result.metric != metric.name:
         raise OutOfDate(f"expected a result of {metric.name}, got {result.metric}", redo=redo)
     if result.engine_version != ENGINE_VERSION:
-        raise OutOfDate(f"{result.metric} was computed by engine {result.engine_version}", redo=redo)
+        raise OutOfDate(
+            f"{result.metric} was computed by engine {result.engine_version}", redo=redo
+        )
     for role in sorted({*inputs, *result.inputs}):
         unused = role in ("embedder", "ledger") and (
             metric is None or role not in metric.required_inputs | metric.optional_inputs
         )
         if not unused and result.inputs.get(role) != inputs.get(role):
-            what = {"embedder": "another embedder", "ledger": "the ledger of an earlier release"}.get(role)
-            raise OutOfDate(f"{result.metric} was computed on {what or f'another {role} table'}", redo=redo)
-    if metric is None or result.seed != seed or to_jsonable(result.settings) != to_jsonable(metric.settings()):
+            what = {
+                "embedder": "another embedder",
+                "ledger": "the ledger of an earlier release",
+            }.get(role)
+            raise OutOfDate(
+                f"{result.metric} was computed on {what or f'another {role} table'}", redo=redo
+            )
+    if (
+        metric is None
+        or result.seed != seed
+        or to_jsonable(result.settings) != to_jsonable(metric.settings())
+    ):
         raise OutOfDate(f"{result.metric} was computed with other settings or seed", redo=redo)
 
 
@@ -182,7 +239,10 @@ def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, A
     The statistics of another engine may contain errors that were fixed since.
     """
     if attestation.engine_version != ENGINE_VERSION:
-        raise OutOfDate(f"the attestation was made by engine {attestation.engine_version}", redo=("score", "attest"))
+        raise OutOfDate(
+            f"the attestation was made by engine {attestation.engine_version}",
+            redo=("score", "attest"),
+        )
     if attestation.policy_digest != policy_digest(policy):
         raise OutOfDate("the attestation was made under another policy", redo=("attest",))
     now, then = to_jsonable(setup), attestation.setup
@@ -205,15 +265,23 @@ def check_memory(remembered: Sequence[str]) -> None:
 
 
 def check_ledger(attestation: Attestation, ledger: str) -> None:
-    """Reject an attestation whose disclosure was measured with another ledger than the current one."""
+    """Reject an attestation whose disclosure was measured with another ledger than the current
+    one.
+    """
     if attestation.inputs.get("ledger") != ledger:
-        raise OutOfDate("another table was released since the attestation was made", redo=("score", "attest"))
+        raise OutOfDate(
+            "another table was released since the attestation was made", redo=("score", "attest")
+        )
 
 
-def refusal(verdict: Verdict, remembered: Sequence[str] = (), remedy: str = "") -> PolicyNotMet | FailedBefore:
-    """Return the refusal of a verdict other than "pass". Its message has the first broken limits, without numbers.
+def refusal(
+    verdict: Verdict, remembered: Sequence[str] = (), remedy: str = ""
+) -> PolicyNotMet | FailedBefore:
+    """Return the refusal of a verdict other than "pass". Its message has the first broken limits,
+    without numbers.
 
-    Rows that failed before, and break no limit now, are refused for that: another run cannot change it.
+    Rows that failed before, and break no limit now, are refused for that: another run cannot change
+    it.
     """
     broken = sorted(verdict.broken, key=lambda outcome: outcome.status != "fail")
     lines = [f"{outcome.limit.key} ({outcome.status.replace('_', ' ')})" for outcome in broken]

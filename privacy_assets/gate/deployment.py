@@ -60,14 +60,18 @@ SECRET, CHECK = "secret.key", "secret.check"
 _SMALLEST = 16  # minimum number of bytes of a secret
 _BEFORE = {SECRET, SIGNING_KEY}  # possible content of the private folder before the first record
 _LOST = (
-    "Without the secret, every split changes, and rows that failed or were released are not recognised. Fix:"
-    " restore it from a backup. If there is none, start with an empty private folder and a new release folder."
+    "Without the secret, every split changes, and rows that failed or were released are not"
+    " recognised. Fix:"
+    " restore it from a backup. If there is none, start with an empty private folder and a new"
+    " release folder."
 )
 _VARIABLES = {"releases": RELEASES_VARIABLE, "private": PRIVATE_VARIABLE}
 
 
 def _folder(given: object) -> object:
-    """Convert a path to its text. Other strings, such as Dagster's environment variables, keep their class."""
+    """Convert a path to its text. Other strings, such as Dagster's environment variables, keep
+    their class.
+    """
     if given is None:
         return None
     text = path_text(given)
@@ -84,18 +88,22 @@ class DeploymentSettings(BaseModel):
     Values are paths, URLs and names, never keys, because user interfaces display them.
 
     Attributes:
-        home: Folder with ``releases``, ``private`` and ``trusted_keys``. None: they are set separately.
-        releases: Release folder or its URL (``s3://bucket/releases``). None: ``releases`` in ``home``, otherwise
-            PRIVACY_ASSETS_RELEASES.
-        private: The gate's private folder or its URL, with unpublished snapshots, failed verdicts, signing key and
-            secret. No other user may have access. None: ``private`` in ``home``, otherwise PRIVACY_ASSETS_PRIVATE,
-            otherwise ``private`` next to the releases.
-        trusted_keys: Folder of trusted public keys (PEM), or one key. None: PRIVACY_ASSETS_TRUSTED_KEYS, otherwise
-            ``trusted_keys`` in ``home`` or next to the releases.
-        signing_key: File of the signing key (Ed25519, PEM). None: ``signing.key`` in the private folder.
-        signing_key_variable: Environment variable of the signing key (PEM), which overrides the file.
-        secret_variable: Environment variable of the secret. If it is unset, the secret is ``secret.key`` in the private
+        home: Folder with ``releases``, ``private`` and ``trusted_keys``. None: they are set
+            separately.
+        releases: Release folder or its URL (``s3://bucket/releases``). None: ``releases`` in
+            ``home``, otherwise PRIVACY_ASSETS_RELEASES.
+        private: The gate's private folder or its URL, with unpublished snapshots, failed verdicts,
+            signing key and secret. No other user may have access. None: ``private`` in ``home``,
+            otherwise PRIVACY_ASSETS_PRIVATE, otherwise ``private`` next to the releases.
+        trusted_keys: Folder of trusted public keys (PEM), or one key. None:
+            PRIVACY_ASSETS_TRUSTED_KEYS, otherwise ``trusted_keys`` in ``home`` or next to the
+            releases.
+        signing_key: File of the signing key (Ed25519, PEM). None: ``signing.key`` in the private
             folder.
+        signing_key_variable: Environment variable of the signing key (PEM), which overrides the
+            file.
+        secret_variable: Environment variable of the secret. If it is unset, the secret is
+            ``secret.key`` in the private folder.
 
     Raises:
         ConfigError: If a setting is unknown or has the wrong type.
@@ -117,7 +125,8 @@ class DeploymentSettings(BaseModel):
             return
         except ValidationError as error:
             wrong = error
-        raise problem(type(self), wrong)  # outside the handler, because the original error contains the value
+        # outside the handler, because the original error contains the value
+        raise problem(type(self), wrong)
 
     def locate(self, given: str | Location, setting: str) -> Location:
         """Return the absolute location of a folder or file.
@@ -132,7 +141,8 @@ class DeploymentSettings(BaseModel):
         return location(given).absolute()
 
     def folder(self, name: Literal["releases", "private"]) -> Location | None:
-        """Return the location of a folder, from the setting, ``home`` or the environment, in this order.
+        """Return the location of a folder, from the setting, ``home`` or the environment, in this
+        order.
 
         Args:
             name: Name of the setting.
@@ -156,11 +166,14 @@ class DeploymentSettings(BaseModel):
         """
         found = self.folder("releases")
         if found is None:
-            raise ConfigError(f"the release folder is not set. Fix: set home, releases, or {RELEASES_VARIABLE}.")
+            raise ConfigError(
+                f"the release folder is not set. Fix: set home, releases, or {RELEASES_VARIABLE}."
+            )
         return found
 
     def private_folder(self) -> Location:
-        """Return the location of the private folder: ``private`` next to the releases if it is not set.
+        """Return the location of the private folder: ``private`` next to the releases if it is not
+        set.
 
         Raises:
             ConfigError: If it is not set and the releases are in an object store.
@@ -169,7 +182,10 @@ class DeploymentSettings(BaseModel):
         if found is not None:
             return found
         if isinstance(releases, ObjectPath):
-            raise ConfigError(f"the private folder of {releases} is not set. Fix: set private, or {PRIVATE_VARIABLE}.")
+            raise ConfigError(
+                f"the private folder of {releases} is not set. Fix: set private, or"
+                f" {PRIVATE_VARIABLE}."
+            )
         return releases.parent / "private"
 
     def trusted(self, *, reading: bool = False) -> TrustedKeys:
@@ -187,7 +203,8 @@ class DeploymentSettings(BaseModel):
         return default_trusted(self.release_folder(), home, reading=reading)
 
     def signing_key_file(self) -> Path | None:
-        """Return the file of the signing key. None: it is not set, and the private folder is in an object store.
+        """Return the file of the signing key. None: it is not set, and the private folder is in an
+        object store.
 
         Raises:
             ConfigError: If it would be in an object store.
@@ -208,13 +225,13 @@ class DeploymentSettings(BaseModel):
 class Deployment:
     """Folders and keys of one deployment.
 
-    All folders contain the same marker (:mod:`privacy_assets.infra.markers`), which is created on first use. A folder
-    of another deployment is rejected.
+    All folders contain the same marker (:mod:`privacy_assets.infra.markers`), which is created on
+    first use. A folder of another deployment is rejected.
 
-    The secret determines the side of each subject in the split. A new one is created only on first use:
-    ``private/secret.check``, a keyed hash of a constant, detects a changed or lost secret. A first pair of keys is
-    created only if neither signing key nor trusted keys were configured, and no key is trusted and no release exists.
-    If keys were configured, ``private`` must exist.
+    The secret determines the side of each subject in the split. A new one is created only on first
+    use: ``private/secret.check``, a keyed hash of a constant, detects a changed or lost secret. A
+    first pair of keys is created only if neither signing key nor trusted keys were configured, and
+    no key is trusted and no release exists. If keys were configured, ``private`` must exist.
 
     Args:
         settings: Settings of the deployment.
@@ -261,7 +278,9 @@ class Deployment:
         return self.settings.trusted()
 
     def gate(self) -> Gate:
-        """Return the gate. A first pair of keys is created if there is none and none was configured."""
+        """Return the gate. A first pair of keys is created if there is none and none was
+        configured.
+        """
         self._marked = False  # check the folders again
         private, trusted = self._private(), self.trusted
         content = self.key("content")  # creates the secret before the keys
@@ -269,7 +288,8 @@ class Deployment:
         if not self._keys_given() and path is not None:
             if is_unused(trusted.places[0], "trusted_keys") and any(self.store.targets()):
                 raise ConfigError(
-                    f"{trusted.places[0]}: there are releases, but the trusted keys are missing. Fix: restore the keys."
+                    f"{trusted.places[0]}: there are releases, but the trusted keys are"
+                    " missing. Fix: restore the keys."
                 )
             first_key(path, trusted.places[0])
         key = SigningKey(path, self.settings.signing_key_variable, trusted)
@@ -291,11 +311,15 @@ class Deployment:
     def _keys_given(self) -> bool:
         variables = (self.settings.signing_key_variable, TRUSTED_VARIABLE)
         return bool(
-            self.settings.signing_key or self.settings.trusted_keys or any(os.environ.get(name) for name in variables)
+            self.settings.signing_key
+            or self.settings.trusted_keys
+            or any(os.environ.get(name) for name in variables)
         )
 
     def check(self) -> None:
-        """Check folders and secret, and create them on first use; ConfigError for a folder of another deployment."""
+        """Check folders and secret, and create them on first use; ConfigError for a folder of
+        another deployment.
+        """
         self._secret()
 
     def _private(self) -> Location:
@@ -305,7 +329,8 @@ class Deployment:
         # If the folder is not mounted, a new one would contain no record of failures.
         if isinstance(folder, Path) and self._keys_given() and not folder.is_dir():
             raise ConfigError(
-                f"{folder}: the gate's private folder does not exist. Fix: mount it, or create it (mode 700)."
+                f"{folder}: the gate's private folder does not exist. Fix: mount it, or create"
+                " it (mode 700)."
             )
         places: dict[Role, Location] = {"private": folder, "releases": self.releases}
         with suppress(ConfigError):  # gate() reports missing trusted keys
@@ -322,14 +347,19 @@ class Deployment:
         return folder
 
     def _secret(self) -> bytes:
-        """Return the secret, or raise ConfigError if it is lost or belongs to another deployment."""
+        """Return the secret, or raise ConfigError if it is lost or belongs to another
+        deployment.
+        """
         secret, private = os.environ.get(self.settings.secret_variable, "").encode(), None
         where = self.settings.secret_variable
         if not secret:
             private = self._private()
             if isinstance(private, ObjectPath):
                 fix = f"set {self.settings.secret_variable}"
-                raise ConfigError(f"{private}: an object store cannot hold the secret of a deployment. Fix: {fix}.")
+                raise ConfigError(
+                    f"{private}: an object store cannot hold the secret of a deployment. Fix:"
+                    f" {fix}."
+                )
             where = str(private / SECRET)
             if not (private / SECRET).exists():
                 if not self._first(private):
@@ -347,19 +377,26 @@ class Deployment:
         """Raise ConfigError unless this secret was the first one used with the private folder."""
         check, mine = (
             private / CHECK,
-            keyed_fingerprint("the secret of this deployment", derive_key(secret, "check")).encode(),
+            keyed_fingerprint(
+                "the secret of this deployment", derive_key(secret, "check")
+            ).encode(),
         )
         try:
             if CHECK not in names(private):
                 if not self._first(private):
-                    raise ConfigError(f"{check}: missing, so the secret in {where} cannot be checked. {_LOST}")
+                    raise ConfigError(
+                        f"{check}: missing, so the secret in {where} cannot be checked. {_LOST}"
+                    )
                 create_once(check, mine)
             found = read_regular(check)
         except OSError as error:
-            raise ConfigError(f"{where} cannot be checked ({reason(error)}).{fix_of(error)}") from None
+            raise ConfigError(
+                f"{where} cannot be checked ({reason(error)}).{fix_of(error)}"
+            ) from None
         if not hmac.compare_digest(found, mine):
             raise ConfigError(
-                f"{where}: this is not the secret of this deployment ({check} belongs to another secret). {_LOST}"
+                f"{where}: this is not the secret of this deployment ({check} belongs to"
+                f" another secret). {_LOST}"
             )
 
     def _first(self, private: Location) -> bool:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.infra import folders
-from privacy_assets.infra.files import check_kept, make_folder, private_folder, read_regular, read_secret
+from privacy_assets.infra.files import (
+    check_kept,
+    make_folder,
+    private_folder,
+    read_regular,
+    read_secret,
+)
 from privacy_assets.infra.folders import Folder
 from privacy_assets.infra.markers import is_unused
 from privacy_assets.infra.objects import Location, location
@@ -28,16 +34,18 @@ _LOGGER = logging.getLogger(__name__)
 class TrustedKeys:
     """Public keys whose signatures are accepted.
 
-    Keys are read at each use, so a key is no longer accepted after its file is removed, even in a running process.
+    Keys are read at each use, so a key is no longer accepted after its file is removed, even in a
+    running process.
 
     Attributes:
         places: Folders of ``*.pem`` files, or single files.
-        publisher: User id of another owner whose keys are accepted, for reading releases. None: only the current user
-            and root.
+        publisher: User id of another owner whose keys are accepted, for reading releases. None:
+            only the current user and root.
 
     Raises:
-        ConfigError: On use, if a place has no key, a file is hidden or is not one Ed25519 public key, or another user
-            can change one. A single invalid key is an error even if other keys are valid.
+        ConfigError: On use, if a place has no key, a file is hidden or is not one Ed25519 public
+            key, or another user can change one. A single invalid key is an error even if other keys
+            are valid.
     """
 
     places: tuple[Path, ...]
@@ -54,7 +62,8 @@ class TrustedKeys:
 class SigningKey:
     """Private key of a deployment.
 
-    It signs only while its own id is among the trusted keys, because a flipped bit can load as another valid key.
+    It signs only while its own id is among the trusted keys, because a flipped bit can load as
+    another valid key.
 
     Attributes:
         path: File of the key, used if the variable is not set.
@@ -71,8 +80,8 @@ class SigningKey:
         """Signer.
 
         Raises:
-            ConfigError: If the key is missing, unreadable, accessible to other users, owned by another user, or not
-                trusted.
+            ConfigError: If the key is missing, unreadable, accessible to other users, owned by
+                another user, or not trusted.
         """
         from securesystemslib.signer import CryptoSigner, SSlibKey
 
@@ -80,7 +89,8 @@ class SigningKey:
         public = SSlibKey.from_crypto(private.public_key())
         if public.keyid not in self.trusted.by_id:
             raise ConfigError(
-                f"{self._where}: the signing key {public.keyid[:12]} is not among the trusted keys. Fix: restore"
+                f"{self._where}: the signing key {public.keyid[:12]} is not among the trusted"
+                " keys. Fix: restore"
                 " the key of this deployment, or add its public key to the trusted keys."
             )
         return CryptoSigner(private, public)
@@ -97,18 +107,23 @@ class SigningKey:
         given = os.fsencode(os.environ.get(self.variable, ""))
         if not given and self.path is None:
             raise ConfigError(
-                f"{self.variable}: the signing key is not set. Fix: set this environment variable; object stores"
+                f"{self.variable}: the signing key is not set. Fix: set this environment"
+                " variable; object stores"
                 " cannot hold keys."
             )
         lost = "restore the signing key, or create a new one: privacy-assets keys --new"
-        return _private_key(given or (read_secret(self.path, fix=lost) if self.path else b""), self._where)
+        return _private_key(
+            given or (read_secret(self.path, fix=lost) if self.path else b""), self._where
+        )
 
 
 def key_path(given: str | Path) -> Path:
     """Return a local path of keys. Raise ConfigError for URLs and mistyped URLs."""
     found = location(str(given))
     if not isinstance(found, Path):
-        raise ConfigError(f"{found}: keys are read from this machine only. Fix: pass a folder or file.")
+        raise ConfigError(
+            f"{found}: keys are read from this machine only. Fix: pass a folder or file."
+        )
     return found
 
 
@@ -118,11 +133,12 @@ def key_file(private: Location) -> Path | None:
 
 
 def first_key(path: Path, trusted: Path) -> None:
-    """Create the first signing key and its trusted public key, unless the folder of trusted keys was used before.
+    """Create the first signing key and its trusted public key, unless the folder of trusted keys
+    was used before.
 
-    A folder with a file or a marker was used before. If such a folder has no public key, or there is no signing key,
-    the deployment has lost its keys, and no key is created. A signing key without such a folder was left by an
-    interrupted first run.
+    A folder with a file or a marker was used before. If such a folder has no public key, or there
+    is no signing key, the deployment has lost its keys, and no key is created. A signing key
+    without such a folder was left by an interrupted first run.
     """
     with _alone(path, trusted) as private:
         # The marker remains in a folder whose last key was removed: that key is no longer trusted.
@@ -135,7 +151,8 @@ def first_key(path: Path, trusted: Path) -> None:
 def rotate_key(path: Path, trusted: Path) -> str:
     """Replace the signing key by a new one, and return the id of the new key.
 
-    The old private key is deleted. The old public key stays trusted until its file is removed from the trusted keys.
+    The old private key is deleted. The old public key stays trusted until its file is removed from
+    the trusted keys.
     """
     with _alone(path, trusted) as private:
         draft = _unused(path)
@@ -148,9 +165,14 @@ def rotate_key(path: Path, trusted: Path) -> str:
 
 @contextmanager
 def _alone(path: Path, trusted: Path) -> Iterator[Folder]:
-    """Create, open and lock the private folder, and remove the new key of an interrupted rotation."""
+    """Create, open and lock the private folder, and remove the new key of an interrupted
+    rotation.
+    """
     make_folder(path.parent.parent, 0o755)
-    with folders.opened(private_folder(path.parent)) as private, folders.locked(private, ".keys.lock"):
+    with (
+        folders.opened(private_folder(path.parent)) as private,
+        folders.locked(private, ".keys.lock"),
+    ):
         folders.sweep(private)
         draft, left = _unused(path), os.path.lexists(_unused(path))
         with suppress(FileNotFoundError), folders.opened(trusted.parent, trusted.name) as public:
@@ -195,11 +217,15 @@ def _new_private_pem() -> bytes:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    return Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
 
 
 def _private_key(pem: bytes, where: str) -> Any:
-    """Load an Ed25519 private key, or raise ConfigError, which names ``where`` and never the key."""
+    """Load an Ed25519 private key, or raise ConfigError, which names ``where`` and never the
+    key.
+    """
     from cryptography.exceptions import InternalError, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -212,26 +238,35 @@ def _private_key(pem: bytes, where: str) -> Any:
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(
-            f"{where}: the signing key must be an Ed25519 key. Fix: create one: privacy-assets keys --new."
+            f"{where}: the signing key must be an Ed25519 key. Fix: create one: privacy-assets"
+            " keys --new."
         )
     return key
 
 
 def key_files(place: Path) -> list[Path]:
-    """Return the key files of a folder, or the single file, or an empty list if the path does not exist."""
+    """Return the key files of a folder, or the single file, or an empty list if the path does not
+    exist.
+    """
     return sorted(place.glob("*.pem")) if place.is_dir() else [place] if place.exists() else []
 
 
 def _some(place: Path, publisher: int | None) -> list[Path]:
     files = key_files(place)
     if not files:
-        fix = "add the publisher's public key (PEM); a new deployment creates its keys with `privacy-assets keys --new`"
+        fix = (
+            "add the publisher's public key (PEM); a new deployment creates its keys with"
+            " `privacy-assets keys --new`"
+        )
         raise ConfigError(f"no trusted key in {place}. Fix: {fix}.")
     try:
-        for path in dict.fromkeys([place, *files]):  # write access to the folder allows adding signers
+        # write access to the folder allows adding signers
+        for path in dict.fromkeys([place, *files]):
             check_kept(path, publisher)
     except OSError as error:
-        raise ConfigError(f"{error.filename}: the trusted key cannot be read ({error.strerror}).") from None
+        raise ConfigError(
+            f"{error.filename}: the trusted key cannot be read ({error.strerror})."
+        ) from None
     return files
 
 
@@ -249,13 +284,19 @@ def _public_key(file: Path) -> SSlibKey:
         key = load_pem_public_key(pem)
     except OSError as error:
         raise ConfigError(
-            f"{file}: the trusted key cannot be read ({error.strerror}). Fix: grant read permission."
+            f"{file}: the trusted key cannot be read ({error.strerror}). Fix: grant read"
+            " permission."
         ) from None
     except (ValueError, UnsupportedAlgorithm, InternalError):
-        raise ConfigError(f"{file}: this is not a public key in PEM form. Fix: replace or remove this file.") from None
+        raise ConfigError(
+            f"{file}: this is not a public key in PEM form. Fix: replace or remove this file."
+        ) from None
     if pem.count(b"-----BEGIN ") > 1:  # only the first key would be read
         fix = "write each key to a file of its own"
         raise ConfigError(f"{file}: there is more than one PEM block. Fix: {fix}.")
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"{file}: a trusted key must be an Ed25519 public key. Fix: replace or remove this file.")
+        raise ConfigError(
+            f"{file}: a trusted key must be an Ed25519 public key. Fix: replace or remove"
+            " this file."
+        )
     return SSlibKey.from_crypto(key)

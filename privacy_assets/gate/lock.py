@@ -32,13 +32,25 @@ from privacy_assets.policy import Policy
 PROPOSED = ".proposed.json"
 _MOST_VALUES = 1_000  # values of a list that are shown in whole
 _DECLARED = (
-    "subject", "exact_ids", "kinds", "missing", "timezone", "new_values", "allowed_values", "rare_values", "relations",
-    "shared_subjects", "snapshots", "public_bounds", "max_synthetic_rows",
-)  # fmt: skip
+    "subject",
+    "exact_ids",
+    "kinds",
+    "missing",
+    "timezone",
+    "new_values",
+    "allowed_values",
+    "rare_values",
+    "relations",
+    "shared_subjects",
+    "snapshots",
+    "public_bounds",
+    "max_synthetic_rows",
+)
 
 
 def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a lock: the settings that determine the verdicts of a table, without private values.
+    """Return the entries of a lock: the settings that determine the verdicts of a table, without
+    private values.
 
     Args:
         policy: Policy in force.
@@ -62,7 +74,8 @@ def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Locks:
-    """Signed locks of tables in ``private/locks``. One that is missing or not signed by a trusted key counts as empty.
+    """Signed locks of tables in ``private/locks``. One that is missing or not signed by a trusted
+    key counts as empty.
 
     Attributes:
         private: Private folder.
@@ -88,11 +101,13 @@ class Locks:
             table: Name of the table.
             policy: Policy of the run.
             setup: All other settings of the run, see :meth:`.ResolvedTable.setup`.
-            content: Keyed fingerprint of synthetic rows. Rows that failed are not stopped by their own failure, so
-                their attestation can be repeated.
-            new: The run starts, so its lock may replace the one in force if the table has no verdict yet.
-            columns: Contract of the columns, see :func:`~privacy_assets.tables.contract.contract_of`. None: the columns
-                are not known here, and are not compared.
+            content: Keyed fingerprint of synthetic rows. Rows that failed are not stopped by their
+                own failure, so their attestation can be repeated.
+            new: The run starts, so its lock may replace the one in force if the table has no
+                verdict yet.
+            columns: Contract of the columns, see
+                :func:`~privacy_assets.tables.contract.contract_of`. None: the columns are not known
+                here, and are not compared.
 
         Returns:
             The entries of the lock that the run proposes.
@@ -114,21 +129,31 @@ class Locks:
             lines = self.difference(table, proposed)
         if lines and not replaces:
             put_atomic(self.file(table, PROPOSED), json.dumps(proposed, indent=2).encode())
-            text = "\n  ".join([f"{table}: this run differs from the lock of the table (lock -> this run):", *lines])
+            text = "\n  ".join(
+                [
+                    f"{table}: this run differs from the lock of the table (lock -> this run):",
+                    *lines,
+                ]
+            )
             raise LockDiffers(text, table=table, differences=tuple(lines))
         state.check_not_stopped(table, content)
         return proposed
 
     def columns(self, table: str) -> dict[str, str]:
-        """Return the contract of the columns in the lock of ``table``, or {} if it has no verdict or no contract yet.
+        """Return the contract of the columns in the lock of ``table``, or {} if it has no verdict
+        or no contract yet.
 
         Until the first verdict, each run makes a new contract.
         """
         state = Log(self.private, self.key).state(table)
-        return dict(self._entries(table).get("columns", {})) if state.verdicts or state.first else {}
+        return (
+            dict(self._entries(table).get("columns", {})) if state.verdicts or state.first else {}
+        )
 
     def sign(self, table: str, entries: Mapping[str, Any], why: str = "") -> None:
-        """Sign ``entries`` as the lock of ``table`` unless they are in force, and remove the proposal of them."""
+        """Sign ``entries`` as the lock of ``table`` unless they are in force, and remove the
+        proposal of them.
+        """
         if self.difference(table, entries):
             put_atomic(self.file(table), self._sealed(table, entries, why))
         if self._stored(table, PROPOSED) == json.dumps(entries, indent=2).encode():
@@ -141,7 +166,8 @@ class Locks:
     def difference(self, table: str, proposed: Mapping[str, Any]) -> list[str]:
         """Return one line for each entry of the lock that ``proposed`` changes.
 
-        Of lists, it names the values that are added and removed: up to 1,000 in whole, else their numbers and a digest.
+        Of lists, it names the values that are added and removed: up to 1,000 in whole, else their
+        numbers and a digest.
         """
         locked = dict(self._entries(table))
         if "columns" not in proposed:
@@ -157,8 +183,12 @@ class Locks:
         return lines
 
     def digest(self, table: str, proposed: Mapping[str, Any]) -> str:
-        """Return the digest of a proposal: of its entries, and of those in force, from which they differ."""
-        return shown_digest({"table": table, "in force": self._entries(table), "proposed": proposed})
+        """Return the digest of a proposal: of its entries, and of those in force, from which they
+        differ.
+        """
+        return shown_digest(
+            {"table": table, "in force": self._entries(table), "proposed": proposed}
+        )
 
     def _change(self, table: str, was: Any, now: Any) -> str:
         """Describe the change of an entry."""
@@ -171,7 +201,11 @@ class Locks:
         if not added and not removed:
             return "the order or the repetition of the values changes"
         if len(added) + len(removed) <= _MOST_VALUES:
-            parts = [f"{verb} {values!r}" for verb, values in (("added", added), ("removed", removed)) if values]
+            parts = [
+                f"{verb} {values!r}"
+                for verb, values in (("added", added), ("removed", removed))
+                if values
+            ]
             return ", ".join(parts)
         counts = f"{len(added):,} values added and {len(removed):,} removed"
         return f"{counts} (SHA-256 {shown_digest(now)}; all are in {self.file(table, PROPOSED)})"
@@ -185,10 +219,15 @@ class Locks:
         return dict(lock.body["entries"]) if lock.target == ReleaseTarget(table) else {}
 
     def _stored(self, table: str, suffix: str = ".json") -> bytes:
-        return records(self.private / "locks", f"lock of {table}", name := f"{quoted(table)}{suffix}").get(name, b"")
+        return records(
+            self.private / "locks", f"lock of {table}", name := f"{quoted(table)}{suffix}"
+        ).get(name, b"")
 
     def _sealed(self, table: str, entries: Mapping[str, Any], why: str) -> bytes:
-        return seal(Statement("lock", ReleaseTarget(table), "", {"entries": entries, "reason": why}), self.key).data
+        return seal(
+            Statement("lock", ReleaseTarget(table), "", {"entries": entries, "reason": why}),
+            self.key,
+        ).data
 
     def file(self, table: str, suffix: str = ".json") -> Location:
         """Return the path of the lock of ``table``, or with another suffix of its proposal."""

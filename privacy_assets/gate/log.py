@@ -1,12 +1,13 @@
-"""The log of a table: one chain of signed entries, from which the gate derives all that it remembers of the table.
+"""The log of a table: one chain of signed entries, from which the gate derives all that it
+remembers of the table.
 
-    private/log/<table>/00000001   first entry, created once; each further one has the SHA-256 of the
-                                   one before
+    private/log/<table>/00000001   first entry, created once; each further one has the SHA-256 of
+                                   the one before
     private/log/<table>/state      signed sum of the entries up to a number, so that a run reads few
                                    entries
 
-Entries are attempts, verdicts, releases, rollbacks, withdrawals, removals of old files, and acceptances by a user. They
-are never removed. The log covers all partitions of a table.
+Entries are attempts, verdicts, releases, rollbacks, withdrawals, removals of old files, and
+acceptances by a user. They are never removed. The log covers all partitions of a table.
 """
 
 from __future__ import annotations
@@ -41,13 +42,16 @@ if TYPE_CHECKING:
     from privacy_assets.gate.attestation import Attestation
     from privacy_assets.gate.snapshot import Snapshot
 
-LAST, MOST = 7, 3  # more than MOST "fail" in the last LAST verdicts of a table or partition stop the table
-GRADES = ("", "undecided", "pass", "fail")  # a further verdict on the same rows is recorded if it is higher
+# more than MOST "fail" in the last LAST verdicts of a table or partition stop the table
+LAST, MOST = 7, 3
+# a further verdict on the same rows is recorded if it is higher
+GRADES = ("", "undecided", "pass", "fail")
 _STATE, _WHAT = "state", "log of a table"
 _MOST_MISSING = 10**9  # consecutive entries
 _TRIES = 1000  # maximum number of attempts if other processes take the next number
 _SIDES = ("statistic", "bound", "at_most", "at_least")
-_STRICTNESS = ("proven", "value", "conservative")  # the last exceeds a limit whenever an earlier one does
+# the last exceeds a limit whenever an earlier one does
+_STRICTNESS = ("proven", "value", "conservative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +83,15 @@ class LogState:
         number: Number of the last entry. 0: there is none.
         head: SHA-256 of the last entry.
         first: Number of the last acceptance. Earlier entries may be damaged. 0: there is none.
-        attempts: Content and number of each publication attempt, in order; see :meth:`next_attempt`.
+        attempts: Content and number of each publication attempt, in order; see
+            :meth:`next_attempt`.
         since: Number of attempts before those that count, by part.
         released: Number of attempts before the last release.
         verdicts: Worst verdict by content.
-        recent: Content, verdict ("pass" or "fail") and part of the latest verdicts since the last acceptance, in order.
-        failed: Failed limits: content, hash of the published rows, part, and the fields of the limit.
+        recent: Content, verdict ("pass" or "fail") and part of the latest verdicts since the last
+            acceptance, in order.
+        failed: Failed limits: content, hash of the published rows, part, and the fields of the
+            limit.
         shown: Releases and rollbacks, in order.
         moves: Number of the pointer to the current release, by part.
         withdrawn: Hash and content of withdrawn releases.
@@ -109,8 +116,13 @@ class LogState:
     def of(cls, stored: Mapping[str, Any]) -> LogState:
         """Create from the JSON of :func:`dataclasses.asdict`."""
         known = {one.name: stored[one.name] for one in fields(cls)}
-        known |= {name: tuple(map(tuple, known[name])) for name in ("attempts", "recent", "withdrawn")}
-        known |= {"failed": tuple(known["failed"]), "shown": tuple(Shown(**one) for one in known["shown"])}
+        known |= {
+            name: tuple(map(tuple, known[name])) for name in ("attempts", "recent", "withdrawn")
+        }
+        known |= {
+            "failed": tuple(known["failed"]),
+            "shown": tuple(Shown(**one) for one in known["shown"]),
+        }
         return cls(**known)
 
     def after(self, entry: Statement, head: str) -> LogState:
@@ -126,14 +138,23 @@ class LogState:
         match body["event"]:
             case "attempt":
                 since = {**self.since, part: self.since.get(part, self.released)}
-                return replace(state, since=since, attempts=(*self.attempts, (content, self.next_attempt(part))))
+                return replace(
+                    state,
+                    since=since,
+                    attempts=(*self.attempts, (content, self.next_attempt(part))),
+                )
             case "verdict":
                 known = {**self.verdicts, content: body["status"]}
                 recent = [one for one in self.recent if one[0] != content]
                 recent += [(content, body["status"], part)] if body["status"] != "undecided" else []
                 rows = {"content": content, "sha256": body["sha256"], "part": part}
                 failed = ({**rows, **limit} for limit in body["failed"])
-                return replace(state, verdicts=known, recent=tuple(recent[-200:]), failed=(*self.failed, *failed))
+                return replace(
+                    state,
+                    verdicts=known,
+                    recent=tuple(recent[-200:]),
+                    failed=(*self.failed, *failed),
+                )
             case "release" | "rollback":
                 shown = Shown(part, body["number"], body["sha256"], content)
                 moves = {**self.moves, part: self.moves.get(part, 0) + 1}
@@ -141,10 +162,17 @@ class LogState:
                 if body["event"] == "rollback":
                     return state
                 released = len(self.attempts)
-                return replace(state, released=released, since={**self.since, part: released}, ledger=body["ledger"])
+                return replace(
+                    state,
+                    released=released,
+                    since={**self.since, part: released},
+                    ledger=body["ledger"],
+                )
             case "withdrawal":
                 moves = {**self.moves, part: self.moves.get(part, 0) + 1}
-                return replace(state, moves=moves, withdrawn=(*self.withdrawn, (body["sha256"], content)))
+                return replace(
+                    state, moves=moves, withdrawn=(*self.withdrawn, (body["sha256"], content))
+                )
             case "accept":
                 return LogState.of({**body["state"], "number": body["number"], "head": head})
         return state
@@ -152,9 +180,9 @@ class LogState:
     def next_attempt(self, part: str) -> int:
         """Return the number of the next publication attempt of a partition.
 
-        It counts the synthetic tables of all partitions that were scored and not released, since the last release of
-        this partition. A partition without a release counts from the last release of the table before its first
-        attempt.
+        It counts the synthetic tables of all partitions that were scored and not released, since
+        the last release of this partition. A partition without a release counts from the last
+        release of the table before its first attempt.
         """
         released = {one.content for one in self.shown}
         since = self.since.get(part, self.released)
@@ -170,15 +198,22 @@ class LogState:
 
     def has_failed(self, rows: Snapshot, limit: Mapping[str, Any]) -> bool:
         """Return True if these rows failed exactly this limit, see :func:`failed_limits`."""
-        asked = {"content": rows.content, "sha256": rows.sha256, "part": rows.target.part, **limit, "reason": ""}
+        asked = {
+            "content": rows.content,
+            "sha256": rows.sha256,
+            "part": rows.target.part,
+            **limit,
+            "reason": "",
+        }
         return any(asked == {**one, "reason": ""} for one in self.failed)
 
     def failures(self, policy: Policy, rows: Snapshot | Attestation, part: str | None) -> list[str]:
-        """Return the limits that these rows failed earlier and for which ``policy`` has one at least as strict.
+        """Return the limits that these rows failed earlier and for which ``policy`` has one at
+        least as strict.
 
-        Rows are the same if they are equal before or after rare values were replaced: a supplier who changes a cell
-        within the group that the threshold rule publishes gets no further try. Neither adding a limit to the policy nor
-        loosening one temporarily removes a failure.
+        Rows are the same if they are equal before or after rare values were replaced: a supplier
+        who changes a cell within the group that the threshold rule publishes gets no further try.
+        Neither adding a limit to the policy nor loosening one temporarily removes a failure.
 
         Args:
             policy: Policy in force.
@@ -192,15 +227,24 @@ class LogState:
                 own.append(one)
         strict = [one for one in own if any(_as_strict(limit, one) for limit in policy.limits)]
         found = [Limit(**{name: one[name] for name in _SIDES}) for one in strict]
-        return [f"{one.key} {'at most' if one.at_least is None else 'at least'} {one.value:g}" for one in found]
+        return [
+            f"{one.key} {'at most' if one.at_least is None else 'at least'} {one.value:g}"
+            for one in found
+        ]
 
     def check_not_stopped(self, table: str, content: str = "") -> None:
         """Raise TableStopped if ``table`` failed too often, unless ``content`` itself failed."""
         parts = {part for _, _, part in self.recent}
-        for own in [self.recent, *([one for one in self.recent if one[2] == part] for part in sorted(parts))]:
+        for own in [
+            self.recent,
+            *([one for one in self.recent if one[2] == part] for part in sorted(parts)),
+        ]:
             last = [status for _, status, _ in own[-LAST:]]
             if last.count("fail") > MOST and self.verdicts.get(content) != "fail":
-                text = f"{table} is stopped: {last.count('fail')} of its last {len(last)} verdicts are 'fail'"
+                text = (
+                    f"{table} is stopped: {last.count('fail')} of its last {len(last)} verdicts"
+                    " are 'fail'"
+                )
                 raise TableStopped(text, table=table)
 
 
@@ -218,7 +262,8 @@ class Log:
         key: Signing key.
 
     Raises:
-        TableStopped: On use, if an entry since the last acceptance is missing, or is not signed by a trusted key.
+        TableStopped: On use, if an entry since the last acceptance is missing, or is not signed by
+            a trusted key.
         StoreUnavailable: On use, if the log cannot be read or written.
     """
 
@@ -231,16 +276,22 @@ class Log:
             state, problem = self._read(table)
             if not problem:
                 return state
-        raise TableStopped(f"{problem} of the log of {table} is missing, or not signed by a trusted key", table=table)
+        raise TableStopped(
+            f"{problem} of the log of {table} is missing, or not signed by a trusted key",
+            table=table,
+        )
 
-    def append(self, target: ReleaseTarget, event: str, make: Make, read: Read | None = None) -> LogState:
+    def append(
+        self, target: ReleaseTarget, event: str, make: Make, read: Read | None = None
+    ) -> LogState:
         """Append one entry.
 
         Args:
             target: Table, and partition if the entry is about one.
             event: Kind of the entry.
-            make: Returns the facts of the entry in the given state, or None for no entry. No other entry can come in
-                between, because the next number is created once. Called again if another process takes it.
+            make: Returns the facts of the entry in the given state, or None for no entry. No other
+                entry can come in between, because the next number is created once. Called again if
+                another process takes it.
             read: Reads the state of a table. None: :meth:`state`.
 
         Returns:
@@ -252,14 +303,23 @@ class Log:
                 return state
             if after := self._create(target, state, {"event": event, **facts}):
                 return after
-        raise StoreUnavailable(f"{self._folder(target.table)}: too many processes write entries at the same time")
+        raise StoreUnavailable(
+            f"{self._folder(target.table)}: too many processes write entries at the same time"
+        )
 
     def believed(self, table: str) -> LogState:
-        """Return the sum of the entries, of which those that cannot be verified only make the gate stricter."""
+        """Return the sum of the entries, of which those that cannot be verified only make the gate
+        stricter.
+        """
         return self._read(table, accept=True)[0]
 
     def accept(
-        self, table: str, why: str, lost: Mapping[str, Any], failed: int, check: Callable[[], None] = lambda: None
+        self,
+        table: str,
+        why: str,
+        lost: Mapping[str, Any],
+        failed: int,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Let a stopped table run again, and count its verdicts from now on.
 
@@ -270,7 +330,8 @@ class Log:
             why: Reason, which is signed.
             lost: Fields of the state to replace, for what the log or the private folder has lost.
             failed: Number of lost releases, which count as failed verdicts, at most ``MOST``.
-            check: Called before the entry is made, and raises if the table must not be accepted in its present state.
+            check: Called before the entry is made, and raises if the table must not be accepted in
+                its present state.
         """
 
         def make(state: LogState) -> Facts:
@@ -283,19 +344,31 @@ class Log:
         self.append(ReleaseTarget(table), "accept", make, self.believed)
 
     def entries(self, table: str) -> Iterator[tuple[int, Statement | None, str]]:
-        """Yield number, statement and problem of each entry, after verifying signature and chain of all of them.
+        """Yield number, statement and problem of each entry, after verifying signature and chain of
+        all of them.
 
-        A problem is a sentence without a final period; "" for a sound entry. A removed entry has no statement.
+        A problem is a sentence without a final period; "" for a sound entry. A removed entry has no
+        statement.
         """
         before, last, keys = "", 0, self.key.trusted.by_id
         for number in sorted(self._numbers(table)):
             if number > last + 1:
-                yield last + 1, None, "is missing" if number == last + 2 else f"and all up to {number - 1} are missing"
+                yield (
+                    last + 1,
+                    None,
+                    "is missing"
+                    if number == last + 2
+                    else f"and all up to {number - 1} are missing",
+                )
             data, last = self._data(table, number), number
             try:
                 entry = self._entry(table, number, data, keys)
                 accepted = entry.body["event"] == "accept"
-                problem = "" if accepted or entry.body["before"] == before else "does not follow the entry before it"
+                problem = (
+                    ""
+                    if accepted or entry.body["before"] == before
+                    else "does not follow the entry before it"
+                )
                 yield number, entry, problem
             except PublicationRefused as error:
                 yield number, unverified(SignedRecord("entry", data)), error.event
@@ -342,22 +415,35 @@ class Log:
     def _create(self, target: ReleaseTarget, before: LogState, facts: Facts) -> LogState | None:
         """Create the entry and store the state after it, or return None if the number was taken."""
         at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        body = {"number": before.number + 1, "before": before.head, "at": at, "engine": ENGINE_VERSION, **facts}
+        body = {
+            "number": before.number + 1,
+            "before": before.head,
+            "at": at,
+            "engine": ENGINE_VERSION,
+            **facts,
+        }
         entry, folder = Statement("entry", target, "", body), self._folder(target.table)
         data = seal(entry, self.key).data
         try:
             if not create_once(private_folder(folder) / _name(before.number + 1), data):
                 return None
         except OSError as error:
-            raise StoreUnavailable.of(f"the log cannot be written ({reason(error)})", error, folder) from None
+            raise StoreUnavailable.of(
+                f"the log cannot be written ({reason(error)})", error, folder
+            ) from None
         state = before.after(entry, hashlib.sha256(data).hexdigest())
-        with suppress(OSError):  # the state is the sum of the entries, so without it a reader adds them up
-            stored = seal(Statement("state", ReleaseTarget(target.table), "", asdict(state)), self.key)
+        # the state is the sum of the entries, so without it a reader adds them up
+        with suppress(OSError):
+            stored = seal(
+                Statement("state", ReleaseTarget(target.table), "", asdict(state)), self.key
+            )
             put_atomic(folder / _STATE, stored.data)
         return state
 
     def _stored(self, table: str) -> LogState:
-        """Return the stored state, or the empty one if there is none that a trusted key signed for ``table``."""
+        """Return the stored state, or the empty one if there is none that a trusted key signed for
+        ``table``.
+        """
         data = records(self._folder(table), _WHAT, _STATE).get(_STATE, b"")
         try:
             found = unseal(SignedRecord("state", data), self.key.trusted)
@@ -369,14 +455,19 @@ class Log:
         """Return the numbers of all entries. Other files have no effect.
 
         Raises:
-            StoreUnavailable: If a number is too large, so that an acceptance could not be numbered after it.
+            StoreUnavailable: If a number is too large, so that an acceptance could not be numbered
+                after it.
         """
         try:
             found = names(self._folder(table))
         except OSError as error:
-            raise StoreUnavailable.of(f"the {_WHAT} cannot be read ({reason(error)})", error) from None
+            raise StoreUnavailable.of(
+                f"the {_WHAT} cannot be read ({reason(error)})", error
+            ) from None
         numbers = {name: int(name) for name in found if name.isascii() and name.isdecimal()}
-        entries = {number for name, number in numbers.items() if number > 0 and name == _name(number)}
+        entries = {
+            number for name, number in numbers.items() if number > 0 and name == _name(number)
+        }
         for before, number in pairwise([0, *sorted(entries)]):
             if number - before > _MOST_MISSING:
                 path = str(self._folder(table) / _name(number))
@@ -392,13 +483,20 @@ class Log:
 
 
 def failed_limits(outcomes: Iterable[LimitOutcome]) -> list[dict[str, Any]]:
-    """Return the limits that failed, for a verdict in the log. With more rows, "undecided" may pass."""
+    """Return the limits that failed, for a verdict in the log. With more rows, "undecided" may
+    pass.
+    """
     limits = [outcome for outcome in outcomes if outcome.status == "fail"]
-    return [{**{name: getattr(one.limit, name) for name in _SIDES}, "reason": one.reason} for one in limits]
+    return [
+        {**{name: getattr(one.limit, name) for name in _SIDES}, "reason": one.reason}
+        for one in limits
+    ]
 
 
 def _believed(state: LogState, number: int, head: str, data: bytes) -> LogState:
-    """Return the state after an entry that cannot be verified: only facts that make the gate stricter count."""
+    """Return the state after an entry that cannot be verified: only facts that make the gate
+    stricter count.
+    """
     after, entry = state, unverified(SignedRecord("entry", data))
     try:
         if entry and entry.body["event"] in ("attempt", "withdrawal"):
@@ -417,7 +515,9 @@ def _name(number: int) -> str:
 
 def _as_strict(limit: Limit, failed: Mapping[str, Any]) -> bool:
     """Return True if every value that exceeds ``failed`` also exceeds ``limit``."""
-    if limit.statistic != failed["statistic"] or _STRICTNESS.index(limit.bound) < _STRICTNESS.index(failed["bound"]):
+    if limit.statistic != failed["statistic"] or _STRICTNESS.index(limit.bound) < _STRICTNESS.index(
+        failed["bound"]
+    ):
         return False
     if limit.at_most is not None:
         return failed["at_most"] is not None and limit.at_most <= float(failed["at_most"])

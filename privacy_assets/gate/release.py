@@ -1,4 +1,6 @@
-"""A release, and the rules for the pointer to the current one, shared by disks and object stores."""
+"""A release, and the rules for the pointer to the current one, shared by disks and object
+stores.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from typing import BinaryIO
 from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable, Superseded
 from privacy_assets.gate.attestation import Attestation, check_target
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal, unseal, unverified
+from privacy_assets.gate.statements import (
+    ReleaseTarget,
+    SignedRecord,
+    Statement,
+    seal,
+    unseal,
+    unverified,
+)
 from privacy_assets.infra.files import open_regular, read_regular
 from privacy_assets.infra.objects import Location
 
@@ -73,8 +82,8 @@ class Release:
         """Return the verified attestation.
 
         Raises:
-            PublicationRefused: If it cannot be read, is not signed by a trusted key, belongs to another table or
-                partition, or its verdict is not "pass".
+            PublicationRefused: If it cannot be read, is not signed by a trusted key, belongs to
+                another table or partition, or its verdict is not "pass".
         """
         try:
             sealed = SignedRecord("attestation", self.envelope)
@@ -119,12 +128,17 @@ def check_id(name: str, where: Location) -> None:
     if not is_id(name):
         raise Damaged(f"{where}: this is not the id of a release", path=str(where), remove=True)
     if is_ahead(_moment(name).replace(tzinfo=dt.UTC)):
-        text = f"{where}: the id {name} is more than 10 minutes in the future, or the clock of this machine is behind"
+        text = (
+            f"{where}: the id {name} is more than 10 minutes in the future, or the clock of this"
+            " machine is behind"
+        )
         raise Damaged(text, path=str(where), remove=True)
 
 
 def is_ahead(time: dt.datetime) -> bool:
-    """Return True if ``time`` is more than 10 minutes in the future: the clock of a publisher was ahead."""
+    """Return True if ``time`` is more than 10 minutes in the future: the clock of a publisher was
+    ahead.
+    """
     return time > dt.datetime.now(dt.UTC) + _AHEAD
 
 
@@ -135,7 +149,8 @@ class Pointer:
     Attributes:
         release: Id of the release. Empty: the current release was withdrawn, and there is none now.
         number: Number of the release, rollback or withdrawal, from 1.
-        at: Time (UTC) at which the publisher last confirmed the release, with the gate's checks at that time.
+        at: Time (UTC) at which the publisher last confirmed the release, with the gate's checks at
+            that time.
     """
 
     release: str
@@ -145,11 +160,18 @@ class Pointer:
     def sealed(self, target: ReleaseTarget, key: SigningKey) -> bytes:
         """Return the signed bytes. The token makes the bytes of two writers differ."""
         at = self.at.isoformat(timespec="seconds")
-        body = {"release": self.release, "number": self.number, "at": at, "token": secrets.token_hex(8)}
+        body = {
+            "release": self.release,
+            "number": self.number,
+            "at": at,
+            "token": secrets.token_hex(8),
+        }
         return seal(Statement("pointer", target, "", body), key).data
 
     @classmethod
-    def opened(cls, data: bytes, target: ReleaseTarget, trusted: TrustedKeys, where: Location) -> Pointer:
+    def opened(
+        cls, data: bytes, target: ReleaseTarget, trusted: TrustedKeys, where: Location
+    ) -> Pointer:
         """Return a verified pointer.
 
         Raises:
@@ -159,7 +181,9 @@ class Pointer:
         """
         found = unseal(SignedRecord("pointer", data), trusted)
         check_target(found.target, target, "pointer")
-        pointer = cls(found.body["release"], found.body["number"], dt.datetime.fromisoformat(found.body["at"]))
+        pointer = cls(
+            found.body["release"], found.body["number"], dt.datetime.fromisoformat(found.body["at"])
+        )
         if pointer.release:
             check_id(pointer.release, where)
         return pointer
@@ -169,24 +193,32 @@ class Pointer:
 
         Args:
             target: Table and partition.
-            max_age: Maximum time since the publisher confirmed the release, at most 10 minutes in the future. None:
-                any.
-            least: Smallest acceptable number: a lower one than was read before belongs to an older copy.
+            max_age: Maximum time since the publisher confirmed the release, at most 10 minutes in
+                the future. None: any.
+            least: Smallest acceptable number: a lower one than was read before belongs to an older
+                copy.
         """
         if self.number < least:
-            return f"the pointer of {target} is an older copy: its number is {self.number}, and {least} was read before"
+            return (
+                f"the pointer of {target} is an older copy: its number is {self.number}, and"
+                f" {least} was read before"
+            )
         if max_age is None:
             return ""
         confirmed = f"the release of {target} was last confirmed on {self.at:%Y-%m-%d %H:%M} UTC"
         if is_ahead(self.at):
-            return f"{confirmed}, which is more than 10 minutes in the future, or the clock of this machine is behind"
+            return (
+                f"{confirmed}, which is more than 10 minutes in the future, or the clock of this"
+                " machine is behind"
+            )
         if dt.datetime.now(dt.UTC) - self.at > max_age:
             return f"{confirmed}, which is more than {max_age} ago"
         return ""
 
 
 def pointed(data: bytes, where: Location) -> str:
-    """Return the id that a pointer names, without verifying its signature: an id only delays what follows it.
+    """Return the id that a pointer names, without verifying its signature: an id only delays what
+    follows it.
 
     Raises:
         Damaged: If it names none, or one that is more than 10 minutes in the future.
@@ -215,19 +247,28 @@ def _moment(name: str) -> dt.datetime:
 
 
 def check_forward(current: str, name: str) -> None:
-    """Reject publishing a replaced release again: an old attestation must not decide which release is current."""
+    """Reject publishing a replaced release again: an old attestation must not decide which release
+    is current.
+    """
     if name < current:
         raise replaced(name)
 
 
 def replaced(name: str) -> Superseded:
-    """Return the refusal of a table that was published as release ``name`` and is no longer current. "": it is gone."""
-    text = f"this table was published before, as {name or 'a deleted release'}, and is no longer current"
+    """Return the refusal of a table that was published as release ``name`` and is no longer
+    current. "": it is gone.
+    """
+    text = (
+        f"this table was published before, as {name or 'a deleted release'}, and is no longer"
+        " current"
+    )
     return Superseded(f"{text}: it was replaced, rolled back or withdrawn", release=name)
 
 
 def copy_judged(source: Location, writer: BinaryIO, sha256: str) -> None:
-    """Copy a snapshot in one pass without following links, and reject it if its hash differs from ``sha256``."""
+    """Copy a snapshot in one pass without following links, and reject it if its hash differs from
+    ``sha256``.
+    """
     try:
         reader = open_regular(source, below=source.parent)
     except OSError as error:
@@ -239,7 +280,9 @@ def copy_judged(source: Location, writer: BinaryIO, sha256: str) -> None:
             digest.update(block)
             writer.write(block)
     if digest.hexdigest() != sha256:
-        raise Damaged("the synthetic table changed after it was evaluated", path=str(source), redo=("sample",))
+        raise Damaged(
+            "the synthetic table changed after it was evaluated", path=str(source), redo=("sample",)
+        )
 
 
 def hash_file(path: Location, below: Location | None = None) -> str:

@@ -1,4 +1,6 @@
-"""Releases on disk: written under a lock, moved into position by one rename, selected by a pointer file."""
+"""Releases on disk: written under a lock, moved into position by one rename, selected by a pointer
+file.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ POINTER, KEPT = "latest.json", "latest.json.kept"
 
 
 def add(
-    folder: Path, source: Location, sha256: str, attestation: bytes, pointer: Sealing, still: Callable[[], None]
+    folder: Path,
+    source: Location,
+    sha256: str,
+    attestation: bytes,
+    pointer: Sealing,
+    still: Callable[[], None],
 ) -> Release:
     """Copy ``source`` into a new release of ``folder``, and make it current.
 
@@ -38,7 +45,8 @@ def add(
         sha256: Expected hash of the snapshot.
         attestation: Bytes of the attestation.
         pointer: Returns the signed pointer to a release.
-        still: Called under the lock. Raises PublicationRefused if another release or rollback was recorded meanwhile.
+        still: Called under the lock. Raises PublicationRefused if another release or rollback was
+            recorded meanwhile.
 
     Returns:
         The new release, or the existing one with this attestation.
@@ -75,8 +83,13 @@ def remove(folder: Path, old: Iterable[Release]) -> None:
 
 
 def check(root: Path) -> None:
-    """Check who may write to the release folder, if it exists. Raise ConfigError if every user may."""
-    with suppress(FileNotFoundError, NotADirectoryError, PermissionError), folders.opened(root) as found:
+    """Check who may write to the release folder, if it exists. Raise ConfigError if every user
+    may.
+    """
+    with (
+        suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+        folders.opened(root) as found,
+    ):
         folders.check_shared(found)
 
 
@@ -88,11 +101,14 @@ def pointer(folder: Path) -> tuple[bytes, Path]:
 
 def ids(folder: Path) -> list[str]:
     """Return the sorted names of all release folders that have the form of an id, without links."""
-    return list(filter(has_form, _names(folder.parents[1], folder.parent.name, folder.name, "releases")))
+    return list(
+        filter(has_form, _names(folder.parents[1], folder.parent.name, folder.name, "releases"))
+    )
 
 
 def parts(root: Path, table: str = "") -> list[tuple[str, str]]:
-    """Return the folder names of each table and partition with a release, or only those of ``table``.
+    """Return the folder names of each table and partition with a release, or only those of
+    ``table``.
 
     Links and folders that cannot be opened are skipped.
     """
@@ -117,7 +133,9 @@ def _names(root: Path, *below: str) -> list[str]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[Folder]:
-    """Open the folder of a table and partition for writing, create it if it is missing, and hold its lock."""
+    """Open the folder of a table and partition for writing, create it if it is missing, and hold
+    its lock.
+    """
     root = make_folder(folder.parents[1], 0o755)
     with (
         folders.opened(root) as top,
@@ -149,7 +167,9 @@ def _same(folder: Path, known: list[str], attestation: bytes, sha256: str) -> Re
     return None
 
 
-def _write(place: Folder, release: Release, source: Location, sha256: str, attestation: bytes) -> None:
+def _write(
+    place: Folder, release: Release, source: Location, sha256: str, attestation: bytes
+) -> None:
     """Copy to a private folder, hash the copy, and move it into position in one step."""
 
     def write(staging: Folder) -> None:
@@ -162,7 +182,9 @@ def _write(place: Folder, release: Release, source: Location, sha256: str, attes
 
 
 def _point(place: Folder, data: bytes) -> None:
-    """Replace the pointer, under the lock. If the disk fails afterwards, restore the old pointer."""
+    """Replace the pointer, under the lock. If the disk fails afterwards, restore the old
+    pointer.
+    """
     folders.keep(place, POINTER, KEPT)  # before replacing, so that restoring requires no disk space
     try:
         folders.put(place, POINTER, data, 0o644)

@@ -1,11 +1,13 @@
-"""Releases in an object store, which has neither locks nor renames. Conditional puts decide what happens once.
+"""Releases in an object store, which has neither locks nor renames. Conditional puts decide what
+happens once.
 
-    <table>/_all/claims/<hash of the attestation>    id of the only release of this attestation
-    <table>/_all/releases/<id>/table.parquet         its bytes, identical for all writers
-    <table>/_all/releases/<id>/attestation.json      written last: a release without it is not listed
-    <table>/_all/pointers/000000000001               signed pointer; the one with the highest number counts
+    <table>/_all/claims/<hash of the attestation>  id of the only release of this attestation
+    <table>/_all/releases/<id>/table.parquet       its bytes, identical for all writers
+    <table>/_all/releases/<id>/attestation.json    written last: without it, a release is not listed
+    <table>/_all/pointers/000000000001             signed pointer; the highest number counts
 
-If a publisher is interrupted, the old pointer stays, and the next call with the same attestation resumes.
+If a publisher is interrupted, the old pointer stays, and the next call with the same attestation
+resumes.
 """
 
 from __future__ import annotations
@@ -39,7 +41,12 @@ _TRIES = 100  # maximum number of attempts if other processes take the next numb
 
 
 def add(
-    folder: ObjectPath, source: Location, sha256: str, attestation: bytes, pointer: Sealing, still: Callable[[], None]
+    folder: ObjectPath,
+    source: Location,
+    sha256: str,
+    attestation: bytes,
+    pointer: Sealing,
+    still: Callable[[], None],
 ) -> Release:
     """Write ``source`` into a new release of ``folder``, and make it current.
 
@@ -51,12 +58,13 @@ def add(
         sha256: Expected hash of the snapshot.
         attestation: Bytes of the attestation.
         pointer: Returns the signed pointer to a release.
-        still: Raises PublicationRefused if another release or rollback was recorded meanwhile. Called before each
-            attempt to move the pointer.
+        still: Raises PublicationRefused if another release or rollback was recorded meanwhile.
+            Called before each attempt to move the pointer.
 
     Raises:
-        PublicationRefused: If the bytes differ, an id is invalid, or a later release is current. Its ``outcome_known``
-            is False after the upload, because readers may see the release then.
+        PublicationRefused: If the bytes differ, an id is invalid, or a later release is current.
+            Its ``outcome_known`` is False after the upload, because readers may see the release
+            then.
         OSError: If the store fails.
     """
     name = _claimed(folder, sha256, attestation)
@@ -93,7 +101,9 @@ def point(folder: ObjectPath, name: str, pointer: Sealing, still: Callable[[], N
 
 
 def remove(folder: ObjectPath, old: Iterable[Release]) -> None:
-    """Remove releases. Without its attestation, a release is no longer listed. The pointer is not changed."""
+    """Remove releases. Without its attestation, a release is no longer listed. The pointer is not
+    changed.
+    """
     for release in old:
         release.attestation.unlink(missing_ok=True)
         release.table.unlink(missing_ok=True)
@@ -115,8 +125,12 @@ def ids(folder: ObjectPath) -> list[str]:
 
 
 def parts(root: ObjectPath, table: str = "") -> list[tuple[str, str]]:
-    """Return the URL parts of each table and partition with a release, or only those of ``table``."""
-    found = [(one, part) for one in ([table] if table else root.names()) for part in (root / one).names()]
+    """Return the URL parts of each table and partition with a release, or only those of
+    ``table``.
+    """
+    found = [
+        (one, part) for one in ([table] if table else root.names()) for part in (root / one).names()
+    ]
     return [
         (one, part)
         for one, part in found
@@ -129,10 +143,16 @@ def _has_releases(root: ObjectPath, *below: str) -> bool:
 
 
 def _claimed(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
-    """Return the id of the only release of this attestation, also if two processes claim it concurrently."""
+    """Return the id of the only release of this attestation, also if two processes claim it
+    concurrently.
+    """
     claim = folder.joinpath("claims", hashlib.sha256(attestation).hexdigest())
     if not claim.is_file():
-        claim.create((_made(folder, sha256, attestation) or new_id(sha256, max(ids(folder), default=""))).encode())
+        claim.create(
+            (
+                _made(folder, sha256, attestation) or new_id(sha256, max(ids(folder), default=""))
+            ).encode()
+        )
     name = claim.read_bytes(LARGEST_POINTER).decode(errors="replace")
     if not is_id(name) or not name.endswith(sha256[:12]):
         raise Damaged(f"{claim} is damaged", path=str(claim), remove=True)
@@ -141,7 +161,9 @@ def _claimed(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
 
 
 def _made(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
-    """Return the existing release of this attestation if its claim is missing, so that it gets no second id."""
+    """Return the existing release of this attestation if its claim is missing, so that it gets no
+    second id.
+    """
     for name in ids(folder):
         if Release(name, folder.joinpath("releases", name)).is_of(sha256, attestation):
             return name
@@ -149,7 +171,9 @@ def _made(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
 
 
 def _move(folder: ObjectPath, data: bytes, may: Callable[[], None]) -> None:
-    """Write the next pointer unless ``may`` raises, and retry if another process takes the number."""
+    """Write the next pointer unless ``may`` raises, and retry if another process takes the
+    number.
+    """
     for _ in range(_TRIES):
         number = _latest(folder)
         if number == _LAST:
@@ -175,7 +199,9 @@ def _current(folder: ObjectPath) -> str:
 
 def _latest(folder: ObjectPath) -> int:
     """Return the highest pointer number, or 0."""
-    return max((int(name) for name in (folder / "pointers").names() if _NUMBER.fullmatch(name)), default=0)
+    return max(
+        (int(name) for name in (folder / "pointers").names() if _NUMBER.fullmatch(name)), default=0
+    )
 
 
 def _pointer(folder: ObjectPath, number: int) -> ObjectPath:

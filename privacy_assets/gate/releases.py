@@ -1,4 +1,6 @@
-"""Releases: immutable tables and one pointer per table and partition, on disk or in an object store."""
+"""Releases: immutable tables and one pointer per table and partition, on disk or in an object
+store.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from types import ModuleType
 
 import pandas as pd
 
-from privacy_assets.errors import ConfigError, Damaged, InputError, OutOfDate, StoreUnavailable, for_readers
+from privacy_assets.errors import (
+    ConfigError,
+    Damaged,
+    InputError,
+    OutOfDate,
+    StoreUnavailable,
+    for_readers,
+)
 from privacy_assets.gate import release_disk, release_objects
 from privacy_assets.gate.keys import TrustedKeys, key_path
 from privacy_assets.gate.release import (
@@ -49,17 +58,21 @@ __all__ = [
 TRUSTED_VARIABLE = "PRIVACY_ASSETS_TRUSTED_KEYS"
 
 
-def default_trusted(root: Location, home: Location | None = None, *, reading: bool = False) -> TrustedKeys:
-    """Return the keys in PRIVACY_ASSETS_TRUSTED_KEYS, or those in ``trusted_keys`` in the home of the deployment.
+def default_trusted(
+    root: Location, home: Location | None = None, *, reading: bool = False
+) -> TrustedKeys:
+    """Return the keys in PRIVACY_ASSETS_TRUSTED_KEYS, or those in ``trusted_keys`` in the home of
+    the deployment.
 
     Args:
         root: Release folder.
         home: Home of the deployment. None: the folder that contains the release folder.
-        reading: Also accept keys in the home that belong to the owner of the release folder. A reader without own keys
-            trusts this user already.
+        reading: Also accept keys in the home that belong to the owner of the release folder. A
+            reader without own keys trusts this user already.
 
     Raises:
-        ConfigError: For an object store without this variable, because a user who can write releases could add a key.
+        ConfigError: For an object store without this variable, because a user who can write
+            releases could add a key.
     """
     if given := os.environ.get(TRUSTED_VARIABLE, ""):
         return TrustedKeys((key_path(given),))
@@ -73,7 +86,9 @@ def default_trusted(root: Location, home: Location | None = None, *, reading: bo
 
 @dataclass(frozen=True, slots=True)
 class ReleaseStore:
-    """Releases in ``root/<table>/partition=<partition>``, or ``root/<table>/_all`` without partitions."""
+    """Releases in ``root/<table>/partition=<partition>``, or ``root/<table>/_all`` without
+    partitions.
+    """
 
     root: Location
 
@@ -83,7 +98,9 @@ class ReleaseStore:
         return release_objects if isinstance(self.root, ObjectPath) else release_disk
 
     def check(self) -> None:
-        """Raise ConfigError if every user may write to the release folder, and log a warning if its group may."""
+        """Raise ConfigError if every user may write to the release folder, and log a warning if its
+        group may.
+        """
         if isinstance(self.root, Path):
             release_disk.check(self.root)
 
@@ -98,10 +115,10 @@ class ReleaseStore:
     ) -> Release:
         """Copy ``source`` into a new release, and make it current.
 
-        The bytes are hashed while they are copied, so only verified bytes are published. An existing release with the
-        same attestation is made current again instead of being copied, but never one older than the current release:
-        this is a rollback, see :meth:`point`. After a crash, the old or the new pointer is in force, and each names a
-        complete release.
+        The bytes are hashed while they are copied, so only verified bytes are published. An
+        existing release with the same attestation is made current again instead of being copied,
+        but never one older than the current release: this is a rollback, see :meth:`point`. After a
+        crash, the old or the new pointer is in force, and each names a complete release.
 
         Args:
             target: Table and partition.
@@ -109,16 +126,18 @@ class ReleaseStore:
             sha256: Expected hash of the snapshot.
             attestation: Bytes of the attestation.
             pointer: Returns the signed pointer to a release.
-            still: Called when no other process can intervene. Raises PublicationRefused if another release or rollback
-                was recorded meanwhile.
+            still: Called when no other process can intervene. Raises PublicationRefused if another
+                release or rollback was recorded meanwhile.
 
         Raises:
             Damaged: If the bytes differ. The previous release stays current.
-            StoreUnavailable: If the disk fails; the previous release stays current. If an object store fails, the
-                release may be published.
+            StoreUnavailable: If the disk fails; the previous release stays current. If an object
+                store fails, the release may be published.
         """
         try:
-            release: Release = self._kind.add(target.below(self.root), source, sha256, attestation, pointer, still)
+            release: Release = self._kind.add(
+                target.below(self.root), source, sha256, attestation, pointer, still
+            )
         except OSError as error:
             if isinstance(self.root, ObjectPath):
                 text = f"the release was not finished ({reason(error)}), and may be published"
@@ -128,41 +147,58 @@ class ReleaseStore:
         return release
 
     def check_ids(self, target: ReleaseTarget) -> None:
-        """Raise Damaged if the pointer or a release folder has an id that is invalid or in the future."""
+        """Raise Damaged if the pointer or a release folder has an id that is invalid or in the
+        future.
+        """
         folder = target.below(self.root)
         with suppress(FileNotFoundError):
             pointed(*self._kind.pointer(folder))
         for name in self._kind.ids(folder):
             check_id(name, folder.joinpath("releases", name))
 
-    def point(self, target: ReleaseTarget, name: str, pointer: Sealing, still: Callable[[], None]) -> None:
-        """Make the release ``name`` current, forwards or back. "": none. For the functions see :meth:`add`."""
+    def point(
+        self, target: ReleaseTarget, name: str, pointer: Sealing, still: Callable[[], None]
+    ) -> None:
+        """Make the release ``name`` current, forwards or back. "": none. For the functions see
+        :meth:`add`.
+        """
         try:
             self._kind.point(target.below(self.root), name, pointer, still)
         except OSError as error:
-            text, known = f"the pointer could not be written ({reason(error)})", isinstance(self.root, Path)
+            text, known = (
+                f"the pointer could not be written ({reason(error)})",
+                isinstance(self.root, Path),
+            )
             raise StoreUnavailable.of(text, error, outcome_known=known) from None
 
     def pointer(self, target: ReleaseTarget, trusted: TrustedKeys) -> Pointer:
-        """Return the verified pointer of a table and partition, or raise InputError if there is none."""
+        """Return the verified pointer of a table and partition, or raise InputError if there is
+        none.
+        """
         folder = target.below(self.root)
         try:
             data, where = self._kind.pointer(folder)
         except FileNotFoundError:
             raise InputError(f"there is no release in {self.root}", where=str(target)) from None
         except OSError as error:
-            raise StoreUnavailable.of(f"the pointer cannot be read ({reason(error)})", error, folder) from None
+            raise StoreUnavailable.of(
+                f"the pointer cannot be read ({reason(error)})", error, folder
+            ) from None
         return Pointer.opened(data, target, trusted, where)
 
     def watched(self, target: ReleaseTarget) -> str | None:
-        """Return a digest of the pointer, which is not verified, to notice changes of it. None: there is no pointer."""
+        """Return a digest of the pointer, which is not verified, to notice changes of it. None:
+        there is no pointer.
+        """
         try:
             return hashlib.sha256(self._kind.pointer(target.below(self.root))[0]).hexdigest()
         except FileNotFoundError:
             return None
 
     def current(self, target: ReleaseTarget, trusted: TrustedKeys) -> Release:
-        """Return the release that the verified pointer names, or raise InputError if there is none."""
+        """Return the release that the verified pointer names, or raise InputError if there is
+        none.
+        """
         return self.named(self.pointer(target, trusted), target)
 
     def named(self, pointer: Pointer, target: ReleaseTarget) -> Release:
@@ -177,15 +213,23 @@ class ReleaseStore:
         return Release(name, target.below(self.root).joinpath("releases", name))
 
     def remove(self, target: ReleaseTarget, releases: Iterable[Release]) -> None:
-        """Remove the files of releases, which must not be current. Errors of a disk or store are not converted."""
+        """Remove the files of releases, which must not be current. Errors of a disk or store are
+        not converted.
+        """
         self._kind.remove(target.below(self.root), releases)
 
     def history(self, target: ReleaseTarget) -> list[Release]:
         """Return all releases of one table and partition, oldest first."""
-        return [self.release(target, name) for name in self._kind.ids(target.below(self.root)) if is_id(name)]
+        return [
+            self.release(target, name)
+            for name in self._kind.ids(target.below(self.root))
+            if is_id(name)
+        ]
 
     def targets(self, table: str = "") -> Iterator[ReleaseTarget]:
-        """Return each table and partition with a release or a pointer, in order, or only those of ``table``."""
+        """Return each table and partition with a release or a pointer, in order, or only those of
+        ``table``.
+        """
         found = self._kind.parts(self.root, quoted(table) if table else "")
         yield from (ReleaseTarget.of_parts(*parts) for parts in sorted(found))
 
@@ -205,27 +249,38 @@ def read_published(
         root: Release folder, or a URL such as s3://bucket/releases.
         table: Name of the table.
         partition: Key of the partition. None: the table has no partitions.
-        trusted_keys: Folder of public keys (PEM), or one key file. Default: PRIVACY_ASSETS_TRUSTED_KEYS, or
-            ``trusted_keys`` next to ``root``.
-        max_age: Maximum time since the publisher last confirmed that this is the current release. Each run of a table
-            confirms it, also if the source has not changed. A time more than 10 minutes in the future is refused.
-            Without a maximum, a user who can write to ``root`` can keep readers on an old release. None: any time.
-        seen: JSON file in which this reader keeps the number of the last release that it read. A release with a lower
-            number is refused, because an older copy was restored. None: not kept.
+        trusted_keys: Folder of public keys (PEM), or one key file. Default:
+            PRIVACY_ASSETS_TRUSTED_KEYS, or ``trusted_keys`` next to ``root``.
+        max_age: Maximum time since the publisher last confirmed that this is the current release.
+            Each run of a table confirms it, also if the source has not changed. A time more than 10
+            minutes in the future is refused. Without a maximum, a user who can write to ``root``
+            can keep readers on an old release. None: any time.
+        seen: JSON file in which this reader keeps the number of the last release that it read. A
+            release with a lower number is refused, because an older copy was restored. None: not
+            kept.
 
     Returns:
         The synthetic rows, in the dtypes of the private table.
 
     Raises:
         InputError: If no release exists.
-        PublicationRefused: If pointer or attestation is not signed by a trusted key or belongs to another table or
-            partition, the attestation names other bytes, or the release is too old.
+        PublicationRefused: If pointer or attestation is not signed by a trusted key or belongs to
+            another table or partition, the attestation names other bytes, or the release is too
+            old.
         ConfigError: If there is no trusted key, or ``seen`` is not a file of this function.
     """
     root, target = location(root), ReleaseTarget(table, partition)
-    trusted = default_trusted(root, reading=True) if trusted_keys is None else TrustedKeys((key_path(trusted_keys),))
+    trusted = (
+        default_trusted(root, reading=True)
+        if trusted_keys is None
+        else TrustedKeys((key_path(trusted_keys),))
+    )
     with for_readers():
-        store, numbers, name = ReleaseStore(root), _seen(seen), f"{root.absolute()}/{quoted(table)}/{target.part}"
+        store, numbers, name = (
+            ReleaseStore(root),
+            _seen(seen),
+            f"{root.absolute()}/{quoted(table)}/{target.part}",
+        )
         pointer = store.pointer(target, trusted)
         if problem := pointer.problem(target, max_age, numbers.get(name, 0)):
             raise OutOfDate(problem)
@@ -238,13 +293,19 @@ def read_published(
 
 
 def _seen(file: str | Path | None) -> dict[str, int]:
-    """Return the numbers that :func:`read_published` stored, by release folder, table and partition."""
+    """Return the numbers that :func:`read_published` stored, by release folder, table and
+    partition.
+    """
     if file is None or not Path(file).exists():
         return {}
     try:
-        return {str(name): int(number) for name, number in json.loads(Path(file).read_bytes()).items()}
+        return {
+            str(name): int(number) for name, number in json.loads(Path(file).read_bytes()).items()
+        }
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        raise ConfigError(f"{file}: this is not a file of read_published. Fix: pass another path as seen.") from None
+        raise ConfigError(
+            f"{file}: this is not a file of read_published. Fix: pass another path as seen."
+        ) from None
 
 
 def check_bytes(path: Location, sha256: str, below: Location | None = None) -> None:
@@ -252,6 +313,8 @@ def check_bytes(path: Location, sha256: str, below: Location | None = None) -> N
     try:
         found = hash_file(path, below)
     except OSError as error:
-        raise StoreUnavailable(f"{path} cannot be read ({error.strerror})", path=str(path), errno=error.errno) from None
+        raise StoreUnavailable(
+            f"{path} cannot be read ({error.strerror})", path=str(path), errno=error.errno
+        ) from None
     if found != sha256:
         raise Damaged(f"{path} does not contain the bytes that were evaluated", path=str(path))

@@ -45,14 +45,14 @@ class Snapshot:
         sha256: SHA-256 of its bytes.
         rows: Number of rows.
         train: Keyed fingerprint of the training rows.
-        content: Keyed fingerprint of the synthetic rows before rare values were replaced, independent of row order and
-            file format. Failures are recorded under it.
+        content: Keyed fingerprint of the synthetic rows before rare values were replaced,
+            independent of row order and file format. Failures are recorded under it.
         dtypes: pandas dtypes by column, which the file does not contain.
-        filter: None if there are no filters. Otherwise: "filters" (settings by name), "inputs" (keyed fingerprints of
-            the real tables, by role), "drawn" and "dropped" (numbers of rows), "dropped_by" (by filter) and "before"
-            (results on the unfiltered rows).
-        generator: "name" and "settings" of the generator, and the protections of its training rows: "overfitting" and
-            "privacy". None for an external table.
+        filter: None if there are no filters. Otherwise: "filters" (settings by name), "inputs"
+            (keyed fingerprints of the real tables, by role), "drawn" and "dropped" (numbers of
+            rows), "dropped_by" (by filter) and "before" (results on the unfiltered rows).
+        generator: "name" and "settings" of the generator, and the protections of its training rows:
+            "overfitting" and "privacy". None for an external table.
         replaced: Number of categories that the threshold rule replaced, by column; see
             :mod:`privacy_assets.tables.threshold_rule`.
     """
@@ -71,20 +71,33 @@ class Snapshot:
     def statement(self) -> Statement:
         """Return the statement to sign. It omits the path, which the gate derives itself."""
         how = {"filter": to_jsonable(self.filter), "generator": to_jsonable(self.generator)}
-        body = {"rows": self.rows, "train": self.train, "content": self.content, "dtypes": dict(self.dtypes), **how}
+        body = {
+            "rows": self.rows,
+            "train": self.train,
+            "content": self.content,
+            "dtypes": dict(self.dtypes),
+            **how,
+        }
         body["replaced"] = dict(self.replaced)
         return Statement("snapshot", self.target, self.sha256, body)
 
     @classmethod
     def of(cls, statement: Statement, folder: Location) -> Snapshot:
         """Create the snapshot of a statement, for a file in ``folder``."""
-        return cls(statement.target, folder / f"{statement.sha256}.parquet", statement.sha256, **statement.body)
+        return cls(
+            statement.target,
+            folder / f"{statement.sha256}.parquet",
+            statement.sha256,
+            **statement.body,
+        )
 
 
 def write_snapshot(frame: pd.DataFrame, folder: Location, key: bytes) -> tuple[Location, str]:
-    """Write ``frame`` (published dtypes) to ``folder/<sha256>.parquet``, in a row order derived from ``key``.
+    """Write ``frame`` (published dtypes) to ``folder/<sha256>.parquet``, in a row order derived
+    from ``key``.
 
-    The file contains only names and values, so the same rows give the same file, independent of row order and metadata.
+    The file contains only names and values, so the same rows give the same file, independent of row
+    order and metadata.
 
     Returns:
         Path and SHA-256 of the file.
@@ -95,9 +108,13 @@ def write_snapshot(frame: pd.DataFrame, folder: Location, key: bytes) -> tuple[L
 
 
 def _bare_bytes(frame: pd.DataFrame) -> memoryview:
-    """Return the bytes of a Parquet file without metadata. Unused categories of dictionary columns are omitted."""
+    """Return the bytes of a Parquet file without metadata. Unused categories of dictionary columns
+    are omitted.
+    """
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    plain = {name: _decoded(column) for name, column in zip(frame.columns, table.columns, strict=True)}
+    plain = {
+        name: _decoded(column) for name, column in zip(frame.columns, table.columns, strict=True)
+    }
     buffer = io.BytesIO()
     pq.write_table(pa.table(plain).combine_chunks(), buffer, **_WRITER)
     return buffer.getbuffer()
@@ -109,7 +126,9 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def read_snapshot(snapshot: Snapshot) -> pd.DataFrame:
     """Read a snapshot, or raise Damaged if its bytes differ from the hash."""
-    return read_hashed(snapshot.path, snapshot.sha256, snapshot.dtypes, snapshot.rows, redo=("sample",))
+    return read_hashed(
+        snapshot.path, snapshot.sha256, snapshot.dtypes, snapshot.rows, redo=("sample",)
+    )
 
 
 def read_hashed(
@@ -122,12 +141,14 @@ def read_hashed(
 ) -> pd.DataFrame:
     """Read a Parquet table after verifying its hash.
 
-    The file is hashed in constant memory, and is not decompressed if it declares an implausible size.
+    The file is hashed in constant memory, and is not decompressed if it declares an implausible
+    size.
 
     Args:
         path: Path of the file.
         sha256: Expected hash of its bytes.
-        dtypes: Dtypes of its columns. Default: those of the values in the file, nullable for integers and booleans.
+        dtypes: Dtypes of its columns. Default: those of the values in the file, nullable for
+            integers and booleans.
         rows: Expected number of rows. None: any.
         below: See :func:`.open_regular`.
         redo: Verbs of the steps that write the file again.
@@ -143,8 +164,12 @@ def read_hashed(
         raise StoreUnavailable(text, path=where, errno=error.errno, redo=redo) from None
     if data is None:
         raise Damaged(f"{path.name} changed after it was written", path=str(path), redo=redo)
-    frame: pd.DataFrame = open_parquet(data, path.name, rows).read().to_pandas(types_mapper=_NULLABLE.get)
-    return pd.DataFrame({name: _in_dtype(frame[name], (dtypes or {}).get(name)) for name in frame.columns})
+    frame: pd.DataFrame = (
+        open_parquet(data, path.name, rows).read().to_pandas(types_mapper=_NULLABLE.get)
+    )
+    return pd.DataFrame(
+        {name: _in_dtype(frame[name], (dtypes or {}).get(name)) for name in frame.columns}
+    )
 
 
 def open_parquet(data: bytes, name: str, rows: int | None = None) -> pq.ParquetFile:
@@ -156,7 +181,8 @@ def open_parquet(data: bytes, name: str, rows: int | None = None) -> pq.ParquetF
         rows: Expected number of rows. None: any.
 
     Raises:
-        Damaged: If it is not a Parquet file, or declares another number of rows or an implausible size.
+        Damaged: If it is not a Parquet file, or declares another number of rows or an implausible
+            size.
     """
     try:
         file = pq.ParquetFile(io.BytesIO(data))
@@ -168,7 +194,9 @@ def open_parquet(data: bytes, name: str, rows: int | None = None) -> pq.ParquetF
         raise Damaged(f"{name} declares {declared} rows, expected {rows}", path=name)
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     if sum(column.total_uncompressed_size for column in columns) > _LARGEST_RATIO * len(data):
-        raise Damaged(f"{name} declares more than {_LARGEST_RATIO} times its size, uncompressed", path=name)
+        raise Damaged(
+            f"{name} declares more than {_LARGEST_RATIO} times its size, uncompressed", path=name
+        )
     return file
 
 

@@ -1,7 +1,7 @@
 """Signed statements: in-toto Statements in DSSE envelopes, about the bytes of one synthetic table.
 
-Pipeline steps pass statements to the gate as :class:`SignedRecord` bytes. They are used only after :func:`unseal` has
-verified the signature of a trusted key.
+Pipeline steps pass statements to the gate as :class:`SignedRecord` bytes. They are used only after
+:func:`unseal` has verified the signature of a trusted key.
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ from privacy_assets.infra.objects import Location, ObjectPath
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-RecordKind = Literal["split", "snapshot", "prepared", "result", "attestation", "lock", "entry", "state", "pointer"]
+RecordKind = Literal[
+    "split", "snapshot", "prepared", "result", "attestation", "lock", "entry", "state", "pointer"
+]
 KINDS: tuple[RecordKind, ...] = get_args(RecordKind)
 STATEMENT = "https://in-toto.io/Statement/v1"
 Root = TypeVar("Root", Path, ObjectPath, Location)
 PAYLOAD = "application/vnd.in-toto+json"
 _MADE_BY: Mapping[str, str] = {
-    "split": "split", "snapshot": "sample", "prepared": "prepare", "result": "score", "attestation": "attest",
+    "split": "split",
+    "snapshot": "sample",
+    "prepared": "prepare",
+    "result": "score",
+    "attestation": "attest",
     "pointer": "publish",
-}  # fmt: skip
+}
 
 
 def quoted(name: str) -> str:
@@ -57,14 +63,18 @@ class ReleaseTarget:
         return "_all" if self.partition is None else f"partition={self.partition}"
 
     def below(self, root: Root) -> Root:
-        """Return ``root/<table>/partition=<partition>`` or ``root/<table>/_all``, which is always within ``root``."""
+        """Return ``root/<table>/partition=<partition>`` or ``root/<table>/_all``, which is always
+        within ``root``.
+        """
         return root.joinpath(quoted(self.table), quoted(self.part))
 
     @classmethod
     def of_parts(cls, table: str, part: str) -> ReleaseTarget:
         """Return the table and partition of the two folder names that :meth:`below` creates."""
         partition = unquote(part)
-        return cls(unquote(table), None if partition == "_all" else partition.removeprefix("partition="))
+        return cls(
+            unquote(table), None if partition == "_all" else partition.removeprefix("partition=")
+        )
 
     def __str__(self) -> str:
         return self.table if self.partition is None else f"{self.table}, {self.partition}"
@@ -85,7 +95,8 @@ class Statement:
     Attributes:
         kind: Kind of the record.
         target: Table and partition.
-        sha256: SHA-256 of the file. In some kinds a keyed fingerprint. Empty: :func:`seal` takes that of the body.
+        sha256: SHA-256 of the file. In some kinds a keyed fingerprint. Empty: :func:`seal` takes
+            that of the body.
         body: Content, JSON serializable.
         keyid: Trusted key that signed it. Empty if not verified.
     """
@@ -113,7 +124,9 @@ def records(folder: Location, what: str, only: str | None = None) -> dict[str, b
 
 
 def redo_of(kind: RecordKind) -> tuple[str, ...]:
-    """Return the verb of the step that makes records of ``kind``. Empty: no step makes them again."""
+    """Return the verb of the step that makes records of ``kind``. Empty: no step makes them
+    again.
+    """
     return (_MADE_BY[kind],) if kind in _MADE_BY else ()
 
 
@@ -124,9 +137,15 @@ def seal(statement: Statement, key: SigningKey) -> SignedRecord:
     digest = statement.sha256 or hashlib.sha256(_canonical(dict(statement.body))).hexdigest()
     content = {
         "_type": STATEMENT,
-        "subject": [{"name": f"{quoted(statement.target.table)}.parquet", "digest": {"sha256": digest}}],
+        "subject": [
+            {"name": f"{quoted(statement.target.table)}.parquet", "digest": {"sha256": digest}}
+        ],
         "predicateType": _predicate_type(statement.kind),
-        "predicate": {"table": statement.target.table, "partition": statement.target.partition, **statement.body},
+        "predicate": {
+            "table": statement.target.table,
+            "partition": statement.target.partition,
+            **statement.body,
+        },
     }
     envelope = Envelope(_canonical(content), PAYLOAD, {})
     envelope.sign(key.signer)
@@ -136,8 +155,8 @@ def seal(statement: Statement, key: SigningKey) -> SignedRecord:
 def unseal(sealed: SignedRecord, trusted: TrustedKeys | Mapping[str, SSlibKey]) -> Statement:
     """Return the statement in a signed envelope.
 
-    The envelope must equal its canonical form byte by byte: white space, key order, repeated keys and spare base64 bits
-    cannot vary.
+    The envelope must equal its canonical form byte by byte: white space, key order, repeated keys
+    and spare base64 bits cannot vary.
 
     Args:
         sealed: Signed envelope.
@@ -145,7 +164,8 @@ def unseal(sealed: SignedRecord, trusted: TrustedKeys | Mapping[str, SSlibKey]) 
 
     Raises:
         OutOfDate: If the envelope is empty.
-        NotTrusted: If it is not canonical, has another kind, or does not have exactly one signature, by a trusted key.
+        NotTrusted: If it is not canonical, has another kind, or does not have exactly one
+            signature, by a trusted key.
     """
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import FormatError, VerificationError
@@ -158,22 +178,36 @@ def unseal(sealed: SignedRecord, trusted: TrustedKeys | Mapping[str, SSlibKey]) 
         spelled = _canonical(envelope.to_dict())
         # The library keeps unknown fields of signatures, which are not signed.
         unsigned = [one for one in envelope.signatures.values() if one.unrecognized_fields]
-        if spelled != sealed.data or envelope.payload_type != PAYLOAD or len(envelope.signatures) != 1 or unsigned:
-            raise NotTrusted(f"the {sealed.kind} is not in the form that this version signs", redo=redo)
+        if (
+            spelled != sealed.data
+            or envelope.payload_type != PAYLOAD
+            or len(envelope.signatures) != 1
+            or unsigned
+        ):
+            raise NotTrusted(
+                f"the {sealed.kind} is not in the form that this version signs", redo=redo
+            )
         (keyid,) = envelope.signatures
         if keyid not in keys:
-            raise NotTrusted(f"the {sealed.kind} was signed by key {keyid[:12]}, which is not trusted", redo=redo)
+            raise NotTrusted(
+                f"the {sealed.kind} was signed by key {keyid[:12]}, which is not trusted", redo=redo
+            )
         envelope.verify([keys[keyid]], 1)
         return _statement(json.loads(envelope.payload), sealed.kind, keyid)
     except VerificationError:
-        text = f"the signature of the {sealed.kind} is not valid: it was changed after it was signed"
+        text = (
+            f"the signature of the {sealed.kind} is not valid: it was changed after it was signed"
+        )
         raise NotTrusted(text, redo=redo) from None
     except (ValueError, KeyError, TypeError, AttributeError, FormatError, RecursionError):
-        raise NotTrusted(f"the {sealed.kind} cannot be read as a signed statement", redo=redo) from None
+        raise NotTrusted(
+            f"the {sealed.kind} cannot be read as a signed statement", redo=redo
+        ) from None
 
 
 def unverified(sealed: SignedRecord) -> Statement | None:
-    """Return the statement in an envelope whose signature is not verified, or None if it cannot be read.
+    """Return the statement in an envelope whose signature is not verified, or None if it cannot be
+    read.
 
     Only for decisions that any statement can make stricter, never laxer.
     """
@@ -187,7 +221,9 @@ def unverified(sealed: SignedRecord) -> Statement | None:
 def _statement(content: Mapping[str, Any], kind: RecordKind, keyid: str) -> Statement:
     (subject,) = content["subject"]
     if content["_type"] != STATEMENT or content["predicateType"] != _predicate_type(kind):
-        text = f"expected a signed {kind} of this version, got a statement of another kind or version"
+        text = (
+            f"expected a signed {kind} of this version, got a statement of another kind or version"
+        )
         raise NotTrusted(text, redo=redo_of(kind))
     body = dict(content["predicate"])
     target = ReleaseTarget(body.pop("table"), body.pop("partition"))
@@ -199,10 +235,12 @@ def _predicate_type(kind: RecordKind) -> str:
 
 
 def shown_digest(value: Any) -> str:
-    """Return 32 hexadecimal digits of the SHA-256 of a value, with which a user names what a command has shown.
+    """Return 32 hexadecimal digits of the SHA-256 of a value, with which a user names what a
+    command has shown.
 
     Args:
-        value: Nested mappings and lists. The order of keys does not matter. Values that JSON lacks count by their repr.
+        value: Nested mappings and lists. The order of keys does not matter. Values that JSON lacks
+            count by their repr.
     """
     text = json.dumps(value, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

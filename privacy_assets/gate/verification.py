@@ -12,7 +12,13 @@ from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
 from privacy_assets.gate.log import Log, LogState
 from privacy_assets.gate.release import LARGEST_ATTESTATION
-from privacy_assets.gate.releases import ATTESTATION_FILE, Release, ReleaseStore, check_bytes, hash_file
+from privacy_assets.gate.releases import (
+    ATTESTATION_FILE,
+    Release,
+    ReleaseStore,
+    check_bytes,
+    hash_file,
+)
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, unseal
 from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location
@@ -70,11 +76,12 @@ def verify_file(
         file: File to verify.
         trusted: Trusted keys.
         releases: Release folder.
-        attestation: Path of the attestation. None: ``attestation.json`` next to the file, or those of releases with
-            these bytes.
-        max_age: Maximum time since the publisher confirmed that this is the current release. A time more than 10
-            minutes in the future is refused. None: it need not be.
-        private: Private folder of the publisher, whose log knows withdrawn releases. None: not asked.
+        attestation: Path of the attestation. None: ``attestation.json`` next to the file, or those
+            of releases with these bytes.
+        max_age: Maximum time since the publisher confirmed that this is the current release. A time
+            more than 10 minutes in the future is refused. None: it need not be.
+        private: Private folder of the publisher, whose log knows withdrawn releases. None: not
+            asked.
 
     Raises:
         InputError: If a file cannot be read.
@@ -84,15 +91,19 @@ def verify_file(
     try:
         sha256 = hash_file(file, releases)
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", where=str(file), fix="pass the file itself") from None
+        raise InputError(
+            f"cannot be read ({error.strerror})", where=str(file), fix="pass the file itself"
+        ) from None
     store = ReleaseStore(releases)
     beside = file.absolute().parent / ATTESTATION_FILE
     given = attestation or (beside if beside.is_file() else None)
     sources = [given] if given else _released_as(store, sha256, trusted)
     if not sources:
         text = (
-            f"there is no {ATTESTATION_FILE} next to it, and no release of these bytes in {releases}. The file"
-            " was changed after its release, or never released. Fix: pass the attestation that came with it"
+            f"there is no {ATTESTATION_FILE} next to it, and no release of these bytes in"
+            f" {releases}. The file"
+            " was changed after its release, or never released. Fix: pass the attestation that"
+            " came with it"
             " with --attestation."
         )
         return Verification(file=file, sha256=sha256, refusal=text)
@@ -103,9 +114,16 @@ def verify_file(
         return best
     log = read_log(stated.target.table, private, trusted)
     if log.is_withdrawn(stated.sha256, stated.content):
-        text = "the publisher withdrew this release. An old copy of the release folder, or of the file, remains."
+        text = (
+            "the publisher withdrew this release. An old copy of the release folder, or of the"
+            " file, remains."
+        )
         return replace(best, refusal=text, withdrawn=True)
-    return best if max_age is None or not best.passed else replace(best, refusal=_stale(best, store, trusted, max_age))
+    return (
+        best
+        if max_age is None or not best.passed
+        else replace(best, refusal=_stale(best, store, trusted, max_age))
+    )
 
 
 def read_log(table: str, private: Location | None, trusted: TrustedKeys) -> LogState:
@@ -126,8 +144,12 @@ def read_log(table: str, private: Location | None, trusted: TrustedKeys) -> LogS
         return LogState()
 
 
-def _stale(found: Verification, store: ReleaseStore, trusted: TrustedKeys, max_age: dt.timedelta) -> str:
-    """Return why a released file is not the current release, confirmed within ``max_age``, or ""."""
+def _stale(
+    found: Verification, store: ReleaseStore, trusted: TrustedKeys, max_age: dt.timedelta
+) -> str:
+    """Return why a released file is not the current release, confirmed within ``max_age``, or
+    "".
+    """
     if found.stated is None or not found.current:
         return f"it is not the current release in {store.root}, as --max-age requires."
     target = found.stated.target
@@ -135,31 +157,45 @@ def _stale(found: Verification, store: ReleaseStore, trusted: TrustedKeys, max_a
     return f"{problem}." if problem else ""
 
 
-def _verified(file: Location, sha256: str, source: Location, trusted: TrustedKeys, store: ReleaseStore) -> Verification:
+def _verified(
+    file: Location, sha256: str, source: Location, trusted: TrustedKeys, store: ReleaseStore
+) -> Verification:
     """Verify the file with one attestation."""
     try:
         data = read_regular(source, below=store.root, most=LARGEST_ATTESTATION)
     except OSError as error:
         raise InputError(
-            f"the attestation cannot be read ({error.strerror})", where=str(source), fix="check the path"
+            f"the attestation cannot be read ({error.strerror})",
+            where=str(source),
+            fix="check the path",
         ) from None
     try:
         with for_readers():
             stated = Attestation.of(unseal(SignedRecord("attestation", data), trusted))
             verdict, declared = stated.policy_verdict(), declared_of(stated)
     except PublicationRefused as error:
-        return Verification(file=file, sha256=sha256, refusal=f"{source}: {with_advice(error)}", source=source)
+        return Verification(
+            file=file, sha256=sha256, refusal=f"{source}: {with_advice(error)}", source=source
+        )
     if stated.sha256 != sha256:
         text = (
-            f"its bytes differ from those in the attestation of {stated.target} ({source}). It was changed after"
+            f"its bytes differ from those in the attestation of {stated.target} ({source}). It"
+            " was changed after"
             " its release, or is another file."
         )
         return Verification(file=file, sha256=sha256, refusal=text, source=source)
     release, current = _where(store, stated, data, trusted)
     return Verification(
-        file=file, sha256=sha256, refusal=_refusal(stated, verdict), source=source,
-        stated=stated, outcomes=verdict.outcomes, declared=declared, release=release, current=current,
-    )  # fmt: skip
+        file=file,
+        sha256=sha256,
+        refusal=_refusal(stated, verdict),
+        source=source,
+        stated=stated,
+        outcomes=verdict.outcomes,
+        declared=declared,
+        release=release,
+        current=current,
+    )
 
 
 def declared_of(stated: Attestation) -> dict[str, Any]:
@@ -170,9 +206,16 @@ def declared_of(stated: Attestation) -> dict[str, Any]:
     """
     setup = stated.setup
     try:
-        columns = {name: dict(setup.get(name, {})) for name in ("kinds", "new_values", "allowed_values")}
-        columns["allowed_values"] = {name: dict(one) for name, one in columns["allowed_values"].items()}
-        own = {"dropped": list(setup.get("drop", ())), "table_settings": table_settings(setup.get("metrics", {}))}
+        columns = {
+            name: dict(setup.get(name, {})) for name in ("kinds", "new_values", "allowed_values")
+        }
+        columns["allowed_values"] = {
+            name: dict(one) for name, one in columns["allowed_values"].items()
+        }
+        own = {
+            "dropped": list(setup.get("drop", ())),
+            "table_settings": table_settings(setup.get("metrics", {})),
+        }
         own["public_bounds"] = list(setup.get("public_bounds", ()))
         for setting in ("missing", "rare_values"):
             own[setting] = {name: list(values) for name, values in setup.get(setting, {}).items()}
@@ -187,12 +230,18 @@ def declared_of(stated: Attestation) -> dict[str, Any]:
 def _refusal(stated: Attestation, verdict: Verdict) -> str:
     if stated.verdict == "pass" and not verdict.broken:
         return ""
-    reasons = [tally(verdict.outcomes)] if verdict.broken else [f"failed before: {x}" for x in stated.remembered]
+    reasons = (
+        [tally(verdict.outcomes)]
+        if verdict.broken
+        else [f"failed before: {x}" for x in stated.remembered]
+    )
     return f"the verdict on these bytes is {stated.verdict!r}: {'; '.join(reasons)}."
 
 
 def _released_as(store: ReleaseStore, sha256: str, trusted: TrustedKeys) -> list[Location]:
-    """Return the attestations of releases whose id contains this hash, current ones first, then newest first."""
+    """Return the attestations of releases whose id contains this hash, current ones first, then
+    newest first.
+    """
     found = [
         (current_id(store, target, trusted)[0] == release.id, release.id, release.attestation)
         for target in store.targets()
@@ -234,15 +283,20 @@ class ReleaseState:
 
 
 def states_of(
-    store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys, private: Location | None = None
+    store: ReleaseStore,
+    target: ReleaseTarget,
+    trusted: TrustedKeys,
+    private: Location | None = None,
 ) -> list[ReleaseState]:
-    """Return every release of ``target``, newest first, after verifying signature, target and bytes.
+    """Return every release of ``target``, newest first, after verifying signature, target and
+    bytes.
 
     Args:
         store: Releases.
         target: Table and partition.
         trusted: Trusted keys.
-        private: Private folder of the publisher, whose log knows withdrawn releases. None: not asked.
+        private: Private folder of the publisher, whose log knows withdrawn releases. None: not
+            asked.
     """
     log = read_log(target.table, private, trusted)
     current, states = current_id(store, target, trusted)[0], []
@@ -254,19 +308,30 @@ def states_of(
         except PublicationRefused as error:
             damage = str(error)
         withdrawn = stated is not None and log.is_withdrawn(stated.sha256, stated.content)
-        states.append(ReleaseState(target, release, release.id == current, stated, damage, withdrawn))
+        states.append(
+            ReleaseState(target, release, release.id == current, stated, damage, withdrawn)
+        )
     return states
 
 
-def current_id(store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys) -> tuple[str | None, str]:
+def current_id(
+    store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys
+) -> tuple[str | None, str]:
     """Return the id of the current release and "", or None and the fault of the pointer."""
     try:
         release = store.current(target, trusted)
     except InputError:
-        return None, "no release is current, so readers cannot load the table. Fix: roll back to a release."
+        return (
+            None,
+            "no release is current, so readers cannot load the table. Fix: roll back to a release.",
+        )
     except PublicationRefused as error:
         fix = "try again" if error.retry else "rerun the step publish, or roll back to a release"
         return None, f"{error.event}. Fix: {fix}."
     if release not in store.history(target):
-        return None, f"the current release {release.id} is missing. Fix: restore it, or roll back to another."
+        return (
+            None,
+            f"the current release {release.id} is missing. Fix: restore it, or roll back to"
+            " another.",
+        )
     return release.id, ""

@@ -1,8 +1,9 @@
 """Compiled parts of the Bayesian networks: structure, conditionals and sampling, on codes.
 
-A network of F columns is ``order`` (F,), the columns in drawing order, and ``parents`` (F, degree): row i contains the
-columns that column ``order[i]`` depends on, -1 for none. Its conditionals are defined in :func:`learn_conditionals`.
-All code is in one file, because cached code is recompiled only if its own file changes.
+A network of F columns is ``order`` (F,), the columns in drawing order, and ``parents`` (F, degree):
+row i contains the columns that column ``order[i]`` depends on, -1 for none. Its conditionals are
+defined in :func:`learn_conditionals`. All code is in one file, because cached code is recompiled
+only if its own file changes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _SAME = 1e-9  # nats; smaller differences in mutual information are rounding err
 
 @compiled
 def room(n: int) -> int:
-    """Return the maximum size of tables over possible keys; above it, sorting is faster than clearing."""
+    """Return the maximum size of tables over possible keys; above it, sorting is faster than
+    clearing.
+    """
     return max(65_536, 64 * n)
 
 
@@ -38,7 +41,8 @@ def _at_least(ascending: np.ndarray, key: int) -> int:
 
 @compiled
 def relabel(keys: np.ndarray, span: int, lookup: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return distinct ``keys`` (int64, 0..span - 1), ascending, and the position of each key among them (uint32).
+    """Return distinct ``keys`` (int64, 0..span - 1), ascending, and the position of each key among
+    them (uint32).
 
     ``lookup`` (uint32) is scratch space, zero before and after.
     """
@@ -70,13 +74,20 @@ def relabel(keys: np.ndarray, span: int, lookup: np.ndarray) -> tuple[np.ndarray
 
 @compiled
 def _spread(
-    first: np.ndarray, second: np.ndarray, levels: int, span: int, scaled: np.ndarray, counts: np.ndarray
+    first: np.ndarray,
+    second: np.ndarray,
+    levels: int,
+    span: int,
+    scaled: np.ndarray,
+    counts: np.ndarray,
 ) -> int:
-    """Return the sum of ``scaled[c]`` over the counts c of pairs, numbered first * levels + second < span.
+    """Return the sum of ``scaled[c]`` over the counts c of pairs, numbered first * levels + second
+    < span.
 
-    ``scaled[c]`` is c log c as an int64, so the order of rows does not matter. ``counts`` (uint32) is scratch space,
-    zero before and after. Unsigned indices avoid the check for negative values. Both halves of the rows are counted
-    separately, because consecutive additions to the same cell have to wait.
+    ``scaled[c]`` is c log c as an int64, so the order of rows does not matter. ``counts`` (uint32)
+    is scratch space, zero before and after. Unsigned indices avoid the check for negative values.
+    Both halves of the rows are counted separately, because consecutive additions to the same cell
+    have to wait.
     """
     n, half, width = np.uint64(len(first)), np.uint64(len(first) // 2), np.uint32(levels)
     total = 0
@@ -113,10 +124,14 @@ def _spread(
 
 @compiled
 def _sets(newest: int, size: int) -> np.ndarray:
-    """Return all sets of ``size`` (1 to 3) positions in 0..newest that contain ``newest``, ascending: (sets, size)."""
+    """Return all sets of ``size`` (1 to 3) positions in 0..newest that contain ``newest``,
+    ascending: (sets, size).
+    """
     if size == 1:
         return np.full((1, 1), newest, dtype=np.int64)
-    out = np.full((newest if size == 2 else newest * (newest - 1) // 2, size), newest, dtype=np.int64)
+    out = np.full(
+        (newest if size == 2 else newest * (newest - 1) // 2, size), newest, dtype=np.int64
+    )
     row = 0
     for i in range(newest):
         if size == 2:
@@ -148,7 +163,8 @@ def keys_of(codes: np.ndarray, sizes: np.ndarray, columns: np.ndarray) -> tuple[
 
 @compiled
 def sensitivity(n: int, binary: bool) -> float:
-    """Return the maximum change of the mutual information (nats) of two columns if one of n rows is replaced.
+    """Return the maximum change of the mutual information (nats) of two columns if one of n rows is
+    replaced.
 
     Zhang et al. (2017), lemma 4.1; ``binary``: one of the two has at most two values.
     """
@@ -169,7 +185,8 @@ def _best(
     rate: float,
     rng: np.random.Generator,
 ) -> int:
-    """Return the position of the largest mutual information, or draw it by the exponential mechanism.
+    """Return the position of the largest mutual information, or draw it by the exponential
+    mechanism.
 
     Draws use Gumbel noise.
     """
@@ -181,7 +198,9 @@ def _best(
             for column in sets[pair]:
                 possible = min(possible * sizes[column], 3)
             change = sensitivity(n, sizes[child[pair]] <= 2 or possible <= 2)
-            score = (score * rate / (2 * change) if change > 0 else 0.0) - np.log(rng.standard_exponential())
+            score = (score * rate / (2 * change) if change > 0 else 0.0) - np.log(
+                rng.standard_exponential()
+            )
             same = 0.0
         if score > most + same:
             best, most = pair, score
@@ -190,13 +209,20 @@ def _best(
 
 @compiled
 def learn_structure(
-    codes: np.ndarray, sizes: np.ndarray, degree: int, root: int, rate: float, rng: np.random.Generator
+    codes: np.ndarray,
+    sizes: np.ndarray,
+    degree: int,
+    root: int,
+    rate: float,
+    rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Learn order and parents of ``codes`` uint32 (F, n), n >= 1, by GreedyBayes (Zhang et al. 2017, algorithm 2).
+    """Learn order and parents of ``codes`` uint32 (F, n), n >= 1, by GreedyBayes (Zhang et al.
+    2017, algorithm 2).
 
-    Starting with ``root``, each round adds the pair of a new column and min(degree, number of columns so far) of the
-    columns so far with the largest mutual information; among equal ones, the pair that became possible first. If
-    ``rate`` > 0, the exponential mechanism is used instead, and each of the F - 1 rounds spends ``rate``.
+    Starting with ``root``, each round adds the pair of a new column and min(degree, number of
+    columns so far) of the columns so far with the largest mutual information; among equal ones, the
+    pair that became possible first. If ``rate`` > 0, the exponential mechanism is used instead, and
+    each of the F - 1 rounds spends ``rate``.
     """
     columns, n = codes.shape
     order = np.full(columns, root, dtype=np.int64)
@@ -211,7 +237,9 @@ def learn_structure(
     nothing = np.zeros(n, dtype=np.uint32)
     alone = np.empty(columns, dtype=np.int64)
     for column in range(columns):
-        alone[column] = _spread(nothing, codes[column], sizes[column], sizes[column], scaled, counts)
+        alone[column] = _spread(
+            nothing, codes[column], sizes[column], sizes[column], scaled, counts
+        )
     most = 0
     for newest in range(columns - 1):
         most += len(_sets(newest, min(newest + 1, degree))) * (columns - 1 - newest)
@@ -241,7 +269,9 @@ def learn_structure(
                 spread = _spread(nothing, joint, levels, levels, scaled, counts)
             for column in range(columns):
                 if open_[column]:
-                    both = _spread(codes[column], joint, levels, sizes[column] * levels, scaled, counts)
+                    both = _spread(
+                        codes[column], joint, levels, sizes[column] * levels, scaled, counts
+                    )
                     child[pairs] = column
                     for place in range(size):
                         sets[pairs, place] = group[place]
@@ -257,15 +287,19 @@ def learn_structure(
 
 @compiled
 def conditional(pairs: np.ndarray, levels: int, weights: np.ndarray) -> Conditional:
-    """Return the distribution of a column of ``levels`` codes given its parents, from weighted joint cells.
+    """Return the distribution of a column of ``levels`` codes given its parents, from weighted
+    joint cells.
 
-    ``pairs`` (int64, ascending, repeats allowed) are key of the parents * levels + code. Returns (groups, starts,
-    values, ends): group g has the key ``groups[g]`` (int64, ascending; the first is -1 and contains all cells). Its
-    codes are ``values[starts[g] : starts[g + 1]]`` (uint32), and ``ends`` are their weights, cumulated within the
-    group.
+    ``pairs`` (int64, ascending, repeats allowed) are key of the parents * levels + code. Returns
+    (groups, starts, values, ends): group g has the key ``groups[g]`` (int64, ascending; the first
+    is -1 and contains all cells). Its codes are ``values[starts[g] : starts[g + 1]]`` (uint32), and
+    ``ends`` are their weights, cumulated within the group.
     """
     most = levels + len(pairs)
-    groups, starts = np.full(len(pairs) + 1, -1, dtype=np.int64), np.zeros(len(pairs) + 2, dtype=np.int64)
+    groups, starts = (
+        np.full(len(pairs) + 1, -1, dtype=np.int64),
+        np.zeros(len(pairs) + 2, dtype=np.int64),
+    )
     values, ends = np.empty(most, dtype=np.uint32), np.zeros(most)
     for code in range(most):
         values[code] = code
@@ -316,7 +350,11 @@ def _joint(
     some = 0
     for key in range(span):
         some += counts[key] > 0
-    cells, weights, found = np.empty(some if some else span, dtype=np.int64), np.ones(some if some else span), 0
+    cells, weights, found = (
+        np.empty(some if some else span, dtype=np.int64),
+        np.ones(some if some else span),
+        0,
+    )
     for key in range(span):
         if counts[key] > 0 or not some:
             cells[found] = key
@@ -339,8 +377,9 @@ def learn_conditionals(
 
     Zhang et al. 2017, algorithms 1 and 3.
 
-    The first k + 1 of the F columns share one joint table, k = min(degree, F - 1), so there are F - k tables; one row
-    changes two cells of each. ``scale`` is the scale of their Laplace noise, in counts; 0 means no noise.
+    The first k + 1 of the F columns share one joint table, k = min(degree, F - 1), so there are F -
+    k tables; one row changes two cells of each. ``scale`` is the scale of their Laplace noise, in
+    counts; 0 means no noise.
     """
     lookup = np.zeros(room(codes.shape[1]), dtype=np.uint32)
     together = min(parents.shape[1] + 1, len(order))
@@ -358,8 +397,12 @@ def learn_conditionals(
 
 
 @inlined
-def _derived(cells: np.ndarray, weights: np.ndarray, sizes: np.ndarray, last: np.ndarray) -> Conditional:
-    """Return the conditional of ``last[0]`` given the previous columns, from a joint table ending in ``last``."""
+def _derived(
+    cells: np.ndarray, weights: np.ndarray, sizes: np.ndarray, last: np.ndarray
+) -> Conditional:
+    """Return the conditional of ``last[0]`` given the previous columns, from a joint table ending
+    in ``last``.
+    """
     tail = 1
     for column in last[1:]:
         tail *= sizes[column]
@@ -373,7 +416,9 @@ def _derived(cells: np.ndarray, weights: np.ndarray, sizes: np.ndarray, last: np
 def draw_column(
     given: Conditional, keys: np.ndarray, span: int, rng: np.random.Generator, lookup: np.ndarray
 ) -> np.ndarray:
-    """Draw a code (uint32) for each key of the parents, from a :func:`conditional`; unseen keys use all rows."""
+    """Draw a code (uint32) for each key of the parents, from a :func:`conditional`; unseen keys use
+    all rows.
+    """
     groups, starts, values, ends = given
     out = np.empty(len(keys), dtype=np.uint32)
     dense = span <= len(lookup)
@@ -404,7 +449,9 @@ def draw_column(
 
 @compiled
 def decode(codes: np.ndarray, flat: Flat, rng: np.random.Generator) -> np.ndarray:
-    """Return cells float64 (F, size) of codes (F, size), uniform within bins; see :attr:`domains.Domains.flat`."""
+    """Return cells float64 (F, size) of codes (F, size), uniform within bins; see
+    :attr:`domains.Domains.flat`.
+    """
     first, starts, spans, whole = flat
     cells = np.empty(codes.shape)
     for column in range(len(codes)):
@@ -433,9 +480,11 @@ def fit_and_draw(
     rng: np.random.Generator,
     noise: np.random.Generator,
 ) -> np.ndarray:
-    """Learn a network from the columns ``rows`` of ``everyone``, uint32 (F, N), and draw cells (F, size).
+    """Learn a network from the columns ``rows`` of ``everyone``, uint32 (F, N), and draw cells (F,
+    size).
 
-    ``root``, ``rate`` and ``scale`` are defined in :func:`learn_structure` and :func:`learn_conditionals`.
+    ``root``, ``rate`` and ``scale`` are defined in :func:`learn_structure` and
+    :func:`learn_conditionals`.
     """
     codes = everyone[:, rows]
     order, parents = learn_structure(codes, sizes, degree, root, rate, noise)

@@ -1,7 +1,7 @@
 """Call a user's function in a separate process, with Parquet input and output.
 
-Started as ``python -P _function_worker.py TASK TRAIN OUT ROWS SEED``. The script does not import this package, so that
-it starts quickly. Standard output and standard error go to the private log.
+Started as ``python -P _function_worker.py TASK TRAIN OUT ROWS SEED``. The script does not import
+this package, so that it starts quickly. Standard output and standard error go to the private log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 
 
 def main(task: str, train: str, out: str, rows: str, seed: str) -> None:
-    """Call the function and write its result. Errors propagate: their traceback goes to the private log."""
+    """Call the function and write its result. Errors propagate: their traceback goes to the private
+    log.
+    """
     given = json.loads(task)
     sys.path[:] = given["path"]
     import pandas as pd
@@ -31,7 +33,9 @@ def main(task: str, train: str, out: str, rows: str, seed: str) -> None:
 
 
 def takes_three(function: object) -> bool:
-    """Return True if ``function`` accepts three positional arguments, or has no readable signature."""
+    """Return True if ``function`` accepts three positional arguments, or has no readable
+    signature.
+    """
     if not callable(function):
         return False
     try:
@@ -44,15 +48,16 @@ def takes_three(function: object) -> bool:
 
 
 def _found(reference: str, file: str | None) -> Any:
-    """Return the object ``"module:function"``. Modules that are not on the path, such as scripts, are run from
-    ``file``.
+    """Return the object ``"module:function"``. Modules that are not on the path, such as scripts,
+    are run from ``file``.
     """
     name, _, path = reference.partition(":")
     spec = None if name == "__main__" else find_spec(name)
     if file is None or (spec is not None and (spec.origin == file or "." in name)):
         found: Any = import_module(name)
     else:
-        name = "__mp_main__" if name == "__main__" else name  # as in multiprocessing: skips its main block
+        # as in multiprocessing: skips its main block
+        name = "__mp_main__" if name == "__main__" else name
         spec = spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
             raise ImportError(name)
@@ -64,12 +69,15 @@ def _found(reference: str, file: str | None) -> Any:
 
 
 def _writable(table: Any) -> Any:
-    """Convert to an Arrow table. Columns of mixed types become strings; the calling step rejects invalid ones."""
+    """Convert to an Arrow table. Columns of mixed types become strings; the calling step rejects
+    invalid ones.
+    """
     import pandas as pd
     import pyarrow as pa
 
     columns = []
-    for position in range(table.shape[1]):  # by position: names may be duplicates, which pyarrow rejects below
+    # by position: names may be duplicates, which pyarrow rejects below
+    for position in range(table.shape[1]):
         column = table.iloc[:, position]
         try:
             pa.array(column, from_pandas=True)

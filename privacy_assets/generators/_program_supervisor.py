@@ -1,7 +1,8 @@
-"""Run a program, and end it with all processes it started when either the program or the parent ends.
+"""Run a program, and end it with all processes it started when either the program or the parent
+ends.
 
-Started as ``python -I -S _program_supervisor.py PROGRAM ARGUMENT...``, as the leader of a session. Standard input is a
-pipe held open by the parent, which the system closes if the parent is killed.
+Started as ``python -I -S _program_supervisor.py PROGRAM ARGUMENT...``, as the leader of a session.
+Standard input is a pipe held open by the parent, which the system closes if the parent is killed.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ _STDIN, _ADOPT = 0, 36  # PR_SET_CHILD_SUBREAPER
 
 
 def main(arguments: list[str]) -> int:
-    """Return the exit status of the program; a signal that ended it is sent to this process as well."""
-    if sys.platform == "linux":  # orphaned descendants, in any session, become children of this process
+    """Return the exit status of the program; a signal that ended it is sent to this process as
+    well.
+    """
+    # orphaned descendants, in any session, become children of this process
+    if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_ADOPT, 1, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain private rows
     woken, wake = os.pipe()
@@ -37,7 +41,8 @@ def main(arguments: list[str]) -> int:
     while program.poll() is None:
         if _STDIN in select.select([_STDIN, woken], [], [])[0]:  # the parent closed its end
             _end(program)
-            os.killpg(0, signal.SIGKILL)  # includes this process; needed where the system does not list children
+            # includes this process; needed where the system does not list children
+            os.killpg(0, signal.SIGKILL)
         os.read(woken, 4096)
     _end(program)
     if program.returncode < 0:

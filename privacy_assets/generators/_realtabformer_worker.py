@@ -1,8 +1,10 @@
-"""Train REaLTabFormer or sample from it; run by path in a separate environment, in which this package is not installed.
+"""Train REaLTabFormer or sample from it; run by path in a separate environment, in which this
+package is not installed.
 
-``fit TRAIN MODEL SEED DEVICE SETTINGS`` and ``sample MODEL OUT ROWS SEED BATCH``. Tables are the output of
-``DigitCoding``: non-negative integers, and strings. A model consists of ``rtf_config.json``, ``weights.safetensors``,
-``largest.json`` and the training curve ``history.json``.
+``fit TRAIN MODEL SEED DEVICE SETTINGS`` and ``sample MODEL OUT ROWS SEED BATCH``. Tables are the
+output of ``DigitCoding``: non-negative integers, and strings. A model consists of
+``rtf_config.json``, ``weights.safetensors``, ``largest.json`` and the training curve
+``history.json``.
 """
 
 from __future__ import annotations
@@ -15,8 +17,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-CONFIG, WEIGHTS, LARGEST, HISTORY = "rtf_config.json", "weights.safetensors", "largest.json", "history.json"
-NAMES = {"loss": "loss", "eval_loss": "validation_loss", "learning_rate": "learning_rate", "grad_norm": "grad_norm"}
+CONFIG, WEIGHTS, LARGEST, HISTORY = (
+    "rtf_config.json",
+    "weights.safetensors",
+    "largest.json",
+    "history.json",
+)
+NAMES = {
+    "loss": "loss",
+    "eval_loss": "validation_loss",
+    "learning_rate": "learning_rate",
+    "grad_norm": "grad_norm",
+}
 OVERFIT_EPOCHS = 100  # maximum (Palacios 4.2)
 EPOCHS = 10_000  # maximum length of the training curve
 TRIES = 20  # maximum number of rounds, each drawing more rows than are missing
@@ -27,7 +39,9 @@ def choose_device(device: str) -> str:
     kind, _, number = device.partition(":")
     if kind == "cuda":
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-        os.environ["CUDA_VISIBLE_DEVICES"] = seen.split(",")[int(number or 0)] if seen else number or "0"
+        os.environ["CUDA_VISIBLE_DEVICES"] = (
+            seen.split(",")[int(number or 0)] if seen else number or "0"
+        )
     else:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     return kind
@@ -57,7 +71,9 @@ def numeric(frame: Any) -> list[str]:
 
 
 def fit(train: str, model: str, seed: str, device: str, settings: str) -> None:
-    """Train on the table ``train`` and write to the folder ``model``. The last "held" rows are for validation."""
+    """Train on the table ``train`` and write to the folder ``model``. The last "held" rows are for
+    validation.
+    """
     kind, chosen = choose_device(device), json.loads(settings)
     rows, number = read_rows(train), int(seed) % 2**31
     curve: dict[float, dict[str, float]] = {}
@@ -68,7 +84,9 @@ def fit(train: str, model: str, seed: str, device: str, settings: str) -> None:
         add_ratios(curve, len(losses), min(losses + second))
     save(built, Path(model), {name: int(rows[name].max()) for name in numeric(rows)})
     epochs = list(curve.values())
-    (Path(model) / HISTORY).write_text(json.dumps([*epochs[: EPOCHS - 1], *epochs[EPOCHS - 1 :][-1:]]))
+    (Path(model) / HISTORY).write_text(
+        json.dumps([*epochs[: EPOCHS - 1], *epochs[EPOCHS - 1 :][-1:]])
+    )
 
 
 def add_ratios(curve: dict[float, dict[str, float]], first: int, least: float) -> None:
@@ -86,10 +104,11 @@ def trained(
     curve: dict[float, dict[str, float]],
     before: list[float] | None = None,
 ) -> tuple[Any, list[float]]:
-    """Return the trained library object and its losses on the validation rows, and add each epoch to ``curve``.
+    """Return the trained library object and its losses on the validation rows, and add each epoch
+    to ``curve``.
 
-    Given the losses of a training ``before``, training stops when the loss exceeds its own minimum and reaches
-    "overfit" times the least loss of both trainings.
+    Given the losses of a training ``before``, training stops when the loss exceeds its own minimum
+    and reaches "overfit" times the least loss of both trainings.
     """
     from transformers import GPT2Config
 
@@ -128,7 +147,9 @@ def trained(
 
 
 def recording() -> type:
-    """Return a subclass of the library's class that uses the last rows for validation and records every epoch."""
+    """Return a subclass of the library's class that uses the last rows for validation and records
+    every epoch.
+    """
     from realtabformer import REaLTabFormer
     from transformers import TrainerCallback
 
@@ -141,20 +162,29 @@ def recording() -> type:
             ratio: float | None,
         ) -> None:
             self.curve, self.losses, self.before, self.ratio = curve, losses, before or [], ratio
-            self.past = len(self.before)  # the second training continues the epoch numbers of the first
+            # the second training continues the epoch numbers of the first
+            self.past = len(self.before)
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            measured = {ours: float(logs[theirs]) for theirs, ours in NAMES.items() if theirs in (logs or {})}
+            measured = {
+                ours: float(logs[theirs])
+                for theirs, ours in NAMES.items()
+                if theirs in (logs or {})
+            }
             if measured and state.epoch is not None:
                 epoch = float(round(state.epoch, 2) + self.past)
                 finite = {name: value for name, value in measured.items() if math.isfinite(value)}
                 self.curve.setdefault(epoch, {"epoch": epoch}).update(finite)
 
-        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        def on_evaluate(
+            self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
+        ) -> None:
             self.losses.append(metrics["eval_loss"])
             if self.before and self.ratio is not None:
                 loss, lowest = self.losses[-1], min(self.losses)
-                control.should_training_stop = loss > lowest and loss >= self.ratio * min(lowest, *self.before)
+                control.should_training_stop = loss > lowest and loss >= self.ratio * min(
+                    lowest, *self.before
+                )
 
     class Recording(REaLTabFormer):
         def __init__(self, held: int, *watched: Any, **more: Any) -> None:
@@ -164,7 +194,9 @@ def recording() -> type:
         def _split_train_eval_dataset(self, dataset: Any) -> Any:
             if not self.held:
                 return super()._split_train_eval_dataset(dataset)
-            self.training_args_kwargs.update(metric_for_best_model="eval_loss", greater_is_better=False)
+            self.training_args_kwargs.update(
+                metric_for_best_model="eval_loss", greater_is_better=False
+            )
             end = len(dataset) - self.held
             return {
                 "train_dataset": dataset.select(range(end)),
@@ -180,7 +212,9 @@ def recording() -> type:
 
 
 def save(built: Any, model: Path, largest: dict[str, int]) -> None:
-    """Write the configuration, the weights without pickle, and the largest number of each column."""
+    """Write the configuration, the weights without pickle, and the largest number of each
+    column.
+    """
     from safetensors.torch import save_file
 
     place = Path(os.environ["TMPDIR"]) / "saved"
@@ -188,7 +222,10 @@ def save(built: Any, model: Path, largest: dict[str, int]) -> None:
     built.save(place)
     (model / CONFIG).write_text((place / "model" / CONFIG).read_text())
     # Copied, because the format does not support shared tensors.
-    save_file({name: tensor.contiguous().clone() for name, tensor in built.model.state_dict().items()}, model / WEIGHTS)
+    save_file(
+        {name: tensor.contiguous().clone() for name, tensor in built.model.state_dict().items()},
+        model / WEIGHTS,
+    )
     (model / LARGEST).write_text(json.dumps(largest))
 
 
@@ -228,8 +265,15 @@ def sample(model: str, out: str, rows: str, seed: str, batch: str) -> None:
 
 
 def stay_offline() -> None:
-    """Disable network access, and put caches into the temporary folder; called before the libraries are imported."""
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+    """Disable network access, and put caches into the temporary folder; called before the libraries
+    are imported.
+    """
+    for name in (
+        "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+        "HF_DATASETS_OFFLINE",
+        "HF_HUB_DISABLE_TELEMETRY",
+    ):
         os.environ[name] = "1"
     os.environ.update(HF_HOME=os.environ["TMPDIR"], TOKENIZERS_PARALLELISM="false")
 

@@ -1,4 +1,6 @@
-"""Compiled parts of the sequential trees: growing, and drawing rows. :class:`CartTree` is their form."""
+"""Compiled parts of the sequential trees: growing, and drawing rows. :class:`CartTree` is their
+form.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,22 @@ import numpy as np
 
 from privacy_assets.infra.compiling import compiled
 
-_SAME = 1e-9  # relative to the largest possible gain of a node; smaller differences are rounding errors
+# relative to the largest possible gain of a node; smaller differences are rounding errors
+_SAME = 1e-9
 
 
 class CartTree(NamedTuple):
-    """A binary tree over coded columns, with the donors of each leaf, as a tuple of arrays for compiled code.
+    """A binary tree over coded columns, with the donors of each leaf, as a tuple of arrays for
+    compiled code.
 
-    Feature f maps each code of column columns[f] to a float32 value. These tables are concatenated in ``tables``, with
-    ends ``ends``. Node v sends a row to node v + 1 if its feature ``feature[v]`` is <= ``threshold[v]``, otherwise to
-    ``right[v]``. A leaf has feature -1. The donors (codes, int32) of node v are ``donors[start[v] : stop[v]]``.
-    ``reach`` is the maximum distance by which each donor's value may be moved; it is empty if values are not moved.
-    ``climb[v]`` is the probability that a row that reaches node v draws from ``parent[v]`` instead, see
-    :func:`climbing`; above the root (parent -1), it draws uniformly from the codes ``levels``, if there are any.
+    Feature f maps each code of column columns[f] to a float32 value. These tables are concatenated
+    in ``tables``, with ends ``ends``. Node v sends a row to node v + 1 if its feature
+    ``feature[v]`` is <= ``threshold[v]``, otherwise to ``right[v]``. A leaf has feature -1. The
+    donors (codes, int32) of node v are ``donors[start[v] : stop[v]]``. ``reach`` is the maximum
+    distance by which each donor's value may be moved; it is empty if values are not moved.
+    ``climb[v]`` is the probability that a row that reaches node v draws from ``parent[v]`` instead,
+    see :func:`climbing`; above the root (parent -1), it draws uniformly from the codes ``levels``,
+    if there are any.
     """
 
     columns: np.ndarray
@@ -47,11 +53,13 @@ def count_levels(
     weights: np.ndarray,
     shares: np.ndarray,
 ) -> int:
-    """Assign levels to groups, with levels of fewer than ``smallest`` rows in group 0. Returns their number.
+    """Assign levels to groups, with levels of fewer than ``smallest`` rows in group 0. Returns
+    their number.
 
-    ``group`` must contain the number of rows (or people) of each level. ``weights`` float64 (groups,) receives the rows
-    of each group, and ``shares`` float64 (groups, width) the difference of its mean goal (or, for more than two
-    classes, class frequencies) from the overall mean. Both must be zero.
+    ``group`` must contain the number of rows (or people) of each level. ``weights`` float64
+    (groups,) receives the rows of each group, and ``shares`` float64 (groups, width) the difference
+    of its mean goal (or, for more than two classes, class frequencies) from the overall mean. Both
+    must be zero.
     """
     groups = 1
     for level in range(len(group)):
@@ -88,33 +96,42 @@ def grow(
 ) -> tuple[np.ndarray, ...]:
     """Grow a CART on features given as ``places`` int32 (f, n), 0..spans - 1; ``spans`` int64 (f,).
 
-    A node is split as long as a split is possible, its goal is not constant, as in scikit-learn, and the split is
-    better than chance. ``rng`` decides between equal splits of different features; for one feature the lowest is used.
+    A node is split as long as a split is possible, its goal is not constant, as in scikit-learn,
+    and the split is better than chance. ``rng`` decides between equal splits of different features;
+    for one feature the lowest is used.
 
     Args:
         places: Features.
         spans: Number of distinct values of each feature.
-        goal: Numbers (squared error) if ``kinds`` is 0; classes 0 and 1 if it is 2, where Gini gives the same splits;
-            otherwise the class of each row (Gini). float64 of shape (n,).
+        goal: Numbers (squared error) if ``kinds`` is 0; classes 0 and 1 if it is 2, where Gini
+            gives the same splits; otherwise the class of each row (Gini). float64 of shape (n,).
         kinds: Number of classes, or 0.
         smallest: Minimum number of rows (or people) in a leaf, unless there are fewer in total.
         rng: Generator of the choice between equal splits.
         people: Subject of each row, codes below n, int64 of shape (n,). None: count rows.
-        beyond: The gain of a split must exceed that of a random split by this number of standard deviations. Mean and
-            variance of a random split follow from sums of squares of multinomial counts, times :func:`rows_each`, as
-            if a subject's rows were equal.
+        beyond: The gain of a split must exceed that of a random split by this number of standard
+            deviations. Mean and variance of a random split follow from sums of squares of
+            multinomial counts, times :func:`rows_each`, as if a subject's rows were equal.
 
     Returns:
-        (feature, low, high, right, start, rows) of the nodes, each before its descendants, left child first. Rows up to
-        position ``low`` go left; the next position that occurs in the node is ``high``. Leaves have feature -1. The
-        rows of leaf v are rows[start[v] : start[v + 1]].
+        (feature, low, high, right, start, rows) of the nodes, each before its descendants, left
+        child first. Rows up to position ``low`` go left; the next position that occurs in the node
+        is ``high``. Leaves have feature -1. The rows of leaf v are rows[start[v] : start[v + 1]].
     """
     f, n = places.shape
     nodes = np.full((2 * max(n // smallest, 1) + 1, 5), -1)
     lists = np.empty((f + 1, n), dtype=np.uint32)
     lists[f] = np.arange(n)
-    stack, side, spare = np.empty((len(nodes), 4), dtype=np.int64), np.empty(n, np.uint8), np.empty(n, np.uint32)
-    live, inverse, counts = np.arange(f), 1 / np.maximum(np.arange(n + 1), 1), np.zeros((2, max(kinds, 1)), np.int64)
+    stack, side, spare = (
+        np.empty((len(nodes), 4), dtype=np.int64),
+        np.empty(n, np.uint8),
+        np.empty(n, np.uint32),
+    )
+    live, inverse, counts = (
+        np.arange(f),
+        1 / np.maximum(np.arange(n + 1), 1),
+        np.zeros((2, max(kinds, 1)), np.int64),
+    )
     ends = np.zeros(int(spans.max(initial=0)) + 1, dtype=np.int64)
     whose = np.zeros(0, np.int64) if people is None else people
     each = rows_each(people)
@@ -125,7 +142,9 @@ def grow(
 
 
 def rows_each(people: np.ndarray | None) -> float:
-    """Return the number of rows per subject that half of the rows reach; 1 if ``people`` is None."""
+    """Return the number of rows per subject that half of the rows reach; 1 if ``people`` is
+    None.
+    """
     return 1.0 if people is None else float(np.median(np.bincount(people)[people]))
 
 
@@ -151,12 +170,13 @@ def _grow(
     ends: np.ndarray,
     met: np.ndarray,
 ) -> int:
-    """Fill ``nodes`` int64 (nodes, 5) with feature, low, high, right and start, and return their number.
+    """Fill ``nodes`` int64 (nodes, 5) with feature, low, high, right and start, and return their
+    number.
 
-    ``lists`` uint32 (f + 1, n) contains the rows of each node contiguously, sorted by each feature, and unsorted.
-    ``live`` int64 (f,) are the features, those that are constant in a node (and thus below it) first. ``whose`` are the
-    people of :func:`grow`, or empty if rows are counted, and ``each`` is :func:`rows_each`. ``met`` int64 has the
-    same length and must be zero.
+    ``lists`` uint32 (f + 1, n) contains the rows of each node contiguously, sorted by each feature,
+    and unsorted. ``live`` int64 (f,) are the features, those that are constant in a node (and thus
+    below it) first. ``whose`` are the people of :func:`grow`, or empty if rows are counted, and
+    ``each`` is :func:`rows_each`. ``met`` int64 has the same length and must be zero.
     """
     f, n = places.shape
     walks = 0
@@ -172,11 +192,17 @@ def _grow(
             row_of[ends[place_of[i]]] = i
             ends[place_of[i]] += 1
     total, left = counts[0], counts[1]
-    stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3] = 0, n, -1, 0  # first row, end, parent of a right node, constant
+    # first row, end, parent of a right node, constant
+    stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3] = 0, n, -1, 0
     open_, found = 1, 0
     while open_ > 0:
         open_ -= 1
-        begin, end, parent, constant = stack[open_, 0], stack[open_, 1], stack[open_, 2], stack[open_, 3]
+        begin, end, parent, constant = (
+            stack[open_, 0],
+            stack[open_, 1],
+            stack[open_, 2],
+            stack[open_, 3],
+        )
         node, s = found, end - begin
         found += 1
         nodes[node, 4] = begin
@@ -208,7 +234,9 @@ def _grow(
                 squares += goal[row] * goal[row]
                 pure &= goal[row] == goal[own[0]]
             spread = squares - whole * whole / s
-            least_gain = whole * whole * inverse[s] + each * spread * inverse[s] * (1 + beyond * np.sqrt(2.0))
+            least_gain = whole * whole * inverse[s] + each * spread * inverse[s] * (
+                1 + beyond * np.sqrt(2.0)
+            )
         if pure:
             continue
         same = _SAME * max(spread, 0.0) + 1e-13 * squares
@@ -257,7 +285,10 @@ def _grow(
             continue
         chosen = lists[best_feature, begin:end]
         nodes[node, 0] = best_feature
-        nodes[node, 1], nodes[node, 2] = places[best_feature, chosen[cut - 1]], places[best_feature, chosen[cut]]
+        nodes[node, 1], nodes[node, 2] = (
+            places[best_feature, chosen[cut - 1]],
+            places[best_feature, chosen[cut]],
+        )
         for i in range(s):
             side[chosen[i]] = i < cut
         again = max(cut, s - cut) >= 2 * smallest  # otherwise no descendant needs the sorted lists
@@ -273,7 +304,12 @@ def _grow(
                     behind += 1 - side[row]
                 for i in range(behind):
                     rows[cut + i] = spare[i]
-        stack[open_, 0], stack[open_, 1], stack[open_, 2], stack[open_, 3] = begin + cut, end, node, constant
+        stack[open_, 0], stack[open_, 1], stack[open_, 2], stack[open_, 3] = (
+            begin + cut,
+            end,
+            node,
+            constant,
+        )
         stack[open_ + 1, 0], stack[open_ + 1, 1], stack[open_ + 1, 2] = begin, begin + cut, -1
         stack[open_ + 1, 3] = constant
         open_ += 2
@@ -282,10 +318,11 @@ def _grow(
 
 @compiled
 def _rows_of(smallest: int, whose: np.ndarray, rows: np.ndarray, met: np.ndarray, walk: int) -> int:
-    """Return the number of ``rows`` from one end that contain ``smallest`` people, or the number of rows + 1.
+    """Return the number of ``rows`` from one end that contain ``smallest`` people, or the number of
+    rows + 1.
 
-    Odd walks start at the first row, even ones at the last. ``met`` stores the last ``walk`` in which each person was
-    met; ``walk`` must be larger than all of them.
+    Odd walks start at the first row, even ones at the last. ``met`` stores the last ``walk`` in
+    which each person was met; ``walk`` must be larger than all of them.
     """
     people, last = 0, len(rows) - 1
     for i in range(len(rows)):
@@ -297,12 +334,15 @@ def _rows_of(smallest: int, whose: np.ndarray, rows: np.ndarray, met: np.ndarray
     return len(rows) + 1
 
 
-def reach_of_donors(start: np.ndarray, values: np.ndarray, people: np.ndarray, smallest: int) -> np.ndarray:
+def reach_of_donors(
+    start: np.ndarray, values: np.ndarray, people: np.ndarray, smallest: int
+) -> np.ndarray:
     """Return the maximum move of each donor's value, float64 (rows,).
 
-    It is the distance to the nearest k other people of the leaf, where k is a fifth of the rows of the leaf, between 1
-    and ``smallest``; 0 if there is no other person in the leaf. The rows start[v] : start[v + 1] belong to leaf v and
-    are sorted by ``values`` float64 (rows,). ``people`` int64 (rows,) are codes below the number of rows.
+    It is the distance to the nearest k other people of the leaf, where k is a fifth of the rows of
+    the leaf, between 1 and ``smallest``; 0 if there is no other person in the leaf. The rows
+    start[v] : start[v + 1] belong to leaf v and are sorted by ``values`` float64 (rows,).
+    ``people`` int64 (rows,) are codes below the number of rows.
     """
     reach, met = np.zeros(len(values)), np.full(len(values), -1)
     _reach(start, values, people, smallest, met, reach)
@@ -311,7 +351,12 @@ def reach_of_donors(start: np.ndarray, values: np.ndarray, people: np.ndarray, s
 
 @compiled
 def _reach(
-    start: np.ndarray, values: np.ndarray, people: np.ndarray, smallest: int, met: np.ndarray, reach: np.ndarray
+    start: np.ndarray,
+    values: np.ndarray,
+    people: np.ndarray,
+    smallest: int,
+    met: np.ndarray,
+    reach: np.ndarray,
 ) -> None:
     for leaf in range(len(start) - 1):
         first, end = start[leaf], start[leaf + 1]
@@ -337,11 +382,13 @@ def _reach(
 def climbing(
     feature: np.ndarray, right: np.ndarray, start: np.ndarray, levels: np.ndarray, shrinkage: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return for each node of :func:`grow` the end of its donors, its parent, and its probability of climbing.
+    """Return for each node of :func:`grow` the end of its donors, its parent, and its probability
+    of climbing.
 
-    It is a / (n + a) for n donors, with a = ``shrinkage`` x (l - 1) for l effective levels, 1 / (sum of squared shares
-    of the donors' levels). Drawing from the leaf or climbing, from node to node, is hierarchical shrinkage (Agarwal et
-    al. 2022): the counts of a leaf are a sample, and say little about many levels.
+    It is a / (n + a) for n donors, with a = ``shrinkage`` x (l - 1) for l effective levels, 1 /
+    (sum of squared shares of the donors' levels). Drawing from the leaf or climbing, from node to
+    node, is hierarchical shrinkage (Agarwal et al. 2022): the counts of a leaf are a sample, and
+    say little about many levels.
 
     Args:
         feature: Feature of each node; -1 for leaves.
@@ -353,7 +400,8 @@ def climbing(
     nodes = len(feature)
     stop, parent, climb = np.full(nodes, len(levels)), np.full(nodes, -1), np.zeros(nodes)
     counts = np.zeros(int(levels.max(initial=-1)) + 2, np.int64)
-    nodes_at = (np.ascontiguousarray(one) for one in (feature, right, start))  # one layout, so that it is compiled once
+    # one layout, so that it is compiled once
+    nodes_at = (np.ascontiguousarray(one) for one in (feature, right, start))
     _climbing(*nodes_at, levels.astype(np.int64), shrinkage, counts, stop, parent, climb)
     return stop, parent, climb
 
@@ -385,11 +433,15 @@ def _climbing(
         climb[node] = added / (len(own) + added) if added > 0 else 0.0
 
 
-def draw_codes(tree: CartTree, codes: np.ndarray, out: np.ndarray, moves: np.ndarray, rng: np.random.Generator) -> None:
-    """Write a donor for each of the rows ``codes`` (f, rows) to ``out`` int32 (rows,), where it is still negative.
+def draw_codes(
+    tree: CartTree, codes: np.ndarray, out: np.ndarray, moves: np.ndarray, rng: np.random.Generator
+) -> None:
+    """Write a donor for each of the rows ``codes`` (f, rows) to ``out`` int32 (rows,), where it is
+    still negative.
 
-    Donors are drawn uniformly from the row's leaf or a node above it, see :func:`climbing`. If the tree has a reach,
-    ``moves`` float64 (rows,) receives the move of each value, uniform within the reach.
+    Donors are drawn uniformly from the row's leaf or a node above it, see :func:`climbing`. If the
+    tree has a reach, ``moves`` float64 (rows,) receives the move of each value, uniform within the
+    reach.
     """
     _draw(*tree, codes, out, moves, rng)  # numba processes a tuple more slowly than its parts
 

@@ -58,7 +58,9 @@ class PrivacyBudget:
             return "none (no formal guarantee)" if self.known else "unknown (custom code)"
         covered = f" for {self.covers}" if self.covers else ""
         counted = f" ({self.accountant})" if self.accountant else ""
-        besides = f"; not covered: {', '.join(self.outside_guarantee)}" if self.outside_guarantee else ""
+        besides = (
+            f"; not covered: {', '.join(self.outside_guarantee)}" if self.outside_guarantee else ""
+        )
         return f"epsilon {self.epsilon:g}, delta {self.delta or 0:g}{covered}{counted}{besides}"
 
 
@@ -92,11 +94,15 @@ class Generator(ABC):
         licence: License of the code that does the work.
         modules: Modules that must be importable.
         extra: Extra of this package that installs them. None: installed with the package.
-        repeatable: True if the same seed gives the same rows. False if this depends on external code.
-        secret_seed: True if protective noise derives from the seed of fitting, which must then be secret.
-        creates_values: True if values need not come from real rows, so that the generator may create generated columns.
-            For other generators, numbers of closed columns are replaced by the nearest allowed value.
-        separate_environment: Module that may be installed in a separate environment, and the command that creates it.
+        repeatable: True if the same seed gives the same rows. False if this depends on external
+            code.
+        secret_seed: True if protective noise derives from the seed of fitting, which must then be
+            secret.
+        creates_values: True if values need not come from real rows, so that the generator may
+            create generated columns. For other generators, numbers of closed columns are replaced
+            by the nearest allowed value.
+        separate_environment: Module that may be installed in a separate environment, and the
+            command that creates it.
     """
 
     part: ClassVar[str] = "generator"
@@ -112,7 +118,9 @@ class Generator(ABC):
 
     @property
     def bounded_columns(self) -> tuple[str, ...]:
-        """Columns of numbers with public bounds, if the generator states an epsilon. The threshold rule keeps them."""
+        """Columns of numbers with public bounds, if the generator states an epsilon. The threshold
+        rule keeps them.
+        """
         return ()
 
     @isolated()
@@ -133,15 +141,19 @@ class Generator(ABC):
             seed: Non-negative seed. The same seed gives the same generator. None: draw one.
             device: Torch device.
             progress: Called with messages without cell values.
-            checkpoint: Folder for the state of long training. An interrupted run resumes from it, with the same result.
-            people: Subject of each row, int64 of shape (n,), used for early stopping on subjects not trained on and for
-                the minimum number of subjects in tree leaves. None: each row is a subject.
+            checkpoint: Folder for the state of long training. An interrupted run resumes from it,
+                with the same result.
+            people: Subject of each row, int64 of shape (n,), used for early stopping on subjects
+                not trained on and for the minimum number of subjects in tree leaves. None: each row
+                is a subject.
 
         Raises:
             InputError: If there are no rows.
         """
         if len(train) == 0:
-            raise InputError("a generator cannot be fitted without rows", where="train", fix="pass more rows")
+            raise InputError(
+                "a generator cannot be fitted without rows", where="train", fix="pass more rows"
+            )
         fitted = self._fit(train, Training(seed_of(seed), device, progress, checkpoint, people))
         if not self.creates_values:
             fitted.keep_to_levels(train)
@@ -152,7 +164,9 @@ class Generator(ABC):
         """Fit to validated input."""
 
     @abstractmethod
-    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def load(
+        self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
+    ) -> FittedGenerator:
         """Load a generator written by :meth:`FittedGenerator.save`.
 
         ``load_generator`` converts errors caused by damaged files to InputError.
@@ -182,25 +196,30 @@ class Draw(Protocol):
     """Fits a generator to rows and samples, in one compiled call."""
 
     def __call__(self, rows: np.ndarray, size: int, seed: int) -> np.ndarray:
-        """Fit to the cells of ``rows`` (int64, repeats allowed) and return ``size`` new rows, float64 (F, size).
+        """Fit to the cells of ``rows`` (int64, repeats allowed) and return ``size`` new rows,
+        float64 (F, size).
 
         Must be deterministic, release the interpreter lock and be thread-safe.
         """
 
 
 class CodedGenerator(Generator):
-    """A generator that can also be fitted and sampled on coded cells, with the same model as :meth:`fit`."""
+    """A generator that can also be fitted and sampled on coded cells, with the same model as
+    :meth:`fit`.
+    """
 
     @abstractmethod
     def drawer(self, cells: np.ndarray, coding: MatrixCoding) -> Draw:
-        """Prepare data shared by all training sets drawn from the columns of ``cells`` (F, N): ranks, bins, domains.
+        """Prepare data shared by all training sets drawn from the columns of ``cells`` (F, N):
+        ranks, bins, domains.
 
         Bins and domains come from all of ``cells``; the papers take them from public metadata.
         """
 
 
 class FittedGenerator(ABC):
-    """Base class of fitted generators. They contain private values, so objects and files must be protected accordingly.
+    """Base class of fitted generators. They contain private values, so objects and files must be
+    protected accordingly.
 
     Attributes:
         generator: Generator with its settings.
@@ -243,7 +262,9 @@ class FittedGenerator(ABC):
         if len(table) != rows:
             problem = "the number of rows differs from the requested one"
             raise InputError(problem, where=self.where, fix=f"return {rows} rows")
-        return table.with_columns(*(_nearest(table[name], levels) for name, levels in self.levels.items()))
+        return table.with_columns(
+            *(_nearest(table[name], levels) for name, levels in self.levels.items())
+        )
 
     @property
     def where(self) -> str:
@@ -253,29 +274,48 @@ class FittedGenerator(ABC):
     def keep_to_levels(self, train: Table) -> None:
         """Replace sampled numbers of closed columns by the nearest allowed value from now on.
 
-        Columns whose values are read from ``train`` are recorded as outside of a differential privacy guarantee.
+        Columns whose values are read from ``train`` are recorded as outside of a differential
+        privacy guarantee.
 
         Args:
-            train: Training rows, which provide the allowed values of columns without declared domain.
+            train: Training rows, which provide the allowed values of columns without declared
+                domain.
         """
-        closed = [c for c in self.schema.columns if c.role == "closed" and c.kind in ("integer", "numeric")]
+        closed = [
+            c
+            for c in self.schema.columns
+            if c.role == "closed" and c.kind in ("integer", "numeric")
+        ]
         known = {
             c.name: column_of(pd.Series(list(c.allowed_values), dtype=object), c, "allowed_values")
             for c in closed
             if c.allowed_values
         }
         read = {c.name: train[c.name] for c in closed if not c.allowed_values}
-        self.levels = {name: one.distinct().cells.tolist() for name, one in {**known, **read}.items()}
+        self.levels = {
+            name: one.distinct().cells.tolist() for name, one in {**known, **read}.items()
+        }
         if self.privacy.epsilon is not None:
             stated = self.privacy.outside_guarantee
-            more = [f"few values of {name}" for name in read if f"range or few values of {name}" not in stated]
+            more = [
+                f"few values of {name}"
+                for name in read
+                if f"range or few values of {name}" not in stated
+            ]
             self.privacy = replace(self.privacy, outside_guarantee=(*stated, *more))
 
     def described(self) -> dict[str, Any]:
-        """Return "name", "settings", "overfitting" protection and "privacy" budget as plain values."""
+        """Return "name", "settings", "overfitting" protection and "privacy" budget as plain
+        values.
+        """
         made = self.generator
         protection, budget = made.overfitting_protection(), asdict(self.privacy)
-        return {"name": made.name, "settings": made.settings(), "overfitting": protection, "privacy": budget}
+        return {
+            "name": made.name,
+            "settings": made.settings(),
+            "overfitting": protection,
+            "privacy": budget,
+        }
 
     @abstractmethod
     def _sample(self, rows: int, seed: int) -> Table:
@@ -310,7 +350,9 @@ def _nearest(numbers: Column, levels: Sequence[float]) -> Column:
         return numbers
     known = np.asarray(levels, dtype=np.float64)
     nearest = known[np.searchsorted((known[1:] + known[:-1]) / 2, numbers.floats())]
-    return replace(numbers, cells=np.where(numbers.missing, numbers.cells, nearest.astype(numbers.cells.dtype)))
+    return replace(
+        numbers, cells=np.where(numbers.missing, numbers.cells, nearest.astype(numbers.cells.dtype))
+    )
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -348,4 +390,6 @@ def write_table(frame: pd.DataFrame, folder: Path) -> Path:
 
 def read_train(folder: Path, schema: TableSchema) -> Table:
     """Read a table written by :func:`write_table`."""
-    return Table.of(pq.ParquetFile(folder / TRAIN).read().to_pandas(), schema, where=str(folder / TRAIN))
+    return Table.of(
+        pq.ParquetFile(folder / TRAIN).read().to_pandas(), schema, where=str(folder / TRAIN)
+    )

@@ -1,4 +1,6 @@
-"""Bayesian networks by GreedyBayes, without noise and with differential privacy (PrivBayes, Zhang et al. 2017)."""
+"""Bayesian networks by GreedyBayes, without noise and with differential privacy (PrivBayes, Zhang
+et al. 2017).
+"""
 
 from __future__ import annotations
 
@@ -34,24 +36,29 @@ _MOST_CELLS = 2**22
 
 @declared
 class BayNet(RelationalGenerator):
-    """A Bayesian network in which each column has up to ``degree`` parents chosen by mutual information.
+    """A Bayesian network in which each column has up to ``degree`` parents chosen by mutual
+    information.
 
-    GreedyBayes: starting with a random column, the column and parents with the largest mutual information are added
-    next. Rows are drawn column by column from the training frequencies; for combinations of parents that did not occur,
-    the frequencies of all rows are used. Missing is a value. No noise is added: for differential privacy see
-    ``privbayes``. Values come from the training rows, and a column of nearly unique strings predicts all others, so
-    names and other identifiers must be dropped first. The defaults follow ``reprosyn``, the reference implementation of
-    Meeus et al. (2023). It is meant for their attacks with shadow models. It discloses more than the default one.
+    GreedyBayes: starting with a random column, the column and parents with the largest mutual
+    information are added next. Rows are drawn column by column from the training frequencies; for
+    combinations of parents that did not occur, the frequencies of all rows are used. Missing is a
+    value. No noise is added: for differential privacy see ``privbayes``. Values come from the
+    training rows, and a column of nearly unique strings predicts all others, so names and other
+    identifiers must be dropped first. The defaults follow ``reprosyn``, the reference
+    implementation of Meeus et al. (2023). It is meant for their attacks with shadow models. It
+    discloses more than the default one.
 
     Attributes:
         degree: Maximum number of parents of a column, 1 to 3.
-        bins: Number of equal-width bins of a number, which is drawn uniformly within its bin (integers: among the
-            integers in it). Numbers with at most this many distinct values keep them.
+        bins: Number of equal-width bins of a number, which is drawn uniformly within its bin
+            (integers: among the integers in it). Numbers with at most this many distinct values
+            keep them.
     """
 
     name = "baynet"
     summary = (
-        "A Bayesian network: each column is drawn given up to three others, chosen by mutual information. For attacks "
+        "A Bayesian network: each column is drawn given up to three others, chosen by mutual"
+        " information. For attacks "
         "with shadow models; it discloses more than the default generator."
     )
 
@@ -59,8 +66,12 @@ class BayNet(RelationalGenerator):
     bins: int = Field(default=10, ge=2, description="number of bins per number")
 
     def overfitting_protection(self) -> str:
-        """Implement :meth:`Generator.overfitting_protection`: bounds on the capacity of the network."""
-        return f"each column has at most {self.degree} parents; numbers are cut into {self.bins} bins"
+        """Implement :meth:`Generator.overfitting_protection`: bounds on the capacity of the
+        network.
+        """
+        return (
+            f"each column has at most {self.degree} parents; numbers are cut into {self.bins} bins"
+        )
 
     def _fit_rows(self, train: Table, training: Training) -> FittedGenerator:
         from privacy_assets.generators._bayes_kernels import learn_conditionals, learn_structure
@@ -84,12 +95,20 @@ class BayNet(RelationalGenerator):
         from privacy_assets.generators._bayes_kernels import fit_and_draw
 
         domains = self._domains(cells, coding)
-        known = domains.encode(cells), domains.sizes, domains.flat, self.degree, *self._noise(len(cells))
+        known = (
+            domains.encode(cells),
+            domains.sizes,
+            domains.flat,
+            self.degree,
+            *self._noise(len(cells)),
+        )
 
         def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
             own = np.ascontiguousarray(rows, dtype=np.int64)
             rng, noise = self._streams(seed)
-            drawn: np.ndarray = fit_and_draw(*known, own, size, int(rng.integers(len(cells))), rng, noise)
+            drawn: np.ndarray = fit_and_draw(
+                *known, own, size, int(rng.integers(len(cells))), rng, noise
+            )
             return drawn
 
         return draw
@@ -101,11 +120,17 @@ class BayNet(RelationalGenerator):
         domains = Domains.of_cells(cells, coding, self.bins)
         if np.prod(np.sort(domains.sizes)[-self.degree - 1 :].astype(np.float64)) > _MOST_KEYS:
             fix = "drop columns of nearly unique values, or lower degree"
-            raise InputError("columns have too many distinct values for a Bayesian network", where="train", fix=fix)
+            raise InputError(
+                "columns have too many distinct values for a Bayesian network",
+                where="train",
+                fix=fix,
+            )
         return domains
 
     def _noise(self, columns: int) -> tuple[float, float]:
-        """Return epsilon per choice of a column, and scale of the noise per count; zeros mean no noise."""
+        """Return epsilon per choice of a column, and scale of the noise per count; zeros mean no
+        noise.
+        """
         return 0.0, 0.0
 
     def _streams(self, seed: int) -> tuple[np.random.Generator, np.random.Generator]:
@@ -116,18 +141,25 @@ class BayNet(RelationalGenerator):
     def _spent(self, schema: TableSchema) -> PrivacyBudget:
         return PrivacyBudget()
 
-    def _load_rows(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def _load_rows(
+        self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
+    ) -> FittedGenerator:
         arrays = read_arrays(folder)
         order, parents = arrays["order"], arrays["parents"]
         made: Any = [tuple(arrays[f"{name}.of.{i}"] for name in _PARTS) for i in range(len(order))]
-        coding, domains = MatrixCoding.of_plain(schema, manifest["values"]), Domains.from_arrays(arrays)
+        coding, domains = (
+            MatrixCoding.of_plain(schema, manifest["values"]),
+            Domains.from_arrays(arrays),
+        )
         return FittedNetwork(self, coding, domains, order, parents, made)
 
 
 class FittedNetwork(FittedGenerator):
-    """A network: columns in ``order`` (F,), their ``parents`` (F, degree), and one conditional distribution each.
+    """A network: columns in ``order`` (F,), their ``parents`` (F, degree), and one conditional
+    distribution each.
 
-    All three are in the form of the compiled functions that created them; ``domains`` defines the codes.
+    All three are in the form of the compiled functions that created them; ``domains`` defines the
+    codes.
     """
 
     def __init__(
@@ -139,42 +171,57 @@ class FittedNetwork(FittedGenerator):
         parents: np.ndarray,
         conditionals: Sequence[Conditional],
     ) -> None:
-        self.generator, self.schema, self.coding, self.domains = generator, coding.schema, coding, domains
+        self.generator, self.schema, self.coding, self.domains = (
+            generator,
+            coding.schema,
+            coding,
+            domains,
+        )
         self.order, self.parents, self.conditionals = order, parents, conditionals
 
     def _sample(self, rows: int, seed: int) -> Table:
         from privacy_assets.generators._bayes_kernels import decode, draw_column, keys_of, room
 
         rng, sizes = np.random.default_rng(seed), self.domains.sizes
-        codes, lookup = np.empty((len(sizes), rows), dtype=np.uint32), np.zeros(room(rows), dtype=np.uint32)
+        codes, lookup = (
+            np.empty((len(sizes), rows), dtype=np.uint32),
+            np.zeros(room(rows), dtype=np.uint32),
+        )
         for i, column in enumerate(self.order):
-            codes[column] = draw_column(self.conditionals[i], *keys_of(codes, sizes, self.parents[i]), rng, lookup)
+            codes[column] = draw_column(
+                self.conditionals[i], *keys_of(codes, sizes, self.parents[i]), rng, lookup
+            )
         return self.coding.table(decode(codes, self.domains.flat, rng))
 
     def _save(self, folder: Path) -> dict[str, Any]:
         arrays = {"order": self.order, "parents": self.parents, **self.domains.to_arrays()}
         for i, parts in enumerate(self.conditionals):
-            arrays.update({f"{name}.of.{i}": part for name, part in zip(_PARTS, parts, strict=True)})
+            arrays.update(
+                {f"{name}.of.{i}": part for name, part in zip(_PARTS, parts, strict=True)}
+            )
         write_arrays(folder, arrays)
         return {"values": self.coding.plain_values()}
 
 
 @declared
 class PrivBayes(PublicKnowledge, BayNet):
-    """The network of ``baynet`` with ``epsilon``-differential privacy for the replacement of one row.
+    """The network of ``baynet`` with ``epsilon``-differential privacy for the replacement of one
+    row.
 
-    The guarantee protects a row, not a subject with several rows, against attackers who do not know the seed. The
-    number of rows is public. Floating-point noise is used without protection against the attack of Mironov (2012).
-    Values not declared by ``bounds`` or ``categories`` are read from the private rows, outside of the guarantee, and
-    listed in the privacy budget; :meth:`drawer` reads them from all of its cells, as if they were public.
+    The guarantee protects a row, not a subject with several rows, against attackers who do not know
+    the seed. The number of rows is public. Floating-point noise is used without protection against
+    the attack of Mironov (2012). Values not declared by ``bounds`` or ``categories`` are read from
+    the private rows, outside of the guarantee, and listed in the privacy budget; :meth:`drawer`
+    reads them from all of its cells, as if they were public.
 
     Attributes:
         epsilon: Privacy budget.
-        structure_share: Share of epsilon for the structure (exponential mechanism on mutual information, divided
-            equally among the F - 1 choices for F columns; unused with one or two columns, where there is no choice).
-            The rest is for the F - degree joint tables from which the conditional distributions derive (Laplace noise
-            on every cell, negative counts set to 0). The default follows the reference implementation of Meeus et al.
-            (2023); Zhang et al. use 0.3.
+        structure_share: Share of epsilon for the structure (exponential mechanism on mutual
+            information, divided equally among the F - 1 choices for F columns; unused with one or
+            two columns, where there is no choice). The rest is for the F - degree joint tables from
+            which the conditional distributions derive (Laplace noise on every cell, negative counts
+            set to 0). The default follows the reference implementation of Meeus et al. (2023);
+            Zhang et al. use 0.3.
         bounds: See :class:`.PublicKnowledge`.
         categories: See :class:`.PublicKnowledge`.
     """
@@ -184,8 +231,12 @@ class PrivBayes(PublicKnowledge, BayNet):
     keeps_declared_only = True
     summary = "The Bayesian network of baynet with differential privacy (PrivBayes)."
 
-    epsilon: float = Field(default=1.0, gt=0, description="epsilon of the differential privacy guarantee")
-    structure_share: float = Field(default=0.5, gt=0, lt=1, description="share of epsilon for the structure")
+    epsilon: float = Field(
+        default=1.0, gt=0, description="epsilon of the differential privacy guarantee"
+    )
+    structure_share: float = Field(
+        default=0.5, gt=0, lt=1, description="share of epsilon for the structure"
+    )
     bounds: Bounds = None
     categories: Categories = None
 
@@ -196,7 +247,9 @@ class PrivBayes(PublicKnowledge, BayNet):
         domains = self.public_domains(cells, coding)
         if np.prod(np.sort(domains.sizes)[-self.degree - 1 :].astype(np.float64)) > _MOST_CELLS:
             fix = "lower degree or bins, or drop columns with many categories"
-            raise InputError(f"a noisy table may need more than {_MOST_CELLS:,} cells", where="train", fix=fix)
+            raise InputError(
+                f"a noisy table may need more than {_MOST_CELLS:,} cells", where="train", fix=fix
+            )
         return domains
 
     def _noise(self, columns: int) -> tuple[float, float]:
@@ -210,4 +263,6 @@ class PrivBayes(PublicKnowledge, BayNet):
     def _spent(self, schema: TableSchema) -> PrivacyBudget:
         accountant = "the sum over the noisy choices and tables"
         covers = "the replacement of one row, unless the seed is known"
-        return PrivacyBudget(float(self.epsilon), 0.0, self.outside_guarantee(schema), accountant, covers)
+        return PrivacyBudget(
+            float(self.epsilon), 0.0, self.outside_guarantee(schema), accountant, covers
+        )

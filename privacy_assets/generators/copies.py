@@ -1,4 +1,6 @@
-"""Generators that leak on purpose, to demonstrate that the gate rejects them. Never publish their output."""
+"""Generators that leak on purpose, to demonstrate that the gate rejects them. Never publish their
+output.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,22 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.generators.base import FittedGenerator, Generator, Training, read_train, write_table
+from privacy_assets.generators.base import (
+    FittedGenerator,
+    Generator,
+    Training,
+    read_train,
+    write_table,
+)
 from privacy_assets.infra.settings import declared
 from privacy_assets.tables.column import Column
-from privacy_assets.tables.precision import UNITS, decimals_of, round_decimals, unit_of, whole_decimals_of
+from privacy_assets.tables.precision import (
+    UNITS,
+    decimals_of,
+    round_decimals,
+    unit_of,
+    whole_decimals_of,
+)
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
@@ -34,7 +48,9 @@ class Copy(Generator):
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         return FittedCopy(self, train)
 
-    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def load(
+        self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
+    ) -> FittedGenerator:
         """Implement :meth:`Generator.load`."""
         return FittedCopy(self, read_train(folder, schema))
 
@@ -47,8 +63,8 @@ class Copy(Generator):
 class NoisyCopy(Copy):
     """Return training rows with small changes, like a generator that memorized them.
 
-    Numbers and datetimes get normal noise, are rounded to the precision of the column and clipped to its range. Missing
-    values are kept.
+    Numbers and datetimes get normal noise, are rounded to the precision of the column and clipped
+    to its range. Missing values are kept.
 
     Attributes:
         noise: Standard deviation of the noise, in standard deviations of the column.
@@ -56,12 +72,19 @@ class NoisyCopy(Copy):
     """
 
     name = "noisy_copy"
-    summary = "DEMONSTRATION ONLY: copies the private rows with small changes, to show that the gate rejects them."
+    summary = (
+        "DEMONSTRATION ONLY: copies the private rows with small changes, to show that the gate"
+        " rejects them."
+    )
 
     noise: float = Field(
-        default=0.1, ge=0, description="standard deviation of the noise, relative to that of the column"
+        default=0.1,
+        ge=0,
+        description="standard deviation of the noise, relative to that of the column",
     )
-    redraw: float = Field(default=0.05, ge=0, le=1, description="probability that a category is resampled")
+    redraw: float = Field(
+        default=0.05, ge=0, le=1, description="probability that a category is resampled"
+    )
 
     def changed(self, drawn: Table, train: Table, rng: np.random.Generator) -> Table:
         """Add noise to the rows ``drawn`` from ``train``."""
@@ -89,14 +112,18 @@ class FittedCopy(FittedGenerator):
         rng, n = np.random.default_rng(seed), len(self.train)
         once = rng.permutation(n)[:rows]
         again = rng.integers(0, n, max(rows - n, 0))
-        return self.generator.changed(self.train.take(np.concatenate([once, again])), self.train, rng)
+        return self.generator.changed(
+            self.train.take(np.concatenate([once, again])), self.train, rng
+        )
 
     def _save(self, folder: Path) -> dict[str, Any]:
         write_table(self.train.frame(), folder)
         return {}
 
 
-def resampled(column: Column, known: Column, probability: float, rng: np.random.Generator) -> Column:
+def resampled(
+    column: Column, known: Column, probability: float, rng: np.random.Generator
+) -> Column:
     """Replace cells with ``probability`` by random cells of ``known``, which has no missing values.
 
     Missing cells are kept.
@@ -114,10 +141,11 @@ def _deviation(values: np.ndarray) -> float:
 
 
 def jittered(column: Column, known: Column, noise: float, rng: np.random.Generator) -> Column:
-    """Add normal noise to numbers or datetimes, with ``noise`` standard deviations of ``known``; keep missing cells.
+    """Add normal noise to numbers or datetimes, with ``noise`` standard deviations of ``known``;
+    keep missing cells.
 
-    The result has the precision and range of ``known``, which has no missing values. Integers and datetimes change by
-    exact multiples of their precision.
+    The result has the precision and range of ``known``, which has no missing values. Integers and
+    datetimes change by exact multiples of their precision.
     """
     values, gone = known.cells, column.missing
     low, high = values.min(), values.max()

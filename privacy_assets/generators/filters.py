@@ -1,4 +1,6 @@
-"""Filters that drop synthetic rows before release, and drawing until enough rows pass (docs/adr/0012)."""
+"""Filters that drop synthetic rows before release, and drawing until enough rows pass
+(docs/adr/0012).
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,15 @@ FilterLike = str | Mapping[str, Any]
 
 @declared_by_name
 class Filter(ABC):
-    """Base class of filters. Subclasses use ``declared_by_name``; their fields are the settings, each with a default.
+    """Base class of filters. Subclasses use ``declared_by_name``; their fields are the settings,
+    each with a default.
 
-    A filter drops a synthetic row depending on the number of real people within a radius. Distances are Euclidean in
-    the raw encoding, with a relative tolerance of 1e-4. All rows of train, holdout and reference count equally: a
-    filter that used train only would leave gaps around members, which also discloses them. Rows of a subject have equal
-    weights with sum 1. The decision depends only on the row itself and the real rows, not on the order or number of
-    drawn rows. :class:`AlphaFilter` is the exception.
+    A filter drops a synthetic row depending on the number of real people within a radius. Distances
+    are Euclidean in the raw encoding, with a relative tolerance of 1e-4. All rows of train, holdout
+    and reference count equally: a filter that used train only would leave gaps around members,
+    which also discloses them. Rows of a subject have equal weights with sum 1. The decision depends
+    only on the row itself and the real rows, not on the order or number of drawn rows.
+    :class:`AlphaFilter` is the exception.
 
     Attributes:
         radius: Radius. None: derived from the distances between real rows.
@@ -50,7 +54,8 @@ class Filter(ABC):
         ),
     ] = None
     attempts: Annotated[
-        int, Field(ge=2, description="maximum number of drawn rows, as a multiple of the wanted rows")
+        int,
+        Field(ge=2, description="maximum number of drawn rows, as a multiple of the wanted rows"),
     ] = 10
 
     part: ClassVar[str] = "filter"
@@ -62,13 +67,16 @@ class Filter(ABC):
         """Return the settings as a JSON-compatible mapping."""
         return asdict(self)
 
-    def fit(self, real: Sequence[Table], schema: TableSchema, subjects: np.ndarray | None = None) -> FittedFilter:
+    def fit(
+        self, real: Sequence[Table], schema: TableSchema, subjects: np.ndarray | None = None
+    ) -> FittedFilter:
         """Fit to all real rows.
 
         Args:
             real: Tables without subject column, train first.
             schema: Their schema.
-            subjects: Subject of each stacked row, codes 0..s-1, int64 of shape (N,). None: each row is a subject.
+            subjects: Subject of each stacked row, codes 0..s-1, int64 of shape (N,). None: each row
+                is a subject.
 
         Raises:
             InputError: If there are fewer than two rows.
@@ -76,7 +84,9 @@ class Filter(ABC):
         tables = [table for table in real if len(table)]
         rows = sum(map(len, tables))
         if rows < 2:
-            raise InputError(f"{rows} real rows were given", where=f"filter {self.name}", fix="pass two or more")
+            raise InputError(
+                f"{rows} real rows were given", where=f"filter {self.name}", fix="pass two or more"
+            )
         codes = np.arange(rows) if subjects is None else subjects
         radius = self.radius
         if radius is None:
@@ -85,14 +95,17 @@ class Filter(ABC):
 
     @abstractmethod
     def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
-        """Derive the radius from two or more real rows; ``subjects`` int64 (n,) are codes 0..s-1."""
+        """Derive the radius from two or more real rows; ``subjects`` int64 (n,) are codes
+        0..s-1.
+        """
 
     @abstractmethod
     def leaves_out(self, people: np.ndarray) -> np.ndarray:
         """Decide which rows to drop.
 
         Args:
-            people: Number of people within the radius of each row, possibly fractional; float64 of shape (n,).
+            people: Number of people within the radius of each row, possibly fractional; float64 of
+                shape (n,).
 
         Returns:
             True for rows to drop, shape (n,).
@@ -120,7 +133,9 @@ class FittedFilter:
             first: The first draw. None: ``table`` is the first draw.
         """
         encoder = TabularEncoder.fit(self.real, self.schema, others=[table])
-        people = near(encoder.transform(table), encoded(encoder, self.real), self.radius, self.weights)
+        people = near(
+            encoder.transform(table), encoded(encoder, self.real), self.radius, self.weights
+        )
         return self.filter.leaves_out(people)
 
 
@@ -139,19 +154,24 @@ class SimilarityFilter(Filter):
     """Drops every synthetic row with a real person within the radius (Gretel's similarity filter).
 
     Attributes:
-        quantile: Quantile of the distances of real rows to the nearest other row (of another subject, if known) that is
-            the default radius, as in :class:`~privacy_assets.metrics.memorization.Memorization`. If that many rows have
-            a duplicate, the radius is 0, and only copies of real rows are dropped.
+        quantile: Quantile of the distances of real rows to the nearest other row (of another
+            subject, if known) that is the default radius, as in
+            :class:`~privacy_assets.metrics.memorization.Memorization`. If that many rows have a
+            duplicate, the radius is 0, and only copies of real rows are dropped.
     """
 
     quantile: float = Field(
-        default=0.02, ge=1e-9, le=0.5, description="radius, as a quantile of the distances between real rows"
+        default=0.02,
+        ge=1e-9,
+        le=0.5,
+        description="radius, as a quantile of the distances between real rows",
     )
 
     name = "similarity"
     covers = "copies and near copies of real rows, including combinations that many people share"
     fix = (
-        "reduce memorization by the generator (larger leaves, fewer epochs), lower quantile, or use filter memorization"
+        "reduce memorization by the generator (larger leaves, fewer epochs), lower quantile, or"
+        " use filter memorization"
     )
 
     def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
@@ -166,18 +186,24 @@ class SimilarityFilter(Filter):
 class MemorizationFilter(SimilarityFilter):
     """Drops synthetic rows that have people within the radius, but fewer than ``crowd``.
 
-    Rows with no one nearby, or with a crowd, single out no subject. This replaces the rule of Kuppa et al. (section 3),
-    which compares training rows with synthetic rows (:class:`AlphaFilter`).
+    Rows with no one nearby, or with a crowd, single out no subject. This replaces the rule of Kuppa
+    et al. (section 3), which compares training rows with synthetic rows (:class:`AlphaFilter`).
 
     Attributes:
         crowd: Minimum number of people within the radius at which a row is kept.
     """
 
-    crowd: int = Field(default=5, ge=2, description="minimum number of people within the radius at which a row is kept")
+    crowd: int = Field(
+        default=5,
+        ge=2,
+        description="minimum number of people within the radius at which a row is kept",
+    )
 
     name = "memorization"
     covers = "copies and near copies of rows that few people share"
-    fix = "reduce memorization by the generator (larger leaves, fewer epochs), or request fewer rows"
+    fix = (
+        "reduce memorization by the generator (larger leaves, fewer epochs), or request fewer rows"
+    )
 
     def leaves_out(self, people: np.ndarray) -> np.ndarray:
         """Drop rows with at least one person nearby, but no crowd."""
@@ -192,19 +218,26 @@ class OutlierFilter(Filter):
 
     Attributes:
         neighbours: Minimum number of people within the radius.
-        quantile: The default radius is the smallest one within which at least this share of the real rows have
-            ``neighbours`` *other* people.
+        quantile: The default radius is the smallest one within which at least this share of the
+            real rows have ``neighbours`` *other* people.
 
     Raises:
         InputError: By ``fit``, if there are not more than ``neighbours`` people.
     """
 
-    neighbours: int = Field(default=5, ge=1, description="number of nearest other people that determine the distance")
-    quantile: float = Field(default=0.9, ge=0.5, lt=1, description="radius, as a quantile of these distances")
+    neighbours: int = Field(
+        default=5, ge=1, description="number of nearest other people that determine the distance"
+    )
+    quantile: float = Field(
+        default=0.9, ge=0.5, lt=1, description="radius, as a quantile of these distances"
+    )
 
     name = "outliers"
     covers = "rows unlike those of most people, including copies of unusual people"
-    fix = "make the generator fit the real rows more closely (more training, fewer free columns), or raise quantile"
+    fix = (
+        "make the generator fit the real rows more closely (more training, fewer free columns),"
+        " or raise quantile"
+    )
 
     def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
         people = int(subjects.max()) + 1
@@ -221,18 +254,21 @@ class OutlierFilter(Filter):
 
 @declared_by_name
 class AlphaFilter(SimilarityFilter):
-    """Drops synthetic rows whose memorization coefficient alpha_m is below ``threshold`` (Kuppa et al., section 3).
+    """Drops synthetic rows whose memorization coefficient alpha_m is below ``threshold`` (Kuppa et
+    al., section 3).
 
-    alpha_m = (g + 1/2) / (t + 1/2) with t training rows and g other rows of the first draw within the radius, as in
-    :class:`~privacy_assets.metrics.memorization.Memorization`. The default radius is the one of this metric: the
-    ``quantile`` of the distances of training rows to the nearest training row of another subject.
+    alpha_m = (g + 1/2) / (t + 1/2) with t training rows and g other rows of the first draw within
+    the radius, as in :class:`~privacy_assets.metrics.memorization.Memorization`. The default radius
+    is the one of this metric: the ``quantile`` of the distances of training rows to the nearest
+    training row of another subject.
 
-    The filter compares the rows with train alone, so it leaves gaps around training people: a table without near copies
-    of a person shows that this person is in train. Limits on avoided members, such as those of ``dcr``, can fail.
+    The filter compares the rows with train alone, so it leaves gaps around training people: a table
+    without near copies of a person shows that this person is in train. Limits on avoided members,
+    such as those of ``dcr``, can fail.
 
     Attributes:
-        threshold: Rows with a smaller alpha_m are dropped. In the paper, rows below 1 are prone to membership
-            inference.
+        threshold: Rows with a smaller alpha_m are dropped. In the paper, rows below 1 are prone to
+            membership inference.
     """
 
     threshold: float = Field(
@@ -242,13 +278,19 @@ class AlphaFilter(SimilarityFilter):
     name = "alpha_m"
     covers = "rows with more training rows than other synthetic rows near them"
 
-    def fit(self, real: Sequence[Table], schema: TableSchema, subjects: np.ndarray | None = None) -> FittedAlpha:
-        """Fit to the training rows; the other tables only determine the encoding. See :meth:`Filter.fit`."""
+    def fit(
+        self, real: Sequence[Table], schema: TableSchema, subjects: np.ndarray | None = None
+    ) -> FittedAlpha:
+        """Fit to the training rows; the other tables only determine the encoding. See
+        :meth:`Filter.fit`.
+        """
         train, *others = real
         if len(train) < 2:
             wrong = f"{len(train)} real rows were given in train"
             raise InputError(wrong, where=f"filter {self.name}", fix="pass two or more")
-        codes = None if subjects is None else np.unique(subjects[: len(train)], return_inverse=True)[1]
+        codes = (
+            None if subjects is None else np.unique(subjects[: len(train)], return_inverse=True)[1]
+        )
         tables = (train, *[table for table in others if len(table)])
         radius = self.radius
         if radius is None:
@@ -270,7 +312,9 @@ class FittedAlpha(FittedFilter):
         encoder = TabularEncoder.fit(self.real, self.schema, others=drawn)
         rows, *others = (encoder.transform(one) for one in drawn)
         training = near(rows, encoder.transform(self.real[0]), self.radius)
-        synthetic = near(rows, others[0], self.radius) if others else near(rows, rows, self.radius) - 1
+        synthetic = (
+            near(rows, others[0], self.radius) if others else near(rows, rows, self.radius) - 1
+        )
         alpha = (synthetic + 0.5) / (training + 0.5)
         return self.filter.leaves_out(alpha)
 
@@ -278,7 +322,8 @@ class FittedAlpha(FittedFilter):
 def distance_to_subjects(rows: EncodedTable, subjects: np.ndarray, people: int) -> np.ndarray:
     """Return the distance (n,) from each row within which rows of other subjects sum to ``people``.
 
-    ``subjects`` are codes 0..s-1 with s > ``people``. Rows of a subject have equal weights with sum 1.
+    ``subjects`` are codes 0..s-1 with s > ``people``. Rows of a subject have equal weights with sum
+    1.
     """
     weights, out = parts(subjects), np.full(len(rows), np.inf)
     asked, k = np.arange(len(rows)), min(len(rows), math.ceil((people + 1) / weights.mean()))
@@ -289,7 +334,9 @@ def distance_to_subjects(rows: EncodedTable, subjects: np.ndarray, people: int) 
             found = nearest_rows(rows.take(own), rows, k)
             foreign = subjects[found.indices] != subjects[own][:, None]
             enough = np.cumsum(weights[found.indices] * foreign, axis=1) >= people - ROUNDING
-            out[own] = np.where(enough[:, -1], found.distances[np.arange(len(own)), enough.argmax(axis=1)], np.inf)
+            out[own] = np.where(
+                enough[:, -1], found.distances[np.arange(len(own)), enough.argmax(axis=1)], np.inf
+            )
             missed.append(own[~enough[:, -1]])
         asked, k = np.concatenate(missed), min(len(rows), 4 * k)
     return out
@@ -316,7 +363,8 @@ def build_filter(name: str, settings: Mapping[str, Any] | None = None) -> Filter
 
 
 def as_filters(given: FilterLike | Sequence[FilterLike] | None) -> tuple[Filter, ...]:
-    """Convert a name, a mapping of ``name`` and ``settings``, or a list of these to filters in registry order.
+    """Convert a name, a mapping of ``name`` and ``settings``, or a list of these to filters in
+    registry order.
 
     None and an empty list mean no filter.
 
@@ -328,8 +376,14 @@ def as_filters(given: FilterLike | Sequence[FilterLike] | None) -> tuple[Filter,
     for one in listed:
         named: Mapping[str, Any] = one if isinstance(one, Mapping) else {"name": one}
         name, settings = named.get("name"), named.get("settings") or {}
-        if not isinstance(name, str) or not isinstance(settings, Mapping) or set(named) - {"name", "settings"}:
-            raise ConfigError("filter is a name, a mapping of 'name' and 'settings', or a list of these.")
+        if (
+            not isinstance(name, str)
+            or not isinstance(settings, Mapping)
+            or set(named) - {"name", "settings"}
+        ):
+            raise ConfigError(
+                "filter is a name, a mapping of 'name' and 'settings', or a list of these."
+            )
         if name in found:
             raise ConfigError(f"filter {name} was passed twice. Fix: remove one.")
         found[name] = build_filter(name, settings)
@@ -355,7 +409,9 @@ class Filtered:
     dropped_by: Mapping[str, int]
 
 
-def draw(generator: FittedGenerator, filters: Sequence[FittedFilter], rows: int, *, seed: int) -> Filtered:
+def draw(
+    generator: FittedGenerator, filters: Sequence[FittedFilter], rows: int, *, seed: int
+) -> Filtered:
     """Draw from a fitted generator until ``rows`` rows pass all filters.
 
     The first draw equals the one without filters; further draws have derived seeds.
@@ -384,7 +440,9 @@ def draw(generator: FittedGenerator, filters: Sequence[FittedFilter], rows: int,
 
 
 def _size(rows: int, found: int, drawn: int, attempts: int) -> int:
-    """Return the size of the next draw: first ``rows``, then the estimated need; 0 if the maximum is reached."""
+    """Return the size of the next draw: first ``rows``, then the estimated need; 0 if the maximum
+    is reached.
+    """
     left = rows * attempts - drawn
     share = max(found / drawn, 1 / attempts) if drawn else 1.0
     return min(math.ceil(1.1 * (rows - found) / share) if drawn else rows, left)

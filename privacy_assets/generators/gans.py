@@ -35,10 +35,10 @@ _TEACHER_STEPS, _STUDENT_STEPS = 10, 10  # per epoch
 class WGANGP(NeuralGenerator):
     """A Wasserstein GAN whose critic has a penalty on gradient norms other than 1.
 
-    The generator maps normal noise to levels (sigmoid) and choices (Gumbel softmax). Wasserstein losses provide no
-    stopping criterion. After each epoch the sliced Wasserstein distance between generated rows and the same number of
-    validation rows is measured. Training ends when it has not improved for ``patience`` epochs, and the weights of the
-    best epoch are kept.
+    The generator maps normal noise to levels (sigmoid) and choices (Gumbel softmax). Wasserstein
+    losses provide no stopping criterion. After each epoch the sliced Wasserstein distance between
+    generated rows and the same number of validation rows is measured. Training ends when it has not
+    improved for ``patience`` epochs, and the weights of the best epoch are kept.
 
     Attributes:
         hidden_dims: Widths of the layers of generator and critic.
@@ -55,35 +55,60 @@ class WGANGP(NeuralGenerator):
     summary = "Wasserstein GAN with gradient penalty (WGAN-GP)."
     hidden_dims: Layers = Field(default=(256, 256), description="widths of the hidden layers")
     noise: int = Field(default=128, ge=1, le=4096, description="dimension of the noise")
-    epochs: int = Field(default=300, ge=1, le=100_000, description="number of passes over the training rows")
+    epochs: int = Field(
+        default=300, ge=1, le=100_000, description="number of passes over the training rows"
+    )
     batch_size: int = Field(default=500, ge=2, le=1_000_000, description="number of rows per step")
     learning_rate: float = Field(default=2e-4, ge=1e-8, le=1, description="learning rate of Adam")
-    critic_steps: int = Field(default=5, ge=1, le=100, description="critic steps per generator step")
-    validation: float = Field(default=0.1, ge=0.01, le=0.5, description="share of people in the validation set")
+    critic_steps: int = Field(
+        default=5, ge=1, le=100, description="critic steps per generator step"
+    )
+    validation: float = Field(
+        default=0.1, ge=0.01, le=0.5, description="share of people in the validation set"
+    )
     patience: int = Field(
-        default=50, ge=1, le=100_000, description="training stops after this many epochs without improvement"
+        default=50,
+        ge=1,
+        le=100_000,
+        description="training stops after this many epochs without improvement",
     )
 
     def overfitting_protection(self) -> str:
         """Implement :meth:`Generator.overfitting_protection`."""
-        return f"early stopping after {self.patience} epochs without improvement on validation people"
+        return (
+            f"early stopping after {self.patience} epochs without improvement on validation people"
+        )
 
-    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Sampler, History]:
+    def _train(
+        self, cells: np.ndarray, layout: Layout, training: Training
+    ) -> tuple[Sampler, History]:
         import torch
 
         from privacy_assets.generators.networks.models import gradient_penalty, sliced_distance
-        from privacy_assets.generators.networks.training import Loop, batches, layers, seeded, split_rows, step
+        from privacy_assets.generators.networks.training import (
+            Loop,
+            batches,
+            layers,
+            seeded,
+            split_rows,
+            step,
+        )
 
         device = torch.device(training.device)
         shape = shape_of(layout)
         if cells.shape[1] < 2:
-            raise InputError("at least two rows are needed for training", where="train", fix="pass more rows")
+            raise InputError(
+                "at least two rows are needed for training", where="train", fix="pass more rows"
+            )
         learned, judged = split_rows(layout, cells, self.validation, training)
         with seeded(training.seed, torch.device("cpu")):
             network: Any = self.sampler(shape)
             critic: Any = layers(shape.width, self.hidden_dims, 1, slope=0.2)
         network.to(device), critic.to(device)
-        own, other = (torch.optim.Adam(part.parameters(), self.learning_rate, _BETAS) for part in (network, critic))
+        own, other = (
+            torch.optim.Adam(part.parameters(), self.learning_rate, _BETAS)
+            for part in (network, critic)
+        )
 
         def epoch(number: int) -> dict[str, float]:
             network.train()
@@ -91,7 +116,10 @@ class WGANGP(NeuralGenerator):
             for size in [len(part) for part in batches(len(learned[0]), self.batch_size)]:
                 for _ in range(self.critic_steps):
                     rows = torch.randint(len(learned[0]), (size,), device=device)
-                    real, fake = shape.expand(*[part[rows] for part in learned]), network.rows(size, device).detach()
+                    real, fake = (
+                        shape.expand(*[part[rows] for part in learned]),
+                        network.rows(size, device).detach(),
+                    )
                     distance = critic(fake).mean() - critic(real).mean()
                     gap = step(other, distance + _PENALTY * gradient_penalty(critic, real, fake))
                 losses.append((step(own, -critic(network.rows(size, device)).mean()), gap))
@@ -103,17 +131,24 @@ class WGANGP(NeuralGenerator):
             loss, gap = np.mean(losses, axis=0).tolist()
             return {"generator_loss": loss, "critic_loss": gap, "validation_loss": distance_now}
 
-        parts = {"network": network, "critic": critic, "generator_optimiser": own, "critic_optimiser": other}
+        parts = {
+            "network": network,
+            "critic": critic,
+            "generator_optimiser": own,
+            "critic_optimiser": other,
+        }
         loop = Loop(self.name, training, parts, self.epochs, self.patience)
         return network, loop.run(epoch, cells_fingerprint(cells, self.settings()))
 
 
 @declared
 class PrivateNetwork(PublicKnowledge, NeuralGenerator):
-    """A network with (``epsilon``, ``delta``)-differential privacy that learns codes only; numbers are binned.
+    """A network with (``epsilon``, ``delta``)-differential privacy that learns codes only; numbers
+    are binned.
 
-    The guarantee requires that the attacker does not know the seed. Values not declared by ``bounds`` or ``categories``
-    are read from the private rows, outside of the guarantee, and listed in the privacy budget.
+    The guarantee requires that the attacker does not know the seed. Values not declared by
+    ``bounds`` or ``categories`` are read from the private rows, outside of the guarantee, and
+    listed in the privacy budget.
 
     Attributes:
         hidden_dims: Widths of the layers.
@@ -130,7 +165,9 @@ class PrivateNetwork(PublicKnowledge, NeuralGenerator):
 
     hidden_dims: Layers = Field(default=(128, 128), description="widths of the hidden layers")
     noise: int = Field(default=64, ge=1, le=4096, description="dimension of the noise")
-    epsilon: float = Field(default=1.0, ge=1e-3, le=1e6, description="epsilon of the differential privacy guarantee")
+    epsilon: float = Field(
+        default=1.0, ge=1e-3, le=1e6, description="epsilon of the differential privacy guarantee"
+    )
     delta: float = Field(default=1e-5, ge=1e-12, le=0.1, description="delta of the guarantee")
     bins: int = Field(default=20, ge=1, le=10_000, description="number of bins per number")
     bounds: Bounds = None
@@ -148,7 +185,9 @@ class PrivateNetwork(PublicKnowledge, NeuralGenerator):
     def _spent(self, schema: TableSchema, training: Training) -> PrivacyBudget:
         covers = f"{self._covers(training)}, unless the seed is known"
         outside = self.outside_guarantee(schema)
-        return PrivacyBudget(float(self.epsilon), float(self.delta), outside, self.ACCOUNTANT, covers)
+        return PrivacyBudget(
+            float(self.epsilon), float(self.delta), outside, self.ACCOUNTANT, covers
+        )
 
     @abstractmethod
     def _covers(self, training: Training) -> str:
@@ -159,10 +198,11 @@ class PrivateNetwork(PublicKnowledge, NeuralGenerator):
 class PrivateGan(PrivateNetwork):
     """A GAN with (``epsilon``, ``delta``)-differential privacy.
 
-    Each row is used in a step of the discriminator with probability ``batch_size`` / n, and its gradient is clipped to
-    norm ``max_grad_norm``. The noise is the smallest for which ``epochs`` epochs of n / batch_size steps each stay
-    within the budget. There is no early stopping, because selecting an epoch by private rows would spend budget. The
-    guarantee protects a row, not a subject with several rows. The number of rows is public.
+    Each row is used in a step of the discriminator with probability ``batch_size`` / n, and its
+    gradient is clipped to norm ``max_grad_norm``. The noise is the smallest for which ``epochs``
+    epochs of n / batch_size steps each stay within the budget. There is no early stopping, because
+    selecting an epoch by private rows would spend budget. The guarantee protects a row, not a
+    subject with several rows. The number of rows is public.
 
     Attributes:
         epochs: Passes over the training rows.
@@ -173,17 +213,27 @@ class PrivateGan(PrivateNetwork):
     """
 
     modules = ("torch", "opacus")
-    ACCOUNTANT = "privacy loss distributions of Poisson-sampled Gaussian steps (Gopi et al. 2021, opacus)"
+    ACCOUNTANT = (
+        "privacy loss distributions of Poisson-sampled Gaussian steps (Gopi et al. 2021, opacus)"
+    )
     extra = "dp"
     WASSERSTEIN: ClassVar[float | None] = None
 
-    epochs: int = Field(default=100, ge=1, le=100_000, description="number of passes over the training rows")
+    epochs: int = Field(
+        default=100, ge=1, le=100_000, description="number of passes over the training rows"
+    )
     batch_size: int = Field(default=256, ge=1, le=1_000_000, description="number of rows per step")
     learning_rate: float = Field(default=1e-3, ge=1e-8, le=1, description="learning rate of Adam")
-    critic_steps: int = Field(default=1, ge=1, le=100, description="critic steps per generator step")
-    max_grad_norm: float = Field(default=1.0, ge=1e-6, le=1e6, description="maximum norm of a row's gradient")
+    critic_steps: int = Field(
+        default=1, ge=1, le=100, description="critic steps per generator step"
+    )
+    max_grad_norm: float = Field(
+        default=1.0, ge=1e-6, le=1e6, description="maximum norm of a row's gradient"
+    )
 
-    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Sampler, History]:
+    def _train(
+        self, cells: np.ndarray, layout: Layout, training: Training
+    ) -> tuple[Sampler, History]:
         import torch
 
         from privacy_assets.generators.networks.private import PrivateSteps
@@ -195,7 +245,8 @@ class PrivateGan(PrivateNetwork):
         steps = math.ceil(1 / rate)
         if steps * self.epochs < self.critic_steps:
             raise ConfigError(
-                f"{self.name}: critic_steps {self.critic_steps} exceeds the number of steps, so the generator"
+                f"{self.name}: critic_steps {self.critic_steps} exceeds the number of steps, so"
+                " the generator"
                 " would not be trained. Fix: lower critic_steps."
             )
         noises = [noise_stream(training.seed, number) for number in range(self.epochs + 1)]
@@ -203,11 +254,19 @@ class PrivateGan(PrivateNetwork):
             network: Any = self.sampler(shape)
             noise = self._prepare(network, codes, rate, steps * self.epochs, noises[0])
             critic = layers(self._judged_width(shape.width), self.hidden_dims, 1, slope=0.2)
-        training.progress(f"{self.name}: {steps * self.epochs} noisy steps, noise multiplier {noise:.3g}")
+        training.progress(
+            f"{self.name}: {steps * self.epochs} noisy steps, noise multiplier {noise:.3g}"
+        )
         private = PrivateSteps(
-            network.to(device), critic.to(device), codes, rate=rate, max_grad_norm=self.max_grad_norm, noise=noise,
-            learning_rate=self.learning_rate, wasserstein=self.WASSERSTEIN,
-        )  # fmt: skip
+            network.to(device),
+            critic.to(device),
+            codes,
+            rate=rate,
+            max_grad_norm=self.max_grad_norm,
+            noise=noise,
+            learning_rate=self.learning_rate,
+            wasserstein=self.WASSERSTEIN,
+        )
 
         def epoch(number: int) -> dict[str, float]:
             private.sampler.train()
@@ -232,7 +291,9 @@ class PrivateGan(PrivateNetwork):
     def _covers(self, training: Training) -> str:
         return "addition or removal of one row; the number of rows is public"
 
-    def _prepare(self, network: Any, codes: Any, rate: float, steps: int, rng: np.random.Generator) -> float:
+    def _prepare(
+        self, network: Any, codes: Any, rate: float, steps: int, rng: np.random.Generator
+    ) -> float:
         """Return the noise multiplier of the discriminator's steps."""
         from privacy_assets.generators.networks.private import noise_for
 
@@ -249,7 +310,8 @@ def noise_stream(seed: int, number: int) -> np.random.Generator:
 
 @declared
 class DPGAN(PrivateGan):
-    """A GAN with Wasserstein losses, RMSProp, and critic weights clipped to 0.05 (algorithm 1 of the paper).
+    """A GAN with Wasserstein losses, RMSProp, and critic weights clipped to 0.05 (algorithm 1 of
+    the paper).
 
     Unlike in the paper, gradients are clipped per row, and the budget covers all steps.
     """
@@ -258,16 +320,19 @@ class DPGAN(PrivateGan):
     summary = "Wasserstein GAN trained with differential privacy (DPGAN)."
     WASSERSTEIN = 0.05
 
-    learning_rate: float = Field(default=5e-4, ge=1e-8, le=1, description="learning rate of RMSprop")
+    learning_rate: float = Field(
+        default=5e-4, ge=1e-8, le=1, description="learning rate of RMSprop"
+    )
 
 
 @declared
 class DPCTGAN(PrivateGan):
-    """A GAN conditioned on one value of one column, as in CTGAN; the discriminator also sees the condition.
+    """A GAN conditioned on one value of one column, as in CTGAN; the discriminator also sees the
+    condition.
 
-    Conditions are sampled by the frequencies in the private rows, counted once with noise. Rows are not sampled by
-    condition, because the accountant assumes Poisson sampling. Instead, a sampled row's condition is one of its own
-    values.
+    Conditions are sampled by the frequencies in the private rows, counted once with noise. Rows are
+    not sampled by condition, because the accountant assumes Poisson sampling. Instead, a sampled
+    row's condition is one of its own values.
 
     Attributes:
         counts_share: Share of epsilon for the counts.
@@ -275,7 +340,9 @@ class DPCTGAN(PrivateGan):
 
     name = "dpctgan"
     summary = "Conditional tabular GAN trained with differential privacy (DPCTGAN)."
-    counts_share: float = Field(default=0.1, ge=0.001, le=0.999, description="share of epsilon for the counts")
+    counts_share: float = Field(
+        default=0.1, ge=0.001, le=0.999, description="share of epsilon for the counts"
+    )
 
     def sampler(self, shape: Shape) -> Sampler:
         """Implement :meth:`NeuralGenerator.sampler`."""
@@ -283,7 +350,9 @@ class DPCTGAN(PrivateGan):
 
         return ConditionalSampler(shape, self.hidden_dims, self.noise)
 
-    def _prepare(self, network: Any, codes: Any, rate: float, steps: int, rng: np.random.Generator) -> float:
+    def _prepare(
+        self, network: Any, codes: Any, rate: float, steps: int, rng: np.random.Generator
+    ) -> float:
         from privacy_assets.generators.networks.private import noise_for, noisy_shares
 
         counting = noise_for(self.epsilon * self.counts_share, self.delta, 1.0, 1)
@@ -298,38 +367,46 @@ class DPCTGAN(PrivateGan):
 class PATEGAN(PrivateNetwork):
     """A GAN trained by noisy votes of teachers, each of which sees a disjoint part of the rows.
 
-    A teacher is a perceptron with one hidden layer that learns to distinguish its rows from generated ones. It sees
-    one-hot codes and the standardized positions of the bins of numbers, which are public where bounds are set. In each
-    epoch the teachers take ten steps, then ``batch_size`` generated rows are labeled: each teacher votes half of them
-    real, Laplace noise is added to both counts, and the label is their difference, divided by the number of teachers.
-    Student and generator take ten steps each on recently labeled rows. The noise is the smallest for which all labels
-    stay within (``epsilon``, ``delta``). It does not depend on the number of teachers, so more teachers give a better
-    signal.
+    A teacher is a perceptron with one hidden layer that learns to distinguish its rows from
+    generated ones. It sees one-hot codes and the standardized positions of the bins of numbers,
+    which are public where bounds are set. In each epoch the teachers take ten steps, then
+    ``batch_size`` generated rows are labeled: each teacher votes half of them real, Laplace noise
+    is added to both counts, and the label is their difference, divided by the number of teachers.
+    Student and generator take ten steps each on recently labeled rows. The noise is the smallest
+    for which all labels stay within (``epsilon``, ``delta``). It does not depend on the number of
+    teachers, so more teachers give a better signal.
 
-    Unlike in the paper, the cost of a label does not depend on the votes, because the paper's tighter bound for
-    unanimous votes depends on the private rows, and so would the number of steps. In the paper a teacher may also vote
-    all rows generated, which teaches the student nothing. A label is the sign of the difference in the paper; both are
-    computed from the same noisy counts at the same cost, and the difference tells small gaps from large ones. In the
-    paper no labeled rows are redrawn, so a value that the generator lost does not come back. On a table of two columns
-    the generator learned nothing even at epsilon 1,000 (docs/generators.md).
+    Unlike in the paper, the cost of a label does not depend on the votes, because the paper's
+    tighter bound for unanimous votes depends on the private rows, and so would the number of steps.
+    In the paper a teacher may also vote all rows generated, which teaches the student nothing. A
+    label is the sign of the difference in the paper; both are computed from the same noisy counts
+    at the same cost, and the difference tells small gaps from large ones. In the paper no labeled
+    rows are redrawn, so a value that the generator lost does not come back. On a table of two
+    columns the generator learned nothing even at epsilon 1,000 (docs/generators.md).
 
-    The guarantee protects all rows of a subject if subjects are known (they are assigned to one teacher), otherwise one
-    row. Their number is public. Other settings: see :class:`PrivateNetwork`.
+    The guarantee protects all rows of a subject if subjects are known (they are assigned to one
+    teacher), otherwise one row. Their number is public. Other settings: see
+    :class:`PrivateNetwork`.
 
     Attributes:
         epochs: Number of rounds.
         batch_size: Rows per step.
-        teachers: Number of teachers. None: one per 10 subjects, at most 1,000. With a large ``epsilon``, fewer teachers
-            with more rows each learn more.
+        teachers: Number of teachers. None: one per 10 subjects, at most 1,000. With a large
+            ``epsilon``, fewer teachers with more rows each learn more.
     """
 
     name = "pategan"
     summary = "GAN taught by the noisy votes of teachers, with differential privacy (PATE-GAN)."
     ACCOUNTANT = "data-independent moments of noisy votes (Papernot et al. 2017, theorem 2)"
-    epochs: int = Field(default=200, ge=1, le=100_000, description="number of passes over the training rows")
+    epochs: int = Field(
+        default=200, ge=1, le=100_000, description="number of passes over the training rows"
+    )
     batch_size: int = Field(default=512, ge=2, le=100_000, description="number of rows per step")
     teachers: int | None = Field(
-        default=None, ge=2, le=100_000, description="number of teachers (default: one per 10 people, at most 1,000)"
+        default=None,
+        ge=2,
+        le=100_000,
+        description="number of teachers (default: one per 10 people, at most 1,000)",
     )
 
     def _covers(self, training: Training) -> str:
@@ -340,10 +417,17 @@ class PATEGAN(PrivateNetwork):
         """Implement :meth:`Generator.overfitting_protection`."""
         return "trained on noisy votes only, not on rows"
 
-    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Sampler, History]:
+    def _train(
+        self, cells: np.ndarray, layout: Layout, training: Training
+    ) -> tuple[Sampler, History]:
         import torch
 
-        from privacy_assets.generators.networks.private import PateSteps, Student, Teachers, vote_noise
+        from privacy_assets.generators.networks.private import (
+            PateSteps,
+            Student,
+            Teachers,
+            vote_noise,
+        )
         from privacy_assets.generators.networks.training import Loop, seeded
 
         device, shape = torch.device(training.device), shape_of(layout)
@@ -352,7 +436,9 @@ class PATEGAN(PrivateNetwork):
         sizes = torch.tensor([len(part) for part in parts])
         data = torch.zeros(len(parts), int(sizes.max()), shape.width)
         for place, part in enumerate(parts):
-            data[place, : len(part)] = shape.expand(codes.new_zeros(len(part), 0), codes[torch.from_numpy(part)])
+            data[place, : len(part)] = shape.expand(
+                codes.new_zeros(len(part), 0), codes[torch.from_numpy(part)]
+            )
         positions = bin_positions(layout)
         labels = self.epochs * self.batch_size
         scale = vote_noise(self.epsilon, self.delta, labels)
@@ -363,9 +449,15 @@ class PATEGAN(PrivateNetwork):
             teachers = Teachers(len(parts), sum(positions.shape))
             student = Student(sum(positions.shape), self.hidden_dims, self.batch_size)
         run = PateSteps(
-            network.to(device), teachers.to(device), student.to(device), data.to(device), sizes.to(device),
-            positions=positions.to(device), batch_size=self.batch_size, scale=scale,
-        )  # fmt: skip
+            network.to(device),
+            teachers.to(device),
+            student.to(device),
+            data.to(device),
+            sizes.to(device),
+            positions=positions.to(device),
+            batch_size=self.batch_size,
+            scale=scale,
+        )
 
         def epoch(number: int) -> dict[str, float]:
             network.train()
@@ -386,21 +478,31 @@ class PATEGAN(PrivateNetwork):
 
         Raises InputError if there are too few subjects.
         """
-        whose = np.arange(rows) if training.people is None else np.unique(training.people, return_inverse=True)[1]
+        whose = (
+            np.arange(rows)
+            if training.people is None
+            else np.unique(training.people, return_inverse=True)[1]
+        )
         people = int(whose.max()) + 1
         teachers = self.teachers or min(max(people // 10, 10), 1000, people // _FEWEST_ROWS)
         if teachers < 2 or people < _FEWEST_ROWS * teachers:
             needed = _FEWEST_ROWS * max(teachers, 2)
             fix = f"pass rows of at least {needed} people, or use fewer teachers"
-            raise InputError(f"{people} people are too few for {max(teachers, 2)} teachers", where="train", fix=fix)
+            raise InputError(
+                f"{people} people are too few for {max(teachers, 2)} teachers",
+                where="train",
+                fix=fix,
+            )
         teacher_of = np.random.default_rng([training.seed, 4]).permutation(people) % teachers
         return [np.flatnonzero(teacher_of[whose] == place) for place in range(teachers)]
 
 
 def bin_positions(layout: Layout) -> Tensor:
-    """Return the standardized position of each bin of a number, float32 of shape (width, binned numbers).
+    """Return the standardized position of each bin of a number, float32 of shape (width, binned
+    numbers).
 
-    Bins of equal width have mean 0 and variance 1 per column. The positions of missing values and of other codes are 0.
+    Bins of equal width have mean 0 and variance 1 per column. The positions of missing values and
+    of other codes are 0.
     """
     import torch
 
@@ -409,7 +511,9 @@ def bin_positions(layout: Layout) -> Tensor:
         bins = len(layout.domains.columns[place].edges) - 1
         if bins > 1:
             column = torch.zeros(sum(layout.sizes))
-            column[start : start + bins] = (torch.arange(bins) - (bins - 1) / 2) / ((bins**2 - 1) / 12) ** 0.5
+            column[start : start + bins] = (torch.arange(bins) - (bins - 1) / 2) / (
+                (bins**2 - 1) / 12
+            ) ** 0.5
             columns.append(column)
         start += size
     return torch.stack(columns, dim=1) if columns else torch.zeros(sum(layout.sizes), 0)

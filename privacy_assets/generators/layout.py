@@ -1,4 +1,6 @@
-"""Layouts: conversion of a mixed table to numbers in 0..1 and codes for neural generators, and back."""
+"""Layouts: conversion of a mixed table to numbers in 0..1 and codes for neural generators, and
+back.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,11 @@ _ALL_DECIMALS = 15
 class Scale:
     """The distribution function of a number's training values, and its inverse.
 
-    ``values`` (k,) float64 are ascending; ``levels`` (k + 1 in ``steps``, otherwise k) are shares from 0 to 1. With
-    ``steps``, used for numbers that many rows share, value v covers all levels up to that of the next value. Otherwise
-    ``values`` are quantiles, the function is linear between them, and numbers are rounded to ``decimals``, so values of
-    single rows are not repeated. A quantile that occurs several times (such as an income of 0) covers all levels in
-    between.
+    ``values`` (k,) float64 are ascending; ``levels`` (k + 1 in ``steps``, otherwise k) are shares
+    from 0 to 1. With ``steps``, used for numbers that many rows share, value v covers all levels up
+    to that of the next value. Otherwise ``values`` are quantiles, the function is linear between
+    them, and numbers are rounded to ``decimals``, so values of single rows are not repeated. A
+    quantile that occurs several times (such as an income of 0) covers all levels in between.
     """
 
     values: np.ndarray
@@ -40,23 +42,38 @@ class Scale:
         values, counts = np.unique(known, return_counts=True)
         # Otherwise numbers of single rows would be repeated.
         if len(values) <= min(_KNOTS, max(_FEW, len(known) // _OFTEN)):
-            return cls(values, np.concatenate([[0.0], np.cumsum(counts) / len(known)]), True, _ALL_DECIMALS)
+            return cls(
+                values, np.concatenate([[0.0], np.cumsum(counts) / len(known)]), True, _ALL_DECIMALS
+            )
         levels = np.linspace(0, 1, min(_KNOTS, len(known)))
         knots = np.quantile(known, levels)
         rises = np.diff(knots) > 0
-        ends = np.concatenate([[True], rises]) | np.concatenate([rises, [True]])  # of each run of equal quantiles
+        # of each run of equal quantiles
+        ends = np.concatenate([[True], rises]) | np.concatenate([rises, [True]])
         decimals = decimals_of(values)
-        return cls(knots[ends], levels[ends], False, _ALL_DECIMALS if decimals is None else decimals)
+        return cls(
+            knots[ends], levels[ends], False, _ALL_DECIMALS if decimals is None else decimals
+        )
 
     def encode(self, cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return levels float64 (n,) in [0, 1] of non-missing numbers, uniform within the levels of their value."""
+        """Return levels float64 (n,) in [0, 1] of non-missing numbers, uniform within the levels of
+        their value.
+        """
         if not self.steps:
-            first = np.clip(np.searchsorted(self.values, cells, side="left"), 0, len(self.values) - 1)
-            last = np.clip(np.searchsorted(self.values, cells, side="right") - 1, 0, len(self.values) - 1)
-            within = self.levels[first] + rng.random(len(cells)) * (self.levels[last] - self.levels[first])
+            first = np.clip(
+                np.searchsorted(self.values, cells, side="left"), 0, len(self.values) - 1
+            )
+            last = np.clip(
+                np.searchsorted(self.values, cells, side="right") - 1, 0, len(self.values) - 1
+            )
+            within = self.levels[first] + rng.random(len(cells)) * (
+                self.levels[last] - self.levels[first]
+            )
             return np.where(last > first, within, np.interp(cells, self.values, self.levels))
         place = np.clip(np.searchsorted(self.values, cells), 0, len(self.values) - 1)
-        return self.levels[place] + rng.random(len(cells)) * (self.levels[place + 1] - self.levels[place])
+        return self.levels[place] + rng.random(len(cells)) * (
+            self.levels[place + 1] - self.levels[place]
+        )
 
     def decode(self, levels: np.ndarray) -> np.ndarray:
         """Return numbers float64 (n,) of levels in [0, 1]."""
@@ -70,8 +87,8 @@ class Scale:
 class Layout:
     """Layout of the columns of the cells (F, n) of a :class:`MatrixCoding`.
 
-    Every column has a code of ``domains``. Numbers with a scale (``scales``, by position) also have a level; their
-    codes mean present and missing.
+    Every column has a code of ``domains``. Numbers with a scale (``scales``, by position) also have
+    a level; their codes mean present and missing.
     """
 
     domains: Domains
@@ -110,7 +127,9 @@ class Layout:
         return [int(self.domains.sizes[place]) for place in self.choices]
 
     def encode(self, cells: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return levels float32 (n, numbers), random where missing, and codes int64 (n, choices)."""
+        """Return levels float32 (n, numbers), random where missing, and codes int64 (n,
+        choices).
+        """
         levels = np.empty((cells.shape[1], len(self.scales)), dtype=np.float32)
         plain = cells.copy()
         for at, (place, scale) in enumerate(self.scales.items()):
@@ -129,7 +148,9 @@ class Layout:
         every[self.choices] = codes.T
         cells: np.ndarray = decode(every, self.domains.flat, rng)
         for at, (place, scale) in enumerate(self.scales.items()):
-            cells[place] = np.where(np.isnan(cells[place]), np.nan, scale.decode(levels[:, at].astype(np.float64)))
+            cells[place] = np.where(
+                np.isnan(cells[place]), np.nan, scale.decode(levels[:, at].astype(np.float64))
+            )
         return cells
 
     def to_arrays(self) -> dict[str, np.ndarray]:
@@ -142,7 +163,9 @@ class Layout:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Layout:
-        """Create a layout from the output of :meth:`to_arrays`. Raises KeyError if an array is missing."""
+        """Create a layout from the output of :meth:`to_arrays`. Raises KeyError if an array is
+        missing.
+        """
         scales = {}
         for place, steps, decimals in arrays["scales"].tolist():
             values, levels = arrays[f"scale.values.{place}"], arrays[f"scale.levels.{place}"]

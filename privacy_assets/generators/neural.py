@@ -47,7 +47,8 @@ class NeuralGenerator(Generator):
     noise: int
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
-        if training.device == "mps":  # MPS lacks double precision, some functions, and a random state that can be saved
+        # MPS lacks double precision, some functions, and a random state that can be saved
+        if training.device == "mps":
             training = replace(training, device="cpu")
         cells, coding, layout = self._coded(train)
         network, history = self._train(cells, layout, training)
@@ -62,14 +63,17 @@ class NeuralGenerator(Generator):
         return cells, coding, Layout.of_cells(cells, coding)
 
     @abstractmethod
-    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Sampler, History]:
+    def _train(
+        self, cells: np.ndarray, layout: Layout, training: Training
+    ) -> tuple[Sampler, History]:
         """Train on the cells (F, n), on the CPU or CUDA."""
 
     def _spent(self, schema: TableSchema, training: Training) -> PrivacyBudget:
         return PrivacyBudget()
 
     def sampler(self, shape: Shape) -> Sampler:
-        """Create the network that generates rows of this ``shape``, with weights from torch's global random state.
+        """Create the network that generates rows of this ``shape``, with weights from torch's
+        global random state.
 
         The default is the generator of a GAN.
         """
@@ -77,20 +81,31 @@ class NeuralGenerator(Generator):
 
         return GanSampler(shape, self.hidden_dims, self.noise)
 
-    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def load(
+        self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
+    ) -> FittedGenerator:
         """Implement :meth:`Generator.load`."""
         arrays = read_arrays(folder)
         layout = Layout.from_arrays(arrays)
         shape = shape_of(layout)
         network = with_weights(lambda: self.sampler(shape), arrays)
-        return FittedNeural(self, MatrixCoding.of_plain(schema, manifest["values"]), layout, network)
+        return FittedNeural(
+            self, MatrixCoding.of_plain(schema, manifest["values"]), layout, network
+        )
 
 
 class FittedNeural(FittedGenerator):
     """A trained network with its coding and layout."""
 
-    def __init__(self, generator: NeuralGenerator, coding: MatrixCoding, layout: Layout, network: Any) -> None:
-        self.generator, self.schema, self.coding, self.layout = generator, coding.schema, coding, layout
+    def __init__(
+        self, generator: NeuralGenerator, coding: MatrixCoding, layout: Layout, network: Any
+    ) -> None:
+        self.generator, self.schema, self.coding, self.layout = (
+            generator,
+            coding.schema,
+            coding,
+            layout,
+        )
         self.network = network.cpu().eval()
 
     def _sample(self, rows: int, seed: int) -> Table:
@@ -99,7 +114,10 @@ class FittedNeural(FittedGenerator):
         from privacy_assets.generators.networks.training import seeded
 
         # A separate stream: with that of fitting, rows would repeat the protective noise.
-        stream = int(np.random.SeedSequence(seed, spawn_key=(2**32 - 1,)).generate_state(1, np.uint64)[0] >> 1)
+        stream = int(
+            np.random.SeedSequence(seed, spawn_key=(2**32 - 1,)).generate_state(1, np.uint64)[0]
+            >> 1
+        )
         device = torch.device("cpu")
         with torch.inference_mode(), seeded(stream, device):
             sizes = [min(_BLOCK, rows - start) for start in range(0, rows, _BLOCK)]
@@ -126,7 +144,10 @@ def shape_of(layout: Layout) -> Shape:
 
 def weights_of(network: nn.Module) -> dict[str, np.ndarray]:
     """Return the weights of a network as arrays."""
-    return {f"{_WEIGHTS}{name}": part.detach().cpu().numpy() for name, part in network.state_dict().items()}
+    return {
+        f"{_WEIGHTS}{name}": part.detach().cpu().numpy()
+        for name, part in network.state_dict().items()
+    }
 
 
 def with_weights(make: Callable[[], nn.Module], arrays: Mapping[str, np.ndarray]) -> nn.Module:
@@ -135,6 +156,12 @@ def with_weights(make: Callable[[], nn.Module], arrays: Mapping[str, np.ndarray]
 
     with torch.device("meta"):  # draws no weights from the global generator
         network = make()
-    own = {name.removeprefix(_WEIGHTS): part for name, part in arrays.items() if name.startswith(_WEIGHTS)}
-    network.load_state_dict({name: torch.from_numpy(part) for name, part in own.items()}, assign=True)
+    own = {
+        name.removeprefix(_WEIGHTS): part
+        for name, part in arrays.items()
+        if name.startswith(_WEIGHTS)
+    }
+    network.load_state_dict(
+        {name: torch.from_numpy(part) for name, part in own.items()}, assign=True
+    )
     return network

@@ -33,24 +33,28 @@ ENV_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
 THREADS = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # passed to Python programs if set
 PRINTED = 1 << 30  # maximum output of a program in bytes
 HISTORY, EPOCHS = "history.json", 10_000  # training curve of a model, and its maximum length
-MEASURED = frozenset({"epoch", "loss", "validation_loss", "learning_rate", "grad_norm", "overfitting_ratio"})
+MEASURED = frozenset(
+    {"epoch", "loss", "validation_loss", "learning_rate", "grad_norm", "overfitting_ratio"}
+)
 Timeout = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # seconds
 _POLL, _GRACE = 0.1, 10.0
 _LARGEST = 1 << 22  # maximum size of a training curve in bytes
 
 
 class ProgramGenerator(Generator):
-    """Base class of generators that run an external program, in a new process for each fit or sample, without a shell.
+    """Base class of generators that run an external program, in a new process for each fit or
+    sample, without a shell.
 
-    The program runs in the current folder with the rights of the current user. A supervisor terminates it with all
-    processes that it started (on Linux in any session, elsewhere in its process group) when the program exits,
-    exceeds ``timeout`` or prints more than 1 GiB, or this process is killed. Its files and its ``TMPDIR`` are in a
-    :class:`WorkFolder` and are discarded unless it succeeds. Its environment contains ``PATH``, ``HOME``, language,
-    time zone and :attr:`env_variables`, but no keys.
+    The program runs in the current folder with the rights of the current user. A supervisor
+    terminates it with all processes that it started (on Linux in any session, elsewhere in its
+    process group) when the program exits, exceeds ``timeout`` or prints more than 1 GiB, or this
+    process is killed. Its files and its ``TMPDIR`` are in a :class:`WorkFolder` and are discarded
+    unless it succeeds. Its environment contains ``PATH``, ``HOME``, language, time zone and
+    :attr:`env_variables`, but no keys.
 
-    The program reads private rows and could encode them in its exit status, in an exception, or in the position of an
-    invalid cell. Messages therefore state only whether it succeeded. Its output and the reason of a failure are
-    appended to ``log``.
+    The program reads private rows and could encode them in its exit status, in an exception, or in
+    the position of an invalid cell. Messages therefore state only whether it succeeded. Its output
+    and the reason of a failure are appended to ``log``.
 
     Attributes:
         timeout: Maximum number of seconds per run.
@@ -83,8 +87,8 @@ class ProgramGenerator(Generator):
             program: Name or path of the executable.
 
         Raises:
-            StepError: If the block fails. Before the block runs: if ``program`` or an environment variable is missing,
-                or the log cannot be opened.
+            StepError: If the block fails. Before the block runs: if ``program`` or an environment
+                variable is missing, or the log cannot be opened.
         """
         self._check(program)
         try:
@@ -95,10 +99,13 @@ class ProgramGenerator(Generator):
             with suppress(OSError), self._opened_log() as log:
                 log.write(f"privacy-assets: {kind}{error}\n".encode(errors="replace"))
         where = (
-            f"read {safe_repr(self.log)}" if self.log else "set log to a private file, run it again and read that file"
+            f"read {safe_repr(self.log)}"
+            if self.log
+            else "set log to a private file, run it again and read that file"
         )
         StepError(
-            f"{self.label} failed, took longer than {self.timeout:g} seconds or returned an unusable table."
+            f"{self.label} failed, took longer than {self.timeout:g} seconds or returned an"
+            " unusable table."
             f" The reason may contain private values and is not shown. Fix: {where}."
         ).raise_without_context()
 
@@ -106,14 +113,21 @@ class ProgramGenerator(Generator):
         absent = [name for name in self.env_variables if name not in os.environ]
         if absent:
             fix = "set it where the step runs"
-            raise StepError(f"{self.label} needs the environment variable {absent[0]}, which is not set. Fix: {fix}.")
+            raise StepError(
+                f"{self.label} needs the environment variable {absent[0]}, which is not set."
+                f" Fix: {fix}."
+            )
         if shutil.which(program) is None:
-            raise StepError(f"{self.label} could not be started (FileNotFoundError). Fix: check its name.")
+            raise StepError(
+                f"{self.label} could not be started (FileNotFoundError). Fix: check its name."
+            )
         try:
             self._opened_log().close()
         except OSError:
             fix = "set log to a file in an existing folder that you can write to"
-            StepError(f"{self.label}: log {safe_repr(self.log)} cannot be opened. Fix: {fix}.").raise_without_context()
+            StepError(
+                f"{self.label}: log {safe_repr(self.log)} cannot be opened. Fix: {fix}."
+            ).raise_without_context()
 
     def _opened_log(self) -> IO[bytes]:
         if self.log is None:
@@ -133,7 +147,11 @@ class ProgramGenerator(Generator):
         """
         filled = [_filled(part, given) for part in arguments]
         (folder / "tmp").mkdir()
-        environment = {name: os.environ[name] for name in (*ENV_VARIABLES, *self.env_variables) if name in os.environ}
+        environment = {
+            name: os.environ[name]
+            for name in (*ENV_VARIABLES, *self.env_variables)
+            if name in os.environ
+        }
         with (folder / "printed").open("w+b") as printed:
             try:
                 self._watch(filled, {**environment, "TMPDIR": str(folder / "tmp")}, printed)
@@ -145,7 +163,8 @@ class ProgramGenerator(Generator):
     def _watch(self, arguments: list[str], environment: dict[str, str], printed: IO[bytes]) -> None:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__, *arguments],
-            stdin=subprocess.PIPE,  # never written to; the system closes it even if this process is killed
+            # never written to; the system closes it even if this process is killed
+            stdin=subprocess.PIPE,
             stdout=printed,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -164,11 +183,17 @@ class ProgramGenerator(Generator):
             _end(process)
         if process.returncode != 0:
             status = process.returncode
-            ended = f"exited with status {status}" if status > 0 else f"was killed by signal {-status}"
-            raise StepError(f"{safe_repr(Path(arguments[0]).name)} {ended}. Fix: read its output in the log.")
+            ended = (
+                f"exited with status {status}" if status > 0 else f"was killed by signal {-status}"
+            )
+            raise StepError(
+                f"{safe_repr(Path(arguments[0]).name)} {ended}. Fix: read its output in the log."
+            )
 
     def trained(self, arguments: Sequence[str], table: pd.DataFrame, training: Training) -> Model:
-        """Run the training command ``arguments`` on ``table`` and return the model folder that it wrote."""
+        """Run the training command ``arguments`` on ``table`` and return the model folder that it
+        wrote.
+        """
         model = Model()
         with WorkFolder() as folder:
             written = {"{train}": str(write_table(table, folder)), "{model}": str(model.path)}
@@ -201,15 +226,23 @@ class Model:
             raise StepError("the program wrote nothing to {model}.")
         for path in self.path.rglob("*"):
             plain = not path.is_symlink() and (path.is_file() or path.is_dir())
-            if not (plain and os.access(path, os.R_OK) and path.name.isascii() and path.name.isprintable()):
+            if not (
+                plain
+                and os.access(path, os.R_OK)
+                and path.name.isascii()
+                and path.name.isprintable()
+            ):
                 named = safe_repr(str(path.relative_to(self.path)))
                 raise StepError(
-                    f"{{model}}: {named} is not a readable regular file with a printable ASCII name."
+                    f"{{model}}: {named} is not a readable regular file with a printable"
+                    " ASCII name."
                     " Fix: let the program write only such files."
                 )
 
     def copy(self, folder: Path) -> Path:
-        """Copy the files to ``folder``, so that the program that receives them cannot change the model."""
+        """Copy the files to ``folder``, so that the program that receives them cannot change the
+        model.
+        """
         return Path(shutil.copytree(self.path, folder / MODEL))
 
 
@@ -227,35 +260,51 @@ def read_history(file: Path) -> tuple[dict[str, float], ...]:
     rows = json.loads(content) if len(content) <= _LARGEST else None
     if not isinstance(rows, list) or len(rows) > EPOCHS:
         raise StepError(
-            f"{file.name} must be a JSON list of at most {EPOCHS:,} epochs and at most {_LARGEST >> 20} MiB."
+            f"{file.name} must be a JSON list of at most {EPOCHS:,} epochs and at most"
+            f" {_LARGEST >> 20} MiB."
         )
     for row in rows:
         known = isinstance(row, dict) and "epoch" in row and MEASURED.issuperset(row)
-        if not known or not all(isinstance(number, float) and math.isfinite(number) for number in row.values()):
-            raise StepError(f"{file.name} contains an epoch with unknown keys or a value that is not a finite float.")
+        if not known or not all(
+            isinstance(number, float) and math.isfinite(number) for number in row.values()
+        ):
+            raise StepError(
+                f"{file.name} contains an epoch with unknown keys or a value that is not a"
+                " finite float."
+            )
     return tuple(rows)
 
 
 class FittedProgram(FittedGenerator):
-    """Base class of fitted programs: those with a trained model, and those that are fitted again for each sample."""
+    """Base class of fitted programs: those with a trained model, and those that are fitted again
+    for each sample.
+    """
 
     generator: ProgramGenerator
 
     @abstractmethod
     def given(self, folder: Path) -> dict[str, str]:
-        """Write the input files of the program to ``folder`` and return their paths by placeholder."""
+        """Write the input files of the program to ``folder`` and return their paths by
+        placeholder.
+        """
 
     def _sample(self, rows: int, seed: int) -> Table:
         generator = self.generator
         with WorkFolder() as folder:
             out = folder / "out.parquet"
-            given = {"{out}": str(out), "{rows}": str(rows), "{seed}": str(seed), **self.given(folder)}
+            given = {
+                "{out}": str(out),
+                "{rows}": str(rows),
+                "{seed}": str(seed),
+                **self.given(folder),
+            }
             with generator.private_failures(generator.sampler[0]):
                 generator.run(generator.sampler, given, folder)
                 if not out.is_file():
                     raise StepError("the program wrote no file to {out}.")
                 table = self._checked(self._table(pq.ParquetFile(out).read().to_pandas()), rows)
-                table.to_published_frame()  # fails here if the dtypes of the private table cannot be restored
+                # fails here if the dtypes of the private table cannot be restored
+                table.to_published_frame()
         return table
 
     def _table(self, written: pd.DataFrame) -> Table:
@@ -285,7 +334,9 @@ def _filled(part: str, given: Mapping[str, str]) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Terminate a supervisor, which terminates its program first, and the rest of its process group."""
+    """Terminate a supervisor, which terminates its program first, and the rest of its process
+    group.
+    """
     if process.stdin is not None:
         process.stdin.close()
     with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,6 @@
-"""REaLTabFormer (Solatorio and Dupriez 2023): a small GPT-2 that generates rows, run by its library in a program."""
+"""REaLTabFormer (Solatorio and Dupriez 2023): a small GPT-2 that generates rows, run by its library
+in a program.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ from privacy_assets.tables.table import Table
 WORKER = Path(__file__).with_name("_realtabformer_worker.py")
 INSTALL = (
     "python -m venv rtf && "
-    "rtf/bin/pip install 'realtabformer>=0.2.4,<0.3' 'transformers<5' 'datasets<5' 'pandas<3' pyarrow"
+    "rtf/bin/pip install 'realtabformer>=0.2.4,<0.3' 'transformers<5' 'datasets<5' 'pandas<3'"
+    " pyarrow"
 )
 
 _EXACT, _SHORT = 9, 6  # decimal digits of a range: maximum for exact values, and otherwise
@@ -87,14 +90,15 @@ class Grid:
 class DigitCoding:
     """Columns ``c0``, ``c1``, ... in schema order: numbers as int64 from 0, or strings ``v<k>``.
 
-    The library splits integers into digits itself. Its coding of other values loses information: it rounds numbers to
-    four decimals, fails for numbers with nine digits before the point, cannot decode times with missing values, reads
-    the category "NaN" as missing and cuts categories at "___".
+    The library splits integers into digits itself. Its coding of other values loses information: it
+    rounds numbers to four decimals, fails for numbers with nine digits before the point, cannot
+    decode times with missing values, reads the category "NaN" as missing and cuts categories at
+    "___".
 
-    A number with missing values is preceded by a column ``c<i>m`` that is ``v1`` for missing, and is 0 there. A column
-    without grid (None) is a category of :class:`MatrixCoding`, with a code for missing; this includes numbers without
-    any value. Numbers keep nine digits if they have no more, otherwise six digits of their range. Integers and times
-    are exact up to 2**53.
+    A number with missing values is preceded by a column ``c<i>m`` that is ``v1`` for missing, and
+    is 0 there. A column without grid (None) is a category of :class:`MatrixCoding`, with a code for
+    missing; this includes numbers without any value. Numbers keep nine digits if they have no more,
+    otherwise six digits of their range. Integers and times are exact up to 2**53.
     """
 
     coding: MatrixCoding
@@ -106,15 +110,22 @@ class DigitCoding:
         coding = MatrixCoding.fit([table], table.schema)
         cells = coding.code(table)
         numbers = zip(table.schema.columns, coding.is_number, cells, strict=True)
-        return cls(coding, tuple(Grid.fit(column, row) if number else None for column, number, row in numbers))
+        return cls(
+            coding,
+            tuple(Grid.fit(column, row) if number else None for column, number, row in numbers),
+        )
 
     def code(self, table: Table) -> pd.DataFrame:
         """Encode a table. Unknown categories are encoded as missing."""
         coded: dict[str, Any] = {}
-        for place, (grid, cells) in enumerate(zip(self.grids, self.coding.code(table), strict=True)):
+        for place, (grid, cells) in enumerate(
+            zip(self.grids, self.coding.code(table), strict=True)
+        ):
             if grid is not None:
                 if grid.gaps:
-                    coded[f"c{place}m"] = pd.Series(np.where(np.isnan(cells), "v1", "v0"), dtype=object)
+                    coded[f"c{place}m"] = pd.Series(
+                        np.where(np.isnan(cells), "v1", "v0"), dtype=object
+                    )
                 coded[f"c{place}"] = pd.Series(np.nan_to_num(grid.code(cells)).astype(np.int64))
                 continue
             codes = np.minimum(np.nan_to_num(cells), self._missing(place)).astype(np.int64)
@@ -122,7 +133,9 @@ class DigitCoding:
         return pd.DataFrame(coded)
 
     def table(self, frame: pd.DataFrame, *, where: str) -> Table:
-        """Decode a frame from :meth:`code`. Raises InputError for other columns or invalid codes."""
+        """Decode a frame from :meth:`code`. Raises InputError for other columns or invalid
+        codes.
+        """
         coded = Table.of(frame, self._schema(), where=where)
         cells = np.empty((len(self.grids), len(coded)))
         for place, grid in enumerate(self.grids):
@@ -154,7 +167,11 @@ class DigitCoding:
         for place, grid in enumerate(self.grids):
             if grid is not None and grid.gaps:
                 columns.append(ColumnSchema(f"c{place}m", "categorical", False, "object"))
-            columns.append(ColumnSchema(f"c{place}", "categorical" if grid is None else "integer", False, "object"))
+            columns.append(
+                ColumnSchema(
+                    f"c{place}", "categorical" if grid is None else "integer", False, "object"
+                )
+            )
         return TableSchema(tuple(columns))
 
 
@@ -168,7 +185,9 @@ def _codes(texts: Column, last: int, where: str) -> np.ndarray:
 
 
 def _decimals(column: ColumnSchema, cells: np.ndarray) -> int:
-    """Return the column's decimals if the range then has at most nine digits, otherwise those for six digits."""
+    """Return the column's decimals if the range then has at most nine digits, otherwise those for
+    six digits.
+    """
     digits = math.ceil(math.log10(float(np.ptp(cells)) or float(np.abs(cells).max()) or 1.0))
     if isinstance(column.precision, int) and digits + column.precision <= _EXACT:
         return column.precision
@@ -179,67 +198,91 @@ def _decimals(column: ColumnSchema, cells: np.ndarray) -> int:
 class RealTabFormer(ProgramGenerator):
     """REaLTabFormer, a GPT-2 that generates rows as token sequences.
 
-    The library requires older dependencies than this package, so it usually runs in a separate environment. With
-    ``patience`` > 0, training stops when the loss on validation subjects has not improved for ``patience`` epochs, and
-    the best epoch is kept. With ``patience`` 0, all epochs run and the last one is kept. Rows are drawn on the CPU,
-    without network access.
+    The library requires older dependencies than this package, so it usually runs in a separate
+    environment. With ``patience`` > 0, training stops when the loss on validation subjects has not
+    improved for ``patience`` epochs, and the best epoch is kept. With ``patience`` 0, all epochs
+    run and the last one is kept. Rows are drawn on the CPU, without network access.
 
     Attributes:
         python: Python interpreter of the separate environment. None: the current one.
         epochs: Maximum number of passes over the rows.
-        batch_size: Rows per forward pass. As in the library, a training step adds up the gradients of four passes.
+        batch_size: Rows per forward pass. As in the library, a training step adds up the gradients
+            of four passes.
         layers: Number of transformer layers.
         width: Width of the layers, a multiple of 64, with one attention head per 64.
         dropout: Share of dropped units.
         validation: Share of subjects in the validation set.
-        patience: Number of epochs without improvement after which training stops. 0: no early stopping.
-        n_critic: If positive, the library's own stopping rule replaces validation: it compares the distances of
-            synthetic and real rows every ``n_critic`` epochs.
-        overfit: Factor f in [1, 2] for deliberate overfitting (Palacios 4.2, 5.2). After a first training, a second
-            one without dropout and early stopping continues until its validation loss exceeds its own minimum and
-            reaches f L*, for at most 100 epochs, where L* is the least validation loss of both trainings. The last
-            "overfitting_ratio" in the history is the factor reached. 1: the first training only. Never publish the
-            output. None: off.
+        patience: Number of epochs without improvement after which training stops. 0: no early
+            stopping.
+        n_critic: If positive, the library's own stopping rule replaces validation: it compares the
+            distances of synthetic and real rows every ``n_critic`` epochs.
+        overfit: Factor f in [1, 2] for deliberate overfitting (Palacios 4.2, 5.2). After a first
+            training, a second one without dropout and early stopping continues until its validation
+            loss exceeds its own minimum and reaches f L*, for at most 100 epochs, where L* is the
+            least validation loss of both trainings. The last "overfitting_ratio" in the history is
+            the factor reached. 1: the first training only. Never publish the output. None: off.
         sample_batch: Number of rows drawn at a time.
         timeout: Maximum number of seconds per run.
         log: See :class:`ProgramGenerator`.
 
     Raises:
-        ConfigError: If ``overfit`` is set without validation and early stopping, or the library is not installed and
-            ``python`` is None.
+        ConfigError: If ``overfit`` is set without validation and early stopping, or the library is
+            not installed and ``python`` is None.
     """
 
     name = "realtabformer"
-    summary = "REaLTabFormer: a GPT-2 that generates rows as tokens, trained by its library in a separate environment."
+    summary = (
+        "REaLTabFormer: a GPT-2 that generates rows as tokens, trained by its library in a"
+        " separate environment."
+    )
     licence = "MIT"
     modules = ("torch",)
     extra = "realtabformer"
     separate_environment = ("realtabformer", INSTALL)
 
-    python: str | None = Field(default=None, description="Python interpreter of a separate environment")
+    python: str | None = Field(
+        default=None, description="Python interpreter of a separate environment"
+    )
     epochs: int = Field(default=100, ge=1, description="number of passes over the training rows")
-    batch_size: int = Field(default=8, ge=1, description="number of rows per forward pass; a step has four")
+    batch_size: int = Field(
+        default=8, ge=1, description="number of rows per forward pass; a step has four"
+    )
     layers: int = Field(default=6, ge=1, description="number of transformer layers")
     width: int = Field(default=768, ge=64, multiple_of=64, description="width of the layers")
     dropout: float = Field(default=0.1, ge=0, lt=1, description="share of dropped units")
-    validation: float = Field(default=0.1, ge=0, lt=1, description="share of people in the validation set")
-    patience: int = Field(default=5, ge=0, description="training stops after this many epochs without improvement")
+    validation: float = Field(
+        default=0.1, ge=0, lt=1, description="share of people in the validation set"
+    )
+    patience: int = Field(
+        default=5, ge=0, description="training stops after this many epochs without improvement"
+    )
     n_critic: int = Field(
-        default=0, ge=0, description="number of epochs between the library's comparisons of distances (0: none)"
+        default=0,
+        ge=0,
+        description="number of epochs between the library's comparisons of distances (0: none)",
     )
     overfit: float | None = Field(
-        default=None, ge=1, le=2, description="factor of deliberate overfitting: validation loss relative to the best"
+        default=None,
+        ge=1,
+        le=2,
+        description="factor of deliberate overfitting: validation loss relative to the best",
     )
     sample_batch: int = Field(default=128, ge=1, description="number of rows drawn at a time")
     timeout: Timeout = Field(default=86_400.0, description="maximum number of seconds per run")
-    log: str | None = Field(default=None, description="private file for its output and failure reasons")
+    log: str | None = Field(
+        default=None, description="private file for its output and failure reasons"
+    )
 
     def __post_init__(self) -> None:
         if self.overfit is not None and (self.n_critic or not self.patience or not self.validation):
-            raise ConfigError(f"{self.name}: overfit needs validation and patience above 0, and n_critic 0.")
+            raise ConfigError(
+                f"{self.name}: overfit needs validation and patience above 0, and n_critic 0."
+            )
         if self.python is None and find_spec("realtabformer") is None:
             fix = f"{INSTALL}; then set python to rtf/bin/python"
-            raise ConfigError(f"{self.name} is not installed. Fix: create a separate environment: {fix}.")
+            raise ConfigError(
+                f"{self.name} is not installed. Fix: create a separate environment: {fix}."
+            )
 
     @property
     def env_variables(self) -> tuple[str, ...]:
@@ -249,7 +292,14 @@ class RealTabFormer(ProgramGenerator):
     @property
     def sampler(self) -> Sequence[str]:
         """See :attr:`ProgramGenerator.sampler`."""
-        return [*self._worker("sample"), "{model}", "{out}", "{rows}", "{seed}", str(self.sample_batch)]
+        return [
+            *self._worker("sample"),
+            "{model}",
+            "{out}",
+            "{rows}",
+            "{seed}",
+            str(self.sample_batch),
+        ]
 
     def overfitting_protection(self) -> str:
         """Implement :meth:`Generator.overfitting_protection`."""
@@ -259,11 +309,15 @@ class RealTabFormer(ProgramGenerator):
         if self.n_critic:
             stops.append("the library's comparison of distances")
         elif self.patience and self.validation:
-            stops.append(f"early stopping after {self.patience} epochs without improvement on validation people")
+            stops.append(
+                f"early stopping after {self.patience} epochs without improvement on validation"
+                " people"
+            )
         return ", ".join([*stops, *([f"dropout {self.dropout:g}"] if self.dropout else [])])
 
     def _worker(self, part: str) -> list[str]:
-        # -I: keep the script's folder off the path, where modules of this package would shadow others of the same name.
+        # -I: keep the script's folder off the path, where modules of this package would shadow
+        # others of the same name.
         return [self.python or sys.executable, "-I", str(WORKER), part]
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
@@ -272,18 +326,27 @@ class RealTabFormer(ProgramGenerator):
         coding, aside = DigitCoding.fit(train), np.zeros(len(train), dtype=bool)
         if self.validation and not self.n_critic:
             aside = held_out(len(train), self.validation, training.people, training.seed)
-        settings = {name: value for name, value in asdict(self).items() if name not in ("python", "log", "timeout")}
+        settings = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("python", "log", "timeout")
+        }
         task = json.dumps({**settings, "held": int(aside.sum())})
         arguments = [*self._worker("fit"), "{train}", "{model}", "{seed}", "{device}", task]
-        table = coding.code(train).iloc[np.argsort(aside, kind="stable")].reset_index(drop=True)  # validation rows last
+        # validation rows last
+        table = coding.code(train).iloc[np.argsort(aside, kind="stable")].reset_index(drop=True)
         fitted = FittedRealTabFormer(self, self.trained(arguments, table, training), coding)
         with self.private_failures(arguments[0]):
             fitted.history = read_history(fitted.model.path / HISTORY)
         return fitted
 
-    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def load(
+        self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
+    ) -> FittedGenerator:
         """Implement :meth:`Generator.load`."""
-        return FittedRealTabFormer(self, Model(folder / MODEL), DigitCoding.from_json(manifest["columns"], schema))
+        return FittedRealTabFormer(
+            self, Model(folder / MODEL), DigitCoding.from_json(manifest["columns"], schema)
+        )
 
 
 class FittedRealTabFormer(FittedModel):

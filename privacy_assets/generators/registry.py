@@ -12,7 +12,13 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, did_you_mean, safe_repr
+from privacy_assets.errors import (
+    ConfigError,
+    InputError,
+    PrivacyAssetsError,
+    did_you_mean,
+    safe_repr,
+)
 from privacy_assets.generators.base import FittedGenerator, Generator, PrivacyBudget, read_manifest
 from privacy_assets.generators.user_code import CallableGenerator
 from privacy_assets.infra.settings import default_of, load_registry
@@ -39,9 +45,20 @@ GENERATORS: dict[str, type[Generator]] = load_registry(
 DEFAULT_GENERATOR = "synthpop"
 
 # Errors raised by damaged or modified files; RuntimeError if weights do not fit the network.
-_DAMAGED = (OSError, LookupError, ValueError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_DAMAGED = (
+    OSError,
+    LookupError,
+    ValueError,
+    TypeError,
+    EOFError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
-GeneratorLike = str | Mapping[str, Any] | Callable[[pd.DataFrame, int, int], pd.DataFrame] | Generator
+GeneratorLike = (
+    str | Mapping[str, Any] | Callable[[pd.DataFrame, int, int], pd.DataFrame] | Generator
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +125,9 @@ class GeneratorInfo:
     def check_available(self) -> None:
         """Raise ConfigError with the installation command if a module is missing."""
         if not self.available:
-            raise ConfigError(f"generator {self.name} needs {self.missing[0]}. Fix: {self.install}.")
+            raise ConfigError(
+                f"generator {self.name} needs {self.missing[0]}. Fix: {self.install}."
+            )
 
 
 def generator_info() -> list[GeneratorInfo]:
@@ -117,7 +136,8 @@ def generator_info() -> list[GeneratorInfo]:
 
 
 def build_generator(
-    generator: str | Callable[[pd.DataFrame, int, int], pd.DataFrame], settings: Mapping[str, Any] | None = None
+    generator: str | Callable[[pd.DataFrame, int, int], pd.DataFrame],
+    settings: Mapping[str, Any] | None = None,
 ) -> Generator:
     """Create a generator.
 
@@ -126,8 +146,8 @@ def build_generator(
         settings: Settings of a registered generator.
 
     Raises:
-        ConfigError: If a name or setting is unknown, an extra is missing, or the function cannot be imported by name
-            from another process (a lambda or nested function).
+        ConfigError: If a name or setting is unknown, an extra is missing, or the function cannot be
+            imported by name from another process (a lambda or nested function).
     """
     given = dict(settings or {})
     if callable(generator) or ":" in generator:
@@ -135,7 +155,9 @@ def build_generator(
             raise ConfigError("a function takes no settings; bind them inside the function.")
         return CallableGenerator(generator)
     if generator not in GENERATORS:
-        raise ConfigError(f"unknown generator {safe_repr(generator)}.{did_you_mean(generator, GENERATORS)}")
+        raise ConfigError(
+            f"unknown generator {safe_repr(generator)}.{did_you_mean(generator, GENERATORS)}"
+        )
     kind = GENERATORS[generator]
     info = GeneratorInfo.of(kind)
     absent = [key for key in info.required if key not in given]
@@ -176,12 +198,21 @@ def load_generator(folder: str | Path) -> FittedGenerator:
     manifest = read_manifest(folder)
     name = str(manifest.get("name"))
     if name not in GENERATORS:
-        raise InputError(f"unknown generator {safe_repr(name)}.{did_you_mean(name, GENERATORS)}", where=str(folder))
+        raise InputError(
+            f"unknown generator {safe_repr(name)}.{did_you_mean(name, GENERATORS)}",
+            where=str(folder),
+        )
     GeneratorInfo.of(GENERATORS[name]).check_available()
     try:
-        generator, schema = GENERATORS[name](**manifest["settings"]), TableSchema.from_json(manifest["schema"])
+        generator, schema = (
+            GENERATORS[name](**manifest["settings"]),
+            TableSchema.from_json(manifest["schema"]),
+        )
         fitted = generator.load(Path(folder), schema, manifest)
-        fitted.history, fitted.privacy = tuple(manifest["history"]), PrivacyBudget(**manifest["privacy"])
+        fitted.history, fitted.privacy = (
+            tuple(manifest["history"]),
+            PrivacyBudget(**manifest["privacy"]),
+        )
         fitted.levels = manifest["levels"]
         return fitted
     except PrivacyAssetsError:

@@ -2,11 +2,13 @@
 
 The generator is trained on
 
-- the distance of a column from the columns that bound it, as a difference or a ratio, in place of the column,
+- the distance of a column from the columns that bound it, as a difference or a ratio, in place of
+  the column,
 - a determined column only where it is free, such as in rows whose code is ``other``.
 
-Its rows are changed back: distances are added, determined values looked up, and gaps made and filled. Published
-values of the threshold rule stay published values, and no value leaves the range of its column.
+Its rows are changed back: distances are added, determined values looked up, and gaps made and
+filled. Published values of the threshold rule stay published values, and no value leaves the range
+of its column.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ class OrderedColumn:
         name: Name.
         lows: Earlier columns that are never above it.
         highs: Earlier columns that are never below it.
-        form: What is trained instead of the value c between its bounds L and U: "above" c - L, "share below" L / c,
-            "below" U - c, "share above" c / U, "between" (c - L) / (U - L).
+        form: What is trained instead of the value c between its bounds L and U: "above" c - L,
+            "share below" L / c, "below" U - c, "share above" c / U, "between" (c - L) / (U - L).
         levels: Distinct values of the training rows, ascending.
     """
 
@@ -61,7 +63,9 @@ class OrderedColumn:
     levels: np.ndarray
 
     @classmethod
-    def of(cls, train: Table, name: str, lows: Sequence[str], highs: Sequence[str]) -> OrderedColumn:
+    def of(
+        cls, train: Table, name: str, lows: Sequence[str], highs: Sequence[str]
+    ) -> OrderedColumn:
         """Create the rewriting of a column with the form that depends least on its bound."""
         levels = distinct_sorted(train[name].present().floats())
         column = cls(name, tuple(lows), tuple(highs), "between", levels)
@@ -142,7 +146,11 @@ class OrderedColumn:
         return Column(self.name, "numeric", distances)
 
     def restored(
-        self, distances: Column, schema: ColumnSchema, columns: Mapping[str, Column], rule: ColumnRule | None
+        self,
+        distances: Column,
+        schema: ColumnSchema,
+        columns: Mapping[str, Column],
+        rule: ColumnRule | None,
     ) -> Column:
         """Return the column of trained distances.
 
@@ -159,18 +167,28 @@ class OrderedColumn:
             column = rule.apply(column)
         return self.kept_in_bounds(column, schema, low, high)
 
-    def kept_in_bounds(self, column: Column, schema: ColumnSchema, low: np.ndarray, high: np.ndarray) -> Column:
-        """Replace values that rounding has moved out of the bounds by the nearest value of the training rows within.
+    def kept_in_bounds(
+        self, column: Column, schema: ColumnSchema, low: np.ndarray, high: np.ndarray
+    ) -> Column:
+        """Replace values that rounding has moved out of the bounds by the nearest value of the
+        training rows within.
 
-        If there is none, no real row has such bounds together with a value, so the value is missing.
+        If there is none, no real row has such bounds together with a value, so the value is
+        missing.
         """
         value = column.floats()
         if schema.role == "closed":
             value = self._nearest_levels(value)
         last = len(self.levels) - 1
-        at_or_above_low = self.levels[np.minimum(np.searchsorted(self.levels, low, side="left"), last)]
-        at_or_below_high = self.levels[np.maximum(np.searchsorted(self.levels, high, side="right") - 1, 0)]
-        value = np.where(value < low, at_or_above_low, np.where(value > high, at_or_below_high, value))
+        at_or_above_low = self.levels[
+            np.minimum(np.searchsorted(self.levels, low, side="left"), last)
+        ]
+        at_or_below_high = self.levels[
+            np.maximum(np.searchsorted(self.levels, high, side="right") - 1, 0)
+        ]
+        value = np.where(
+            value < low, at_or_above_low, np.where(value > high, at_or_below_high, value)
+        )
         if schema.nullable:
             value[(value < low) | (value > high)] = np.nan
         is_changed = value != column.floats()
@@ -178,7 +196,9 @@ class OrderedColumn:
         return replace(column, cells=np.where(is_changed, changed.cells, column.cells))
 
     def _nearest_levels(self, value: np.ndarray) -> np.ndarray:
-        """Return the nearest value of the training rows, which a closed column gets anyway, float64 (n,)."""
+        """Return the nearest value of the training rows, which a closed column gets anyway, float64
+        (n,).
+        """
         middles = (self.levels[1:] + self.levels[:-1]) / 2
         nearest = self.levels[np.searchsorted(middles, value)]
         return np.where(np.isnan(value), np.nan, nearest)
@@ -215,7 +235,8 @@ class Rewriting:
         rewritten_schema: Schema of the rewritten table.
         ordered: Columns trained as distances, in the order of the table.
         determined: Codes and gaps, each after the relations that determine its first column.
-        bounded: Columns of codes with an order between them, which rows that are free must keep as well.
+        bounded: Columns of codes with an order between them, which rows that are free must keep as
+            well.
         rules: Threshold rules of the columns with an order.
     """
 
@@ -227,19 +248,26 @@ class Rewriting:
     rules: Mapping[str, ColumnRule]
 
     @classmethod
-    def of(cls, train: Table, relations: Iterable[Relation], fixed: Iterable[str] = ()) -> Rewriting | None:
+    def of(
+        cls, train: Table, relations: Iterable[Relation], fixed: Iterable[str] = ()
+    ) -> Rewriting | None:
         """Create the rewriting of training rows. None: there is nothing to rewrite.
 
         Args:
             train: Training rows, with their threshold rules.
             relations: Relations to keep.
-            fixed: Columns with public bounds of a generator that states an epsilon. They are not rewritten.
+            fixed: Columns with public bounds of a generator that states an epsilon. They are not
+                rewritten.
         """
         relations = list(relations)
         fixed = set(fixed)
-        orders = {(relation.first, relation.second) for relation in relations if relation.kind == "order"}
+        orders = {
+            (relation.first, relation.second) for relation in relations if relation.kind == "order"
+        }
         # With gaps in b, a <= b and b <= c do not imply a <= c.
-        pairs = orders | {(low, high) for low, high in orders_of(relations) if _holds(low, high, train)}
+        pairs = orders | {
+            (low, high) for low, high in orders_of(relations) if _holds(low, high, train)
+        }
         determined = _in_dependency_order(_possible_codes(relations, pairs, fixed))
         looked_up = {relation.second for relation in determined if relation.kind == "code"}
         ordered = _ordered_columns(train, pairs, fixed, looked_up)
@@ -256,7 +284,9 @@ class Rewriting:
     @property
     def names(self) -> set[str]:
         """Names of the columns that are not trained as they are."""
-        return {column.name for column in self.ordered} | {relation.second for relation in self.determined}
+        return {column.name for column in self.ordered} | {
+            relation.second for relation in self.determined
+        }
 
     def _schema_of(self, train: Table) -> TableSchema:
         distances = {column.name for column in self.ordered}
@@ -264,7 +294,9 @@ class Rewriting:
         columns = []
         for column in train.schema.columns:
             if column.name in distances:
-                columns.append(ColumnSchema(column.name, "numeric", column.nullable, "float64", role="number"))
+                columns.append(
+                    ColumnSchema(column.name, "numeric", column.nullable, "float64", role="number")
+                )
             elif column.name in codes:
                 columns.append(replace(column, nullable=True))
             else:
@@ -285,7 +317,9 @@ class Rewriting:
             if relation.kind == "code":
                 second = train[relation.second]
                 is_free = self._is_free(relation, train)
-                columns[relation.second] = second.take_or_missing(np.where(is_free, np.arange(len(second)), -1))
+                columns[relation.second] = second.take_or_missing(
+                    np.where(is_free, np.arange(len(second)), -1)
+                )
         return replace(Table.of_columns(self.rewritten_schema, columns), rules=train.rules)
 
     def restore(self, made: Table, seed: int) -> Table:
@@ -295,21 +329,32 @@ class Rewriting:
             made: Rewritten rows.
             seed: Seed of the choice of values for gaps that no real row has.
         """
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(len(self.schema.columns),)))
+        rng = np.random.default_rng(
+            np.random.SeedSequence(seed, spawn_key=(len(self.schema.columns),))
+        )
         columns = self._with_determined(made.columns, rng)
         ordered = {column.name for column in self.ordered}
-        columns |= {name: rule.apply(columns[name]) for name, rule in self.rules.items() if name not in ordered}
+        columns |= {
+            name: rule.apply(columns[name])
+            for name, rule in self.rules.items()
+            if name not in ordered
+        }
         self._bound_free_rows(columns)
         for column in self.ordered:
             schema = self.schema[column.name]
             distances = columns[column.name]
-            columns[column.name] = column.restored(distances, schema, columns, self.rules.get(column.name))
+            columns[column.name] = column.restored(
+                distances, schema, columns, self.rules.get(column.name)
+            )
         return Table.of_columns(self.schema, columns)
 
-    def _with_determined(self, made: Mapping[str, Column], rng: np.random.Generator) -> dict[str, Column]:
+    def _with_determined(
+        self, made: Mapping[str, Column], rng: np.random.Generator
+    ) -> dict[str, Column]:
         """Return the columns with determined values looked up, and gaps made and filled."""
         columns = dict(made)
-        # A postcode that fills a gap determines a town, so relations are repeated until none is broken.
+        # A postcode that fills a gap determines a town, so relations are repeated until none is
+        # broken.
         for _ in self.determined:
             for relation in self.determined:
                 first = columns[relation.first]
@@ -318,7 +363,11 @@ class Rewriting:
                     columns[relation.second] = self._looked_up(relation, first, second, rng)
                 else:
                     columns[relation.second] = _with_gaps(relation, first, second, rng)
-            broken = [one for one in self.determined if one.is_broken(columns[one.first], columns[one.second]).any()]
+            broken = [
+                one
+                for one in self.determined
+                if one.is_broken(columns[one.first], columns[one.second]).any()
+            ]
             if not broken:
                 break
         return columns
@@ -348,10 +397,16 @@ class Rewriting:
             columns[column.name] = replace(current, cells=cells)
             is_final[column.name] = np.ones(len(current), dtype=bool)
 
-    def _looked_up(self, relation: Relation, first: Column, free: Column, rng: np.random.Generator) -> Column:
-        """Return the second column of a code: determined values, and trained ones in rows that are free."""
+    def _looked_up(
+        self, relation: Relation, first: Column, free: Column, rng: np.random.Generator
+    ) -> Column:
+        """Return the second column of a code: determined values, and trained ones in rows that are
+        free.
+        """
         schema = self.schema[relation.second]
-        answers = {pair.answer for pair in relation.determined if pair.answer is not None} | set(free.values or ())
+        answers = {pair.answer for pair in relation.determined if pair.answer is not None} | set(
+            free.values or ()
+        )
         values = (False, True) if schema.kind == "boolean" else tuple(sorted(answers))
         expected = relation.expected(first, [*values, None])
         is_free = expected < 0
@@ -363,7 +418,8 @@ class Rewriting:
         else:
             codes = np.where(is_free, free.index_in(values), determined)
             column = Column.of_codes(relation.second, schema.kind, codes, values)
-        # Determined values are trained as missing, so free rows are drawn with too many missing values.
+        # Determined values are trained as missing, so free rows are drawn with too many missing
+        # values.
         is_missing = column.missing
         needs_value = is_free if not schema.nullable else is_free & relation.never_misses(first)
         donors = is_free & ~is_missing
@@ -374,11 +430,16 @@ class Rewriting:
     def save(self, folder: Path) -> dict[str, Any]:
         """Write arrays to a folder, and return JSON-compatible entries of a manifest."""
         columns = [*self.ordered, *self.bounded]
-        write_arrays(folder, {f"levels.{place}": column.levels for place, column in enumerate(columns)})
+        write_arrays(
+            folder, {f"levels.{place}": column.levels for place, column in enumerate(columns)}
+        )
         save_rules(folder / _RULES, self.rules)
         return {
             "rewritten_schema": self.rewritten_schema.to_json(),
-            "columns": [[column.name, list(column.lows), list(column.highs), column.form] for column in columns],
+            "columns": [
+                [column.name, list(column.lows), list(column.highs), column.form]
+                for column in columns
+            ],
             "n_ordered": len(self.ordered),
             "determined": [relation.to_json() for relation in self.determined],
         }
@@ -389,7 +450,9 @@ class Rewriting:
         arrays = read_arrays(folder)
         columns = []
         for place, (name, lows, highs, form) in enumerate(manifest["columns"]):
-            columns.append(OrderedColumn(name, tuple(lows), tuple(highs), form, arrays[f"levels.{place}"]))
+            columns.append(
+                OrderedColumn(name, tuple(lows), tuple(highs), form, arrays[f"levels.{place}"])
+            )
         n_ordered = manifest["n_ordered"]
         determined = [Relation.from_json(one) for one in manifest["determined"]]
         rewritten_schema = TableSchema.from_json(manifest["rewritten_schema"])
@@ -398,11 +461,13 @@ class Rewriting:
         return cls(schema, rewritten_schema, ordered, determined, bounded, rules)
 
 
-def _possible_codes(relations: Iterable[Relation], pairs: set[tuple[str, str]], fixed: set[str]) -> list[Relation]:
+def _possible_codes(
+    relations: Iterable[Relation], pairs: set[tuple[str, str]], fixed: set[str]
+) -> list[Relation]:
     """Return codes and gaps, without the codes of columns whose order could not be kept.
 
-    These are columns with public bounds, and columns with an order to one of these or to a column that another category
-    determines: both would be looked up, and none could be moved.
+    These are columns with public bounds, and columns with an order to one of these or to a column
+    that another category determines: both would be looked up, and none could be moved.
 
     Args:
         relations: Relations to keep.
@@ -417,7 +482,9 @@ def _possible_codes(relations: Iterable[Relation], pairs: set[tuple[str, str]], 
         if relation.kind == "code":
             lows, highs = _bounds_of(relation.second, {*determining, *fixed}, pairs)
             partners = {*lows, *highs}
-            has_other_code = any(determining.get(name, relation.first) != relation.first for name in partners)
+            has_other_code = any(
+                determining.get(name, relation.first) != relation.first for name in partners
+            )
             if has_other_code or fixed & {relation.second, *partners}:
                 continue
             determining[relation.second] = relation.first
@@ -443,7 +510,8 @@ def _ordered_columns(
         train: Training rows.
         pairs: Columns with an order, the lower one first.
         fixed: Columns that are trained as they are.
-        looked_up: Columns that a category determines. They bound others, and are not trained as distances.
+        looked_up: Columns that a category determines. They bound others, and are not trained as
+            distances.
     """
     ordered = []
     earlier = [name for name in train.schema.names if name in looked_up]
@@ -457,7 +525,9 @@ def _ordered_columns(
     return ordered
 
 
-def _bounded_columns(train: Table, pairs: set[tuple[str, str]], looked_up: set[str]) -> list[OrderedColumn]:
+def _bounded_columns(
+    train: Table, pairs: set[tuple[str, str]], looked_up: set[str]
+) -> list[OrderedColumn]:
     """Return the columns that a category determines and that have an order between them.
 
     Args:
@@ -481,7 +551,9 @@ def _holds(low: str, high: str, train: Table) -> bool:
 
 
 def _in_dependency_order(relations: Iterable[Relation]) -> list[Relation]:
-    """Return codes and gaps, each after those that determine its first column, if there is no circle."""
+    """Return codes and gaps, each after those that determine its first column, if there is no
+    circle.
+    """
     relations = list(relations)
     codes = [relation for relation in relations if relation.kind == "code"]
     gaps = [relation for relation in relations if relation.kind == "gap"]
@@ -498,7 +570,9 @@ def _in_dependency_order(relations: Iterable[Relation]) -> list[Relation]:
 
 
 def _without_circles(codes: Sequence[Relation]) -> list[Relation]:
-    """Return codes without those whose second column determines the first one: one of them must be trained."""
+    """Return codes without those whose second column determines the first one: one of them must be
+    trained.
+    """
     kept = list[Relation]()
     for relation in codes:
         determined_by_second = closure({(one.first, one.second) for one in kept})
@@ -507,8 +581,12 @@ def _without_circles(codes: Sequence[Relation]) -> list[Relation]:
     return kept
 
 
-def _with_gaps(relation: Relation, first: Column, second: Column, rng: np.random.Generator) -> Column:
-    """Return the second column of a gap: missing where the first column demands it, and filled where it must not be."""
+def _with_gaps(
+    relation: Relation, first: Column, second: Column, rng: np.random.Generator
+) -> Column:
+    """Return the second column of a gap: missing where the first column demands it, and filled
+    where it must not be.
+    """
     expected = relation.expected(first, [False, True])
     is_gap = expected == 1
     is_missing = second.missing
@@ -518,8 +596,12 @@ def _with_gaps(relation: Relation, first: Column, second: Column, rng: np.random
     return second.take_or_missing(np.where(is_gap, -1, rows))
 
 
-def _filled(values: np.ndarray, is_absent: np.ndarray, donors: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return ``values`` with those that are absent replaced by values of random donors, if there are any."""
+def _filled(
+    values: np.ndarray, is_absent: np.ndarray, donors: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Return ``values`` with those that are absent replaced by values of random donors, if there
+    are any.
+    """
     if not is_absent.any() or not donors.any():
         return values
     filled = values.copy()
@@ -544,7 +626,10 @@ class WithRelations(FittedGenerator):
         self.privacy = inner.privacy
         if self.privacy.epsilon is not None:
             names = ", ".join(sorted(rewriting.names))
-            outside = (*self.privacy.outside_guarantee, f"ranges, gaps and determined values of {names}")
+            outside = (
+                *self.privacy.outside_guarantee,
+                f"ranges, gaps and determined values of {names}",
+            )
             self.privacy = replace(self.privacy, outside_guarantee=outside)
 
     def _sample(self, rows: int, seed: int) -> Table:
@@ -562,13 +647,16 @@ class RelationalGenerator(CodedGenerator):
     Audits fit it to coded cells, without relations.
 
     Attributes:
-        keeps_declared_only: True for generators that state an epsilon: relations that are found disclose the rows.
+        keeps_declared_only: True for generators that state an epsilon: relations that are found
+            disclose the rows.
     """
 
     keeps_declared_only: ClassVar[bool] = False
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
-        relations = [one for one in train.relations if one.is_declared or not self.keeps_declared_only]
+        relations = [
+            one for one in train.relations if one.is_declared or not self.keeps_declared_only
+        ]
         rewriting = Rewriting.of(train, relations, self.bounded_columns)
         if rewriting is None:
             return self._fit_rows(train, training)
@@ -582,7 +670,9 @@ class RelationalGenerator(CodedGenerator):
     def _fit_rows(self, train: Table, training: Training) -> FittedGenerator:
         """Fit to rows without relations."""
 
-    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def load(
+        self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
+    ) -> FittedGenerator:
         """Implement :meth:`Generator.load`."""
         if "rewriting" not in manifest:
             return self._load_rows(folder, schema, manifest)
@@ -594,5 +684,7 @@ class RelationalGenerator(CodedGenerator):
         return WithRelations(inner, rewriting)
 
     @abstractmethod
-    def _load_rows(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def _load_rows(
+        self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
+    ) -> FittedGenerator:
         """Load a generator that was fitted to rows without relations."""

@@ -1,6 +1,8 @@
-"""Sequential trees as in SynthPop (Nowok, Raab and Dibben, 2016): each column is drawn given the previous columns.
+"""Sequential trees as in SynthPop (Nowok, Raab and Dibben, 2016): each column is drawn given the
+previous columns.
 
-Trees are grown on codes (F, n) int32 of columns in drawing order: 0..levels - 1 for values, ``levels`` for missing.
+Trees are grown on codes (F, n) int32 of columns in drawing order: 0..levels - 1 for values,
+``levels`` for missing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import ConfigError, did_you_mean, safe_repr
-from privacy_assets.generators.base import Draw, FittedGenerator, Training, read_arrays, write_arrays
+from privacy_assets.generators.base import (
+    Draw,
+    FittedGenerator,
+    Training,
+    read_arrays,
+    write_arrays,
+)
 from privacy_assets.generators.rewriting import RelationalGenerator
 from privacy_assets.infra.progress import advance
 from privacy_assets.infra.settings import Tuple, declared
@@ -29,62 +37,81 @@ if TYPE_CHECKING:
     from privacy_assets.generators._tree_kernels import CartTree
 
 MOST_CLASSES = 64
-_BEYOND_CHANCE = 3.0  # standard deviations by which the gain of a split exceeds that of a random split
+# standard deviations by which the gain of a split exceeds that of a random split
+_BEYOND_CHANCE = 3.0
 _INTERVALS = 5  # of equally many rows, which are the levels of a number for the shrinkage
-_FEWEST_OF_CATEGORY = 50  # people from which a category has a position of its own, although a leaf needs more
+# people from which a category has a position of its own, although a leaf needs more
+_FEWEST_OF_CATEGORY = 50
 _SMALL_SHARE = 0.2  # share of rows with categories smaller than a leaf from which a column is named
 _SMALLER_LEAVES = (50, 20)  # values of min_samples_leaf to rehearse
 
 
 @declared
 class SynthPop(RelationalGenerator):
-    """Sequential classification and regression trees with values drawn from the training rows of a leaf.
+    """Sequential classification and regression trees with values drawn from the training rows of a
+    leaf.
 
-    For each column a tree is grown on the previous columns (Gini for categories and booleans, squared error for
-    numbers, integers and datetimes), and a value is copied from a drawn row of the leaf, or of a node above it
-    (``shrinkage``). Splits that are not better than random ones are not made, as in conditional inference trees
-    (Hothorn, Hornik and Zeileis 2006). Missing is a value: for numbers, a first tree predicts whether the value is
-    missing, and a second one the value. As a predictor a number is represented by its rank (missing: mean rank and an
-    indicator), and a category by its position in an order by the target (Coppersmith et al. 1999), in which categories
-    with fewer than 50 rows (or than ``min_samples_leaf``) share a position. Columns with many categories are therefore
-    not slower.
-    Categories come from the training rows, so names and other identifiers must be dropped first.
+    For each column a tree is grown on the previous columns (Gini for categories and booleans,
+    squared error for numbers, integers and datetimes), and a value is copied from a drawn row of
+    the leaf, or of a node above it (``shrinkage``). Splits that are not better than random ones are
+    not made, as in conditional inference trees (Hothorn, Hornik and Zeileis 2006). Missing is a
+    value: for numbers, a first tree predicts whether the value is missing, and a second one the
+    value. As a predictor a number is represented by its rank (missing: mean rank and an indicator),
+    and a category by its position in an order by the target (Coppersmith et al. 1999), in which
+    categories with fewer than 50 rows (or than ``min_samples_leaf``) share a position. Columns with
+    many categories are therefore not slower. Categories come from the training rows, so names and
+    other identifiers must be dropped first.
 
     Attributes:
-        min_samples_leaf: Minimum number of training subjects in a leaf. No split leaves fewer on a side. Without
-            subjects, and on coded cells in audits, each row is a subject.
-        shrinkage: Number of training subjects for each effective level of a leaf by which it is drawn towards the node
-            above it, and the whole table towards equal shares of all published categories. A leaf of 100 people says
-            much about two levels and little about 250, but its counts disclose these people. Levels of a number are
-            fifths of the column. See :func:`._tree_kernels.climbing`. 0: as in SynthPop, values come from the leaf
-            alone, and splits are made although they are not better than random ones.
-        smoothing: If True, numbers and times are moved within their leaf, by at most the distance to the nearest fifth
-            of its subjects, so that they are not values of real rows (but values of codes are, see
-            :mod:`.relations`). Values shared by ``min_samples_leaf`` subjects of
-            the column or a fifth of the leaf, and columns with few distinct values, are not changed. The column's
-            precision and range are kept.
+        min_samples_leaf: Minimum number of training subjects in a leaf. No split leaves fewer on a
+            side. Without subjects, and on coded cells in audits, each row is a subject.
+        shrinkage: Number of training subjects for each effective level of a leaf by which it is
+            drawn towards the node above it, and the whole table towards equal shares of all
+            published categories. A leaf of 100 people says much about two levels and little about
+            250, but its counts disclose these people. Levels of a number are fifths of the column.
+            See :func:`._tree_kernels.climbing`. 0: as in SynthPop, values come from the leaf alone,
+            and splits are made although they are not better than random ones.
+        smoothing: If True, numbers and times are moved within their leaf, by at most the distance
+            to the nearest fifth of its subjects, so that they are not values of real rows (but
+            values of codes are, see :mod:`.relations`). Values shared by ``min_samples_leaf``
+            subjects of the column or a fifth of the leaf, and columns with few distinct values, are
+            not changed. The column's precision and range are kept.
         visit: Order of the columns. None: order of the table.
     """
 
     name = "synthpop"
-    summary = "Sequential trees: each column is drawn from training rows that agree in the columns before it."
-
-    min_samples_leaf: int = Field(default=100, ge=1, description="minimum number of training people per leaf")
-    shrinkage: float = Field(
-        default=30.0, ge=0, allow_inf_nan=False, description="training people per level that draw a leaf to its parent"
+    summary = (
+        "Sequential trees: each column is drawn from training rows that agree in the columns"
+        " before it."
     )
-    smoothing: bool = Field(default=True, description="perturb numbers and times within their leaves")
+
+    min_samples_leaf: int = Field(
+        default=100, ge=1, description="minimum number of training people per leaf"
+    )
+    shrinkage: float = Field(
+        default=30.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="training people per level that draw a leaf to its parent",
+    )
+    smoothing: bool = Field(
+        default=True, description="perturb numbers and times within their leaves"
+    )
     visit: Annotated[tuple[str, ...] | None, Tuple] = Field(
         default=None, description="order in which columns are drawn (default: as in the table)"
     )
 
     def overfitting_protection(self) -> str:
-        """Implement :meth:`Generator.overfitting_protection`: the leaf size, unless it is 1, and the shrinkage."""
+        """Implement :meth:`Generator.overfitting_protection`: the leaf size, unless it is 1, and
+        the shrinkage.
+        """
         found = []
         if self.min_samples_leaf > 1:
             found.append(f"every leaf contains at least {self.min_samples_leaf} training people")
         if self.shrinkage > 0:
-            found.append(f"leaves are drawn towards their parents, with a shrinkage of {self.shrinkage:g}")
+            found.append(
+                f"leaves are drawn towards their parents, with a shrinkage of {self.shrinkage:g}"
+            )
         return "; ".join(found)
 
     def _fit_rows(self, train: Table, training: Training) -> FittedGenerator:
@@ -93,7 +120,8 @@ class SynthPop(RelationalGenerator):
         values = {name: known for name, (_, known) in zip(order, places, strict=True)}
         levels = np.array([len(known) for known in values.values()], dtype=np.int64)
         codes = np.stack([ranks for (ranks, _), _ in places]).astype(np.int32)
-        codes = np.where(codes < 0, levels[:, None], codes).astype(np.int32)  # missing is the code after the last value
+        # missing is the code after the last value
+        codes = np.where(codes < 0, levels[:, None], codes).astype(np.int32)
         is_number = np.array([known.values is None for known in values.values()], dtype=np.bool_)
         people = training.people
         if people is not None and len(np.unique(people)) == len(people):
@@ -104,7 +132,9 @@ class SynthPop(RelationalGenerator):
         for place, name in enumerate(order):
             numbers = train[name].floats() if is_number[place] else np.zeros(len(train))
             rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(place,)))
-            steps.append(list(trees_of(self, codes, levels, is_number, numbers, place, rng, people)))
+            steps.append(
+                list(trees_of(self, codes, levels, is_number, numbers, place, rng, people))
+            )
             advance(training.progress, "growing trees: columns", place + 1, len(order))
         return FittedSynthPop(self, train.schema, order, values, steps)
 
@@ -126,14 +156,19 @@ class SynthPop(RelationalGenerator):
                 codes[column] = np.searchsorted(seen, everyone)
                 known.append(own[column, first])  # ascending, missing last
             levels = np.array([len(values) - int(np.isnan(values[-1])) for values in known])
-            drawn, out = np.full((len(order), size), -1, dtype=np.int32), np.empty((len(order), size))
+            drawn, out = (
+                np.full((len(order), size), -1, dtype=np.int32),
+                np.empty((len(order), size)),
+            )
             for column, values in enumerate(known):
                 moves = np.zeros(size)
                 for tree in trees_of(self, codes, levels, is_number, own[column], column, rng):
                     draw_codes(tree, drawn[:column], drawn[column], moves, rng)
                 cells = values[drawn[column]]
                 if moves.any():
-                    cells = coding.rounded(order[column], moved(cells, moves, values[0], values[levels[column] - 1]))
+                    cells = coding.rounded(
+                        order[column], moved(cells, moves, values[0], values[levels[column] - 1])
+                    )
                 out[order[column]] = cells
             return out
 
@@ -144,13 +179,16 @@ class SynthPop(RelationalGenerator):
         for name in order:
             if name not in names:
                 raise ConfigError(
-                    f"synthpop: visit names the unknown column {safe_repr(name)}.{did_you_mean(name, names)}"
+                    "synthpop: visit names the unknown column"
+                    f" {safe_repr(name)}.{did_you_mean(name, names)}"
                 )
         if sorted(order) != sorted(names):
             raise ConfigError("synthpop: visit must name every column once.")
         return order
 
-    def _load_rows(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def _load_rows(
+        self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
+    ) -> FittedGenerator:
         from privacy_assets.generators._tree_kernels import CartTree
 
         arrays, texts = read_arrays(folder), manifest["texts"]
@@ -158,23 +196,32 @@ class SynthPop(RelationalGenerator):
         for place, column in enumerate(schema.columns):
             if column.kind == "categorical":
                 known = texts[str(place)]
-                values[column.name] = Column.of_codes(column.name, column.kind, np.arange(len(known)), known)
+                values[column.name] = Column.of_codes(
+                    column.name, column.kind, np.arange(len(known)), known
+                )
             elif column.kind == "boolean":
-                values[column.name] = Column.of_codes(column.name, column.kind, arrays[f"values.{place}"])
+                values[column.name] = Column.of_codes(
+                    column.name, column.kind, arrays[f"values.{place}"]
+                )
             else:
                 values[column.name] = Column(column.name, column.kind, arrays[f"values.{place}"])
         steps = [
-            [CartTree(*(arrays[f"tree.{place}.{part}.{name}"] for name in CartTree._fields)) for part in range(parts)]
+            [
+                CartTree(*(arrays[f"tree.{place}.{part}.{name}"] for name in CartTree._fields))
+                for part in range(parts)
+            ]
             for place, parts in enumerate(manifest["trees"])
         ]
         return FittedSynthPop(self, schema, list(manifest["visit"]), values, steps)
 
 
 class FittedSynthPop(FittedGenerator):
-    """Trees in visiting order. ``values`` are the distinct values of each column; rows are processed as codes.
+    """Trees in visiting order. ``values`` are the distinct values of each column; rows are
+    processed as codes.
 
-    Code k is the k-th smallest value, and len(values) is missing. A step is one tree whose donors are codes, or two:
-    donors of the first are missing (code) or not (-1), donors of the second are codes.
+    Code k is the k-th smallest value, and len(values) is missing. A step is one tree whose donors
+    are codes, or two: donors of the first are missing (code) or not (-1), donors of the second are
+    codes.
     """
 
     def __init__(
@@ -193,7 +240,10 @@ class FittedSynthPop(FittedGenerator):
 
         codes, columns = np.full((len(self.order), rows), -1, dtype=np.int32), {}
         for place, (name, trees) in enumerate(zip(self.order, self.steps, strict=True)):
-            rng, moves = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,))), np.zeros(rows)
+            rng, moves = (
+                np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,))),
+                np.zeros(rows),
+            )
             for tree in trees:
                 draw_codes(tree, codes[:place], codes[place], moves, rng)
             known = self.values[name]
@@ -211,13 +261,17 @@ class FittedSynthPop(FittedGenerator):
                 arrays[f"values.{place}"] = self.values[column.name].cells
         for place, trees in enumerate(self.steps):
             for part, tree in enumerate(trees):
-                arrays |= {f"tree.{place}.{part}.{name}": array for name, array in tree._asdict().items()}
+                arrays |= {
+                    f"tree.{place}.{part}.{name}": array for name, array in tree._asdict().items()
+                }
         write_arrays(folder, arrays)
         return {"visit": self.order, "trees": [len(trees) for trees in self.steps], "texts": texts}
 
 
 def _moved(column: Column, moves: np.ndarray, known: Column) -> Column:
-    """Move numbers or times by ``moves`` (n,), in days for times, within the range of the ``known`` values."""
+    """Move numbers or times by ``moves`` (n,), in days for times, within the range of the ``known``
+    values.
+    """
     at = np.flatnonzero(moves)
     if len(at) == 0:
         return column
@@ -232,7 +286,9 @@ def _moved(column: Column, moves: np.ndarray, known: Column) -> Column:
 
 
 def _published(train: Table, name: str) -> Column:
-    """Return the categories that the rule on rare values lets be published, which not all occur in train."""
+    """Return the categories that the rule on rare values lets be published, which not all occur in
+    train.
+    """
     column = train[name]
     rule = train.rules.get(name)
     if column.kind != "categorical" or rule is None:
@@ -244,9 +300,11 @@ def _published(train: Table, name: str) -> Column:
 def small_categories(
     min_samples_leaf: int, train: Table, order: Sequence[str], people: np.ndarray | None = None
 ) -> Iterator[str]:
-    """Yield a sentence for each column in which at least a fifth of the rows have a category smaller than a leaf.
+    """Yield a sentence for each column in which at least a fifth of the rows have a category
+    smaller than a leaf.
 
-    A leaf contains several of these categories, so the columns that are drawn later depend less on them.
+    A leaf contains several of these categories, so the columns that are drawn later depend less on
+    them.
 
     Args:
         min_samples_leaf: Minimum number of people in a leaf.
@@ -255,12 +313,15 @@ def small_categories(
         people: Subject of each row, int64 of shape (n,). None: each row is a subject.
 
     Yields:
-        Sentences with the name of the column, the number of these categories, and the setting to rehearse.
+        Sentences with the name of the column, the number of these categories, and the setting to
+        rehearse.
     """
     smaller_leaves = [str(leaf) for leaf in _SMALLER_LEAVES if leaf < min_samples_leaf]
     if not smaller_leaves:
         return
-    rehearsal = f"privacy-assets run TABLE --rehearse --try min_samples_leaf={','.join(smaller_leaves)}"
+    rehearsal = (
+        f"privacy-assets run TABLE --rehearse --try min_samples_leaf={','.join(smaller_leaves)}"
+    )
     for name in order[:-1]:
         column = train[name]
         if column.kind != "categorical":
@@ -274,8 +335,10 @@ def small_categories(
         if n_rows[is_small].sum() < _SMALL_SHARE * len(train):
             continue
         yield (
-            f"{name}: {is_small.sum()} of {is_category.sum()} categories have fewer people than a leaf"
-            f" ({min_samples_leaf}), so other columns depend less on them. Smaller leaves keep more and can disclose"
+            f"{name}: {is_small.sum()} of {is_category.sum()} categories have fewer people than"
+            " a leaf"
+            f" ({min_samples_leaf}), so other columns depend less on them. Smaller leaves keep"
+            " more and can disclose"
             f" more. Try them without publication: {rehearsal}"
         )
 
@@ -292,12 +355,13 @@ def trees_of(
 ) -> Iterator[CartTree]:
     """Grow the trees of ``column`` given the previous columns.
 
-    A category has one tree, whose donors are codes. A number has one tree for missingness if it has missing values,
-    with donors ``levels`` (missing) or -1 (not), and one for the rows with a value, if any.
+    A category has one tree, whose donors are codes. A number has one tree for missingness if it has
+    missing values, with donors ``levels`` (missing) or -1 (not), and one for the rows with a value,
+    if any.
 
     Args:
-        generator: Settings. If it smooths, donors of a number have a reach, unless the value is shared by
-            ``min_samples_leaf`` people or the column has few distinct values.
+        generator: Settings. If it smooths, donors of a number have a reach, unless the value is
+            shared by ``min_samples_leaf`` people or the column has few distinct values.
         codes: Coded columns.
         levels: Number of values of each column.
         is_number: True for numbers.
@@ -315,7 +379,9 @@ def trees_of(
         yield fit_tree(*at, every, goal, kinds, own, rng, people, drawn=drawn)
         return
     if missing.any():
-        yield fit_tree(*at, every, missing.astype(np.float64), 2, np.where(missing, own, -1), rng, people)
+        yield fit_tree(
+            *at, every, missing.astype(np.float64), 2, np.where(missing, own, -1), rng, people
+        )
     if not missing.all():
         rows = np.flatnonzero(~missing)
         goal, fine = _standardised(numbers[rows]), known > FEW_VALUES
@@ -339,12 +405,14 @@ def fit_tree(
     counted: np.ndarray | None = None,
     drawn: np.ndarray | None = None,
 ) -> CartTree:
-    """Grow a tree of ``goal`` on all columns ``codes`` (f, n), restricted to ``rows``, that stores their ``donors``.
+    """Grow a tree of ``goal`` on all columns ``codes`` (f, n), restricted to ``rows``, that stores
+    their ``donors``.
 
-    Numbers are represented by ranks (missing: the mean rank, and an indicator), categories by :func:`level_scores`.
-    ``goal`` and ``kinds`` are defined in :func:`_tree_kernels.grow`. If ``numbers`` (rows,), the values of the donors,
-    are passed, donors have a reach. ``counted`` int (rows,) are the levels of the donors for the shrinkage; None: the
-    donors themselves. ``drawn`` are the codes that are drawn above the root; None: the donors of the root are.
+    Numbers are represented by ranks (missing: the mean rank, and an indicator), categories by
+    :func:`level_scores`. ``goal`` and ``kinds`` are defined in :func:`_tree_kernels.grow`. If
+    ``numbers`` (rows,), the values of the donors, are passed, donors have a reach. ``counted`` int
+    (rows,) are the levels of the donors for the shrinkage; None: the donors themselves. ``drawn``
+    are the codes that are drawn above the root; None: the donors of the root are.
     """
     from privacy_assets.generators._tree_kernels import CartTree, climbing, grow, rows_each
 
@@ -376,7 +444,9 @@ def fit_tree(
     feature, low, high, right, start, order = grown
     sources = donors.astype(np.int32)[order]
     level = sources if counted is None else counted[order]
-    stop, parent, climb = climbing(feature, right, start, level, generator.shrinkage * rows_each(whose))
+    stop, parent, climb = climbing(
+        feature, right, start, level, generator.shrinkage * rows_each(whose)
+    )
     if drawn is None:
         climb[0] = 0.0
     ends = np.cumsum(spans)
@@ -400,11 +470,14 @@ def fit_tree(
     )
     if numbers is None:
         return tree
-    return _with_reach(tree, numbers[order], (np.arange(len(rows)) if whose is None else whose)[order], smallest)
+    return _with_reach(
+        tree, numbers[order], (np.arange(len(rows)) if whose is None else whose)[order], smallest
+    )
 
 
 def moved(values: np.ndarray, moves: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Move ``values`` float64 (n,) by ``moves``, reflected at ``low`` and ``high``, the range of the column.
+    """Move ``values`` float64 (n,) by ``moves``, reflected at ``low`` and ``high``, the range of
+    the column.
 
     Values with a move of 0 are bit-identical.
     """
@@ -416,21 +489,24 @@ def moved(values: np.ndarray, moves: np.ndarray, low: float, high: float) -> np.
 def _with_reach(tree: CartTree, values: np.ndarray, whose: np.ndarray, smallest: int) -> CartTree:
     """Add the reach of the donors of a number, see :func:`_tree_kernels.reach_of_donors`.
 
-    ``values`` (rows,) and ``whose`` int64 (rows,), codes of people, belong to the donors, leaf by leaf.
+    ``values`` (rows,) and ``whose`` int64 (rows,), codes of people, belong to the donors, leaf by
+    leaf.
     """
     from privacy_assets.generators._tree_kernels import reach_of_donors
 
     starts = tree.start[np.append(tree.feature < 0, True)]
     order = np.lexsort((values, np.repeat(np.arange(len(starts) - 1), np.diff(starts))))
     codes = tree.donors[order]
-    pairs = np.unique(codes * np.int64(len(whose)) + whose[order]) // len(whose)  # count each value of a person once
+    # count each value of a person once
+    pairs = np.unique(codes * np.int64(len(whose)) + whose[order]) // len(whose)
     shared = np.bincount(pairs, minlength=int(codes.max()) + 1) >= smallest
     reach = reach_of_donors(starts, values[order], whose[order], smallest)
     return tree._replace(donors=codes, reach=np.where(shared[codes], 0.0, reach))
 
 
 def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:
-    """Return the class of each code < ``levels`` by decreasing frequency (float64), and the number of classes.
+    """Return the class of each code < ``levels`` by decreasing frequency (float64), and the number
+    of classes.
 
     From 64 classes on, the rarest codes share the last one.
     """
@@ -442,18 +518,26 @@ def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:
 
 
 def level_scores(
-    codes: np.ndarray, levels: int, goal: np.ndarray, kinds: int, smallest: int, people: np.ndarray | None = None
+    codes: np.ndarray,
+    levels: int,
+    goal: np.ndarray,
+    kinds: int,
+    smallest: int,
+    people: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return a score for each of ``levels`` codes, float32 (levels,), that orders them by ``goal`` (n,).
+    """Return a score for each of ``levels`` codes, float32 (levels,), that orders them by ``goal``
+    (n,).
 
-    For numbers or two classes the score is the mean of the level's rows. For more classes it is the projection of the
-    level's class frequencies on their first principal component, weighted by rows (Coppersmith, Hong and Hosking 1999).
-    Levels with fewer than ``smallest`` rows (or people, see :func:`trees_of`) or without rows are pooled, because the
-    mean of a few rows would disclose the target to the tree.
+    For numbers or two classes the score is the mean of the level's rows. For more classes it is the
+    projection of the level's class frequencies on their first principal component, weighted by rows
+    (Coppersmith, Hong and Hosking 1999). Levels with fewer than ``smallest`` rows (or people, see
+    :func:`trees_of`) or without rows are pooled, because the mean of a few rows would disclose the
+    target to the tree.
     """
     from privacy_assets.generators._tree_kernels import count_levels
 
-    held = codes if people is None else np.unique(people * levels + codes) % levels  # count each level of a person once
+    # count each level of a person once
+    held = codes if people is None else np.unique(people * levels + codes) % levels
     group, weights = np.bincount(held, minlength=levels), np.zeros(levels + 1)
     shares = np.zeros((levels + 1, kinds if kinds > 2 else 1))
     groups = count_levels(codes, goal, kinds, smallest, group, weights, shares)
@@ -470,7 +554,9 @@ def level_scores(
 
 
 def _ranks(codes: np.ndarray, known: int) -> list[np.ndarray]:
-    """Return tables float32 (known + 1,) of a number: its ranks, and an indicator if some are missing."""
+    """Return tables float32 (known + 1,) of a number: its ranks, and an indicator if some are
+    missing.
+    """
     missing = int((codes == known).sum())
     table = np.arange(known + 1, dtype=np.float32)
     table[known] = (int(codes.sum()) - missing * known) / max(len(codes) - missing, 1)
@@ -478,7 +564,9 @@ def _ranks(codes: np.ndarray, known: int) -> list[np.ndarray]:
 
 
 def _intervals(codes: np.ndarray) -> np.ndarray:
-    """Return the interval 0.._INTERVALS - 1 of each of the ``codes`` (n,); all have about equally many rows."""
+    """Return the interval 0.._INTERVALS - 1 of each of the ``codes`` (n,); all have about equally
+    many rows.
+    """
     return np.searchsorted(np.sort(codes), codes) * _INTERVALS // len(codes)
 
 
@@ -500,5 +588,7 @@ def _standardised(values: np.ndarray) -> np.ndarray:
 
 
 def _total(values: np.ndarray) -> np.ndarray:
-    """Sum over the first axis sequentially, so that ties between splits do not depend on the processor."""
+    """Sum over the first axis sequentially, so that ties between splits do not depend on the
+    processor.
+    """
     return np.cumsum(values, axis=0)[-1]

@@ -16,7 +16,13 @@ from pydantic import Field
 
 from privacy_assets.errors import ConfigError, safe_repr
 from privacy_assets.generators import _function_worker as worker
-from privacy_assets.generators.base import FittedGenerator, PrivacyBudget, Training, read_train, write_table
+from privacy_assets.generators.base import (
+    FittedGenerator,
+    PrivacyBudget,
+    Training,
+    read_train,
+    write_table,
+)
 from privacy_assets.generators.programs import (
     MODEL,
     THREADS,
@@ -40,27 +46,32 @@ SampleFunction = Callable[[pd.DataFrame, int, int], pd.DataFrame]
 class CommandGenerator(ProgramGenerator):
     """A custom program (see :class:`ProgramGenerator`) that reads and writes Parquet files.
 
-    The command runs for every sample: it reads the training table, in the dtypes of the private table, from the file
-    ``{train}`` and writes the rows to the file ``{out}``. If ``train`` is set, the training command runs once: it reads
-    ``{train}`` and writes files to the folder ``{model}``; ``command`` then reads ``{model}`` instead of ``{train}``.
-    The fitted generator then contains these files and not the training table. Whether equal seeds give equal rows
-    depends on the program.
+    The command runs for every sample: it reads the training table, in the dtypes of the private
+    table, from the file ``{train}`` and writes the rows to the file ``{out}``. If ``train`` is set,
+    the training command runs once: it reads ``{train}`` and writes files to the folder ``{model}``;
+    ``command`` then reads ``{model}`` instead of ``{train}``. The fitted generator then contains
+    these files and not the training table. Whether equal seeds give equal rows depends on the
+    program.
 
     Attributes:
-        command: Program and arguments. The arguments must contain ``{out}``, ``{rows}``, ``{seed}``, and ``{train}``
-            (or ``{model}`` if ``train`` is set).
-        train: Training program and arguments, with the placeholders ``{train}``, ``{model}``, ``{seed}`` and optionally
-            ``{device}``.
+        command: Program and arguments. The arguments must contain ``{out}``, ``{rows}``,
+            ``{seed}``, and ``{train}`` (or ``{model}`` if ``train`` is set).
+        train: Training program and arguments, with the placeholders ``{train}``, ``{model}``,
+            ``{seed}`` and optionally ``{device}``.
         timeout: Maximum number of seconds per run.
         variables: Names of additional environment variables that the programs receive.
         log: See :class:`ProgramGenerator`.
 
     Raises:
-        ConfigError: If a placeholder is missing, or ``command`` contains ``{train}`` although ``train`` is set.
+        ConfigError: If a placeholder is missing, or ``command`` contains ``{train}`` although
+            ``train`` is set.
     """
 
     name = "command"
-    summary = "Custom command that reads training rows from a Parquet file and writes synthetic rows to another."
+    summary = (
+        "Custom command that reads training rows from a Parquet file and writes synthetic rows to"
+        " another."
+    )
     repeatable = False
     creates_values = True
 
@@ -69,8 +80,12 @@ class CommandGenerator(ProgramGenerator):
         default=None, description="training command, which runs once"
     )
     timeout: Timeout = Field(default=3600.0, description="maximum number of seconds per run")
-    variables: Texts = Field(default=(), description="additional environment variables passed to it")
-    log: str | None = Field(default=None, description="private file for its output and failure reasons")
+    variables: Texts = Field(
+        default=(), description="additional environment variables passed to it"
+    )
+    log: str | None = Field(
+        default=None, description="private file for its output and failure reasons"
+    )
 
     def __post_init__(self) -> None:
         if self.train is None:
@@ -80,7 +95,8 @@ class CommandGenerator(ProgramGenerator):
             _check_marks("command", self.command, ("{model}", *_MADE))
             if any("{train}" in part for part in self.command):
                 raise ConfigError(
-                    "command: command cannot use {train} if train is set. Fix: let train write to {model}."
+                    "command: command cannot use {train} if train is set. Fix: let train write"
+                    " to {model}."
                 )
 
     @property
@@ -96,9 +112,13 @@ class CommandGenerator(ProgramGenerator):
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         if self.train is None:
             return FittedCommand(self, train)
-        return FittedCommandModel(self, train.schema, self.trained(self.train, train.to_published_frame(), training))
+        return FittedCommandModel(
+            self, train.schema, self.trained(self.train, train.to_published_frame(), training)
+        )
 
-    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def load(
+        self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
+    ) -> FittedGenerator:
         """Implement :meth:`Generator.load`."""
         if self.train is None:
             return FittedCommand(self, read_train(folder, schema))
@@ -138,12 +158,14 @@ def _check_marks(setting: str, arguments: Sequence[str], marks: Sequence[str]) -
 class CallableGenerator(ProgramGenerator):
     """A Python function ``function(train, rows, seed) -> DataFrame``, called for every sample.
 
-    The function receives the training table in the dtypes of the private table (a copy) and returns a table with
-    ``rows`` rows and the same columns. Whether equal seeds give equal rows depends on the function.
+    The function receives the training table in the dtypes of the private table (a copy) and returns
+    a table with ``rows`` rows and the same columns. Whether equal seeds give equal rows depends on
+    the function.
 
-    It runs in a separate process (see :class:`ProgramGenerator`), which imports its module by name and cannot access
-    the keys and objects of this process. If its module is not imported in this process, the function is looked up in
-    the new process only, and the first sample fails if it is missing.
+    It runs in a separate process (see :class:`ProgramGenerator`), which imports its module by name
+    and cannot access the keys and objects of this process. If its module is not imported in this
+    process, the function is looked up in the new process only, and the first sample fails if it is
+    missing.
 
     Attributes:
         function: The function, or its name ``"module:function"``.
@@ -160,21 +182,33 @@ class CallableGenerator(ProgramGenerator):
     repeatable = False
     creates_values = True
     function: Any = Field(
-        title="a function, or a string module:function", description="function that generates the rows"
+        title="a function, or a string module:function",
+        description="function that generates the rows",
     )
     timeout: Timeout = Field(default=86_400.0, description="maximum number of seconds per call")
-    variables: Texts = Field(default=(), description="additional environment variables passed to it")
-    log: str | None = Field(default=None, description="private file for its output and failure reasons")
+    variables: Texts = Field(
+        default=(), description="additional environment variables passed to it"
+    )
+    log: str | None = Field(
+        default=None, description="private file for its output and failure reasons"
+    )
 
     def __post_init__(self) -> None:
         reference = self.function if isinstance(self.function, str) else _label(self.function)
         found = _loaded(reference)
         if not isinstance(self.function, str) and found is not self.function:
-            raise ConfigError(f"generator {reference} cannot be imported by name. Fix: define it with def in a module.")
+            raise ConfigError(
+                f"generator {reference} cannot be imported by name. Fix: define it with def in"
+                " a module."
+            )
         if found is None and not _waits(reference):
-            raise ConfigError(f"generator {safe_repr(reference)} cannot be imported. Fix: check the name.")
+            raise ConfigError(
+                f"generator {safe_repr(reference)} cannot be imported. Fix: check the name."
+            )
         if found is not None and not worker.takes_three(found):
-            raise ConfigError(f"generator {reference} must take three arguments: train, rows, seed.")
+            raise ConfigError(
+                f"generator {reference} must take three arguments: train, rows, seed."
+            )
         object.__setattr__(self, "function", reference)
 
     @property
@@ -191,7 +225,8 @@ class CallableGenerator(ProgramGenerator):
     def sampler(self) -> Sequence[str]:
         """See :attr:`ProgramGenerator.sampler`."""
         task = json.dumps({"function": self.reference, "path": sys.path, "file": self.source})
-        # -P: keep the script's folder off the path, where modules of this package would shadow others of the same name.
+        # -P: keep the script's folder off the path, where modules of this package would shadow
+        # others of the same name.
         return [sys.executable, "-P", worker.__file__, task, "{train}", "{out}", "{rows}", "{seed}"]
 
     @property
@@ -210,7 +245,9 @@ class CallableGenerator(ProgramGenerator):
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         return FittedCommand(self, train)
 
-    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def load(
+        self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
+    ) -> FittedGenerator:
         """Implement :meth:`Generator.load`."""
         return FittedCommand(self, read_train(folder, schema))
 
@@ -223,10 +260,13 @@ def _label(function: object) -> str:
 
 
 def _loaded(reference: str) -> Any:
-    """Return the object ``"module:function"``, or None if its module is not imported or has no such object."""
+    """Return the object ``"module:function"``, or None if its module is not imported or has no such
+    object.
+    """
     module, _, path = reference.partition(":")
     found: Any = sys.modules.get(module)
-    if module == "__main__" and not hasattr(found, "__file__"):  # interactive: not importable elsewhere
+    # interactive: not importable elsewhere
+    if module == "__main__" and not hasattr(found, "__file__"):
         return None
     for part in path.split("."):
         found = getattr(found, part, None)
@@ -240,7 +280,9 @@ def _waits(reference: str) -> bool:
 
 
 def _spec(module: str) -> ModuleSpec | None:
-    """Find the spec of ``module`` without running its parent packages, unlike :func:`importlib.util.find_spec`."""
+    """Find the spec of ``module`` without running its parent packages, unlike
+    :func:`importlib.util.find_spec`.
+    """
     parts = module.split(".")
     spec: ModuleSpec | None = None
     for depth in range(1, len(parts) + 1):
@@ -252,6 +294,11 @@ def _spec(module: str) -> ModuleSpec | None:
         spec = next((one for one in found if one is not None), None)
         if spec is None:
             return None
-        if spec.origin is None and spec.submodule_search_locations is not None and depth < len(parts):
-            importlib.import_module(name)  # namespace package: its submodules are found only after import
+        if (
+            spec.origin is None
+            and spec.submodule_search_locations is not None
+            and depth < len(parts)
+        ):
+            # namespace package: its submodules are found only after import
+            importlib.import_module(name)
     return spec

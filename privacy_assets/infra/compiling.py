@@ -17,7 +17,9 @@ try:
 except ValueError:
     if "NUMBA_NUM_THREADS" not in os.environ:
         raise
-    raise ConfigError("NUMBA_NUM_THREADS must be an integer of at least 1. Fix: change or unset it.") from None
+    raise ConfigError(
+        "NUMBA_NUM_THREADS must be an integer of at least 1. Fix: change or unset it."
+    ) from None
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 
 from privacy_assets.infra.files import check_code
@@ -27,7 +29,9 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class _Given(UserProvidedCacheLocator):
-    """The folder NUMBA_CACHE_DIR, also if it cannot be written but holds the function, as in a container image."""
+    """The folder NUMBA_CACHE_DIR, also if it cannot be written but holds the function, as in a
+    container image.
+    """
 
     def ensure_cache_path(self: Any) -> None:
         """Raise OSError if the folder can neither be written nor holds the function."""
@@ -35,7 +39,9 @@ class _Given(UserProvidedCacheLocator):
             super().ensure_cache_path()
         except OSError:
             base, there = Path(self._py_file).stem, os.listdir(self.get_cache_path())
-            if not any(name.startswith(f"{base}.") and f"-{self._lineno}." in name for name in there):
+            if not any(
+                name.startswith(f"{base}.") and f"-{self._lineno}." in name for name in there
+            ):
                 raise
 
 
@@ -44,7 +50,9 @@ class _Places(CompileResultCacheImpl):
 
 
 class _Cache(FunctionCache):
-    """The cache of a function on disk. If it is damaged, full or not accessible, the function is compiled."""
+    """The cache of a function on disk. If it is damaged, full or not accessible, the function is
+    compiled.
+    """
 
     _impl_class = _Places
 
@@ -69,20 +77,23 @@ class _Cache(FunctionCache):
 
     def _report(self, error: Exception) -> None:
         fix = "remove the folder, free space, or set NUMBA_CACHE_DIR to another one"
-        text = "the compiled functions in %s cannot be used, so they are compiled again: %s. Fix: %s."
+        text = (
+            "the compiled functions in %s cannot be used, so they are compiled again: %s. Fix: %s."
+        )
         _LOGGER.warning(text, self.cache_path, type(error).__name__, fix)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function, cached on disk.
 
-    The cache is in NUMBA_CACHE_DIR, else next to the file, else in the user's cache folder. If none can be used, or if
-    other users can write to it, the function is compiled in each process. NUMBA_DISABLE_JIT does not apply, because the
-    functions would take hours.
+    The cache is in NUMBA_CACHE_DIR, else next to the file, else in the user's cache folder. If none
+    can be used, or if other users can write to it, the function is compiled in each process.
+    NUMBA_DISABLE_JIT does not apply, because the functions would take hours.
 
-    The first call compiles while the user waits. Kernels should therefore take scratch arrays as arguments, loop over
-    cells instead of using whole-array expressions, and avoid composite numpy functions (``sort``, ``unique``,
-    ``where``), which are compiled for every type of their arguments. Division by 0 does not raise.
+    The first call compiles while the user waits. Kernels should therefore take scratch arrays as
+    arguments, loop over cells instead of using whole-array expressions, and avoid composite numpy
+    functions (``sort``, ``unique``, ``where``), which are compiled for every type of their
+    arguments. Division by 0 does not raise.
     """
     with _compiler():
         dispatcher = numba.njit(**_OPTIONS)(function)
@@ -96,7 +107,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @lru_cache
 def _is_trusted(folder: Path, owner: int) -> bool:
-    """Return True if no other user than root can change the functions in a folder, and so run code as this user.
+    """Return True if no other user than root can change the functions in a folder, and so run code
+    as this user.
 
     If one can, this is logged once.
 
@@ -109,7 +121,9 @@ def _is_trusted(folder: Path, owner: int) -> bool:
         for file in sorted(folder.iterdir()):
             check_code(file, owner)
     except ConfigError as error:
-        _LOGGER.warning("functions are compiled in memory, because the cache cannot be trusted: %s", error)
+        _LOGGER.warning(
+            "functions are compiled in memory, because the cache cannot be trusted: %s", error
+        )
         return False
     return True
 
@@ -117,8 +131,8 @@ def _is_trusted(folder: Path, owner: int) -> bool:
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """Inline a helper into each compiled function of the same file that calls it.
 
-    This avoids passing arrays, which is slow. It does not work across files: the cache of a function is renewed only if
-    its own file changes.
+    This avoids passing arrays, which is slow. It does not work across files: the cache of a
+    function is renewed only if its own file changes.
     """
     with _compiler():
         return numba.njit(inline="always")(function)

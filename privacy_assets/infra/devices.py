@@ -1,7 +1,9 @@
-"""Choice of a torch device, leases of accelerators across processes, and smaller batches when memory runs out.
+"""Choice of a torch device, leases of accelerators across processes, and smaller batches when
+memory runs out.
 
-A lease is a lock (:func:`.work.lock`), which the system releases when the process ends for any reason. Children that
-Python forks close their copies of the descriptor, so they do not keep a device leased. Requires a POSIX system.
+A lease is a lock (:func:`.work.lock`), which the system releases when the process ends for any
+reason. Children that Python forks close their copies of the descriptor, so they do not keep a
+device leased. Requires a POSIX system.
 """
 
 from __future__ import annotations
@@ -34,7 +36,12 @@ _LOGGER = logging.getLogger(__name__)
 _POLL = 0.2  # seconds between attempts to lock
 _GUARD = threading.Lock()
 _LEASES: set[int] = set()  # descriptors of the leases of this process
-_MEMORY_TEXTS = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory", "not enough memory")
+_MEMORY_TEXTS = (
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "can't allocate memory",
+    "not enough memory",
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,9 @@ CPU = Device("cpu", "cpu")
 
 
 def accelerators() -> list[Device]:
-    """Return the visible CUDA devices, else MPS, else an empty list. Imports torch if it is installed."""
+    """Return the visible CUDA devices, else MPS, else an empty list. Imports torch if it is
+    installed.
+    """
     if find_spec("torch") is None:
         return []
     import torch
@@ -62,12 +71,17 @@ def accelerators() -> list[Device]:
     if torch.cuda.is_available():
         # "cuda:0" depends on CUDA_VISIBLE_DEVICES; the UUID of the card does not.
         try:
-            ids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
+            ids = [
+                str(torch.cuda.get_device_properties(i).uuid)
+                for i in range(torch.cuda.device_count())
+            ]
         except RuntimeError as error:
             if "forked" not in str(error):
                 raise
             fix = "start the process with the method spawn, or pass device='cpu'"
-            ConfigError(f"CUDA cannot be used in a forked process. Fix: {fix}.").raise_without_context()
+            ConfigError(
+                f"CUDA cannot be used in a forked process. Fix: {fix}."
+            ).raise_without_context()
         return [Device(f"cuda:{i}", f"cuda-{identity}") for i, identity in enumerate(ids)]
     return [Device("mps", "mps")] if torch.backends.mps.is_available() else []
 
@@ -84,19 +98,25 @@ def matching_devices(wanted: str = "auto") -> list[Device]:
     if wanted == "cpu":
         return [CPU]
     if not re.fullmatch(r"auto|mps|cuda(:\d+)?", wanted):
-        raise ConfigError(f"device {safe_repr(wanted)} is unknown. Known: auto, cpu, mps, cuda, cuda:N.")
+        raise ConfigError(
+            f"device {safe_repr(wanted)} is unknown. Known: auto, cpu, mps, cuda, cuda:N."
+        )
     found = accelerators()
     if wanted == "auto":
         return found or [CPU]
     fitting = [device for device in found if wanted in (device.name, device.name.partition(":")[0])]
     if not fitting:
         there = ", ".join([device.name for device in found] + ["cpu"])
-        raise ConfigError(f"device {safe_repr(wanted)} is not available. This machine has: {there}.")
+        raise ConfigError(
+            f"device {safe_repr(wanted)} is not available. This machine has: {there}."
+        )
     return fitting
 
 
 def pick_device(wanted: str = "auto") -> str:
-    """Return the torch name of the first device that matches ``wanted`` (see :func:`matching_devices`); no lease."""
+    """Return the torch name of the first device that matches ``wanted`` (see
+    :func:`matching_devices`); no lease.
+    """
     return matching_devices(wanted)[0].name
 
 
@@ -111,12 +131,14 @@ def lease_device(
 ) -> Iterator[str]:
     """Lease a device for the ``with`` block, and yield its torch name.
 
-    At most ``slots`` threads and processes that use the same ``folder`` and ``slots`` hold an accelerator at a time. If
-    several devices match, the first free one is leased. The order of waiting holders is not preserved. The CPU needs no
-    lease. A holder that requests a second lease may wait for itself.
+    At most ``slots`` threads and processes that use the same ``folder`` and ``slots`` hold an
+    accelerator at a time. If several devices match, the first free one is leased. The order of
+    waiting holders is not preserved. The CPU needs no lease. A holder that requests a second lease
+    may wait for itself.
 
     Args:
-        folder: Folder of the lock files. None: a folder of the current user below the temporary directory.
+        folder: Folder of the lock files. None: a folder of the current user below the temporary
+            directory.
         device: See :func:`matching_devices`.
         slots: Maximum number of holders of a device.
         timeout: Maximum wait in seconds. None: no limit.
@@ -136,7 +158,9 @@ def lease_device(
     folder = _own_folder() if folder is None else Path(folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     names = {item.name: re.sub("[^A-Za-z0-9.-]", "_", item.identity) for item in devices}
-    places = [(name, f"{stem}.{slot}.lock") for slot in range(slots) for name, stem in names.items()]
+    places = [
+        (name, f"{stem}.{slot}.lock") for slot in range(slots) for name, stem in names.items()
+    ]
     name, descriptor = _wait_for(folder, places, timeout, on_wait, every)
     try:
         yield name
@@ -145,20 +169,27 @@ def lease_device(
 
 
 def _own_folder() -> Path:
-    """Return the lock folder of this user, or raise ConfigError if another user owns it or can write to it."""
+    """Return the lock folder of this user, or raise ConfigError if another user owns it or can
+    write to it.
+    """
     folder = Path(tempfile.gettempdir()) / f"privacy-assets-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
         raise ConfigError(
-            f"{folder}, where devices are leased, must be a folder that only you can write to. Fix: remove it, or give"
+            f"{folder}, where devices are leased, must be a folder that only you can write to."
+            " Fix: remove it, or give"
             " GpuResource a lock_folder."
         )
     return folder
 
 
 def _wait_for(
-    folder: Path, places: Sequence[tuple[str, str]], timeout: float | None, on_wait: Say | None, every: float
+    folder: Path,
+    places: Sequence[tuple[str, str]],
+    timeout: float | None,
+    on_wait: Say | None,
+    every: float,
 ) -> tuple[str, int]:
     """Take the first lock of ``places`` (device name, file in ``folder``) that becomes free."""
     started = time.monotonic()
@@ -170,7 +201,9 @@ def _wait_for(
         now = time.monotonic()
         left = float("inf") if timeout is None else started + timeout - now
         if left <= 0:
-            raise LeaseTimeout(f"no device became free within {timeout:g} s: {_who_holds(folder, places)}.")
+            raise LeaseTimeout(
+                f"no device became free within {timeout:g} s: {_who_holds(folder, places)}."
+            )
         if on_wait is not None and now >= next_word:
             on_wait(f"waiting for a device: {_who_holds(folder, places)}")
             next_word = now + every
@@ -178,7 +211,9 @@ def _wait_for(
 
 
 def _who_holds(folder: Path, places: Sequence[tuple[str, str]]) -> str:
-    return "; ".join(f"{name} is held by {lock_holder(str(folder / file))}" for name, file in places)
+    return "; ".join(
+        f"{name} is held by {lock_holder(str(folder / file))}" for name, file in places
+    )
 
 
 def _take(folder: Path, file: str) -> int | None:

@@ -1,4 +1,6 @@
-"""File operations: atomic writes, verified reads and permissions. Some also accept objects in stores."""
+"""File operations: atomic writes, verified reads and permissions. Some also accept objects in
+stores.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ P = TypeVar("P", Path, ObjectPath, Location)
 _GITIGNORE, _IGNORE_ALL = ".gitignore", b"*\n"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _FS_GROUP = (
-    " On a Kubernetes volume with fsGroup, mount a subPath of it and set fsGroupChangePolicy to OnRootMismatch"
+    " On a Kubernetes volume with fsGroup, mount a subPath of it and set fsGroupChangePolicy to"
+    " OnRootMismatch"
     " (docs/kubernetes.md)."
 )
 
@@ -33,10 +36,10 @@ _FS_GROUP = (
 def put_atomic(path: P, write: folders.Writer, *, mode: int = 0o600) -> P:
     """Write a file atomically, after creating its parent folders.
 
-    A reader sees the old bytes or the new ones, never a mixture: a temporary file next to the target is written,
-    flushed to disk and renamed, and the folder is flushed last. On any error, the target is unchanged and the temporary
-    file is removed. Temporary files of killed processes are removed by the next write. In an object store this is a
-    single put.
+    A reader sees the old bytes or the new ones, never a mixture: a temporary file next to the
+    target is written, flushed to disk and renamed, and the folder is flushed last. On any error,
+    the target is unchanged and the temporary file is removed. Temporary files of killed processes
+    are removed by the next write. In an object store this is a single put.
 
     Args:
         path: Target.
@@ -57,8 +60,8 @@ def put_atomic(path: P, write: folders.Writer, *, mode: int = 0o600) -> P:
 def is_path(path: Path) -> bool:
     """Return False for a string that is not a plausible path and must not appear in messages.
 
-    Such a string can be the content of a table. A path is a single printable line. A long one must exist, or its parent
-    folder (before any glob pattern) must.
+    Such a string can be the content of a table. A path is a single printable line. A long one must
+    exist, or its parent folder (before any glob pattern) must.
     """
     text = str(path)
     if not text.isprintable():
@@ -73,18 +76,26 @@ def is_path(path: Path) -> bool:
 
 
 def not_a_file(path: Path) -> str | None:
-    """Return why ``path`` cannot be read as a regular file, or None. Opening a pipe could block forever."""
+    """Return why ``path`` cannot be read as a regular file, or None. Opening a pipe could block
+    forever.
+    """
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        return f"cannot be read ({error.strerror})" if path.is_symlink() or path.exists() else "no such file"
+        return (
+            f"cannot be read ({error.strerror})"
+            if path.is_symlink() or path.exists()
+            else "no such file"
+        )
     if stat.S_ISDIR(mode):
         return "this is a folder, not a file"
     return None if stat.S_ISREG(mode) else "this is a pipe or device, not a file"
 
 
 def create_once(path: Location, data: bytes) -> bool:
-    """Create a file atomically with mode 0600. Return False, without changing it, if the path exists."""
+    """Create a file atomically with mode 0600. Return False, without changing it, if the path
+    exists.
+    """
     if isinstance(path, ObjectPath):
         return path.create(data)
     with folders.opened(path.parent) as folder:
@@ -96,7 +107,8 @@ def open_regular(path: Location, *, below: Location | None = None) -> io.Buffere
 
     Args:
         path: File or object.
-        below: Folder to which others may write. If it contains the file, links below it are not followed.
+        below: Folder to which others may write. If it contains the file, links below it are not
+            followed.
 
     Raises:
         OSError: If it cannot be opened, or is a folder, pipe or device.
@@ -112,7 +124,9 @@ def open_regular(path: Location, *, below: Location | None = None) -> io.Buffere
     return folders.regular(os.open(path, os.O_RDONLY | os.O_NONBLOCK), str(path))
 
 
-def read_regular(path: Location, *, below: Location | None = None, most: int | None = None) -> bytes:
+def read_regular(
+    path: Location, *, below: Location | None = None, most: int | None = None
+) -> bytes:
     """Read a regular file, or an object.
 
     Args:
@@ -129,10 +143,14 @@ def read_regular(path: Location, *, below: Location | None = None, most: int | N
         return stream.read(-1 if most is None else most)
 
 
-def read_hashed_bytes(path: Location, sha256: str, *, below: Location | None = None) -> bytes | None:
-    """Read a regular file, or an object, if its bytes have this SHA-256 (hex); otherwise return None.
+def read_hashed_bytes(
+    path: Location, sha256: str, *, below: Location | None = None
+) -> bytes | None:
+    """Read a regular file, or an object, if its bytes have this SHA-256 (hex); otherwise return
+    None.
 
-    The file is hashed in constant memory before it is read, so an unexpected large file does not exhaust the memory.
+    The file is hashed in constant memory before it is read, so an unexpected large file does not
+    exhaust the memory.
     """
     with open_regular(path, below=below) as stream:
         if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
@@ -144,7 +162,9 @@ def read_hashed_bytes(path: Location, sha256: str, *, below: Location | None = N
 
 
 def names(folder: Location) -> list[str]:
-    """Return the sorted names in ``folder``, or [] if it does not exist. Raise OSError if it cannot be read."""
+    """Return the sorted names in ``folder``, or [] if it does not exist. Raise OSError if it cannot
+    be read.
+    """
     if isinstance(folder, ObjectPath):
         return folder.names()
     try:
@@ -185,7 +205,9 @@ def fix_of(error: OSError) -> str:
 
 
 def make_folder(folder: Path, mode: int) -> Path:
-    """Create ``folder`` and missing parents with this mode, independent of the umask. Existing ones keep their mode."""
+    """Create ``folder`` and missing parents with this mode, independent of the umask. Existing ones
+    keep their mode.
+    """
     there = next((one for one in (folder, *folder.parents) if one.exists()), folder)
     if there != folder:
         with folders.opened(there, *folder.relative_to(there).parts, mode=mode):
@@ -208,7 +230,9 @@ def private_folder(folder: P) -> P:
 
 
 def ignore_in_git(folder: Path) -> None:
-    """Make git ignore the content of ``folder`` by a ``.gitignore`` with ``*``, in it or in a folder above it."""
+    """Make git ignore the content of ``folder`` by a ``.gitignore`` with ``*``, in it or in a
+    folder above it.
+    """
     for one in (folder, *folder.absolute().parents):
         with suppress(OSError):
             if read_regular(one / _GITIGNORE) == _IGNORE_ALL:
@@ -231,14 +255,16 @@ def check_private(folder: P) -> P:
         raise ConfigError(text + _fs_group(facts))
     if facts.st_uid != os.getuid():
         raise ConfigError(
-            f"{folder}: the gate's private folder belongs to another user (uid {facts.st_uid}). Fix: chown."
+            f"{folder}: the gate's private folder belongs to another user (uid {facts.st_uid})."
+            " Fix: chown."
         )
     check_above(folder)
     return folder
 
 
 def check_kept(path: Path, believed: int | None = None) -> None:
-    """Raise ConfigError if another user than the current one and root can change or replace ``path``.
+    """Raise ConfigError if another user than the current one and root can change or replace
+    ``path``.
 
     Args:
         path: File or folder.
@@ -260,7 +286,8 @@ def check_kept(path: Path, believed: int | None = None) -> None:
 
 
 def check_code(path: Path, believed: int) -> None:
-    """Raise ConfigError if another user than the current one and root can change or replace ``path``, which is run.
+    """Raise ConfigError if another user than the current one and root can change or replace
+    ``path``, which is run.
 
     As in :func:`check_kept`, but a group whose only member is the owner may write.
 
@@ -274,32 +301,49 @@ def check_code(path: Path, believed: int) -> None:
     """
     facts = path.stat()
     if facts.st_uid not in {0, os.getuid(), believed}:
-        raise ConfigError(f"{path} belongs to another user (uid {facts.st_uid}). Fix: remove it, or chown it.")
+        raise ConfigError(
+            f"{path} belongs to another user (uid {facts.st_uid}). Fix: remove it, or chown it."
+        )
     if _others_write(facts):
-        raise ConfigError(f"{path}: other users may write to it. Fix: chmod go-w {path}.{_fs_group(facts)}")
+        raise ConfigError(
+            f"{path}: other users may write to it. Fix: chmod go-w {path}.{_fs_group(facts)}"
+        )
     check_above(path, believed)
 
 
 def check_above(path: Path, believed: int | None = None) -> None:
     """Raise ConfigError if a folder above ``path`` permits another user to replace it.
 
-    As in ssh, but with exceptions. Sticky folders (/tmp) and read-only file systems are accepted, because others cannot
-    rename files there. A group whose only member is the owner is accepted. If the process runs as root, the owner of
-    the folders does not matter, because a container can use folders of the host's user.
+    As in ssh, but with exceptions. Sticky folders (/tmp) and read-only file systems are accepted,
+    because others cannot rename files there. A group whose only member is the owner is accepted. If
+    the process runs as root, the owner of the folders does not matter, because a container can use
+    folders of the host's user.
     """
     real, users = path.resolve(), {0, os.getuid(), believed}
     for folder in dict.fromkeys([*path.absolute().parents, *real.parents]):
         facts = folder.stat()
         if facts.st_uid not in users and os.getuid() != 0:
-            raise ConfigError(f"{path}: {folder} belongs to another user (uid {facts.st_uid}), who could replace it.")
-        if facts.st_mode & stat.S_ISVTX or not _others_write(facts) or os.statvfs(folder).f_flag & os.ST_RDONLY:
+            raise ConfigError(
+                f"{path}: {folder} belongs to another user (uid {facts.st_uid}), who could"
+                " replace it."
+            )
+        if (
+            facts.st_mode & stat.S_ISVTX
+            or not _others_write(facts)
+            or os.statvfs(folder).f_flag & os.ST_RDONLY
+        ):
             continue
-        text = f"{path}: other users may write to {folder}, and could replace it. Fix: chmod go-w {folder}."
+        text = (
+            f"{path}: other users may write to {folder}, and could replace it. Fix: chmod go-w"
+            f" {folder}."
+        )
         raise ConfigError(text + _fs_group(facts))
 
 
 def _fs_group(facts: os.stat_result) -> str:
-    """Return the fix for a folder that Kubernetes may have made writable for the group of a volume, or ""."""
+    """Return the fix for a folder that Kubernetes may have made writable for the group of a volume,
+    or "".
+    """
     return _FS_GROUP if facts.st_mode & stat.S_ISGID and facts.st_mode & stat.S_IWGRP else ""
 
 
@@ -314,15 +358,21 @@ def _others_write(facts: os.stat_result) -> bool:
 
 
 def read_secret(path: Path, *, fix: str = "restore it") -> bytes:
-    """Read a secret file. ConfigError unless it is a regular file of the current user that others cannot read."""
+    """Read a secret file. ConfigError unless it is a regular file of the current user that others
+    cannot read.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise ConfigError(f"{path}: the secret cannot be read ({error.strerror}). Fix: {fix}.") from None
+        raise ConfigError(
+            f"{path}: the secret cannot be read ({error.strerror}). Fix: {fix}."
+        ) from None
     try:
         facts = os.fstat(descriptor)  # before os.fdopen, which fails for folders
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
-            raise ConfigError(f"{path}: the secret must be your own regular file with mode 0600. Fix: chmod 600.")
+            raise ConfigError(
+                f"{path}: the secret must be your own regular file with mode 0600. Fix: chmod 600."
+            )
         return os.read(descriptor, 65536)
     finally:
         os.close(descriptor)

@@ -1,7 +1,8 @@
 """Operations on open folders.
 
-Files and folders are named relative to a descriptor, and links are not followed. So another user who may write to a
-folder cannot redirect an operation to a file elsewhere, even by replacing names while the operation runs.
+Files and folders are named relative to a descriptor, and links are not followed. So another user
+who may write to a folder cannot redirect an operation to a file elsewhere, even by replacing names
+while the operation runs.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ def explained(folder: Path) -> Iterator[None]:
 
 
 def _enter(above: Folder, name: str, mode: int | None) -> int:
-    """Open the folder ``name`` in ``above``, after creating it if it is missing and ``mode`` is not None."""
+    """Open the folder ``name`` in ``above``, after creating it if it is missing and ``mode`` is not
+    None.
+    """
     created = False
     if mode is not None:
         with suppress(FileExistsError):
@@ -113,7 +116,9 @@ def _open(folder: Folder, name: str, flags: int, mode: int = 0o600) -> int:
     try:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode, dir_fd=folder.descriptor)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR) and stat.S_ISLNK(_facts(folder, name).st_mode):
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and stat.S_ISLNK(
+            _facts(folder, name).st_mode
+        ):
             text = f"{folder.path / name} is a link, and links are not followed here"
             raise FolderError(errno.ELOOP, text, "remove it") from None
         raise
@@ -131,10 +136,15 @@ def check_shared(folder: Folder) -> None:
     """
     mode, path = os.fstat(folder.descriptor).st_mode, folder.path
     if mode & stat.S_IWOTH:
-        raise ConfigError(f"{path}: every user may write to this release folder. Fix: chmod o-w {path}")
+        raise ConfigError(
+            f"{path}: every user may write to this release folder. Fix: chmod o-w {path}"
+        )
     if mode & stat.S_IWGRP and path not in _warned:
         _warned.add(path)
-        text = "%s: the group may write to this release folder, and can delete releases. To prevent this: chmod g-w %s"
+        text = (
+            "%s: the group may write to this release folder, and can delete releases. To prevent"
+            " this: chmod g-w %s"
+        )
         _LOGGER.warning(text, path, path)
 
 
@@ -164,7 +174,9 @@ def regular(descriptor: int, path: str) -> io.BufferedReader:
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(number, os.strerror(number) if stat.S_ISDIR(mode) else "not a regular file", path)
+        raise OSError(
+            number, os.strerror(number) if stat.S_ISDIR(mode) else "not a regular file", path
+        )
     return os.fdopen(descriptor, "rb")
 
 
@@ -187,7 +199,8 @@ def create(folder: Folder, name: str, data: bytes) -> bool:
     with _draft(folder, name, data, 0o600) as draft:
         try:
             ends = {"src_dir_fd": folder.descriptor, "dst_dir_fd": folder.descriptor}
-            os.link(draft, name, **ends, follow_symlinks=False)  # unlike a rename, a link never replaces a file
+            # unlike a rename, a link never replaces a file
+            os.link(draft, name, **ends, follow_symlinks=False)
         except FileExistsError:
             return False
     sync(folder)
@@ -196,7 +209,9 @@ def create(folder: Folder, name: str, data: bytes) -> bool:
 
 @contextmanager
 def _draft(folder: Folder, name: str, write: Writer, mode: int) -> Iterator[str]:
-    """Write a temporary file, which is locked until the end and then removed; remove those of killed processes."""
+    """Write a temporary file, which is locked until the end and then removed; remove those of
+    killed processes.
+    """
     sweep(folder)
     draft, descriptor = _locked_draft(folder, name)
     try:
@@ -217,9 +232,12 @@ def _draft(folder: Folder, name: str, write: Writer, mode: int) -> Iterator[str]
 def _locked_draft(folder: Folder, name: str) -> tuple[str, int]:
     while True:
         draft = f".{name}.{secrets.token_hex(4)}.draft"
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder.descriptor)
+        descriptor = os.open(
+            draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder.descriptor
+        )
         try:
-            kept = lock(descriptor, draft, folder.descriptor)  # False if another process is removing it
+            # False if another process is removing it
+            kept = lock(descriptor, draft, folder.descriptor)
         except OSError:  # no process removes drafts on file systems without locks
             kept = True
         if kept:
@@ -236,8 +254,12 @@ def sweep(folder: Folder) -> None:
         drafts = sorted(filter(_DRAFT.fullmatch, os.listdir(folder.descriptor)))
     except OSError:
         return
-    if swept := remove_unlocked(drafts, partial(os.unlink, dir_fd=folder.descriptor), folder.descriptor):
-        _LOGGER.warning("%s: removed the files of a killed process: %s", folder.path, ", ".join(swept))
+    if swept := remove_unlocked(
+        drafts, partial(os.unlink, dir_fd=folder.descriptor), folder.descriptor
+    ):
+        _LOGGER.warning(
+            "%s: removed the files of a killed process: %s", folder.path, ", ".join(swept)
+        )
 
 
 def rename(folder: Folder, old: str, new: str) -> None:
@@ -255,7 +277,13 @@ def keep(folder: Folder, name: str, copy: str) -> None:
     """Give the file ``name``, if it exists, the second name ``copy``."""
     unlink(folder, copy)
     with suppress(FileNotFoundError):
-        os.link(name, copy, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor, follow_symlinks=False)
+        os.link(
+            name,
+            copy,
+            src_dir_fd=folder.descriptor,
+            dst_dir_fd=folder.descriptor,
+            follow_symlinks=False,
+        )
 
 
 def sync(folder: Folder) -> None:
@@ -266,8 +294,8 @@ def sync(folder: Folder) -> None:
 def place_folder(folder: Folder, name: str, write: Callable[[Folder], None]) -> None:
     """Create the read-only folder ``name`` with the files that ``write`` puts into it, atomically.
 
-    The files are written into the folder ``staging`` next to it. Files of an earlier process are removed first, so the
-    caller must hold a lock.
+    The files are written into the folder ``staging`` next to it. Files of an earlier process are
+    removed first, so the caller must hold a lock.
 
     Raises:
         OSError: If it cannot be written, or if another process replaced it.
@@ -279,13 +307,17 @@ def place_folder(folder: Folder, name: str, write: Callable[[Folder], None]) -> 
         with opened(folder, _STAGING) as staging:
             facts = os.fstat(staging.descriptor)
             if facts.st_uid != os.geteuid() or os.listdir(staging.descriptor):
-                raise OSError(errno.EEXIST, "another process replaced this folder", str(staging.path))
+                raise OSError(
+                    errno.EEXIST, "another process replaced this folder", str(staging.path)
+                )
             write(staging)
             os.fchmod(staging.descriptor, 0o555)
             sync(staging)
             rename(folder, _STAGING, name)
             if not os.path.samestat(facts, _facts(folder, name)):
-                raise OSError(errno.EEXIST, "another process replaced this folder", str(folder.path / name))
+                raise OSError(
+                    errno.EEXIST, "another process replaced this folder", str(folder.path / name)
+                )
         sync(folder)
     except BaseException:
         with suppress(OSError):
@@ -337,7 +369,9 @@ def locked(folder: Folder, name: str) -> Iterator[None]:
         if time.monotonic() > deadline:
             holder = lock_holder(name, folder.descriptor)
             text = f"{folder.path / name}: locked by {holder} for more than {LOCK_WAIT:.0f} seconds"
-            raise FolderError(errno.ETIMEDOUT, text, "wait for that process or end it, then run this again")
+            raise FolderError(
+                errno.ETIMEDOUT, text, "wait for that process or end it, then run this again"
+            )
         time.sleep(_POLL)
     try:
         with stated_holder(descriptor):
@@ -350,7 +384,8 @@ def take(folder: Folder, name: str, mode: int = 0o600) -> int | None:
     """Open the lock file ``name``, created with ``mode`` if it is missing, and lock it.
 
     Returns:
-        The descriptor to close at the end, or None if another process holds the file or has replaced it.
+        The descriptor to close at the end, or None if another process holds the file or has
+        replaced it.
     """
     descriptor = _open(folder, name, os.O_RDWR | os.O_CREAT, mode)
     try:

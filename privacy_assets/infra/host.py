@@ -1,7 +1,8 @@
-"""State of the host process that results depend on: set for the time of a computation, and restored afterwards.
+"""State of the host process that results depend on: set for the time of a computation, and restored
+afterwards.
 
-A program can set error states, a default dtype, options of pandas and more. With :func:`isolated`, the same seed gives
-the same statistics in each of them.
+A program can set error states, a default dtype, options of pandas and more. With :func:`isolated`,
+the same seed gives the same statistics in each of them.
 """
 
 from __future__ import annotations
@@ -21,10 +22,18 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 _PANDAS = (
-    "compute.use_bottleneck", "compute.use_numba", "compute.use_numexpr", "future.distinguish_nan_and_na",
-    "future.infer_string", "future.no_silent_downcasting", "io.parquet.engine", "mode.chained_assignment",
-    "mode.copy_on_write", "mode.string_storage", "mode.use_inf_as_na",
-)  # fmt: skip
+    "compute.use_bottleneck",
+    "compute.use_numba",
+    "compute.use_numexpr",
+    "future.distinguish_nan_and_na",
+    "future.infer_string",
+    "future.no_silent_downcasting",
+    "io.parquet.engine",
+    "mode.chained_assignment",
+    "mode.copy_on_write",
+    "mode.string_storage",
+    "mode.use_inf_as_na",
+)
 _SKLEARN = {
     "array_api_dispatch": False, "assume_finite": False, "enable_metadata_routing": False,
     "transform_output": "default", "working_memory": 1024,
@@ -43,19 +52,21 @@ def user_name() -> str:
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Compute with the default state of numpy, pandas, torch and other libraries within the ``with`` block.
+    """Compute with the default state of numpy, pandas, torch and other libraries within the
+    ``with`` block.
 
-    State of the process is set when the first of several threads enters, and restored when the last one leaves.
-    Libraries that are not imported yet have their defaults. The state is: error states of numpy and scipy.special,
-    the decimal context, "error" filters of warnings that name no module, options of pandas and scikit-learn, and
-    torch's default dtype and device, grad and inference mode, autocast, anomaly detection, deterministic algorithms,
-    precision of products and use of oneDNN.
+    State of the process is set when the first of several threads enters, and restored when the last
+    one leaves. Libraries that are not imported yet have their defaults. The state is: error states
+    of numpy and scipy.special, the decimal context, "error" filters of warnings that name no
+    module, options of pandas and scikit-learn, and torch's default dtype and device, grad and
+    inference mode, autocast, anomaly detection, deterministic algorithms, precision of products and
+    use of oneDNN.
 
-    BLAS libraries that are already loaded use one thread, also in custom generators: this package runs its own threads,
-    and idle threads of OpenBLAS spin.
+    BLAS libraries that are already loaded use one thread, also in custom generators: this package
+    runs its own threads, and idle threads of OpenBLAS spin.
 
-    In a child that was forked after a library with OpenMP was imported, OpenMP uses one thread: its other threads do
-    not exist in the child, which would wait for them.
+    In a child that was forked after a library with OpenMP was imported, OpenMP uses one thread: its
+    other threads do not exist in the child, which would wait for them.
     """
     with _shared_state(), ExitStack() as stack:
         stack.enter_context(np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"))
@@ -68,7 +79,8 @@ def isolated() -> Iterator[None]:
         yield
 
 
-# --- of a thread ------------------------------------------------------------------------------------------------------
+# --- of a thread
+# --------------------------------------------------------------------------------------------------
 
 
 def _decimals() -> decimal.Context:
@@ -86,7 +98,8 @@ def _torch(torch: Any, stack: ExitStack) -> None:
     for kind in ("cpu", "cuda"):
         if torch.is_autocast_enabled(kind):
             stack.enter_context(torch.autocast(kind, enabled=False))
-    if torch.get_default_device().type != "cpu":  # otherwise not entered, because it slows every operation down
+    # otherwise not entered, because it slows every operation down
+    if torch.get_default_device().type != "cpu":
         stack.enter_context(torch.device("cpu"))
     if _forked:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
@@ -96,7 +109,8 @@ def _torch(torch: Any, stack: ExitStack) -> None:
 _THREAD_STATE = {"sklearn": _sklearn, "torch": _torch}
 
 
-# --- of the process ---------------------------------------------------------------------------------------------------
+# --- of the process
+# --------------------------------------------------------------------------------------------------
 
 _lock = threading.Lock()
 _inside = 0  # computations within isolated()
@@ -128,7 +142,8 @@ def _set_shared_state(stack: ExitStack) -> None:
         ("default" if action == "error" and module is None else action, message, kind, module, line)
         for action, message, kind, module, line in warnings.filters
     ]
-    if filters != warnings.filters:  # otherwise not entered, because other threads may change them meanwhile
+    # otherwise not entered, because other threads may change them meanwhile
+    if filters != warnings.filters:
         stack.enter_context(warnings.catch_warnings())
         warnings.filters = filters
     if (special := sys.modules.get("scipy.special")) is not None:
@@ -173,11 +188,14 @@ def _put_pandas(pandas: Any, option: str, value: Any) -> None:
         pandas.set_option(option, value)
 
 
-# --- forked children --------------------------------------------------------------------------------------------------
+# --- forked children
+# --------------------------------------------------------------------------------------------------
 
 
 def _was_forked() -> bool:
-    """Return True if this process was forked, and not replaced by another program since. False if not on Linux."""
+    """Return True if this process was forked, and not replaced by another program since. False if
+    not on Linux.
+    """
     try:
         flags = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[6])
     except (OSError, ValueError, IndexError):

@@ -1,7 +1,9 @@
-"""Object stores: locations named by a URL, with the ``pathlib.Path`` operations that object stores support.
+"""Object stores: locations named by a URL, with the ``pathlib.Path`` operations that object stores
+support.
 
-Objects are written atomically, and there are no locks and no renames. :meth:`ObjectPath.create` decides what happens
-once: the store itself rejects it if the object exists (S3: If-None-Match, Google Cloud Storage: ifGenerationMatch).
+Objects are written atomically, and there are no locks and no renames. :meth:`ObjectPath.create`
+decides what happens once: the store itself rejects it if the object exists (S3: If-None-Match,
+Google Cloud Storage: ifGenerationMatch).
 """
 
 from __future__ import annotations
@@ -28,15 +30,22 @@ from privacy_assets.infra.work import WorkFolder
 # Default locations of a deployment.
 RELEASES_VARIABLE, PRIVATE_VARIABLE = "PRIVACY_ASSETS_RELEASES", "PRIVACY_ASSETS_PRIVATE"
 _AT_ONCE = 16  # concurrent requests
-_PARAMETERS = ("versionId", "generation", "version", "region", "endpoint_url", "format")  # they carry no secrets
+# they carry no secrets
+_PARAMETERS = ("versionId", "generation", "version", "region", "endpoint_url", "format")
 _SET = (
-    "set the environment variables of the store's library (for s3:// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), or"
+    "set the environment variables of the store's library (for s3:// AWS_ACCESS_KEY_ID and"
+    " AWS_SECRET_ACCESS_KEY), or"
     " in Airflow name a Connection (store_conn_id)."
 )
-_CREDENTIALS = f"a URL must not contain credentials, because messages and signed records can show it. Fix: {_SET}"
+_CREDENTIALS = (
+    "a URL must not contain credentials, because messages and signed records can show it. Fix:"
+    f" {_SET}"
+)
 _QUERY = (
-    "a URL must not contain credentials, because messages and signed records can show it, so its only parameters are"
-    f" {', '.join(_PARAMETERS)}. Fix: leave out the others, or copy the file. For credentials, {_SET}"
+    "a URL must not contain credentials, because messages and signed records can show it, so"
+    " its only parameters are"
+    f" {', '.join(_PARAMETERS)}. Fix: leave out the others, or copy the file. For credentials,"
+    f" {_SET}"
 )
 _PORT = re.compile(r"(\[[0-9A-Fa-f:.]*\]|[^:]*)(:[0-9]*)?")
 _NOT_SECRET = {name.lower() for name in _PARAMETERS}
@@ -54,14 +63,18 @@ _NAMES_USER = (  # user@host
     "ocilake",
 )
 _NAMES_BRANCH = ("github",)  # organization:repository@branch
-_WRITABLE = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # with conditional create, and their extras
+# with conditional create, and their extras
+_WRITABLE = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 # Protocols that are recognized in a URL without slashes (https:host), which is a mistyped one.
 _MISTYPED = "|".join((*_NAMES_USER, *_WRITABLE, "https?", "ftps?"))
 _NO_SLASHES = rf"\b(?i:{_MISTYPED}):(?=[^/\\\s])"
 _HOST = r"([^/\\?#\s]*)"
 _AUTHORITY = re.compile(rf"([A-Za-z][A-Za-z0-9+.-]*:[/\\]+|{_NO_SLASHES}){_HOST}")
-# A password in a URL with another protocol without slashes, or without a protocol (https//user:password@host).
-_PASSWORD = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:|(?<![:/\\])[/\\]{2,})[^:@/\\?#\s]+:[^/\\?#\s]*@")
+# A password in a URL with another protocol without slashes, or without a protocol
+# (https//user:password@host).
+_PASSWORD = re.compile(
+    r"(?:[A-Za-z][A-Za-z0-9+.-]*:|(?<![:/\\])[/\\]{2,})[^:@/\\?#\s]+:[^/\\?#\s]*@"
+)
 _URL = re.compile(rf"([A-Za-z][A-Za-z0-9+.-]+:[/\\]+|{_NO_SLASHES})(.*)", re.DOTALL)
 
 
@@ -73,10 +86,10 @@ class ObjectPath:
         url: URL without a final slash.
 
     Raises:
-        StoreError: On use, for every error of a store. It is an OSError with errno and URL, without the message of the
-            server, which could contain secrets.
-        ConfigError: On use, if the library for the protocol is not installed; on writing, if the store is not known to
-            support conditional create.
+        StoreError: On use, for every error of a store. It is an OSError with errno and URL, without
+            the message of the server, which could contain secrets.
+        ConfigError: On use, if the library for the protocol is not installed; on writing, if the
+            store is not known to support conditional create.
     """
 
     url: str
@@ -89,7 +102,8 @@ class ObjectPath:
         return ObjectPath("/".join([self.url, *parts]))
 
     def __str__(self) -> str:
-        return self.url.partition("?")[0] if self.protocol in ("http", "https") else self.url  # a query may sign
+        # a query may sign
+        return self.url.partition("?")[0] if self.protocol in ("http", "https") else self.url
 
     @property
     def name(self) -> str:
@@ -140,7 +154,9 @@ class ObjectPath:
     def glob(self, pattern: str) -> list[ObjectPath]:
         """Return the sorted objects below that match ``pattern``."""
         with self._store() as (store, key):
-            return sorted(self._of(store, name) for name in store.glob(f"{glob.escape(key)}/{pattern}"))
+            return sorted(
+                self._of(store, name) for name in store.glob(f"{glob.escape(key)}/{pattern}")
+            )
 
     def matches(self) -> list[ObjectPath]:
         """Return the sorted objects that match the URL itself as a pattern."""
@@ -153,10 +169,14 @@ class ObjectPath:
             return sorted(str(name)[len(key) + 1 :] for name in store.find(key))
 
     def contents(self) -> dict[str, bytes]:
-        """Return the bytes of each object directly below by name, except names that start with a dot."""
+        """Return the bytes of each object directly below by name, except names that start with a
+        dot.
+        """
         names = [name for name in self.names() if not name.startswith(".")]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return dict(zip(names, pool.map(lambda name: (self / name).read_bytes(), names), strict=True))
+            return dict(
+                zip(names, pool.map(lambda name: (self / name).read_bytes(), names), strict=True)
+            )
 
     def version(self) -> list[Any]:
         """Return the size, and the entity tag or "" if the store has none.
@@ -185,7 +205,9 @@ class ObjectPath:
             return (folder / "object").open("rb")  # the file is removed, the stream stays open
 
     def put(self, write: bytes | memoryview | Callable[[BinaryIO], None]) -> ObjectPath:
-        """Write bytes, or the output of ``write(stream)``. A reader gets the old object or the new one."""
+        """Write bytes, or the output of ``write(stream)``. A reader gets the old object or the new
+        one.
+        """
         self._check_writable()
         if callable(write):
             with WorkFolder() as folder:
@@ -201,8 +223,9 @@ class ObjectPath:
     def create(self, data: bytes) -> bool:
         """Create an object. Return False, without changing it, if it exists with other bytes.
 
-        Returns True if it exists with the same bytes, because a request whose answer was lost is sent again. Servers
-        report existing objects in different ways, so after any error the object is read.
+        Returns True if it exists with the same bytes, because a request whose answer was lost is
+        sent again. Servers report existing objects in different ways, so after any error the object
+        is read.
         """
         self._check_writable()
         try:
@@ -233,7 +256,9 @@ class ObjectPath:
         """Upload all files below ``folder``."""
         for file in sorted(path for path in folder.rglob("*") if path.is_file()):
             with file.open("rb") as stream:
-                self.joinpath(*file.relative_to(folder).parts).put(lambda target: _copy(stream, target))
+                self.joinpath(*file.relative_to(folder).parts).put(
+                    lambda target: _copy(stream, target)
+                )
 
     def download(self, folder: Path) -> None:
         """Download all objects below into ``folder``."""
@@ -258,7 +283,9 @@ class ObjectPath:
     def _check_writable(self) -> None:
         if self.protocol not in _WRITABLE:
             known = ", ".join(f"{name}://" for name in _WRITABLE)
-            raise ConfigError(f"{self}: this store cannot prevent overwriting existing objects. Fix: use {known}.")
+            raise ConfigError(
+                f"{self}: this store cannot prevent overwriting existing objects. Fix: use {known}."
+            )
 
     @contextmanager
     def _store(self) -> Iterator[tuple[Any, str]]:
@@ -269,19 +296,34 @@ class ObjectPath:
             store, key = url_to_fs(self.url, use_listings_cache=False)
         except (ImportError, ValueError, OSError) as error:
             extra = _WRITABLE.get(self.protocol)
-            fix = f" Fix: pip install 'privacy-assets[{extra}]'." if extra and isinstance(error, ImportError) else ""
-            raise ConfigError(f"{self}: no library for {self.protocol}:// can be used.{fix}") from None
+            fix = (
+                f" Fix: pip install 'privacy-assets[{extra}]'."
+                if extra and isinstance(error, ImportError)
+                else ""
+            )
+            raise ConfigError(
+                f"{self}: no library for {self.protocol}:// can be used.{fix}"
+            ) from None
         try:
             yield store, key
         except OSError as error:
-            number = next((number for kind, number in _KINDS.items() if isinstance(error, kind)), error.errno)
+            number = next(
+                (number for kind, number in _KINDS.items() if isinstance(error, kind)), error.errno
+            )
             raise StoreError(number or errno.EIO, _words(number or errno.EIO), str(self)) from None
         except Exception as error:  # noqa: BLE001 (every library of a store has errors of its own)
-            raise StoreError(errno.EIO, f"{os.strerror(errno.EIO)}: {type(error).__name__}", str(self)) from None
+            raise StoreError(
+                errno.EIO, f"{os.strerror(errno.EIO)}: {type(error).__name__}", str(self)
+            ) from None
 
 
-_TAGS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "checksum")  # names in the libraries of stores
-_KINDS = {FileNotFoundError: errno.ENOENT, FileExistsError: errno.EEXIST, PermissionError: errno.EACCES}
+# names in the libraries of stores
+_TAGS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "checksum")
+_KINDS = {
+    FileNotFoundError: errno.ENOENT,
+    FileExistsError: errno.EEXIST,
+    PermissionError: errno.EACCES,
+}
 
 
 def _words(number: int) -> str:
@@ -295,8 +337,9 @@ def location(given: str | Location) -> Location:
     """Convert a string to a path, or to the location of a URL (``s3://bucket/folder``).
 
     Raises:
-        ConfigError: If it is neither, a URL with credentials (:func:`check_no_credentials`) or a template
-            (:func:`check_no_template`). Mistyped URLs are not paths: private rows would be written to a local folder.
+        ConfigError: If it is neither, a URL with credentials (:func:`check_no_credentials`) or a
+            template (:func:`check_no_template`). Mistyped URLs are not paths: private rows would be
+            written to a local folder.
     """
     if isinstance(given, ObjectPath):
         check_no_credentials(given.url)
@@ -306,12 +349,16 @@ def location(given: str | Location) -> Location:
     check_no_template(text)
     scheme, mark, rest = text.partition("://")
     if not text or (not mark and re.match(rf"[A-Za-z][A-Za-z0-9+.-]+:/|{_NO_SLASHES}", text)):
-        raise ConfigError(f"{safe_repr(text)} is neither a path nor a URL such as s3://bucket/folder.")
+        raise ConfigError(
+            f"{safe_repr(text)} is neither a path nor a URL such as s3://bucket/folder."
+        )
     if not mark:
         return Path(text)
     if scheme.lower() == "file":
         if not rest.startswith("/"):
-            raise ConfigError(f"{safe_repr(text)}: a file URL needs three slashes (file:///folder).")
+            raise ConfigError(
+                f"{safe_repr(text)}: a file URL needs three slashes (file:///folder)."
+            )
         return Path(rest)
     _check_scheme(scheme.lower())
     if not rest.strip("/"):
@@ -327,7 +374,8 @@ def is_template(text: str) -> bool:
 def check_no_template(text: str) -> None:
     """Reject Jinja templates, which are not rendered here.
 
-    The literal text would name a new folder, whose private folder has no record of earlier failures.
+    The literal text would name a new folder, whose private folder has no record of earlier
+    failures.
 
     Args:
         text: Value of a setting.
@@ -336,11 +384,15 @@ def check_no_template(text: str) -> None:
         ConfigError: If it contains ``{{`` or ``{%``.
     """
     if is_template(text):
-        raise ConfigError(f"{safe_repr(text)} is a template, and settings are not rendered. Fix: set the value itself.")
+        raise ConfigError(
+            f"{safe_repr(text)} is a template, and settings are not rendered. Fix: set the"
+            " value itself."
+        )
 
 
 def check_no_credentials(text: str) -> None:
-    """Reject URLs in a text that contain credentials before the host, or a parameter that may contain a secret.
+    """Reject URLs in a text that contain credentials before the host, or a parameter that may
+    contain a secret.
 
     Every parameter may, except versionId, generation, version, region, endpoint_url and format.
 
@@ -369,9 +421,11 @@ def check_no_credentials(text: str) -> None:
 
 
 def _parameters(text: str, rest: str) -> set[str]:
-    """Return the names of the parameters in ``rest``, the part of a text after the first ``://``, in lower case.
+    """Return the names of the parameters in ``rest``, the part of a text after the first ``://``,
+    in lower case.
 
-    In the URLs of object stores a question mark without ``name=`` is a pattern. On the web it begins a query.
+    In the URLs of object stores a question mark without ``name=`` is a pattern. On the web it
+    begins a query.
     """
     names = re.findall(r"[?&#;]([^?&#;/=]*)=", rest)
     if re.search(r"https?:", text, re.IGNORECASE):
@@ -381,12 +435,16 @@ def _parameters(text: str, rest: str) -> set[str]:
 
 
 def path_text(given: object) -> str:
-    """Return the text of a path or URL, ignoring ``__str__`` of subclasses. ConfigError for other types."""
+    """Return the text of a path or URL, ignoring ``__str__`` of subclasses. ConfigError for other
+    types.
+    """
     if isinstance(given, str):
         return str.__str__(given)
     if isinstance(given, PurePath):
         return PurePath.__str__(given)
-    raise ConfigError(f"expected a path, or a URL such as s3://bucket/folder, got {type(given).__name__}.")
+    raise ConfigError(
+        f"expected a path, or a URL such as s3://bucket/folder, got {type(given).__name__}."
+    )
 
 
 def _check_scheme(scheme: str) -> None:
@@ -398,7 +456,11 @@ def _check_scheme(scheme: str) -> None:
         close = get_close_matches(scheme, sorted(known), n=1, cutoff=0.65) or get_close_matches(
             scheme, [*_WRITABLE], n=1, cutoff=0.5
         )
-        hint = f" Did you mean {close[0]}://?" if close else " Known are s3://, gs:// and others that fsspec lists."
+        hint = (
+            f" Did you mean {close[0]}://?"
+            if close
+            else " Known are s3://, gs:// and others that fsspec lists."
+        )
         raise ConfigError(f"{safe_repr(scheme)} is not a URL protocol.{hint}")
 
 

@@ -1,10 +1,11 @@
 """Parallel work of the engine, in threads of this process or on the workers of a Ray cluster.
 
-Results do not depend on the number or location of workers: parts are determined by the data and joined in order.
+Results do not depend on the number or location of workers: parts are determined by the data and
+joined in order.
 
-On a cluster, work is submitted as Ray tasks. Ray (extra ``ray``) is imported on first use. Shared data is stored in the
-object store once, and tasks of lost workers or machines are repeated elsewhere. A task uses one CPU and no device, so
-it cannot use a device leased by ``GpuResource``.
+On a cluster, work is submitted as Ray tasks. Ray (extra ``ray``) is imported on first use. Shared
+data is stored in the object store once, and tasks of lost workers or machines are repeated
+elsewhere. A task uses one CPU and no device, so it cannot use a device leased by ``GpuResource``.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ _IN_USE: ContextVar[Workers | None] = ContextVar("workers", default=None)
 
 @contextmanager
 def using(workers: Workers) -> Iterator[None]:
-    """Let ``workers`` run the :func:`in_parallel` calls of this thread within the ``with`` block."""
+    """Let ``workers`` run the :func:`in_parallel` calls of this thread within the ``with``
+    block.
+    """
     before = _IN_USE.set(workers)
     try:
         yield
@@ -60,45 +63,65 @@ def on_cluster() -> bool:
     return _IN_USE.get() is not None
 
 
-def in_parallel(work: Callable[[_Part], _Done], parts: Sequence[_Part], least: int = 2) -> list[_Done]:
-    """Apply ``work`` to each part on the workers in use, else in threads, and return the results in order.
+def in_parallel(
+    work: Callable[[_Part], _Done], parts: Sequence[_Part], least: int = 2
+) -> list[_Done]:
+    """Apply ``work`` to each part on the workers in use, else in threads, and return the results in
+    order.
 
-    ``work`` must not have side effects or hold objects that cannot be serialized, such as open files or loggers. Fewer
-    than ``least`` parts are not sent to workers.
+    ``work`` must not have side effects or hold objects that cannot be serialized, such as open
+    files or loggers. Fewer than ``least`` parts are not sent to workers.
     """
     workers = _IN_USE.get()
-    return in_threads(work, parts) if workers is None or len(parts) < least else workers.run(work, parts)
+    return (
+        in_threads(work, parts)
+        if workers is None or len(parts) < least
+        else workers.run(work, parts)
+    )
 
 
 def in_threads(work: Callable[[_Part], _Done], parts: Sequence[_Part]) -> list[_Done]:
-    """Apply ``work`` to each part in at most :func:`threads` threads, and return the results in order."""
+    """Apply ``work`` to each part in at most :func:`threads` threads, and return the results in
+    order.
+    """
     with ThreadPoolExecutor(max(1, min(threads(), len(parts)))) as pool:
         return list(pool.map(work, parts))
 
 
 def at_once() -> int:
-    """Return the number of parts processed in parallel by the workers in use, else by the threads of this process."""
+    """Return the number of parts processed in parallel by the workers in use, else by the threads
+    of this process.
+    """
     workers = _IN_USE.get()
     return threads() if workers is None else workers.count
 
 
 def threads() -> int:
     """Return :func:`cores`, limited by OMP_NUM_THREADS and NUMBA_NUM_THREADS."""
-    settings = [os.environ.get(name, "").split(",")[0].strip() for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")]
-    return min([cores(), *(int(setting) for setting in settings if setting.isdecimal() and int(setting))])
+    settings = [
+        os.environ.get(name, "").split(",")[0].strip()
+        for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
+    ]
+    return min(
+        [cores(), *(int(setting) for setting in settings if setting.isdecimal() and int(setting))]
+    )
 
 
 def cores() -> int:
-    """Return the number of cores available to this process, by CPU affinity and control group quota."""
+    """Return the number of cores available to this process, by CPU affinity and control group
+    quota.
+    """
     return int(joblib.cpu_count())
 
 
 def share_cores() -> None:
-    """Configure the thread pools of libraries to share the cores; variables set by the user are kept.
+    """Configure the thread pools of libraries to share the cores; variables set by the user are
+    kept.
 
-    OpenMP threads sleep while waiting; by default they spin, which costs minutes if other work runs on the machine. If
-    fewer cores are available than the machine has, OMP_NUM_THREADS is set, which OpenMP, BLAS, torch and Arrow read
-    when loaded. Libraries that are already loaded are limited too.
+    OpenMP threads sleep while waiting; by default they spin, which costs minutes if other work runs
+    on the machine. If fewer cores are available than the machine has, OMP_NUM_THREADS is set, which
+    OpenMP, BLAS, torch and Arrow read when loaded. Libraries that are already loaded are limited
+    too.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if cores() < (os.cpu_count() or 1) and "OMP_NUM_THREADS" not in os.environ:
@@ -108,20 +131,24 @@ def share_cores() -> None:
 
 _ABSENT = "Ray is not installed. Fix: pip install 'privacy-assets[ray]'."
 _CLIENT_PORT = "10001"
-_HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # Ray shows all GPUs to tasks that request none
+# Ray shows all GPUs to tasks that request none
+_HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _SHARES = 4  # tasks per worker, which balances the load
 _known: dict[str, Callable[[Any], Any]] = {}  # on a worker: the last work, by its reference
-_sent: WeakKeyDictionary[Callable[[Any], Any], tuple[tuple[str, str], Any]] = WeakKeyDictionary()  # connection, work
+# connection, work
+_sent: WeakKeyDictionary[Callable[[Any], Any], tuple[tuple[str, str], Any]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class RayWorkers:
     """The workers of the connected Ray cluster (``ray.init``), one per CPU.
 
-    The package, and modules of custom generators, must be installed on every machine in the same version.
+    The package, and modules of custom generators, must be installed on every machine in the same
+    version.
 
     Attributes:
-        retries: Number of retries of a task whose worker or machine was lost. Then ClusterError is raised.
+        retries: Number of retries of a task whose worker or machine was lost. Then ClusterError is
+            raised.
     """
 
     retries: int = 3
@@ -132,34 +159,45 @@ class RayWorkers:
 
     @property
     def count(self) -> int:
-        """Number of parallel tasks of the cluster, at least 1. Raises ConfigError if no cluster is connected."""
+        """Number of parallel tasks of the cluster, at least 1. Raises ConfigError if no cluster is
+        connected.
+        """
         return max(1, int(_ray().cluster_resources().get("CPU", 0)))
 
     def run(self, work: Callable[[_Part], _Done], parts: Sequence[_Part]) -> list[_Done]:
         """Apply ``work`` to each part on the workers, and return the results in order.
 
-        Errors of ``work`` are raised unchanged, or as a StepError that hides the message if they cannot be serialized.
-        They do not appear in cluster logs, and neither does the output of ``work``.
+        Errors of ``work`` are raised unchanged, or as a StepError that hides the message if they
+        cannot be serialized. They do not appear in cluster logs, and neither does the output of
+        ``work``.
 
         Raises:
-            ClusterError: If parts were lost more than ``retries`` times or the object store is full.
+            ClusterError: If parts were lost more than ``retries`` times or the object store is
+                full.
         """
         ray = _ray()
         size = max(1, -(-len(parts) // (_SHARES * self.count)))
         blocks = [parts[start : start + size] for start in range(0, len(parts), size)]
-        task = _task().options(max_retries=self.retries, scheduling_strategy="SPREAD", name="privacy-assets")
+        task = _task().options(
+            max_retries=self.retries, scheduling_strategy="SPREAD", name="privacy-assets"
+        )
         results: list[_Done] = []
         try:
             held = [_send(work)]
             for one in [task.remote(held, block) for block in blocks]:
                 found, problem = ray.get(one)
                 if problem is not None:
-                    raise problem  # running tasks end by themselves: canceling ending tasks can kill this process
+                    # running tasks end by themselves: canceling ending tasks can kill this process
+                    raise problem
                 results += found
         except ray.exceptions.RayTaskError as error:
-            raise ClusterError(f"a worker of the Ray cluster failed ({type(error.cause).__name__}).") from None
+            raise ClusterError(
+                f"a worker of the Ray cluster failed ({type(error.cause).__name__})."
+            ) from None
         except ray.exceptions.RayError as error:
-            raise ClusterError(f"work was lost on the Ray cluster ({type(error).__name__}).") from None
+            raise ClusterError(
+                f"work was lost on the Ray cluster ({type(error).__name__})."
+            ) from None
         return results
 
 
@@ -170,8 +208,8 @@ def on_ray(address: str | None = None) -> Iterator[RayWorkers]:
     An existing connection is reused and kept.
 
     Args:
-        address: HOST:PORT or ray://HOST:PORT. "auto": the cluster running on this machine. None or "local": start one
-            here.
+        address: HOST:PORT or ray://HOST:PORT. "auto": the cluster running on this machine. None or
+            "local": start one here.
 
     Yields:
         The workers.
@@ -191,7 +229,9 @@ def on_ray(address: str | None = None) -> Iterator[RayWorkers]:
             ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError):
             known = "auto, local, HOST:PORT or ray://HOST:PORT"
-            raise ConfigError(f"there is no Ray cluster at {safe_repr(address)}. Fix: pass {known}.") from None
+            raise ConfigError(
+                f"there is no Ray cluster at {safe_repr(address)}. Fix: pass {known}."
+            ) from None
     try:
         workers = RayWorkers()
         with using(workers):
@@ -202,7 +242,9 @@ def on_ray(address: str | None = None) -> Iterator[RayWorkers]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError or ValueError if the address is unreachable; Ray itself would retry for minutes."""
+    """Raise OSError or ValueError if the address is unreachable; Ray itself would retry for
+    minutes.
+    """
     if not address:
         raise ValueError("an empty address")
     client = address.startswith("ray://")
@@ -219,20 +261,28 @@ def _task() -> Any:
 
 
 def _send(work: Callable[[Any], Any]) -> Any:
-    """Return a reference to ``work`` in the object store, reused during the lifetime of ``work``."""
+    """Return a reference to ``work`` in the object store, reused during the lifetime of
+    ``work``.
+    """
     ray = _ray()
     context = ray.get_runtime_context()
     connection = context.get_job_id(), context.get_node_id()
     if _sent.get(work, (None, None))[0] != connection:
-        # Serialized, because arrays read in place from the store are read-only, which compiled code treats as another
-        # type.
+        # Serialized, because arrays read in place from the store are read-only, which compiled code
+        # treats as another type.
         _sent[work] = connection, ray.put(ray.cloudpickle.dumps(work))
     return _sent[work][1]
 
 
 def _done(held: list[Any], parts: Sequence[Any]) -> tuple[list[Any], Exception | None]:
-    """On a worker: return results and the error that ended them. A raised or printed error would be logged."""
-    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+    """On a worker: return results and the error that ended them. A raised or printed error would be
+    logged.
+    """
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+    ):
         try:
             work = _loaded(held[0])
             return [work(part) for part in parts], None
@@ -268,10 +318,13 @@ def _ray() -> Any:
     except ModuleNotFoundError:
         raise ConfigError(_ABSENT) from None
     if not ray.is_initialized():
-        raise ConfigError("no Ray cluster is connected. Fix: ray.init(), or a Ray resource in Dagster.")
+        raise ConfigError(
+            "no Ray cluster is connected. Fix: ray.init(), or a Ray resource in Dagster."
+        )
     return ray
 
 
-# Must run before libraries that read these variables are loaded, in every process that computes: commands, steps,
-# cluster workers. It does not run in processes that only import the package, whose environment belongs to the host.
+# Must run before libraries that read these variables are loaded, in every process that computes:
+# commands, steps, cluster workers. It does not run in processes that only import the package, whose
+# environment belongs to the host.
 share_cores()

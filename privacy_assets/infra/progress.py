@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-Progress = Callable[[str], Any]  # receives messages without cell values; Lines and Bars also receive counts
+# receives messages without cell values; Lines and Bars also receive counts
+Progress = Callable[[str], Any]
 EVERY = 5.0  # seconds between two lines of a log
 
 
@@ -28,10 +29,11 @@ def silent(message: str) -> None:
 
 
 def advance(progress: Progress, work: str, done: float | None, total: float | None = None) -> None:
-    """Report that ``done`` of ``total`` units of ``work`` are done; without ``total`` the end is unknown.
+    """Report that ``done`` of ``total`` units of ``work`` are done; without ``total`` the end is
+    unknown.
 
-    ``work`` identifies the work and must be the same string each time. The work ends when ``done >= total``, or with
-    ``done`` None. Plain functions do not receive this event.
+    ``work`` identifies the work and must be the same string each time. The work ends when ``done >=
+    total``, or with ``done`` None. Plain functions do not receive this event.
     """
     if isinstance(progress, Lines | Bars):
         progress.advance(work, done, total)
@@ -49,7 +51,13 @@ class _Pace:
         seconds = perf_counter() - self.start
         rate = (done - self.first) / seconds if seconds > 0 else 0.0
         counted = f"{done:,g}" if total is None else f"{done:,g} of {total:,g}"
-        pace = f", {rate:.2g} a second" if rate >= 1 else f", {1 / rate:.2g} s each" if rate > 0 else ""
+        pace = (
+            f", {rate:.2g} a second"
+            if rate >= 1
+            else f", {1 / rate:.2g} s each"
+            if rate > 0
+            else ""
+        )
         left = (total - done) / rate if total and rate > 0 else 0.0
         left_text = f", about {duration(left)} left" if left >= 0.5 else ""
         return counted + pace + left_text
@@ -67,7 +75,9 @@ def _over(done: float | None, total: float | None) -> bool:
 
 
 class Lines:
-    """Progress as log lines: all messages, and for counted work at most one line per ``EVERY`` seconds."""
+    """Progress as log lines: all messages, and for counted work at most one line per ``EVERY``
+    seconds.
+    """
 
     def __init__(self, write: Callable[[str], Any]) -> None:
         self.write = write
@@ -90,10 +100,11 @@ class Lines:
 
 
 class Bars:
-    """Progress as messages and ``rich`` bars on a terminal or in a notebook; a bar is removed when its work is done.
+    """Progress as messages and ``rich`` bars on a terminal or in a notebook; a bar is removed when
+    its work is done.
 
-    While no bar is shown, no thread runs and the terminal is free. Leaving the ``with`` block removes the bars of
-    failed work.
+    While no bar is shown, no thread runs and the terminal is free. Leaving the ``with`` block
+    removes the bars of failed work.
     """
 
     def __init__(self, console: Console) -> None:
@@ -127,7 +138,10 @@ class Bars:
         """Handle :func:`advance`."""
         if done is not None:
             if work not in self._bars:
-                self._bars[work] = self._shown.add_task(work, total=total, told=""), _Pace(perf_counter(), done)
+                self._bars[work] = (
+                    self._shown.add_task(work, total=total, told=""),
+                    _Pace(perf_counter(), done),
+                )
                 self._shown.start()
             task, pace = self._bars[work]
             self._shown.update(task, completed=done, total=total, told=pace.told(done, total))
@@ -142,7 +156,9 @@ class Bars:
 
 
 @contextmanager
-def watched(stream: TextIO | None = None, *, otherwise: Progress | None = None) -> Iterator[Progress]:
+def watched(
+    stream: TextIO | None = None, *, otherwise: Progress | None = None
+) -> Iterator[Progress]:
     """Yield bars on a terminal or in a notebook with ipywidgets, else ``otherwise``.
 
     ``stream`` defaults to standard error, and ``otherwise`` to lines on ``stream``.

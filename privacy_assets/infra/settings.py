@@ -1,7 +1,7 @@
 """Declared settings, and strict YAML files.
 
-Type, bounds and description of a setting are declared once, and every invalid value raises a ConfigError.
-Constructs of YAML that readers overlook or misread are errors.
+Type, bounds and description of a setting are declared once, and every invalid value raises a
+ConfigError. Constructs of YAML that readers overlook or misread are errors.
 """
 
 from __future__ import annotations
@@ -13,14 +13,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as validated
 from pydantic.fields import FieldInfo
 
-from privacy_assets.errors import ConfigError, PrivacyAssetsError, did_you_mean, safe_repr, without_chain
+from privacy_assets.errors import (
+    ConfigError,
+    PrivacyAssetsError,
+    did_you_mean,
+    safe_repr,
+    without_chain,
+)
 from privacy_assets.infra.files import is_path, not_a_file
 from privacy_assets.infra.objects import location
 
@@ -28,13 +43,18 @@ T = TypeVar("T")
 _CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 _MERGE = "tag:yaml.org,2002:merge"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*|[0-9]+\.[0-9]*([eE][-+]?[0-9]+)?|\.[0-9]+([eE][-+]?[0-9]+)?)")
+_DECIMAL = re.compile(
+    r"[-+]?(0|[1-9][0-9]*|[0-9]+\.[0-9]*([eE][-+]?[0-9]+)?|\.[0-9]+([eE][-+]?[0-9]+)?)"
+)
 _QUOTED = re.compile(r"'[^']+'|\"[^\"]+\"")
 _HINTS = {  # most frequent cause of each parser message
-    "mapping values are not allowed here": ": a colon too many, or other indentation than the line above",
+    "mapping values are not allowed here": ": a colon too many, or other indentation than the"
+    " line above",
     "could not find expected ':'": ": a colon is missing",
-    "expected <block end>, but found '<block mapping start>'": ": other indentation than the line above",
-    "expected <block end>, but found '<scalar>'": ": a bracket or quote is not closed, or closed too early",
+    "expected <block end>, but found '<block mapping start>'": ": other indentation than the"
+    " line above",
+    "expected <block end>, but found '<scalar>'": ": a bracket or quote is not closed, or closed"
+    " too early",
     "found character a tab that cannot start any token": ": indent with spaces",
     "found unexpected end of stream": ": a quote is not closed",
 }
@@ -44,12 +64,18 @@ _MANY = {int: "integers", float: "numbers", str: "strings", bool: "true or false
 
 
 class InvalidSetting(ValueError):
-    """Validation error whose message is safe to display. Messages of other errors may contain the value."""
+    """Validation error whose message is safe to display. Messages of other errors may contain the
+    value.
+    """
 
 
 def _as_tuple(value: Any) -> Any:
     value = value.tolist() if hasattr(value, "tolist") else value
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)) else value
+    return (
+        tuple(value)
+        if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
+        else value
+    )
 
 
 def _as_dict(value: Any) -> Any:
@@ -58,7 +84,8 @@ def _as_dict(value: Any) -> Any:
 
 Tuple = BeforeValidator(_as_tuple)  # any iterable of values except strings and mappings
 Dict = BeforeValidator(_as_dict)  # any mapping
-# Values of json_schema_extra in the Field of a setting. All other settings of metrics belong to the policy.
+# Values of json_schema_extra in the Field of a setting. All other settings of metrics belong to the
+# policy.
 BY_TABLE: dict[str, Any] = {"set_by": "table"}  # may be set for a single table
 DERIVED: dict[str, Any] = {"set_by": "derived"}  # derived from the policy; users cannot set it
 Layers = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Tuple]  # layer widths of a network
@@ -73,7 +100,8 @@ class Setting:
         domain: Description of the allowed values.
         default: Value that is used if the setting is not given.
         meaning: What the setting does.
-        by_table: Whether a table may set it. All other settings of metrics and of the embedder belong to the policy.
+        by_table: Whether a table may set it. All other settings of metrics and of the embedder
+            belong to the policy.
     """
 
     name: str
@@ -94,7 +122,9 @@ def load_registry(*places: str) -> dict[str, Any]:
         module, _, kind = place.partition(":")
         part = getattr(import_module(module), kind)
         if "__pydantic_fields__" not in vars(part):
-            raise TypeError(f"{place} declares no settings. Fix: decorate the class with @declared.")
+            raise TypeError(
+                f"{place} declares no settings. Fix: decorate the class with @declared."
+            )
         if part.name in found:
             other = f"{found[part.name].__module__}:{found[part.name].__qualname__}"
             text = f"{place}: the name of {part.part} {part.name} is already used by {other}"
@@ -114,8 +144,8 @@ def read_yaml(path: str | Path, what: str) -> dict[Any, Any]:
         The mapping.
 
     Raises:
-        ConfigError: If there is no such file, or it is not strict YAML (:func:`.load_yaml`) with one mapping. The
-            message names the file.
+        ConfigError: If there is no such file, or it is not strict YAML (:func:`.load_yaml`) with
+            one mapping. The message names the file.
     """
     file = location(path)
     if not isinstance(file, Path):
@@ -134,7 +164,13 @@ def read_yaml(path: str | Path, what: str) -> dict[Any, Any]:
         raise ConfigError(f"{file}: expected one mapping, not {len(documents)} documents.")
     content = documents[0] if documents else None
     if not isinstance(content, dict):
-        found = "an empty file" if content is None else "a list" if isinstance(content, list) else "a single value"
+        found = (
+            "an empty file"
+            if content is None
+            else "a list"
+            if isinstance(content, list)
+            else "a single value"
+        )
         raise ConfigError(f"{file}: expected one mapping, not {found}.")
     return content
 
@@ -143,16 +179,18 @@ def read_yaml(path: str | Path, what: str) -> dict[Any, Any]:
 def declared(kind: type[T]) -> type[T]:
     """Turn a class into a frozen dataclass whose fields are settings.
 
-    Declare a field as ``name: type = Field(default=..., ge=..., description=...)``. Values are not converted: a string
-    is not accepted as a number, nor a number as a boolean. Messages name the class by its ``part`` and ``name``, if it
-    has them. In a plain dataclass that inherits from a declared one, bounds are not checked, and a default is used only
-    if it is written as ``name: Annotated[type, Field(...)] = default``.
+    Declare a field as ``name: type = Field(default=..., ge=..., description=...)``. Values are not
+    converted: a string is not accepted as a number, nor a number as a boolean. Messages name the
+    class by its ``part`` and ``name``, if it has them. In a plain dataclass that inherits from a
+    declared one, bounds are not checked, and a default is used only if it is written as ``name:
+    Annotated[type, Field(...)] = default``.
 
     Args:
         kind: Class to decorate.
 
     Returns:
-        The dataclass. Its constructor raises ConfigError for a value of the wrong type or out of bounds.
+        The dataclass. Its constructor raises ConfigError for a value of the wrong type or out of
+        bounds.
     """
     return _declared(kind, kw_only=False)
 
@@ -175,7 +213,8 @@ def _declared(kind: type[T], *, kw_only: bool) -> type[T]:
             return
         except ValidationError as error:
             wrong = error
-        raise problem(type(self), wrong)  # outside the handler, because the original error contains the value
+        # outside the handler, because the original error contains the value
+        raise problem(type(self), wrong)
 
     made.__init__ = made_of
     return made
@@ -222,7 +261,9 @@ def _default(info: FieldInfo) -> Any:
 
 
 def domain_of(info: FieldInfo) -> str:
-    """Describe the allowed values: the title of the field, or a text derived from type and bounds."""
+    """Describe the allowed values: the title of the field, or a text derived from type and
+    bounds.
+    """
     return info.title or _domain(info.annotation, info.metadata)
 
 
@@ -231,7 +272,9 @@ def _info(kind: Any, name: str) -> FieldInfo:
 
 
 def problem(kind: Any, error: ValidationError) -> Exception:
-    """Convert a validation error to a ConfigError with pydantic's message, which does not contain the value."""
+    """Convert a validation error to a ConfigError with pydantic's message, which does not contain
+    the value.
+    """
     first = error.errors(include_url=False, include_input=False)[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, PrivacyAssetsError):  # raised in __post_init__
@@ -248,12 +291,16 @@ def problem(kind: Any, error: ValidationError) -> Exception:
         expected = f" Expected: {known[name].title}." if known[name].title else ""
         return ConfigError(f"{where}: {name}: {first['msg']}.{expected}")
     # Messages of validators may contain the value.
-    return ConfigError(f"{where}: {name}: {cause if isinstance(cause, InvalidSetting) else 'Invalid value'}.")
+    return ConfigError(
+        f"{where}: {name}: {cause if isinstance(cause, InvalidSetting) else 'Invalid value'}."
+    )
 
 
 def _where(kind: type) -> str:
     known = [
-        one for one in ("part", "name") if hasattr(kind, one) and one not in getattr(kind, "__pydantic_fields__", ())
+        one
+        for one in ("part", "name")
+        if hasattr(kind, one) and one not in getattr(kind, "__pydantic_fields__", ())
     ]
     return " ".join(getattr(kind, one) for one in known) or kind.__name__
 
@@ -264,12 +311,16 @@ def _domain(annotation: Any, metadata: Any = ()) -> str:
         return _domain(inner[0], [*inner[1:], *metadata])
     if origin in (Union, types.UnionType):
         some = [one for one in inner if one is not type(None)]
-        return " or ".join(_domain(one, metadata) for one in some) + (", or null" if len(some) < len(inner) else "")
+        return " or ".join(_domain(one, metadata) for one in some) + (
+            ", or null" if len(some) < len(inner) else ""
+        )
     if origin is Literal:
         return "one of " + ", ".join(repr(choice) for choice in inner)
     if origin is tuple and inner[1:] == (...,):
         each = inner[0]
-        kind, own = (get_args(each)[0], get_args(each)[1:]) if get_origin(each) is Annotated else (each, ())
+        kind, own = (
+            (get_args(each)[0], get_args(each)[1:]) if get_origin(each) is Annotated else (each, ())
+        )
         least = next((one.min_length for one in _flat(metadata) if hasattr(one, "min_length")), 0)
         any_or_more = "of one or more" if least else "of"
         return f"a list {any_or_more} {_MANY.get(kind, 'values')}{_bounds(own)}"
@@ -281,7 +332,11 @@ def _domain(annotation: Any, metadata: Any = ()) -> str:
 
 
 def _flat(metadata: Any) -> list[Any]:
-    return [one for entry in metadata for one in (entry.metadata if isinstance(entry, FieldInfo) else [entry])]
+    return [
+        one
+        for entry in metadata
+        for one in (entry.metadata if isinstance(entry, FieldInfo) else [entry])
+    ]
 
 
 def _bounds(metadata: Any) -> str:
@@ -298,7 +353,9 @@ def _bounds(metadata: Any) -> str:
 
 
 class _NotAccepted(yaml.MarkedYAMLError):
-    """Valid YAML that is not accepted here. The message is safe to display: it contains only :func:`shown` values."""
+    """Valid YAML that is not accepted here. The message is safe to display: it contains only
+    :func:`shown` values.
+    """
 
 
 class _Loader(yaml.SafeLoader):
@@ -308,7 +365,10 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent) and event.anchor in self.anchors:
             problem = "an alias (*) is not accepted. Fix: write the value out"
         elif getattr(event, "tag", None) is not None:
-            problem = "a tag (!) is not accepted. Fix: leave it out, or write the value in quotes if it is a text"
+            problem = (
+                "a tag (!) is not accepted. Fix: leave it out, or write the value in quotes if it"
+                " is a text"
+            )
         if problem:
             raise _NotAccepted(problem=problem, problem_mark=event.start_mark)
         return super().compose_node(parent, index)
@@ -332,7 +392,8 @@ class _Loader(yaml.SafeLoader):
                 earlier = first.setdefault(self.construct_object(key), key)
                 if earlier is not key:
                     problem = (
-                        f"the key {safe_repr(key.value)} occurs twice, first in line {earlier.start_mark.line + 1}"
+                        f"the key {safe_repr(key.value)} occurs twice, first in line"
+                        f" {earlier.start_mark.line + 1}"
                     )
                     raise _NotAccepted(problem=problem, problem_mark=key.start_mark)
         return node
@@ -349,8 +410,9 @@ def load_yaml(text: str, where: str) -> list[Any]:
         The documents as plain values.
 
     Raises:
-        ConfigError: If the text is not YAML, or contains a repeated key, a merge key (``<<``), an alias, a tag (``!``),
-            or a number that is not a plain decimal. The message names ``where`` and the line.
+        ConfigError: If the text is not YAML, or contains a repeated key, a merge key (``<<``), an
+            alias, a tag (``!``), or a number that is not a plain decimal. The message names
+            ``where`` and the line.
     """
     try:
         return list(yaml.load_all(text, Loader=_Loader))
@@ -359,17 +421,25 @@ def load_yaml(text: str, where: str) -> list[Any]:
         line = f", line {mark.line + 1}" if mark is not None else ""
         begun = getattr(error, "context_mark", None)
         begins = (
-            f", in the block that begins in line {begun.line + 1}" if begun and mark and begun.line < mark.line else ""
+            f", in the block that begins in line {begun.line + 1}"
+            if begun and mark and begun.line < mark.line
+            else ""
         )
         problem = (
-            error.problem if isinstance(error, _NotAccepted) else f"cannot be read as YAML{begins} ({_reason(error)})"
+            error.problem
+            if isinstance(error, _NotAccepted)
+            else f"cannot be read as YAML{begins} ({_reason(error)})"
         )
         ConfigError(f"{where}{line}: {problem}.").raise_without_context()
 
 
 def _reason(error: Exception) -> str:
-    """Return the parser's message, without quotes from the text except single characters and ``<tokens>``."""
+    """Return the parser's message, without quotes from the text except single characters and
+    ``<tokens>``.
+    """
     told = getattr(error, "problem", None) or type(error).__name__
     told = told.replace(repr("\t"), "a tab")
-    safe = _QUOTED.sub(lambda found: found[0] if len(found[0]) < 4 or found[0][1] == "<" else "…", told)
+    safe = _QUOTED.sub(
+        lambda found: found[0] if len(found[0]) < 4 or found[0][1] == "<" else "…", told
+    )
     return safe + _HINTS.get(told, "")

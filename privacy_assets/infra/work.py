@@ -1,4 +1,6 @@
-"""The lock of this package, and temporary private folders, which other processes remove if their owner is killed."""
+"""The lock of this package, and temporary private folders, which other processes remove if their
+owner is killed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ _LONGEST_STATED = 1_000  # bytes of a holder's statement
 
 
 def lock(descriptor: int, name: str, folder: int | None = None) -> bool:
-    """Lock an open file or folder (``flock``). The lock ends when all copies of the descriptor are closed.
+    """Lock an open file or folder (``flock``). The lock ends when all copies of the descriptor are
+    closed.
 
     Args:
         descriptor: Open file or folder.
@@ -34,14 +37,17 @@ def lock(descriptor: int, name: str, folder: int | None = None) -> bool:
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(descriptor), os.stat(name, dir_fd=folder, follow_symlinks=False))
+        return os.path.samestat(
+            os.fstat(descriptor), os.stat(name, dir_fd=folder, follow_symlinks=False)
+        )
     except (BlockingIOError, FileNotFoundError):
         return False
 
 
 @contextmanager
 def stated_holder(descriptor: int) -> Iterator[None]:
-    """Write process, host and time into a locked file within the block, for the processes that wait for it.
+    """Write process, host and time into a locked file within the block, for the processes that wait
+    for it.
 
     Args:
         descriptor: The locked file, open for writing.
@@ -117,8 +123,11 @@ def _content(name: str, folder: int | None) -> bytes:
         os.close(descriptor)
 
 
-def remove_unlocked(names: Iterable[str], remove: Callable[[str], object], folder: int | None = None) -> list[str]:
-    """Remove this user's files or folders whose lock ended with their process, and return their names.
+def remove_unlocked(
+    names: Iterable[str], remove: Callable[[str], object], folder: int | None = None
+) -> list[str]:
+    """Remove this user's files or folders whose lock ended with their process, and return their
+    names.
 
     Args:
         names: Paths, or names in ``folder``.
@@ -141,8 +150,9 @@ def remove_unlocked(names: Iterable[str], remove: Callable[[str], object], folde
 class WorkFolder:
     """New private temporary folder.
 
-    It is removed by :meth:`close`, at the end of a ``with`` block, or when this object is deleted. If the process is
-    killed, its lock is released, and the next work folder that the same user creates removes the folder.
+    It is removed by :meth:`close`, at the end of a ``with`` block, or when this object is deleted.
+    If the process is killed, its lock is released, and the next work folder that the same user
+    creates removes the folder.
 
     Attributes:
         path: Path of the folder.
@@ -171,7 +181,9 @@ def sweep() -> None:
 
 
 def _claimed() -> tuple[Path, int]:
-    """Create and lock a new folder, and retry if another process removed it before it was locked."""
+    """Create and lock a new folder, and retry if another process removed it before it was
+    locked.
+    """
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
         try:

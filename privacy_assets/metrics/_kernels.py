@@ -1,13 +1,16 @@
-"""Compiled loops of singling out, attribute inference and copies. Imports numba: import it where it is used.
+"""Compiled loops of singling out, attribute inference and copies. Imports numba: import it where it
+is used.
 
-Singling out: a predicate is a range of codes of one column, both ends included. A query is a conjunction of predicates,
-the rarest first. Only rows that match the first one are scanned: ``order`` int32 (columns, rows) contains the rows
-sorted by code, and ``below[start[j] + v]`` is the number of rows with a code smaller than v in column j.
+Singling out: a predicate is a range of codes of one column, both ends included. A query is a
+conjunction of predicates, the rarest first. Only rows that match the first one are scanned:
+``order`` int32 (columns, rows) contains the rows sorted by code, and ``below[start[j] + v]`` is the
+number of rows with a code smaller than v in column j.
 
-Attribute inference: tables are transposed, float32 (parts, rows). Column c has the parts ``start[c]`` to ``start[c +
-1]``. A part is a standardized number or, where ``category`` is true, a code whose mismatch costs 1. Points are read in
-order, so the earlier one of a tie is the neighbor. Float32 sums exclude most points of a block; the others are summed
-in float64. ``slack`` bounds the relative rounding error of a float32 sum.
+Attribute inference: tables are transposed, float32 (parts, rows). Column c has the parts
+``start[c]`` to ``start[c + 1]``. A part is a standardized number or, where ``category`` is true, a
+code whose mismatch costs 1. Points are read in order, so the earlier one of a tie is the neighbor.
+Float32 sums exclude most points of a block; the others are summed in float64. ``slack`` bounds the
+relative rounding error of a float32 sum.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ def apart(query: Array, point: Array, category: Array, first: int, last: int) ->
 
 @inlined
 def insert(distances: Array, places: Array, distance: float, place: int) -> None:
-    """Insert a point that is nearer than the last one. Ascending order; ties after existing entries."""
+    """Insert a point that is nearer than the last one. Ascending order; ties after existing
+    entries.
+    """
     slot = len(distances) - 1
     while slot > 0 and distances[slot - 1] > distance:
         distances[slot], places[slot] = distances[slot - 1], places[slot - 1]
@@ -56,7 +61,9 @@ def insert(distances: Array, places: Array, distance: float, place: int) -> None
 
 @inlined
 def within(total: Array, largest: Array, reach: float, keep: float) -> int:
-    """Count the points of a block that may be nearer than ``reach`` if their largest part is ignored."""
+    """Count the points of a block that may be nearer than ``reach`` if their largest part is
+    ignored.
+    """
     found, bound = 0, np.float32(reach)
     for at in range(len(total)):
         found += 1 if total[at] * np.float32(keep) - largest[at] < bound else 0
@@ -64,7 +71,13 @@ def within(total: Array, largest: Array, reach: float, keep: float) -> int:
 
 
 def nearest_by(
-    queries: Array, points: Array, category: Array, start: Array, slack: float, columns: Array, k: int
+    queries: Array,
+    points: Array,
+    category: Array,
+    start: Array,
+    slack: float,
+    columns: Array,
+    k: int,
 ) -> Array:
     """Return the nearest points by selected columns, int64 (queries, k).
 
@@ -105,16 +118,20 @@ def _nearest_by(
                 if total[at] * (1 - slack) < distances[last]:
                     exact = 0.0
                     for column in columns[row]:
-                        exact += apart(query, block[:, at], category, start[column], start[column + 1])
+                        exact += apart(
+                            query, block[:, at], category, start[column], start[column + 1]
+                        )
                     if exact < distances[last]:
                         insert(distances, places[row], exact, first + at)
 
 
 @inlined
 def offer(parts: Array, after: Array, at: int, distances: Array, places: Array) -> float:
-    """Update the neighbors of every left-out column with a point, and return the largest k-th distance.
+    """Update the neighbors of every left-out column with a point, and return the largest k-th
+    distance.
 
-    ``parts`` float64 (columns,) are the squared distances of the point in each column, ``after`` (columns,) is scratch.
+    ``parts`` float64 (columns,) are the squared distances of the point in each column, ``after``
+    (columns,) is scratch.
     """
     last, total, reach = distances.shape[1] - 1, 0.0, 0.0
     for column in range(len(parts) - 1, -1, -1):
@@ -132,7 +149,13 @@ def offer(parts: Array, after: Array, at: int, distances: Array, places: Array) 
 
 @inlined
 def column_sums(
-    query: Array, block: Array, category: Array, start: Array, part: Array, total: Array, largest: Array
+    query: Array,
+    block: Array,
+    category: Array,
+    start: Array,
+    part: Array,
+    total: Array,
+    largest: Array,
 ) -> None:
     """Compute float32 squared distances (block,): the sum over columns, and the largest column."""
     total[:] = 0
@@ -146,8 +169,12 @@ def column_sums(
             largest[at] = max(largest[at], part[at])
 
 
-def nearest_without(queries: Array, points: Array, category: Array, start: Array, slack: float, k: int) -> Array:
-    """Return the nearest points by all columns except one, for each of them: int64 (queries, columns, k)."""
+def nearest_without(
+    queries: Array, points: Array, category: Array, start: Array, slack: float, k: int
+) -> Array:
+    """Return the nearest points by all columns except one, for each of them: int64 (queries,
+    columns, k).
+    """
     width = len(start) - 1
     places = np.full((queries.shape[1], width, k), -1, np.int64)
     work = np.empty((width, k)), np.empty((2, width)), np.empty((3, _POINT_BLOCK), np.float32)
@@ -173,14 +200,20 @@ def _nearest_without(
         reach, query = np.inf, queries[:, row]
         for first in range(0, points.shape[1], _POINT_BLOCK):
             block = points[:, first : first + _POINT_BLOCK]
-            part, total, largest = held[0, : block.shape[1]], held[1, : block.shape[1]], held[2, : block.shape[1]]
+            part, total, largest = (
+                held[0, : block.shape[1]],
+                held[1, : block.shape[1]],
+                held[2, : block.shape[1]],
+            )
             column_sums(query, block, category, start, part, total, largest)
             if within(total, largest, reach, 1 - slack) == 0:
                 continue
             for at in range(len(total)):
                 if total[at] * (1 - slack) - largest[at] < reach:
                     for column in range(len(parts)):
-                        parts[column] = apart(query, block[:, at], category, start[column], start[column + 1])
+                        parts[column] = apart(
+                            query, block[:, at], category, start[column], start[column + 1]
+                        )
                     reach = offer(parts, after, first + at, distances, places[row])
 
 
@@ -190,9 +223,9 @@ _BLOCK = 4096  # synthetic rows whose sums fit in the processor's cache
 def best_weights(real: np.ndarray, weights: np.ndarray, synthetic: np.ndarray) -> np.ndarray:
     """Return for each real row the largest match weight over the synthetic rows, float32 (n,).
 
-    The match weight of two rows is the sum of ``weights`` of the columns in which they agree. ``real`` int32 (F, n) and
-    ``synthetic`` int32 (F, m) are codes; ``weights`` float32 (F, n) of the real cells are at least 0. All results are 0
-    if there are no synthetic rows.
+    The match weight of two rows is the sum of ``weights`` of the columns in which they agree.
+    ``real`` int32 (F, n) and ``synthetic`` int32 (F, m) are codes; ``weights`` float32 (F, n) of
+    the real cells are at least 0. All results are 0 if there are no synthetic rows.
     """
     best = np.zeros(real.shape[1], np.float32)
     _best(real, weights, synthetic, np.zeros(_BLOCK, np.float32), best)
@@ -200,7 +233,9 @@ def best_weights(real: np.ndarray, weights: np.ndarray, synthetic: np.ndarray) -
 
 
 @compiled
-def _best(real: np.ndarray, weights: np.ndarray, synthetic: np.ndarray, held: np.ndarray, best: np.ndarray) -> None:
+def _best(
+    real: np.ndarray, weights: np.ndarray, synthetic: np.ndarray, held: np.ndarray, best: np.ndarray
+) -> None:
     columns, rows = synthetic.shape
     for first in range(0, rows, len(held)):
         size = min(len(held), rows - first)
@@ -278,16 +313,27 @@ def draw(
     patience: int,
     rng: np.random.Generator,
 ) -> tuple[Array, int]:
-    """Draw random targets and columns until ``wanted`` queries match exactly one row of ``codes`` int32 (rows,
-    columns).
+    """Draw random targets and columns until ``wanted`` queries match exactly one row of ``codes``
+    int32 (rows, columns).
 
-    The predicate for code v of column j is the range ``low_of[start[j] + v] .. high_of[start[j] + v]``. Stops after
-    ``tries`` candidates, or ``patience`` consecutive failures. Returns columns, low and high, int32 (found, 3, width),
-    and the number of candidates.
+    The predicate for code v of column j is the range ``low_of[start[j] + v] .. high_of[start[j] +
+    v]``. Stops after ``tries`` candidates, or ``patience`` consecutive failures. Returns columns,
+    low and high, int32 (found, 3, width), and the number of candidates.
     """
     out, query = np.empty((wanted, 3, width), np.int32), np.empty((4, width), np.int64)
     index = (codes, order, start, below)
-    found, tried = _draw(*index, targets, low_of, high_of, tries, patience, rng, np.arange(codes.shape[1]), query, out)
+    found, tried = _draw(
+        *index,
+        targets,
+        low_of,
+        high_of,
+        tries,
+        patience,
+        rng,
+        np.arange(codes.shape[1]),
+        query,
+        out,
+    )
     return out[:found], tried
 
 
@@ -367,13 +413,15 @@ def match(
         high: Highest codes.
 
     Returns:
-        The numbers of matched subjects outside and inside ``member``, int64 (queries, 2), and for each relabeling the
-        number of queries that match exactly one member, int64 (relabelings,).
+        The numbers of matched subjects outside and inside ``member``, int64 (queries, 2), and for
+        each relabeling the number of queries that match exactly one member, int64 (relabelings,).
     """
     words = labels.shape[1]
     counts, hits = np.zeros((len(columns), 2), np.int64), np.zeros(64 * words, np.int64)
     work = np.full(len(member), -1, np.int32), np.empty((2, words), np.uint64)
-    _match(codes, order, start, below, subject, member, labels, columns, low, high, counts, hits, *work)
+    _match(
+        codes, order, start, below, subject, member, labels, columns, low, high, counts, hits, *work
+    )
     return counts, hits
 
 

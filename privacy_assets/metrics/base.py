@@ -1,8 +1,8 @@
 """The interface of a privacy metric.
 
-A metric declares its settings, statistics and default limits, and implements :meth:`Metric.measure`. Assets, checks,
-command-line options, report sections and reference pages are derived from these declarations. No other module names a
-metric.
+A metric declares its settings, statistics and default limits, and implements
+:meth:`Metric.measure`. Assets, checks, command-line options, report sections and reference pages
+are derived from these declarations. No other module names a metric.
 """
 
 from __future__ import annotations
@@ -25,10 +25,21 @@ if TYPE_CHECKING:
 
 Question = Literal["copies", "singling out", "linking", "inference", "membership", "values"]
 Cause = Literal[
-    "copied rows", "over-fitting", "rare values", "members avoided", "identifiers", "values of no real row",
-    "values of one person", "earlier releases", "poor fit", "too few people", "narrow table", "different holdout",
-    "seen holdout", "few tests",
-]  # fmt: skip
+    "copied rows",
+    "over-fitting",
+    "rare values",
+    "members avoided",
+    "identifiers",
+    "values of no real row",
+    "values of one person",
+    "earlier releases",
+    "poor fit",
+    "too few people",
+    "narrow table",
+    "different holdout",
+    "seen holdout",
+    "few tests",
+]
 ScorePart = Literal["membership", "attribute"]
 TableRows = list[dict[str, Any]]
 _BUDGET = {"n_permutations": 199, "n_bootstraps": 100, "n_queries": 1000}
@@ -123,7 +134,8 @@ class Causes:
     """Likely causes of limits that do not hold. The report turns them into advice.
 
     Attributes:
-        broken: Cause of a broken limit. None if any kind of leak can break the limits of the metric.
+        broken: Cause of a broken limit. None if any kind of leak can break the limits of the
+            metric.
         by_statistic: Causes of broken limits on single statistics.
         undecided: Why a limit could not be assessed.
     """
@@ -166,32 +178,39 @@ class ProtectionEvidence:
 class Metric(ABC):
     """Base class of all metrics.
 
-    Decorate a subclass with ``@declared``. Its fields are its settings: each has a default, bounds and a description.
+    Decorate a subclass with ``@declared``. Its fields are its settings: each has a default, bounds
+    and a description.
 
     Attributes:
         name: Name in policies, settings and asset keys; also the name of the file.
         summary: The question that the metric answers, in one sentence.
-        required_inputs: Inputs without which the metric cannot run: "train", "holdout", "reference", "synthetic",
-            "embedder" or "earlier_releases".
+        required_inputs: Inputs without which the metric cannot run: "train", "holdout",
+            "reference", "synthetic", "embedder" or "earlier_releases".
         optional_inputs: Inputs that are used if they exist.
         statistics: Specifications of all statistics, in the order of the report.
         default_limits: Limits of the policy ``default``.
         small_policy_limits: Wider limits of the policy ``small``, by the key of the limit.
         runs_by_default: Whether the metric runs if no metrics are chosen.
-        default_for_external: Inputs that make the metric run by default if all of them come from outside.
+        default_for_external: Inputs that make the metric run by default if all of them come from
+            outside.
         in_leak_studies: Whether tables with planted leaks can validate the metric.
         attacks_generator: Whether the metric attacks the generator instead of one release.
-        scores_rows: Whether results have private scores of each synthetic row (:attr:`.MetricResult.rows`).
-        seen_in_copy: Whether its statistics measure what a verbatim copy of train discloses, unless they say otherwise.
-        question: Question on the first page of the report that its statistics answer, unless they name another.
+        scores_rows: Whether results have private scores of each synthetic row
+            (:attr:`.MetricResult.rows`).
+        seen_in_copy: Whether its statistics measure what a verbatim copy of train discloses, unless
+            they say otherwise.
+        question: Question on the first page of the report that its statistics answer, unless they
+            name another.
         plots: Plots of the result tables. The first one illustrates the answer to ``question``.
         causes: Likely causes of limits that do not hold.
-        detectable_leaks: Descriptions of the planted leaks, by question and by the statistic that measures them.
+        detectable_leaks: Descriptions of the planted leaks, by question and by the statistic that
+            measures them.
         protections: Protections of a generator that the statistics assess.
         filter_comparison: Statistic that is shown before and after filters.
         utility: Statistics of utility. Their null is the value for the same number of real rows.
         score_parts: Statistics that are part of Gretel's Data Privacy Score.
-        generated_column_statistics: Statistics of which a policy must limit one if columns are generated.
+        generated_column_statistics: Statistics of which a policy must limit one if columns are
+            generated.
     """
 
     part: ClassVar[str] = "metric"
@@ -269,7 +288,9 @@ class Metric(ABC):
         return name in self.required_inputs | self.optional_inputs
 
     @classmethod
-    def study_estimates(cls, tables: Mapping[str, TableRows]) -> dict[str, tuple[float, float, float]]:
+    def study_estimates(
+        cls, tables: Mapping[str, TableRows]
+    ) -> dict[str, tuple[float, float, float]]:
         """Compute further statistics that only leak studies show.
 
         Args:
@@ -313,11 +334,15 @@ class Metric(ABC):
 
     @classmethod
     def sees_copy(cls, spec: StatisticSpec) -> bool:
-        """Return whether a statistic of the metric measures what a verbatim copy of train discloses."""
+        """Return whether a statistic of the metric measures what a verbatim copy of train
+        discloses.
+        """
         return cls.seen_in_copy if spec.seen_in_copy is None else spec.seen_in_copy
 
     def on_smaller_budget(self) -> Metric:
-        """Return the metric with at most a small number of random draws, to measure large effects."""
+        """Return the metric with at most a small number of random draws, to measure large
+        effects.
+        """
         settings = self.settings()
         fewer = {name: most for name, most in _BUDGET.items() if (settings.get(name) or 0) > most}
         return replace(self, **fewer) if fewer else self  # type: ignore[type-var]
@@ -330,22 +355,27 @@ class Metric(ABC):
         """
         return asdict(self) if is_dataclass(self) else {}
 
-    def result(self, inputs: EvaluationInputs, estimates: Iterable[Estimate], **tables: TableRows) -> MetricResult:
+    def result(
+        self, inputs: EvaluationInputs, estimates: Iterable[Estimate], **tables: TableRows
+    ) -> MetricResult:
         """Combine estimates and tables with everything that makes the result verifiable.
 
         Args:
             inputs: The inputs that were measured.
             estimates: One estimate for each statistic that could be computed.
-            **tables: Tables for the report. They hold aggregates and row numbers, never a private value.
+            **tables: Tables for the report. They hold aggregates and row numbers, never a private
+                value.
 
         Returns:
-            The result, with the settings, the seed, the engine version and the fingerprints of the tables that the
-            metric reads.
+            The result, with the settings, the seed, the engine version and the fingerprints of the
+            tables that the metric reads.
         """
         asked = {spec.name: spec.question or self.question or "" for spec in self.statistics}
         return MetricResult(
             metric=self.name,
-            estimates=tuple(replace(estimate, question=asked[estimate.name]) for estimate in estimates),
+            estimates=tuple(
+                replace(estimate, question=asked[estimate.name]) for estimate in estimates
+            ),
             tables=tables,
             settings=self.settings(),
             inputs={name: value for name, value in inputs.fingerprints.items() if self.uses(name)},
@@ -367,7 +397,9 @@ class Metric(ABC):
         Returns:
             A result in which every statistic is NaN and carries the reason.
         """
-        return self.result(inputs, (spec.not_measurable(reason, counts) for spec in self.statistics), **tables)
+        return self.result(
+            inputs, (spec.not_measurable(reason, counts) for spec in self.statistics), **tables
+        )
 
 
 def table_rows(**columns: Sequence[Any] | np.ndarray) -> TableRows:

@@ -1,11 +1,13 @@
-"""Controls: the smallest leak that the limits detect at these table sizes, and their false alarm rate.
+"""Controls: the smallest leak that the limits detect at these table sizes, and their false alarm
+rate.
 
-A simulated release is the synthetic table with planted rows, evaluated by limits on copies. Planted rows are modified
-training rows (canaries) of four kinds: exact copies, copies with moved numbers, copies with one resampled column, and
-moved copies of isolated rows.
+A simulated release is the synthetic table with planted rows, evaluated by limits on copies. Planted
+rows are modified training rows (canaries) of four kinds: exact copies, copies with moved numbers,
+copies with one resampled column, and moved copies of isolated rows.
 
-All statistics used here depend on synthetic rows separately: similar rows are counted, and match weights and distances
-refer to the best row. The contribution of the table's rows is computed once, and that of planted rows is added.
+All statistics used here depend on synthetic rows separately: similar rows are counted, and match
+weights and distances refer to the best row. The contribution of the table's rows is computed once,
+and that of planted rows is added.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.metric import PURPOSE
 from privacy_assets.metrics.membership_inference.outliers import apart_rows, outlier_matches
-from privacy_assets.metrics.membership_inference.scores import Population, build_population, with_reference
+from privacy_assets.metrics.membership_inference.scores import (
+    Population,
+    build_population,
+    with_reference,
+)
 from privacy_assets.policy import Limit, judge_limit
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.stats.inference import DrawnLabels
@@ -54,8 +60,11 @@ JITTER = 0.1  # standard deviations of the column
 KINDS = ("exact", "jittered", "resampled", "rare")
 
 
-def canaries(kind: str, train: Table, places: np.ndarray, count: int, rng: np.random.Generator) -> Table:
-    """Return at most ``count`` canaries, made from distinct rows of ``train`` at the positions ``places``.
+def canaries(
+    kind: str, train: Table, places: np.ndarray, count: int, rng: np.random.Generator
+) -> Table:
+    """Return at most ``count`` canaries, made from distinct rows of ``train`` at the positions
+    ``places``.
 
     Moved numbers are values of their column. Missing values stay missing.
     """
@@ -64,10 +73,12 @@ def canaries(kind: str, train: Table, places: np.ndarray, count: int, rng: np.ra
 
 
 def _moved(rows: Table, train: Table, rng: np.random.Generator) -> Table:
-    """Move numbers and dates to the nearest value of their column. Rows without numbers are unchanged.
+    """Move numbers and dates to the nearest value of their column. Rows without numbers are
+    unchanged.
 
-    Few columns are continuous. For example, a fee with 450 distinct values, or a share that is mostly 0 or 1: a value
-    that never occurs would be easy to detect and is not a leak that a generator produces.
+    Few columns are continuous. For example, a fee with 450 distinct values, or a share that is
+    mostly 0 or 1: a value that never occurs would be easy to detect and is not a leak that a
+    generator produces.
     """
 
     def moved(column: Column) -> Column:
@@ -80,7 +91,9 @@ def _moved(rows: Table, train: Table, rng: np.random.Generator) -> Table:
 
 
 def _landed(column: Column, known: Column) -> Column:
-    """Replace each cell by the nearest one of ``known`` (ties: the larger). Missing cells stay missing."""
+    """Replace each cell by the nearest one of ``known`` (ties: the larger). Missing cells stay
+    missing.
+    """
     places, cells = np.unique(known.cells), np.where(column.missing, known.cells[0], column.cells)
     below = np.maximum(np.searchsorted(places, cells, side="right") - 1, 0)
     above = np.minimum(np.searchsorted(places, cells, side="left"), len(places) - 1)
@@ -131,12 +144,16 @@ class _Seen:
     @cached_property
     def shares(self) -> tuple[Estimate, ...]:
         """``copied_share`` and ``changed_share``, on which there can be several limits."""
-        return share_estimates(copied(self.similar, self.people, self.labels.mean_difference), self.people)
+        return share_estimates(
+            copied(self.similar, self.people, self.labels.mean_difference), self.people
+        )
 
     @cached_property
     def partial(self) -> Estimate:
         """``partial_advantage``."""
-        return partial_estimate(advantages(self.weights, self.people, self.labels.mean_difference), self.people)
+        return partial_estimate(
+            advantages(self.weights, self.people, self.labels.mean_difference), self.people
+        )
 
 
 class PlantedReleases:
@@ -146,25 +163,38 @@ class PlantedReleases:
     """
 
     def __init__(self, inputs: EvaluationInputs, controls: Controls) -> None:
-        self._rng, self._own, self._doses = inputs.rng("controls"), len(inputs.synthetic), controls.doses
+        self._rng, self._own, self._doses = (
+            inputs.rng("controls"),
+            len(inputs.synthetic),
+            controls.doses,
+        )
         self._copies, self._limits = controls.copies, controls.limits
-        seen = build_population(inputs, rows=target_rows(inputs, ("train", "holdout"), controls.max_targets, PURPOSE))
+        seen = build_population(
+            inputs, rows=target_rows(inputs, ("train", "holdout"), controls.max_targets, PURPOSE)
+        )
         self._population = with_reference(inputs, seen)
         # Sorted by content, so that draws do not depend on the order of rows.
         order = np.argsort(inputs.row_ids["train"], kind="stable")
         everybody = seen if seen.rows is None else build_population(inputs)
         train, places = inputs.train.take(order), plantable(inputs, everybody)
         most = self._rows(self._doses[-1])
-        pools = {kind: canaries(kind, train, np.flatnonzero(places[kind][order]), most, self._rng) for kind in KINDS}
+        pools = {
+            kind: canaries(kind, train, np.flatnonzero(places[kind][order]), most, self._rng)
+            for kind in KINDS
+        }
         ends = np.cumsum([self._own, *map(len, pools.values())])
-        self.places = dict(zip(KINDS, np.split(np.arange(ends[0], ends[-1]), ends[1:-1] - ends[0]), strict=True))
+        self.places = dict(
+            zip(KINDS, np.split(np.arange(ends[0], ends[-1]), ends[1:-1] - ends[0]), strict=True)
+        )
         self.candidates = candidates = Table.stack([inputs.synthetic, *pools.values()])
         everyone, asked = inputs.all_subjects, self._copies.max_targets
         rows = attacked_rows(inputs, asked)
         self._people = everyone if len(rows) == len(everyone.codes) else everyone.take(rows)
         real, self._weights, self._codes = coded(inputs.real, candidates, rows)
         self._real = np.ascontiguousarray(real[:, rows])
-        self._similar, self._matched = inputs.once(released_matches, asked, self._copies.max_holders)
+        self._similar, self._matched = inputs.once(
+            released_matches, asked, self._copies.max_holders
+        )
         self._encoded, self._device = inputs.encoder.transform(candidates), inputs.device
         self._outliers = np.flatnonzero(apart_rows(self._population))
         pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
@@ -193,7 +223,9 @@ class PlantedReleases:
         return [limit for limit, failed in self._judged(self._limits, self._as_it_is) if not failed]
 
     def thresholds(self, kind: str, draws: int) -> list[tuple[float, float]]:
-        """Return for each planting the largest share that passed (or 0) and the smallest that did not (or inf)."""
+        """Return for each planting the largest share that passed (or 0) and the smallest that did
+        not (or inf).
+        """
         return [self._threshold(self._rng.permutation(self.places[kind])) for _ in range(draws)]
 
     def _threshold(self, planted: np.ndarray) -> tuple[float, float]:
@@ -211,7 +243,9 @@ class PlantedReleases:
 
         made = np.ascontiguousarray(self._codes[:, more])
         weights = best_weights(self._real, self._weights, made)
-        near = nearest_rows(self._remote, self._encoded.take(more), device=self._device).distances[:, 0]
+        near = nearest_rows(self._remote, self._encoded.take(more), device=self._device).distances[
+            :, 0
+        ]
         score = seen.population.scores[_SCORE].copy()
         near = ratio(near, seen.population.neighbour[self._outliers])
         score[self._outliers] = np.minimum(score[self._outliers], near)
@@ -223,16 +257,22 @@ class PlantedReleases:
         )
 
     def relabelled(self, times: int) -> Iterator[bool]:
-        """Yield for each random relabeling of the subjects whether the synthetic table fails a limit."""
+        """Yield for each random relabeling of the subjects whether the synthetic table fails a
+        limit.
+        """
         for _ in range(times):
             people = self._people.relabelled(self._rng.permutation(self._people.member))
-            population = replace(self._population, member=self._rng.permutation(self._population.member))
+            population = replace(
+                self._population, member=self._rng.permutation(self._population.member)
+            )
             labels = self._labels.of(people.member)
             seen = replace(self._as_it_is, population=population, people=people, labels=labels)
             yield any(failed for _, failed in self._judged(self._limits, seen))
 
     def _judged(self, limits: Iterable[Limit], seen: _Seen) -> Iterator[tuple[Limit, bool]]:
-        """Yield each limit and whether it fails. Lazy, so that callers can stop at the first failure."""
+        """Yield each limit and whether it fails. Lazy, so that callers can stop at the first
+        failure.
+        """
         for limit in limits:
             result = MetricResult(limit.metric, (self._estimate(limit.statistic, seen),))
             yield limit, judge_limit(limit, result).status == "fail"
@@ -246,7 +286,9 @@ class PlantedReleases:
 
 
 def plantable(inputs: EvaluationInputs, population: Population) -> dict[str, np.ndarray]:
-    """Return the rows of train that can be planted, bool (n_T,), by kind: rows of a single subject."""
+    """Return the rows of train that can be planted, bool (n_T,), by kind: rows of a single
+    subject.
+    """
     ids = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
     own = own_rows(ids, inputs.subject_codes("train", "holdout"))
     kinds = {kind: own & population.outlier_rows if kind == "rare" else own for kind in KINDS}
@@ -277,13 +319,14 @@ def _rising(doses: tuple[float, ...]) -> tuple[float, ...]:
 
 @declared
 class Controls(Metric):
-    """Smallest copy leak that the limits detect in this table, and how often they fail without a leak.
+    """Smallest copy leak that the limits detect in this table, and how often they fail without a
+    leak.
 
-    Both use the code of ``copies`` and ``membership_inference.outlier_matches``, with the limits in force on
-    ``copies.copied_share``, ``copies.changed_share``, ``copies.partial_advantage`` and
-    ``membership_inference.outlier_matches``. The complete gate checks more and detects at least as much. The
-    statistics evaluate the gate, not the table: there is no default limit, and a broken limit on them makes the release
-    undecided.
+    Both use the code of ``copies`` and ``membership_inference.outlier_matches``, with the limits in
+    force on ``copies.copied_share``, ``copies.changed_share``, ``copies.partial_advantage`` and
+    ``membership_inference.outlier_matches``. The complete gate checks more and detects at least as
+    much. The statistics evaluate the gate, not the table: there is no default limit, and a broken
+    limit on them makes the release undecided.
 
     Args:
         draws: Number of plantings of each kind.
@@ -291,46 +334,62 @@ class Controls(Metric):
         doses: Planted shares of all rows, ascending.
         limits: Limits in force. Derived from the policy.
         copies: Metric ``copies`` with its settings. Derived from the policy.
-        max_targets: Maximum number of rows attacked by ``membership_inference.outlier_matches``. None: all rows.
+        max_targets: Maximum number of rows attacked by ``membership_inference.outlier_matches``.
+            None: all rows.
         n_permutations: Number of permutations of the membership labels.
 
     Attributes:
-        smallest_leak_*: Share of canaries of a kind, relative to all rows of the release, at which some limit that the
-            table itself passes is failed with probability 95 %. If plantings of the largest dose are missed, it exceeds
-            that dose, and the note states so. Missing if no row can be planted.
-        false_alarm_rate: Share of random relabelings of the subjects of train and holdout under which the table
-            fails a limit.
+        smallest_leak_*: Share of canaries of a kind, relative to all rows of the release, at which
+            some limit that the table itself passes is failed with probability 95 %. If plantings of
+            the largest dose are missed, it exceeds that dose, and the note states so. Missing if no
+            row can be planted.
+        false_alarm_rate: Share of random relabelings of the subjects of train and holdout under
+            which the table fails a limit.
 
     Notes:
-        Each planting grows through ``doses`` until a limit fails. Thresholds are assumed to be log-normal; each is
-        known to be between two doses, or above all of them. The prior is flat on a grid of medians (from a quarter of
-        the smallest dose to 1) and log standard deviations (0.1 to 1.5). The statistic is the posterior median of the
-        95 % quantile, and the interval is its 90 % credible interval.
+        Each planting grows through ``doses`` until a limit fails. Thresholds are assumed to be
+        log-normal; each is known to be between two doses, or above all of them. The prior is flat
+        on a grid of medians (from a quarter of the smallest dose to 1) and log standard deviations
+        (0.1 to 1.5). The statistic is the posterior median of the 95 % quantile, and the interval
+        is its 90 % credible interval.
 
-        Only rows of a single subject are planted; for "rare", only rows of the outlying tenth. Rows shared by several
-        subjects identify none of them.
+        Only rows of a single subject are planted; for "rare", only rows of the outlying tenth. Rows
+        shared by several subjects identify none of them.
 
-        Not measurable with fewer than 20 subjects in train or holdout, without synthetic rows, or if the table itself
-        fails all of these limits. Source: none. Validation: ``benchmarks/results/controls.md``.
+        Not measurable with fewer than 20 subjects in train or holdout, without synthetic rows, or
+        if the table itself fails all of these limits. Source: none. Validation:
+        ``benchmarks/results/controls.md``.
     """
 
     draws: int = Field(default=6, ge=4, description="number of plantings of each kind")
     nulls: int = Field(default=10, ge=10, description="number of tables with shuffled labels")
     doses: Annotated[
-        tuple[Annotated[float, Field(gt=0, le=0.5)], ...], Tuple, Field(min_length=1), AfterValidator(_rising)
+        tuple[Annotated[float, Field(gt=0, le=0.5)], ...],
+        Tuple,
+        Field(min_length=1),
+        AfterValidator(_rising),
     ] = Field(
         title="ascending numbers above 0 and up to 0.5",
         default=(0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2),
         description="planted shares of all rows",
     )
-    limits: tuple[Limit, ...] = Field(default=(), json_schema_extra=DERIVED, description="limits in force")
-    copies: Copies = Field(default_factory=Copies, json_schema_extra=DERIVED, description="settings of copies")
-    max_targets: Budget = Field(default=None, description="maximum number of attacked rows; default: all rows")
-    n_permutations: int = Field(default=499, ge=199, description="number of permutations of the membership labels")
+    limits: tuple[Limit, ...] = Field(
+        default=(), json_schema_extra=DERIVED, description="limits in force"
+    )
+    copies: Copies = Field(
+        default_factory=Copies, json_schema_extra=DERIVED, description="settings of copies"
+    )
+    max_targets: Budget = Field(
+        default=None, description="maximum number of attacked rows; default: all rows"
+    )
+    n_permutations: int = Field(
+        default=499, ge=199, description="number of permutations of the membership labels"
+    )
 
     name: ClassVar[str] = "controls"
     summary: ClassVar[str] = (
-        "Would the gate have detected a leak? Planted leaks must break the limits, shuffled labels must not."
+        "Would the gate have detected a leak? Planted leaks must break the limits, shuffled"
+        " labels must not."
     )
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference"})
@@ -369,7 +428,8 @@ class Controls(Metric):
         evaluated = _evaluated(limits)
         if not evaluated:
             raise ConfigError(
-                f"controls cannot run without a limit on {' or '.join(_EVALUATED)}. Fix: add copies to the metrics, or"
+                f"controls cannot run without a limit on {' or '.join(_EVALUATED)}. Fix: add"
+                " copies to the metrics, or"
                 " such a limit to the policy."
             )
         copies, attack = metrics.get("copies"), metrics.get("membership_inference")
@@ -381,12 +441,15 @@ class Controls(Metric):
         )
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
-        """Compute statistics and the table "thresholds" with the detection interval of each planting."""
+        """Compute statistics and the table "thresholds" with the detection interval of each
+        planting.
+        """
         sides = [int(np.unique(inputs.subject_codes(role)).size) for role in ("train", "holdout")]
         counts = len(inputs.synthetic), min(sides)
         if counts[1] < MIN_SUBJECTS_PER_SIDE or counts[0] == 0:
             reason = (
-                f"at least {MIN_SUBJECTS_PER_SIDE} people are required in train and in holdout, and a synthetic row"
+                f"at least {MIN_SUBJECTS_PER_SIDE} people are required in train and in holdout,"
+                " and a synthetic row"
             )
             return self.result(inputs, (spec.missing(reason, counts) for spec in self.statistics))
 
@@ -399,11 +462,15 @@ class Controls(Metric):
         alarms = self.statistic("false_alarm_rate").estimate(share, low, high, counts, note=note)
         if not releases.held:
             reason = "the table itself fails every limit on copies"
-            return self.result(inputs, (alarms, *(spec.missing(reason, counts) for spec in self.statistics[1:])))
+            return self.result(
+                inputs, (alarms, *(spec.missing(reason, counts) for spec in self.statistics[1:]))
+            )
         planted, leaks = {}, []
         for kind in KINDS:
             inputs.progress(f"controls: planting {_TEXT[kind]}")
-            planted[kind] = releases.thresholds(kind, self.draws if len(releases.places[kind]) else 0)
+            planted[kind] = releases.thresholds(
+                kind, self.draws if len(releases.places[kind]) else 0
+            )
             leaks.append(self._stated(kind, planted[kind], counts))
         rows = [
             {"kind": kind, "passed": passed, "seen": seen if np.isfinite(seen) else None}
@@ -412,22 +479,33 @@ class Controls(Metric):
         ]
         return self.result(inputs, (alarms, *leaks), thresholds=rows)
 
-    def _stated(self, kind: str, thresholds: Sequence[tuple[float, float]], counts: tuple[int, int]) -> Estimate:
+    def _stated(
+        self, kind: str, thresholds: Sequence[tuple[float, float]], counts: tuple[int, int]
+    ) -> Estimate:
         spec = self.statistic(f"smallest_leak_{kind}")
         if not thresholds:
-            return spec.missing("no such row belongs to a single person, so that no leak was planted", counts)
+            return spec.missing(
+                "no such row belongs to a single person, so that no leak was planted", counts
+            )
         low, value, high = seen_dose(thresholds, self.doses[0])
         missed = sum(np.isinf(seen) for _, seen in thresholds)
         most = max(passed if np.isinf(seen) else seen for passed, seen in thresholds)
-        note = f"{len(thresholds) - missed} of {len(thresholds)} plantings of up to {most:.2g} were detected"
+        note = (
+            f"{len(thresholds) - missed} of {len(thresholds)} plantings of up to {most:.2g} were"
+            " detected"
+        )
         return spec.estimate(value, low, high, counts, confidence=_CREDIBLE, note=note)
 
 
-def seen_dose(thresholds: Sequence[tuple[float, float]], smallest: float) -> tuple[float, float, float]:
-    """Return the dose that is detected with probability 95 %: 5 % quantile, median and 95 % quantile, at most 1.
+def seen_dose(
+    thresholds: Sequence[tuple[float, float]], smallest: float
+) -> tuple[float, float, float]:
+    """Return the dose that is detected with probability 95 %: 5 % quantile, median and 95 %
+    quantile, at most 1.
 
     Args:
-        thresholds: For each planting, the largest share that passed (or 0) and the smallest that did not (or inf).
+        thresholds: For each planting, the largest share that passed (or 0) and the smallest that
+            did not (or inf).
         smallest: Smallest planted dose.
 
     Returns:
@@ -440,16 +518,24 @@ def seen_dose(thresholds: Sequence[tuple[float, float]], smallest: float) -> tup
     weight = np.ones((len(middle), spread.size))
     for passed, seen in thresholds:
         below = norm.cdf((np.log(passed) - middle) / spread) if passed > 0 else 0.0
-        weight = weight * ((norm.cdf((np.log(seen) - middle) / spread) if np.isfinite(seen) else 1.0) - below)
+        weight = weight * (
+            (norm.cdf((np.log(seen) - middle) / spread) if np.isfinite(seen) else 1.0) - below
+        )
     doses = np.minimum(np.exp(middle + norm.ppf(_SEEN) * spread), 1.0).ravel()
     order = np.argsort(doses, kind="stable")
     reached = np.cumsum(weight.ravel()[order])
     ends = (1 - _CREDIBLE) / 2, 0.5, (1 + _CREDIBLE) / 2
-    low, value, high = (float(doses[order][np.searchsorted(reached, end * reached[-1])]) for end in ends)
+    low, value, high = (
+        float(doses[order][np.searchsorted(reached, end * reached[-1])]) for end in ends
+    )
     return low, value, high
 
 
 def _evaluated(limits: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Return the limits on the statistics of controls, the cheapest first, without source and advice."""
-    chosen = [replace(limit, source="", advice="") for limit in limits if limit.statistic in _EVALUATED]
+    """Return the limits on the statistics of controls, the cheapest first, without source and
+    advice.
+    """
+    chosen = [
+        replace(limit, source="", advice="") for limit in limits if limit.statistic in _EVALUATED
+    ]
     return tuple(sorted(chosen, key=lambda limit: _EVALUATED.index(limit.statistic)))

@@ -1,4 +1,6 @@
-"""Disclosure by the synthetic table and all published tables together, from the ledger of disclosure by person."""
+"""Disclosure by the synthetic table and all published tables together, from the ledger of
+disclosure by person.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,21 @@ from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE
 NEAR = 4.0  # a published row is near if it is closer than a quarter of the isolation
 _BINS, _PER_BIN = 10, 60  # maximum number of bins, and people of the smaller side for each
 _FEWEST = 30  # people of each side in a bin; smaller bins are left out
-_LEAST_VARIANCE = 0.005  # of the flags of a bin, so that no bin without flags has an unlimited weight
+# of the flags of a bin, so that no bin without flags has an unlimited weight
+_LEAST_VARIANCE = 0.005
 _CONFIDENCE = 0.9  # each end is exceeded with a probability of 5 %
 _Z = NormalDist().inv_cdf((1 + _CONFIDENCE) / 2)
 
 
-def excess(near: np.ndarray, member: np.ndarray, bins: np.ndarray | None = None) -> tuple[float, float]:
-    """Return the share of members with a near row minus that of non-members, and its standard error.
+def excess(
+    near: np.ndarray, member: np.ndarray, bins: np.ndarray | None = None
+) -> tuple[float, float]:
+    """Return the share of members with a near row minus that of non-members, and its standard
+    error.
 
-    The difference is computed within each bin. Bins with fewer than 30 people on a side are left out unless there is
-    only one. Others have the weight n / max(q (1 - q), 0.005), with n people of whom a share q has a near row: the
-    inverse variance under the null.
+    The difference is computed within each bin. Bins with fewer than 30 people on a side are left
+    out unless there is only one. Others have the weight n / max(q (1 - q), 0.005), with n people of
+    whom a share q has a near row: the inverse variance under the null.
 
     Args:
         near: Whether a published row is near the person, bool (s,).
@@ -36,8 +42,8 @@ def excess(near: np.ndarray, member: np.ndarray, bins: np.ndarray | None = None)
         bins: Bin of each person, codes 0..b-1, int64 (s,). None: one bin.
 
     Returns:
-        The difference, between -1 and 1, and its standard error by the normal approximation for independent people.
-        Both are NaN if no bin is left.
+        The difference, between -1 and 1, and its standard error by the normal approximation for
+        independent people. Both are NaN if no bin is left.
     """
     bins = np.zeros(len(near), np.int64) if bins is None else bins
     code, n_bins = bins + (int(bins.max(initial=0)) + 1) * ~member, int(bins.max(initial=0)) + 1
@@ -55,7 +61,9 @@ def excess(near: np.ndarray, member: np.ndarray, bins: np.ndarray | None = None)
 
 
 def isolation_bins(isolation: np.ndarray, member: np.ndarray) -> np.ndarray:
-    """Return the bin of each person, int64 (s,): ten equal parts by isolation, or fewer if a side has under 600."""
+    """Return the bin of each person, int64 (s,): ten equal parts by isolation, or fewer if a side
+    has under 600.
+    """
     n_bins = int(np.clip(min(member.sum(), (~member).sum()) // _PER_BIN, 1, _BINS))
     edges = np.unique(np.quantile(isolation, np.arange(1, n_bins) / n_bins))
     return np.searchsorted(edges, isolation)
@@ -63,30 +71,35 @@ def isolation_bins(isolation: np.ndarray, member: np.ndarray) -> np.ndarray:
 
 @declared
 class CumulativeDisclosure(Metric):
-    """Excess share of training people to whom a published row comes near, over this and all published tables.
+    """Excess share of training people to whom a published row comes near, over this and all
+    published tables.
 
-    The ratio of a person is the isolation (distance to the nearest real row of another person) divided by the distance
-    to the nearest row of any published table or of the synthetic table, the largest over the person's rows. A person
-    with a ratio above 4 has a near row. All people of the current real tables are compared: members (train) with
-    non-members (holdout and reference). A row that resembles many people is near to both sides alike.
+    The ratio of a person is the isolation (distance to the nearest real row of another person)
+    divided by the distance to the nearest row of any published table or of the synthetic table, the
+    largest over the person's rows. A person with a ratio above 4 has a near row. All people of the
+    current real tables are compared: members (train) with non-members (holdout and reference). A
+    row that resembles many people is near to both sides alike.
 
     Attributes:
-        excess: Difference in the share of people with a near row between members and non-members, among people whose
-            row no other person has. It is computed within ten bins of isolation and weighted by inverse variance,
-            because near rows are rare by chance among isolated people, where a leak shows. 0: chance, negative:
-            training people are avoided.
-        share: The same difference without bins and weights, among all people. It detects leaks in dense regions.
+        excess: Difference in the share of people with a near row between members and non-members,
+            among people whose row no other person has. It is computed within ten bins of isolation
+            and weighted by inverse variance, because near rows are rare by chance among isolated
+            people, where a leak shows. 0: chance, negative: training people are avoided.
+        share: The same difference without bins and weights, among all people. It detects leaks in
+            dense regions.
 
     Notes:
-        Ratios of published tables come from the ledger, which keeps the largest ratio of each person for 60 days
-        after the person left the real tables. Without a ledger, only the synthetic table counts, and earlier
-        releases if they are passed.
+        Ratios of published tables come from the ledger, which keeps the largest ratio of each
+        person for 60 days after the person left the real tables. Without a ledger, only the
+        synthetic table counts, and earlier releases if they are passed.
 
-        Sides are assigned by a hash, so people are exchangeable unless a release depends on the side. Intervals are
-        normal; each end holds with 95 %. They treat the people as independent and the published rows as fixed.
+        Sides are assigned by a hash, so people are exchangeable unless a release depends on the
+        side. Intervals are normal; each end holds with 95 %. They treat the people as independent
+        and the published rows as fixed.
 
-        Not measurable with fewer than 20 people in train or holdout, or 20 synthetic rows. ``excess`` is exactly 0,
-        with a note, if fewer than 20 people on a side have a row that no other person has.
+        Not measurable with fewer than 20 people in train or holdout, or 20 synthetic rows.
+        ``excess`` is exactly 0, with a note, if fewer than 20 people on a side have a row that no
+        other person has.
 
         Distances are Euclidean in the raw space, as in ``dcr``. Source: none. Validation:
         ``benchmarks/results/nights.md``.
@@ -95,19 +108,24 @@ class CumulativeDisclosure(Metric):
     name: ClassVar[str] = "cumulative_disclosure"
     summary: ClassVar[str] = "What do the new table and all earlier releases disclose together?"
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
-    optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference", "earlier_releases", "ledger"})
+    optional_inputs: ClassVar[frozenset[str]] = frozenset(
+        {"reference", "earlier_releases", "ledger"}
+    )
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "excess",
-            "Share of people in the training data to whom a released row is close, minus the same share of"
+            "Share of people in the training data to whom a released row is close, minus the"
+            " same share of"
             " held-out people whose rows are equally unusual.",
             "two_sided",
-            leak="released rows were close to {share} more of the people in the training data{people} than of"
+            leak="released rows were close to {share} more of the people in the training"
+            " data{people} than of"
             " other people",
         ),
         StatisticSpec(
             "share",
-            "Share of people in the training data to whom a released row is close, minus the share expected by chance.",
+            "Share of people in the training data to whom a released row is close, minus the"
+            " share expected by chance.",
             "two_sided",
             leak="released rows were close to {share} of the people in the training data{people}",
         ),
@@ -123,7 +141,8 @@ class CumulativeDisclosure(Metric):
             "cumulative_disclosure.share",
             at_most=0.05,
             bound="proven",
-            source="significant at 95 %: a share of about 0.06 of 8,000 people; see the lab report on nights",
+            source="significant at 95 %: a share of about 0.06 of 8,000 people; see the lab report"
+            " on nights",
         ),
     )
     question: ClassVar[Question | None] = "membership"
@@ -134,7 +153,10 @@ class CumulativeDisclosure(Metric):
         people, fewest = inputs.all_subjects, MIN_SUBJECTS_PER_SIDE
         sides = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
         if min(*sides, len(inputs.synthetic)) < fewest:
-            reason = f"train and holdout need at least {fewest} people each, and the release {fewest} rows"
+            reason = (
+                f"train and holdout need at least {fewest} people each, and the release"
+                f" {fewest} rows"
+            )
             return self.not_measurable(inputs, reason, people.counts)
         near, isolation, member = inputs.ratios > NEAR, inputs.table_ratios[1], people.member
         alone, counts = isolation > 0, (len(people.codes), people.smallest_side)
@@ -144,14 +166,24 @@ class CumulativeDisclosure(Metric):
         else:
             bins = isolation_bins(isolation[alone], member[alone])
             weighted = self._estimate("excess", *excess(near[alone], member[alone], bins), counts)
-        return self.result(inputs, (weighted, self._estimate("share", *excess(near, member), counts)))
+        return self.result(
+            inputs, (weighted, self._estimate("share", *excess(near, member), counts))
+        )
 
-    def _estimate(self, name: str, value: float, error: float, counts: tuple[int, int], note: str = "") -> Estimate:
+    def _estimate(
+        self, name: str, value: float, error: float, counts: tuple[int, int], note: str = ""
+    ) -> Estimate:
         if np.isnan(value):
             reason = "people in train and unseen people differ too much in isolation"
             return self.statistic(name).not_measurable(reason, counts)
         low, high = max(value - _Z * error, -1.0), min(value + _Z * error, 1.0)
         smallest = (_Z + NormalDist().inv_cdf(MDE_QUANTILE)) * error
         return self.statistic(name).estimate(
-            value, low, high, counts, confidence=_CONFIDENCE, minimum_detectable_effect=smallest, note=note
+            value,
+            low,
+            high,
+            counts,
+            confidence=_CONFIDENCE,
+            minimum_detectable_effect=smallest,
+            note=note,
         )

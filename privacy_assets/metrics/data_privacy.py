@@ -1,4 +1,6 @@
-"""Gretel's Data Privacy Score with its parts, and the score of the Privacy Configuration, as statistics to limit."""
+"""Gretel's Data Privacy Score with its parts, and the score of the Privacy Configuration, as
+statistics to limit.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,13 @@ OVERFITTING, DP = "over-fitting", "differential privacy"
 
 
 def protection_states(generator: Mapping[str, Any] | None) -> dict[str, tuple[State, str]]:
-    """Return state and settings of each protection of a table: every filter, "over-fitting", "differential privacy".
+    """Return state and settings of each protection of a table: every filter, "over-fitting",
+    "differential privacy".
 
     Args:
-        generator: Description of the generator. "filter" is the filter description of a snapshot (None: no filter),
-            "overfitting" describes the generator's protection ("": none), and "privacy" is its budget. Missing keys
-            give "unknown", as for external tables.
+        generator: Description of the generator. "filter" is the filter description of a snapshot
+            (None: no filter), "overfitting" describes the generator's protection ("": none), and
+            "privacy" is its budget. Missing keys give "unknown", as for external tables.
     """
     stated = generator or {}
     states = {name: _filter(name, stated) for name in FILTERS}
@@ -38,12 +41,14 @@ def protection_states(generator: Mapping[str, Any] | None) -> dict[str, tuple[St
 
 
 def configuration_score(generator: Mapping[str, Any] | None) -> float:
-    """Return the score of the Privacy Configuration: the share of kinds of protection that are on, 0 to 100.
+    """Return the score of the Privacy Configuration: the share of kinds of protection that are on,
+    0 to 100.
 
-    Gretel, section "Introduction": "the existing Privacy Configuration Score which is only model and mechanism based.
-    This existing metric consists of our Privacy Filters, Overfitting Protection and Differential Privacy." The paper
-    gives no formula. The three kinds have equal weight; privacy filters are on if one of them is. ``alpha_m`` does not
-    count, because it discloses members.
+    Gretel, section "Introduction": "the existing Privacy Configuration Score which is only model
+    and mechanism based. This existing metric consists of our Privacy Filters, Overfitting
+    Protection and Differential Privacy." The paper gives no formula. The three kinds have equal
+    weight; privacy filters are on if one of them is. ``alpha_m`` does not count, because it
+    discloses members.
 
     The score describes the generator and does not show whether the table leaks.
 
@@ -68,7 +73,11 @@ def _filter(name: str, generator: Mapping[str, Any]) -> tuple[State, str]:
         return "unknown", ""
     if name not in filters:
         return "off", ""
-    settings = [f"{key} {value}" for key, value in filters[name].items() if value is not None and key != "attempts"]
+    settings = [
+        f"{key} {value}"
+        for key, value in filters[name].items()
+        if value is not None and key != "attempts"
+    ]
     dropped, drawn = (stated.get("dropped_by") or {}).get(name), stated.get("drawn")
     counts = [f"{dropped:,} of {drawn:,} rows removed"] if dropped is not None and drawn else []
     return "on", ", ".join([*settings, *counts])
@@ -90,16 +99,19 @@ def _budget(generator: Mapping[str, Any]) -> tuple[State, str]:
     words += [f"for {budget['covers']}"] if budget.get("covers") else []
     words += [f"by {budget['accountant']}"] if budget.get("accountant") else []
     outside_guarantee = budget.get("outside_guarantee")
-    return "on", ", ".join(words) + (f"; not covered: {', '.join(outside_guarantee)}" if outside_guarantee else "")
+    return "on", ", ".join(words) + (
+        f"; not covered: {', '.join(outside_guarantee)}" if outside_guarantee else ""
+    )
 
 
 @declared
 class DataPrivacy(Metric):
     """Gretel's Data Privacy Score with its two parts, and the score of the Privacy Configuration.
 
-    The report shows these numbers whether or not this metric runs. It runs if a policy limits one of them, and attacks
-    the table again with the settings of ``membership_inference`` and ``attribute_inference`` in force. If limits of the
-    policy are on ``configuration`` only, the attacks do not run.
+    The report shows these numbers whether or not this metric runs. It runs if a policy limits one
+    of them, and attacks the table again with the settings of ``membership_inference`` and
+    ``attribute_inference`` in force. If limits of the policy are on ``configuration`` only, the
+    attacks do not run.
 
     Args:
         membership: Metric ``membership_inference`` with its settings. Derived from the policy.
@@ -107,32 +119,43 @@ class DataPrivacy(Metric):
         attacks: Whether to compute ``score``. Derived from the policy.
 
     Attributes:
-        score: Mean of ``membership_inference.protection_score`` and ``attribute_inference.protection_score``. Its grade
-            is at most that of the lower one. Not measurable unless both are.
-        configuration: Score of the Privacy Configuration, see :func:`configuration_score`. It describes the generator
-            and proves nothing about the table. Not measurable if a protection is not reported, as for external tables.
+        score: Mean of ``membership_inference.protection_score`` and
+            ``attribute_inference.protection_score``. Its grade is at most that of the lower one.
+            Not measurable unless both are.
+        configuration: Score of the Privacy Configuration, see :func:`configuration_score`. It
+            describes the generator and proves nothing about the table. Not measurable if a
+            protection is not reported, as for external tables.
 
     Notes:
-        Gretel, section "Introduction": "Together, Gretel's new membership inference protection and attribute inference
-        protection scores result in our new Data Privacy Score". The paper does not state how; the mean is our reading.
+        Gretel, section "Introduction": "Together, Gretel's new membership inference protection and
+        attribute inference protection scores result in our new Data Privacy Score". The paper does
+        not state how; the mean is our reading.
 
-        The interval of ``score`` has the mean ends of both parts' intervals. A mean varies at most by the mean of both
-        standard deviations, so the interval is conservative for any dependence of the parts. So is the minimum
-        detectable effect.
+        The interval of ``score`` has the mean ends of both parts' intervals. A mean varies at most
+        by the mean of both standard deviations, so the interval is conservative for any dependence
+        of the parts. So is the minimum detectable effect.
 
         Table: "parts", the measured parts of ``score``, from which the report shows them.
     """
 
     membership: MembershipInference = Field(
-        default_factory=MembershipInference, json_schema_extra=DERIVED, description="settings of membership_inference"
+        default_factory=MembershipInference,
+        json_schema_extra=DERIVED,
+        description="settings of membership_inference",
     )
     attribute: AttributeInference = Field(
-        default_factory=AttributeInference, json_schema_extra=DERIVED, description="settings of attribute_inference"
+        default_factory=AttributeInference,
+        json_schema_extra=DERIVED,
+        description="settings of attribute_inference",
     )
-    attacks: bool = Field(default=True, json_schema_extra=DERIVED, description="whether to compute score")
+    attacks: bool = Field(
+        default=True, json_schema_extra=DERIVED, description="whether to compute score"
+    )
 
     name: ClassVar[str] = "data_privacy"
-    summary: ClassVar[str] = "What are Gretel's Data Privacy Score and the score of the Privacy Configuration?"
+    summary: ClassVar[str] = (
+        "What are Gretel's Data Privacy Score and the score of the Privacy Configuration?"
+    )
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference"})
     runs_by_default: ClassVar[bool] = False
@@ -140,13 +163,15 @@ class DataPrivacy(Metric):
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "score",
-            "Gretel's Data Privacy Score, the mean of both protection scores: 0 (members are known) to 100.",
+            "Gretel's Data Privacy Score, the mean of both protection scores: 0 (members are"
+            " known) to 100.",
             "lower_is_riskier",
             100.0,
         ),
         StatisticSpec(
             "configuration",
-            "Score of Gretel's Privacy Configuration: share of the kinds of protection that are on, 0 to 100; it "
+            "Score of Gretel's Privacy Configuration: share of the kinds of protection that are"
+            " on, 0 to 100; it "
             "describes the generator.",
             "lower_is_riskier",
             100.0,
@@ -156,17 +181,26 @@ class DataPrivacy(Metric):
 
     def for_limits(self, limits: Sequence[Limit], metrics: Mapping[str, Metric]) -> Metric:
         """Use the settings of both attacks, and skip them if only ``configuration`` is limited."""
-        limited = {limit.statistic for limit in limits if limit.statistic.startswith(f"{self.name}.")}
-        membership, attribute = metrics.get("membership_inference"), metrics.get("attribute_inference")
+        limited = {
+            limit.statistic for limit in limits if limit.statistic.startswith(f"{self.name}.")
+        }
+        membership, attribute = (
+            metrics.get("membership_inference"),
+            metrics.get("attribute_inference"),
+        )
         return replace(
             self,
-            membership=membership if isinstance(membership, MembershipInference) else self.membership,
+            membership=membership
+            if isinstance(membership, MembershipInference)
+            else self.membership,
             attribute=attribute if isinstance(attribute, AttributeInference) else self.attribute,
             attacks=limited != {f"{self.name}.configuration"},
         )
 
     def on_smaller_budget(self) -> Metric:
-        """Return the metric with smaller budgets of both attacks, see :meth:`Metric.on_smaller_budget`."""
+        """Return the metric with smaller budgets of both attacks, see
+        :meth:`Metric.on_smaller_budget`.
+        """
         return replace(
             self,
             membership=cast("MembershipInference", self.membership.on_smaller_budget()),
@@ -182,21 +216,35 @@ class DataPrivacy(Metric):
         spec = self.statistic("score")
         if not self.attacks:
             return spec.missing("no limit is on it", _counts(inputs)), []
-        attacks: dict[ScorePart, Metric] = {"membership": self.membership, "attribute": self.attribute}
-        found = {part: metric.measure(inputs).estimate("protection_score") for part, metric in attacks.items()}
-        table = [{"part": part, "score": one.value} for part, one in found.items() if one.measurable]
+        attacks: dict[ScorePart, Metric] = {
+            "membership": self.membership,
+            "attribute": self.attribute,
+        }
+        found = {
+            part: metric.measure(inputs).estimate("protection_score")
+            for part, metric in attacks.items()
+        }
+        table = [
+            {"part": part, "score": one.value} for part, one in found.items() if one.measurable
+        ]
         parts = list(found.values())
         counts = (min(part.n for part in parts), min(part.subjects for part in parts))
         score, _ = data_privacy_score(*(part.value for part in parts))
         if math.isnan(score):
-            return spec.not_measurable(next(part.note for part in parts if not part.measurable), counts), table
-        low, high, mde = np.mean([(part.low, part.high, part.minimum_detectable_effect) for part in parts], axis=0)
+            return spec.not_measurable(
+                next(part.note for part in parts if not part.measurable), counts
+            ), table
+        low, high, mde = np.mean(
+            [(part.low, part.high, part.minimum_detectable_effect) for part in parts], axis=0
+        )
         return spec.estimate(score, low, high, counts, minimum_detectable_effect=mde), table
 
     def _configuration(self, inputs: EvaluationInputs) -> Estimate:
         spec, score = self.statistic("configuration"), configuration_score(inputs.generator)
         if math.isnan(score):
-            return spec.missing("the generator does not report all of its protections", _counts(inputs))
+            return spec.missing(
+                "the generator does not report all of its protections", _counts(inputs)
+            )
         return spec.estimate(score, score, score, _counts(inputs))
 
 

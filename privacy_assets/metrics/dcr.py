@@ -13,7 +13,14 @@ from pydantic import Field
 from privacy_assets.distances.nearest import distinct_encoded, nearest_rows
 from privacy_assets.errors import ConfigError
 from privacy_assets.infra.settings import Tuple, declared
-from privacy_assets.metrics.base import Causes, CurvePlot, IntervalPlot, Metric, ProtectionEvidence, table_rows
+from privacy_assets.metrics.base import (
+    Causes,
+    CurvePlot,
+    IntervalPlot,
+    Metric,
+    ProtectionEvidence,
+    table_rows,
+)
 from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
 from privacy_assets.policy import Limit
 from privacy_assets.stats import inference
@@ -23,19 +30,23 @@ from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.encoding import EncodedTable
 
 IDENTICAL_EXCESS = StatisticSpec(
-    "identical_excess", "Share of identical matches with real people explained only by membership.", "two_sided"
+    "identical_excess",
+    "Share of identical matches with real people explained only by membership.",
+    "two_sided",
 )
 
 
 def identical_excess(
     real: np.ndarray, people: Subjects, synthetic: np.ndarray, floor: float, confidence: float
 ) -> Estimate:
-    """Estimate ``identical_excess``: leaked subjects divided by max(k, ``floor``), between -1 and 1.
+    """Estimate ``identical_excess``: leaked subjects divided by max(k, ``floor``), between -1 and
+    1.
 
-    Only rows that a single subject has are eligible. Of u subjects with such a row, u_T are members. k of the u
-    subjects have such a row in S, k_T of them members. If S does not depend on T, k_T is hypergeometric(u, u_T, k).
-    Leaked subjects are (k_T - k u_T / u) / (1 - u_T / u), the number of matches explained only by membership. Below
-    expectation it is minus the number explained only by non-membership. Exactly 0 without a match.
+    Only rows that a single subject has are eligible. Of u subjects with such a row, u_T are
+    members. k of the u subjects have such a row in S, k_T of them members. If S does not depend on
+    T, k_T is hypergeometric(u, u_T, k). Leaked subjects are (k_T - k u_T / u) / (1 - u_T / u), the
+    number of matches explained only by membership. Below expectation it is minus the number
+    explained only by non-membership. Exactly 0 without a match.
 
     Args:
         real: Row ids of T stacked on H, shape (N,).
@@ -51,15 +62,21 @@ def identical_excess(
     matched = np.unique(people.codes[own & np.isin(real, synthetic)])
     found = leaked_subjects(np.unique(people.codes[own]), matched, people.member, confidence)
     if min(counts) == 0 or np.isnan(found).any():
-        return IDENTICAL_EXCESS.missing("train or holdout has no row of a single person", counts, confidence)
+        return IDENTICAL_EXCESS.missing(
+            "train or holdout has no row of a single person", counts, confidence
+        )
     value, low, high, mde = (found / max(len(matched), floor, 1)).tolist()
-    return IDENTICAL_EXCESS.estimate(value, low, high, counts, confidence=confidence, minimum_detectable_effect=mde)
+    return IDENTICAL_EXCESS.estimate(
+        value, low, high, counts, confidence=confidence, minimum_detectable_effect=mde
+    )
 
 
 def own_rows(ids: np.ndarray, subjects: np.ndarray) -> np.ndarray:
     """Return which rows (N,) have content that a single subject has."""
     pairs = np.unique(ids * (int(subjects.max(initial=0)) + 1) + subjects)
-    holders = np.bincount(pairs // (int(subjects.max(initial=0)) + 1), minlength=int(ids.max(initial=0)) + 1)
+    holders = np.bincount(
+        pairs // (int(subjects.max(initial=0)) + 1), minlength=int(ids.max(initial=0)) + 1
+    )
     return holders[ids] == 1
 
 
@@ -89,7 +106,13 @@ class Space:
     keys: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, name: str, tables: Sequence[EncodedTable], device: str, unseen: np.ndarray | None = None) -> Space:
+    def of(
+        cls,
+        name: str,
+        tables: Sequence[EncodedTable],
+        device: str,
+        unseen: np.ndarray | None = None,
+    ) -> Space:
         """Search T u H independently of labels, and then T alone if the nearest row is not in T.
 
         ``unseen`` contains the positions of the rows of H for ``rrd``. None: all rows.
@@ -101,8 +124,14 @@ class Space:
         pooled = nearest_rows(synthetic, unique, device=device)
         matched, distance = pooled.indices[:, 0], pooled.distances[:, 0]
         srd, elsewhere = distance.astype(np.float32), ~in_train[matched]
-        asked = EncodedTable.stack([synthetic.take(elsewhere), holdout if unseen is None else holdout.take(unseen)])
-        found = nearest_rows(asked, unique.take(in_train), device=device).distances[:, 0].astype(np.float32)
+        asked = EncodedTable.stack(
+            [synthetic.take(elsewhere), holdout if unseen is None else holdout.take(unseen)]
+        )
+        found = (
+            nearest_rows(asked, unique.take(in_train), device=device)
+            .distances[:, 0]
+            .astype(np.float32)
+        )
         srd[elsewhere], rrd = np.split(found, [int(elsewhere.sum())])
         alone = _alone(unique, np.bincount(groups), matched, device)
         ratio = np.divide(distance, alone, out=np.full(len(distance), np.inf), where=alone > 0)
@@ -111,7 +140,9 @@ class Space:
     def take(self, rows: np.ndarray) -> Space:
         """Restrict to some rows of the synthetic table."""
         keys = {name: values[rows] for name, values in self.keys.items()}
-        return replace(self, srd=self.srd[rows], matched=self.matched[rows], alone=self.alone[rows], keys=keys)
+        return replace(
+            self, srd=self.srd[rows], matched=self.matched[rows], alone=self.alone[rows], keys=keys
+        )
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -121,8 +152,8 @@ class Space:
     def closest(self, key: str, tail: float, least: int = 0) -> np.ndarray:
         """Return the distinct rows of T u H matched by the closest share ``tail`` of S.
 
-        If they are fewer than ``least``, more of S is used. Ties: rows whose match is farther from other real rows come
-        first, then content decides. Rows with an infinite key are ignored.
+        If they are fewer than ``least``, more of S is used. Ties: rows whose match is farther from
+        other real rows come first, then content decides. Rows with an infinite key are ignored.
         """
         matched, first = self._ranked[key]
         wanted = max(1, round(tail * len(self.matched)), *(first[:least] + 1))
@@ -139,8 +170,12 @@ class Space:
         return found
 
 
-def _alone(unique: EncodedTable, counts: np.ndarray, matched: np.ndarray, device: str) -> np.ndarray:
-    """Return the leave-one-out distance in T u H of each matched row. 0 for a row that occurs more than once."""
+def _alone(
+    unique: EncodedTable, counts: np.ndarray, matched: np.ndarray, device: str
+) -> np.ndarray:
+    """Return the leave-one-out distance in T u H of each matched row. 0 for a row that occurs more
+    than once.
+    """
     asked = np.unique(matched)
     asked = asked[counts[asked] == 1]
     alone = np.zeros(len(unique))
@@ -181,7 +216,9 @@ class Matches:
         return replace(self, spaces=spaces, synthetic=self.synthetic[rows])
 
     def relabelled(self, member: np.ndarray) -> Matches:
-        """Replace the labels by ``member``, bool (s,). Distances to T alone are then meaningless."""
+        """Replace the labels by ``member``, bool (s,). Distances to T alone are then
+        meaningless.
+        """
         return replace(self, people=self.people.relabelled(member))
 
 
@@ -201,8 +238,9 @@ def privacy_score(
 ) -> Estimate:
     """Compute the privacy score.
 
-    q is the smallest RRD with P(RRD <= q) >= alpha. A synthetic row at q has weight w = (alpha - P(RRD < q)) / P(RRD =
-    q). The score is (P(SRD < q) + w P(SRD = q) - alpha) / (1 - alpha), at most 1.
+    q is the smallest RRD with P(RRD <= q) >= alpha. A synthetic row at q has weight w = (alpha -
+    P(RRD < q)) / P(RRD = q). The score is (P(SRD < q) + w P(SRD = q) - alpha) / (1 - alpha), at
+    most 1.
 
     Args:
         spec: Specification of the statistic.
@@ -214,8 +252,9 @@ def privacy_score(
         rng: Random generator.
 
     Returns:
-        The estimate with a 95 % percentile bootstrap over holdout subjects and synthetic rows. Training rows are fixed.
-        A permutation test does not apply, because the score is not a function of the labels.
+        The estimate with a 95 % percentile bootstrap over holdout subjects and synthetic rows.
+        Training rows are fixed. A permutation test does not apply, because the score is not a
+        function of the labels.
     """
     law = _QuantileLaw(srd, rrd, alpha)
     value = float(law.score(np.ones((1, len(rrd))))[0])
@@ -223,7 +262,9 @@ def privacy_score(
     low, high = (float(x) for x in np.quantile(drawn, (0.025, 0.975)))
     mde = float(np.quantile(null, MDE_QUANTILE) + np.quantile(null, 0.975))
     people = int(subjects.max()) + 1
-    return spec.estimate(value, min(low, value), max(high, value), (len(srd), people), minimum_detectable_effect=mde)
+    return spec.estimate(
+        value, min(low, value), max(high, value), (len(srd), people), minimum_detectable_effect=mde
+    )
 
 
 class _QuantileLaw:
@@ -256,7 +297,9 @@ class _QuantileLaw:
         below, at = self.law
         return (below[place] + w * at[place] - self.alpha) / (1 - self.alpha)
 
-    def bootstrap(self, subjects: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def bootstrap(
+        self, subjects: np.ndarray, count: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return bootstrap scores (count,) and null scores, for which SRD is distributed as RRD.
 
         Holdout subjects and synthetic rows are resampled.
@@ -266,7 +309,10 @@ class _QuantileLaw:
         for start in range(0, count, _DRAWS):
             size = min(_DRAWS, count - start)
             few = max(1, _CELLS // len(subjects))
-            parts = [self._resampled_quantile(subjects, min(few, size - at), rng) for at in range(0, size, few)]
+            parts = [
+                self._resampled_quantile(subjects, min(few, size - at), rng)
+                for at in range(0, size, few)
+            ]
             place, w = (np.concatenate(part) for part in zip(*parts, strict=True))
             drawn.append(self._resampled(self.law, place, w, rng))
             null.append(self._resampled(self.null_law, place, w, rng))
@@ -282,7 +328,9 @@ class _QuantileLaw:
         return self._quantile(times[:, subjects].astype(np.float64))
 
     def _by_content(self, subjects: np.ndarray) -> np.ndarray:
-        """Renumber subjects by the distances of their rows, so that draws do not depend on the order of rows."""
+        """Renumber subjects by the distances of their rows, so that draws do not depend on the
+        order of rows.
+        """
         rows = np.bincount(subjects)
         smallest = np.full(len(rows), np.inf)
         np.minimum.at(smallest, subjects, self.rrd)
@@ -290,9 +338,15 @@ class _QuantileLaw:
         return np.argsort(order)[subjects]
 
     def _resampled(
-        self, law: tuple[np.ndarray, np.ndarray], place: np.ndarray, w: np.ndarray, rng: np.random.Generator
+        self,
+        law: tuple[np.ndarray, np.ndarray],
+        place: np.ndarray,
+        w: np.ndarray,
+        rng: np.random.Generator,
     ) -> np.ndarray:
-        """Return the score of a resample of the synthetic rows for each q. Only the counts below and at q are drawn."""
+        """Return the score of a resample of the synthetic rows for each q. Only the counts below
+        and at q are drawn.
+        """
         below, at = (part[place] for part in law)
         smaller = rng.binomial(self.n, below)
         equal = rng.binomial(self.n - smaller, np.clip(at / np.maximum(1 - below, 1e-300), 0, 1))
@@ -307,7 +361,8 @@ _PROBABILITIES = np.linspace(0, 1, 101)
 
 @declared
 class Dcr(Metric):
-    """Distance of synthetic rows to the closest training row, and membership of the closest real rows.
+    """Distance of synthetic rows to the closest training row, and membership of the closest real
+    rows.
 
     Args:
         alpha: Share of holdout rows that count as close.
@@ -316,35 +371,40 @@ class Dcr(Metric):
         tails: Shares of the closest synthetic rows.
         headline_tail: Tail of ``member_excess``, one of ``tails``.
         headline_rows: Minimum number of distinct real rows matched for ``member_excess``.
-        negligible: Minimum denominator of ``identical_excess``, as a share of the smaller of T and S in rows.
-        max_targets: Maximum number of holdout rows in ``privacy_score``, drawn by subject. None: all rows. Synthetic
-            rows and searched rows are never sampled.
+        negligible: Minimum denominator of ``identical_excess``, as a share of the smaller of T and
+            S in rows.
+        max_targets: Maximum number of holdout rows in ``privacy_score``, drawn by subject. None:
+            all rows. Synthetic rows and searched rows are never sampled.
 
     Attributes:
-        privacy_score: Share of synthetic rows closer to T than chance allows, see :mod:`.privacy_score`. Distances that
-            agree in float32 tie.
+        privacy_score: Share of synthetic rows closer to T than chance allows, see
+            :mod:`.privacy_score`. Distances that agree in float32 tie.
         privacy_score_embedded: Same score in the contrastive embedding.
-        member_excess: Excess share of members among the real rows matched by the closest synthetic rows, by distance at
-            ``headline_tail``. 0: chance, 1: members only, negative: members are avoided.
+        member_excess: Excess share of members among the real rows matched by the closest synthetic
+            rows, by distance at ``headline_tail``. 0: chance, 1: members only, negative: members
+            are avoided.
         member_excess_embedded: Same excess in the embedding.
-        member_excess_any: Strongest excess over all spaces, keys and tails, with a simultaneous 99.5 % interval. Its
-            near end shows significance.
-        identical_excess: Share of identical matches explained only by membership, see :func:`identical_excess`.
+        member_excess_any: Strongest excess over all spaces, keys and tails, with a simultaneous
+            99.5 % interval. Its near end shows significance.
+        identical_excess: Share of identical matches explained only by membership, see
+            :func:`identical_excess`.
 
     Notes:
-        Each synthetic row is matched to its nearest row of T u H and ranked by a key that does not use labels:
-        "distance", or "ratio", the distance divided by the leave-one-out distance of the matched row in T u H. Rows
-        that occur twice in T u H have an infinite ratio. With m the mean label of the distinct matched rows and p the
-        share of subjects in T, excess = (m - p) / (1 - p).
+        Each synthetic row is matched to its nearest row of T u H and ranked by a key that does not
+        use labels: "distance", or "ratio", the distance divided by the leave-one-out distance of
+        the matched row in T u H. Rows that occur twice in T u H have an infinite ratio. With m the
+        mean label of the distinct matched rows and p the share of subjects in T, excess = (m - p) /
+        (1 - p).
 
-        ``member_excess`` extends its tail until ``headline_rows`` real rows are matched: fewer are not evidence of
-        safety, and repeated common rows match few. One interval cannot serve conservative and significant limits, hence
-        two statistics.
+        ``member_excess`` extends its tail until ``headline_rows`` real rows are matched: fewer are
+        not evidence of safety, and repeated common rows match few. One interval cannot serve
+        conservative and significant limits, hence two statistics.
 
-        ``negligible`` prevents conclusions from a few matches, and a longer table from repeating more subjects.
+        ``negligible`` prevents conclusions from a few matches, and a longer table from repeating
+        more subjects.
 
-        Permutations and bootstraps are by subject. Ties in matching are broken by content; ties in ranking prefer the
-        match farther from all other real rows, then content.
+        Permutations and bootstraps are by subject. Ties in matching are broken by content; ties in
+        ranking prefer the match farther from all other real rows, then content.
     """
 
     name = "dcr"
@@ -355,25 +415,31 @@ class Dcr(Metric):
         StatisticSpec(
             "privacy_score",
             "Share of synthetic rows closer to training rows than chance allows.",
-            leak="{share} of the released rows were closer to people in the training data than by chance",
+            leak="{share} of the released rows were closer to people in the training data than by"
+            " chance",
         ),
         StatisticSpec(
             "privacy_score_embedded",
-            "Share of synthetic rows closer to training rows than chance allows, in the contrastive embedding.",
+            "Share of synthetic rows closer to training rows than chance allows, in the"
+            " contrastive embedding.",
             embedded=True,
         ),
         StatisticSpec(
-            "member_excess", "Excess share of members among the real rows closest to the synthetic rows.", "two_sided"
+            "member_excess",
+            "Excess share of members among the real rows closest to the synthetic rows.",
+            "two_sided",
         ),
         StatisticSpec(
             "member_excess_embedded",
-            "Excess share of members among the real rows closest to the synthetic rows, in the embedding.",
+            "Excess share of members among the real rows closest to the synthetic rows, in the"
+            " embedding.",
             "two_sided",
             embedded=True,
         ),
         StatisticSpec(
             "member_excess_any",
-            "Among the real rows closest to the release, the share of members in excess of the expected one: the"
+            "Among the real rows closest to the release, the share of members in excess of the"
+            " expected one: the"
             " strongest evidence over all distances and tails.",
             "two_sided",
             embedded=True,
@@ -385,14 +451,17 @@ class Dcr(Metric):
         Limit(
             "dcr.privacy_score",
             at_most=0.12,
-            source="simulated: the densest unseen rows, which disclose no member, stay within 0.106 in 100 splits of "
+            source="simulated: the densest unseen rows, which disclose no member, stay within 0.106"
+            " in 100 splits of "
             "Adult and 0.058 in 25 of UK census (8,000/2,000/8,000 rows)",
         ),
         Limit(
             "dcr.member_excess_any",
             at_most=0.25,
             bound="proven",
-            source="significant at 99.5 % over all distances and tails jointly; tolerates trees with leaves of 50 rows "
+            source="significant at 99.5 % over all distances and tails jointly; tolerates"
+            " trees with"
+            " leaves of 50 rows "
             "(at most 0.19 in 400 splits of Adult and UK census)",
         ),
     )
@@ -400,8 +469,10 @@ class Dcr(Metric):
     plots = (
         CurvePlot(
             table="distances",
-            caption="Distance to the nearest training row, {} space. A leak shows as a synthetic curve that rises "
-            "before the holdout curve: synthetic rows are closer to training rows than unseen people are.",
+            caption="Distance to the nearest training row, {} space. A leak shows as a synthetic"
+            " curve that rises "
+            "before the holdout curve: synthetic rows are closer to training rows than unseen"
+            " people are.",
             curves={
                 "synthetic to training (SRD)": ("srd", "quantile"),
                 "holdout to training (RRD)": ("rrd", "quantile"),
@@ -411,7 +482,9 @@ class Dcr(Metric):
         ),
         IntervalPlot(
             table="tails",
-            caption="Member excess among the closest synthetic rows: share of matched real rows from training, beyond "
+            caption="Member excess among the closest synthetic rows: share of matched real"
+            " rows from"
+            " training, beyond "
             "chance. Zero means no leak; both directions identify members.",
             x="tail",
             y="excess",
@@ -422,32 +495,56 @@ class Dcr(Metric):
     question = "copies"
     causes = Causes(
         "over-fitting",
-        dict.fromkeys(("privacy_score", "privacy_score_embedded", "identical_excess"), "copied rows"),
+        dict.fromkeys(
+            ("privacy_score", "privacy_score_embedded", "identical_excess"), "copied rows"
+        ),
     )
     protections = (ProtectionEvidence("similarity", ("identical_excess", "member_excess")),)
 
-    alpha: float = Field(default=0.02, gt=0, le=0.5, description="share of holdout rows that count as close")
+    alpha: float = Field(
+        default=0.02, gt=0, le=0.5, description="share of holdout rows that count as close"
+    )
     n_bootstraps: int = Field(default=1000, ge=50, description="bootstraps of the privacy score")
-    n_permutations: int = Field(default=999, ge=199, description="number of permutations of the membership labels")
+    n_permutations: int = Field(
+        default=999, ge=199, description="number of permutations of the membership labels"
+    )
     tails: Annotated[tuple[Annotated[float, Field(gt=0, le=0.5)], ...], Tuple] = Field(
-        default=(0.005, 0.02, 0.05, 0.20), min_length=1, description="shares of the closest synthetic rows"
+        default=(0.005, 0.02, 0.05, 0.20),
+        min_length=1,
+        description="shares of the closest synthetic rows",
     )
-    headline_tail: float = Field(default=0.05, gt=0, le=0.5, description="tail of member_excess, one of tails")
-    headline_rows: int = Field(default=250, ge=1, description="minimum number of real rows matched for member_excess")
+    headline_tail: float = Field(
+        default=0.05, gt=0, le=0.5, description="tail of member_excess, one of tails"
+    )
+    headline_rows: int = Field(
+        default=250, ge=1, description="minimum number of real rows matched for member_excess"
+    )
     negligible: float = Field(
-        default=0.05, gt=0, le=0.5, description="minimum denominator of identical_excess, as a share of the rows"
+        default=0.05,
+        gt=0,
+        le=0.5,
+        description="minimum denominator of identical_excess, as a share of the rows",
     )
-    max_targets: Budget = Field(default=None, description="maximum number of attacked rows; default: all rows")
+    max_targets: Budget = Field(
+        default=None, description="maximum number of attacked rows; default: all rows"
+    )
 
     def __post_init__(self) -> None:
         if self.headline_tail not in self.tails:
-            raise ConfigError(f"metric dcr: headline_tail {self.headline_tail} is not one of the tails {self.tails}.")
+            raise ConfigError(
+                f"metric dcr: headline_tail {self.headline_tail} is not one of the tails"
+                f" {self.tails}."
+            )
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
-        """Compute the statistics and the tables "tails" and "distances". Not measurable if a table has no rows."""
+        """Compute the statistics and the tables "tails" and "distances". Not measurable if a table
+        has no rows.
+        """
         sizes = [len(inputs.tables[role]) for role in ROLES]
         if min(sizes) == 0:
-            return self.result(inputs, self._in_order([], sizes[2], 0, f"{ROLES[sizes.index(0)]} has no rows"))
+            return self.result(
+                inputs, self._in_order([], sizes[2], 0, f"{ROLES[sizes.index(0)]} has no rows")
+            )
         rows = target_rows(inputs, ("holdout",), self.max_targets, "dcr.attacked")
         matches = Matches.of(inputs, rows)
         estimates, tails = self.excesses(matches, inputs.rng("dcr.permutations"))
@@ -456,16 +553,24 @@ class Dcr(Metric):
         for space in matches.spaces:
             rng = inputs.rng(f"dcr.bootstrap.{space.name}")
             spec = self.statistic(_in_space("privacy_score", space))
-            estimates.append(privacy_score(spec, space.srd, space.rrd, unseen, self.alpha, self.n_bootstraps, rng))
+            estimates.append(
+                privacy_score(
+                    spec, space.srd, space.rrd, unseen, self.alpha, self.n_bootstraps, rng
+                )
+            )
         complete = self._in_order(estimates, sizes[2], matches.people.smallest_side, "no embedder")
         return self.result(inputs, complete, tails=tails, distances=_distance_table(matches.spaces))
 
-    def excesses(self, matches: Matches, rng: np.random.Generator) -> tuple[list[Estimate], list[dict[str, Any]]]:
+    def excesses(
+        self, matches: Matches, rng: np.random.Generator
+    ) -> tuple[list[Estimate], list[dict[str, Any]]]:
         """Return the statistics that depend on labels, and the table "tails"."""
         estimates, tails = self._member_excess(matches.spaces, matches.people, rng)
         people, n = matches.people, len(matches.synthetic)
         floor = self.negligible * min(int(people.member[people.codes].sum()), n)
-        found = identical_excess(matches.real, people, matches.synthetic, floor, IDENTICAL_CONFIDENCE)
+        found = identical_excess(
+            matches.real, people, matches.synthetic, floor, IDENTICAL_CONFIDENCE
+        )
         return [*estimates, found], tails
 
     def _member_excess(
@@ -474,8 +579,12 @@ class Dcr(Metric):
         entries = [(space, key, tail) for space in spaces for key in KEYS for tail in self.tails]
         hits = [space.closest(key, tail) for space, key, tail in entries]
         every = [entry[0] for entry in entries] + list(spaces)
-        headlines = [space.closest("distance", self.headline_tail, self.headline_rows) for space in spaces]
-        weights = np.stack([_weights(people, *hit) for hit in zip(every, hits + headlines, strict=True)])
+        headlines = [
+            space.closest("distance", self.headline_tail, self.headline_rows) for space in spaces
+        ]
+        weights = np.stack(
+            [_weights(people, *hit) for hit in zip(every, hits + headlines, strict=True)]
+        )
         counts = (len(spaces[0].srd), people.smallest_side)
         found = inference.excess(weights, people, self.n_permutations, rng)
         estimates: list[Estimate] = []
@@ -484,21 +593,37 @@ class Dcr(Metric):
             own = [i for i, entry in enumerate(entries) if entry[0] is space]
             band = found[own].band()
             rows += table_rows(
-                space=[space.name] * len(own), key=[entries[i][1] for i in own], tail=[entries[i][2] for i in own],
-                matched=[len(hits[i]) for i in own], excess=found.observed[own], low=band.low, high=band.high,
-            )  # fmt: skip
-            estimates.append(found[[headline]].estimate(self.statistic(_in_space("member_excess", space)), counts))
-        # Null standard deviations of the tails differ greatly, so the minimum detectable effect uses that of the
-        # reported entry and not, as in PermutationResult.worst, that of the entry that chance would select.
+                space=[space.name] * len(own),
+                key=[entries[i][1] for i in own],
+                tail=[entries[i][2] for i in own],
+                matched=[len(hits[i]) for i in own],
+                excess=found.observed[own],
+                low=band.low,
+                high=band.high,
+            )
+            estimates.append(
+                found[[headline]].estimate(
+                    self.statistic(_in_space("member_excess", space)), counts
+                )
+            )
+        # Null standard deviations of the tails differ greatly, so the minimum detectable effect
+        # uses that of the reported entry and not, as in PermutationResult.worst, that of the entry
+        # that chance would select.
         tried = found[: len(entries)]
         at = int(np.abs(tried.band(ANY_CONFIDENCE).z).argmax())
         spec = self.statistic("member_excess_any")
         return [*estimates, tried.estimate(spec, counts, at=at, confidence=ANY_CONFIDENCE)], rows
 
-    def _in_order(self, found: Sequence[Estimate], n: int, subjects: int, note: str) -> tuple[Estimate, ...]:
-        """Return the estimates in the order of the specifications. Missing ones are NaN with ``note``."""
+    def _in_order(
+        self, found: Sequence[Estimate], n: int, subjects: int, note: str
+    ) -> tuple[Estimate, ...]:
+        """Return the estimates in the order of the specifications. Missing ones are NaN with
+        ``note``.
+        """
         by_name = {estimate.name: estimate for estimate in found}
-        return tuple(by_name.get(spec.name, spec.missing(note, (n, subjects))) for spec in self.statistics)
+        return tuple(
+            by_name.get(spec.name, spec.missing(note, (n, subjects))) for spec in self.statistics
+        )
 
 
 def _weights(people: Subjects, space: Space, hit: np.ndarray) -> np.ndarray:

@@ -1,9 +1,9 @@
 """Statistics of other metrics on a holdout that must not have been used.
 
-``holdout_leakage`` tests whether the holdout was unseen, which every comparison of train with holdout requires. If the
-generator has seen the holdout, S is equally near to both, and no comparison detects anything. The attack is therefore
-repeated on people who must not have been used: the holdout takes the role of train, and the reference that of the
-holdout.
+``holdout_leakage`` tests whether the holdout was unseen, which every comparison of train with
+holdout requires. If the generator has seen the holdout, S is equally near to both, and no
+comparison detects anything. The attack is therefore repeated on people who must not have been used:
+the holdout takes the role of train, and the reference that of the holdout.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import MetricResult, StatisticSpec
 
-_ATTACKED = {"holdout": "train", "reference": "holdout"}  # role in the release -> role in the attack
+# role in the release -> role in the attack
+_ATTACKED = {"holdout": "train", "reference": "holdout"}
 
 
 @declared
 class HoldoutLeakage(Metric):
-    """Statistics of ``dcr`` and ``membership_inference`` with the holdout attacked and the reference as control.
+    """Statistics of ``dcr`` and ``membership_inference`` with the holdout attacked and the
+    reference as control.
 
-    Each statistic keeps its name, direction, interval, null 0 and NaN rules. Only the raw space is used.
+    Each statistic keeps its name, direction, interval, null 0 and NaN rules. Only the raw space is
+    used.
 
     Args:
         n_permutations: Number of permutations of the membership labels.
@@ -39,9 +42,9 @@ class HoldoutLeakage(Metric):
         advantage_any: As in ``membership_inference``.
 
     Notes:
-        The null holds even for a copy of train: the statistics do not depend on train. They detect nothing if the
-        reference was seen as well. If a limit is broken the release is undecided with this holdout; it may be with
-        another.
+        The null holds even for a copy of train: the statistics do not depend on train. They detect
+        nothing if the reference was seen as well. If a limit is broken the release is undecided
+        with this holdout; it may be with another.
     """
 
     name = "holdout_leakage"
@@ -52,19 +55,22 @@ class HoldoutLeakage(Metric):
     statistics = (
         StatisticSpec(
             "member_excess_any",
-            "Excess share of holdout people, against the reference, among the real rows closest to the synthetic rows.",
+            "Excess share of holdout people, against the reference, among the real rows closest"
+            " to the synthetic rows.",
             "two_sided",
             measures="evaluation",
         ),
         StatisticSpec(
             "identical_excess",
-            "Share of identical matches with holdout people explained only by their use in training.",
+            "Share of identical matches with holdout people explained only by their use in"
+            " training.",
             "two_sided",
             measures="evaluation",
         ),
         StatisticSpec(
             "advantage_any",
-            "True minus false positive rate of attacks that distinguish holdout from reference, strongest evidence.",
+            "True minus false positive rate of attacks that distinguish holdout from reference,"
+            " strongest evidence.",
             "two_sided",
             measures="evaluation",
         ),
@@ -74,7 +80,8 @@ class HoldoutLeakage(Metric):
             "holdout_leakage.advantage_any",
             at_most=0.025,
             bound="proven",
-            source="significant at 99.5 % over all scores and thresholds jointly; tolerates trees with leaves of 50 "
+            source="significant at 99.5 % over all scores and thresholds jointly; tolerates trees"
+            " with leaves of 50 "
             "rows in one table (exceeded in 2 of 400 splits of Adult and UK census)",
         ),
     )
@@ -82,20 +89,40 @@ class HoldoutLeakage(Metric):
     seen_in_copy = False
     in_leak_studies = False
 
-    n_permutations: int = Field(default=999, ge=199, description="number of permutations of the membership labels")
-    max_targets: Budget = Field(default=None, description="maximum number of attacked rows; default: all rows")
+    n_permutations: int = Field(
+        default=999, ge=199, description="number of permutations of the membership labels"
+    )
+    max_targets: Budget = Field(
+        default=None, description="maximum number of attacked rows; default: all rows"
+    )
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics. There are no tables."""
         tables = {here: inputs.tables[role] for role, here in _ATTACKED.items()}
-        people = {here: inputs.subjects[role] for role, here in _ATTACKED.items() if role in inputs.subjects}
+        people = {
+            here: inputs.subjects[role]
+            for role, here in _ATTACKED.items()
+            if role in inputs.subjects
+        }
         asked = replace(
-            inputs, tables={**tables, "synthetic": inputs.synthetic}, subjects=people, people={}, embedder=None
+            inputs,
+            tables={**tables, "synthetic": inputs.synthetic},
+            subjects=people,
+            people={},
+            embedder=None,
         )
         n_permutations, max_targets = self.n_permutations, self.max_targets
         metrics = (
             Dcr(n_permutations=n_permutations, n_bootstraps=50, max_targets=max_targets),
-            MembershipInference(n_permutations=n_permutations, max_targets=max_targets, classifier=False),
+            MembershipInference(
+                n_permutations=n_permutations, max_targets=max_targets, classifier=False
+            ),
         )
-        found = {estimate.name: estimate for metric in metrics for estimate in metric.measure(asked).estimates}
-        return self.result(inputs, (replace(found[spec.name], measures=spec.measures) for spec in self.statistics))
+        found = {
+            estimate.name: estimate
+            for metric in metrics
+            for estimate in metric.measure(asked).estimates
+        }
+        return self.result(
+            inputs, (replace(found[spec.name], measures=spec.measures) for spec in self.statistics)
+        )

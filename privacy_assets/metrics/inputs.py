@@ -39,26 +39,29 @@ _FILE, _EMBEDDER = "inputs.bin", "embedder"
 class EvaluationInputs:
     """Tables of one release.
 
-    If there are no subject codes and no row of train occurs in another real table, equal rows count as one subject: a
-    split that keeps equal rows together, as ``tables.splitting`` does without a subject, makes them one observation.
+    If there are no subject codes and no row of train occurs in another real table, equal rows count
+    as one subject: a split that keeps equal rows together, as ``tables.splitting`` does without a
+    subject, makes them one observation.
 
     Attributes:
         schema: Schema of all tables.
         tables: Tables by role: "train", "holdout", "synthetic" and optionally "reference".
-        subjects: Int64 subject code of each row by real role, coded jointly. A role without codes has one subject per
-            row.
-        generated: Columns with generated values by role, which are not in ``tables``; for real roles also the subject.
+        subjects: Int64 subject code of each row by real role, coded jointly. A role without codes
+            has one subject per row.
+        generated: Columns with generated values by role, which are not in ``tables``; for real
+            roles also the subject.
         embedder: Contrastive encoder. None: embedded statistics are not measurable.
-        earlier_releases: Stacked rows of all earlier releases, with some or all columns of the schema. None: there are
-            none.
+        earlier_releases: Stacked rows of all earlier releases, with some or all columns of the
+            schema. None: there are none.
         people: Keyed pseudonyms of the person of each row by real role, uint64 of shape (n, 2), see
             :func:`.splitting.pseudonyms`. Empty: unknown, as outside of a pipeline.
-        ledger: Disclosure by person over all published tables. None: there are none, or ``people`` is empty.
+        ledger: Disclosure by person over all published tables. None: there are none, or ``people``
+            is empty.
         release: Number and day of the synthetic table in the ledger, see :meth:`.Ledger.of`.
         ruled: Columns in which the threshold rule replaced the values of few people, see
             :mod:`privacy_assets.tables.threshold_rule`. Empty outside of a pipeline.
-        generator: Description of the generator's protections, see :func:`.data_privacy.protection_states`. None:
-            unknown.
+        generator: Description of the generator's protections, see
+            :func:`.data_privacy.protection_states`. None: unknown.
         seed: Seed of :meth:`rng`.
         device: torch device name.
         progress: Receives progress messages.
@@ -87,15 +90,27 @@ class EvaluationInputs:
     _made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        seen: dict[str, np.ndarray] = {role: np.unique(codes) for role, codes in self.subjects.items()}
+        seen: dict[str, np.ndarray] = {
+            role: np.unique(codes) for role, codes in self.subjects.items()
+        }
         for role, codes in self.subjects.items():
             if len(codes) != len(self.tables[role]):
-                raise InputError(f"there are {len(codes)} subject codes for {len(self.tables[role])} rows", where=role)
-        for first, second in itertools.combinations([role for role in REAL_ROLES if role in seen], 2):
+                raise InputError(
+                    f"there are {len(codes)} subject codes for {len(self.tables[role])} rows",
+                    where=role,
+                )
+        for first, second in itertools.combinations(
+            [role for role in REAL_ROLES if role in seen], 2
+        ):
             shared = np.intersect1d(seen[first], seen[second]).size
             if shared:
-                fix = "split by subject, so that holdout and reference contain only people not seen by the generator"
-                raise InputError(f"{shared} subjects are in both {first} and {second}", where=second, fix=fix)
+                fix = (
+                    "split by subject, so that holdout and reference contain only people not seen"
+                    " by the generator"
+                )
+                raise InputError(
+                    f"{shared} subjects are in both {first} and {second}", where=second, fix=fix
+                )
 
     @property
     def train(self) -> Table:
@@ -140,7 +155,9 @@ class EvaluationInputs:
         return role, row
 
     def coded(self) -> tuple[np.ndarray, MatrixCoding]:
-        """Return the coded cells of all real tables stacked, shape (columns, rows), and the coding."""
+        """Return the coded cells of all real tables stacked, shape (columns, rows), and the
+        coding.
+        """
         coding = MatrixCoding.fit(self.real, self.schema)
         return np.concatenate([coding.code(table) for table in self.real], axis=1), coding
 
@@ -177,16 +194,26 @@ class EvaluationInputs:
             InputError: There is no embedder.
         """
         if self.embedder is None:
-            raise InputError("no embedder was passed", fix="pass an embedder or disable embedded statistics")
+            raise InputError(
+                "no embedder was passed", fix="pass an embedder or disable embedded statistics"
+            )
         if role not in self._embedded:
             self._embedded[role] = self.embedder.embed(self.tables[role], device=self.device)
         return self._embedded[role]
 
     @cached_property
     def row_ids(self) -> Mapping[str, np.ndarray]:
-        """Int64 row ids by role. Two rows have equal ids if they agree in every column (missing equals missing)."""
+        """Int64 row ids by role. Two rows have equal ids if they agree in every column (missing
+        equals missing).
+        """
         roles = list(self.tables)
-        return dict(zip(roles, row_ids([self.tables[role].columns for role in roles], self.schema.names), strict=True))
+        return dict(
+            zip(
+                roles,
+                row_ids([self.tables[role].columns for role in roles], self.schema.names),
+                strict=True,
+            )
+        )
 
     @cached_property
     def _subject_codes(self) -> dict[str, np.ndarray]:
@@ -205,7 +232,9 @@ class EvaluationInputs:
         return codes
 
     def subject_codes(self, *roles: str) -> np.ndarray:
-        """Return the subject codes of ``roles`` stacked, recoded to 0..s-1 in order of the original codes."""
+        """Return the subject codes of ``roles`` stacked, recoded to 0..s-1 in order of the original
+        codes.
+        """
         stacked = np.concatenate([self._subject_codes[role] for role in roles])
         return np.unique(stacked, return_inverse=True)[1].astype(np.int64)
 
@@ -216,7 +245,9 @@ class EvaluationInputs:
 
     @cached_property
     def all_subjects(self) -> Subjects:
-        """Subjects of the rows of all real tables stacked. Subjects of the reference are non-members."""
+        """Subjects of the rows of all real tables stacked. Subjects of the reference are
+        non-members.
+        """
         return self._subjects_of(*self.real_roles)
 
     def _subjects_of(self, *roles: str) -> Subjects:
@@ -225,9 +256,11 @@ class EvaluationInputs:
 
     @cached_property
     def table_ratios(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ratio and isolation of each of :attr:`all_subjects`, see :func:`.disclosure_ratios`, without the ledger.
+        """Ratio and isolation of each of :attr:`all_subjects`, see :func:`.disclosure_ratios`,
+        without the ledger.
 
-        The synthetic table is stacked on the earlier releases; only columns that all of these have are used.
+        The synthetic table is stacked on the earlier releases; only columns that all of these have
+        are used.
         """
         asked, earlier = self, self.earlier_releases
         if earlier is not None:
@@ -236,7 +269,9 @@ class EvaluationInputs:
             tables["synthetic"] = Table.stack([earlier.select(shared), tables["synthetic"]])
             asked = EvaluationInputs(tables["train"].schema, tables, device=self.device)
         real = EncodedTable.stack([asked.encoded(role) for role in asked.real_roles])
-        return disclosure_ratios(real, asked.encoded("synthetic"), self.all_subjects.codes, self.device)
+        return disclosure_ratios(
+            real, asked.encoded("synthetic"), self.all_subjects.codes, self.device
+        )
 
     @property
     def merged_ledger(self) -> Ledger | None:
@@ -254,7 +289,9 @@ class EvaluationInputs:
 
     @property
     def ratios(self) -> np.ndarray:
-        """Largest ratio of each of :attr:`all_subjects` over all published tables and the synthetic one, float32."""
+        """Largest ratio of each of :attr:`all_subjects` over all published tables and the synthetic
+        one, float32.
+        """
         merged = self.merged_ledger
         return self.table_ratios[0] if merged is None else merged.ratios(self._pseudonyms)
 
@@ -262,7 +299,9 @@ class EvaluationInputs:
     def _pseudonyms(self) -> np.ndarray:
         """Pseudonyms of each of :attr:`all_subjects`, uint64 of shape (s, 2)."""
         found = np.zeros((len(self.all_subjects), 2), np.uint64)
-        found[self.all_subjects.codes] = np.concatenate([self.people[role] for role in self.real_roles])
+        found[self.all_subjects.codes] = np.concatenate(
+            [self.people[role] for role in self.real_roles]
+        )
         return found
 
     def once(self, make: Callable[..., _Made], *args: Any) -> _Made:
@@ -271,7 +310,8 @@ class EvaluationInputs:
         :meth:`with_settings` keeps it.
 
         Args:
-            make: Function of hashable arguments and of the tables, subjects and seed of these inputs.
+            make: Function of hashable arguments and of the tables, subjects and seed of these
+                inputs.
             *args: The arguments.
         """
         key = make, args, self.seed
@@ -281,13 +321,23 @@ class EvaluationInputs:
 
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:
-        """Order-independent content fingerprint of each table. Keep those of private tables private, or key them."""
-        earlier = {} if self.earlier_releases is None else {"earlier_releases": self.earlier_releases}
-        whole = {role: self.tables[role].with_columns(*own.columns.values()) for role, own in self.generated.items()}
-        return {role: table.fingerprint for role, table in {**self.tables, **whole, **earlier}.items()}
+        """Order-independent content fingerprint of each table. Keep those of private tables
+        private, or key them.
+        """
+        earlier = (
+            {} if self.earlier_releases is None else {"earlier_releases": self.earlier_releases}
+        )
+        whole = {
+            role: self.tables[role].with_columns(*own.columns.values())
+            for role, own in self.generated.items()
+        }
+        return {
+            role: table.fingerprint for role, table in {**self.tables, **whole, **earlier}.items()
+        }
 
     def with_settings(self, **changes: Any) -> EvaluationInputs:
-        """Return the inputs with other settings. Unlike ``dataclasses.replace``, it keeps the values derived so far.
+        """Return the inputs with other settings. Unlike ``dataclasses.replace``, it keeps the
+        values derived so far.
 
         Args:
             **changes: New values of attributes that do not change the tables.
@@ -300,15 +350,19 @@ class EvaluationInputs:
         """Return smaller inputs whose synthetic table is a verbatim copy of train.
 
         Args:
-            people: Expected number of people that are kept in each real table. Smaller tables are kept whole.
+            people: Expected number of people that are kept in each real table. Smaller tables are
+                kept whole.
 
         Returns:
-            The inputs. Every person is drawn at random and has all rows. There are no generated columns and no earlier
-            releases.
+            The inputs. Every person is drawn at random and has all rows. There are no generated
+            columns and no earlier releases.
         """
         codes = {role: self.all_subjects.codes[rows] for role, rows in self._rows_by_role().items()}
         drawn = self.rng("copy of train").random(len(self.all_subjects))
-        rows = {role: np.flatnonzero(drawn[own] * np.unique(own).size < people) for role, own in codes.items()}
+        rows = {
+            role: np.flatnonzero(drawn[own] * np.unique(own).size < people)
+            for role, own in codes.items()
+        }
         of = {**dict(zip(rows, rows, strict=True)), "synthetic": "train"}
         rows["synthetic"] = rows["train"]
         smaller = EvaluationInputs(
@@ -323,18 +377,25 @@ class EvaluationInputs:
             row_ids={role: self.row_ids[source][rows[role]] for role, source in of.items()},
             _encoded={role: self.encoded(source).take(rows[role]) for role, source in of.items()},
             _embedded={
-                role: self._embedded[source][rows[role]] for role, source in of.items() if source in self._embedded
+                role: self._embedded[source][rows[role]]
+                for role, source in of.items()
+                if source in self._embedded
             },
         )
 
     def _rows_by_role(self) -> dict[str, slice]:
         """Return the positions of each real table in all of them stacked."""
         ends = np.cumsum([0, *(len(table) for table in self.real)]).tolist()
-        return {role: slice(*span) for role, span in zip(self.real_roles, itertools.pairwise(ends), strict=True)}
+        return {
+            role: slice(*span)
+            for role, span in zip(self.real_roles, itertools.pairwise(ends), strict=True)
+        }
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of all tables and derived values that :meth:`save` writes. Keep it private."""
+        """SHA-256 (hex) of all tables and derived values that :meth:`save` writes. Keep it
+        private.
+        """
         return array_digest(*self._arrays())
 
     def save(self, folder: Path) -> None:
@@ -363,17 +424,27 @@ class EvaluationInputs:
                 {role: Table.of_arrays(one, arrays) for role, one in facts[part].items()}
                 for part in ("tables", "generated")
             )
-            subjects, people = ({role: next(arrays) for role in facts[part]} for part in ("subjects", "people"))
-            embedder = None if facts["embedder"] is None else _StoredEmbedder(folder / _EMBEDDER, *facts["embedder"])
+            subjects, people = (
+                {role: next(arrays) for role in facts[part]} for part in ("subjects", "people")
+            )
+            embedder = (
+                None
+                if facts["embedder"] is None
+                else _StoredEmbedder(folder / _EMBEDDER, *facts["embedder"])
+            )
             schema = TableSchema.from_json(facts["schema"])
-            inputs = cls(schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal)
+            inputs = cls(
+                schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal
+            )
             return inputs.with_settings(
                 people=people,
                 ruled=tuple(facts["ruled"]),
                 notes=tuple(facts["notes"]),
                 encoder=TabularEncoder.from_json(facts["encoder"]),
                 row_ids={role: next(arrays) for role in tables},
-                _encoded={role: EncodedTable(next(arrays), next(arrays), next(arrays)) for role in tables},
+                _encoded={
+                    role: EncodedTable(next(arrays), next(arrays), next(arrays)) for role in tables
+                },
                 _embedded={} if embedder is None else {role: next(arrays) for role in tables},
             )
 
@@ -383,7 +454,9 @@ class EvaluationInputs:
             "encoder": self.encoder.to_json(),
             "subjects": list(self.subjects),
             "people": list(self.people),
-            "embedder": None if self.embedder is None else [self.embedder.fingerprint(), self.embedder.description],
+            "embedder": None
+            if self.embedder is None
+            else [self.embedder.fingerprint(), self.embedder.description],
             "ruled": list(self.ruled),
             "notes": list(self.notes),
         }
@@ -392,10 +465,16 @@ class EvaluationInputs:
             found = {role: table.to_arrays() for role, table in tables.items()}
             facts[part] = {role: one for role, (one, _) in found.items()}
             arrays += [cells for _, columns in found.values() for cells in columns]
-        arrays += [*self.subjects.values(), *self.people.values(), *(self.row_ids[role] for role in self.tables)]
+        arrays += [
+            *self.subjects.values(),
+            *self.people.values(),
+            *(self.row_ids[role] for role in self.tables),
+        ]
         encoded = [self.encoded(role) for role in self.tables]
         arrays += [cells for one in encoded for cells in (one.numeric, one.codes, one.sizes)]
-        return facts, arrays + [self.embedded(role) for role in self.tables if self.embedder is not None]
+        return facts, arrays + [
+            self.embedded(role) for role in self.tables if self.embedder is not None
+        ]
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return a random generator, determined by :attr:`seed` and ``purpose``.
@@ -403,7 +482,9 @@ class EvaluationInputs:
         Args:
             purpose: Name of the use. Different names give independent generators.
         """
-        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()),)))
+        return np.random.default_rng(
+            np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()),))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -436,12 +517,14 @@ SMALLEST = 1_000  # rows; fewer have almost no power
 Budget = Annotated[int | None, Field(ge=SMALLEST)]
 
 
-def target_rows(inputs: EvaluationInputs, roles: Sequence[str], most: int | None, purpose: str) -> np.ndarray | None:
+def target_rows(
+    inputs: EvaluationInputs, roles: Sequence[str], most: int | None, purpose: str
+) -> np.ndarray | None:
     """Return the positions of all rows of randomly drawn subjects.
 
-    Subjects are drawn in random order, each with all rows, until ``most`` rows are reached. The draw does not depend on
-    membership, so the labels of the drawn subjects are exchangeable if all labels are. It does not depend on the order
-    of rows either.
+    Subjects are drawn in random order, each with all rows, until ``most`` rows are reached. The
+    draw does not depend on membership, so the labels of the drawn subjects are exchangeable if all
+    labels are. It does not depend on the order of rows either.
 
     Args:
         inputs: Tables of one release.

@@ -1,8 +1,10 @@
-"""Ledger of disclosure: for each person, how close published rows have come to the person's own rows.
+"""Ledger of disclosure: for each person, how close published rows have come to the person's own
+rows.
 
-The closeness of a row is its isolation (distance to the nearest real row of another person) divided by the distance to
-the nearest published row. Merging by maximum over nights is equivalent to searching the union of all published tables,
-and needs time and memory proportional to the number of people only.
+The closeness of a row is its isolation (distance to the nearest real row of another person) divided
+by the distance to the nearest published row. Merging by maximum over nights is equivalent to
+searching the union of all published tables, and needs time and memory proportional to the number of
+people only.
 """
 
 from __future__ import annotations
@@ -19,8 +21,15 @@ from privacy_assets.distances.nearest import distance_to_other_subjects, nearest
 from privacy_assets.errors import Damaged
 from privacy_assets.tables.encoding import EncodedTable
 
-KEPT_DAYS = 60  # after which the entry of an absent person is removed; partitions may be published once a month
-_FIELDS = {"people": np.uint64, "plain": np.uint64, "ratio": np.float32, "seen": np.uint32, "release": np.uint64}
+# after which the entry of an absent person is removed; partitions may be published once a month
+KEPT_DAYS = 60
+_FIELDS = {
+    "people": np.uint64,
+    "plain": np.uint64,
+    "ratio": np.float32,
+    "seen": np.uint32,
+    "release": np.uint64,
+}
 _LEAST = 1e-6  # smaller distances count as this
 
 
@@ -29,13 +38,16 @@ class Ledger:
     """Largest closeness of each person's rows to any published row.
 
     Attributes:
-        people: Keyed pseudonyms of exact ids (:func:`.splitting.pseudonyms`), ascending and distinct, uint64 of shape
-            (n,).
-        plain: Keyed pseudonyms of their plain forms, uint64 of shape (n,). A person whose id gets another spelling
-            keeps the entry.
-        ratio: Largest isolation divided by distance over all published tables, float32 of shape (n,), at least 0.
-        seen: Day on which the person was last in the real tables, uint32 of shape (n,), from an epoch of the caller.
-        release: Number of the published table that has the largest ratio, uint64 of shape (n,); see :meth:`of`.
+        people: Keyed pseudonyms of exact ids (:func:`.splitting.pseudonyms`), ascending and
+            distinct, uint64 of shape (n,).
+        plain: Keyed pseudonyms of their plain forms, uint64 of shape (n,). A person whose id gets
+            another spelling keeps the entry.
+        ratio: Largest isolation divided by distance over all published tables, float32 of shape
+            (n,), at least 0.
+        seen: Day on which the person was last in the real tables, uint32 of shape (n,), from an
+            epoch of the caller.
+        release: Number of the published table that has the largest ratio, uint64 of shape (n,); see
+            :meth:`of`.
     """
 
     people: np.ndarray
@@ -49,8 +61,8 @@ class Ledger:
         """Create the ledger of one published table.
 
         Args:
-            people: Pseudonyms of the people in the real tables, uint64 of shape (m, 2), in any order. A person may
-                occur several times.
+            people: Pseudonyms of the people in the real tables, uint64 of shape (m, 2), in any
+                order. A person may occur several times.
             ratio: Their ratios, shape (m,).
             release: Number by which the caller recognizes the published table.
             day: Day of publication.
@@ -66,7 +78,8 @@ class Ledger:
         return cls(exact, plain, largest, seen, np.full(len(exact), release, np.uint64))
 
     def ratios(self, people: np.ndarray) -> np.ndarray:
-        """Return the ratio of each of ``people``, pseudonyms of shape (m, 2); 0 for people without an entry.
+        """Return the ratio of each of ``people``, pseudonyms of shape (m, 2); 0 for people without
+        an entry.
 
         Returns:
             float32 of shape (m,).
@@ -74,9 +87,11 @@ class Ledger:
         return np.append(self.ratio, np.float32(0))[self._entries(people)]
 
     def _entries(self, people: np.ndarray) -> np.ndarray:
-        """Return the position of the entry of each of ``people`` (m, 2), -1 without an entry; shape (m,).
+        """Return the position of the entry of each of ``people`` (m, 2), -1 without an entry; shape
+        (m,).
 
-        If the exact id and the plain form have different entries, it is the one with the larger ratio.
+        If the exact id and the plain form have different entries, it is the one with the larger
+        ratio.
         """
         by_exact = self._entries_by(self.people, people[:, 0])
         by_plain = self._entries_by(self.plain, people[:, 1])
@@ -84,7 +99,9 @@ class Ledger:
         return np.where(ratio[by_plain] > ratio[by_exact], by_plain, by_exact)
 
     def _entries_by(self, keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Return the position of the entry with each wanted key and the largest ratio, -1 without one; shape (m,)."""
+        """Return the position of the entry with each wanted key and the largest ratio, -1 without
+        one; shape (m,).
+        """
         order = np.lexsort([self.ratio, keys])
         last = np.searchsorted(keys[order], wanted, side="right") - 1
         entries = np.append(order, -1)[last]
@@ -122,7 +139,9 @@ class Ledger:
         before = np.append(self.ratio, np.float32(0))[entries]
         earlier = np.append(self.release, np.uint64(0))[entries]
         ratio = np.concatenate([np.maximum(latest.ratio, before), self.ratio[kept]])
-        release = np.concatenate([np.where(latest.ratio > before, latest.release, earlier), self.release[kept]])
+        release = np.concatenate(
+            [np.where(latest.ratio > before, latest.release, earlier), self.release[kept]]
+        )
         seen = np.concatenate([latest.seen, self.seen[kept]])
         order = np.argsort(people)
         return Ledger(people[order], plain[order], ratio[order], seen[order], release[order])
@@ -153,7 +172,11 @@ class Ledger:
         except (ValueError, KeyError, OSError):
             raise Damaged("the ledger of disclosure cannot be read") from None
         dtypes = [getattr(found, name).dtype == dtype for name, dtype in _FIELDS.items()]
-        if not (all(dtypes) and np.all(found.people[1:] > found.people[:-1]) and np.all(found.ratio >= 0)):
+        if not (
+            all(dtypes)
+            and np.all(found.people[1:] > found.people[:-1])
+            and np.all(found.ratio >= 0)
+        ):
             raise Damaged("the ledger of disclosure has other contents")
         return found
 
@@ -170,8 +193,9 @@ def disclosure_ratios(
         device: Torch device of the search.
 
     Returns:
-        Ratio (float32) and isolation (float64) of each person, shape (s,): the largest over the person's rows. The
-        isolation of a row that another person also has is 0, and so is its ratio.
+        Ratio (float32) and isolation (float64) of each person, shape (s,): the largest over the
+        person's rows. The isolation of a row that another person also has is 0, and so is its
+        ratio.
     """
     largest = np.zeros((2, int(people.max(initial=-1)) + 1))
     if len(largest[0]) > 1:

@@ -1,13 +1,14 @@
 """Linkability: joining two halves of a person's record through the synthetic table (Giomi et al.).
 
-A synthetic row is *near* a real row by a set of columns if its distance is at most that of the k-th nearest synthetic
-row. All rows at that distance are near, so an exact copy is near by both sets. A real row is linked if some synthetic
-row is near by both sets. Rows of S that agree in all columns of both sets count once.
+A synthetic row is *near* a real row by a set of columns if its distance is at most that of the k-th
+nearest synthetic row. All rows at that distance are near, so an exact copy is near by both sets. A
+real row is linked if some synthetic row is near by both sets. Rows of S that agree in all columns
+of both sets count once.
 
-Squared distances by both sets add up to the squared distance by all their columns. A row that is near by both is
-therefore at most as far from the real row, by all columns, as the two reaches together. If the nearest row by all
-columns is farther, no row is near by both; if it is within both reaches, it is one. With k = 1 this decides all cases
-except near ties.
+Squared distances by both sets add up to the squared distance by all their columns. A row that is
+near by both is therefore at most as far from the real row, by all columns, as the two reaches
+together. If the nearest row by all columns is farther, no row is near by both; if it is within both
+reaches, it is one. With k = 1 this decides all cases except near ties.
 """
 
 from __future__ import annotations
@@ -59,9 +60,15 @@ class Linkage:
 
     @classmethod
     def of(
-        cls, synthetic: EncodedTable, attacked: EncodedTable, columns: Sequence[int], device: str = "cpu"
+        cls,
+        synthetic: EncodedTable,
+        attacked: EncodedTable,
+        columns: Sequence[int],
+        device: str = "cpu",
     ) -> Linkage:
-        """Search both tables, neither empty, by the given encoded columns (numbered as in ``EncodedTable.pick``)."""
+        """Search both tables, neither empty, by the given encoded columns (numbered as in
+        ``EncodedTable.pick``).
+        """
         place = distinct_encoded(synthetic.pick(columns))[1]
         rows = synthetic.take(np.unique(place, return_index=True)[1])
         nearest = nearest_rows(attacked.pick(columns), rows.pick(columns), device=device)
@@ -72,8 +79,8 @@ class Linkage:
 
         Args:
             first: Encoded columns of the first set.
-            second: Encoded columns of the second set. The sets are disjoint and together contain all columns of the
-                search.
+            second: Encoded columns of the second set. The sets are disjoint and together contain
+                all columns of the search.
             k: Number of nearest synthetic rows by each set.
 
         Returns:
@@ -94,7 +101,9 @@ class Linkage:
 
     def _side(self, columns: Sequence[int], rows: np.ndarray, k: int) -> _Side:
         queries, points = self.attacked.take(rows).pick(columns), self.synthetic.pick(columns)
-        farthest = nearest_rows(queries, points, min(k, len(points)), device=self.device).distances[:, -1]
+        farthest = nearest_rows(queries, points, min(k, len(points)), device=self.device).distances[
+            :, -1
+        ]
         return _Side(queries, points, farthest**2 * (1 + TIE))
 
 
@@ -114,11 +123,16 @@ class _Side:
 
     def near(self, queries: np.ndarray, points: np.ndarray) -> np.ndarray:
         """Return which of the points (n, c) are near the queries (n,), bool (n, c)."""
-        return squared_distances(self.queries.take(queries), self.points, points) <= self.reach[queries, None]
+        return (
+            squared_distances(self.queries.take(queries), self.points, points)
+            <= self.reach[queries, None]
+        )
 
 
 def _any_near(first: _Side, second: _Side, queries: np.ndarray) -> np.ndarray:
-    """Return which queries have a point that is near by both sides, bool (n,). All points are tested."""
+    """Return which queries have a point that is near by both sides, bool (n,). All points are
+    tested.
+    """
     near = first.near(queries, np.tile(np.arange(len(first.points)), (len(queries), 1)))
     at, point = np.nonzero(near)
     both = second.near(queries[at], point[:, None])[:, 0]
@@ -128,7 +142,8 @@ def _any_near(first: _Side, second: _Side, queries: np.ndarray) -> np.ndarray:
 Names = Annotated[tuple[str, ...], Tuple, Field(min_length=1)]
 Pair = tuple[Names, Names]
 _ROLES = ("train", "holdout", "synthetic")
-_MOST_NEIGHBOURS = 10  # with 50 of 2,000 synthetic rows all of Adult is linked, so that a verbatim copy would pass
+# with 50 of 2,000 synthetic rows all of Adult is linked, so that a verbatim copy would pass
+_MOST_NEIGHBOURS = 10
 
 
 def _disjoint(pair: Pair | None) -> Pair | None:
@@ -140,16 +155,20 @@ def _disjoint(pair: Pair | None) -> Pair | None:
 
 @declared
 class Linkability(Metric):
-    """Linkability of real rows through the synthetic table, averaged over pairs of disjoint column sets.
+    """Linkability of real rows through the synthetic table, averaged over pairs of disjoint column
+    sets.
 
-    The attacker has two files about the same people with different columns and without a common key, and joins two
-    records if a synthetic row is near both. Records of typical people can be joined with any accurate table, which is
-    not a leak: members (subjects in train) are compared with non-members (holdout).
+    The attacker has two files about the same people with different columns and without a common
+    key, and joins two records if a synthetic row is near both. Records of typical people can be
+    joined with any accurate table, which is not a leak: members (subjects in train) are compared
+    with non-members (holdout).
 
     Args:
-        column_sets: Two disjoint lists of column names. None: ``n_splits`` random halves of the columns.
+        column_sets: Two disjoint lists of column names. None: ``n_splits`` random halves of the
+            columns.
         n_splits: Number of distinct random halves (or all, if there are fewer).
-        max_targets: Maximum number of attacked rows per side. Subjects are drawn, and the same number of rows of each.
+        max_targets: Maximum number of attacked rows per side. Subjects are drawn, and the same
+            number of rows of each.
         n_neighbors: Number of nearest synthetic rows by each set, at most 10.
         n_permutations: Number of permutations of the membership labels.
 
@@ -158,34 +177,43 @@ class Linkability(Metric):
         risk: Mean over pairs of (r_T - r_H) / (1 - r_H), or r_T - r_H if r_H = 1.
 
     Notes:
-        A real row is linked by a pair if some synthetic row is among its nearest rows by both sets, see
-        :class:`Linkage`. Ties are included, so a verbatim copy is linked by every pair. A subject's rate is the linked
-        share of its attacked rows; r_T and r_H are the mean rates of members and non-members, with equal weights.
+        A real row is linked by a pair if some synthetic row is among its nearest rows by both sets,
+        see :class:`Linkage`. Ties are included, so a verbatim copy is linked by every pair. A
+        subject's rate is the linked share of its attacked rows; r_T and r_H are the mean rates of
+        members and non-members, with equal weights.
 
-        The risk follows Giomi et al. but uses plain rates, because Wilson centers differ between sides of unequal size
-        even without a leak. Both statistics are about 0 for a table that does not depend on membership, at any sizes of
-        T and H, because the searched table is S. The excess of a copy is 1 - r_H, which is small if S links nearly
-        everyone; its risk is 1. Intervals permute labels.
+        The risk follows Giomi et al. but uses plain rates, because Wilson centers differ between
+        sides of unequal size even without a leak. Both statistics are about 0 for a table that does
+        not depend on membership, at any sizes of T and H, because the searched table is S. The
+        excess of a copy is 1 - r_H, which is small if S links nearly everyone; its risk is 1.
+        Intervals permute labels.
 
-        Table: "sets", one row per pair. Constant columns are ignored. Not measurable if a set has no other columns,
-        with fewer than 20 subjects in train or holdout, or without synthetic rows. Source: Giomi et al., "A unified
-        framework for quantifying privacy risk in synthetic data", linkability attack.
+        Table: "sets", one row per pair. Constant columns are ignored. Not measurable if a set has
+        no other columns, with fewer than 20 subjects in train or holdout, or without synthetic
+        rows. Source: Giomi et al., "A unified framework for quantifying privacy risk in synthetic
+        data", linkability attack.
     """
 
     name: ClassVar[str] = "linkability"
-    summary: ClassVar[str] = "Can two halves of a person's record be joined through the synthetic table?"
+    summary: ClassVar[str] = (
+        "Can two halves of a person's record be joined through the synthetic table?"
+    )
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "excess",
-            "Share of people in the training data for whom two halves of the record are joined through the table,"
+            "Share of people in the training data for whom two halves of the record are joined"
+            " through the table,"
             " minus the same share of held-out people.",
             "two_sided",
-            leak="an attacker could link two halves of the record for {share} more of the people in the training"
+            leak="an attacker could link two halves of the record for {share} more of the people"
+            " in the training"
             " data{people} than of other people",
         ),
         StatisticSpec(
-            "risk", "Giomi's linkability risk: the excess as a share of the unseen people who are not joined."
+            "risk",
+            "Giomi's linkability risk: the excess as a share of the unseen people who are not"
+            " joined.",
         ),
     )
 
@@ -201,7 +229,9 @@ class Linkability(Metric):
     plots: ClassVar[tuple[Plot, ...]] = (
         IntervalPlot(
             table="sets",
-            caption="Excess of members over unseen people whose halves are joined, by pair of column sets. Zero is "
+            caption="Excess of members over unseen people whose halves are joined, by pair of"
+            " column"
+            " sets. Zero is "
             "chance; both directions identify members.",
             x="sets",
             y="excess",
@@ -210,24 +240,34 @@ class Linkability(Metric):
     )
     question: ClassVar[Question | None] = "linking"
 
-    column_sets: Annotated[Pair | None, Tuple, BeforeValidator(as_named), AfterValidator(_disjoint)] = Field(
+    column_sets: Annotated[
+        Pair | None, Tuple, BeforeValidator(as_named), AfterValidator(_disjoint)
+    ] = Field(
         default=None,
         title="two disjoint lists of column names, or null",
         description="columns of the two files; default: random halves",
     )
     n_splits: int = Field(default=20, ge=1, description="number of random halves of the columns")
-    max_targets: int = Field(default=2000, ge=1, description="maximum number of attacked rows per side")
-    n_neighbors: int = Field(
-        default=1, ge=1, le=_MOST_NEIGHBOURS, description="number of nearest synthetic rows by each half"
+    max_targets: int = Field(
+        default=2000, ge=1, description="maximum number of attacked rows per side"
     )
-    n_permutations: int = Field(default=1000, ge=199, description="number of permutations of the membership labels")
+    n_neighbors: int = Field(
+        default=1,
+        ge=1,
+        le=_MOST_NEIGHBOURS,
+        description="number of nearest synthetic rows by each half",
+    )
+    n_permutations: int = Field(
+        default=1000, ge=199, description="number of permutations of the membership labels"
+    )
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics and the table "sets"."""
         people = inputs.labelled_subjects
         if people.smallest_side < MIN_SUBJECTS_PER_SIDE or len(inputs.synthetic) == 0:
             reason = (
-                f"at least {MIN_SUBJECTS_PER_SIDE} people are required in train and in holdout, and a synthetic row"
+                f"at least {MIN_SUBJECTS_PER_SIDE} people are required in train and in holdout,"
+                " and a synthetic row"
             )
             return self.not_measurable(inputs, reason, people.counts, sets=[])
         places = varying_columns(inputs)
@@ -236,8 +276,13 @@ class Linkability(Metric):
             reason = "two sets are required, each with a column that varies"
             return self.not_measurable(inputs, reason, people.counts, sets=[])
         rows = target_rows(inputs, people, self.max_targets)
-        sets = [[[place for name in names for place in places[name]] for names in pair] for pair in pairs]
-        real = EncodedTable.stack([inputs.encoded(role) for role in ("train", "holdout")]).take(rows)
+        sets = [
+            [[place for name in names for place in places[name]] for names in pair]
+            for pair in pairs
+        ]
+        real = EncodedTable.stack([inputs.encoded(role) for role in ("train", "holdout")]).take(
+            rows
+        )
         every = list(itertools.chain(*sets[0]))  # all pairs contain the same columns
         searched = Linkage.of(inputs.encoded("synthetic"), real, every, inputs.device)
         linked = np.empty((len(rows), len(pairs)))
@@ -245,13 +290,18 @@ class Linkability(Metric):
             linked[:, at] = searched.hits(first, second, self.n_neighbors)
             advance(inputs.progress, "linkability: pairs of column sets", at + 1, len(pairs))
         attacked = people.take(rows)
-        rates = np.stack([attacked.totals(column) for column in linked.T], axis=1) / attacked.totals()[:, None]
+        rates = (
+            np.stack([attacked.totals(column) for column in linked.T], axis=1)
+            / attacked.totals()[:, None]
+        )
         excess, risk = weigh(rates, attacked, self.n_permutations, inputs.rng("linkability labels"))
         estimates = tuple(
             found.mean.estimate(spec, attacked.counts, within=(-1, 1))
             for spec, found in zip(self.statistics, (excess, risk), strict=True)
         )
-        return self.result(inputs, estimates, sets=_table(pairs, rates, attacked.member, excess, risk))
+        return self.result(
+            inputs, estimates, sets=_table(pairs, rates, attacked.member, excess, risk)
+        )
 
     def _pairs(self, inputs: EvaluationInputs, usable: Sequence[str]) -> list[Pair]:
         """Return the pairs of column sets to attack with."""
@@ -261,14 +311,19 @@ class Linkability(Metric):
         for name in itertools.chain(*self.column_sets):
             if name not in known:
                 raise ConfigError(
-                    f"metric linkability: no table has a column {safe_repr(name)}.{did_you_mean(name, known)}"
+                    "metric linkability: no table has a column"
+                    f" {safe_repr(name)}.{did_you_mean(name, known)}"
                 )
-        first, second = (tuple(name for name in names if name in usable) for names in self.column_sets)
+        first, second = (
+            tuple(name for name in names if name in usable) for names in self.column_sets
+        )
         return [(first, second)] if first and second else []
 
 
 def random_halves(names: Sequence[str], number: int, rng: np.random.Generator) -> list[Pair]:
-    """Return ``number`` distinct ways to cut the columns in two halves (sizes differ by at most 1), or all of them."""
+    """Return ``number`` distinct ways to cut the columns in two halves (sizes differ by at most 1),
+    or all of them.
+    """
     total, size = len(names), len(names) // 2
     even = total == 2 * size
     if size == 0:
@@ -281,14 +336,18 @@ def random_halves(names: Sequence[str], number: int, rng: np.random.Generator) -
         order = rng.permutation(total)
         half = order[:size] if not even or 0 in order[:size] else order[size:]
         found[tuple(sorted(half.tolist()))] = None
-    return [(tuple(names[c] for c in half), tuple(names[c] for c in range(total) if c not in half)) for half in found]
+    return [
+        (tuple(names[c] for c in half), tuple(names[c] for c in range(total) if c not in half))
+        for half in found
+    ]
 
 
 def target_rows(inputs: EvaluationInputs, people: Subjects, most: int) -> np.ndarray:
     """Return the positions in T stacked on H of at most ``most`` rows per side.
 
-    Up to ``most`` subjects per side are drawn independently of the labels, and the same maximum number of rows of each,
-    so that the labels of the drawn subjects stay exchangeable. Draws do not depend on the order of rows.
+    Up to ``most`` subjects per side are drawn independently of the labels, and the same maximum
+    number of rows of each, so that the labels of the drawn subjects stay exchangeable. Draws do not
+    depend on the order of rows.
     """
     rng = inputs.rng("linkability people")
     order = rng.permutation(len(people))
@@ -305,14 +364,19 @@ def target_rows(inputs: EvaluationInputs, people: Subjects, most: int) -> np.nda
 
 
 def varying_columns(inputs: EvaluationInputs) -> dict[str, list[int]]:
-    """Return the encoded columns (numbered as in ``EncodedTable.pick``) by column, without constant ones."""
+    """Return the encoded columns (numbered as in ``EncodedTable.pick``) by column, without constant
+    ones.
+    """
     tables = [inputs.encoded(role) for role in _ROLES]
     ends = []
     for part in ("numeric", "codes"):
         arrays = [getattr(table, part) for table in tables]
         ends.append(np.stack([[array.min(axis=0), array.max(axis=0)] for array in arrays]))
     varies = np.concatenate([end[:, 0].min(axis=0) < end[:, 1].max(axis=0) for end in ends])
-    places = {name: [place for place in own if varies[place]] for name, own in inputs.encoder.places.items()}
+    places = {
+        name: [place for place in own if varies[place]]
+        for name, own in inputs.encoder.places.items()
+    }
     return {name: own for name, own in places.items() if own}
 
 
@@ -332,7 +396,11 @@ def weigh(
 
 
 def _table(
-    pairs: Sequence[Pair], rates: np.ndarray, member: np.ndarray, excess: PermutationResult, risk: PermutationResult
+    pairs: Sequence[Pair],
+    rates: np.ndarray,
+    member: np.ndarray,
+    excess: PermutationResult,
+    risk: PermutationResult,
 ) -> list[dict[str, Any]]:
     """Return a row for each pair: rates, excess with a simultaneous interval, and Giomi's risk."""
     band = excess.band()

@@ -15,7 +15,14 @@ from privacy_assets.distances.nearest import TIE, near, nearest_rows, typical_ra
 from privacy_assets.distances.spherelets import Spherelets, spherelet_near, spherelet_radius
 from privacy_assets.errors import InputError
 from privacy_assets.infra.settings import declared
-from privacy_assets.metrics.base import Causes, FilterComparison, Metric, ProtectionEvidence, SharePlot, table_rows
+from privacy_assets.metrics.base import (
+    Causes,
+    FilterComparison,
+    Metric,
+    ProtectionEvidence,
+    SharePlot,
+    table_rows,
+)
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
@@ -34,7 +41,8 @@ class RowMemorization:
         radius: lambda.
         train: Number of rows of T within the radius, inclusive.
         holdout: Number of rows of H within the radius.
-        synthetic: Number of other rows of S within the radius; the row itself is excluded by position.
+        synthetic: Number of other rows of S within the radius; the row itself is excluded by
+            position.
         nearest: Position of the nearest row of T, int64.
         to_train: Euclidean distance to the nearest row of T.
         to_holdout: Euclidean distance to the nearest row of H.
@@ -64,7 +72,9 @@ class RowMemorization:
         )  # fmt: skip
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return alpha_m, counts within the radius and distances of each synthetic row, as columns of a table."""
+        """Return alpha_m, counts within the radius and distances of each synthetic row, as columns
+        of a table.
+        """
         return {
             "row": np.arange(len(self.train)),
             "alpha_m": self.alpha,
@@ -107,15 +117,30 @@ def tables_of(inputs: EvaluationInputs, space: str) -> dict[str, EncodedTable]:
 Space = Literal["raw", "embedded"]
 Distance = Literal["euclidean", "spherelet"]
 LISTED = 20  # rows of the table "most_exposed"
-ALPHAS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # cuts of the table "alpha"; exactly 1 is a range of its own
-RANGES = ("below 1/8", "1/8 to 1/4", "1/4 to 1/2", "1/2 to 1", "1", "1 to 2", "2 to 4", "4 to 8", "above 8")
+# cuts of the table "alpha"; exactly 1 is a range of its own
+ALPHAS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+RANGES = (
+    "below 1/8",
+    "1/8 to 1/4",
+    "1/4 to 1/2",
+    "1/2 to 1",
+    "1",
+    "1 to 2",
+    "2 to 4",
+    "4 to 8",
+    "above 8",
+)
 RATIOS = (0.01, 0.1, 0.25, 0.5, 1.0)
 
 _EXPOSED = StatisticSpec(
-    "exposed", "Share of synthetic rows with more training rows than other synthetic rows near them.", null=None
+    "exposed",
+    "Share of synthetic rows with more training rows than other synthetic rows near them.",
+    null=None,
 )
 _EXCESS = StatisticSpec(
-    "exposed_excess", "Excess share of members among the real people near the exposed synthetic rows.", "two_sided"
+    "exposed_excess",
+    "Excess share of members among the real people near the exposed synthetic rows.",
+    "two_sided",
 )
 
 
@@ -126,11 +151,11 @@ class Memorization(Metric):
     Args:
         space: Encoding of distances: "raw", or "embedded", which requires an embedder.
         distance: "euclidean", or "spherelet", which adds a curvature term, see
-            :mod:`privacy_assets.distances.spherelets`. It is used for lambda, alpha_m and ``exposed``, which then
-            has no null; ``exposed_excess`` and the ratios stay Euclidean.
-        radius: lambda. None: the ``quantile`` of the distances of training rows to the nearest other training row (of
-            another subject, if subjects are known). It is 0 for tables with few distinct rows; then only identical
-            rows are near.
+            :mod:`privacy_assets.distances.spherelets`. It is used for lambda, alpha_m and
+            ``exposed``, which then has no null; ``exposed_excess`` and the ratios stay Euclidean.
+        radius: lambda. None: the ``quantile`` of the distances of training rows to the nearest
+            other training row (of another subject, if subjects are known). It is 0 for tables with
+            few distinct rows; then only identical rows are near.
         quantile: Quantile for lambda.
         n_neighbors: Number of training rows of a spherelet.
         dimension: Dimension of a spherelet.
@@ -138,30 +163,34 @@ class Memorization(Metric):
 
     Attributes:
         exposed: Share of synthetic rows with alpha_m < 1.
-        exposed_excess: Excess share of members among the real rows near exposed synthetic rows. 0: chance, 1: members
-            only,
-            negative: members are avoided.
+        exposed_excess: Excess share of members among the real rows near exposed synthetic rows. 0:
+            chance, 1: members only, negative: members are avoided.
 
     Notes:
-        alpha_m = (g + 1/2) / (t + 1/2) for a synthetic row with t training rows and g other synthetic rows within
-        lambda, inclusive (distances equal to 1 in 10,000 tie). These are plain counts as in the paper: if S and T
-        differ in size, they and the null of ``exposed`` change.
+        alpha_m = (g + 1/2) / (t + 1/2) for a synthetic row with t training rows and g other
+        synthetic rows within lambda, inclusive (distances equal to 1 in 10,000 tie). These are
+        plain counts as in the paper: if S and T differ in size, they and the null of ``exposed``
+        change.
 
-        The null of ``exposed`` is its mean if the labels of the real rows within lambda are random (hypergeometric; by
-        row, not by subject), so it is valid for any sizes. Interval: Wilson, given T, with the number of rows divided
-        by the design effect of rows that have the same nearest training subject.
+        The null of ``exposed`` is its mean if the labels of the real rows within lambda are random
+        (hypergeometric; by row, not by subject), so it is valid for any sizes. Interval: Wilson,
+        given T, with the number of rows divided by the design effect of rows that have the same
+        nearest training subject.
 
-        ``exposed_excess`` uses the synthetic rows with fewer other synthetic rows near them than the t expected under
-        random labels. With m their mean share of members among the real rows within lambda and p the share of subjects
-        in T, it is (m - p) / (1 - p), and 0 without width if there are no such rows. The interval permutes labels by
-        subject, at 99.5 %; its near end shows significance.
+        ``exposed_excess`` uses the synthetic rows with fewer other synthetic rows near them than
+        the t expected under random labels. With m their mean share of members among the real rows
+        within lambda and p the share of subjects in T, it is (m - p) / (1 - p), and 0 without width
+        if there are no such rows. The interval permutes labels by subject, at 99.5 %; its near end
+        shows significance.
 
-        Tables: "alpha" (histogram); "ratios" (cumulative shares of rows by d(s,T)/d(s,S without s) and d(s,T)/d(s,H));
+        Tables: "alpha" (histogram); "ratios" (cumulative shares of rows by d(s,T)/d(s,S without s)
+        and d(s,T)/d(s,H));
             and
-        "most_exposed" (positions in S, smallest alpha_m first, then smallest ratios, then position). The private
-        ``rows`` of the result contain alpha_m "for each generated sample" (section 3): the position in S ("row"),
-        "alpha_m", the numbers of rows of T, H and S within lambda ("train", "holdout", "synthetic"), and the Euclidean
-        distances to the nearest ones ("to_train", "to_holdout", "to_synthetic").
+        "most_exposed" (positions in S, smallest alpha_m first, then smallest ratios, then
+        position). The private ``rows`` of the result contain alpha_m "for each generated sample"
+        (section 3): the position in S ("row"), "alpha_m", the numbers of rows of T, H and S within
+        lambda ("train", "holdout", "synthetic"), and the Euclidean distances to the nearest ones
+        ("to_train", "to_holdout", "to_synthetic").
 
         Not measurable if T has fewer than two rows, or H or S none.
     """
@@ -169,12 +198,16 @@ class Memorization(Metric):
     space: Space = Field(default="raw", description="encoding in which distances are computed")
     distance: Distance = Field(default="euclidean", description="Euclidean, or d_R of Kuppa")
     radius: float | None = Field(
-        default=None, ge=0, description="lambda; default: quantile of the leave-one-out distances in train"
+        default=None,
+        ge=0,
+        description="lambda; default: quantile of the leave-one-out distances in train",
     )
     quantile: float = Field(default=0.02, gt=0, le=0.5, description="quantile for lambda")
     n_neighbors: int = Field(default=20, ge=3, description="number of training rows of a spherelet")
     dimension: int = Field(default=2, ge=1, description="dimension of a spherelet")
-    n_permutations: int = Field(default=999, ge=199, description="number of permutations of the membership labels")
+    n_permutations: int = Field(
+        default=999, ge=199, description="number of permutations of the membership labels"
+    )
 
     name = "memorization"
     summary = "Which synthetic rows are among training rows rather than among other synthetic rows?"
@@ -184,8 +217,10 @@ class Memorization(Metric):
     plots = (
         SharePlot(
             table="alpha",
-            caption="Synthetic rows by memorization coefficient (other synthetic rows near it, over training rows near "
-            "it), on a logarithmic axis. Below 1 there are more training rows: the row is exposed. Most rows of a "
+            caption="Synthetic rows by memorization coefficient (other synthetic rows near it, over"
+            " training rows near "
+            "it), on a logarithmic axis. Below 1 there are more training rows: the row is"
+            " exposed. Most rows of a "
             "sparse table have neither, which gives exactly 1.",
             label="alpha",
             series={"share": "share of the synthetic rows"},
@@ -213,7 +248,8 @@ class Memorization(Metric):
         """Compute the statistics and the tables "alpha", "ratios" and "most_exposed"."""
         if self.space == "embedded" and inputs.embedder is None:
             raise InputError(
-                "memorization in the embedding requires an embedder", fix="pass an embedder or use space: raw"
+                "memorization in the embedding requires an embedder",
+                fix="pass an embedder or use space: raw",
             )
         sizes = {role: len(inputs.tables[role]) for role in ROLES}
         if sizes["train"] < 2 or min(sizes.values()) == 0:
@@ -239,13 +275,19 @@ class Memorization(Metric):
         return replace(result, rows=found.columns())
 
     def by_spherelets(
-        self, found: RowMemorization, tables: Mapping[str, EncodedTable], subjects: np.ndarray | None, device: str
+        self,
+        found: RowMemorization,
+        tables: Mapping[str, EncodedTable],
+        subjects: np.ndarray | None,
+        device: str,
     ) -> RowMemorization:
-        """Replace the counts of T and S by counts within spherelet distance. Counts of H become NaN.
+        """Replace the counts of T and S by counts within spherelet distance. Counts of H become
+        NaN.
 
-        Spherelets are fitted to training rows, which therefore appear nearer than rows of H, so comparisons with H are
-        invalid. If ``radius`` is None, the quantile of the training rows' distances is used, as in
-        :func:`typical_radius`, to rows of other ``subjects`` if these are known.
+        Spherelets are fitted to training rows, which therefore appear nearer than rows of H, so
+        comparisons with H are invalid. If ``radius`` is None, the quantile of the training rows'
+        distances is used, as in :func:`typical_radius`, to rows of other ``subjects`` if these are
+        known.
         """
         train = tables["train"]
         of_train, of_synthetic = (
@@ -255,41 +297,68 @@ class Memorization(Metric):
         radius = self.radius
         if radius is None:
             radius = spherelet_radius(of_train, train, subjects, self.quantile)
-        t, s = (spherelet_near(of_synthetic, side, train, radius * (1 + TIE)) for side in (of_train, of_synthetic))
-        return replace(found, radius=radius, train=t, synthetic=s - 1, holdout=np.full(len(t), np.nan))
+        t, s = (
+            spherelet_near(of_synthetic, side, train, radius * (1 + TIE))
+            for side in (of_train, of_synthetic)
+        )
+        return replace(
+            found, radius=radius, train=t, synthetic=s - 1, holdout=np.full(len(t), np.nan)
+        )
 
     def _excess(
-        self, found: RowMemorization, tables: Mapping[str, EncodedTable], people: Subjects, rng: np.random.Generator
+        self,
+        found: RowMemorization,
+        tables: Mapping[str, EncodedTable],
+        people: Subjects,
+        rng: np.random.Generator,
     ) -> Estimate:
-        """Return ``exposed_excess``. It is linear in the labels, so neighbor lists are not needed."""
+        """Return ``exposed_excess``. It is linear in the labels, so neighbor lists are not
+        needed.
+        """
         exposed = found.real * (len(tables["train"]) / len(people.codes)) > found.synthetic
         count, counts = int(exposed.sum()), (len(exposed), people.smallest_side)
         if count == 0:
             note = "0 exposed rows"
             return _EXCESS.estimate(
-                0.0, 0.0, 0.0, counts, confidence=LEAK_CONFIDENCE, minimum_detectable_effect=0.0, note=note
+                0.0,
+                0.0,
+                0.0,
+                counts,
+                confidence=LEAK_CONFIDENCE,
+                minimum_detectable_effect=0.0,
+                note=note,
             )
         share = np.where(exposed, 1 / np.maximum(found.real, 1), 0.0) / count
-        rows = [near(tables[role], tables["synthetic"], found.radius, share) for role in ("train", "holdout")]
+        rows = [
+            near(tables[role], tables["synthetic"], found.radius, share)
+            for role in ("train", "holdout")
+        ]
         weights = np.bincount(people.codes, np.concatenate(rows), len(people))
         evidence = inference.excess(weights[None], people, self.n_permutations, rng)
-        return evidence.estimate(_EXCESS, counts, confidence=LEAK_CONFIDENCE, note=f"{count} exposed rows")
+        return evidence.estimate(
+            _EXCESS, counts, confidence=LEAK_CONFIDENCE, note=f"{count} exposed rows"
+        )
 
 
 def _exposed(found: RowMemorization, people: Subjects, sizes: Mapping[str, int]) -> Estimate:
     """Return ``exposed``."""
     exposed = found.alpha < 1
     low, high = clustered_share(exposed, people.codes[found.nearest])
-    null = math.nan if np.isnan(found.holdout).any() else by_chance(found, sizes["train"], sizes["holdout"])
+    null = (
+        math.nan
+        if np.isnan(found.holdout).any()
+        else by_chance(found, sizes["train"], sizes["holdout"])
+    )
     counts, note = (len(exposed), people.members), f"lambda {found.radius:.4g}"
     return _EXPOSED.with_null(null).estimate(exposed.mean(), low, high, counts, note=note)
 
 
 def clustered_share(flags: np.ndarray, clusters: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of ``flags``, bool (n,), for dependent rows within clusters.
+    """Return the 95 % interval of the mean of ``flags``, bool (n,), for dependent rows within
+    clusters.
 
-    It is Wilson's with n divided by the design effect: the variance of the sums by cluster relative to that of
-    independent rows, at least 1. ``clusters`` (n,) are codes.
+    It is Wilson's with n divided by the design effect: the variance of the sums by cluster relative
+    to that of independent rows, at least 1. ``clusters`` (n,) are codes.
     """
     n, share = len(flags), float(flags.mean())
     alone = n * share * (1 - share)
@@ -300,7 +369,9 @@ def clustered_share(flags: np.ndarray, clusters: np.ndarray) -> tuple[float, flo
 
 
 def by_chance(found: RowMemorization, n_train: int, n_holdout: int) -> float:
-    """Return the mean probability of more T than S rows near a synthetic row, if T is drawn from the rows of T u H."""
+    """Return the mean probability of more T than S rows near a synthetic row, if T is drawn from
+    the rows of T u H.
+    """
     from scipy import stats  # slow to import
 
     pairs = np.column_stack([found.synthetic, found.real]).astype(np.int64)
@@ -311,7 +382,10 @@ def by_chance(found: RowMemorization, n_train: int, n_holdout: int) -> float:
 
 def alpha_table(alpha: np.ndarray) -> list[dict[str, Any]]:
     """Return the number of synthetic rows in each range of alpha_m."""
-    below, above = np.searchsorted(ALPHAS[:4], alpha, side="right"), np.searchsorted(ALPHAS[4:], alpha)
+    below, above = (
+        np.searchsorted(ALPHAS[:4], alpha, side="right"),
+        np.searchsorted(ALPHAS[4:], alpha),
+    )
     place = np.where(alpha < 1, below, np.where(alpha > 1, 5 + above, 4))
     rows = np.bincount(place, minlength=len(RANGES))
     return table_rows(alpha=RANGES, rows=rows, share=rows / len(alpha))
@@ -320,7 +394,8 @@ def alpha_table(alpha: np.ndarray) -> list[dict[str, Any]]:
 def ratio_table(found: RowMemorization) -> list[dict[str, Any]]:
     """Return the shares of synthetic rows whose two ratios are at most each limit."""
     by_synthetic, by_holdout = (
-        [(ratios <= limit).mean() for limit in RATIOS] for ratios in (found.train_to_synthetic, found.train_to_holdout)
+        [(ratios <= limit).mean() for limit in RATIOS]
+        for ratios in (found.train_to_synthetic, found.train_to_holdout)
     )
     return table_rows(at_most=RATIOS, train_to_synthetic=by_synthetic, train_to_holdout=by_holdout)
 

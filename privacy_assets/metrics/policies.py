@@ -11,19 +11,33 @@ from pathlib import Path
 from typing import Any
 
 from privacy_assets.distances.embedder_settings import EmbedderSettings
-from privacy_assets.errors import ConfigError, did_you_mean, near_name, redact_foreign_errors, safe_repr
+from privacy_assets.errors import (
+    ConfigError,
+    did_you_mean,
+    near_name,
+    redact_foreign_errors,
+    safe_repr,
+)
 from privacy_assets.infra.objects import location
 from privacy_assets.infra.settings import read_yaml, settings_of
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics, statistic_specs
-from privacy_assets.policy import MIN_HOLDERS, SHIPPED, Limit, Policy, ShippedName, parse_limits, reserved_name
+from privacy_assets.policy import (
+    MIN_HOLDERS,
+    SHIPPED,
+    Limit,
+    Policy,
+    ShippedName,
+    parse_limits,
+    reserved_name,
+)
 from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
 PolicyLike = Policy | Mapping[str, Any] | str | Path
-# Number of members below which a leak-free release is often undecided under the shipped policies, with a holdout
-# of six tenths of that size. Measured by the power analysis without controls. Of 12 such releases of Adult, UK census
-# and the demo, 12 pass with 1,500 members under the default policy and 11 with 1,000. Under small, 7 pass with 800 and
-# 4 with 600.
+# Number of members below which a leak-free release is often undecided under the shipped policies,
+# with a holdout of six tenths of that size. Measured by the power analysis without controls. Of 12
+# such releases of Adult, UK census and the demo, 12 pass with 1,500 members under the default
+# policy and 11 with 1,000. Under small, 7 pass with 800 and 4 with 600.
 _FEWEST: Mapping[ShippedName, int] = {"default": 1_500, "small": 800}
 _WHY_SMALL = "tolerated for 800 to 1,500 people, too few to demonstrate a lower value"
 
@@ -33,16 +47,16 @@ def load_policy(source: PolicyLike) -> Policy:
     """Load a policy, and compare it with the registered metrics.
 
     Args:
-        source: A policy, the name of a shipped one ("default" or "small"), the path of a YAML file, or a mapping as in
-            :meth:`.Policy.parse`. If ``extends`` names a shipped policy, the limits replace or join those of the
-            shipped policy.
+        source: A policy, the name of a shipped one ("default" or "small"), the path of a YAML file,
+            or a mapping as in :meth:`.Policy.parse`. If ``extends`` names a shipped policy, the
+            limits replace or join those of the shipped policy.
 
     Returns:
         The policy.
 
     Raises:
-        ConfigError: The file cannot be read; a key, name, statistic or setting is unknown, invalid or repeated; or the
-            policy has the name of a shipped one and differs from it.
+        ConfigError: The file cannot be read; a key, name, statistic or setting is unknown, invalid
+            or repeated; or the policy has the name of a shipped one and differs from it.
     """
     if isinstance(source, Policy):
         _check_settings(source)
@@ -54,7 +68,8 @@ def load_policy(source: PolicyLike) -> Policy:
     if isinstance(source, str) and re.fullmatch(r"[\w-]+", source) and not Path(source).exists():
         shipped = " and ".join(map(repr, SHIPPED))
         raise ConfigError(
-            f"policy {safe_repr(source)}: it is neither shipped nor a file.{near_name(source, SHIPPED)} Fix: pass the"
+            f"policy {safe_repr(source)}: it is neither shipped nor a"
+            f" file.{near_name(source, SHIPPED)} Fix: pass the"
             f" path of a policy file, or one of the shipped policies, {shipped}."
         )
     where = str(location(source)) if isinstance(source, str | Path) else "policy"
@@ -71,8 +86,8 @@ def read_policy(data: Mapping[str, Any], engine_version: str) -> Policy:
 
     Args:
         data: What :meth:`.Policy.to_dict` returned.
-        engine_version: Engine that wrote it. The shipped policies of other engines can have other limits, so they are
-            compared only if this engine wrote the policy.
+        engine_version: Engine that wrote it. The shipped policies of other engines can have other
+            limits, so they are compared only if this engine wrote the policy.
 
     Returns:
         The policy.
@@ -89,7 +104,8 @@ def default_policy(metrics: Iterable[str] | None = None, external: Collection[st
 
     Args:
         metrics: Names of metrics. None: all that run by default.
-        external: Roles of the tables that come from outside, for which further metrics run by default.
+        external: Roles of the tables that come from outside, for which further metrics run by
+            default.
 
     Returns:
         The policy ``default``, or a part of it if limits of the default policy are left out.
@@ -108,8 +124,8 @@ def default_policy(metrics: Iterable[str] | None = None, external: Collection[st
 def small_policy() -> Policy:
     """Return the shipped policy ``small`` for tables of 800 to 1,500 people.
 
-    Some of its limits are wider than the default ones. It is never selected automatically: the data owner names it, and
-    every verdict states it.
+    Some of its limits are wider than the default ones. It is never selected automatically: the data
+    owner names it, and every verdict states it.
 
     Returns:
         The policy.
@@ -142,16 +158,20 @@ def resolve_policy(policy: Policy) -> dict[str, Any]:
         policy: The policy.
 
     Returns:
-        ``limits``, the ``settings`` of each limited metric, those of the ``embedder`` (None if no limit depends on it),
-        defaults included, and ``min_holders``. Names and texts are left out, and so are settings that a table may set,
-        unless the policy sets them.
+        ``limits``, the ``settings`` of each limited metric, those of the ``embedder`` (None if no
+        limit depends on it), defaults included, and ``min_holders``. Names and texts are left out,
+        and so are settings that a table may set, unless the policy sets them.
     """
     embedder: Any = policy.embedder
     if embedder is not False:
-        embedder = to_jsonable(asdict(build_embedder(embedder))) if embedded_statistics(policy) else None
+        embedder = (
+            to_jsonable(asdict(build_embedder(embedder))) if embedded_statistics(policy) else None
+        )
     return {
         "limits": sorted(list(_deciding(limit)) for limit in policy.limits),
-        "settings": {name: _resolved_settings(name, policy.settings.get(name, {})) for name in policy.metrics},
+        "settings": {
+            name: _resolved_settings(name, policy.settings.get(name, {})) for name in policy.metrics
+        },
         "embedder": embedder,
         "min_holders": policy.min_holders,
     }
@@ -179,7 +199,8 @@ def size_warning(policy: Policy, n_subjects: int) -> str:
         n_subjects: Number of subjects in train.
 
     Returns:
-        The warning with its fix, or "" if there are enough subjects or the policy extends no shipped one.
+        The warning with its fix, or "" if there are enough subjects or the policy extends no
+        shipped one.
     """
     fewest = _fewest_subjects(policy)
     if n_subjects >= fewest:
@@ -187,8 +208,10 @@ def size_warning(policy: Policy, n_subjects: int) -> str:
     fits = fewest > _FEWEST["small"] <= n_subjects
     small = ", use policy small if you accept its wider limits" if fits else ""
     return (
-        f"Train has {n_subjects:,} people, fewer than {fewest:,}: under policy {safe_repr(policy.name)} the verdict is"
-        f' often "undecided". Fix: use more people{small}, or run `privacy-assets power` to see which limits a'
+        f"Train has {n_subjects:,} people, fewer than {fewest:,}: under policy"
+        f" {safe_repr(policy.name)} the verdict is"
+        f' often "undecided". Fix: use more people{small}, or run `privacy-assets power` to see'
+        " which limits a"
         " split of this size can decide."
     )
 
@@ -208,7 +231,9 @@ def build_embedder(given: Mapping[str, Any]) -> EmbedderSettings:
     known = {setting.name for setting in settings_of(EmbedderSettings)}
     for name in given:
         if name not in known:
-            raise ConfigError(f"the embedder has no setting {safe_repr(name)}.{did_you_mean(name, known)}")
+            raise ConfigError(
+                f"the embedder has no setting {safe_repr(name)}.{did_you_mean(name, known)}"
+            )
     return EmbedderSettings(**given)
 
 
@@ -216,7 +241,10 @@ def _parse(data: Mapping[str, Any]) -> Policy:
     """Parse a policy that a user wrote, with the limits of the shipped policy that it extends."""
     extends = data.get("extends") if isinstance(data, Mapping) else None
     if isinstance(extends, str) and extends in SHIPPED:
-        limits = {limit.key: limit for limit in (*load_policy(extends).limits, *parse_limits(data.get("limits", ())))}
+        limits = {
+            limit.key: limit
+            for limit in (*load_policy(extends).limits, *parse_limits(data.get("limits", ())))
+        }
         data = {**data, "limits": limits.values()}
     policy = Policy.parse(data)
     for limit in policy.limits:
@@ -226,16 +254,24 @@ def _parse(data: Mapping[str, Any]) -> Policy:
 
 
 def _check_statistic(limit: Limit) -> None:
-    """Raise ConfigError if the limit is on an unknown statistic, on its wrong side or out of its range."""
+    """Raise ConfigError if the limit is on an unknown statistic, on its wrong side or out of its
+    range.
+    """
     specs = statistic_specs()
     if limit.statistic not in specs:
-        raise ConfigError(f"unknown statistic {safe_repr(limit.statistic)}.{did_you_mean(limit.statistic, specs)}")
+        raise ConfigError(
+            f"unknown statistic {safe_repr(limit.statistic)}.{did_you_mean(limit.statistic, specs)}"
+        )
     spec = specs[limit.statistic]
     if (spec.direction == "lower_is_riskier") != (limit.at_most is None):
-        raise ConfigError(f"{limit.statistic} takes {'at_most' if limit.at_most is None else 'at_least'}.")
+        raise ConfigError(
+            f"{limit.statistic} takes {'at_most' if limit.at_most is None else 'at_least'}."
+        )
     low, high = spec.limits
     if not low <= limit.value <= high:
-        outside = f"the limit {limit.value:g} is outside the range of the statistic, {low:g} to {high:g}"
+        outside = (
+            f"the limit {limit.value:g} is outside the range of the statistic, {low:g} to {high:g}"
+        )
         raise ConfigError(f"{limit.statistic}: {outside}.")
 
 
@@ -247,7 +283,8 @@ def _check_settings(policy: Policy) -> None:
 
 
 def _as_shipped(policy: Policy) -> Policy:
-    """Return the policy, after checking that it is what ``name`` or ``part_of`` claims. Shipped ones extend themselves.
+    """Return the policy, after checking that it is what ``name`` or ``part_of`` claims. Shipped
+    ones extend themselves.
 
     Raises ConfigError if it is not.
     """
@@ -265,7 +302,10 @@ def _fits(policy: Policy, shipped: ShippedName, *, part: bool) -> bool:
     """Return True if the policy is the shipped one, or a part of it."""
     known = _shipped_limits(shipped)
     more = set(policy.metrics) & set(METRICS) - {limit.metric for limit in known}
-    meant = {_deciding(limit) for limit in (*known, *(x for name in more for x in METRICS[name].default_limits))}
+    meant = {
+        _deciding(limit)
+        for limit in (*known, *(x for name in more for x in METRICS[name].default_limits))
+    }
     own = {_deciding(limit) for limit in policy.limits}
     without_embedder = part and policy.embedder is False
     settings_differ = bool(policy.settings) or (policy.embedder != {} and not without_embedder)
@@ -274,9 +314,11 @@ def _fits(policy: Policy, shipped: ShippedName, *, part: bool) -> bool:
 
 
 def _fewest_subjects(policy: Policy) -> int:
-    """Return the number of members below which the verdict is often "undecided"; 0 without a shipped policy.
+    """Return the number of members below which the verdict is often "undecided"; 0 without a
+    shipped policy.
 
-    For a policy that extends a shipped one it is the number of ``small`` if its limits are at least as wide.
+    For a policy that extends a shipped one it is the number of ``small`` if its limits are at least
+    as wide.
     """
     if not policy.extends:
         return 0
@@ -289,24 +331,39 @@ def _resolved_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a metric, including defaults."""
     if name not in METRICS:
         return dict(to_jsonable(given))
-    decide = {setting.name for setting in settings_of(METRICS[name]) if not setting.by_table or setting.name in given}
-    return {key: to_jsonable(value) for key, value in build_metric(name, given).settings().items() if key in decide}
+    decide = {
+        setting.name
+        for setting in settings_of(METRICS[name])
+        if not setting.by_table or setting.name in given
+    }
+    return {
+        key: to_jsonable(value)
+        for key, value in build_metric(name, given).settings().items()
+        if key in decide
+    }
 
 
 def _shipped_limits(name: ShippedName) -> tuple[Limit, ...]:
     """Return the limits of a shipped policy, without those for external tables."""
-    limits = tuple(limit for metric in default_metrics() for limit in METRICS[metric].default_limits)
+    limits = tuple(
+        limit for metric in default_metrics() for limit in METRICS[metric].default_limits
+    )
     if name == "default":
         return limits
     wider = _wider_limits()
     return tuple(
-        replace(limit, at_most=wider[limit.key], source=_WHY_SMALL) if limit.key in wider else limit for limit in limits
+        replace(limit, at_most=wider[limit.key], source=_WHY_SMALL) if limit.key in wider else limit
+        for limit in limits
     )
 
 
 def _wider_limits() -> dict[str, float]:
     """Return the values of the limits that are wider in the policy ``small``, by key."""
-    return {key: value for metric in METRICS.values() for key, value in metric.small_policy_limits.items()}
+    return {
+        key: value
+        for metric in METRICS.values()
+        for key, value in metric.small_policy_limits.items()
+    }
 
 
 def _deciding(limit: Limit) -> tuple[Any, ...]:

@@ -30,7 +30,9 @@ METRICS: dict[str, type[Metric]] = load_registry(
 
 
 def default_metrics(external: Collection[str] = ()) -> list[str]:
-    """Return the metrics that run by default. ``external`` contains the roles of external tables."""
+    """Return the metrics that run by default. ``external`` contains the roles of external
+    tables.
+    """
     doubted = {
         name
         for name, metric in METRICS.items()
@@ -46,7 +48,11 @@ def study_metrics() -> list[str]:
 
 def metrics_reading(role: str) -> list[str]:
     """Return the metrics that use the input ``role``."""
-    return [name for name, metric in METRICS.items() if role in metric.required_inputs | metric.optional_inputs]
+    return [
+        name
+        for name, metric in METRICS.items()
+        if role in metric.required_inputs | metric.optional_inputs
+    ]
 
 
 def build_metric(name: str, settings: Mapping[str, object] | None = None) -> Metric:
@@ -68,13 +74,19 @@ def build_metric(name: str, settings: Mapping[str, object] | None = None) -> Met
     known = {setting.name for setting in settings_of(kind)}
     for key in settings or {}:
         if not isinstance(key, str) or key not in known:
-            raise ConfigError(f"metric {name} has no setting {safe_repr(key)}.{did_you_mean(key, known)}")
+            raise ConfigError(
+                f"metric {name} has no setting {safe_repr(key)}.{did_you_mean(key, known)}"
+            )
     return kind(**(settings or {}))
 
 
 def statistic_specs() -> dict[str, StatisticSpec]:
     """Return all statistics by full name, ``metric.statistic``."""
-    return {f"{name}.{spec.name}": spec for name, metric in METRICS.items() for spec in metric.statistics}
+    return {
+        f"{name}.{spec.name}": spec
+        for name, metric in METRICS.items()
+        for spec in metric.statistics
+    }
 
 
 def table_settings(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Disclosure by single values: new values in closed columns, values that one person alone has, and values of real
-people in generated columns.
+"""Disclosure by single values: new values in closed columns, values that one person alone has, and
+values of real people in generated columns.
 """
 
 from __future__ import annotations
@@ -49,8 +49,12 @@ class Pieces:
     size: int
 
     def of_length(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return hashes (p,) of values and of their substrings of ``length`` characters, and the row (p,) of each."""
-        whole = pd.util.hash_array(np.array(self.texts, dtype=object), categorize=False).astype(np.uint64)
+        """Return hashes (p,) of values and of their substrings of ``length`` characters, and the
+        row (p,) of each.
+        """
+        whole = pd.util.hash_array(np.array(self.texts, dtype=object), categorize=False).astype(
+            np.uint64
+        )
         text = np.arange(len(self.texts))
         stretches, within = _stretches(self.texts, length)
         hashes = np.concatenate([whole, stretches])
@@ -68,7 +72,8 @@ def pieces_of(column: Column) -> Pieces:
     (codes,), different = ranked([column])
     plain = [_SIGNS.sub("", str(value).casefold()) for value in different.objects()]
     own, texts = pd.factorize(np.array([*plain, ""], dtype=object))  # ignores case and punctuation
-    held = own[codes]  # -1 (missing) selects the last one, "": a value of punctuation only carries no information
+    # -1 (missing) selects the last one, "": a value of punctuation only carries no information
+    held = own[codes]
     rows = np.flatnonzero(held != own[-1])
     return Pieces(texts.tolist(), held[rows], rows, len(column))
 
@@ -78,11 +83,17 @@ def together(parts: Sequence[Pieces]) -> Pieces:
     starts = np.cumsum([0, *(len(part.texts) for part in parts)])
     held = [part.held + start for part, start in zip(parts, starts[:-1], strict=True)]
     texts = [text for part in parts for text in part.texts]
-    return Pieces(texts, np.concatenate(held), np.concatenate([part.rows for part in parts]), parts[0].size)
+    return Pieces(
+        texts, np.concatenate(held), np.concatenate([part.rows for part in parts]), parts[0].size
+    )
 
 
-def holders_of(pieces: np.ndarray, people: np.ndarray, max_holders: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct ``pieces`` (p,) of at most ``max_holders`` ``people`` (p,), with the first subject."""
+def holders_of(
+    pieces: np.ndarray, people: np.ndarray, max_holders: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct ``pieces`` (p,) of at most ``max_holders`` ``people`` (p,), with the
+    first subject.
+    """
     order = np.lexsort((people, pieces))
     pieces, people = pieces[order], people[order]
     new = np.append(True, pieces[1:] != pieces[:-1]) if len(pieces) else np.empty(0, dtype=bool)
@@ -93,7 +104,9 @@ def holders_of(pieces: np.ndarray, people: np.ndarray, max_holders: int) -> tupl
 
 
 def _stretches(texts: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return hashes (p,) of all substrings of ``length`` characters, and the position (p,) of their string."""
+    """Return hashes (p,) of all substrings of ``length`` characters, and the position (p,) of their
+    string.
+    """
     joined = _END.join([*texts, ""])
     characters = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     if len(characters) < length:
@@ -106,7 +119,9 @@ def _stretches(texts: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarra
 
 
 def _windows(characters: np.ndarray, length: int) -> np.ndarray:
-    """Return the hash of each window of ``length`` characters, computed recursively from its halves."""
+    """Return the hash of each window of ``length`` characters, computed recursively from its
+    halves.
+    """
     if length == 1:
         return _mixed(characters, np.uint64(0))
     left = _windows(characters, length - length // 2)
@@ -123,9 +138,15 @@ def _mixed(left: np.ndarray, right: np.ndarray | np.uint64) -> np.ndarray:
 
 
 CROWDED = 0.005  # share of subjects matched by chance, above which longer pieces are used
-_NONE, _NO_OWN = "no generated column", "no column of categories, or of numbers of which single people have a value"
-_BY_RULE = "by rule: the threshold rule replaced the values of few people, except those of public lists"
-_MIN_ALONE = 20  # people with a value of their own from which a column of numbers or times is covered
+_NONE, _NO_OWN = (
+    "no generated column",
+    "no column of categories, or of numbers of which single people have a value",
+)
+_BY_RULE = (
+    "by rule: the threshold rule replaced the values of few people, except those of public lists"
+)
+# people with a value of their own from which a column of numbers or times is covered
+_MIN_ALONE = 20
 
 
 @declared
@@ -139,43 +160,50 @@ class ValueDisclosure(Metric):
 
     Attributes:
         foreign_cells: Share of foreign cells in the worst column. Exact, without sampling error.
-        own_values: Share of subjects of train who alone have a value that is in S, less this share of the unseen
-            subjects, in the worst column.
-        generated_excess: Number of subjects whose text or identifier is in generated columns because of membership,
-            divided by the smaller of members and synthetic rows.
+        own_values: Share of subjects of train who alone have a value that is in S, less this share
+            of the unseen subjects, in the worst column.
+        generated_excess: Number of subjects whose text or identifier is in generated columns
+            because of membership, divided by the smaller of members and synthetic rows.
 
     Notes:
-        A category is foreign if it occurs in no real table and is not declared, so that it cannot carry a message. A
-        number or date is foreign if it is farther outside the real range than the width of the range, and not declared.
-        A missing value is foreign if the real rows have none.
+        A category is foreign if it occurs in no real table and is not declared, so that it cannot
+        carry a message. A number or date is foreign if it is farther outside the real range than
+        the width of the range, and not declared. A missing value is foreign if the real rows have
+        none.
 
-        ``own_values`` covers categories, and numbers and times of which at least 20 subjects have a value that no other
-        subject of the real tables has. Values of public lists are left out. The counts of train and unseen subjects are
-        compared exactly, as below, and the interval is simultaneous over the columns. A generator that copies single
-        cells from train is seen, even if it copies no row. In a pipeline, columns of the threshold rule are left out,
-        because no subject alone has one of their published values.
+        ``own_values`` covers categories, and numbers and times of which at least 20 subjects have a
+        value that no other subject of the real tables has. Values of public lists are left out. The
+        counts of train and unseen subjects are compared exactly, as below, and the interval is
+        simultaneous over the columns. A generator that copies single cells from train is seen, even
+        if it copies no row. In a pipeline, columns of the threshold rule are left out, because no
+        subject alone has one of their published values.
 
-        ``generated_excess`` is the largest over each generated column, and over all of them compared with all generated
-        columns and subjects of the real rows; the interval is simultaneous. Pieces are whole values and their
-        substrings of a fixed length, without case and punctuation. Pieces of at most ``max_holders`` real subjects are
-        used.
-        Each piece is assigned to one of its subjects, drawn independently of the labels. Non-members are the subjects
-        of holdout and reference. Of u subjects with pieces, u_T are members; k of the u have a piece in S, k_T of them
-        members. If S does not depend on T, k_T is hypergeometric(u, u_T, k), which gives the number of matches
-        explained only by membership (:mod:`privacy_assets.stats.intervals`). The shortest of ``lengths`` at which at
-        most 0.5 % of subjects match is used, independently of the labels.
+        ``generated_excess`` is the largest over each generated column, and over all of them
+        compared with all generated columns and subjects of the real rows; the interval is
+        simultaneous. Pieces are whole values and their substrings of a fixed length, without case
+        and punctuation. Pieces of at most ``max_holders`` real subjects are used. Each piece is
+        assigned to one of its subjects, drawn independently of the labels. Non-members are the
+        subjects of holdout and reference. Of u subjects with pieces, u_T are members; k of the u
+        have a piece in S, k_T of them members. If S does not depend on T, k_T is hypergeometric(u,
+        u_T, k), which gives the number of matches explained only by membership
+        (:mod:`privacy_assets.stats.intervals`). The shortest of ``lengths`` at which at most 0.5 %
+        of subjects match is used, independently of the labels.
     """
 
     lengths: Annotated[tuple[Annotated[int, Field(ge=4)], ...], Tuple] = Field(
         default=(12, 24, 48), min_length=1, description="lengths of pieces of text, ascending"
     )
-    max_holders: int = Field(default=5, ge=1, description="maximum number of people sharing a rare piece")
+    max_holders: int = Field(
+        default=5, ge=1, description="maximum number of people sharing a rare piece"
+    )
     confidence: float = Field(
         default=0.99, ge=0.5, lt=1, description="simultaneous confidence level of generated_excess"
     )
 
     name: ClassVar[str] = "value_disclosure"
-    summary: ClassVar[str] = "Are there values that no real row has, or identifiers and text of real people?"
+    summary: ClassVar[str] = (
+        "Are there values that no real row has, or identifiers and text of real people?"
+    )
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference"})
     in_leak_studies: ClassVar[bool] = False
@@ -187,22 +215,31 @@ class ValueDisclosure(Metric):
         ),
         StatisticSpec(
             "generated_excess",
-            "Share of people in the training data whose text or identifier is in a generated column, minus the same"
+            "Share of people in the training data whose text or identifier is in a generated"
+            " column, minus the same"
             " share of held-out people.",
             "two_sided",
-            leak="it published the text or identifier of {share} of the people in the training data{people}",
+            leak="it published the text or identifier of {share} of the people in the training"
+            " data{people}",
         ),
         StatisticSpec(
             "own_values",
-            "Share of people in the training data with a value that no other person has and that is in the release,"
+            "Share of people in the training data with a value that no other person has and"
+            " that is in the release,"
             " minus the same share of held-out people.",
             "two_sided",
-            leak="it published, for {share} of the people in the training data{people}, a value that no other person"
+            leak="it published, for {share} of the people in the training data{people}, a value"
+            " that no other person"
             " has",
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
-        Limit("value_disclosure.foreign_cells", at_most=0.0, min_subjects=1, source="exact, without sampling error"),
+        Limit(
+            "value_disclosure.foreign_cells",
+            at_most=0.0,
+            min_subjects=1,
+            source="exact, without sampling error",
+        ),
         Limit(
             "value_disclosure.own_values",
             at_most=0.005,
@@ -219,9 +256,11 @@ class ValueDisclosure(Metric):
     )
 
     question: ClassVar[Question | None] = "values"
-    seen_in_copy: ClassVar[bool] = False  # a copy has no foreign values, and no rare ones where the pipeline made train
+    # a copy has no foreign values, and no rare ones where the pipeline made train
+    seen_in_copy: ClassVar[bool] = False
     causes: ClassVar[Causes] = Causes(
-        "values of no real row", {"generated_excess": "identifiers", "own_values": "values of one person"}
+        "values of no real row",
+        {"generated_excess": "identifiers", "own_values": "values of one person"},
     )
     generated_column_statistics: ClassVar[tuple[str, ...]] = ("generated_excess",)
 
@@ -230,20 +269,30 @@ class ValueDisclosure(Metric):
             raise ConfigError("metric value_disclosure: lengths must be ascending.")
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
-        """Compute the statistics, and the table "columns" with role, share of foreign cells and own values."""
+        """Compute the statistics, and the table "columns" with role, share of foreign cells and own
+        values.
+        """
         people = Subjects.of(inputs.subject_codes(*_real(inputs)), len(inputs.train))
         columns = _foreign(inputs)
         rows = len(inputs.synthetic)
-        worst = max((float(column["foreign"]) for column in columns), default=0.0) if rows else math.nan
-        named = ", ".join(safe_repr(column["column"]) for column in columns if column["foreign"] > 0)
+        worst = (
+            max((float(column["foreign"]) for column in columns), default=0.0) if rows else math.nan
+        )
+        named = ", ".join(
+            safe_repr(column["column"]) for column in columns if column["foreign"] > 0
+        )
         foreign = self.statistic("foreign_cells").estimate(
             worst, worst, worst, (rows, len(people.member)), minimum_detectable_effect=0.0,
             note=f"in {named}" if named else "",
         )  # fmt: skip
         own = self._own_values(inputs, people, columns)
-        return self.result(inputs, (foreign, self._generated_excess(inputs, people), own), columns=columns)
+        return self.result(
+            inputs, (foreign, self._generated_excess(inputs, people), own), columns=columns
+        )
 
-    def _own_values(self, inputs: EvaluationInputs, people: Subjects, records: list[dict[str, Any]]) -> Estimate:
+    def _own_values(
+        self, inputs: EvaluationInputs, people: Subjects, records: list[dict[str, Any]]
+    ) -> Estimate:
         """Estimate ``own_values``, and add the value of each column to its record."""
         spec, counts = self.statistic("own_values"), (len(inputs.synthetic), people.smallest_side)
         columns = [column for column in inputs.schema.columns if column.kind != "boolean"]
@@ -251,22 +300,34 @@ class ValueDisclosure(Metric):
         for record in records:
             record["own"] = None
         if columns and not names:
-            estimate = spec.estimate(0.0, 0.0, 0.0, counts, confidence=self.confidence, note=_BY_RULE)
+            estimate = spec.estimate(
+                0.0, 0.0, 0.0, counts, confidence=self.confidence, note=_BY_RULE
+            )
             return replace(estimate, by_rule=True)
         if min(counts) == 0:
-            return spec.missing("there are no synthetic rows, or no people on one side", counts, self.confidence)
+            return spec.missing(
+                "there are no synthetic rows, or no people on one side", counts, self.confidence
+            )
         every = np.arange(len(people))
         confidence, found = 1 - (1 - self.confidence) / max(len(names), 1), {}
         for name in names:
             matched = _people_with_own(inputs, name, people.codes)
             if matched is not None:
-                found[name] = leaked_subjects(every, matched, people.member, confidence) / people.members
+                found[name] = (
+                    leaked_subjects(every, matched, people.member, confidence) / people.members
+                )
         for record in records:
             if record["column"] in found:
                 record["own"] = float(found[record["column"]][0])
         if not found:
             return spec.estimate(
-                0.0, 0.0, 0.0, counts, confidence=self.confidence, minimum_detectable_effect=0.0, note=_NO_OWN
+                0.0,
+                0.0,
+                0.0,
+                counts,
+                confidence=self.confidence,
+                minimum_detectable_effect=0.0,
+                note=_NO_OWN,
             )
         ends = np.array(list(found.values()))
         at = int(np.lexsort((ends[:, 0], ends[:, 1]))[-1])
@@ -274,7 +335,13 @@ class ValueDisclosure(Metric):
         note = f"single people are disclosed in {', '.join(listed)}" if listed else ""
         (value, low), (high, mde) = ends[at, :2], ends[:, 2:].max(axis=0)
         return spec.estimate(
-            value, low, high, counts, confidence=self.confidence, minimum_detectable_effect=mde, note=note
+            value,
+            low,
+            high,
+            counts,
+            confidence=self.confidence,
+            minimum_detectable_effect=mde,
+            note=note,
         )
 
     def _generated_excess(self, inputs: EvaluationInputs, people: Subjects) -> Estimate:
@@ -283,34 +350,54 @@ class ValueDisclosure(Metric):
         names = inputs.generated["synthetic"].schema.names if inputs.generated else []
         if not names:
             return spec.estimate(
-                0.0, 0.0, 0.0, counts, confidence=self.confidence, minimum_detectable_effect=0.0, note=_NONE
+                0.0,
+                0.0,
+                0.0,
+                counts,
+                confidence=self.confidence,
+                minimum_detectable_effect=0.0,
+                note=_NONE,
             )
         order = inputs.rng("value_disclosure.people").permutation(len(people))
         parts = {
             role: {name: pieces_of(column) for name, column in table.columns.items()}
             for role, table in inputs.generated.items()
         }
-        # Each column with itself, and all generated columns with all of the real rows, including the subject.
+        # Each column with itself, and all generated columns with all of the real rows, including
+        # the subject.
         asked = [{role: own[name] for role, own in parts.items()} for name in names]
         if any(len(own) > 1 for own in parts.values()):
             asked.append({role: together(list(own.values())) for role, own in parts.items()})
         confidence = 1 - (1 - self.confidence) / len(asked)
         found = np.array([self._excess(pieces, people, order, n, confidence) for pieces in asked])
         if min(counts) == 0 or np.isnan(found).any():
-            return spec.missing("train or unseen people have no rare values", counts, self.confidence)
+            return spec.missing(
+                "train or unseen people have no rare values", counts, self.confidence
+            )
         value, low = max(found[:, :2].tolist(), key=lambda ends: (ends[1], ends[0]))
         high, mde = found[:, 2:].max(axis=0)
-        return spec.estimate(value, low, high, counts, confidence=self.confidence, minimum_detectable_effect=mde)
+        return spec.estimate(
+            value, low, high, counts, confidence=self.confidence, minimum_detectable_effect=mde
+        )
 
     def _excess(
-        self, pieces: Mapping[str, Pieces], people: Subjects, order: np.ndarray, n: int, confidence: float
+        self,
+        pieces: Mapping[str, Pieces],
+        people: Subjects,
+        order: np.ndarray,
+        n: int,
+        confidence: float,
     ) -> np.ndarray:
-        """Return value, low, high and minimum detectable effect (4,) of one column. NaN if only one side has pieces."""
+        """Return value, low, high and minimum detectable effect (4,) of one column. NaN if only one
+        side has pieces.
+        """
         for length in self.lengths:
             owners, matched = self._matches(pieces, people, order, length)
             if len(matched) <= CROWDED * len(owners):
                 break
-        return leaked_subjects(owners, matched, people.member, confidence) / max(min(people.members, n), 1)
+        return leaked_subjects(owners, matched, people.member, confidence) / max(
+            min(people.members, n), 1
+        )
 
     def _matches(
         self, pieces: Mapping[str, Pieces], people: Subjects, order: np.ndarray, length: int
@@ -319,7 +406,9 @@ class ValueDisclosure(Metric):
         found = {role: own.of_length(length) for role, own in pieces.items()}
         real = [role for role in REAL_ROLES if role in pieces]
         starts = np.cumsum([0, *(pieces[role].size for role in real)])
-        rows = np.concatenate([found[role][1] + start for role, start in zip(real, starts[:-1], strict=True)])
+        rows = np.concatenate(
+            [found[role][1] + start for role, start in zip(real, starts[:-1], strict=True)]
+        )
         every = np.concatenate([found[role][0] for role in real])
         own, owner = holders_of(every, order[people.codes[rows]], self.max_holders)
         person = np.argsort(order)[owner]
@@ -358,5 +447,11 @@ def _foreign(inputs: EvaluationInputs) -> list[dict[str, Any]]:
         real = [inputs.tables[role][column.name] for role in _real(inputs)]
         cells = foreign_cells(column, real, inputs.synthetic[column.name])
         role = column.role or natural_role(column, real)
-        records.append({"column": column.name, "role": role, "foreign": float(cells.mean()) if len(cells) else 0.0})
+        records.append(
+            {
+                "column": column.name,
+                "role": role,
+                "foreign": float(cells.mean()) if len(cells) else 0.0,
+            }
+        )
     return records

@@ -1,1 +1,3 @@
-"""The pipeline of one table, independent of any orchestrator: settings, steps and storage of their values."""
+"""The pipeline of one table, independent of any orchestrator: settings, steps and storage of their
+values.
+"""

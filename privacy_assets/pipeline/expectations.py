@@ -1,6 +1,7 @@
 """Contract of the columns as a suite of great_expectations, which Dagster and Airflow display.
 
-The steps enforce the contract themselves (:mod:`privacy_assets.tables.canonical`), also without great_expectations.
+The steps enforce the contract themselves (:mod:`privacy_assets.tables.canonical`), also without
+great_expectations.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Expected:
 
 
 def check_contract(frame: pd.DataFrame, real: Sequence[Table]) -> list[Expected]:
-    """Check columns, types, nullability and allowed values of a synthetic table against the real tables.
+    """Check columns, types, nullability and allowed values of a synthetic table against the real
+    tables.
 
     :mod:`privacy_assets.tables.roles` defines the allowed values, as for the limit on
     ``value_disclosure.foreign_cells``.
@@ -56,14 +58,21 @@ def check_contract(frame: pd.DataFrame, real: Sequence[Table]) -> list[Expected]
 def _structure(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
     columns = [("ExpectTableColumnsToMatchOrderedList", {"column_list": schema.names})]
     types = [
-        ("ExpectColumnValuesToBeInTypeList", {"column": column.name, "type_list": _TYPES[column.kind]})
+        (
+            "ExpectColumnValuesToBeInTypeList",
+            {"column": column.name, "type_list": _TYPES[column.kind]},
+        )
         for column in schema.columns
     ]
     return [*columns, *types]
 
 
 def _nullability(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
-    return [("ExpectColumnValuesToNotBeNull", {"column": c.name}) for c in schema.columns if not c.nullable]
+    return [
+        ("ExpectColumnValuesToNotBeNull", {"column": c.name})
+        for c in schema.columns
+        if not c.nullable
+    ]
 
 
 def _values(schema: TableSchema, tables: Sequence[Table]) -> list[tuple[str, dict[str, Any]]]:
@@ -72,7 +81,9 @@ def _values(schema: TableSchema, tables: Sequence[Table]) -> list[tuple[str, dic
         real = [table[column.name] for table in tables]
         if column.kind in ("categorical", "boolean"):
             values = allowed_values(column, real).objects()
-            wanted.append(("ExpectColumnValuesToBeInSet", {"column": column.name, "value_set": values}))
+            wanted.append(
+                ("ExpectColumnValuesToBeInSet", {"column": column.name, "value_set": values})
+            )
         elif limits := reach_of(column, real):
             low, high = limits
             if column.kind == "datetime":
@@ -92,7 +103,9 @@ def _run(frame: pd.DataFrame, wanted: Sequence[tuple[str, dict[str, Any]]]) -> l
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     asset = context.data_sources.add_pandas("table").add_dataframe_asset("table")
     batch = asset.add_batch_definition_whole_dataframe("whole").get_batch({"dataframe": frame})
-    suite = gx.ExpectationSuite("table", expectations=[getattr(gx.expectations, kind)(**kw) for kind, kw in wanted])
+    suite = gx.ExpectationSuite(
+        "table", expectations=[getattr(gx.expectations, kind)(**kw) for kind, kw in wanted]
+    )
     outcome = batch.validate(suite, result_format="BASIC")
     return [_expected(result) for result in outcome.results]
 
@@ -100,11 +113,17 @@ def _run(frame: pd.DataFrame, wanted: Sequence[tuple[str, dict[str, Any]]]) -> l
 def _expected(result: Any) -> Expected:
     config = result.expectation_config
     counted = result.result.get("unexpected_count") if result.result else None
-    return Expected(config.type, str(config.kwargs.get("column", "")), bool(result.success), int(counted or 0))
+    return Expected(
+        config.type, str(config.kwargs.get("column", "")), bool(result.success), int(counted or 0)
+    )
 
 
 def summary(outcomes: Sequence[Expected]) -> dict[str, Any]:
-    """Return the numbers of expectations and broken ones, and one record for each broken one, without values."""
+    """Return the numbers of expectations and broken ones, and one record for each broken one,
+    without values.
+    """
     broken = [outcome for outcome in outcomes if not outcome.passed]
-    records = [{"expectation": one.name, "column": one.column, "rows": one.unexpected} for one in broken]
+    records = [
+        {"expectation": one.name, "column": one.column, "rows": one.unexpected} for one in broken
+    ]
     return {"expectations": len(outcomes), "broken": len(broken), "broken expectations": records}

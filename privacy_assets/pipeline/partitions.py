@@ -15,17 +15,30 @@ from privacy_assets.tables.names import name_fault
 Every = Literal["hour", "day", "week", "month"]
 _LONGEST_FILE_NAME = 200  # bytes; file systems allow 255, including prefixes and suffixes
 _LAST_YEAR = 9999  # last year of datetime, which cannot represent the end of its last window
-_FORMATS: dict[str, str] = {"hour": "%Y-%m-%d-%H:%M", "day": "%Y-%m-%d", "week": "%Y-%m-%d", "month": "%Y-%m-%d"}
+_FORMATS: dict[str, str] = {
+    "hour": "%Y-%m-%d-%H:%M",
+    "day": "%Y-%m-%d",
+    "week": "%Y-%m-%d",
+    "month": "%Y-%m-%d",
+}
 
 
 def check_key(key: object) -> None:
-    """Raise ConfigError unless ``key`` is a string that can be the name of a partition and of its folder."""
-    fault, fix = name_fault(key) if isinstance(key, str) else "is not a string", "use a different key"
+    """Raise ConfigError unless ``key`` is a string that can be the name of a partition and of its
+    folder.
+    """
+    fault, fix = (
+        name_fault(key) if isinstance(key, str) else "is not a string",
+        "use a different key",
+    )
     if isinstance(key, str) and not fault:
         if key != key.strip():
             fault = "starts or ends with a space"
         elif (size := len(quoted(key))) > _LONGEST_FILE_NAME:
-            fault = f"is too long for the name of a folder ({size} bytes, at most {_LONGEST_FILE_NAME} are allowed)"
+            fault = (
+                f"is too long for the name of a folder ({size} bytes, at most"
+                f" {_LONGEST_FILE_NAME} are allowed)"
+            )
             fix = "shorten it; a character other than an ASCII letter or digit has up to 12 bytes"
     if fault:
         raise ConfigError(f"partitions: key {safe_repr(key)} {fault}. Fix: {fix}.")
@@ -68,12 +81,12 @@ class KeyPartitions:
 class TimePartitions:
     """Partitions that are time windows in UTC.
 
-    Keys equal those of Dagster's hourly, daily, weekly (starting on Sunday) and monthly partitions, so that both name
-    the same releases. A window is a partition once it has ended.
+    Keys equal those of Dagster's hourly, daily, weekly (starting on Sunday) and monthly partitions,
+    so that both name the same releases. A window is a partition once it has ended.
 
     Attributes:
-        start: Date or time (or its ISO format) of the first window, rounded up to the start of a window. UTC, unless
-            it has a time zone.
+        start: Date or time (or its ISO format) of the first window, rounded up to the start of a
+            window. UTC, unless it has a time zone.
         every: Length of the windows: "hour", "day", "week" or "month".
 
     Raises:
@@ -85,7 +98,9 @@ class TimePartitions:
 
     def __post_init__(self) -> None:
         if self.every not in _FORMATS:
-            raise ConfigError(f"partitions: every is {safe_repr(self.every)}.{did_you_mean(self.every, _FORMATS)}")
+            raise ConfigError(
+                f"partitions: every is {safe_repr(self.every)}.{did_you_mean(self.every, _FORMATS)}"
+            )
         _ = self.first
 
     @cached_property
@@ -96,7 +111,9 @@ class TimePartitions:
             start = datetime.fromisoformat(given)
             start = start.replace(tzinfo=UTC) if start.tzinfo is None else start.astimezone(UTC)
         except (ValueError, TypeError, AttributeError):
-            raise ConfigError(f"partitions: start is {safe_repr(self.start)}, not a date such as 2026-01-01.") from None
+            raise ConfigError(
+                f"partitions: start is {safe_repr(self.start)}, not a date such as 2026-01-01."
+            ) from None
         floor = self._floor(start)
         return floor if floor == start else self._after(floor)
 
@@ -115,7 +132,8 @@ class TimePartitions:
             key: Partition key.
 
         Raises:
-            WrongTarget: If the key is malformed or before the first window, or its window has not ended.
+            WrongTarget: If the key is malformed or before the first window, or its window has not
+                ended.
         """
         start = self._start(key)
         if start is None or start < self.first:
@@ -146,7 +164,9 @@ class TimePartitions:
             start = datetime.strptime(key, form).replace(tzinfo=UTC)
         except (ValueError, TypeError):
             return None
-        known = start.strftime(form) == key and start.year < _LAST_YEAR and self._floor(start) == start
+        known = (
+            start.strftime(form) == key and start.year < _LAST_YEAR and self._floor(start) == start
+        )
         return start if known else None
 
     def _floor(self, when: datetime) -> datetime:
@@ -162,7 +182,12 @@ class TimePartitions:
         """Return the start of the next window."""
         if self.every == "month":
             return (start + timedelta(days=32)).replace(day=1)
-        return start + {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}[self.every]
+        return (
+            start
+            + {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}[
+                self.every
+            ]
+        )
 
 
 Partitions = KeyPartitions | TimePartitions

@@ -1,6 +1,7 @@
 """Redaction of private values before an orchestrator stores them.
 
-Orchestrators store the message, notes, cause and context of exceptions, and often everything that a step prints.
+Orchestrators store the message, notes, cause and context of exceptions, and often everything that a
+step prints.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 Kinds = tuple[type[BaseException], ...]
 
 
-def redact(function: F, shown: Callable[[BaseException], BaseException], start: Callable[[], None]) -> F:
+def redact(
+    function: F, shown: Callable[[BaseException], BaseException], start: Callable[[], None]
+) -> F:
     """Wrap a function or generator function so that errors are replaced by ``shown(error)``.
 
     Returned, yielded and logged values are not redacted.
@@ -58,8 +61,8 @@ def redact(function: F, shown: Callable[[BaseException], BaseException], start: 
 def without_values(error: BaseException, passing: Kinds, interrupts: Kinds) -> BaseException:
     """Convert an error to one that is safe to display.
 
-    Errors of this package and of the types ``passing`` lose cause, context and notes. Errors of the types
-    ``interrupts`` lose their message. Others are replaced by a StepError.
+    Errors of this package and of the types ``passing`` lose cause, context and notes. Errors of the
+    types ``interrupts`` lose their message. Others are replaced by a StepError.
     """
     for kind in interrupts:
         if isinstance(error, kind):
@@ -70,7 +73,8 @@ def without_values(error: BaseException, passing: Kinds, interrupts: Kinds) -> B
 
 
 def redact_thread_errors() -> None:
-    """Print only type and location of errors in threads and ``__del__``, for the rest of this process.
+    """Print only type and location of errors in threads and ``__del__``, for the rest of this
+    process.
 
     The hooks are not restored, because a thread may outlive its step.
     """
@@ -90,7 +94,8 @@ def _tell_unraisable(raised: sys.UnraisableHookArgs) -> None:
 
 @contextmanager
 def suppress_output() -> Iterator[None]:
-    """Discard what Python code prints, warns of or logs in the ``with`` block, because it may contain rows.
+    """Discard what Python code prints, warns of or logs in the ``with`` block, because it may
+    contain rows.
 
     It affects the whole process, so use it only in a process that does no other work.
     """

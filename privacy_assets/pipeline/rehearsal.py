@@ -1,7 +1,8 @@
 """Rehearsals: the steps of a table without publication, on the people in train only.
 
-A rehearsal splits train once more with a key derived from that of the table, so each setting is measured on the same
-people. Its deployment is a temporary folder: it adds no record to the deployment of the table.
+A rehearsal splits train once more with a key derived from that of the table, so each setting is
+measured on the same people. Its deployment is a temporary folder: it adds no record to the
+deployment of the table.
 """
 
 from __future__ import annotations
@@ -52,20 +53,24 @@ class Rehearsed:
     def outcomes(self) -> list[tuple[LimitOutcome, LimitOutcome]]:
         """Outcome of each limit, and its outcome if a run measures the same value.
 
-        A run has 1 / ``train`` times as many people, so its intervals are narrower by about the square root of
-        ``train``.
+        A run has 1 / ``train`` times as many people, so its intervals are narrower by about the
+        square root of ``train``.
         """
         measured = self.report.policy_verdict.outcomes
         return [(one, one.narrowed(math.sqrt(self.train))) for one in measured]
 
     @property
     def margin(self) -> bool:
-        """Whether the policy holds, and each limit would hold for a run that measures the same values."""
+        """Whether the policy holds, and each limit would hold for a run that measures the same
+        values.
+        """
         return self.report.verdict == "pass" and all(later.passed for _, later in self.outcomes)
 
     @property
     def strongest(self) -> LimitOutcome:
-        """Outcome of the limit that is furthest exceeded, or else nearest, for a run that measures the same values."""
+        """Outcome of the limit that is furthest exceeded, or else nearest, for a run that measures
+        the same values.
+        """
 
         def used(outcomes: tuple[LimitOutcome, LimitOutcome]) -> tuple[bool, bool, bool, float]:
             one, later = outcomes
@@ -83,7 +88,9 @@ class Rehearsed:
         return text
 
 
-def variants(table: ResolvedTable, tried: Mapping[str, Sequence[Any]]) -> list[tuple[dict[str, Any], ResolvedTable]]:
+def variants(
+    table: ResolvedTable, tried: Mapping[str, Sequence[Any]]
+) -> list[tuple[dict[str, Any], ResolvedTable]]:
     """Return the table with each combination of settings of its generator.
 
     Args:
@@ -98,8 +105,10 @@ def variants(table: ResolvedTable, tried: Mapping[str, Sequence[Any]]) -> list[t
     """
     if table.external:
         raise ConfigError(
-            f"table {table.name}, data: an existing synthetic table cannot be rehearsed, because it has no generator."
-            " Fix: set source instead of synthetic, train and holdout, or run it without --rehearse."
+            f"table {table.name}, data: an existing synthetic table cannot be rehearsed,"
+            " because it has no generator."
+            " Fix: set source instead of synthetic, train and holdout, or run it without"
+            " --rehearse."
         )
     found = []
     for values in itertools.product(*tried.values()):
@@ -118,8 +127,8 @@ def rehearse(
 ) -> Iterator[Rehearsed]:
     """Rehearse a table with each of several settings.
 
-    Holdout and reference are dropped before any value is computed. Only the keys of the deployment are used, which are
-    created on first use.
+    Holdout and reference are dropped before any value is computed. Only the keys of the deployment
+    are used, which are created on first use.
 
     Args:
         tables: Settings, and the table with them, as :func:`variants` returns them.
@@ -135,7 +144,9 @@ def rehearse(
         PublicationRefused: If a step fails.
     """
     table = tables[0][1]
-    rows = train_rows(table, deployment.key("split"), lambda: deployment.gate().locks.columns(table.name))
+    rows = train_rows(
+        table, deployment.key("split"), lambda: deployment.gate().locks.columns(table.name)
+    )
     for number, (tried, one) in enumerate(tables, start=1):
         chosen = ", ".join(f"{name}={yaml_text(value)}" for name, value in tried.items())
         progress(f"setting {number} of {len(tables)}: {chosen or 'as in the table'}")
@@ -154,12 +165,19 @@ def _report(
 ) -> Report:
     """Run the steps of a table on ``rows`` up to the report."""
     given = replace(table, row_sources={"source": RowSource("given")})
-    run = TableRun(given, deployment, ReleaseTarget(table.name), progress=progress, given={"source": rows})
+    run = TableRun(
+        given, deployment, ReleaseTarget(table.name), progress=progress, given={"source": rows}
+    )
     steps = run_table(run, device_for, lambda name: nullcontext())
     try:
-        report: Report = next(result.shown.report for task, result in steps if task.step.verb == ATTEST)
+        report: Report = next(
+            result.shown.report for task, result in steps if task.step.verb == ATTEST
+        )
     except InputError as error:
-        smaller = f"a rehearsal splits the {len(rows):,} rows of train only: a run may accept what it refuses here"
+        smaller = (
+            f"a rehearsal splits the {len(rows):,} rows of train only: a run may accept what it"
+            " refuses here"
+        )
         raise InputError(
             error.problem,
             where=f"rehearsal, {error.where}",

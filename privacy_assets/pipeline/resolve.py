@@ -66,7 +66,8 @@ class RowSource:
 
 @dataclass(frozen=True, eq=False)
 class ResolvedTable:
-    """Settings of one table with the objects that they name. Create it with :meth:`of`, which checks all settings.
+    """Settings of one table with the objects that they name. Create it with :meth:`of`, which
+    checks all settings.
 
     Attributes:
         spec: Settings of the table.
@@ -97,7 +98,11 @@ class ResolvedTable:
     @classmethod
     @redact_foreign_errors
     def of(
-        cls, spec: TableSpec, given: Mapping[str, RowSource] | None = None, *, partitioned: bool = False
+        cls,
+        spec: TableSpec,
+        given: Mapping[str, RowSource] | None = None,
+        *,
+        partitioned: bool = False,
     ) -> ResolvedTable:
         """Resolve ``spec``.
 
@@ -110,17 +115,24 @@ class ResolvedTable:
             The resolved table.
 
         Raises:
-            ConfigError: If a setting is invalid. The message names table, group, setting and the fix.
+            ConfigError: If a setting is invalid. The message names table, group, setting and the
+                fix.
         """
         where, data = f"table {spec.name}", spec.data
         row_sources = _row_sources(spec, dict(given or {}), where)
         external = "synthetic" in row_sources
         shares = _shares(spec.split, external, f"{where}, split")
-        built, label = (None, "") if external else resolve_generator(spec.generator, f"{where}, generator")
+        built, label = (
+            (None, "") if external else resolve_generator(spec.generator, f"{where}, generator")
+        )
         chosen, in_force = resolve_metrics(
-            spec.evaluation.metrics, spec.policy, f"{where}, evaluation", built, row_sources if external else (),
+            spec.evaluation.metrics,
+            spec.policy,
+            f"{where}, evaluation",
+            built,
+            row_sources if external else (),
             spec.evaluation.embedder,
-        )  # fmt: skip
+        )
         tuned = False if spec.evaluation.embedder is False else in_force.embedder
         table = cls(
             spec=spec,
@@ -152,7 +164,9 @@ class ResolvedTable:
 
     @property
     def bounded_columns(self) -> tuple[str, ...]:
-        """Columns of numbers that the threshold rule keeps, see :attr:`.Generator.bounded_columns`."""
+        """Columns of numbers that the threshold rule keeps, see
+        :attr:`.Generator.bounded_columns`.
+        """
         return () if self.generator is None else self.generator.bounded_columns
 
     @property
@@ -175,13 +189,17 @@ class ResolvedTable:
         data = self.spec.data
         return {
             "subject": data.subject,
-            "kinds": {name: kind if isinstance(kind, str) else yaml_text(kind) for name, kind in data.kinds.items()},
+            "kinds": {
+                name: kind if isinstance(kind, str) else yaml_text(kind)
+                for name, kind in data.kinds.items()
+            },
             "split": None if self.external else dict(self.shares),
             **self.declared.stated(keyed_fingerprint),
         }
 
     def setup(self, keyed_fingerprint: Callable[[str], str]) -> dict[str, Any]:
-        """Return all settings except the policy that determine the statistics. They are signed in the attestation.
+        """Return all settings except the policy that determine the statistics. They are signed in
+        the attestation.
 
         Args:
             keyed_fingerprint: Computes keyed digests of declared values.
@@ -189,18 +207,27 @@ class ResolvedTable:
         metrics = {name: metric.settings() for name, metric in self.metrics.items()}
         embedder = None if self.embedder is None else dict(self.embedder)
         max_synthetic_rows = self.spec.data.max_synthetic_rows
-        own = {"seed": self.spec.run.seed, "metrics": metrics, "embedder": embedder, "filter": self.filter_setup}
+        own = {
+            "seed": self.spec.run.seed,
+            "metrics": metrics,
+            "embedder": embedder,
+            "filter": self.filter_setup,
+        }
         return {
             **self.split_setup(keyed_fingerprint),
             **own,
             **({"shared_subjects": True} if self.spec.data.shared_subjects else {}),
             **({"public_bounds": list(self.bounded_columns)} if self.bounded_columns else {}),
-            **({"max_synthetic_rows": max_synthetic_rows} if max_synthetic_rows is not None else {}),
+            **(
+                {"max_synthetic_rows": max_synthetic_rows} if max_synthetic_rows is not None else {}
+            ),
         }
 
     @property
     def filter_setup(self) -> dict[str, Any] | None:
-        """Settings of the filters by name, as in snapshots and attestations. None if there are no filters."""
+        """Settings of the filters by name, as in snapshots and attestations. None if there are no
+        filters.
+        """
         return {one.name: one.settings() for one in self.filters} or None
 
     def uses_embedder(self, metric: Metric) -> bool:
@@ -209,35 +236,50 @@ class ResolvedTable:
 
 
 def _row_sources(spec: TableSpec, given: dict[str, RowSource], where: str) -> dict[str, RowSource]:
-    named = {role: getattr(spec.data, role) for role in ROLES if getattr(spec.data, role) is not None}
+    named = {
+        role: getattr(spec.data, role) for role in ROLES if getattr(spec.data, role) is not None
+    }
     for role in given:
         if role not in ROLES:
-            raise ConfigError(f"{where}: there is no table {safe_repr(role)}.{did_you_mean(role, ROLES)}")
+            raise ConfigError(
+                f"{where}: there is no table {safe_repr(role)}.{did_you_mean(role, ROLES)}"
+            )
         if role in named:
             raise ConfigError(
-                f"{where}, data: {role} is both passed in and configured as {safe_repr(named[role])}. Fix: remove one."
+                f"{where}, data: {role} is both passed in and configured as"
+                f" {safe_repr(named[role])}. Fix: remove one."
             )
     there = {role: role for role in ROLES if role in named or role in given}
     if "synthetic" in there:
         absent = [role for role in ("train", "holdout") if role not in there]
         if absent:
             raise ConfigError(
-                f"{where}, data: synthetic was given without {absent[0]}. Fix: provide the rows that the generator"
+                f"{where}, data: synthetic was given without {absent[0]}. Fix: provide the rows"
+                " that the generator"
                 " was trained on as train, and other rows as holdout."
             )
         if "source" in there:
             raise ConfigError(
-                f"{where}, data: source and synthetic cannot be combined. Fix: provide source, or synthetic with"
+                f"{where}, data: source and synthetic cannot be combined. Fix: provide source,"
+                " or synthetic with"
                 " its train and holdout."
             )
     else:
         if "source" not in there:
-            raise ConfigError(f'{where}, data: the source is missing. Fix: provide a path, an asset, or "demo".')
+            raise ConfigError(
+                f'{where}, data: the source is missing. Fix: provide a path, an asset, or "demo".'
+            )
         for role in REAL_ROLES:
             if role in there:
-                text = f"{role} requires an existing synthetic table. Fix: with a source, use the shares of split"
+                text = (
+                    f"{role} requires an existing synthetic table. Fix: with a source, use the"
+                    " shares of split"
+                )
                 raise ConfigError(f"{where}, data: {text}.")
-    return {role: given.get(role) or RowSource.of(named[role], f"{where}, data: {role}") for role in there}
+    return {
+        role: given.get(role) or RowSource.of(named[role], f"{where}, data: {role}")
+        for role in there
+    }
 
 
 def _check_path(path: str, where: str) -> None:
@@ -253,7 +295,10 @@ def _shares(split: Split, external: bool, where: str) -> dict[str, float]:
     if not shares:
         return dict(DEFAULT_SHARES)
     if external:
-        raise ConfigError(f"{where}: shares require a source, because your own train and holdout are split already.")
+        raise ConfigError(
+            f"{where}: shares require a source, because your own train and holdout are split"
+            " already."
+        )
     try:
         check_shares(shares)
     except ConfigError as error:
@@ -267,14 +312,20 @@ def resolve_generator(given: GeneratorGroup, where: str) -> tuple[Generator, str
 
     named = given.name
     try:
-        built = as_generator({"name": named, "settings": given.settings} if given.settings else named)
+        built = as_generator(
+            {"name": named, "settings": given.settings} if given.settings else named
+        )
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    return built, named if isinstance(named, str) else getattr(named, "__qualname__", type(named).__name__)
+    return built, named if isinstance(named, str) else getattr(
+        named, "__qualname__", type(named).__name__
+    )
 
 
 def resolve_filters(given: Any, external: bool, where: str) -> tuple[Filter, ...]:
-    """Build filters, in registry order, from a name, ``{"name", "settings"}``, or a list of these."""
+    """Build filters, in registry order, from a name, ``{"name", "settings"}``, or a list of
+    these.
+    """
     from privacy_assets.generators.filters import as_filters
 
     try:
@@ -283,7 +334,8 @@ def resolve_filters(given: Any, external: bool, where: str) -> tuple[Filter, ...
         raise ConfigError(f"{where}: {error}") from None
     if found and external:
         raise ConfigError(
-            f"{where}: a filter requires a generator, from which it draws further rows. Fix: filter your table"
+            f"{where}: a filter requires a generator, from which it draws further rows. Fix:"
+            " filter your table"
             " before the run."
         )
     return found
@@ -294,10 +346,18 @@ def resolve_columns(data: Data, where: str) -> Declared:
     try:
         check_reading(data.kinds)
         return Declared.of(
-            data.drop, data.new_values, data.allowed_values, rare_values=data.rare_values,
-            missing=data.missing, timezone=data.timezone, relations=data.relations,
-            read=data.read, snapshots=data.snapshots, subject=data.subject, exact_ids=data.exact_ids,
-        )  # fmt: skip
+            data.drop,
+            data.new_values,
+            data.allowed_values,
+            rare_values=data.rare_values,
+            missing=data.missing,
+            timezone=data.timezone,
+            relations=data.relations,
+            read=data.read,
+            snapshots=data.snapshots,
+            subject=data.subject,
+            exact_ids=data.exact_ids,
+        )
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
@@ -310,7 +370,8 @@ def resolve_metrics(
     external: Collection[str] = (),
     embedder: bool | Mapping[str, Any] = True,
 ) -> tuple[dict[str, Metric], Policy]:
-    """Choose metrics and policy as :func:`.choose_metrics` does, and require that all limited metrics run.
+    """Choose metrics and policy as :func:`.choose_metrics` does, and require that all limited
+    metrics run.
 
     Args:
         metrics: Metrics of the table, as its settings name them.
@@ -318,7 +379,8 @@ def resolve_metrics(
         where: Location in the settings, for messages.
         generator: Generator of the synthetic table.
         external: Roles of the external tables.
-        embedder: Whether there is an embedder. Settings of it are an error, because they belong to the policy.
+        embedder: Whether there is an embedder. Settings of it are an error, because they belong to
+            the policy.
 
     Returns:
         The metrics by name, and the policy in force.
@@ -333,7 +395,8 @@ def resolve_metrics(
     for limit in in_force.limits:
         if limit.metric not in chosen:
             raise ConfigError(
-                f"{where}: the policy limits {limit.statistic}, but {limit.metric} is not among the metrics."
+                f"{where}: the policy limits {limit.statistic}, but {limit.metric} is not among"
+                " the metrics."
             )
     return chosen, in_force
 
@@ -343,7 +406,10 @@ def _check_needs(table: ResolvedTable, where: str) -> None:
     for name, metric in table.metrics.items():
         absent = sorted(metric.required_inputs - there)
         if absent:
-            raise ConfigError(f"{where}: metric {name} needs {absent[0]}. Fix: provide it, or leave the metric out.")
+            raise ConfigError(
+                f"{where}: metric {name} needs {absent[0]}. Fix: provide it, or leave the"
+                " metric out."
+            )
 
 
 def _check_generated(table: ResolvedTable, where: str) -> None:
@@ -351,16 +417,20 @@ def _check_generated(table: ResolvedTable, where: str) -> None:
         return
     if table.generator is not None and not table.generator.creates_values:
         raise ConfigError(
-            f"{where}: generated columns need new values, but {table.generator_label} copies real ones. Fix:"
+            f"{where}: generated columns need new values, but {table.generator_label} copies"
+            " real ones. Fix:"
             " provide a synthetic table, or use your own function or command as the generator."
         )
     for name, metric in table.metrics.items():
         if metric.attacks_generator:
             raise ConfigError(
-                f"{where}: {name} cannot attack a generator of generated columns. Fix: leave one of them out."
+                f"{where}: {name} cannot attack a generator of generated columns. Fix: leave"
+                " one of them out."
             )
     judges = [
-        f"{name}.{statistic}" for name, metric in METRICS.items() for statistic in metric.generated_column_statistics
+        f"{name}.{statistic}"
+        for name, metric in METRICS.items()
+        for statistic in metric.generated_column_statistics
     ]
     if not any(limit.statistic in judges for limit in table.policy.limits):
         raise ConfigError(f"{where}: generated columns need a limit on {' or '.join(judges)}.")
@@ -379,7 +449,9 @@ def _check_partitions(table: ResolvedTable, where: str) -> None:
                 raise ConfigError(f"{where}: {text}.")
         return
     asks = metrics_reading("ledger")
-    if table.spec.data.shared_subjects and not any(limit.metric in asks for limit in table.policy.limits):
+    if table.spec.data.shared_subjects and not any(
+        limit.metric in asks for limit in table.policy.limits
+    ):
         text = f"shared_subjects needs limits on the metric {' or '.join(asks)}"
         raise ConfigError(f"{where}: {text}. Fix: add them to the policy.")
     for role, row_source in table.row_sources.items():
@@ -389,4 +461,6 @@ def _check_partitions(table: ResolvedTable, where: str) -> None:
             and table.spec.data.partition_column is None
         ):
             fix = f"put {PARTITION_MARK} into the path or name the partition_column"
-            raise ConfigError(f"{where}: the rows of {role} in a partition are not defined. Fix: {fix}.")
+            raise ConfigError(
+                f"{where}: the rows of {role} in a partition are not defined. Fix: {fix}."
+            )

@@ -15,7 +15,12 @@ from pandas.api.types import is_bool_dtype
 from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSource
 from privacy_assets.pipeline.spec import Data
-from privacy_assets.tables.canonical import canonical_table, check_synthetic_rows, real_tables, synthetic_table
+from privacy_assets.tables.canonical import (
+    canonical_table,
+    check_synthetic_rows,
+    real_tables,
+    synthetic_table,
+)
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import given_frame, load
@@ -27,10 +32,13 @@ from privacy_assets.tables.subject_ids import EACH_ROW, subject_columns
 from privacy_assets.tables.table import Table
 
 Window = tuple[Any, Any]  # start and end of a time partition
-# An external synthetic table may have the larger one of this number of rows, and this many for each row of train.
+# An external synthetic table may have the larger one of this number of rows, and this many for each
+# row of train.
 
 
-def read_source(row_source: RowSource, given: object, partition: str | None, form: CsvFormat) -> Frame:
+def read_source(
+    row_source: RowSource, given: object, partition: str | None, form: CsvFormat
+) -> Frame:
     """Read the rows of a source.
 
     Args:
@@ -58,7 +66,8 @@ def partition_path(template: str, partition: str | None) -> str:
     """Return the path of one partition. ``*?[`` in the key match only themselves.
 
     Raises:
-        InputError: If the key is empty, so the path would match all partitions, or would lead to another folder.
+        InputError: If the key is empty, so the path would match all partitions, or would lead to
+            another folder.
     """
     if PARTITION_MARK not in template or partition is None:
         return template
@@ -82,10 +91,12 @@ def select_partition(
     Args:
         frame: Rows of all partitions.
         column: Partition column. None: all rows.
-        partition: Key of the partition, compared with the column as strings in Unicode form NFC. None: all rows.
+        partition: Key of the partition, compared with the column as strings in Unicode form NFC.
+            None: all rows.
         window: Start and end of a time partition, used instead of the key.
         where: Name of the table in messages.
-        zoned: False if the times of the column have no time zone: they are times of the clock of the window.
+        zoned: False if the times of the column have no time zone: they are times of the clock of
+            the window.
 
     Raises:
         InputError: If the column is missing, or the partition has no rows.
@@ -94,7 +105,10 @@ def select_partition(
         return frame
     if column not in frame.columns:
         raise InputError(
-            "the partition column is missing", where=where, column=column, fix="set it to an existing column"
+            "the partition column is missing",
+            where=where,
+            column=column,
+            fix="set it to an existing column",
         )
     if window is not None:
         times = pd.to_datetime(frame[column], utc=True, errors="coerce")
@@ -104,7 +118,9 @@ def select_partition(
         keys = frame[column].astype(object).map(_key_of).str.normalize("NFC")
         chosen = frame[keys == (partition.lower() if is_bool_dtype(frame[column]) else partition)]
     if chosen.empty:
-        raise InputError("the partition has no rows", where=where, column=column, fix="check partitions and data")
+        raise InputError(
+            "the partition has no rows", where=where, column=column, fix="check partitions and data"
+        )
     return chosen
 
 
@@ -122,27 +138,35 @@ def source_table(
     window: Window | None,
     locked: Mapping[str, str] | None = None,
 ) -> Table:
-    """Return the private table in canonical form. The schema is inferred before the partition is selected.
+    """Return the private table in canonical form. The schema is inferred before the partition is
+    selected.
 
-    ``locked`` is the contract of the columns in the lock of the table, see :func:`~.tables.contract.joint_schema`.
+    ``locked`` is the contract of the columns in the lock of the table, see
+    :func:`~.tables.contract.joint_schema`.
     """
     row_source = resolved.row_sources["source"]
-    frame, data = read_source(row_source, given, partition, resolved.declared.read), resolved.spec.data
+    frame, data = (
+        read_source(row_source, given, partition, resolved.declared.read),
+        resolved.spec.data,
+    )
     _check_people_known(frame, data, "source")
     whole = canonical_table(frame, data.subject, data.kinds, resolved.declared, locked=locked)
     return _of_partition(whole, resolved, "source", partition, window)
 
 
-def train_rows(resolved: ResolvedTable, key: bytes, locked: Callable[[], Mapping[str, str]]) -> pd.DataFrame:
-    """Return the rows of the source that the split of the table assigns to train, before any conversion.
+def train_rows(
+    resolved: ResolvedTable, key: bytes, locked: Callable[[], Mapping[str, str]]
+) -> pd.DataFrame:
+    """Return the rows of the source that the split of the table assigns to train, before any
+    conversion.
 
     With a subject column, no other cell of the other rows is read.
 
     Args:
         resolved: Settings of the table.
         key: Key of the split.
-        locked: Returns the contract of the columns in the lock of the table. Without a subject column, the content of
-            a row determines its role, so the rows are read as in a run.
+        locked: Returns the contract of the columns in the lock of the table. Without a subject
+            column, the content of a row determines its role, so the rows are read as in a run.
 
     Raises:
         InputError: If the rows cannot be read, or a role gets no rows.
@@ -154,7 +178,9 @@ def train_rows(resolved: ResolvedTable, key: bytes, locked: Callable[[], Mapping
         people = canonical_table(frame, None, data.kinds, resolved.declared, locked=locked())
     else:
         exact_ids = resolved.declared.exact_ids
-        ids = subject_columns({"source": frame}, {"source": "source"}, data.subject, exact_ids)["source"]
+        ids = subject_columns({"source": frame}, {"source": "source"}, data.subject, exact_ids)[
+            "source"
+        ]
         people = Table(TableSchema(()), {}, len(frame)).with_subject(ids)
     rows = split_rows(people, key, resolved.shares, exact_ids=resolved.declared.exact_ids)["train"]
     return pd.DataFrame({name: _of_rows(frame[name], rows) for name in frame.columns})
@@ -176,13 +202,17 @@ def user_splits(
     """Return the external train, holdout and reference in canonical form, with one schema."""
     form = resolved.declared.read
     frames = {
-        role: read_source(resolved.row_sources[role], given.get(role), partition, form) for role in resolved.roles
+        role: read_source(resolved.row_sources[role], given.get(role), partition, form)
+        for role in resolved.roles
     }
     data = resolved.spec.data
     _check_people_known(frames["train"], data, "train")
     names = {role: role for role in frames}
     tables = real_tables(frames, names, data.subject, data.kinds, resolved.declared, locked=locked)
-    return {role: _of_partition(table, resolved, role, partition, window) for role, table in tables.items()}
+    return {
+        role: _of_partition(table, resolved, role, partition, window)
+        for role, table in tables.items()
+    }
 
 
 def _check_people_known(frame: Frame, data: Data, where: str) -> None:
@@ -193,18 +223,27 @@ def _check_people_known(frame: Frame, data: Data, where: str) -> None:
     hint = f"; {', '.join(map(safe_repr, likely))} may identify people" if likely else ""
     column = yaml_text({"subject": likely[0] if likely else "COLUMN"})
     fix = (
-        f"name the column that identifies people (data: {column}), or state that each row is a different person"
+        f"name the column that identifies people (data: {column}), or state that each row is a"
+        " different person"
         f" (data: {yaml_text({'subject': EACH_ROW})}){hint}"
     )
-    raise InputError("the settings do not state which rows belong to one person", where=where, fix=fix)
+    raise InputError(
+        "the settings do not state which rows belong to one person", where=where, fix=fix
+    )
 
 
 def _of_partition(
     table: Table, resolved: ResolvedTable, role: str, partition: str | None, window: Window | None
 ) -> Table:
-    """Return the rows of one partition, unless the path of ``role`` selected them. The schema is kept."""
+    """Return the rows of one partition, unless the path of ``role`` selected them. The schema is
+    kept.
+    """
     data = resolved.spec.data
-    if PARTITION_MARK in resolved.row_sources[role].path or data.partition_column is None or partition is None:
+    if (
+        PARTITION_MARK in resolved.row_sources[role].path
+        or data.partition_column is None
+        or partition is None
+    ):
         return table
     column = data.partition_column
     zoned = column == data.subject or table.schema[column].zoned
@@ -222,8 +261,9 @@ def user_synthetic(
 ) -> Table:
     """Return the external synthetic table with the columns and precision of the private one.
 
-    Raises InputError if it does not fit the schema, or has too many rows. The footers of Parquet files decide before
-    their rows are read, because a small file can expand to more rows than fit in memory.
+    Raises InputError if it does not fit the schema, or has too many rows. The footers of Parquet
+    files decide before their rows are read, because a small file can expand to more rows than fit
+    in memory.
     """
     row_source = resolved.row_sources["synthetic"]
     data = resolved.spec.data
@@ -238,6 +278,8 @@ def user_synthetic(
         check_synthetic_rows(len(rows), len(train), max_rows, where)
     table = synthetic_table(rows, schema, data.subject, resolved.declared)
     zoned = column is not None and schema[column].zoned
-    chosen = select_partition(table.frame(), column, partition, window, where="synthetic", zoned=zoned)
+    chosen = select_partition(
+        table.frame(), column, partition, window, where="synthetic", zoned=zoned
+    )
     check_synthetic_rows(len(chosen), len(train), max_rows, where)
     return table.take(chosen.index.to_numpy())

@@ -1,9 +1,10 @@
 """Lock of a table for the duration of a run.
 
-A run consists of steps in several processes, possibly on several machines, so the lock is a file: a lease with the id
-of the run and the time of its last sign of life. A lease without a sign of life is free after some minutes, so that a
-killed process does not block the table. The lease is not signed, and no publication depends on it. It prevents runs
-from making each other's records out of date.
+A run consists of steps in several processes, possibly on several machines, so the lock is a file: a
+lease with the id of the run and the time of its last sign of life. A lease without a sign of life
+is free after some minutes, so that a killed process does not block the table. The lease is not
+signed, and no publication depends on it. It prevents runs from making each other's records out of
+date.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ class Holder:
     def __str__(self) -> str:
         """Return run, process, host and start."""
         run = self.run if is_showable(self.run) else self.run[:8]
-        return f"run {run} ({process_text(self.process, self.host)}) started on {time_text(self.started)}"
+        return (
+            f"run {run} ({process_text(self.process, self.host)}) started on"
+            f" {time_text(self.started)}"
+        )
 
 
 def _time(stored: Any) -> float:
@@ -83,13 +87,15 @@ class Lease:
 
     @contextmanager
     def held(self, ended: Callable[[str], bool]) -> Iterator[None]:
-        """Hold the lease for a step. Afterwards the run keeps it for its next step, unless the step failed.
+        """Hold the lease for a step. Afterwards the run keeps it for its next step, unless the step
+        failed.
 
         Args:
             ended: Returns True if the run with this id is known to have ended.
 
         Raises:
-            TableBusy: If another run holds it, and showed a sign of life in the last ``SILENT`` seconds.
+            TableBusy: If another run holds it, and showed a sign of life in the last ``SILENT``
+                seconds.
             StoreUnavailable: If the lease cannot be read or written. Its run may be in progress.
         """
         try:
@@ -133,10 +139,13 @@ class Lease:
 
     def _check_free(self, holder: Holder, ended: Callable[[str], bool]) -> None:
         """Raise TableBusy if the run of a lease is in progress."""
-        is_silent = abs(time.time() - holder.seen) >= SILENT  # a time in the future means that a clock was wrong
+        # a time in the future means that a clock was wrong
+        is_silent = abs(time.time() - holder.seen) >= SILENT
         if is_silent or ended(holder.run):
             return
-        raise TableBusy(f"{self.table}: {holder} is still in progress", table=self.table, run=holder.run)
+        raise TableBusy(
+            f"{self.table}: {holder} is still in progress", table=self.table, run=holder.run
+        )
 
     def _show_signs(self, stop: threading.Event) -> None:
         last = False
@@ -165,11 +174,16 @@ class Lease:
         except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
             text = f"{self._file}: the lock of {self.table} is damaged"
             fix = "make sure that no run of this table is in progress, then remove this file"
-            raise StoreUnavailable(text, path=str(self._file), errno=errno.EINVAL, fix=fix) from None
+            raise StoreUnavailable(
+                text, path=str(self._file), errno=errno.EINVAL, fix=fix
+            ) from None
 
     def _unusable(self, error: OSError) -> StoreUnavailable:
-        refusal = StoreUnavailable.of(f"the lock of {self.table} cannot be used ({reason(error)})", error, self._file)
-        if error.errno in (errno.EINVAL, errno.ENOTDIR):  # something else is in the place of the file or its folder
+        refusal = StoreUnavailable.of(
+            f"the lock of {self.table} cannot be used ({reason(error)})", error, self._file
+        )
+        # something else is in the place of the file or its folder
+        if error.errno in (errno.EINVAL, errno.ENOTDIR):
             refusal.fix = f"remove {refusal.path}"
         return refusal
 

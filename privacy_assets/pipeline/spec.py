@@ -9,9 +9,20 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from privacy_assets.errors import ConfigError, PrivacyAssetsError, is_showable, redact_foreign_errors, safe_repr
+from privacy_assets.errors import (
+    ConfigError,
+    PrivacyAssetsError,
+    is_showable,
+    redact_foreign_errors,
+    safe_repr,
+)
 from privacy_assets.generators.registry import DEFAULT_GENERATOR
-from privacy_assets.infra.objects import check_no_credentials, check_no_template, location, path_text
+from privacy_assets.infra.objects import (
+    check_no_credentials,
+    check_no_template,
+    location,
+    path_text,
+)
 from privacy_assets.infra.settings import Dict, Tuple, problem, read_yaml
 from privacy_assets.tables.names import LONGEST, as_named
 from privacy_assets.tables.subject_ids import read_subject
@@ -24,7 +35,9 @@ _ROWS = "a path of Parquet or CSV files, or null"
 
 
 class Group(BaseModel):
-    """Base class of a group of settings. An invalid one is a ConfigError that names ``part`` and the setting."""
+    """Base class of a group of settings. An invalid one is a ConfigError that names ``part`` and
+    the setting.
+    """
 
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True
@@ -36,7 +49,8 @@ class Group(BaseModel):
             return
         except ValidationError as error:
             wrong = error
-        raise problem(type(self), wrong)  # outside the handler, because the first error quotes the value
+        # outside the handler, because the first error quotes the value
+        raise problem(type(self), wrong)
 
 
 class Data(Group):
@@ -52,15 +66,19 @@ class Data(Group):
     subject: Annotated[str | None, Named] = Field(
         default=None,
         title="the name of a column, {each_row: true}, or {column: id, exact: true}",
-        description="column that identifies people, or {each_row: true} if each row is a different person; a run"
+        description="column that identifies people, or {each_row: true} if each row is a different"
+        " person; a run"
         " needs one of the two; with exact: true, two spellings of an id are two people",
     )
     each_row: bool = Field(default=False, description="the same as subject: {each_row: true}")
-    exact_ids: bool = Field(default=False, description="the same as subject: {column: id, exact: true}")
+    exact_ids: bool = Field(
+        default=False, description="the same as subject: {column: id, exact: true}"
+    )
     kinds: Annotated[dict[str, Any], Dict, Named] = Field(
         default_factory=dict,
         title="a kind for each column",
-        description="column kinds that override the inferred ones: numeric, integer, categorical, boolean, datetime,"
+        description="column kinds that override the inferred ones: numeric, integer, categorical,"
+        " boolean, datetime,"
         " {datetime: '%d.%m.%Y'}, {numeric: {decimal: ','}} or {numeric: {unit: kg}}",
     )
     missing: Annotated[dict[str, Any], Dict, Named] = Field(
@@ -71,17 +89,21 @@ class Data(Group):
     timezone: str | None = Field(
         default=None,
         title="the name of a time zone, or null",
-        description="zone of times without a time zone, for example Europe/Berlin; default: they have none",
+        description="zone of times without a time zone, for example Europe/Berlin; default: they"
+        " have none",
     )
     read: dict[str, str] = Field(
         default_factory=dict,
         title="sep, encoding or both",
-        description="how CSV files are written, for example {sep: ';', encoding: cp1252}; default: commas, and UTF-8"
+        description="how CSV files are written, for example {sep: ';', encoding: cp1252}; default:"
+        " commas, and UTF-8"
         " or UTF-16",
     )
     snapshots: bool = Field(
         default=False,
-        description="the files of a folder or glob are snapshots of the same people, so that they may contain the same"
+        description="the files of a folder or glob are snapshots of the same people, so that"
+        " they may"
+        " contain the same"
         " rows; needs subject",
     )
     drop: Annotated[tuple[str, ...], Tuple, Named] = Field(
@@ -96,20 +118,26 @@ class Data(Group):
     )
     allowed_values: Annotated[dict[str, Any], Dict, Named] = Field(
         default_factory=dict,
-        title="for each column a list of values, {values: [...], source: ISO 3166-2} or {file: codes.csv, source: ...}",
-        description="allowed values of a column in addition to those of the real rows; those of a public list with a"
+        title="for each column a list of values, {values: [...], source: ISO 3166-2} or {file:"
+        " codes.csv, source: ...}",
+        description="allowed values of a column in addition to those of the real rows; those of a"
+        " public"
+        " list with a"
         " source are published even if only a few people have them",
     )
     rare_values: Annotated[dict[str, Any], Dict, Named] = Field(
         default_factory=dict,
         title="for each column {prefix: [lengths]}, for example {icd10: {prefix: [5, 3, 1]}}",
-        description="rare codes are shortened to the longest of these prefixes that enough people have; default: they"
+        description="rare codes are shortened to the longest of these prefixes that enough"
+        " people have;"
+        " default: they"
         " are replaced by other",
     )
     relations: Annotated[dict[str, bool], Dict, Named] = Field(
         default_factory=dict,
         title="for each relation true or false, for example {start <= end: false}",
-        description="relations between columns, which `inspect` lists: false switches one off, true declares one",
+        description="relations between columns, which `inspect` lists: false switches one off, true"
+        " declares one",
     )
     synthetic: Rows = Field(
         default=None,
@@ -117,10 +145,14 @@ class Data(Group):
         description="an existing synthetic table, with its train and holdout instead of a source",
     )
     train: Rows = Field(
-        default=None, title=_ROWS, description="rows that the existing synthetic table was generated from"
+        default=None,
+        title=_ROWS,
+        description="rows that the existing synthetic table was generated from",
     )
     holdout: Rows = Field(
-        default=None, title=_ROWS, description="rows that the generator of the existing synthetic table has not seen"
+        default=None,
+        title=_ROWS,
+        description="rows that the generator of the existing synthetic table has not seen",
     )
     reference: Rows = Field(
         default=None,
@@ -130,7 +162,9 @@ class Data(Group):
     max_synthetic_rows: int | None = Field(
         default=None,
         ge=1,
-        description="maximum number of rows of an existing synthetic table; default: ten times the rows of train, or"
+        description="maximum number of rows of an existing synthetic table; default: ten times"
+        " the rows"
+        " of train, or"
         " 1,000,000 if that is more",
     )
     partition_column: Annotated[str | None, Named] = Field(
@@ -140,17 +174,25 @@ class Data(Group):
     )
     shared_subjects: bool = Field(
         default=False,
-        description="the partitions contain the same people: releases of all partitions are evaluated together",
+        description="the partitions contain the same people: releases of all partitions are"
+        " evaluated"
+        " together",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _subject(cls, given: Any) -> Any:
-        """Convert a mapping ``subject`` to the settings ``subject``, ``each_row`` and ``exact_ids``."""
+        """Convert a mapping ``subject`` to the settings ``subject``, ``each_row`` and
+        ``exact_ids``.
+        """
         if not isinstance(given, Mapping) or not isinstance(given.get("subject"), Mapping):
             return given
         subject = read_subject(given["subject"])
-        settings = {"subject": subject.column, "each_row": subject.each_row, "exact_ids": subject.exact_ids}
+        settings = {
+            "subject": subject.column,
+            "each_row": subject.each_row,
+            "exact_ids": subject.exact_ids,
+        }
         return {**given, **settings}
 
 
@@ -169,13 +211,16 @@ class Split(Group):
         default=None,
         gt=0,
         lt=1,
-        description="share of people in the holdout, which the generator does not see; 0.3 if no share is set",
+        description="share of people in the holdout, which the generator does not see; 0.3 if"
+        " no share"
+        " is set",
     )
     reference: float | None = Field(
         default=None,
         gt=0,
         lt=1,
-        description="share of additional people that the generator does not see; 0.2 if no share is set",
+        description="share of additional people that the generator does not see; 0.2 if no share"
+        " is set",
     )
 
 
@@ -189,8 +234,12 @@ class GeneratorGroup(Group):
         title='the name of a generator, "module:function" or a function',
         description="generator of the synthetic rows",
     )
-    settings: Annotated[dict[str, Any], Dict] = Field(default_factory=dict, description="settings of this generator")
-    rows: int | None = Field(default=None, ge=1, description="number of rows to generate; default: as in train")
+    settings: Annotated[dict[str, Any], Dict] = Field(
+        default_factory=dict, description="settings of this generator"
+    )
+    rows: int | None = Field(
+        default=None, ge=1, description="number of rows to generate; default: as in train"
+    )
     filter: Any = Field(
         default=None,
         title="a name, a mapping of name and settings, or a list of these",
@@ -209,12 +258,16 @@ class Evaluation(Group):
         description="metrics, or {name: settings that a table may set}; default: as in the policy",
     )
     embedder: bool | Annotated[dict[str, Any], Dict] = Field(
-        default=True, title="true or false", description="false omits the embedder; no limit may depend on it"
+        default=True,
+        title="true or false",
+        description="false omits the embedder; no limit may depend on it",
     )
 
 
 def _plain_integer(given: Any) -> Any:
-    """Convert an integer of numpy or another library to int; other values are validated by the model."""
+    """Convert an integer of numpy or another library to int; other values are validated by the
+    model.
+    """
     try:
         return given if isinstance(given, bool) else operator.index(given)
     except TypeError:
@@ -233,7 +286,9 @@ class Run(Group):
         default="local", description='"ray": measure on a Ray cluster, with the same statistics'
     )
     stale_after_days: int | None = Field(
-        default=30, ge=1, description="days after which Dagster shows the release as stale; null: never"
+        default=30,
+        ge=1,
+        description="days after which Dagster shows the release as stale; null: never",
     )
     airflow_pool: str | None = Field(
         default=None,
@@ -255,18 +310,19 @@ def _generator(given: Any) -> Any:
 class TableSpec(Group):
     """Settings of the pipeline of one table.
 
-    Example: ``TableSpec(name="patients", source="patients.parquet", subject="patient_id")``. Further settings are
-    mappings by group, such as ``evaluation={"metrics": ["dcr"]}``. ``source`` and ``subject`` are short forms of the
-    settings in ``data``.
+    Example: ``TableSpec(name="patients", source="patients.parquet", subject="patient_id")``.
+    Further settings are mappings by group, such as ``evaluation={"metrics": ["dcr"]}``. ``source``
+    and ``subject`` are short forms of the settings in ``data``.
 
     Attributes:
-        name: Name of the table: at most 128 letters, digits and underscores, starting with a letter.
+        name: Name of the table: at most 128 letters, digits and underscores, starting with a
+            letter.
         data: Sources of the rows, and declarations of their columns.
         split: Shares of subjects in train, holdout and reference.
         generator: Generator settings. A name or a function is a short form.
         evaluation: Metrics to run.
-        policy: Policy file, its contents, a Policy, or the name of a shipped one ("small"). Default: the default
-            policy.
+        policy: Policy file, its contents, a Policy, or the name of a shipped one ("small").
+            Default: the default policy.
         run: Options of a run.
 
     Raises:
@@ -274,7 +330,8 @@ class TableSpec(Group):
     """
 
     part: ClassVar[str] = "table"
-    short: ClassVar[tuple[str, ...]] = ("source", "subject")  # accepted at the top level instead of in `data`
+    # accepted at the top level instead of in `data`
+    short: ClassVar[tuple[str, ...]] = ("source", "subject")
 
     name: str = Field(
         pattern=r"^[A-Za-z][A-Za-z0-9_]*$",
@@ -283,7 +340,9 @@ class TableSpec(Group):
         description="name of the table",
     )
     data: Data = Field(
-        default=Data(), title=_GROUP, description="sources of the rows, and declarations of their columns"
+        default=Data(),
+        title=_GROUP,
+        description="sources of the rows, and declarations of their columns",
     )
     split: Split = Field(
         default=Split(),
@@ -293,13 +352,17 @@ class TableSpec(Group):
     generator: Annotated[GeneratorGroup, BeforeValidator(_generator)] = Field(
         default=GeneratorGroup(), title=_GROUP, description="generator of the synthetic rows"
     )
-    evaluation: Evaluation = Field(default=Evaluation(), title=_GROUP, description="metrics and embedder")
+    evaluation: Evaluation = Field(
+        default=Evaluation(), title=_GROUP, description="metrics and embedder"
+    )
     policy: Annotated[Any, BeforeValidator(_policy)] = Field(
         default=None,
         title="a policy file, its contents, or the name of a shipped one",
         description="the limits; small: for 800 to 1,500 people; default: the default policy",
     )
-    run: Run = Field(default=Run(), title=_GROUP, description="seed, workers and orchestrator options")
+    run: Run = Field(
+        default=Run(), title=_GROUP, description="seed, workers and orchestrator options"
+    )
 
     @redact_foreign_errors
     def __init__(self, **given: Any) -> None:
@@ -319,17 +382,27 @@ class TableSpec(Group):
         """Read the settings from a YAML file.
 
         Args:
-            path: Path of the file, with the settings or with a Dagster component (``type`` and ``attributes``) that has
-                no other settings. If ``policy`` is a path, it may be relative to the folder of this file.
+            path: Path of the file, with the settings or with a Dagster component (``type`` and
+                ``attributes``) that has no other settings. If ``policy`` is a path, it may be
+                relative to the folder of this file.
 
         Raises:
             ConfigError: If the file cannot be read or a setting is invalid.
         """
         written, file = read_yaml(path, "a table's YAML file"), Path(str(location(path)))
         if "attributes" in written:
-            if written.get("type") != _COMPONENT or not isinstance(written["attributes"], dict) or len(written) > 2:
-                problem = f"a component here has two keys: type, which is {_COMPONENT}, and attributes, a mapping"
-                raise ConfigError(f"{file}: {problem}. Fix: write only these, or the settings of the table alone.")
+            if (
+                written.get("type") != _COMPONENT
+                or not isinstance(written["attributes"], dict)
+                or len(written) > 2
+            ):
+                problem = (
+                    f"a component here has two keys: type, which is {_COMPONENT}, and attributes,"
+                    " a mapping"
+                )
+                raise ConfigError(
+                    f"{file}: {problem}. Fix: write only these, or the settings of the table alone."
+                )
             written = written["attributes"]
         try:
             return cls.of(written, file.parent)
@@ -353,11 +426,15 @@ class TableSpec(Group):
         beside = folder / policy if isinstance(policy, str) else None
         for part in (written, written.get("data")):
             if isinstance(part, dict):
-                part.update({role: beside_file(part[role], folder) for role in _TABLES if role in part})
+                part.update(
+                    {role: beside_file(part[role], folder) for role in _TABLES if role in part}
+                )
                 for listed in dict(part.get("allowed_values") or {}).values():
                     if isinstance(listed, dict) and "file" in listed:
                         listed["file"] = beside_file(listed["file"], folder)
-        return cls(**{**written, **({"policy": beside} if beside is not None and beside.is_file() else {})})
+        return cls(
+            **{**written, **({"policy": beside} if beside is not None and beside.is_file() else {})}
+        )
 
 
 _COMPONENT = "privacy_assets.PrivacyGate"  # a table with further settings, which need Dagster
@@ -365,8 +442,12 @@ _TABLES = ("source", "train", "holdout", "reference", "synthetic")
 
 
 def beside_file(given: Any, folder: Path) -> Any:
-    """Return a relative path of a table as a path from ``folder``, the folder of the file in which it is written."""
-    known = not isinstance(given, str) or given == "demo" or "://" in given or Path(given).is_absolute()
+    """Return a relative path of a table as a path from ``folder``, the folder of the file in which
+    it is written.
+    """
+    known = (
+        not isinstance(given, str) or given == "demo" or "://" in given or Path(given).is_absolute()
+    )
     return given if known or not given else str(folder / given)
 
 
@@ -379,7 +460,10 @@ def spec_of(table: TableSpec | str, **short: Any) -> TableSpec:
     if not isinstance(table, TableSpec):
         return TableSpec(name=table, **short)
     if twice := next((name for name, value in short.items() if value is not None), None):
-        raise ConfigError(f"table {table.name}: {twice} was passed in addition to a spec. Fix: set it in the spec.")
+        raise ConfigError(
+            f"table {table.name}: {twice} was passed in addition to a spec. Fix: set it in"
+            " the spec."
+        )
     return table
 
 
@@ -387,11 +471,15 @@ GROUPS: tuple[type[Group], ...] = (Data, Split, GeneratorGroup, Evaluation, Run)
 
 
 def _check_texts(given: Any, part: str) -> None:
-    """Raise ConfigError if a mapping has a key that is not a string, a URL credentials, or a value is a template."""
+    """Raise ConfigError if a mapping has a key that is not a string, a URL credentials, or a value
+    is a template.
+    """
     inner: list[tuple[Any, Any]] = []
     if isinstance(given, Mapping):
         if odd := [key for key in given if not isinstance(key, str)]:
-            raise ConfigError(f"{part} has no setting {safe_repr(odd[0])}: names of settings are strings.")
+            raise ConfigError(
+                f"{part} has no setting {safe_repr(odd[0])}: names of settings are strings."
+            )
         inner = list(given.items())
     elif isinstance(given, list | tuple):
         inner = [(part, value) for value in given]
@@ -418,5 +506,8 @@ def _long(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         return found  # reported by the model
     for name in short:
         if data.get(name) is not None:
-            raise ConfigError(f"{where}, data: {name} occurs twice. Fix: set it once, in data or next to the groups.")
+            raise ConfigError(
+                f"{where}, data: {name} occurs twice. Fix: set it once, in data or next to the"
+                " groups."
+            )
     return {**found, "data": {**data, **short}}

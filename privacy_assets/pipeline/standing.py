@@ -22,7 +22,9 @@ def day(moment: dt.datetime, zone: str = "UTC") -> str:
     return f"{there.day} {there:%b}" + (f" {there.year}" if there.year != now.year else "")
 
 
-def standing(deployment: Deployment, target: ReleaseTarget, zone: str = "UTC", *, with_id: bool = False) -> str:
+def standing(
+    deployment: Deployment, target: ReleaseTarget, zone: str = "UTC", *, with_id: bool = False
+) -> str:
     """Return a sentence about the release that readers have.
 
     Args:
@@ -47,7 +49,8 @@ def standing(deployment: Deployment, target: ReleaseTarget, zone: str = "UTC", *
 
 
 def situation(deployment: Deployment, target: ReleaseTarget) -> list[str]:
-    """Return the sentences at the end of an alert: the release that readers have, and whether the table is stopped.
+    """Return the sentences at the end of an alert: the release that readers have, and whether the
+    table is stopped.
 
     Args:
         deployment: Deployment of the table.

@@ -1,9 +1,9 @@
 """Steps of a table, declared once.
 
-``privacy-assets run``, stored runs, Dagster assets and Airflow tasks derive from this list. A new step is one entry
-here and one function in :mod:`privacy_assets.pipeline.work`; its texts are in ``airflow/task_group.py`` and
-``dagster/assets.py``. A value of a new class needs an entry in ``pipeline/values.py``, and a new kind of signed record
-one in ``gate/statements.py``.
+``privacy-assets run``, stored runs, Dagster assets and Airflow tasks derive from this list. A new
+step is one entry here and one function in :mod:`privacy_assets.pipeline.work`; its texts are in
+``airflow/task_group.py`` and ``dagster/assets.py``. A value of a new class needs an entry in
+``pipeline/values.py``, and a new kind of signed record one in ``gate/statements.py``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ class Step:
 
     Attributes:
         verb: Name in commands, Airflow and Dagster.
-        work: Function that executes the step. Arguments: the run, the task name, and the input values by name.
-        makes: Maps a table to the names of the values that the step creates (in Dagster: asset names). If it returns
-            none, the table has no such step.
-        reads: Maps a table to the names of the values that the step reads. Names that the table lacks are ignored.
+        work: Function that executes the step. Arguments: the run, the task name, and the input
+            values by name.
+        makes: Maps a table to the names of the values that the step creates (in Dagster: asset
+            names). If it returns none, the table has no such step.
+        reads: Maps a table to the names of the values that the step reads. Names that the table
+            lacks are ignored.
         accepts: Maps a table to the roles whose rows the caller may pass instead of a path.
         device: Returns True if creating the named value for a table can use an accelerator.
         one_each: Whether each value is made by a task of its own.
@@ -101,24 +103,58 @@ def _measures_on_device(table: ResolvedTable, name: str) -> bool:
     return table.uses_embedder(table.metrics[name]) or table.metrics[name].uses_device
 
 
-# fmt: off
 STEPS = (
-    Step("read", work.read, lambda t: () if t.external else ("source",), accepts=lambda t: ("source",)),
+    Step(
+        "read",
+        work.read,
+        lambda t: () if t.external else ("source",),
+        accepts=lambda t: ("source",),
+    ),
     Step("split", work.split, lambda t: t.roles, lambda t: ("source",), accepts=lambda t: t.roles),
-    Step("embed", work.embed, lambda t: ("embedder",) if t.embeds else (), lambda t: t.roles,
-         device=lambda t, name: True),
-    Step("fit", work.fit, lambda t: () if t.external else ("generator",), lambda t: ("train",), device=_fits_network),
-    Step("sample", work.sample, lambda t: ("synthetic",),
-         lambda t: (*(t.roles if t.filters else ("train",)), "generator"), accepts=lambda t: ("synthetic",)),
-    Step("prepare", work.prepare, lambda t: ("evaluation_inputs",), lambda t: (*t.roles, "synthetic", "embedder"),
-         device=lambda t, name: t.embeds),
-    Step("score", work.score, lambda t: tuple(t.metrics), lambda t: ("evaluation_inputs",), device=_measures_on_device,
-         one_each=True),
-    Step(ATTEST, work.attest, lambda t: ("attestation", "privacy_report"),
-         lambda t: (*t.roles, "synthetic", "evaluation_inputs", *t.metrics)),
+    Step(
+        "embed",
+        work.embed,
+        lambda t: ("embedder",) if t.embeds else (),
+        lambda t: t.roles,
+        device=lambda t, name: True,
+    ),
+    Step(
+        "fit",
+        work.fit,
+        lambda t: () if t.external else ("generator",),
+        lambda t: ("train",),
+        device=_fits_network,
+    ),
+    Step(
+        "sample",
+        work.sample,
+        lambda t: ("synthetic",),
+        lambda t: (*(t.roles if t.filters else ("train",)), "generator"),
+        accepts=lambda t: ("synthetic",),
+    ),
+    Step(
+        "prepare",
+        work.prepare,
+        lambda t: ("evaluation_inputs",),
+        lambda t: (*t.roles, "synthetic", "embedder"),
+        device=lambda t, name: t.embeds,
+    ),
+    Step(
+        "score",
+        work.score,
+        lambda t: tuple(t.metrics),
+        lambda t: ("evaluation_inputs",),
+        device=_measures_on_device,
+        one_each=True,
+    ),
+    Step(
+        ATTEST,
+        work.attest,
+        lambda t: ("attestation", "privacy_report"),
+        lambda t: (*t.roles, "synthetic", "evaluation_inputs", *t.metrics),
+    ),
     Step(PUBLISH, work.publish, lambda t: ("published",), lambda t: ("attestation", "synthetic")),
 )
-# fmt: on
 
 
 def tasks(table: ResolvedTable) -> Iterator[Task]:
@@ -152,17 +188,23 @@ def upstream(table: ResolvedTable, task: Task) -> list[Task]:
 
 
 def grouped_tasks(table: ResolvedTable) -> dict[str, list[Task]]:
-    """Group the tasks that an orchestrator runs together: the scores without and those with an accelerator.
+    """Group the tasks that an orchestrator runs together: the scores without and those with an
+    accelerator.
 
     Args:
         table: Settings of the table.
 
     Returns:
-        The tasks of each group, in order, by the name of the group. Groups other than those of scores have one task.
+        The tasks of each group, in order, by the name of the group. Groups other than those of
+        scores have one task.
     """
     groups: dict[str, list[Task]] = {}
     for task in tasks(table):
-        name = f"{task.step.verb}_on_device" if task.step.one_each and task.uses_device else task.step.verb
+        name = (
+            f"{task.step.verb}_on_device"
+            if task.step.one_each and task.uses_device
+            else task.step.verb
+        )
         groups.setdefault(name, []).append(task)
     return groups
 
@@ -172,11 +214,13 @@ def run_table(
     device_for: Callable[[bool], AbstractContextManager[str]],
     during: Callable[[str], AbstractContextManager[None]],
 ) -> Iterator[tuple[Task, StepResult]]:
-    """Run the tasks of a table in this process, with values in memory until no later task reads them.
+    """Run the tasks of a table in this process, with values in memory until no later task reads
+    them.
 
     Args:
         run: Table, partition and deployment.
-        device_for: Context manager with the name of a device, given whether the task can use an accelerator.
+        device_for: Context manager with the name of a device, given whether the task can use an
+            accelerator.
         during: Context manager around a task, by its name.
 
     Yields:
@@ -193,12 +237,16 @@ def run_table(
         with during(task.name), device_for(task.uses_device) as device:
             result = task.run(replace(run, device=device), values)
         read_later = {name for later in todo[number:] for name in later.reads}
-        values = {name: value for name, value in {**values, **result.values}.items() if name in read_later}
+        values = {
+            name: value for name, value in {**values, **result.values}.items() if name in read_later
+        }
         yield task, result
 
 
 def require_paths(table: ResolvedTable, given: Collection[str] = ()) -> None:
-    """Raise ConfigError if the caller would have to pass rows of a table, except those of the roles in ``given``."""
+    """Raise ConfigError if the caller would have to pass rows of a table, except those of the roles
+    in ``given``.
+    """
     for role, row_source in table.row_sources.items():
         if row_source.kind == "given" and role not in given:
             raise ConfigError(f"table {table.name}, data: {role} must be a path here.")
@@ -206,7 +254,9 @@ def require_paths(table: ResolvedTable, given: Collection[str] = ()) -> None:
 
 @contextmanager
 def timed(ended: Callable[[float | None], None]) -> Iterator[None]:
-    """Pass the duration of the ``with`` block in seconds to ``ended``, or None after a PrivacyAssetsError."""
+    """Pass the duration of the ``with`` block in seconds to ``ended``, or None after a
+    PrivacyAssetsError.
+    """
     start = time.perf_counter()
     try:
         yield

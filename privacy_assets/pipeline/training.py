@@ -55,8 +55,8 @@ class Trained:
     def load(cls, stored: Location, keyed_fingerprint: Callable[[str], str]) -> Trained:
         """Verify and load the generator that :meth:`save` wrote into the folder ``stored``.
 
-        The hash over settings, budget and weights is verified first, because loading can import the module that the
-        generator names.
+        The hash over settings, budget and weights is verified first, because loading can import the
+        module that the generator names.
 
         Raises:
             Damaged: Unless this deployment stored these files.
@@ -70,7 +70,8 @@ class Trained:
             except (OSError, ValueError, KeyError, TypeError):
                 train = seal = ""
             if not hmac.compare_digest(
-                seal.encode(), keyed_fingerprint(f"{content_hash(folder, TRAINED_ON)} {train}").encode()
+                seal.encode(),
+                keyed_fingerprint(f"{content_hash(folder, TRAINED_ON)} {train}").encode(),
             ):
                 text = "the stored generator was changed, or was not stored by this deployment"
                 raise Damaged(text, path=str(stored), redo=("fit",))
@@ -78,27 +79,36 @@ class Trained:
 
 
 def content_hash(folder: Path, without: str = "") -> str:
-    """Return the SHA-256 (hex) of names and bytes of the files below ``folder``, except the file ``without`` in it."""
+    """Return the SHA-256 (hex) of names and bytes of the files below ``folder``, except the file
+    ``without`` in it.
+    """
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / without):
+    for path in sorted(
+        path for path in folder.rglob("*") if path.is_file() and path != folder / without
+    ):
         digest.update(f"{path.relative_to(folder).as_posix()}\0{file_fingerprint(path)}\n".encode())
     return digest.hexdigest()
 
 
 def checkpoint_folder(home: Path | None, target: ReleaseTarget) -> Path | None:
-    """Return the folder of training checkpoints of a table and partition below ``home``, or None."""
+    """Return the folder of training checkpoints of a table and partition below ``home``, or
+    None.
+    """
     return None if home is None else target.below(home / "storage" / "privacy_assets_training")
 
 
 def fitting_seed(resolved: ResolvedTable, deployment: Deployment) -> int:
     """Return the seed for fitting the generator.
 
-    Reports and attestations contain the configured seed. A generator that adds noise from its seed gets one derived
-    from the secret of the deployment instead.
+    Reports and attestations contain the configured seed. A generator that adds noise from its seed
+    gets one derived from the secret of the deployment instead.
     """
     if not resolved.generator.secret_seed:
         return resolved.spec.run.seed
-    return int.from_bytes(deployment.key(f"fitting with seed {resolved.spec.run.seed}")[:8], "big") >> 1
+    return (
+        int.from_bytes(deployment.key(f"fitting with seed {resolved.spec.run.seed}")[:8], "big")
+        >> 1
+    )
 
 
 def trained_generator(
@@ -112,8 +122,8 @@ def trained_generator(
 ) -> FittedGenerator:
     """Fit the generator to ``train``, without its subject column.
 
-    Interrupted training of the same rows, settings and seed resumes from ``folder``. Other checkpoints in it are
-    removed, and all of them after training.
+    Interrupted training of the same rows, settings and seed resumes from ``folder``. Other
+    checkpoints in it are removed, and all of them after training.
 
     Args:
         resolved: Settings of the table.
@@ -124,10 +134,19 @@ def trained_generator(
         device: Device.
         progress: Receives messages.
     """
-    metadata = [resolved.generator_label, resolved.generator.settings(), seed, digest, device, ENGINE_VERSION]
+    metadata = [
+        resolved.generator_label,
+        resolved.generator.settings(),
+        seed,
+        digest,
+        device,
+        ENGINE_VERSION,
+    ]
     checkpoint = None
     if folder is not None:
-        checkpoint = folder / hashlib.sha256(json.dumps(metadata, default=repr).encode()).hexdigest()[:32]
+        checkpoint = (
+            folder / hashlib.sha256(json.dumps(metadata, default=repr).encode()).hexdigest()[:32]
+        )
         for other in set(folder.glob("*")) - {checkpoint}:
             shutil.rmtree(other, ignore_errors=True)
     fitted: FittedGenerator = resolved.generator.fit(
@@ -165,7 +184,8 @@ def sampled(
 ) -> Sampled:
     """Sample rows from the trained generator.
 
-    With filters, rows are dropped by comparison with all ``tables``, and the unfiltered rows are measured as well.
+    With filters, rows are dropped by comparison with all ``tables``, and the unfiltered rows are
+    measured as well.
 
     Args:
         resolved: Settings of the table.
@@ -188,7 +208,10 @@ def sampled(
     found = draw(generator, filters, rows, seed=resolved.spec.run.seed)
     if made_by["privacy"]["epsilon"] is not None:  # filters read the real rows without noise
         filtered_by = f"rows that the filters {', '.join(found.dropped_by)} left out"
-        made_by["privacy"]["outside_guarantee"] = (*made_by["privacy"]["outside_guarantee"], filtered_by)
+        made_by["privacy"]["outside_guarantee"] = (
+            *made_by["privacy"]["outside_guarantee"],
+            filtered_by,
+        )
     stated = {
         "filters": resolved.filter_setup,
         "drawn": found.drawn,
@@ -210,7 +233,9 @@ def sampled(
 def before_filter(
     resolved: ResolvedTable, tables: Mapping[str, Table], unfiltered: Table, progress: Progress
 ) -> dict[str, Any]:
-    """Return the results by metric on the unfiltered rows, which the report compares with the filtered ones."""
+    """Return the results by metric on the unfiltered rows, which the report compares with the
+    filtered ones.
+    """
     from privacy_assets.metrics.registry import METRICS
 
     asked = {name: resolved.metrics[name] for name in METRICS if name in resolved.metrics}
@@ -223,12 +248,18 @@ def before_filter(
         return {}
     progress(f"before the filter: {', '.join(asked)}")
     inputs = build_inputs(tables, unfiltered, seed=resolved.spec.run.seed, progress=progress)
-    results = run_metrics(inputs.with_settings(fingerprints={}), asked)  # their fingerprints are not reported
-    return {name: replace(result, tables={}, inputs={}).to_json() for name, result in results.items()}
+    # their fingerprints are not reported
+    results = run_metrics(inputs.with_settings(fingerprints={}), asked)
+    return {
+        name: replace(result, tables={}, inputs={}).to_json() for name, result in results.items()
+    }
 
 
 def fitted_embedder(
-    resolved: ResolvedTable, tables: Mapping[str, Table], device: str = "cpu", progress: Progress = silent
+    resolved: ResolvedTable,
+    tables: Mapping[str, Table],
+    device: str = "cpu",
+    progress: Progress = silent,
 ) -> Embedder:
     """Train the contrastive encoder of a table on all real rows."""
     from privacy_assets.distances.embedder import train_embedder
@@ -237,4 +268,6 @@ def fitted_embedder(
     schema = tables["train"].schema.measured
     real = [table.without_subject().with_schema(schema) for table in tables.values()]
     chosen = EmbedderSettings(**(resolved.embedder or {}))
-    return train_embedder(real, schema, chosen, seed=resolved.spec.run.seed, device=device, progress=progress)
+    return train_embedder(
+        real, schema, chosen, seed=resolved.spec.run.seed, device=device, progress=progress
+    )

@@ -1,4 +1,6 @@
-"""Storage of step values: one private folder per value, with files written atomically, on disk or as objects."""
+"""Storage of step values: one private folder per value, with files written atomically, on disk or
+as objects.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,16 @@ from privacy_assets.tables.table import Table
 
 TABLE, FRAME, MODEL = "table.bin", "table.parquet", "model.json"
 REPORT, PAGE, PUBLISHED = "report.json", "report.html", "published.json"
-# A concurrent run may still write or read a model of this age. The model just replaced is kept at any age.
+# A concurrent run may still write or read a model of this age. The model just replaced is kept at
+# any age.
 SPARED = timedelta(hours=6)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Record of a publication. It names no folder: readers use their own configuration instead of this file."""
+    """Record of a publication. It names no folder: readers use their own configuration instead of
+    this file.
+    """
 
     table: str
     partition: str | None
@@ -59,7 +64,9 @@ def _store_value(value: Any, folder: Location) -> None:
         value.save(kept := folder / TABLE)
     elif isinstance(value, pd.DataFrame | pd.Series) or hasattr(value, "__arrow_c_stream__"):
         rows = _rows(value)
-        kept = put_atomic(folder / FRAME, lambda stream: pq.write_table(rows, stream, compression="zstd"))
+        kept = put_atomic(
+            folder / FRAME, lambda stream: pq.write_table(rows, stream, compression="zstd")
+        )
     elif isinstance(value, SignedRecord):
         kept = put_atomic(folder / f"{value.kind}.json", value.data)
     elif isinstance(value, Published):
@@ -72,7 +79,8 @@ def _store_value(value: Any, folder: Location) -> None:
     else:
         fix = "return a data frame, or use another IO manager for the asset"
         raise InputError(f"PrivacyIOManager does not store {type(value).__name__}", fix=fix)
-    for name in set(names(folder)) & set(_LOADERS):  # files of an earlier definition of the asset would be read
+    # files of an earlier definition of the asset would be read
+    for name in set(names(folder)) & set(_LOADERS):
         if name != kept.name:
             (folder / name).unlink(missing_ok=True)
 
@@ -84,13 +92,16 @@ def _rows(value: Any) -> pa.Table:
         return pa.Table.from_pandas(frame)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
         fix = "convert each column to one type, or use another IO manager for the asset"
-        InputError("a column of the data frame contains values of several types", fix=fix).raise_without_context()
+        InputError(
+            "a column of the data frame contains values of several types", fix=fix
+        ).raise_without_context()
 
 
 def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:
     """Load the value that :func:`store_value` stored in ``folder``.
 
-    A generator is returned as its folder, whose signature is verified before it is read. Seals are not verified.
+    A generator is returned as its folder, whose signature is verified before it is read. Seals are
+    not verified.
 
     Args:
         folder: Folder of the value.
@@ -107,7 +118,9 @@ def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:
 
 
 def _store_model(value: Any, folder: Location) -> Location:
-    """Save a model into a new folder, and replace the pointer to it, so that readers never see a partial model."""
+    """Save a model into a new folder, and replace the pointer to it, so that readers never see a
+    partial model.
+    """
     now = datetime.now(UTC)
     name = f"{_named(now)}-{uuid.uuid4().hex}"
     place = folder / name
@@ -118,7 +131,9 @@ def _store_model(value: Any, folder: Location) -> Location:
     else:
         value.save(private_folder(place))
     replaced = _folder_of(folder / MODEL) if MODEL in names(folder) else None
-    pointer = put_atomic(folder / MODEL, json.dumps({"kind": _model_kind(value), "folder": name}).encode())
+    pointer = put_atomic(
+        folder / MODEL, json.dumps({"kind": _model_kind(value), "folder": name}).encode()
+    )
     for other in names(folder):
         young = _named(now - SPARED) <= other <= _named(now + SPARED)
         if other.startswith("model-") and other != replaced and not young:
@@ -146,7 +161,9 @@ def remove_folder(folder: Location) -> None:
 
 
 def _model_kind(value: Any) -> str:
-    return {"Embedder": "embedder", "EvaluationInputs": "inputs"}.get(type(value).__name__, "generator")
+    return {"Embedder": "embedder", "EvaluationInputs": "inputs"}.get(
+        type(value).__name__, "generator"
+    )
 
 
 def _load_model(path: Location) -> Any:

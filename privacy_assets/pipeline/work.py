@@ -1,8 +1,8 @@
 """Work of each step of a table: one function per verb, from values to values.
 
-The caller (Dagster, Airflow, ``privacy-assets run``) chooses table and partition, stores the values, and passes them to
-later steps (:mod:`privacy_assets.pipeline.steps`). Each step verifies the signatures of its inputs, so tampered
-intermediate values are rejected.
+The caller (Dagster, Airflow, ``privacy-assets run``) chooses table and partition, stores the
+values, and passes them to later steps (:mod:`privacy_assets.pipeline.steps`). Each step verifies
+the signatures of its inputs, so tampered intermediate values are rejected.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ class Scored(NamedTuple):
     Attributes:
         result: Result.
         outcomes: Outcomes of the limits on this metric.
-        rows: Private Parquet file with the scores of each synthetic row. None if the metric has none.
+        rows: Private Parquet file with the scores of each synthetic row. None if the metric has
+            none.
     """
 
     result: MetricResult
@@ -226,10 +227,16 @@ class TableRun:
         Returns:
             The signed tables, and their keyed fingerprints, by role.
         """
-        keyed, signed, fingerprints = self.deployment.keyed_fingerprint, dict[str, Table](), dict[str, str]()
+        keyed, signed, fingerprints = (
+            self.deployment.keyed_fingerprint,
+            dict[str, Table](),
+            dict[str, str](),
+        )
         for role, table in tables.items():
             fingerprints[role] = self.keyed_fingerprint(table)
-            seal = self.gate.sign_split(self.target, role, fingerprints[role], keyed(table.digest), self.split_setup)
+            seal = self.gate.sign_split(
+                self.target, role, fingerprints[role], keyed(table.digest), self.split_setup
+            )
             signed[role] = replace(table, seal=seal.data)
         return StepResult(signed, fingerprints)
 
@@ -263,20 +270,27 @@ class TableRun:
 
 
 def read(run: TableRun, name: str, values: Values) -> StepResult:
-    """Read the private table in canonical form. It gets a signed record of the settings under which it was read."""
+    """Read the private table in canonical form. It gets a signed record of the settings under which
+    it was read.
+    """
     locked = run.gate.locks.columns(run.target.table)  # checks the keys before the table is read
-    source = source_table(run.table, run.given.get("source"), run.target.partition, run.window, locked)
+    source = source_table(
+        run.table, run.given.get("source"), run.target.partition, run.window, locked
+    )
     for note in source.notes:
         run.progress(note)
     return run.sign({"source": source})
 
 
 def split(run: TableRun, name: str, values: Values) -> StepResult:
-    """Split the private table, or read the tables of an external split, and apply the threshold rule to them.
+    """Split the private table, or read the tables of an external split, and apply the threshold
+    rule to them.
 
-    Each table gets the signed record of the split. The lock of the table is signed after all tables have been read.
+    Each table gets the signed record of the split. The lock of the table is signed after all tables
+    have been read.
     """
-    gate, table, min_holders = run.gate, run.table, run.table.policy.min_holders  # checks the keys first
+    # checks the keys first
+    gate, table, min_holders = run.gate, run.table, run.table.policy.min_holders
     gate.locks.check(run.target.table, table.policy, run.setup, new=True)
     gate.check_not_stopped(run.target.table)
     if table.external:
@@ -285,7 +299,9 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     else:
         source = values["source"]
         run.check({"source": source})
-        rows = split_rows(source, run.deployment.key("split"), table.shares, exact_ids=table.declared.exact_ids)
+        rows = split_rows(
+            source, run.deployment.key("split"), table.shares, exact_ids=table.declared.exact_ids
+        )
         parts = {role: source.take(chosen).map(Column.compact) for role, chosen in rows.items()}
     columns = contract_of(parts["train"].schema)
     if not gate.locks.columns(run.target.table):
@@ -299,26 +315,37 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
 
 def embed(run: TableRun, name: str, values: Values) -> StepResult:
     """Train the embedder on all real rows."""
-    return StepResult({"embedder": fitted_embedder(run.table, run.real(values), run.device, run.progress)})
+    return StepResult(
+        {"embedder": fitted_embedder(run.table, run.real(values), run.device, run.progress)}
+    )
 
 
 def fit(run: TableRun, name: str, values: Values) -> StepResult:
-    """Fit the generator to train. Interrupted training resumes from the checkpoints below ``run.scratch``."""
+    """Fit the generator to train. Interrupted training resumes from the checkpoints below
+    ``run.scratch``.
+    """
     sweep()
     train, keyed = values["train"], run.deployment.keyed_fingerprint
-    fingerprint, seed = run.check({"train": train})["train"], fitting_seed(run.table, run.deployment)
+    fingerprint, seed = (
+        run.check({"train": train})["train"],
+        fitting_seed(run.table, run.deployment),
+    )
     folder = checkpoint_folder(run.scratch, run.target)
-    fitted = trained_generator(run.table, train, keyed(train.digest), seed, folder, run.device, run.progress)
+    fitted = trained_generator(
+        run.table, train, keyed(train.digest), seed, folder, run.device, run.progress
+    )
     return StepResult({"generator": Trained(fitted, fingerprint, keyed)})
 
 
 def sample(run: TableRun, name: str, values: Values) -> StepResult:
-    """Create the synthetic table, or read an external one, and write it once to the private folder of the gate.
+    """Create the synthetic table, or read an external one, and write it once to the private folder
+    of the gate.
 
     The threshold rule is applied to it, so that later steps evaluate and publish the same table.
 
     Raises:
-        InputError: If the table has categories that no real table has, or numbers far outside of the real range.
+        InputError: If the table has categories that no real table has, or numbers far outside of
+            the real range.
     """
     sweep()
     tables = run.real(values)
@@ -326,7 +353,9 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
     if run.table.external:
         train, given = fingerprints["train"], run.given.get("synthetic")
         schema = real_schema(tables["train"].schema, rules)
-        own_rows = user_synthetic(run.table, given, tables["train"], schema, run.target.partition, run.window)
+        own_rows = user_synthetic(
+            run.table, given, tables["train"], schema, run.target.partition, run.window
+        )
         made = Sampled(own_rows)
     else:
         trained = values["generator"]
@@ -341,25 +370,37 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
     recoded = [name for name, rule in rules.items() if rule.recoding is not None]
     counts = {name: count_changed(made.rows[name], rows[name]) for name in recoded}
     replaced = {name: count for name, count in counts.items() if count}
-    snapshot, sealed = run.gate.take_snapshot(rows, run.target, train, made.filter, made.generator, replaced, made.rows)
+    snapshot, sealed = run.gate.take_snapshot(
+        rows, run.target, train, made.filter, made.generator, replaced, made.rows
+    )
     return StepResult({"synthetic": sealed}, Synthetic(rows, snapshot, sealed, made.metadata))
 
 
 def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     """Encode, verify and fingerprint all tables once for all metrics, with their embeddings.
 
-    Scales and encoders are fitted to all real rows, so the statistics equal those of ``privacy_assets.evaluate``.
+    Scales and encoders are fitted to all real rows, so the statistics equal those of
+    ``privacy_assets.evaluate``.
 
     Raises:
-        PublicationRefused: Unless the latest split signed every real table under the current settings.
+        PublicationRefused: Unless the latest split signed every real table under the current
+            settings.
     """
-    tables, embedder, keyed = run.real(values), values.get("embedder"), run.deployment.keyed_fingerprint
+    tables, embedder, keyed = (
+        run.real(values),
+        values.get("embedder"),
+        run.deployment.keyed_fingerprint,
+    )
     snapshot = run.gate.snapshot(values["synthetic"], run.target)
-    rows = Table.of(read_snapshot(snapshot), tables["train"].schema, where="synthetic", synthetic=True)
+    rows = Table.of(
+        read_snapshot(snapshot), tables["train"].schema, where="synthetic", synthetic=True
+    )
     fingerprints = {**run.check(tables), "synthetic": run.keyed_fingerprint(rows)}
     if embedder is not None:
         fingerprints["embedder"] = keyed(embedder.fingerprint())
-    inputs = build_inputs(tables, rows, seed=run.table.spec.run.seed, device=run.device, progress=run.progress)
+    inputs = build_inputs(
+        tables, rows, seed=run.table.spec.run.seed, device=run.device, progress=run.progress
+    )
     inputs = with_shift_note(inputs) if run.table.external else inputs
     inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
     key = run.deployment.key("ledger")
@@ -380,13 +421,16 @@ def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str
     """Verify prepared tables against their signed record.
 
     Returns:
-        Signed record, with the keyed fingerprints of the tables ("inputs"), and the snapshot of the synthetic table.
+        Signed record, with the keyed fingerprints of the tables ("inputs"), and the snapshot of the
+        synthetic table.
 
     Raises:
         PublicationRefused: Unless this deployment signed them under the current settings.
     """
     digest = run.deployment.keyed_fingerprint(inputs.digest)
-    return run.gate.prepared(SignedRecord("prepared", inputs.seal), run.target, digest, run.split_setup)
+    return run.gate.prepared(
+        SignedRecord("prepared", inputs.seal), run.target, digest, run.split_setup
+    )
 
 
 def score(run: TableRun, name: str, values: Values) -> StepResult:
@@ -412,18 +456,26 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     attempt = gate.attempt(snapshot)
     if table.external:  # a split by key is exchangeable by construction
         results = without_shift(inputs, {name: metric}, results, limits, attempt)
-    fingerprints = {role: own for role, own in signed["inputs"].items() if embeds or role != "embedder"}
+    fingerprints = {
+        role: own for role, own in signed["inputs"].items() if embeds or role != "embedder"
+    }
     result = replace(results[name], inputs={**fingerprints, "ledger": digest})
     outcomes = [judge_limit(limit, result, attempt) for limit in limits]
     after = inputs.merged_ledger if measures else None
-    sealed = gate.sign_result(result, snapshot, outcomes, b"" if after is None else after.to_bytes())
-    return StepResult({name: sealed}, Scored(result, outcomes, gate.keep_row_scores(result, snapshot)))
+    sealed = gate.sign_result(
+        result, snapshot, outcomes, b"" if after is None else after.to_bytes()
+    )
+    return StepResult(
+        {name: sealed}, Scored(result, outcomes, gate.keep_row_scores(result, snapshot))
+    )
 
 
 def attest(run: TableRun, name: str, values: Values) -> StepResult:
-    """Evaluate the policy on the signed scores, and sign the verdict. Scores on other tables are rejected.
+    """Evaluate the policy on the signed scores, and sign the verdict. Scores on other tables are
+    rejected.
 
-    The report is built from the signed attestation and the results that it names, so they cannot differ.
+    The report is built from the signed attestation and the results that it names, so they cannot
+    differ.
     """
     gate, table = run.gate, run.table
     snapshot = gate.snapshot(values["synthetic"], run.target)
@@ -445,7 +497,10 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         seed=table.spec.run.seed,
         attempt=stated.attempt,
         fingerprints={"synthetic": signed["inputs"]["synthetic"]},
-        generator={"name": table.generator_label or "unknown: an external table", **protection_of(snapshot)},
+        generator={
+            "name": table.generator_label or "unknown: an external table",
+            **protection_of(snapshot),
+        },
         embedder=None if prepared.embedder is None else prepared.embedder.description,
         remembered=tuple(stated.remembered),
         notes=(
@@ -459,39 +514,55 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         has_earlier_releases=any(result.inputs["ledger"] for result in results.values()),
         signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
     )
-    return StepResult({"attestation": sealed, "privacy_report": report}, Attested(stated, sealed, report))
+    return StepResult(
+        {"attestation": sealed, "privacy_report": report}, Attested(stated, sealed, report)
+    )
 
 
 def disclosing_note(gate: Gate, table: str, verdict: Verdict) -> Iterator[str]:
     """Name the releases that disclose most if a limit on all releases together is broken."""
     _, data = gate.ledger(table)
-    if not data or not any(outcome.limit.metric in metrics_reading("ledger") for outcome in verdict.broken):
+    if not data or not any(
+        outcome.limit.metric in metrics_reading("ledger") for outcome in verdict.broken
+    ):
         return
-    ids = [release.id for target in gate.store.targets(table) for release in gate.store.history(target)]
+    ids = [
+        release.id for target in gate.store.targets(table) for release in gate.store.history(target)
+    ]
     found = []
     for number, share in Ledger.from_bytes(data).most_by_release(NEAR)[:_MOST_NAMED]:
         known = [name for name in ids if name.endswith(f"{number:012x}")]
         found.append(f"{known[-1] if known else 'a removed release'} ({share:.1%} of the people)")
     if found:
         yield (
-            f"Releases with the closest row to most people: {', '.join(found)}. To remove one: privacy-assets releases"
+            f"Releases with the closest row to most people: {', '.join(found)}. To remove one:"
+            " privacy-assets releases"
             f' {table} --withdraw ID --reason "..."'
         )
 
 
 def row_scores_notes(gate: Gate, snapshot: Snapshot, metrics: Iterable[str]) -> Iterator[str]:
-    """Name the private files with the scores of each synthetic row, relative to the private folder."""
+    """Name the private files with the scores of each synthetic row, relative to the private
+    folder.
+    """
     for metric in metrics:
         path = gate.row_scores(snapshot, metric)
         if path.exists():
             name = str(path).removeprefix(f"{gate.private}/")
-            yield f"Scores of {metric} for every synthetic row: {name} in the private folder. Do not publish this file."
+            yield (
+                f"Scores of {metric} for every synthetic row: {name} in the private folder. Do"
+                " not publish this file."
+            )
 
 
 def publish(run: TableRun, name: str, values: Values) -> StepResult:
     """Publish the attested table. The gate verifies attestation, policy and bytes itself."""
-    release = run.gate.publish(values["attestation"], values["synthetic"], run.target, run.table.policy, run.setup)
-    return StepResult({"published": Published(run.target.table, run.target.partition, release.id)}, release)
+    release = run.gate.publish(
+        values["attestation"], values["synthetic"], run.target, run.table.policy, run.setup
+    )
+    return StepResult(
+        {"published": Published(run.target.table, run.target.partition, release.id)}, release
+    )
 
 
 def synthetic_rows(run: TableRun, synthetic: SignedRecord) -> pd.DataFrame:
@@ -507,10 +578,19 @@ def published_rows(run: TableRun, release: Release) -> tuple[pd.DataFrame, Attes
 
 
 def protection_of(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the protections recorded in the signed snapshot, or an empty dict for an external table."""
+    """Return the protections recorded in the signed snapshot, or an empty dict for an external
+    table.
+    """
     if snapshot.generator is None:
         return {}
-    found = {key: snapshot.generator[key] for key in ("overfitting", "privacy") if key in snapshot.generator}
+    found = {
+        key: snapshot.generator[key]
+        for key in ("overfitting", "privacy")
+        if key in snapshot.generator
+    }
     if snapshot.filter is None:
         return {**found, "filter": None}
-    return {**found, "filter": {key: value for key, value in snapshot.filter.items() if key != "inputs"}}
+    return {
+        **found,
+        "filter": {key: value for key, value in snapshot.filter.items() if key != "inputs"},
+    }

@@ -1,14 +1,16 @@
 """Advice on tables that do not pass, by the cause that the statistics indicate.
 
-A table with copies exceeds nearly every limit, so a single limit indicates little. If there are copies, they are the
-cause. If members are nearer to the table than non-members without copies, the cause is overfitting. If only unusual
-people are disclosed, their rare values are the cause. Metrics declare the cause that each of their limits indicates.
+A table with copies exceeds nearly every limit, so a single limit indicates little. If there are
+copies, they are the cause. If members are nearer to the table than non-members without copies, the
+cause is overfitting. If only unusual people are disclosed, their rare values are the cause. Metrics
+declare the cause that each of their limits indicates.
 
-``tests/report/test_advice_followed.py`` follows every remedy until the table passes. A remedy that was followed is not
-advised again, as far as the report shows it.
+``tests/report/test_advice_followed.py`` follows every remedy until the table passes. A remedy that
+was followed is not advised again, as far as the report shows it.
 
-The privacy configuration lists the protections of a table, as defined by Gretel: privacy filters, overfitting
-protection and differential privacy. An active protection does not imply that it suffices, which the statistics show.
+The privacy configuration lists the protections of a table, as defined by Gretel: privacy filters,
+overfitting protection and differential privacy. An active protection does not imply that it
+suffices, which the statistics show.
 """
 
 from __future__ import annotations
@@ -32,9 +34,11 @@ _LEAF = 100  # people per leaf of synthpop by default
 _LEAVES, _SHRINKAGES = (100, 200, 500, 1000), (30, 100)  # values to rehearse
 _NEAR = 0.5  # used part of a limit from which larger leaves are advised
 _FEW_COPIES = 0.1  # statistics of copies up to which the filter suffices
-MATCHED = 0.1  # minimum share of a column in the match of train and release that makes it a source of the leak
+# minimum share of a column in the match of train and release that makes it a source of the leak
+MATCHED = 0.1
 _MEASURED = ("number", "date")  # roles of columns
-_USUALLY_ENOUGH: Mapping[str, int] = {"train": 1_500, "holdout": 900}  # people with which "default" usually decides
+# people with which "default" usually decides
+_USUALLY_ENOUGH: Mapping[str, int] = {"train": 1_500, "holdout": 900}
 _SMALL = range(800, 1_501)  # people in train for whom the policy small is meant
 _SMALL_SHARE = 0.08  # share of copies that the policy small tolerates
 
@@ -65,7 +69,9 @@ class Known:
 
     @property
     def by_pipeline(self) -> bool:
-        """Whether a pipeline made the table. Only pipelines report the filter of a generator, or that there is none."""
+        """Whether a pipeline made the table. Only pipelines report the filter of a generator, or
+        that there is none.
+        """
         return "filter" in (self.generator or {})
 
     def size(self, role: str) -> int:
@@ -79,22 +85,32 @@ class Known:
 
     @property
     def stronger(self) -> str:
-        """Options that rehearse larger values for the pipeline's trees, with leaves of at most half of train, or ""."""
+        """Options that rehearse larger values for the pipeline's trees, with leaves of at most half
+        of train, or "".
+        """
         if self.name != _TREES:
             return ""
         most = self.size("train") // 2 or max(_LEAVES)
         leaves = [leaf for leaf in _LEAVES if self.leaf < leaf <= most][:2]
         shrinkages = [value for value in _SHRINKAGES if self._stated(r"shrinkage of (\S+)") < value]
         tried = {"min_samples_leaf": leaves, "shrinkage": shrinkages}
-        return "".join(f" --try {name}={','.join(map(str, values))}" for name, values in tried.items() if values)
+        return "".join(
+            f" --try {name}={','.join(map(str, values))}"
+            for name, values in tried.items()
+            if values
+        )
 
     @property
     def leaf(self) -> float:
-        """Minimum number of people in a leaf of the pipeline's trees. 0: none, or the generator is not ``synthpop``."""
+        """Minimum number of people in a leaf of the pipeline's trees. 0: none, or the generator is
+        not ``synthpop``.
+        """
         return self._stated(r"at least (\d+) training people") if self.name == _TREES else 0
 
     def _stated(self, pattern: str) -> float:
-        """Return the number that the generator's protection against over-fitting states. 0: none."""
+        """Return the number that the generator's protection against over-fitting states. 0:
+        none.
+        """
         stated = re.search(pattern, str((self.generator or {}).get("overfitting")))
         return float(stated[1]) if stated else 0
 
@@ -112,7 +128,8 @@ class Action:
     """A remedy.
 
     Attributes:
-        do: What to do, with the setting in parentheses. Names in braces are replaced, see :func:`_told`.
+        do: What to do, with the setting in parentheses. Names in braces are replaced, see
+            :func:`_told`.
         cost: Its cost.
         applies: Whether the remedy can be followed and was not followed yet.
     """
@@ -132,24 +149,28 @@ class Advice:
 
 _TREES, _NETWORK = "synthpop", "baynet"
 _STRONGER_TREES = Action(
-    "Try larger leaves and more shrinkage without publication: privacy-assets run TABLE --rehearse{stronger}",
+    "Try larger leaves and more shrinkage without publication: privacy-assets run TABLE"
+    " --rehearse{stronger}",
     "weaker dependencies between columns, which the rehearsal measures",
     lambda known: bool(known.stronger),
 )
 _PIPELINE = Action(
-    f"Let the pipeline make the table with a built-in generator (generator: {_TREES}): use privacy-assets run, Dagster"
+    f"Let the pipeline make the table with a built-in generator (generator: {_TREES}): use"
+    " privacy-assets run, Dagster"
     " or Airflow",
     "the pipeline rounds fine numbers and replaces rare values before training",
     lambda known: not known.by_pipeline,
 )
 _OTHER_GENERATOR = (
     Action(
-        f"Use another generator (generator: {_TREES}), because the table does not pass with this one",
+        f"Use another generator (generator: {_TREES}), because the table does not pass with"
+        " this one",
         "other columns may be reproduced less well",
         lambda known: known.by_pipeline and known.name != _TREES,
     ),
     Action(
-        f"Use another generator (generator: {_NETWORK}), because the table does not pass with this one",
+        f"Use another generator (generator: {_NETWORK}), because the table does not pass with"
+        " this one",
         "other columns may be reproduced less well",
         lambda known: known.leaf >= _LEAF,
     ),
@@ -159,54 +180,78 @@ _ROUND = Action(
     "less detail in these columns",
     lambda known: bool(known.fine) and not known.by_pipeline,
 )
-_DROP = Action("Drop columns that are not needed (data: {drop: [column, column]})", "loss of these columns")
+_DROP = Action(
+    "Drop columns that are not needed (data: {drop: [column, column]})", "loss of these columns"
+)
 ADVICE: dict[str, Advice] = {  # by cause
     "copied rows": Advice(
-        "The table contains copies or near copies of training rows. Additional training rows would be copied, too.",
+        "The table contains copies or near copies of training rows. Additional training rows"
+        " would be copied, too.",
         (
             _STRONGER_TREES,
             Action(
                 "Remove the few copies (generator: {filter: memorization})",
                 "common combinations become slightly rarer",
-                lambda known: known.by_pipeline and "memorization" not in known.filters and known.copied <= _FEW_COPIES,
+                lambda known: (
+                    known.by_pipeline
+                    and "memorization" not in known.filters
+                    and known.copied <= _FEW_COPIES
+                ),
             ),
             _PIPELINE,
             *_OTHER_GENERATOR,
         ),
     ),
     "over-fitting": Advice(
-        "The generator reproduces combinations of values of its training people more often than those of other people,"
+        "The generator reproduces combinations of values of its training people more often than"
+        " those of other people,"
         " although no whole rows are copied.",
         (_STRONGER_TREES, _ROUND, _PIPELINE, *_OTHER_GENERATOR),
     ),
-    "rare values": Advice("Unusual people are disclosed by their rare values, although no rows are copied.", (_DROP,)),
+    "rare values": Advice(
+        "Unusual people are disclosed by their rare values, although no rows are copied.", (_DROP,)
+    ),
     "members avoided": Advice(
         "The release avoids training rows, which reveals membership.",
-        (Action("Remove the filter that compares the table with train only", "none, the removed rows are kept"),),
+        (
+            Action(
+                "Remove the filter that compares the table with train only",
+                "none, the removed rows are kept",
+            ),
+        ),
     ),
     "identifiers": Advice(
         "Generated columns contain identifiers or text of real people.",
         (
-            Action("Generate these columns independently of the real values", "none, each value belongs to one person"),
+            Action(
+                "Generate these columns independently of the real values",
+                "none, each value belongs to one person",
+            ),
             Action("Drop them (data: {drop: [column, column]})", "loss of these columns"),
         ),
     ),
     "values of one person": Advice(
-        "The table contains values that only one person of the training data has. The report lists the columns.",
+        "The table contains values that only one person of the training data has. The report"
+        " lists the columns.",
         (_ROUND, _PIPELINE, _DROP),
     ),
     "values of no real row": Advice(
-        "Cells contain values that no real row has. Any information about real people could be hidden in them.",
+        "Cells contain values that no real row has. Any information about real people could be"
+        " hidden in them.",
         (
-            Action("Use only values of real rows", "none, other categories do not exist in the data"),
             Action(
-                "Declare additional allowed values of the column (data: {allowed_values: {column: [value, value]}})",
+                "Use only values of real rows", "none, other categories do not exist in the data"
+            ),
+            Action(
+                "Declare additional allowed values of the column (data: {allowed_values:"
+                " {column: [value, value]}})",
                 "someone must check that they disclose nothing",
             ),
         ),
     ),
     "earlier releases": Advice(
-        "This table and the earlier releases of the same people together come too close to training people.",
+        "This table and the earlier releases of the same people together come too close to"
+        " training people.",
         (
             _STRONGER_TREES,
             _PIPELINE,
@@ -217,7 +262,8 @@ ADVICE: dict[str, Advice] = {  # by cause
         "The table is less useful than the policy requires.",
         (
             Action(
-                f"Use smaller leaves (generator: {{name: {_TREES}, settings: {{min_samples_leaf: {_LEAF}}}}})",
+                f"Use smaller leaves (generator: {{name: {_TREES}, settings:"
+                f" {{min_samples_leaf: {_LEAF}}}}})",
                 "it may disclose more; every limit is evaluated again",
                 lambda known: known.leaf > _LEAF,
             ),
@@ -229,12 +275,16 @@ ADVICE: dict[str, Advice] = {  # by cause
         "The tables are too small for a decision. {enough}",
         (
             Action(
-                "Assign more people to the holdout (split: {train: 0.4, holdout: 0.4, reference: 0.2})",
+                "Assign more people to the holdout (split: {train: 0.4, holdout: 0.4,"
+                " reference: 0.2})",
                 "the generator is not trained on people in the holdout",
-                lambda known: known.by_pipeline and 4 * known.size("holdout") < 3 * known.size("train"),
+                lambda known: (
+                    known.by_pipeline and 4 * known.size("holdout") < 3 * known.size("train")
+                ),
             ),
             Action(
-                "Use the limits for small tables, if the owner of the data accepts them (policy: small)",
+                "Use the limits for small tables, if the owner of the data accepts them"
+                " (policy: small)",
                 "they tolerate larger leaks",
                 lambda known: known.policy == "default" and known.size("train") in _SMALL,
             ),
@@ -246,30 +296,45 @@ ADVICE: dict[str, Advice] = {  # by cause
         (
             Action("Add columns", "none"),
             Action(
-                "Use the policy `small`, which tolerates 8 %, if the owner of the data accepts it (policy: small)",
+                "Use the policy `small`, which tolerates 8 %, if the owner of the data accepts"
+                " it (policy: small)",
                 "it tolerates larger leaks",
                 lambda known: known.policy == "default" and known.upper_share < _SMALL_SHARE,
             ),
-            Action("Use more people for training and comparison, which helps less ({people})", "more data"),
+            Action(
+                "Use more people for training and comparison, which helps less ({people})",
+                "more data",
+            ),
         ),
     ),
     "different holdout": Advice(
-        "Train and holdout are not random samples of the same people. Some limits measure this difference instead of a"
+        "Train and holdout are not random samples of the same people. Some limits measure this"
+        " difference instead of a"
         " leak.",
         (
             Action(
-                "Divide the people at random into train and holdout, then generate the table from train again",
+                "Divide the people at random into train and holdout, then generate the table"
+                " from train again",
                 "the generator must be trained again",
             ),
         ),
     ),
     "seen holdout": Advice(
         "The holdout was used in generating the table, so comparisons with it are not valid.",
-        (Action("Use a holdout of people whose rows were not used in generating the table", "none"),),
+        (
+            Action(
+                "Use a holdout of people whose rows were not used in generating the table", "none"
+            ),
+        ),
     ),
     "few tests": Advice(
         "Too few attacks on the generator were run to decide.",
-        (Action("Attack more tables: raise the settings tests and shadows of the metric", "computing time"),),
+        (
+            Action(
+                "Attack more tables: raise the settings tests and shadows of the metric",
+                "computing time",
+            ),
+        ),
     ),
 }
 _ANY_LEAK = "any leak"
@@ -283,14 +348,17 @@ _LEAKS: tuple[Cause, ...] = (
 
 
 def advice(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> list[dict[str, Any]]:
-    """List the causes of limits that did not pass, as plain records: cause, meaning, keys of limits, actions.
+    """List the causes of limits that did not pass, as plain records: cause, meaning, keys of
+    limits, actions.
 
-    Causes are derived from all outcomes of a table, because copies also affect limits on other attacks. An insufficient
-    sample is not reported while rows leak, because the leak must be fixed first. Causes of failed limits come first.
+    Causes are derived from all outcomes of a table, because copies also affect limits on other
+    attacks. An insufficient sample is not reported while rows leak, because the leak must be fixed
+    first. Causes of failed limits come first.
 
     Args:
         outcomes: All outcomes that did not pass.
-        known: What is known about the making of the table. Remedies that were followed are left out.
+        known: What is known about the making of the table. Remedies that were followed are left
+            out.
     """
     broken_first = sorted(outcomes, key=lambda outcome: outcome.status != "fail")
     causes = {outcome.limit.key: cause_of(outcome) for outcome in broken_first}
@@ -299,33 +367,45 @@ def advice(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> li
     leaks |= {_TOGETHER} if leaks else set()
     limits: dict[str, list[str]] = {}
     for key, cause in causes.items():
-        mended_first = cause in ("too few people", "narrow table") and (leaks or "members avoided" in causes.values())
+        mended_first = cause in ("too few people", "narrow table") and (
+            leaks or "members avoided" in causes.values()
+        )
         if cause and not mended_first:
             limits.setdefault(leak if cause in leaks else cause, []).append(key)
-    shares = [one.estimate.value for one in broken_first if one.estimate and one.limit.metric == "copies"]
+    shares = [
+        one.estimate.value for one in broken_first if one.estimate and one.limit.metric == "copies"
+    ]
     known = replace(known, copied=max((share for share in shares if share > 0), default=0.0))
-    known = _with_narrow(known, [one for one in broken_first if causes[one.limit.key] == "narrow table"])
-    undecided = [outcome for outcome in broken_first if causes[outcome.limit.key] == "too few people"]
+    known = _with_narrow(
+        known, [one for one in broken_first if causes[one.limit.key] == "narrow table"]
+    )
+    undecided = [
+        outcome for outcome in broken_first if causes[outcome.limit.key] == "too few people"
+    ]
     known = replace(known, enough=_enough(undecided, known))
     return [_record(cause, keys, known) for cause, keys in limits.items()]
 
 
 def _with_narrow(known: Known, outcomes: Sequence[LimitOutcome]) -> Known:
-    """Add what the undecided limits on a narrow table show: the share of copies that cannot be excluded."""
+    """Add what the undecided limits on a narrow table show: the share of copies that cannot be
+    excluded.
+    """
     if not outcomes or outcomes[0].estimate is None:
         return known
     upper = max(outcome.measured for outcome in outcomes)
     note = sentence(outcomes[0].estimate.note).rstrip(".")
     return replace(
-        known, upper_share=upper, narrow=f"{note}, so that copies of up to {100 * upper:.1f} % cannot be excluded"
+        known,
+        upper_share=upper,
+        narrow=f"{note}, so that copies of up to {100 * upper:.1f} % cannot be excluded",
     )
 
 
 def _enough(undecided: Sequence[LimitOutcome], known: Known) -> str:
     """Return how many people usually suffice to decide limits, or "" if this is not known.
 
-    This is the only estimate in a report. It has the numbers with which the default policy usually decides or, if there
-    are more people already, the largest estimate of the limits.
+    This is the only estimate in a report. It has the numbers with which the default policy usually
+    decides or, if there are more people already, the largest estimate of the limits.
     """
     people = dict(_USUALLY_ENOUGH)
     if all(known.size(role) >= usual for role, usual in _USUALLY_ENOUGH.items()):
@@ -356,7 +436,8 @@ def narrow_advice(outcomes: Iterable[LimitOutcome]) -> str:
 
 
 def ledger_notes(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> list[str]:
-    """State each number that counts all releases together and its limit, with advice from half of the limit on.
+    """State each number that counts all releases together and its limit, with advice from half of
+    the limit on.
 
     Args:
         outcomes: All outcomes of a table.
@@ -369,7 +450,9 @@ def ledger_notes(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN)
             continue
         key = clean(outcome.limit.key, 60)
         measured = number(max(outcome.measured, 0.0))
-        note = f"All releases together: {key} is {measured}, its limit {number(outcome.limit.value)}."
+        note = (
+            f"All releases together: {key} is {measured}, its limit {number(outcome.limit.value)}."
+        )
         if outcome.passed and used >= _NEAR and _STRONGER_TREES.applies(known):
             note += f" {_told(_STRONGER_TREES.do, known)}."
         notes.append(note)
@@ -377,12 +460,15 @@ def ledger_notes(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN)
 
 
 def fine_columns(results: Iterable[MetricResult]) -> tuple[str, ...]:
-    """Return the columns of numbers or times in which most people have a value of their own, as far as measured.
+    """Return the columns of numbers or times in which most people have a value of their own, as far
+    as measured.
 
     If train matches the release beyond chance, these are only columns in which it does.
     """
     tables = [result.tables for result in results]
-    matched = {row["column"]: row["share"] for one in tables for row in one.get("matched_columns", ())}
+    matched = {
+        row["column"]: row["share"] for one in tables for row in one.get("matched_columns", ())
+    }
     return tuple(
         row["column"]
         for one in tables
@@ -394,7 +480,9 @@ def fine_columns(results: Iterable[MetricResult]) -> tuple[str, ...]:
 
 
 def first_remedy(advised: Iterable[Mapping[str, Any]]) -> str:
-    """Return the first action of :func:`advice` as an imperative in lower case with a period, or ""."""
+    """Return the first action of :func:`advice` as an imperative in lower case with a period, or
+    "".
+    """
     what = next((action["what"] for found in advised for action in found["todo"]), "")
     return f"{what[0].lower()}{what[1:]}." if what else ""
 
@@ -402,15 +490,17 @@ def first_remedy(advised: Iterable[Mapping[str, Any]]) -> str:
 def cause_of(outcome: LimitOutcome) -> str:
     """Return the cause of a limit that did not pass, considered alone.
 
-    Empty if it passed or an input is missing. A limit that is undecided but significantly beyond chance has the
-    same cause as a failed one.
+    Empty if it passed or an input is missing. A limit that is undecided but significantly beyond
+    chance has the same cause as a failed one.
     """
     declared, estimate = _declared(outcome), outcome.estimate
     if outcome.passed or estimate is None or outcome.can_fail is False and outcome.blind:
         return ""
     if outcome.blind:
         return "narrow table" if NARROW in estimate.note else declared.undecided
-    if outcome.status == "undecided" and not (estimate.measures == "release" and _beyond_chance(estimate)):
+    if outcome.status == "undecided" and not (
+        estimate.measures == "release" and _beyond_chance(estimate)
+    ):
         if estimate.note.startswith(DIFFER):
             return "different holdout"
         if NARROW in estimate.note:
@@ -418,13 +508,18 @@ def cause_of(outcome: LimitOutcome) -> str:
         return "" if wants_input(estimate) else declared.undecided
     statistic = outcome.limit.statistic.partition(".")[2]
     cause = declared.by_statistic.get(statistic, declared.broken) or _ANY_LEAK
-    avoids = estimate.direction == "two_sided" and estimate.null - estimate.low > estimate.high - estimate.null
+    avoids = (
+        estimate.direction == "two_sided"
+        and estimate.null - estimate.low > estimate.high - estimate.null
+    )
     return "members avoided" if avoids and cause in (*_LEAKS, _ANY_LEAK) else cause
 
 
 def _beyond_chance(estimate: Estimate) -> bool:
     above, below = estimate.low > estimate.null, estimate.high < estimate.null
-    return {"higher_is_riskier": above, "lower_is_riskier": below, "two_sided": above or below}[estimate.direction]
+    return {"higher_is_riskier": above, "lower_is_riskier": below, "two_sided": above or below}[
+        estimate.direction
+    ]
 
 
 def _declared(outcome: LimitOutcome) -> Causes:
@@ -435,19 +530,29 @@ def _declared(outcome: LimitOutcome) -> Causes:
 
 def _record(cause: str, limits: list[str], known: Known) -> dict[str, Any]:
     found = ADVICE[cause]
-    todo = [{"what": _told(one.do, known), "cost": one.cost} for one in found.actions if one.applies(known)]
+    todo = [
+        {"what": _told(one.do, known), "cost": one.cost}
+        for one in found.actions
+        if one.applies(known)
+    ]
     return {"cause": cause, "means": _told(found.means, known), "limits": limits, "todo": todo}
 
 
 def _told(words: str, known: Known) -> str:
-    """Replace names in braces: ``fine`` columns, ``people`` by table, and ``stronger`` settings to try."""
+    """Replace names in braces: ``fine`` columns, ``people`` by table, and ``stronger`` settings to
+    try.
+    """
     people = ""
     if {"train", "holdout"} <= set(known.people):
-        people = f"now: {known.size('train'):,} in the training data, {known.size('holdout'):,} held out"
+        people = (
+            f"now: {known.size('train'):,} in the training data, {known.size('holdout'):,} held out"
+        )
     columns = ", ".join(safe_repr(name) for name in known.fine)
     words = words.replace("{stronger}", known.stronger).replace("{narrow}", known.narrow)
     words = words.replace("{enough}", known.enough).strip()
-    return words.replace("{fine}", columns).replace("{people}", people or "in the training data and held out")
+    return words.replace("{fine}", columns).replace(
+        "{people}", people or "in the training data and held out"
+    )
 
 
 _TITLES = {
@@ -490,7 +595,8 @@ def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protectio
     """List the protections of a table.
 
     Args:
-        generator: Description of the generator in the report, see :func:`.data_privacy.protection_states`.
+        generator: Description of the generator in the report, see
+            :func:`.data_privacy.protection_states`.
     """
     return [
         Protection(name, _TITLES.get(name, name), state, how, _COVERS[name], _statistics(name))
@@ -507,13 +613,18 @@ def _statistics(protection: str) -> tuple[str, ...]:
 
 
 def wants_input(estimate: Estimate) -> bool:
-    """Return True if an optional input is missing, so that more rows would not make the statistic measurable."""
-    known = estimate.note.startswith(("not measurable", DIFFER)) or estimate.measures == "evaluation"
+    """Return True if an optional input is missing, so that more rows would not make the statistic
+    measurable.
+    """
+    known = (
+        estimate.note.startswith(("not measurable", DIFFER)) or estimate.measures == "evaluation"
+    )
     return math.isnan(estimate.value) and not known
 
 
 def what_to_do(outcome: LimitOutcome) -> str:
-    """Return the limit's own advice on a failure, or the missing input of an unmeasured statistic, else "".
+    """Return the limit's own advice on a failure, or the missing input of an unmeasured statistic,
+    else "".
 
     General advice is in :data:`ADVICE`.
     """
@@ -526,7 +637,10 @@ def what_to_do(outcome: LimitOutcome) -> str:
     if outcome.estimate is None:
         return f"Run the metric {outcome.limit.metric}, which the policy requires."
     if wants_input(outcome.estimate):
-        return "Provide the missing input of the metric, or remove this limit from the policy deliberately."
+        return (
+            "Provide the missing input of the metric, or remove this limit from the policy"
+            " deliberately."
+        )
     return ""
 
 

@@ -1,11 +1,12 @@
-"""First report page: an approver's questions about a release, answered by limits on the statistics that measure them.
+"""First report page: an approver's questions about a release, answered by limits on the statistics
+that measure them.
 
-Each statistic declares its question. Limits on other statistics form two groups at the end: limits on the gate (would a
-leak have been detected?) and all others, such as limits on utility.
+Each statistic declares its question. Limits on other statistics form two groups at the end: limits
+on the gate (would a leak have been detected?) and all others, such as limits on utility.
 
-An answer is "Yes" if a limit is broken, "A small leak, within the tolerance" if the limits hold and a leak is certain,
-"No leak found" if they hold and none is certain, and otherwise "Cannot tell". An answer of "No leak found" states which
-leak would have been found.
+An answer is "Yes" if a limit is broken, "A small leak, within the tolerance" if the limits hold and
+a leak is certain, "No leak found" if they hold and none is certain, and otherwise "Cannot tell". An
+answer of "No leak found" states which leak would have been found.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.policy import WORST_FIRST, LimitOutcome, Status
 from privacy_assets.report.advice import MATCHED, cause_of
-from privacy_assets.report.words import clean, interval, number, percent, percent_interval, sentence, two_digits
+from privacy_assets.report.words import (
+    clean,
+    interval,
+    number,
+    percent,
+    percent_interval,
+    sentence,
+    two_digits,
+)
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
 AnswerStatus = Status | Literal["not_limited", "not_tested"]
@@ -37,8 +46,9 @@ _GATE, _OTHER = "Would this evaluation have detected copied rows?", "Other stati
 _NOT_RULED_OUT = "Not ruled out"
 _BY_RULE = "No, by the threshold rule"
 SMALL_LEAK = "A small leak, within the tolerance"
-# A leak is certain if an interval of this level, jointly over the statistics of all questions, does not reach the value
-# without a leak. At this level for each question alone, 8 of 176 releases of fresh rows show a leak by chance.
+# A leak is certain if an interval of this level, jointly over the statistics of all questions, does
+# not reach the value without a leak. At this level for each question alone, 8 of 176 releases of
+# fresh rows show a leak by chance.
 JOINT_LEVEL = 0.99
 _LARGEST_DOSE = 0.2
 _WORDS: dict[AnswerStatus, str] = {
@@ -76,7 +86,9 @@ class Sizes:
         return cls(train.get("subjects"), n_rows, tables.get("synthetic", {}).get("rows", n_rows))
 
     def people(self, share: float) -> str:
-        """Return the number of people of a share of train, as "about 51 people", or "" if it is unknown."""
+        """Return the number of people of a share of train, as "about 51 people", or "" if it is
+        unknown.
+        """
         if self.n_members is None or not share > 0:
             return ""
         return f"about {self._counted(share * self.n_members, 'person', 'people')}"
@@ -115,8 +127,8 @@ class Answer:
         word: Answer in a few words.
         status: Worst status of its limits.
         outcomes: Its limits.
-        strongest: The limit exceeded by most, otherwise one that is undecided, otherwise the one closest to being
-            exceeded. None: no limits.
+        strongest: The limit exceeded by most, otherwise one that is undecided, otherwise the one
+            closest to being exceeded. None: no limits.
         statement: What the answer rests on, in one or two sentences.
         detectable_leaks: Description of the smallest detectable leaks, or "".
         not_tested: Metrics and statistics without a result.
@@ -139,7 +151,9 @@ class Answer:
 
     @property
     def shown(self) -> bool:
-        """Whether the first page shows it: the main questions, and others with a limit or a planted leak."""
+        """Whether the first page shows it: the main questions, and others with a limit or a planted
+        leak.
+        """
         return self.main or bool(self.outcomes) or bool(self.detectable_leaks)
 
     def to_json(self) -> dict[str, Any]:
@@ -169,13 +183,18 @@ def answers(
         results: Results by metric.
         verdict: Status on the table.
         sizes: Sizes of the tables.
-        remembered: Limits that the same rows broke in an earlier evaluation. The key of the limit is the first word.
+        remembered: Limits that the same rows broke in an earlier evaluation. The key of the limit
+            is the first word.
     """
     groups: dict[str, list[LimitOutcome]] = {}
     for outcome in outcomes:
         avoided = cause_of(outcome) == "members avoided" or _avoids_members(outcome)
-        groups.setdefault("membership" if avoided else question_of(outcome.limit.statistic), []).append(outcome)
-    estimates = {f"{name}.{one.name}": one for name, result in results.items() for one in result.estimates}
+        groups.setdefault(
+            "membership" if avoided else question_of(outcome.limit.statistic), []
+        ).append(outcome)
+    estimates = {
+        f"{name}.{one.name}": one for name, result in results.items() for one in result.estimates
+    }
     measured = {question_of(name) for name in estimates}
     others = [group for group in (_GATE, _OTHER) if group in groups or group in measured]
     titles = [*TITLES.items(), *zip(others, others, strict=True)]
@@ -186,15 +205,24 @@ def answers(
 
 
 def _statistic_of(words: str) -> str:
-    """Return METRIC.STATISTIC of a remembered failure, such as ``dcr.member_excess.proven at most 0.1``."""
+    """Return METRIC.STATISTIC of a remembered failure, such as ``dcr.member_excess.proven at most
+    0.1``.
+    """
     key = words.split(" ")[0]
     return ".".join(key.split(".")[:2])
 
 
 def _avoids_members(outcome: LimitOutcome) -> bool:
-    """Return True if the release certainly avoids members, within the limit: this discloses membership only."""
+    """Return True if the release certainly avoids members, within the limit: this discloses
+    membership only.
+    """
     estimate = outcome.estimate
-    if estimate is None or not outcome.passed or not estimate.measurable or estimate.direction != "two_sided":
+    if (
+        estimate is None
+        or not outcome.passed
+        or not estimate.measurable
+        or estimate.direction != "two_sided"
+    ):
         return False
     return estimate.high < estimate.null and bool(_certain([outcome]))
 
@@ -221,7 +249,9 @@ class Evidence:
 
 
 def question_of(name: str) -> str:
-    """Return the question that a statistic, METRIC.STATISTIC, answers, or one of the other two groups."""
+    """Return the question that a statistic, METRIC.STATISTIC, answers, or one of the other two
+    groups.
+    """
     spec = statistic_specs().get(name)
     if spec is None:
         return _OTHER
@@ -235,11 +265,19 @@ def question_of(name: str) -> str:
 def _home(metric: str) -> str:
     """Return the question under which charts and tables of a metric are shown."""
     kind = METRICS.get(metric)
-    return _OTHER if kind is None else kind.question or question_of(f"{metric}.{kind.statistics[0].name}")
+    return (
+        _OTHER
+        if kind is None
+        else kind.question or question_of(f"{metric}.{kind.statistics[0].name}")
+    )
 
 
 def _answer(group: str, title: str, outcomes: list[LimitOutcome], evidence: Evidence) -> Answer:
-    of_group = {name: estimate for name, estimate in evidence.estimates.items() if question_of(name) == group}
+    of_group = {
+        name: estimate
+        for name, estimate in evidence.estimates.items()
+        if question_of(name) == group
+    }
     status = _status(outcomes, of_group)
     strongest = min(outcomes, key=_strength, default=None)
     planted = _planted(evidence, group)
@@ -253,7 +291,8 @@ def _answer(group: str, title: str, outcomes: list[LimitOutcome], evidence: Evid
             statement = _small_leak(outcomes, evidence.sizes)
         if word == _WORDS["fail"] and _has_unknown_values(outcomes):
             statement += " The table also contains values that no real row has."
-        is_explained = evidence.has_copies and group != "copies"  # by the columns at the first question
+        # by the columns at the first question
+        is_explained = evidence.has_copies and group != "copies"
         if status == "fail" and group in _OF_ROWS and not is_explained:
             statement += _source(evidence.results)
         failed_before = [name for name in evidence.failed_before if question_of(name) == group]
@@ -294,7 +333,8 @@ def _word(status: AnswerStatus, outcomes: Sequence[LimitOutcome], leaks: str) ->
         return SMALL_LEAK
     if any(outcome.by_rule for outcome in outcomes):
         return _BY_RULE
-    # An exact limit alone, such as on values of no real row, states no leak that would have been found.
+    # An exact limit alone, such as on values of no real row, states no leak that would have been
+    # found.
     return _WORDS[status] if leaks else _WORDS["undecided"]
 
 
@@ -313,10 +353,11 @@ def _has_unknown_values(outcomes: Iterable[LimitOutcome]) -> bool:
 
 
 def _certain(outcomes: Iterable[LimitOutcome]) -> list[LimitOutcome]:
-    """Return the outcomes whose statistic proves a leak: its interval does not reach the value without a leak.
+    """Return the outcomes whose statistic proves a leak: its interval does not reach the value
+    without a leak.
 
-    The intervals have the level ``JOINT_LEVEL`` jointly over the statistics of all questions (Bonferroni, with an equal
-    part for each question). They are taken as normal.
+    The intervals have the level ``JOINT_LEVEL`` jointly over the statistics of all questions
+    (Bonferroni, with an equal part for each question). They are taken as normal.
 
     Args:
         outcomes: Outcomes of the limits of a question.
@@ -327,16 +368,26 @@ def _certain(outcomes: Iterable[LimitOutcome]) -> list[LimitOutcome]:
             measured.append(outcome)
     n_statistics = len({outcome.limit.statistic for outcome in measured})
     level = 1 - (1 - JOINT_LEVEL) / (len(TITLES) * max(n_statistics, 1))
-    return [outcome for outcome in measured if outcome.estimate and _is_beyond_chance(outcome.estimate, level)]
+    return [
+        outcome
+        for outcome in measured
+        if outcome.estimate and _is_beyond_chance(outcome.estimate, level)
+    ]
 
 
 def _small_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
-    """Return a sentence on the certain leak that uses most of its limit, with the strictest limit on its statistic."""
+    """Return a sentence on the certain leak that uses most of its limit, with the strictest limit
+    on its statistic.
+    """
     certain = _certain(outcomes)
     most = max(certain, key=lambda outcome: outcome.proven / max(outcome.tolerance, 1e-9))
     same = [outcome for outcome in certain if outcome.limit.statistic == most.limit.statistic]
     strictest = min(same, key=lambda outcome: outcome.tolerance)
-    people = sizes.people(most.estimate.value) if most.estimate is not None and _is_of_people(most) else ""
+    people = (
+        sizes.people(most.estimate.value)
+        if most.estimate is not None and _is_of_people(most)
+        else ""
+    )
     return f"{percent_interval(most, people)}: {_meaning_of(most)}. {_when_it_fails(strictest)}"
 
 
@@ -390,7 +441,11 @@ def _answer_on_detection(
 def _status(outcomes: Sequence[LimitOutcome], estimates: Mapping[str, Estimate]) -> AnswerStatus:
     """Return the worst status."""
     if not outcomes:
-        return "not_limited" if any(estimate.measurable for estimate in estimates.values()) else "not_tested"
+        return (
+            "not_limited"
+            if any(estimate.measurable for estimate in estimates.values())
+            else "not_tested"
+        )
     return min((outcome.status for outcome in outcomes), key=WORST_FIRST.index)
 
 
@@ -403,15 +458,25 @@ def _statement(
 ) -> str:
     """Return what the answer rests on, in one or two sentences."""
     if status == "not_limited":
-        name, estimate = next((name, estimate) for name, estimate in estimates.items() if estimate.measurable)
+        name, estimate = next(
+            (name, estimate) for name, estimate in estimates.items() if estimate.measurable
+        )
         return f"{name} is {interval(estimate, name)} ({number(estimate.null)}: no leak)."
     if strongest is None:
         return "The policy has no limit here."
     if status == "pass":
-        return leaks or f"Only this was tested: {_meaning_of(strongest)}. It is {percent_interval(strongest)}."
+        return (
+            leaks
+            or f"Only this was tested: {_meaning_of(strongest)}. It is"
+            f" {percent_interval(strongest)}."
+        )
     if status == "undecided" and strongest.blind:
         return _why_no_evidence(strongest, sizes)
-    if status == "undecided" and strongest.has_too_few_people and cause_of(strongest) == "too few people":
+    if (
+        status == "undecided"
+        and strongest.has_too_few_people
+        and cause_of(strongest) == "too few people"
+    ):
         return "There are too few people for this attack."
     if status == "fail" and strongest.estimate is not None and strongest.estimate.measurable:
         people = sizes.people(strongest.estimate.value) if _is_of_people(strongest) else ""
@@ -422,7 +487,10 @@ def _statement(
 def _why_no_evidence(outcome: LimitOutcome, sizes: Sizes) -> str:
     """Return a sentence on a limit that holds without evidence."""
     if outcome.can_fail is False:
-        return "The limits give no evidence: on this table, even a full copy of train stays within them."
+        return (
+            "The limits give no evidence: on this table, even a full copy of train stays"
+            " within them."
+        )
     if outcome.finds_no_leak:
         return "This attack could not find any leak, because there are too few people."
     return f"There are too few people for this attack. {leak_sentence(outcome, sizes, only=True)}"
@@ -435,7 +503,9 @@ def _is_of_people(outcome: LimitOutcome) -> bool:
 
 
 def _meaning_of(outcome: LimitOutcome) -> str:
-    """Return the meaning of the limited statistic in lower case without a period, or its name if it is not known."""
+    """Return the meaning of the limited statistic in lower case without a period, or its name if it
+    is not known.
+    """
     spec = statistic_specs().get(outcome.limit.statistic)
     if spec is None:
         return clean(outcome.limit.statistic, 60)
@@ -445,7 +515,9 @@ def _meaning_of(outcome: LimitOutcome) -> str:
 
 
 def _source(results: Mapping[str, MetricResult]) -> str:
-    """Return a sentence with the columns in which training people agree with released rows, or ""."""
+    """Return a sentence with the columns in which training people agree with released rows, or
+    "".
+    """
     result = results.get("copies")
     rows = result.tables.get("matched_columns", ()) if result is not None else ()
     names = [clean(row["column"], 60) for row in rows[:3] if row["share"] >= MATCHED]
@@ -459,11 +531,17 @@ def _reason(strongest: LimitOutcome | None) -> str:
 def _strength(outcome: LimitOutcome) -> tuple[int, bool, bool, float]:
     used = outcome.used()
     is_unknown = outcome.status == "fail" and cause_of(outcome) == _UNKNOWN
-    return WORST_FIRST.index(outcome.status), is_unknown, outcome.blind, math.inf if math.isnan(used) else -used
+    return (
+        WORST_FIRST.index(outcome.status),
+        is_unknown,
+        outcome.blind,
+        math.inf if math.isnan(used) else -used,
+    )
 
 
 def _planted(evidence: Evidence, group: str) -> str:
-    """Return sentences on the smallest planted leaks that broke a limit, for a question or for all, or "".
+    """Return sentences on the smallest planted leaks that broke a limit, for a question or for all,
+    or "".
 
     They name the kind that is easiest to find and the kind that is hardest to find.
     """
@@ -497,7 +575,9 @@ def _planted_answer(evidence: Evidence) -> tuple[str, str]:
     easiest = evidence.sizes.planted(planted[0][0])
     size = evidence.sizes.planted(hardest)
     text = f"{tested} Copies of {size} broke a limit with 95 % probability"
-    text += "." if easiest == size else f"; for the kind that is easiest to find, {easiest} sufficed."
+    text += (
+        "." if easiest == size else f"; for the kind that is easiest to find, {easiest} sufficed."
+    )
     return f"Yes, of {size} or more", f"{text} Smaller leaks can remain undetected."
 
 
@@ -510,11 +590,16 @@ def _largest_dose(evidence: Evidence) -> float:
 
 
 def _not_always_found(what: str, evidence: Evidence) -> str:
-    return f"{sentence(what)[:-1]} were not always found at {percent(_largest_dose(evidence))} of the rows."
+    return (
+        f"{sentence(what)[:-1]} were not always found at {percent(_largest_dose(evidence))} of"
+        " the rows."
+    )
 
 
 def _planted_shares(evidence: Evidence, group: str) -> list[tuple[float, str]]:
-    """Return share and description of the smallest planted leak of each kind, for a question or for all."""
+    """Return share and description of the smallest planted leak of each kind, for a question or for
+    all.
+    """
     shares = []
     for name, metric in METRICS.items():
         for question, statistics in metric.detectable_leaks.items():
@@ -528,7 +613,9 @@ def _planted_shares(evidence: Evidence, group: str) -> list[tuple[float, str]]:
 
 
 def _share_of_release(share: float, sizes: Sizes) -> str:
-    """Return a share of the released rows, for example ``1.7 % of the released rows (about 51 people)``."""
+    """Return a share of the released rows, for example ``1.7 % of the released rows (about 51
+    people)``.
+    """
     text = f"{percent(share)} of the released rows"
     return f"{text} (about {sizes.planted(share)})" if sizes.n_released else text
 
@@ -536,7 +623,8 @@ def _share_of_release(share: float, sizes: Sizes) -> str:
 def _smallest_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
     """Return a sentence on the smallest leak that the limits would have found, or "".
 
-    Statistics are compared by the smallest leak as a multiple of the tolerance, because their units differ.
+    Statistics are compared by the smallest leak as a multiple of the tolerance, because their units
+    differ.
     """
     smallest: dict[str, LimitOutcome] = {}  # by statistic
     for outcome in outcomes:
@@ -548,7 +636,9 @@ def _smallest_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
             smallest[statistic] = outcome
     if not smallest:
         return ""
-    most_sensitive = min(smallest.values(), key=lambda outcome: outcome.smallest_leak / max(outcome.tolerance, 1e-9))
+    most_sensitive = min(
+        smallest.values(), key=lambda outcome: outcome.smallest_leak / max(outcome.tolerance, 1e-9)
+    )
     return leak_sentence(most_sensitive, sizes)
 
 
@@ -565,21 +655,35 @@ def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES, *, only: bool 
     start = 0.0 if estimate is None or estimate.direction == "two_sided" else estimate.null
     if not math.isfinite(start):
         start = 0.0
-    size = start + outcome.smallest_leak if outcome.limit.at_most is not None else start - outcome.smallest_leak
+    size = (
+        start + outcome.smallest_leak
+        if outcome.limit.at_most is not None
+        else start - outcome.smallest_leak
+    )
     spec = statistic_specs().get(outcome.limit.statistic)
     if spec is None or not spec.leak:
         name = clean(outcome.limit.statistic, 60)
         return f"{found_if} it moved {name} by {number(outcome.smallest_leak)}."
     shown = two_digits(size, math.ceil)
-    leak = spec.leak.replace("{share}", percent(shown)).replace("{people}", sizes.in_brackets(shown))
+    leak = spec.leak.replace("{share}", percent(shown)).replace(
+        "{people}", sizes.in_brackets(shown)
+    )
     tolerated = ""
     if outcome.smallest_leak > outcome.tolerance:
-        tolerated = f" The policy tolerates {_in_unit(outcome.limit.statistic, start + outcome.tolerance)}."
+        tolerated = (
+            f" The policy tolerates {_in_unit(outcome.limit.statistic, start + outcome.tolerance)}."
+        )
     return f"{found_if} {leak}.{tolerated}"
 
 
-def _not_tested(estimates: Mapping[str, Estimate], results: Mapping[str, MetricResult], group: str) -> Iterable[str]:
-    """Yield metrics of the question that did not run, and statistics of the others that have no value."""
+def _not_tested(
+    estimates: Mapping[str, Estimate], results: Mapping[str, MetricResult], group: str
+) -> Iterable[str]:
+    """Yield metrics of the question that did not run, and statistics of the others that have no
+    value.
+    """
     asked = [name for name in statistic_specs() if question_of(name) == group]
-    yield from dict.fromkeys(metric for name in asked if (metric := name.partition(".")[0]) not in results)
+    yield from dict.fromkeys(
+        metric for name in asked if (metric := name.partition(".")[0]) not in results
+    )
     yield from (name for name in asked if name in estimates and not estimates[name].measurable)

@@ -1,7 +1,7 @@
 """HTML forms of a page: a self-contained page and a compact form for notebooks.
 
-Text inserted into templates is cleaned (no control, bidirectional or zero-width characters) and escaped; only SVG from
-:mod:`privacy_assets.report.svg` is inserted as markup.
+Text inserted into templates is cleaned (no control, bidirectional or zero-width characters) and
+escaped; only SVG from :mod:`privacy_assets.report.svg` is inserted as markup.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 @cache
 def environment() -> Environment:
-    """Return the template environment: autoescape, no undefined names, all text cleaned before escaping.
+    """Return the template environment: autoescape, no undefined names, all text cleaned before
+    escaping.
 
-    It is shared by all pages, so templates are compiled once. The filter ``drawing`` inserts SVG as markup.
+    It is shared by all pages, so templates are compiled once. The filter ``drawing`` inserts SVG as
+    markup.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup

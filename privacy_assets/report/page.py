@@ -1,6 +1,7 @@
 """Content of a report as plain values, which every form of it shows.
 
-Private text is cleaned here (:func:`.words.clean`). Only SVG of :mod:`privacy_assets.report.svg` is markup.
+Private text is cleaned here (:func:`.words.clean`). Only SVG of :mod:`privacy_assets.report.svg` is
+markup.
 """
 
 from __future__ import annotations
@@ -49,15 +50,21 @@ ON_COPY = {
     None: "Not applicable to a copy of train.",
 }
 _SCOPE = (
-    "The verdict covers this table, the people of these tables and the attacks that ran. It does not cover stronger"
-    " attackers, groups too rare to occur in these tables, or what several releases disclose together, unless earlier"
+    "The verdict covers this table, the people of these tables and the attacks that ran. It"
+    " does not cover stronger"
+    " attackers, groups too rare to occur in these tables, or what several releases disclose"
+    " together, unless earlier"
     " releases were given."
 )
 _DECIDE = (
-    "Decide whether leaks that are too small to be found are acceptable for the people in the training data, with these"
+    "Decide whether leaks that are too small to be found are acceptable for the people in the"
+    " training data, with these"
     " recipients."
 )
-_PUBLISH = "A pipeline (privacy-assets run, Dagster or Airflow) publishes tables that pass, with a signed report."
+_PUBLISH = (
+    "A pipeline (privacy-assets run, Dagster or Airflow) publishes tables that pass, with a"
+    " signed report."
+)
 _GRADES = ("grade", "levels")  # tables and columns with Gretel's words of grade
 _LONGEST_NOTE = 3_000  # characters: a list of 20 columns
 # Differences from real rows, in a similarity or an area under the curve.
@@ -88,14 +95,16 @@ class Page:
         answers: Questions, see :func:`answer_entry`.
         limits: Limits in the order of the policy, see :func:`limit_entry`.
         limit_advice: Keys of limits by their own advice.
-        advice: Advice by cause: "cause", "means", "limits" (keys), "explains" and "todo" (sentences).
+        advice: Advice by cause: "cause", "means", "limits" (keys), "explains" and "todo"
+            (sentences).
         next_step: What to decide if the table passes, or "".
         configuration: Protections, see :func:`protection_entry`.
-        gretel_scores: Score and grade of the Data Privacy Score, its parts and the Privacy Configuration, by name.
-            Scores that were not measured are absent.
+        gretel_scores: Score and grade of the Data Privacy Score, its parts and the Privacy
+            Configuration, by name. Scores that were not measured are absent.
         utility: Triples: statistic, value and interval, value of real rows.
         useful: Word and text of the answer to "Is it useful?". It does not affect the verdict.
-        utility_text: The statistics of utility in one sentence without the interval. Empty: not measured.
+        utility_text: The statistics of utility in one sentence without the interval. Empty: not
+            measured.
         filter: Rows dropped by filters, see :func:`filter_entry`. None: no filter.
         sizes: Pairs: table, and its numbers of rows, columns and subjects.
         settings: Pairs: policy, its digest, seed and engine.
@@ -140,9 +149,15 @@ def headline(verdict: Verdict, policy: Policy | None, remembered: Sequence[str] 
             f" ({clean('; '.join(remembered), 400)}). Create a new synthetic table."
         )
     if verdict.status == "undecided":
-        return f"No limit is broken, but {counts}. Until all are decided, this table must not be published."
+        return (
+            f"No limit is broken, but {counts}. Until all are decided, this table must not be"
+            " published."
+        )
     if policy.part_of is not None:
-        return f"{sentence(counts)[:-1]}. {_part_of(policy)}, so evidence that the policy requires is missing."
+        return (
+            f"{sentence(counts)[:-1]}. {_part_of(policy)}, so evidence that the policy requires"
+            " is missing."
+        )
     title = clean(policy.title, 90)
     has_evidence = any(not outcome.by_rule and not outcome.blind for outcome in outcomes)
     reason = "The evidence" if has_evidence else "The threshold rule"
@@ -154,7 +169,9 @@ def _part_of(policy: Policy) -> str:
     whole = load_policy(policy.part_of or "")
     n_limits = len({limit.key for limit in policy.limits} & {limit.key for limit in whole.limits})
     if n_limits == 0:
-        return f"None of the {len(whole.limits)} limits of the policy “{policy.part_of}” was evaluated"
+        return (
+            f"None of the {len(whole.limits)} limits of the policy “{policy.part_of}” was evaluated"
+        )
     if n_limits == len(whole.limits):
         return f"Policy “{policy.part_of}” was evaluated without an embedder"
     return f"These are {n_limits} of {len(whole.limits)} limits of the policy “{policy.part_of}”"
@@ -166,19 +183,32 @@ def _listing(names: Sequence[str], most: int = 4) -> str:
 
 
 def doubts(answered: Sequence[Answer], outcomes: Sequence[LimitOutcome]) -> list[str]:
-    """Return sentences on what the verdict does not cover: attacks that were not run, limits without evidence, scope.
+    """Return sentences on what the verdict does not cover: attacks that were not run, limits
+    without evidence, scope.
 
     Args:
         answered: Answers.
         outcomes: Outcomes of all limits.
     """
-    absent = list(dict.fromkeys(name for answer in answered if answer.main for name in answer.not_tested))
+    absent = list(
+        dict.fromkeys(name for answer in answered if answer.main for name in answer.not_tested)
+    )
     metrics = [name for name in absent if "." not in name]
     limited = {outcome.limit.statistic for outcome in outcomes}
     n_statistics = sum("." in name and name not in limited for name in absent)
-    has_ranges = any(re.search(r" with [\d.]+ % confidence", answer.statement) for answer in answered if answer.main)
+    has_ranges = any(
+        re.search(r" with [\d.]+ % confidence", answer.statement)
+        for answer in answered
+        if answer.main
+    )
     ranges = ["Each range has the confidence that its limit requires."] if has_ranges else []
-    return [*ranges, *_not_run(metrics), *_not_computed(n_statistics), *_no_evidence(answered), _SCOPE]
+    return [
+        *ranges,
+        *_not_run(metrics),
+        *_not_computed(n_statistics),
+        *_no_evidence(answered),
+        _SCOPE,
+    ]
 
 
 def _not_run(metrics: Sequence[str]) -> Iterator[str]:
@@ -186,7 +216,10 @@ def _not_run(metrics: Sequence[str]) -> Iterator[str]:
     on_generator = [name for name in metrics if name in METRICS and METRICS[name].attacks_generator]
     others = [name for name in metrics if name not in on_generator]
     if others:
-        yield f"Attacks that did not run: {_listing([clean(name, 60).replace('_', ' ') for name in others])}."
+        yield (
+            "Attacks that did not run:"
+            f" {_listing([clean(name, 60).replace('_', ' ') for name in others])}."
+        )
     if on_generator:
         yield "Only the table was attacked. Attacks on the generator itself did not run."
 
@@ -197,7 +230,9 @@ def _not_computed(n_statistics: int) -> Iterator[str]:
     if n_statistics == 1:
         yield f"1 statistic that the verdict does not use could not be computed. {why}"
     if n_statistics > 1:
-        yield f"{n_statistics} statistics that the verdict does not use could not be computed. {why}"
+        yield (
+            f"{n_statistics} statistics that the verdict does not use could not be computed. {why}"
+        )
 
 
 def _no_evidence(answered: Iterable[Answer]) -> Iterator[str]:
@@ -207,7 +242,10 @@ def _no_evidence(answered: Iterable[Answer]) -> Iterator[str]:
         if n_blind == 0:
             continue
         limits = "1 limit gives" if n_blind == 1 else f"{n_blind} limits give"
-        text = f"{limits} no evidence here, because {'it' if n_blind == 1 else 'they'} would not have found small leaks"
+        text = (
+            f"{limits} no evidence here, because {'it' if n_blind == 1 else 'they'} would not"
+            " have found small leaks"
+        )
         if answer.main and answer.status == "pass":
             yield f"{text}. Other limits answer the question: {answer.title}"
         else:
@@ -220,7 +258,11 @@ def file_facts(origin: Mapping[str, str], fingerprints: Mapping[str, str]) -> li
         digest = origin.get("sha256", "")
         return [("File", clean(origin["file"]) + (f" (SHA-256 {digest[:16]})" if digest else ""))]
     content = fingerprints.get("synthetic", "")
-    return [("Content", f"{clean(content)[:16]} (start of the checksum of the rows)")] if content else []
+    return (
+        [("Content", f"{clean(content)[:16]} (start of the checksum of the rows)")]
+        if content
+        else []
+    )
 
 
 def origin_facts(origin: Mapping[str, str], version: str) -> list[tuple[str, str]]:
@@ -230,14 +272,19 @@ def origin_facts(origin: Mapping[str, str], version: str) -> list[tuple[str, str
     return [("Evaluated", f"{when}privacy-assets {clean(version)}{who}")]
 
 
-def signing_facts(policy: Policy | None, signed: Mapping[str, str] | None, attempt: int) -> list[tuple[str, str]]:
+def signing_facts(
+    policy: Policy | None, signed: Mapping[str, str] | None, attempt: int
+) -> list[tuple[str, str]]:
     """Return date, release, policy and signing key."""
     title = f"none: {_UNLIMITED}"
     if policy is not None:
         of_package = " of privacy-assets" if policy.name in SHIPPED else ""
         title = f"“{policy.title}”{of_package} (checksum {policy_digest(policy)[:12]})"
     if signed is None:
-        unsigned = "none: this evaluation published nothing, and a published table has its own signed report"
+        unsigned = (
+            "none: this evaluation published nothing, and a published table has its own signed"
+            " report"
+        )
         return [("Policy", title), ("Signature", unsigned)]
     release = f"{signed['sha256'][:12]} (end of the release id, and start of the file's SHA-256)"
     return [
@@ -262,7 +309,9 @@ def next_step(verdict: str, *, is_signed: bool) -> str:
 
 
 def limit_entry(outcome: LimitOutcome) -> Entry:
-    """Return a limit: names, bound, compared value, interval, status, reason, requirements and drawing."""
+    """Return a limit: names, bound, compared value, interval, status, reason, requirements and
+    drawing.
+    """
     limit, estimate, specs = outcome.limit, outcome.estimate, statistic_specs()
     return {
         "key": clean(limit.key, 60),
@@ -276,9 +325,12 @@ def limit_entry(outcome: LimitOutcome) -> Entry:
         "label": _label(outcome),
         "on_copy": ON_COPY[outcome.can_fail],
         "reason": clean(outcome.reason, 300),
-        "note": sentence(estimate.note) if estimate is not None and estimate.note not in outcome.reason else "",
+        "note": sentence(estimate.note)
+        if estimate is not None and estimate.note not in outcome.reason
+        else "",
         "source": sentence(limit.source),
-        "min_subjects": f"{number(limit.min_subjects)} {'subject' if limit.min_subjects == 1 else 'subjects'}",
+        "min_subjects": f"{number(limit.min_subjects)}"
+        f" {'subject' if limit.min_subjects == 1 else 'subjects'}",
         "words": limit_words(outcome),
         "svg": interval_svg(outcome, width=260),
     }
@@ -290,8 +342,11 @@ def _label(outcome: LimitOutcome) -> str:
     return NO_EVIDENCE if outcome.passed and outcome.blind else outcome.status
 
 
-def answer_entry(answer: Answer, results: Mapping[str, MetricResult], limits: Mapping[str, Entry]) -> Entry:
-    """Return a question with its answer, limits, statistics, first chart, and further results by metric.
+def answer_entry(
+    answer: Answer, results: Mapping[str, MetricResult], limits: Mapping[str, Entry]
+) -> Entry:
+    """Return a question with its answer, limits, statistics, first chart, and further results by
+    metric.
 
     Args:
         answer: Answer.
@@ -315,7 +370,12 @@ def answer_entry(answer: Answer, results: Mapping[str, MetricResult], limits: Ma
         ],
         # The chart is of the statistic that decided, or of the only metric of the question.
         "chart": next(
-            (one["plots"].pop(0) for one in metrics if one["plots"] and decided in (None, one["name"])), None
+            (
+                one["plots"].pop(0)
+                for one in metrics
+                if one["plots"] and decided in (None, one["name"])
+            ),
+            None,
         ),
         "metrics": metrics,
     }
@@ -329,7 +389,9 @@ def without_grades(result: MetricResult) -> MetricResult:
     tables = {}
     for table, rows in result.tables.items():
         if table not in _GRADES:
-            tables[table] = [{name: row[name] for name in row if name not in _GRADES} for row in rows]
+            tables[table] = [
+                {name: row[name] for name in row if name not in _GRADES} for row in rows
+            ]
     return replace(result, tables=tables)
 
 
@@ -339,7 +401,9 @@ def _estimate_entry(metric: str, estimate: Estimate) -> Entry:
     return {
         "name": clean(name),
         "value": number(estimate.value),
-        "interval": f"{number(estimate.low)} to {number(estimate.high)}" if estimate.measurable else "not measured",
+        "interval": f"{number(estimate.low)} to {number(estimate.high)}"
+        if estimate.measurable
+        else "not measured",
         "confidence": confidence if estimate.measurable else "",
         "null": number(estimate.null),
         "n": number(estimate.n),
@@ -352,7 +416,8 @@ def _estimate_entry(metric: str, estimate: Estimate) -> Entry:
 
 def _metric_entry(name: str, result: MetricResult) -> dict[str, Any]:
     tables = {
-        table: [row for row in to_jsonable(rows) if isinstance(row, dict)] for table, rows in result.tables.items()
+        table: [row for row in to_jsonable(rows) if isinstance(row, dict)]
+        for table, rows in result.tables.items()
     }
     drawn = dict.fromkeys(plot.table for plot in METRICS[name].plots) if name in METRICS else {}
     plots = [plot for table in drawn for plot in plots_of(name, table, tables.get(table, []))]
@@ -394,8 +459,11 @@ def _table_entry(name: str, rows: Rows) -> Entry:
     }
 
 
-def filter_entry(generator: Mapping[str, Any] | None, results: Mapping[str, MetricResult]) -> Entry | None:
-    """Return filter names, numbers of drawn and dropped rows, and a chart of statistics before and after filtering.
+def filter_entry(
+    generator: Mapping[str, Any] | None, results: Mapping[str, MetricResult]
+) -> Entry | None:
+    """Return filter names, numbers of drawn and dropped rows, and a chart of statistics before and
+    after filtering.
 
     Return None if no filter was used.
     """
@@ -411,7 +479,8 @@ def filter_entry(generator: Mapping[str, Any] | None, results: Mapping[str, Metr
 
 
 def advice_entry(advised: Entry, outcomes: Iterable[LimitOutcome]) -> Entry:
-    """Return advice with cleaned keys of limits, how many it explains, and one sentence per action and its cost.
+    """Return advice with cleaned keys of limits, how many it explains, and one sentence per action
+    and its cost.
 
     Args:
         advised: Advice on a cause.
@@ -421,7 +490,9 @@ def advice_entry(advised: Entry, outcomes: Iterable[LimitOutcome]) -> Entry:
     statuses = [outcome.status for outcome in outcomes if outcome.limit.key in advised["limits"]]
     n_broken = statuses.count("fail")
     explained = n_broken or len(statuses)
-    explains = f"{explained} {'broken' if n_broken else 'undecided'} limit{'s' if explained > 1 else ''}"
+    explains = (
+        f"{explained} {'broken' if n_broken else 'undecided'} limit{'s' if explained > 1 else ''}"
+    )
     limits = [clean(key, 60) for key in advised["limits"]]
     return {**advised, "limits": limits, "explains": explains, "todo": todo}
 
@@ -441,8 +512,8 @@ def protection_entry(protection: Protection, estimate: Callable[[str], Estimate 
 def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[str, str]:
     """Return a caption and a bar chart of statistics before and after a filter.
 
-    The chart is empty if there are no data. ``before`` are results by metric, as JSON. Statistics are compared only if
-    settings, seed and version are equal.
+    The chart is empty if there are no data. ``before`` are results by metric, as JSON. Statistics
+    are compared only if settings, seed and version are equal.
     """
     rows, caption = [], "Before and after the filter."
     for name, metric in METRICS.items():
@@ -453,14 +524,18 @@ def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[st
         if any(then.get(key) != sides[1][key] for key in ("settings", "seed", "engine_version")):
             continue
         one = metric.filter_comparison
-        values = [as_number(side["estimates"].get(one.statistic, {}).get("value")) for side in sides]
+        values = [
+            as_number(side["estimates"].get(one.statistic, {}).get("value")) for side in sides
+        ]
         if all(map(math.isfinite, values)):
             rows.append({"statistic": one.label, "before": values[0], "after": values[1]})
             caption += f" {one.description}"
     return caption, shares_svg(rows, "statistic", {"before": "before the filter", "after": "after"})
 
 
-def size_facts(tables: Mapping[str, Mapping[str, int]], generator: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def size_facts(
+    tables: Mapping[str, Mapping[str, int]], generator: Mapping[str, Any] | None
+) -> list[tuple[str, str]]:
     """Return the tables with their numbers of rows, people and columns, and the generator."""
     told = []
     for role, size in tables.items():
@@ -498,9 +573,15 @@ def useful(
             f"Its rows are far less similar to real rows than real rows are to each other.{lost}",
         )
     if behind > _CLOSE:
-        return "Worse than real rows", f"Its rows are less similar to real rows than real rows are to each other.{lost}"
+        return (
+            "Worse than real rows",
+            f"Its rows are less similar to real rows than real rows are to each other.{lost}",
+        )
     copied = " Copied rows are similar to real rows, too." if has_copies else ""
-    return "Like real rows", f"Its rows are about as similar to real rows as real rows are to each other.{copied}{lost}"
+    return (
+        "Like real rows",
+        f"Its rows are about as similar to real rows as real rows are to each other.{copied}{lost}",
+    )
 
 
 def _table_of(results: Iterable[MetricResult], name: str) -> Rows:
@@ -514,19 +595,31 @@ def _table_of(results: Iterable[MetricResult], name: str) -> Rows:
 
 def _broken_relations(results: Iterable[MetricResult]) -> str:
     """Return a sentence on the relations that synthetic rows break, or ""."""
-    rows = [row for row in _table_of(results, "relations") if row["broken_synthetic"] > row["broken_real"]]
+    rows = [
+        row
+        for row in _table_of(results, "relations")
+        if row["broken_synthetic"] > row["broken_real"]
+    ]
     if not rows:
         return ""
     worst = rows[0]
     share = percent(worst["broken_synthetic"])
     name = clean(worst["relation"], 80)
     if len(rows) == 1:
-        return f"The relation {name} holds in the real rows, and {share} of the synthetic rows break it."
-    return f"{len(rows)} relations that hold in the real rows are broken; {name} in {share} of the synthetic rows."
+        return (
+            f"The relation {name} holds in the real rows, and {share} of the synthetic rows"
+            " break it."
+        )
+    return (
+        f"{len(rows)} relations that hold in the real rows are broken; {name} in {share} of the"
+        " synthetic rows."
+    )
 
 
 def _what_is_lost(results: Sequence[MetricResult]) -> str:
-    """Return a sentence on the columns and pairs of columns that lose most similarity, after a space, or ""."""
+    """Return a sentence on the columns and pairs of columns that lose most similarity, after a
+    space, or "".
+    """
     columns = [clean(row["column"], 40) for row in _table_of(results, "columns") if _is_lost(row)]
     pairs = [
         f"{clean(row['first'], 40)} and {clean(row['second'], 40)}"
@@ -546,7 +639,9 @@ def _is_lost(row: Mapping[str, Any]) -> bool:
 
 
 def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:
-    """Return every statistic of utility with its value for real rows and note, or "" if none was measured."""
+    """Return every statistic of utility with its value for real rows and note, or "" if none was
+    measured.
+    """
     named = [(name.partition(".")[2].replace("_", " "), estimate) for name, estimate in utility]
     noted = [f"; {clean(one.note, _LONGEST_NOTE)}" if one.note else "" for _, one in named]
     return ", ".join(

@@ -52,7 +52,16 @@ from privacy_assets.report.words import NOTHING, clean, interval, number
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
-_LIBRARIES = ("privacy-assets", "numpy", "pandas", "pyarrow", "scipy", "scikit-learn", "numba", "torch")
+_LIBRARIES = (
+    "privacy-assets",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "scipy",
+    "scikit-learn",
+    "numba",
+    "torch",
+)
 
 
 def installed_versions() -> dict[str, str]:
@@ -67,7 +76,9 @@ def installed_versions() -> dict[str, str]:
 
 
 def judged(policy: Policy | None, results: Mapping[str, MetricResult], attempt: int = 1) -> Verdict:
-    """Evaluate a policy as :meth:`.Policy.judge` does. Without a policy, the verdict is "undecided"."""
+    """Evaluate a policy as :meth:`.Policy.judge` does. Without a policy, the verdict is
+    "undecided".
+    """
     return Verdict("undecided", ()) if policy is None else policy.judge(results, attempt)
 
 
@@ -75,8 +86,9 @@ def judged(policy: Policy | None, results: Mapping[str, MetricResult], attempt: 
 class Report:
     """Statistics of a synthetic table, and the verdict of a policy on it.
 
-    Reports contain aggregates only. A report contains no time of day except the signing date, and equal reports give
-    equal bytes. A second run differs in ``seconds``, and on another day or by another user in ``origin``.
+    Reports contain aggregates only. A report contains no time of day except the signing date, and
+    equal reports give equal bytes. A second run differs in ``seconds``, and on another day or by
+    another user in ``origin``.
 
     Attributes:
         title: Title for readers.
@@ -88,19 +100,21 @@ class Report:
         engine_version: Version of this package.
         generator: Description of the generator, read by
             :func:`~privacy_assets.report.advice.privacy_configuration`.
-        fingerprints: Publishable fingerprints: the synthetic table's content hash, and keyed or omitted ones of private
-            tables. Fingerprints within ``results`` are not shown.
+        fingerprints: Publishable fingerprints: the synthetic table's content hash, and keyed or
+            omitted ones of private tables. Fingerprints within ``results`` are not shown.
         versions: Versions of libraries.
-        embedder: Settings of the embedder, number of epochs, and loss and accuracy of the kept weights, see
-            :attr:`.Embedder.description`. None: no embedder.
+        embedder: Settings of the embedder, number of epochs, and loss and accuracy of the kept
+            weights, see :attr:`.Embedder.description`. None: no embedder.
         attempt: Number of the publication attempt.
         remembered: Earlier failures of the same rows. If there are any, the verdict is "fail".
         signed: "date" of the signature, "key", and "sha256" of the signed file. None: not signed.
         notes: Notes on how the tables were read.
-        changes: Changes of the real tables by the threshold rule, by column, as texts. Empty outside of a pipeline.
-        origin: Facts on an evaluation outside of a pipeline: "file" and "sha256" of the synthetic table, if it is a
-            file, "date", and "by", the user of the system.
-        has_earlier_releases: True if statistics count earlier releases, which were passed or published.
+        changes: Changes of the real tables by the threshold rule, by column, as texts. Empty
+            outside of a pipeline.
+        origin: Facts on an evaluation outside of a pipeline: "file" and "sha256" of the synthetic
+            table, if it is a file, "date", and "by", the user of the system.
+        has_earlier_releases: True if statistics count earlier releases, which were passed or
+            published.
     """
 
     title: str
@@ -129,7 +143,9 @@ class Report:
 
     @property
     def is_part(self) -> bool:
-        """Whether only a part of a shipped policy was evaluated. A pass of a part does not support publication."""
+        """Whether only a part of a shipped policy was evaluated. A pass of a part does not support
+        publication.
+        """
         return self.policy is not None and self.policy.part_of is not None
 
     @property
@@ -157,13 +173,21 @@ class Report:
             for metric, kind in METRICS.items()
             for part, statistic in kind.score_parts.items()
         ]
-        found = {part: estimate.value for part, estimate in named if estimate and estimate.measurable}
-        repeated = self.results[DataPrivacy.name].tables.get("parts", ()) if DataPrivacy.name in self.results else ()
+        found = {
+            part: estimate.value for part, estimate in named if estimate and estimate.measurable
+        }
+        repeated = (
+            self.results[DataPrivacy.name].tables.get("parts", ())
+            if DataPrivacy.name in self.results
+            else ()
+        )
         return {row["part"]: row["score"] for row in repeated} | found
 
     @property
     def data_privacy_score(self) -> dict[str, Any] | None:
-        """Gretel's Data Privacy Score with ``grade`` and both components, or None unless both were measured."""
+        """Gretel's Data Privacy Score with ``grade`` and both components, or None unless both were
+        measured.
+        """
         found = self._score_parts
         if len(found) < len(get_args(ScorePart)):
             return None
@@ -172,7 +196,9 @@ class Report:
 
     @property
     def utility(self) -> list[tuple[str, Estimate]]:
-        """Full name and estimate of each measured statistic of utility. Real rows give its null value."""
+        """Full name and estimate of each measured statistic of utility. Real rows give its null
+        value.
+        """
         names = [f"{metric}.{name}" for metric, kind in METRICS.items() for name in kind.utility]
         found = [(name, self.estimate(name)) for name in names]
         return [(name, estimate) for name, estimate in found if estimate and estimate.measurable]
@@ -184,19 +210,30 @@ class Report:
 
     @property
     def privacy_configuration_score(self) -> dict[str, Any] | None:
-        """Score and ``grade`` of Gretel's Privacy Configuration, or None unless all protections are reported."""
+        """Score and ``grade`` of Gretel's Privacy Configuration, or None unless all protections are
+        reported.
+        """
         score = configuration_score(self.generator)
         return None if math.isnan(score) else {"score": score, "grade": grade(score)}
 
     @property
     def gretel_scores(self) -> dict[str, tuple[float, str]]:
-        """Measured score and grade of the Data Privacy Score, its parts and the Privacy Configuration, by name."""
+        """Measured score and grade of the Data Privacy Score, its parts and the Privacy
+        Configuration, by name.
+        """
         whole, configured = self.data_privacy_score, self.privacy_configuration_score
-        parts = {f"{part} inference protection": (score, grade(score)) for part, score in self._score_parts.items()}
+        parts = {
+            f"{part} inference protection": (score, grade(score))
+            for part, score in self._score_parts.items()
+        }
         return {
             **({"Data Privacy Score": (whole["score"], whole["grade"])} if whole else {}),
             **parts,
-            **({"Privacy Configuration": (configured["score"], configured["grade"])} if configured else {}),
+            **(
+                {"Privacy Configuration": (configured["score"], configured["grade"])}
+                if configured
+                else {}
+            ),
         }
 
     @property
@@ -207,7 +244,13 @@ class Report:
     @property
     def answers(self) -> list[Answer]:
         """Answers to the questions of an approver; see ``report.answers``."""
-        return answers(self.policy_verdict.outcomes, self.results, self.verdict, Sizes.of(self.tables), self.remembered)
+        return answers(
+            self.policy_verdict.outcomes,
+            self.results,
+            self.verdict,
+            Sizes.of(self.tables),
+            self.remembered,
+        )
 
     @property
     def known(self) -> Known:
@@ -221,11 +264,15 @@ class Report:
 
     @property
     def advice(self) -> list[dict[str, Any]]:
-        """Advice on the limits that did not pass, by cause, as plain records; see ``report.advice``."""
+        """Advice on the limits that did not pass, by cause, as plain records; see
+        ``report.advice``.
+        """
         return advice(self.policy_verdict.broken, self.known)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity become None."""
+        """Return a mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity
+        become None.
+        """
         return {
             "verdict": self.verdict,
             "title": self.title,
@@ -235,7 +282,9 @@ class Report:
             "limits": [to_jsonable(outcome.to_json()) for outcome in self.policy_verdict.outcomes],
             "answers": [answer.to_json() for answer in self.answers],
             "advice": self.advice,
-            "privacy_configuration": [protection.to_json() for protection in self.privacy_configuration],
+            "privacy_configuration": [
+                protection.to_json() for protection in self.privacy_configuration
+            ],
             "privacy_configuration_score": to_jsonable(self.privacy_configuration_score),
             "policy": to_jsonable(self.policy.to_dict()) if self.policy else None,
             "data_privacy_score": to_jsonable(self.data_privacy_score),
@@ -263,25 +312,49 @@ class Report:
         Raises:
             ConfigError: If the stated verdict differs from the evaluation.
         """
-        policy = None if data["policy"] is None else read_policy(data["policy"], data["engine_version"])
+        policy = (
+            None if data["policy"] is None else read_policy(data["policy"], data["engine_version"])
+        )
         results = {name: _result(name, entry, data) for name, entry in data["metrics"].items()}
         attempt = int(data.get("attempt", 1))
-        policy_verdict, remembered = judged(policy, results, attempt), tuple(data.get("remembered", ()))
+        policy_verdict, remembered = (
+            judged(policy, results, attempt),
+            tuple(data.get("remembered", ())),
+        )
         computed = "fail" if remembered else policy_verdict.status
         if computed != data["verdict"]:
-            raise ConfigError(f"report: it states {safe_repr(data['verdict'])}, but its statistics give {computed!r}.")
-        kept = ("title", "tables", "seed", "engine_version", "generator", "fingerprints", "versions", "embedder")
+            raise ConfigError(
+                f"report: it states {safe_repr(data['verdict'])}, but its statistics give"
+                f" {computed!r}."
+            )
+        kept = (
+            "title",
+            "tables",
+            "seed",
+            "engine_version",
+            "generator",
+            "fingerprints",
+            "versions",
+            "embedder",
+        )
         own = {name: data[name] for name in kept}
         own |= {"signed": data.get("signed"), "notes": tuple(data.get("notes", ()))}
         own["changes"] = dict(data.get("changes", {}))
         own["origin"] = dict(data.get("origin", {}))
         own["has_earlier_releases"] = data.get("has_earlier_releases", False)
         return cls(
-            policy=policy, policy_verdict=policy_verdict, results=results, attempt=attempt, remembered=remembered, **own
+            policy=policy,
+            policy_verdict=policy_verdict,
+            results=results,
+            attempt=attempt,
+            remembered=remembered,
+            **own,
         )
 
     def _page_notes(self) -> list[str]:
-        """Return the notes on the tables, and those on all releases together if there are earlier ones."""
+        """Return the notes on the tables, and those on all releases together if there are earlier
+        ones.
+        """
         notes = [*self.notes]
         if self.has_earlier_releases:
             notes += ledger_notes(self.policy_verdict.outcomes, self.known)
@@ -289,7 +362,9 @@ class Report:
 
     def page(self) -> Page:
         """Return the content of every form as plain values."""
-        limits = {outcome.limit.key: limit_entry(outcome) for outcome in self.policy_verdict.outcomes}
+        limits = {
+            outcome.limit.key: limit_entry(outcome) for outcome in self.policy_verdict.outcomes
+        }
         results = (
             self.results
             if self.shows_grades
@@ -323,7 +398,9 @@ class Report:
             limits=[*limits.values()],
             limit_advice=limit_advice(self.policy_verdict.broken),
             advice=[advice_entry(one, self.policy_verdict.outcomes) for one in advised],
-            next_step="" if self.is_part else next_step(self.verdict, is_signed=self.signed is not None),
+            next_step=""
+            if self.is_part
+            else next_step(self.verdict, is_signed=self.signed is not None),
             configuration=[
                 protection_entry(protection, self.estimate)
                 for protection in self.privacy_configuration
@@ -334,7 +411,9 @@ class Report:
                 for name, (score, level) in self.gretel_scores.items()
             },
             utility=[(name, interval(one), number(one.null)) for name, one in self.utility],
-            useful=useful(self.utility, self.results.values(), has_copies=answered[0].status == "fail"),
+            useful=useful(
+                self.utility, self.results.values(), has_copies=answered[0].status == "fail"
+            ),
             utility_text=utility_text(self.utility),
             filter=filter_entry(self.generator, self.results),
             sizes=[
@@ -375,12 +454,17 @@ class Report:
 
     def __repr__(self) -> str:
         n_limits = len(self.policy_verdict.outcomes)
-        return f"<Report {safe_repr(self.title)}: {self.label}, {n_limits} limits; print(report) shows it>"
+        return (
+            f"<Report {safe_repr(self.title)}: {self.label}, {n_limits} limits; print(report)"
+            " shows it>"
+        )
 
 
 def _metric(result: MetricResult) -> dict[str, Any]:
     return {
-        "estimates": {estimate.name: to_jsonable(estimate.to_json()) for estimate in result.estimates},
+        "estimates": {
+            estimate.name: to_jsonable(estimate.to_json()) for estimate in result.estimates
+        },
         "tables": to_jsonable(result.tables),
         "settings": to_jsonable(result.settings),
         "seconds": to_jsonable(result.seconds),
@@ -391,11 +475,15 @@ def _metric(result: MetricResult) -> dict[str, Any]:
 def _result(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> MetricResult:
     return MetricResult(
         metric=name,
-        estimates=tuple(Estimate.from_json(name, values) for name, values in entry["estimates"].items()),
+        estimates=tuple(
+            Estimate.from_json(name, values) for name, values in entry["estimates"].items()
+        ),
         tables=entry["tables"],
         settings=entry["settings"],
         seed=data["seed"],
         engine_version=data["engine_version"],
         seconds=math.nan if entry["seconds"] is None else entry["seconds"],
-        on_copy=tuple(Estimate.from_json(name, values) for name, values in entry["on_copy"].items()),
+        on_copy=tuple(
+            Estimate.from_json(name, values) for name, values in entry["on_copy"].items()
+        ),
     )

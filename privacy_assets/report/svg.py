@@ -1,8 +1,8 @@
 """All SVG: limits, curves, intervals, bars and pies. Deterministic, without scripts or fonts.
 
-Functions take aggregates and return well-formed XML, or an empty string if there is no data. Text is cleaned and
-escaped. Plots use the page's classes for colors (``s0`` .. ``s3`` for series, ``l0`` to ``l5`` for levels). Series also
-differ in shape and dash.
+Functions take aggregates and return well-formed XML, or an empty string if there is no data. Text
+is cleaned and escaped. Plots use the page's classes for colors (``s0`` .. ``s3`` for series, ``l0``
+to ``l5`` for levels). Series also differ in shape and dash.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from privacy_assets.metrics.base import CurvePlot, GradePlot, IntervalPlot, LevelPlot, Plot, SharePlot
+from privacy_assets.metrics.base import (
+    CurvePlot,
+    GradePlot,
+    IntervalPlot,
+    LevelPlot,
+    Plot,
+    SharePlot,
+)
 from privacy_assets.policy import LimitOutcome
 from privacy_assets.report.words import clean, limit_interval, limit_symbol, measured_text, number
 
@@ -28,12 +35,18 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 42
 
 
 def interval_svg(
-    outcome: LimitOutcome, width: int = 320, height: int = 48, ink: str = "currentColor", *, hover: bool = True
+    outcome: LimitOutcome,
+    width: int = 320,
+    height: int = 48,
+    ink: str = "currentColor",
+    *,
+    hover: bool = True,
 ) -> str:
     """Draw a limit, with a mark for the evaluated number and a shaded area beyond the limit.
 
-    A filled circle passes, a diamond fails, a ring is undecided. The interval is a thin line, the value a tick on
-    it, the null a dashed line. Two-sided statistics are drawn as distances from the null.
+    A filled circle passes, a diamond fails, a ring is undecided. The interval is a thin line, the
+    value a tick on it, the null a dashed line. Two-sided statistics are drawn as distances from the
+    null.
 
     Args:
         outcome: Limit and estimate.
@@ -47,14 +60,20 @@ def interval_svg(
     x = _linear([bound, null, low, value, high, drawn_number(outcome)], 12, width - 12)
     start, end = (0.0, x(bound)) if limit.at_least is not None else (x(bound), float(width))
     parts = [
-        f'<svg xmlns="{XMLNS}" viewBox="0 0 {width} {height}" width="{width}" font-family="sans-serif" font-size="10" '
+        f'<svg xmlns="{XMLNS}" viewBox="0 0 {width} {height}" width="{width}"'
+        ' font-family="sans-serif" font-size="10" '
         f'text-anchor="middle" fill="{ink}">',
         f"<title>{escape(limit_words(outcome))}</title>" if hover else "",
-        f'<rect x="{tenth(start)}" y="{tenth(middle - 9)}" width="{tenth(end - start)}" height="18" opacity=".15"/>',
-        f'<path d="M0 {tenth(middle)}H{width}M{tenth(x(bound))} {tenth(middle - 11)}v22" stroke="{ink}"/>',
+        f'<rect x="{tenth(start)}" y="{tenth(middle - 9)}" width="{tenth(end - start)}"'
+        ' height="18" opacity=".15"/>',
+        f'<path d="M0 {tenth(middle)}H{width}M{tenth(x(bound))} {tenth(middle - 11)}v22"'
+        f' stroke="{ink}"/>',
     ]
     if math.isfinite(null):
-        parts.append(f'<path d="M{tenth(x(null))} {tenth(middle - 11)}v22" stroke="{ink}" stroke-dasharray="2"/>')
+        parts.append(
+            f'<path d="M{tenth(x(null))} {tenth(middle - 11)}v22" stroke="{ink}"'
+            ' stroke-dasharray="2"/>'
+        )
     words = f"limit {number(bound)}"
     at = tenth(_inside(x(bound), width, 4 + 2.7 * len(words)))
     label = f'<text x="{at}" y="{tenth(height - 2)}">{words}</text>'
@@ -76,12 +95,18 @@ def interval_markdown(outcome: LimitOutcome) -> str:
     return _markdown(alt, interval_svg(outcome, ink="gray", hover=False))
 
 
-def line_markdown(alt: str, points: Sequence[tuple[float, float]], dashed: Sequence[tuple[float, float]] = ()) -> str:
-    """Return a line plot of ``points`` (x, y) as a Markdown image; empty for fewer than two finite points.
+def line_markdown(
+    alt: str, points: Sequence[tuple[float, float]], dashed: Sequence[tuple[float, float]] = ()
+) -> str:
+    """Return a line plot of ``points`` (x, y) as a Markdown image; empty for fewer than two finite
+    points.
 
     ``dashed`` are the points of a second line on the same axes, for example a limit.
     """
-    finite, second = ([(x, y) for x, y in line if math.isfinite(x) and math.isfinite(y)] for line in (points, dashed))
+    finite, second = (
+        [(x, y) for x, y in line if math.isfinite(x) and math.isfinite(y)]
+        for line in (points, dashed)
+    )
     if len(finite) < 2:
         return ""
     xs, ys = zip(*finite, *second, strict=True)
@@ -91,7 +116,9 @@ def line_markdown(alt: str, points: Sequence[tuple[float, float]], dashed: Seque
         path = " ".join(f"{x(a):.0f},{up(b):.0f}" for a, b in these)
         return f'<polyline fill="none" {style} points="{path}"/>' if these else ""
 
-    lines = line(finite, 'stroke="steelblue" stroke-width="2"') + line(second, 'stroke="gray" stroke-dasharray="4"')
+    lines = line(finite, 'stroke="steelblue" stroke-width="2"') + line(
+        second, 'stroke="gray" stroke-dasharray="4"'
+    )
     return _markdown(alt, f'<svg xmlns="{XMLNS}" width="240" height="60">{lines}</svg>')
 
 
@@ -101,7 +128,8 @@ def _markdown(alt: str, svg: str) -> str:
 
 
 def _along(outcome: LimitOutcome) -> tuple[float, float, float, float]:
-    """Return null, low, value and high as compared with the limit, at the confidence level of the limit.
+    """Return null, low, value and high as compared with the limit, at the confidence level of the
+    limit.
 
     For two-sided statistics they are distances from the null.
     """
@@ -117,7 +145,8 @@ def _along(outcome: LimitOutcome) -> tuple[float, float, float, float]:
 
 
 def drawn_number(outcome: LimitOutcome) -> float:
-    """Return the number compared with the limit. A negative distance of a two-sided statistic is drawn as 0.
+    """Return the number compared with the limit. A negative distance of a two-sided statistic is
+    drawn as 0.
 
     Args:
         outcome: Limit and estimate.
@@ -133,32 +162,41 @@ def legend() -> list[tuple[str, str]]:
     shapes = {
         "pass": f'<circle cx="12" cy="9" r="5" fill="{COLOURS["pass"]}"/>',
         "fail": f'<path d="M12 2l7 7-7 7-7-7z" fill="{COLOURS["fail"]}"/>',
-        "undecided": f'<circle cx="12" cy="9" r="5" fill="none" stroke="{COLOURS["undecided"]}" stroke-width="3"/>',
+        "undecided": f'<circle cx="12" cy="9" r="5" fill="none" stroke="{COLOURS["undecided"]}"'
+        ' stroke-width="3"/>',
         "beyond the limit": '<rect width="24" height="18" fill="currentColor" opacity=".15"/>',
         "no leak": '<path d="M12 0v18" stroke="currentColor" stroke-dasharray="2"/>',
     }
     return [(f"{start}{shape}</svg>", meaning) for meaning, shape in shapes.items()]
 
 
-def _mark(outcome: LimitOutcome, along: tuple[float, float, float], x: Scale, middle: float, width: int) -> str:
+def _mark(
+    outcome: LimitOutcome, along: tuple[float, float, float], x: Scale, middle: float, width: int
+) -> str:
     colour, (low, value, high) = COLOURS[outcome.status], along
     if not math.isfinite(outcome.measured):
         return f'<text x="{tenth(width / 2)}" y="{tenth(middle - 14)}">not measured</text>'
     at, y, lines = tenth(x(drawn_number(outcome))), tenth(middle), ""
     if all(map(math.isfinite, along)):
         tick = f"M{tenth(x(value))} {tenth(middle - 5)}v10"
-        lines = f'<path d="M{tenth(x(low))} {y}H{tenth(x(high))}{tick}" stroke="{colour}" stroke-width="2"/>'
+        lines = (
+            f'<path d="M{tenth(x(low))} {y}H{tenth(x(high))}{tick}" stroke="{colour}"'
+            ' stroke-width="2"/>'
+        )
     shapes = {
         "pass": f'<circle cx="{at}" cy="{y}" r="5" fill="{colour}"/>',
         "fail": f'<path d="M{at} {tenth(middle - 7)}l7 7-7 7-7-7z" fill="{colour}"/>',
-        "undecided": f'<circle cx="{at}" cy="{y}" r="5" fill="none" stroke="{colour}" stroke-width="3"/>',
+        "undecided": f'<circle cx="{at}" cy="{y}" r="5" fill="none" stroke="{colour}"'
+        ' stroke-width="3"/>',
     }
     left = tenth(_inside(x(drawn_number(outcome)), width, 20))
     label = f'<text x="{left}" y="{tenth(middle - 14)}">{number(drawn_number(outcome))}</text>'
     return lines + shapes[outcome.status] + label
 
 
-def curves_svg(rows: Rows, curves: Mapping[str, tuple[str, str]], labels: tuple[str, str], *, log: bool = False) -> str:
+def curves_svg(
+    rows: Rows, curves: Mapping[str, tuple[str, str]], labels: tuple[str, str], *, log: bool = False
+) -> str:
     """Draw one curve per label, given its x and y columns; rows without numbers are skipped.
 
     With ``log`` both axes are logarithmic, and only positive points are drawn.
@@ -169,14 +207,23 @@ def curves_svg(rows: Rows, curves: Mapping[str, tuple[str, str]], labels: tuple[
         return ""
     ticks = _decades if log else nice_ticks
     x_ticks, y_ticks = ticks([p[0] for p in points]), ticks([p[1] for p in points])
-    x, up = _linear(x_ticks, LEFT, WIDTH - RIGHT, pad=0), _linear(y_ticks, HEIGHT - BOTTOM, TOP, pad=0)
+    x, up = (
+        _linear(x_ticks, LEFT, WIDTH - RIGHT, pad=0),
+        _linear(y_ticks, HEIGHT - BOTTOM, TOP, pad=0),
+    )
     word = _power if log else number
     parts = [_frame(labels), _y_axis(y_ticks, up, word), *(_x_tick(x(t), word(t)) for t in x_ticks)]
     for i, line in enumerate(lines):
-        path = " ".join(f"{tenth(x(a))},{tenth(up(b))}" for a, b in sorted(line, key=lambda p: (p[1], p[0])))
+        path = " ".join(
+            f"{tenth(x(a))},{tenth(up(b))}" for a, b in sorted(line, key=lambda p: (p[1], p[0]))
+        )
         parts.append(f'<polyline class="curve s{i % SERIES}" points="{path}"/>')
         parts += [_spot(x(a), up(b), f"{word(a)}: {word(b)}") for a, b in line]
-    return canvas([*parts, *_legend(list(curves), lines=True)], HEIGHT + _legend_height(len(curves)), _title(labels))
+    return canvas(
+        [*parts, *_legend(list(curves), lines=True)],
+        HEIGHT + _legend_height(len(curves)),
+        _title(labels),
+    )
 
 
 def _points(rows: Rows, x: str, y: str, log: bool) -> list[tuple[float, float]]:
@@ -195,21 +242,26 @@ def intervals_svg(
     log: bool = False,
     null: float = 0.0,
 ) -> str:
-    """Draw values and intervals (columns ``low``, ``high``) by ``x`` and series, with a line at ``null``.
+    """Draw values and intervals (columns ``low``, ``high``) by ``x`` and series, with a line at
+    ``null``.
 
-    Distinct values of ``x`` are evenly spaced in ascending order, with series next to each other. With ``log`` the x
-    axis is logarithmic, and rows with ``x`` <= 0 are skipped.
+    Distinct values of ``x`` are evenly spaced in ascending order, with series next to each other.
+    With ``log`` the x axis is logarithmic, and rows with ``x`` <= 0 are skipped.
     """
     kept = [
         row
         for row in rows
-        if math.isfinite(as_number(row.get(y))) and (not log or 0 < as_number(row.get(x)) < math.inf)
+        if math.isfinite(as_number(row.get(y)))
+        and (not log or 0 < as_number(row.get(x)) < math.inf)
     ]
     if not kept:
         return ""
     names = list(dict.fromkeys(_series(row, series) for row in kept))
     bounds = [
-        v for row in kept for v in map(as_number, (row.get(y), row.get("low"), row.get("high"))) if math.isfinite(v)
+        v
+        for row in kept
+        for v in map(as_number, (row.get(y), row.get("low"), row.get("high")))
+        if math.isfinite(v)
     ]
     ticks = nice_ticks([null, *bounds])
     up = _linear(ticks, HEIGHT - BOTTOM, TOP, pad=0)
@@ -223,13 +275,19 @@ def intervals_svg(
     parts += [_x_tick(at, word) for word, at in words.items()]
     for row in kept:
         i = names.index(_series(row, series))
-        parts.append(_point(places[_word(row.get(x))] + gap * (i - (len(names) - 1) / 2), row, y, up, i))
+        parts.append(
+            _point(places[_word(row.get(x))] + gap * (i - (len(names) - 1) / 2), row, y, up, i)
+        )
     legend = _legend(names, lines=False) if len(names) > 1 or names[0] else []
-    return canvas([*parts, *legend], HEIGHT + (_legend_height(len(names)) if legend else 0), _title(labels))
+    return canvas(
+        [*parts, *legend], HEIGHT + (_legend_height(len(names)) if legend else 0), _title(labels)
+    )
 
 
 def _places(rows: Rows, x: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Return evenly spaced positions of the distinct values of ``x``, by their text, and the positions with a label."""
+    """Return evenly spaced positions of the distinct values of ``x``, by their text, and the
+    positions with a label.
+    """
     sizes = {_word(row.get(x)): as_number(row.get(x)) for row in rows}
     spots = sorted(sizes, key=lambda word: (math.isnan(sizes[word]), sizes[word], word))
     step = (WIDTH - LEFT - RIGHT) / len(spots)
@@ -238,20 +296,26 @@ def _places(rows: Rows, x: str) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _log_places(rows: Rows, x: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Return positions on a logarithmic axis, by text of the value, and of labels 1, 2, 5, 10, ... within its range."""
+    """Return positions on a logarithmic axis, by text of the value, and of labels 1, 2, 5, 10, ...
+    within its range.
+    """
     logs = {_word(row.get(x)): math.log10(as_number(row.get(x))) for row in rows}
     scale = _linear(logs.values(), LEFT + 16, WIDTH - RIGHT - 16, pad=0)
     low, high = min(logs.values()), max(logs.values())
     marks = [m * 10.0**k for k in range(math.floor(low), math.ceil(high) + 1) for m in (1, 2, 5)]
     inside = [mark for mark in marks if low - 0.1 <= math.log10(mark) <= high + 0.1]
-    return {word: scale(v) for word, v in logs.items()}, {number(m): scale(math.log10(m)) for m in inside}
+    return {word: scale(v) for word, v in logs.items()}, {
+        number(m): scale(math.log10(m)) for m in inside
+    }
 
 
 def _point(at: float, row: Mapping[str, Any], y: str, up: Scale, i: int) -> str:
     value, low, high = (as_number(row.get(column)) for column in (y, "low", "high"))
     bar = ""
     if math.isfinite(low) and math.isfinite(high):
-        bar = f'<path class="bar s{i % SERIES}" d="M{tenth(at)} {tenth(up(low))}V{tenth(up(high))}"/>'
+        bar = (
+            f'<path class="bar s{i % SERIES}" d="M{tenth(at)} {tenth(up(low))}V{tenth(up(high))}"/>'
+        )
     shown = f"{number(value)} [{number(low)}, {number(high)}]" if bar else number(value)
     return f"<g><title>{shown}</title>{bar}{_shape(i, at, up(value))}</g>"
 
@@ -278,7 +342,12 @@ def nice_ticks(values: Iterable[float], count: int = 5) -> list[float]:
 def _decades(logs: Iterable[float]) -> list[float]:
     """Return the integers that enclose the given decimal logarithms."""
     found = list(logs)
-    return [float(k) for k in range(math.floor(min(found)), max(math.ceil(max(found)), math.floor(min(found)) + 1) + 1)]
+    return [
+        float(k)
+        for k in range(
+            math.floor(min(found)), max(math.ceil(max(found)), math.floor(min(found)) + 1) + 1
+        )
+    ]
 
 
 def _power(log: float) -> str:
@@ -288,7 +357,8 @@ def _power(log: float) -> str:
 def _linear(values: Iterable[float], start: float, end: float, pad: float = 0.06) -> Scale:
     finite = [v for v in values if math.isfinite(v)] or [0.0]
     low, high = min(finite), max(finite)
-    room = (high - low) * pad if high > low else max(abs(high), 1.0) * 0.5  # a single value is centered
+    # a single value is centered
+    room = (high - low) * pad if high > low else max(abs(high), 1.0) * 0.5
     low, high = low - room, high + room
     return lambda v: start + (v - low) / (high - low) * (end - start)
 
@@ -298,7 +368,10 @@ def _title(labels: tuple[str, str]) -> str:
 
 
 def _frame(labels: tuple[str, str]) -> str:
-    place = f'text-anchor="middle" transform="translate(12 {tenth((TOP + HEIGHT - BOTTOM) / 2)}) rotate(-90)"'
+    place = (
+        f'text-anchor="middle" transform="translate(12 {tenth((TOP + HEIGHT - BOTTOM) / 2)})'
+        ' rotate(-90)"'
+    )
     across = text_at((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, labels[0])
     return f'{across}<text class="axis" {place}>{escape(labels[1])}</text>'
 
@@ -318,7 +391,9 @@ def _legend(names: Sequence[str], *, lines: bool) -> list[str]:
     for i, name in enumerate(names):
         x, y = LEFT + 250 * (i % 2), HEIGHT + 14 + 20 * (i // 2)
         line = f'<path class="curve s{i % SERIES}" d="M{x} {y}h26"/>'
-        parts.append((line if lines else _shape(i, x + 13, y)) + text_at(x + 34, y + 4, name, anchor="start"))
+        parts.append(
+            (line if lines else _shape(i, x + 13, y)) + text_at(x + 34, y + 4, name, anchor="start")
+        )
     return parts
 
 
@@ -339,13 +414,21 @@ def _shape(i: int, x: float, y: float) -> str:
 
 def canvas(parts: Iterable[str], height: float, title: str, description: str = "") -> str:
     """Return a plot of width ``WIDTH`` with a name and description for screen readers."""
-    heading = f"<title>{escape(title)}</title>" + (f"<desc>{escape(description)}</desc>" if description else "")
-    return f'<svg class="plot" role="img" viewBox="0 0 {WIDTH} {height:g}">{heading}{"".join(parts)}</svg>'
+    heading = f"<title>{escape(title)}</title>" + (
+        f"<desc>{escape(description)}</desc>" if description else ""
+    )
+    return (
+        f'<svg class="plot" role="img" viewBox="0 0 {WIDTH}'
+        f' {height:g}">{heading}{"".join(parts)}</svg>'
+    )
 
 
 def text_at(x: float, y: float, words: str, anchor: str = "middle") -> str:
     """Return small text at a position."""
-    return f'<text class="axis" x="{tenth(x)}" y="{tenth(y)}" text-anchor="{anchor}">{escape(words)}</text>'
+    return (
+        f'<text class="axis" x="{tenth(x)}" y="{tenth(y)}"'
+        f' text-anchor="{anchor}">{escape(words)}</text>'
+    )
 
 
 def _series(row: Mapping[str, Any], columns: Sequence[str]) -> str:
@@ -407,8 +490,13 @@ def points_svg(rows: Rows, label: str, points: str) -> str:
 
     Rows without a number, and rows beyond the first 40, are skipped.
     """
-    found = [(clean(row.get(label), 24), min(max(as_number(row.get(points)), 0.0), 100.0)) for row in rows]
-    kept = sorted((pair for pair in found if math.isfinite(pair[1])), key=lambda pair: pair[1])[:MOST_BARS]
+    found = [
+        (clean(row.get(label), 24), min(max(as_number(row.get(points)), 0.0), 100.0))
+        for row in rows
+    ]
+    kept = sorted((pair for pair in found if math.isfinite(pair[1])), key=lambda pair: pair[1])[
+        :MOST_BARS
+    ]
     if not kept:
         return ""
     bottom = 10 + _POINTS_STEP * len(kept)
@@ -417,21 +505,28 @@ def points_svg(rows: Rows, label: str, points: str) -> str:
         top = 8 + _POINTS_STEP * at
         level, width = max(len(LEVELS) - 1 - int(value // 20), 0), _ROOM_OF_POINTS * value / 100
         parts.append(
-            f'<rect class="l{level}" x="{_LEFT}" y="{top}" width="{width:.1f}" height="14">{_told(name, value)}</rect>'
+            f'<rect class="l{level}" x="{_LEFT}" y="{top}" width="{width:.1f}"'
+            f' height="14">{_told(name, value)}</rect>'
         )
         parts.append(text_at(_LEFT - 8, top + 11, name, anchor="end"))
         parts.append(text_at(_LEFT + _ROOM_OF_POINTS + 8, top + 11, number(value), anchor="start"))
-    marks = {number(mark): _LEFT + _ROOM_OF_POINTS * mark / 100 for mark in (0, 20, 40, 60, 80, 100)}
+    marks = {
+        number(mark): _LEFT + _ROOM_OF_POINTS * mark / 100 for mark in (0, 20, 40, 60, 80, 100)
+    }
     return canvas(_over_grid(parts, marks, bottom), bottom + 22, f"{points} by {label}")
 
 
 def shares_svg(rows: Rows, label: str, series: Mapping[str, str], *, log: bool = False) -> str:
-    """Draw one bar per row and entry of ``series`` (column -> label), from 0 to 1, in the given order.
+    """Draw one bar per row and entry of ``series`` (column -> label), from 0 to 1, in the given
+    order.
 
-    Numbers are clipped to this range. Cells without a number have no bar, and rows beyond the first 30 are skipped.
-    With ``log`` the axis is logarithmic, from 0.00001. Each bar is labeled with its number.
+    Numbers are clipped to this range. Cells without a number have no bar, and rows beyond the first
+    30 are skipped. With ``log`` the axis is logarithmic, from 0.00001. Each bar is labeled with its
+    number.
     """
-    kept = [row for row in rows if any(math.isfinite(as_number(row.get(column))) for column in series)][:MOST_GROUPS]
+    kept = [
+        row for row in rows if any(math.isfinite(as_number(row.get(column))) for column in series)
+    ][:MOST_GROUPS]
     if not kept:
         return ""
     step = _BAR * len(series) + _GAP
@@ -489,12 +584,17 @@ def _series_word(place: int, words: str, height: float) -> str:
 def pie_svg(rows: Rows) -> str:
     """Draw a pie of the levels reached by Gretel's attacks, best first, scaled to sum to one.
 
-    ``rows`` have the columns "level", "attacks" and "share". Slices and legend lines share numbers, so the plot does
-    not depend on color. The legend lists attacks and share of all levels, including empty ones. Rows without a
-    share are skipped.
+    ``rows`` have the columns "level", "attacks" and "share". Slices and legend lines share numbers,
+    so the plot does not depend on color. The legend lists attacks and share of all levels,
+    including empty ones. Rows without a share are skipped.
     """
-    kept = [(clean(row.get("level"), 30), as_number(row.get("attacks")), as_number(row.get("share"))) for row in rows]
-    kept = sorted((row for row in kept if 0 <= row[2] < math.inf), key=lambda row: _class(row[0], len(_LAST)))
+    kept = [
+        (clean(row.get("level"), 30), as_number(row.get("attacks")), as_number(row.get("share")))
+        for row in rows
+    ]
+    kept = sorted(
+        (row for row in kept if 0 <= row[2] < math.inf), key=lambda row: _class(row[0], len(_LAST))
+    )
     total = sum(share for *_, share in kept)
     if total <= 0:
         return ""
@@ -502,17 +602,26 @@ def pie_svg(rows: Rows) -> str:
     for at, (name, attacks, share) in enumerate(kept):
         part, level, y = share / total, f"l{_class(name, at % len(_LAST))}", 32 + _PIE_STEP * at
         words = f"{name}: {_attacks(attacks)}{100 * part:.3g} %"
-        parts.append(f"<g><title>{escape(words)}</title>{_slice(level, str(at + 1), turn, turn + part)}</g>")
+        parts.append(
+            f"<g><title>{escape(words)}</title>{_slice(level, str(at + 1), turn, turn + part)}</g>"
+        )
         turn += part
         lines.append(words)
-        parts.append(f'<rect class="{level}" x="{_PIE_LEGEND}" y="{y - 11}" width="14" height="14"/>')
-        parts.append(text_at(_PIE_LEGEND + 30, y, str(at + 1)) + text_at(_PIE_LEGEND + 44, y, words, anchor="start"))
+        parts.append(
+            f'<rect class="{level}" x="{_PIE_LEGEND}" y="{y - 11}" width="14" height="14"/>'
+        )
+        parts.append(
+            text_at(_PIE_LEGEND + 30, y, str(at + 1))
+            + text_at(_PIE_LEGEND + 44, y, words, anchor="start")
+        )
     height = max(2 * _Y, 32 + _PIE_STEP * len(kept))
     return canvas(parts, height, "Attacks by level of protection", "; ".join(lines))
 
 
 def _slice(level: str, mark: str, start: float, end: float) -> str:
-    """Draw a slice from ``start`` to ``end`` (shares of a turn, clockwise from the top) with its number outside."""
+    """Draw a slice from ``start`` to ``end`` (shares of a turn, clockwise from the top) with its
+    number outside.
+    """
     if end == start:
         return ""
     (x0, y0), (x1, y1) = _rim(start, _R), _rim(end, _R)

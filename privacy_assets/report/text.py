@@ -15,14 +15,16 @@ if TYPE_CHECKING:
 
 COLUMNS = 80
 _NO_BREAK = "\u00a0"
-_MIN_LAST_COLUMN = 20  # narrowest last column of a table; with less space, it is below the other columns
+# narrowest last column of a table; with less space, it is below the other columns
+_MIN_LAST_COLUMN = 20
 
 
 def page_text(page: Page, *, columns: int = COLUMNS, every_limit: bool = True) -> str:
     """Return the content of a page in the order of the HTML page.
 
-    Verdict, facts, answers, what the verdict does not cover, and advice; then, for the data team, limits, utility,
-    Gretel's scores and the privacy configuration. Without limits, statistics are listed instead.
+    Verdict, facts, answers, what the verdict does not cover, and advice; then, for the data team,
+    limits, utility, Gretel's scores and the privacy configuration. Without limits, statistics are
+    listed instead.
 
     Args:
         page: Content.
@@ -37,17 +39,28 @@ def page_text(page: Page, *, columns: int = COLUMNS, every_limit: bool = True) -
     lines += _doubts(page, columns)
     lines += _advice(page, columns)
     lines += ["", "For the data team", ""]
-    lines += [*(_limits(page.limits, columns, every_limit) if page.limits else _statistics(page, columns))]
+    lines += [
+        *(_limits(page.limits, columns, every_limit) if page.limits else _statistics(page, columns))
+    ]
     lines += _not_computed(page, columns)
     if page.utility_text:
         utility = f"Utility, compared with an equal number of real rows: {page.utility_text}."
         lines += ["", *textwrap.wrap(utility, columns)]
     if page.gretel_scores:
-        scores = [(name, f"{score} {level}".rstrip()) for name, (score, level) in page.gretel_scores.items()]
+        scores = [
+            (name, f"{score} {level}".rstrip())
+            for name, (score, level) in page.gretel_scores.items()
+        ]
         lines += ["", *aligned([("Gretel's scores, 0 to 100", "score"), *scores], columns)]
-    protections = [(entry["title"], entry["state"], clean(entry["how"]) or NOTHING) for entry in page.configuration]
+    protections = [
+        (entry["title"], entry["state"], clean(entry["how"]) or NOTHING)
+        for entry in page.configuration
+    ]
     if protections:
-        lines += ["", *aligned([("privacy configuration", "state", "settings"), *protections], columns)]
+        lines += [
+            "",
+            *aligned([("privacy configuration", "state", "settings"), *protections], columns),
+        ]
     return "\n".join(lines)
 
 
@@ -83,7 +96,9 @@ def _answers(page: Page, columns: int) -> list[str]:
     for answer in page.answers:
         if answer["shown"]:
             answers.append((answer["title"], f"{answer['word']}. {answer['statement']}"))
-    answers.append(("Is it useful? (not part of the verdict)", f"{page.useful[0]}. {page.useful[1]}"))
+    answers.append(
+        ("Is it useful? (not part of the verdict)", f"{page.useful[0]}. {page.useful[1]}")
+    )
     lines = list[str]()
     for title, text in answers:
         lines.append(title)
@@ -99,7 +114,9 @@ def _doubts(page: Page, columns: int) -> list[str]:
 
 
 def _limits(limits: Sequence[Entry], columns: int, every_limit: bool) -> list[str]:
-    """Return two or more lines for each limit: its name and verdict, then its numbers and reason."""
+    """Return two or more lines for each limit: its name and verdict, then its numbers and
+    reason.
+    """
     n_passed = sum(entry["status"] == "pass" for entry in limits)
     lines = ["Limits"]
     for entry in limits:
@@ -132,7 +149,10 @@ def _not_computed(page: Page, columns: int) -> list[str]:
 
 def _statistics(page: Page, columns: int) -> list[str]:
     estimates = [entry for answer in page.answers for entry in answer["estimates"]]
-    rows = [(entry["name"], entry["value"], entry["interval"], clean(entry["note"])) for entry in estimates]
+    rows = [
+        (entry["name"], entry["value"], entry["interval"], clean(entry["note"]))
+        for entry in estimates
+    ]
     return aligned([("statistic", "value", "interval", "note"), *rows], columns)
 
 
@@ -141,7 +161,10 @@ def _advice(page: Page, columns: int) -> list[str]:
     for advice, keys in page.limit_advice.items():
         lines += _wrapped(f"{', '.join(keys)}: {advice}", columns)
     for entry in page.advice:
-        lines += _wrapped(f"{entry['cause'].capitalize()}. {entry['means']} For {', '.join(entry['limits'])}.", columns)
+        lines += _wrapped(
+            f"{entry['cause'].capitalize()}. {entry['means']} For {', '.join(entry['limits'])}.",
+            columns,
+        )
         for i, action in enumerate(entry["todo"], 1):
             lines += _wrapped(f"  {i}. {action}", columns, 7)
     return ["", "What to do", *lines] if lines else []
@@ -156,8 +179,8 @@ def aligned(rows: Sequence[Sequence[str]], columns: int = sys.maxsize) -> list[s
 
     Args:
         rows: Cells by row. The first row is the header.
-        columns: Width of the lines in characters. The last column is wrapped to fit; if there is no space for it, its
-            cells are below the others.
+        columns: Width of the lines in characters. The last column is wrapped to fit; if there is no
+            space for it, its cells are below the others.
 
     Returns:
         Lines without trailing spaces.
@@ -196,6 +219,8 @@ def _pad(text: str, columns: int) -> str:
 
 
 def width(text: str) -> int:
-    """Return the columns that ``text`` takes in a terminal: wide characters take two, combining marks none."""
+    """Return the columns that ``text`` takes in a terminal: wide characters take two, combining
+    marks none.
+    """
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)

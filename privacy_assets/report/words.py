@@ -15,15 +15,18 @@ NO_EVIDENCE = "no evidence"  # label of a limit that holds without evidence
 NOTHING = "–"
 NOT_MEASURED = "not measured"
 LONGEST = 120
-_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}  # control, bidi and zero-width, unassigned, private, surrogates
-_PLACED = {"Mn", "Me"}  # combining marks: a few are part of a letter, many hide the neighboring text
+# control, bidi and zero-width, unassigned, private, surrogates
+_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+# combining marks: a few are part of a letter, many hide the neighboring text
+_PLACED = {"Mn", "Me"}
 
 
 def clean(value: object, longest: int = LONGEST) -> str:
     """Return text without characters that affect the surrounding text.
 
-    Control, bidirectional, zero-width and unassigned characters are escaped, white space becomes a single space,
-    combining marks beyond three in a row are dropped, and text longer than ``longest`` characters is cut in the middle.
+    Control, bidirectional, zero-width and unassigned characters are escaped, white space becomes a
+    single space, combining marks beyond three in a row are dropped, and text longer than
+    ``longest`` characters is cut in the middle.
     """
     kept: list[str] = []
     marks = 0
@@ -31,7 +34,11 @@ def clean(value: object, longest: int = LONGEST) -> str:
         kind = unicodedata.category(character)
         marks = marks + 1 if kind in _PLACED else 0
         if kind in _HIDDEN:
-            kept.append(f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}")
+            kept.append(
+                f"\\u{ord(character):04x}"
+                if ord(character) < 0x10000
+                else f"\\U{ord(character):08x}"
+            )
         elif marks <= 3:
             kept.append(character)
     text = "".join(kept)
@@ -54,7 +61,8 @@ def number(value: Any) -> str:
 
 
 def interval(estimate: Estimate | None, statistic: str = "") -> str:
-    """Return ``value [low, high]`` of a statistic, the value alone if it is exact, or "not measured".
+    """Return ``value [low, high]`` of a statistic, the value alone if it is exact, or "not
+    measured".
 
     Args:
         estimate: Statistic.
@@ -92,7 +100,8 @@ def two_digits(number: float, rounded: Callable[[float], int] = round) -> float:
 
 
 def percent_interval(outcome: LimitOutcome, people: str = "") -> str:
-    """Return ``8.3 % (7 % to 10 % with 95 % confidence)``, or :func:`limit_interval` if it is not a share.
+    """Return ``8.3 % (7 % to 10 % with 95 % confidence)``, or :func:`limit_interval` if it is not a
+    share.
 
     Args:
         outcome: Outcome of a limit.
@@ -114,7 +123,8 @@ def percent_interval(outcome: LimitOutcome, people: str = "") -> str:
 
 
 def cut_to_range(estimate: Estimate, statistic: str) -> tuple[float, float, float]:
-    """Return value, low and high. A share is cut to 0 and 1, and a difference of shares to -1 and 1.
+    """Return value, low and high. A share is cut to 0 and 1, and a difference of shares to -1 and
+    1.
 
     Args:
         estimate: Statistic.
@@ -132,12 +142,16 @@ def cut_to_range(estimate: Estimate, statistic: str) -> tuple[float, float, floa
 
 
 def limit_symbol(limit: Limit) -> str:
-    """Return the limit with its symbol: ``≤ 0.05`` or ``≥ 60``. Two-sided limits are distances from the null."""
+    """Return the limit with its symbol: ``≤ 0.05`` or ``≥ 60``. Two-sided limits are distances from
+    the null.
+    """
     return f"{'≤' if limit.at_least is None else '≥'} {number(limit.value)}"
 
 
 def measured_text(outcome: LimitOutcome) -> str:
-    """Return the number compared with the limit: "at most 0.1", "at least 0.1", "no leak proven" or a number."""
+    """Return the number compared with the limit: "at most 0.1", "at least 0.1", "no leak proven" or
+    a number.
+    """
     estimate = outcome.estimate
     if estimate is None or not math.isfinite(outcome.measured):
         return NOT_MEASURED
@@ -148,7 +162,8 @@ def measured_text(outcome: LimitOutcome) -> str:
 
 
 def limit_interval(outcome: LimitOutcome) -> str:
-    """Return ``value [low, high] (97 %)``: a statistic with its interval at the confidence level of the limit.
+    """Return ``value [low, high] (97 %)``: a statistic with its interval at the confidence level of
+    the limit.
 
     Shares and differences of shares are cut to their range.
     """
@@ -162,7 +177,9 @@ def limit_interval(outcome: LimitOutcome) -> str:
 
 
 def sentence(text: str) -> str:
-    """Capitalize ``text`` (unless it starts with a name) and end it with a full stop; empty text is unchanged."""
+    """Capitalize ``text`` (unless it starts with a name) and end it with a full stop; empty text is
+    unchanged.
+    """
     text = text.strip()
     if not text:
         return ""

@@ -1,1 +1,3 @@
-"""Permutation tests by subject, confidence intervals, limits and results, independent of tables and metrics."""
+"""Permutation tests by subject, confidence intervals, limits and results, independent of tables and
+metrics.
+"""

@@ -29,13 +29,16 @@ class Estimate:
         null: Mean for releases without any leak.
         direction: Which deviations from ``null`` are risks.
         confidence: Confidence level of the interval.
-        minimum_detectable_effect: 99.5 % quantile of the conservative bound for leak-free releases of these sizes, in
-            the unit of the limit. It decides whether a limit gives evidence. NaN: the null distribution is unknown.
+        minimum_detectable_effect: 99.5 % quantile of the conservative bound for leak-free releases
+            of these sizes, in the unit of the limit. It decides whether a limit gives evidence.
+            NaN: the null distribution is unknown.
         note: Explanation for readers.
-        measures: "evaluation" for statistics of the evaluation itself instead of the release. They can show that the
-            evaluation is underpowered but not that a release leaks, so their limits pass or are undecided.
+        measures: "evaluation" for statistics of the evaluation itself instead of the release. They
+            can show that the evaluation is underpowered but not that a release leaks, so their
+            limits pass or are undecided.
         question: Question on the first page of the report that the statistic answers. Empty: none.
-        by_rule: True if the threshold rule fixes the value, so that the statistic gives no evidence.
+        by_rule: True if the threshold rule fixes the value, so that the statistic gives no
+            evidence.
         is_share: True for a share of people, rows or cells, and for a difference of shares.
     """
 
@@ -61,7 +64,8 @@ class Estimate:
         return bool(np.isfinite([self.value, self.low, self.high]).all())
 
     def widened(self, factor: float) -> tuple[float, float]:
-        """Return both ends of the interval, moved to ``factor`` times their distance from the value.
+        """Return both ends of the interval, moved to ``factor`` times their distance from the
+        value.
 
         Args:
             factor: 1 leaves the ends where they are; less than 1 narrows the interval.
@@ -85,7 +89,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class StatisticSpec:
-    """Definition of a statistic for the policy page, the report and help texts. Creates its estimates.
+    """Definition of a statistic for the policy page, the report and help texts. Creates its
+    estimates.
 
     Attributes:
         name: Name without the metric's prefix.
@@ -97,10 +102,11 @@ class StatisticSpec:
         measures: See :class:`Estimate`.
         embedded: Whether the value depends on the embedder.
         question: Question that the statistic answers. None: that of its metric.
-        seen_in_copy: Whether it measures what a verbatim copy of train discloses. None: as its metric.
-        leak: Clause that describes a leak of a given size, after "a leak would have been found if". "{share}" in it is
-            replaced by a percentage. "{people}", if it is a share of the people in train, is replaced by their number
-            in brackets. Empty: none.
+        seen_in_copy: Whether it measures what a verbatim copy of train discloses. None: as its
+            metric.
+        leak: Clause that describes a leak of a given size, after "a leak would have been found if".
+            "{share}" in it is replaced by a percentage. "{people}", if it is a share of the people
+            in train, is replaced by their number in brackets. Empty: none.
     """
 
     name: str
@@ -121,7 +127,9 @@ class StatisticSpec:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Allowed range of limits: ``range``, else that of a share, a score or a distance from the null."""
+        """Allowed range of limits: ``range``, else that of a share, a score or a distance from the
+        null.
+        """
         if self.range is not None:
             return self.range
         null = 0.0
@@ -196,7 +204,9 @@ class StatisticSpec:
         return spec.estimate(math.nan, math.nan, math.nan, counts, confidence=confidence, note=note)
 
     def not_measurable(self, reason: str, counts: tuple[int, int]) -> Estimate:
-        """Create an estimate without a value because the tables are too small or lack the required data."""
+        """Create an estimate without a value because the tables are too small or lack the required
+        data.
+        """
         return self.missing(f"not measurable: {reason}", counts)
 
 
@@ -215,9 +225,11 @@ def decimal(value: float) -> str:
 
 
 def to_jsonable(value: Any) -> Any:
-    """Convert ``value`` to JSON types: string keys, lists, NaN as None, numpy values as Python values.
+    """Convert ``value`` to JSON types: string keys, lists, NaN as None, numpy values as Python
+    values.
 
-    Objects of other types are replaced by their type name, so that their contents do not appear in reports.
+    Objects of other types are replaced by their type name, so that their contents do not appear in
+    reports.
     """
     if isinstance(value, Mapping):
         return {str(key): to_jsonable(item) for key, item in value.items()}
@@ -243,17 +255,17 @@ class MetricResult:
     Attributes:
         metric: Name of the metric.
         estimates: Statistics.
-        tables: Small aggregates and row numbers for the report, as lists of flat records. They never contain private
-            values or predicates.
+        tables: Small aggregates and row numbers for the report, as lists of flat records. They
+            never contain private values or predicates.
         settings: Settings of the metric.
         inputs: Fingerprint of each table that was read.
         seed: Seed of the metric.
         engine_version: Version of this package.
         seconds: Elapsed time; NaN: unknown.
-        on_copy: Limited statistics of a verbatim copy of train on a part of these tables. A limit that the copy does
-            not break cannot fail on these tables.
-        rows: Private: scores of each synthetic row, as columns of equal length in the order of the rows. They are
-            written to a separate file only, and are not part of :meth:`to_json`.
+        on_copy: Limited statistics of a verbatim copy of train on a part of these tables. A limit
+            that the copy does not break cannot fail on these tables.
+        rows: Private: scores of each synthetic row, as columns of equal length in the order of the
+            rows. They are written to a separate file only, and are not part of :meth:`to_json`.
     """
 
     metric: str
@@ -268,7 +280,9 @@ class MetricResult:
     rows: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
     def estimate(self, name: str) -> Estimate:
-        """Return the statistic with this name (without the metric's prefix). Raises KeyError if it does not exist."""
+        """Return the statistic with this name (without the metric's prefix). Raises KeyError if it
+        does not exist.
+        """
         for estimate in self.estimates:
             if estimate.name == name:
                 return estimate

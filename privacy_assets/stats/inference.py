@@ -1,9 +1,10 @@
 """Permutation tests by subject, and estimates with simultaneous intervals.
 
-If a synthetic table does not depend on which subjects were in T, the labels of subjects are exchangeable given the
-table, for any sizes and any statistic. The statistics under permuted labels are therefore the null distribution, and
-determine the interval of the observed statistic. The interval is simultaneous over all entries, and wider where
-resampled subjects vary more, which happens if there is a leak.
+If a synthetic table does not depend on which subjects were in T, the labels of subjects are
+exchangeable given the table, for any sizes and any statistic. The statistics under permuted labels
+are therefore the null distribution, and determine the interval of the observed statistic. The
+interval is simultaneous over all entries, and wider where resampled subjects vary more, which
+happens if there is a leak.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from typing import Literal
 import numpy as np
 
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
-from privacy_assets.stats.intervals import CONFIDENCE, LEAK_CONFIDENCE, MDE_QUANTILE, clopper_pearson
+from privacy_assets.stats.intervals import (
+    CONFIDENCE,
+    LEAK_CONFIDENCE,
+    MDE_QUANTILE,
+    clopper_pearson,
+)
 from privacy_assets.stats.subjects import SETS, Subjects, permute_labels, resample_subjects
 
 N_BOOTSTRAPS = 200  # number of bootstrap samples of subjects
@@ -28,17 +34,19 @@ _CELLS = 16_000_000  # maximum number of labels in memory
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Simultaneous interval of m statistics with a permutation null distribution; arrays have shape (m,).
+    """Simultaneous interval of m statistics with a permutation null distribution; arrays have shape
+    (m,).
 
     Attributes:
         low: Lower ends, covering all m statistics simultaneously.
         high: Upper ends.
         mean: Mean under the null.
         sd: Standard deviation under the null.
-        z: Distance from the null mean in standard deviations, scaled so that it equals ``critical`` at the edge of the
-            band.
+        z: Distance from the null mean in standard deviations, scaled so that it equals ``critical``
+            at the edge of the band.
         critical: Half-width of the band in standard deviations.
-        rare: Number of standard deviations within which all statistics are in 99.5 % of leak-free cases.
+        rare: Number of standard deviations within which all statistics are in 99.5 % of leak-free
+            cases.
         p_value: Two-sided simultaneous p-value.
     """
 
@@ -65,11 +73,11 @@ def permutation_band(
         observed: Statistics, shape (m,).
         null: Statistics under permuted labels, shape (n_permutations, m).
         confidence: Simultaneous confidence level.
-        resampled: Statistics of resampled subjects, shape (n_bootstraps, m). A leak increases their variance; the wider
-            of both bands is used.
-        people: Number of subjects on the smaller side, if the statistics are differences of shares. A statistic that no
-            permutation changes then gets the exact interval of 0 hits out of this number. None: it gets width 0 and z =
-            0.
+        resampled: Statistics of resampled subjects, shape (n_bootstraps, m). A leak increases their
+            variance; the wider of both bands is used.
+        people: Number of subjects on the smaller side, if the statistics are differences of shares.
+            A statistic that no permutation changes then gets the exact interval of 0 hits out of
+            this number. None: it gets width 0 and z = 0.
     """
     mean, sd, deviations = _standardised(null)
     critical = _quantile(deviations, confidence)
@@ -163,7 +171,9 @@ class PermutationResult:
         return PermutationResult(observed, null, resampled)
 
     def band(self, confidence: float = CONFIDENCE, people: int | None = None) -> Band:
-        """Return the simultaneous interval of all entries; for ``people`` see :func:`permutation_band`."""
+        """Return the simultaneous interval of all entries; for ``people`` see
+        :func:`permutation_band`.
+        """
         return permutation_band(self.observed, self.null, confidence, self.resampled, people)
 
     def estimate(
@@ -179,8 +189,9 @@ class PermutationResult:
     ) -> Estimate:
         """Create the estimate of one entry, with its part of the simultaneous interval.
 
-        ``minimum_detectable_effect`` is the distance from the null mean within which the conservative bound of this
-        entry is in 99.5 % of leak-free cases; for two-sided statistics, as if it were the most extreme entry.
+        ``minimum_detectable_effect`` is the distance from the null mean within which the
+        conservative bound of this entry is in 99.5 % of leak-free cases; for two-sided statistics,
+        as if it were the most extreme entry.
 
         Args:
             spec: Statistic.
@@ -218,18 +229,19 @@ class PermutationResult:
         choose: Literal["headline", "strongest"],
         people: int | None = None,
     ) -> Estimate:
-        """Create the estimate of the worst entry, with an interval that holds for all entries simultaneously.
+        """Create the estimate of the worst entry, with an interval that holds for all entries
+        simultaneously.
 
-        ``minimum_detectable_effect`` is the 99.5 % quantile of the null distribution of the conservative bound of the
-        entry chosen by the same rule.
+        ``minimum_detectable_effect`` is the 99.5 % quantile of the null distribution of the
+        conservative bound of the entry chosen by the same rule.
 
         Args:
             spec: Statistic.
             counts: Numbers of rows and subjects.
             names: Name of each entry, shown as note; shape (m,).
-            choose: "headline": the entry with the worst conservative bound, at 95 %; evidence of safety must hold for
-                it. "strongest": the entry farthest from the null in standard deviations, at 99.5 %; its other bound
-                shows a significant leak.
+            choose: "headline": the entry with the worst conservative bound, at 95 %; evidence of
+                safety must hold for it. "strongest": the entry farthest from the null in standard
+                deviations, at 99.5 %; its other bound shows a significant leak.
             people: See :func:`permutation_band`.
         """
         confidence = CONFIDENCE
@@ -266,7 +278,9 @@ class PermutationResult:
         )
 
     def largest(self, spec: StatisticSpec, counts: tuple[int, int], note: str) -> Estimate:
-        """Create the estimate of the largest entry, clipped at 1; its null is the mean under permutation."""
+        """Create the estimate of the largest entry, clipped at 1; its null is the mean under
+        permutation.
+        """
         lows, highs = extend_to_null(self.band(), 0.0)
         value = min(float(self.observed.max()), 1.0)
         low = min(float(lows.max()), 1.0)
@@ -276,7 +290,8 @@ class PermutationResult:
 
 
 def extend_to_null(band: Band, null: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of a band (m,), extended to ``null`` for statistics that no permutation changes.
+    """Return the bounds of a band (m,), extended to ``null`` for statistics that no permutation
+    changes.
 
     The permutations do not bound the probability of an event that none of them produced.
     """
@@ -301,8 +316,9 @@ def permutation_test(
     """Evaluate a statistic under the actual and under permuted labels.
 
     Args:
-        statistic: Maps float32 labels (b, s), 1 for members, to (b, m). If ``n_bootstraps`` > 0, it also accepts labels
-            (1, s) with the number of times each subject was drawn, int64 (b, s).
+        statistic: Maps float32 labels (b, s), 1 for members, to (b, m). If ``n_bootstraps`` > 0, it
+            also accepts labels (1, s) with the number of times each subject was drawn, int64 (b,
+            s).
         subjects: Subjects whose labels are permuted.
         n_permutations: Number of permutations.
         rng: Generator of the draws.
@@ -317,11 +333,14 @@ def permutation_test(
     return PermutationResult(observed, null, resampled)
 
 
-def excess(weights: np.ndarray, subjects: Subjects, n_permutations: int, rng: np.random.Generator) -> PermutationResult:
-    """Compute the excess (m,) of members: (weighted mean label - share of members) / (1 - share of members).
+def excess(
+    weights: np.ndarray, subjects: Subjects, n_permutations: int, rng: np.random.Generator
+) -> PermutationResult:
+    """Compute the excess (m,) of members: (weighted mean label - share of members) / (1 - share of
+    members).
 
-    ``weights`` has shape (m, s). The statistic is linear in the labels, so only subjects with a nonzero weight are
-    used.
+    ``weights`` has shape (m, s). The statistic is linear in the labels, so only subjects with a
+    nonzero weight are used.
     """
     member = subjects.member
     share = member.mean()
@@ -350,10 +369,12 @@ def bootstrap(
     score: Callable[[np.ndarray], float],
     rng: np.random.Generator,
 ) -> tuple[float, float, float]:
-    """Return the 95 % percentile interval of a score, and its minimum detectable effect, by subject.
+    """Return the 95 % percentile interval of a score, and its minimum detectable effect, by
+    subject.
 
-    Lower scores are riskier. The minimum detectable effect is the 0.5 % quantile of the permuted scores minus the mean
-    distance between a score under permuted labels and its lower bound. NaN scores are ignored.
+    Lower scores are riskier. The minimum detectable effect is the 0.5 % quantile of the permuted
+    scores minus the mean distance between a score under permuted labels and its lower bound. NaN
+    scores are ignored.
 
     Args:
         member: Labels, bool of shape (s,).
@@ -386,7 +407,9 @@ def mean_difference(
 
 
 class DrawnLabels:
-    """Draws of labels shared by tests of many values of the same subjects; all labels must fit into memory."""
+    """Draws of labels shared by tests of many values of the same subjects; all labels must fit into
+    memory.
+    """
 
     def __init__(self, subjects: Subjects, n_permutations: int, rng: np.random.Generator) -> None:
         member = subjects.member
@@ -408,7 +431,9 @@ class DrawnLabels:
         return self._times * self._member
 
     def mean_difference(self, values: np.ndarray) -> PermutationResult:
-        """Compute :func:`mean_difference` of ``values`` (s, m), with single-precision sums for the draws."""
+        """Compute :func:`mean_difference` of ``values`` (s, m), with single-precision sums for the
+        draws.
+        """
         single = values.astype(np.float32)
         n_subjects = len(self._member)
 
@@ -427,7 +452,9 @@ class DrawnLabels:
         return PermutationResult(observed, permuted, resampled)
 
 
-def _difference(values: np.ndarray, labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
+def _difference(
+    values: np.ndarray, labels: np.ndarray, times: np.ndarray | None = None
+) -> np.ndarray:
     """Return the mean of members minus the mean of non-members: (b, m).
 
     ``labels`` has shape (b or 1, s); ``times`` (b, s) is the number of times each subject counts.

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 
 CONFIDENCE = 0.95
-LEAK_CONFIDENCE = 0.995  # for statistics of which a proven leak fails a release, so that false alarms are rare
+# for statistics of which a proven leak fails a release, so that false alarms are rare
+LEAK_CONFIDENCE = 0.995
 MDE_QUANTILE = 0.995
 
 
 def wilson(hits: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
-    """Return center, low and high of Wilson's score interval of ``hits`` out of ``n``; NaN for n = 0."""
+    """Return center, low and high of Wilson's score interval of ``hits`` out of ``n``; NaN for n =
+    0.
+    """
     if n == 0:
         return (np.nan, np.nan, np.nan)
     z = _normal(confidence)
@@ -53,15 +56,17 @@ def exact_low(hits: Any, n: float, level: float) -> np.ndarray:
 
 
 def exact_high(hits: Any, n: float, level: float) -> np.ndarray:
-    """Return the proportion p with P(``hits`` or fewer out of ``n``) = ``level``; 1 if all are hits."""
+    """Return the proportion p with P(``hits`` or fewer out of ``n``) = ``level``; 1 if all are
+    hits.
+    """
     return 1 - exact_low(n - np.asarray(hits, dtype=np.float64), n, level)
 
 
 def ratio(distance: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Return ``distance / scale``, with 0/0 = 1 and x/0 = inf.
 
-    0/0 is a row that occurs both in S and elsewhere in the population. It is equally near to both, which is not
-    suspicious.
+    0/0 is a row that occurs both in S and elsewhere in the population. It is equally near to both,
+    which is not suspicious.
     """
     safe = np.where(scale > 0, scale, 1)
     return np.where(scale > 0, distance / safe, np.where(distance > 0, np.inf, 1.0))
@@ -81,11 +86,15 @@ def excess_success(members: np.ndarray, non_members: np.ndarray) -> np.ndarray:
 _N_CANDIDATES = 4  # per scipy call, whose overhead dominates
 
 
-def leaked_subjects(people: np.ndarray, matched: np.ndarray, member: np.ndarray, confidence: float) -> np.ndarray:
-    """Estimate the leaked subjects among ``matched``: value, low, high and minimum detectable effect, float64 (4,).
+def leaked_subjects(
+    people: np.ndarray, matched: np.ndarray, member: np.ndarray, confidence: float
+) -> np.ndarray:
+    """Estimate the leaked subjects among ``matched``: value, low, high and minimum detectable
+    effect, float64 (4,).
 
-    ``people`` and ``matched`` are codes of distinct subjects, and ``matched`` is a subset of ``people``. ``member`` is
-    bool (s,). The result is exactly 0 if no subject matches, and NaN if all of ``people`` have the same label.
+    ``people`` and ``matched`` are codes of distinct subjects, and ``matched`` is a subset of
+    ``people``. ``member`` is bool (s,). The result is exactly 0 if no subject matches, and NaN if
+    all of ``people`` have the same label.
     """
     k = len(matched)
     k_t = int(member[matched].sum())
@@ -99,16 +108,19 @@ def leaked_subjects(people: np.ndarray, matched: np.ndarray, member: np.ndarray,
 
 
 @lru_cache(maxsize=256)
-def leaked(k: int, k_t: int, u: int, u_t: int, confidence: float) -> tuple[float, float, float, float]:
+def leaked(
+    k: int, k_t: int, u: int, u_t: int, confidence: float
+) -> tuple[float, float, float, float]:
     """Estimate the number L of leaked subjects among the ``k`` of ``u`` subjects that S matches.
 
-    ``k_t`` of the k and ``u_t`` of the u are members, with 0 < u_t < u and 1 <= k <= u. If S does not depend on
-    membership, k_t is hypergeometric(u, u_t, k). L = (k_t - k u_t / u) / (1 - u_t / u) is the number that only
-    membership explains. Below expectation it is negative, the number that only non-membership explains.
+    ``k_t`` of the k and ``u_t`` of the u are members, with 0 < u_t < u and 1 <= k <= u. If S does
+    not depend on membership, k_t is hypergeometric(u, u_t, k). L = (k_t - k u_t / u) / (1 - u_t /
+    u) is the number that only membership explains. Below expectation it is negative, the number
+    that only non-membership explains.
 
     Returns:
-        Value, low and high (see :func:`leaked_interval`), and the minimum detectable effect: the 99.5 % quantile of the
-        conservative bound without a leak.
+        Value, low and high (see :func:`leaked_interval`), and the minimum detectable effect: the
+        99.5 % quantile of the conservative bound without a leak.
     """
     from scipy import stats  # slow to import
 
@@ -127,12 +139,16 @@ def leaked(k: int, k_t: int, u: int, u_t: int, confidence: float) -> tuple[float
     return value, min(float(low[0]), value), max(float(high[0]), value), detectable
 
 
-def leaked_interval(k: int, k_t: np.ndarray, u: int, u_t: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact interval of L, the number of leaked members (negative: non-members) among the k matches.
+def leaked_interval(
+    k: int, k_t: np.ndarray, u: int, u_t: int, confidence: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the exact interval of L, the number of leaked members (negative: non-members) among
+    the k matches.
 
-    L matches are members with certainty; the other k - L are a random draw from the remaining u - L subjects, of which
-    u_T - L are members (mirrored for L < 0). The ends are the smallest and largest L for which the tail probability of
-    k_T exceeds half of 1 - ``confidence``; both probabilities are monotone in L. ``k_t`` and both ends are int64 (c,).
+    L matches are members with certainty; the other k - L are a random draw from the remaining u - L
+    subjects, of which u_T - L are members (mirrored for L < 0). The ends are the smallest and
+    largest L for which the tail probability of k_T exceeds half of 1 - ``confidence``; both
+    probabilities are monotone in L. ``k_t`` and both ends are int64 (c,).
     """
     from scipy import stats
 
@@ -155,8 +171,11 @@ def leaked_interval(k: int, k_t: np.ndarray, u: int, u_t: int, confidence: float
     return low, high
 
 
-def _first_true(low: np.ndarray, high: np.ndarray, holds: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return the smallest integer in each low..high, int64 (c,), for which a monotone condition on (c, n) holds.
+def _first_true(
+    low: np.ndarray, high: np.ndarray, holds: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Return the smallest integer in each low..high, int64 (c,), for which a monotone condition on
+    (c, n) holds.
 
     It must hold at ``high``.
     """

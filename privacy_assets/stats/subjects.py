@@ -22,8 +22,8 @@ class Subjects:
 
     Attributes:
         codes: Subject of each row, usually those of T stacked on H; int64 of shape (N,).
-        member: True for subjects in train, shape (s,). A subject may have no row if its rows were excluded; its label
-            still counts.
+        member: True for subjects in train, shape (s,). A subject may have no row if its rows were
+            excluded; its label still counts.
     """
 
     codes: np.ndarray
@@ -31,14 +31,17 @@ class Subjects:
 
     @classmethod
     def of(cls, codes: np.ndarray, n_train: int) -> Subjects:
-        """Create the subjects of rows with codes 0..s-1, of which the first ``n_train`` rows are T."""
+        """Create the subjects of rows with codes 0..s-1, of which the first ``n_train`` rows are
+        T.
+        """
         member = np.zeros(int(codes.max(initial=-1)) + 1, dtype=bool)
         member[codes[:n_train]] = True
         return cls(codes, member)
 
     @classmethod
     def by_content(cls, codes: np.ndarray, n_train: int, row_ids: np.ndarray) -> Subjects:
-        """Create the subjects numbered by their smallest row id, so that draws do not depend on the order of rows.
+        """Create the subjects numbered by their smallest row id, so that draws do not depend on the
+        order of rows.
 
         Among subjects with equal ids, which have equal rows, non-members come first.
         """
@@ -77,7 +80,9 @@ class Subjects:
         return np.bincount(self.codes, values, len(self))
 
     def take(self, rows: np.ndarray) -> Subjects:
-        """Select rows by position (n,) or mask (N,); subjects without any selected row are removed."""
+        """Select rows by position (n,) or mask (N,); subjects without any selected row are
+        removed.
+        """
         remaining, codes = np.unique(self.codes[rows], return_inverse=True)
         return Subjects(codes, self.member[remaining])
 
@@ -87,7 +92,9 @@ class Subjects:
 
 
 def renumbered(codes: np.ndarray, row_ids: np.ndarray, ties: np.ndarray) -> np.ndarray:
-    """Renumber codes (N,) by the subjects' smallest row ids, then ``ties`` (s,); equal subjects keep their order."""
+    """Renumber codes (N,) by the subjects' smallest row ids, then ``ties`` (s,); equal subjects
+    keep their order.
+    """
     smallest = np.full(len(ties), np.iinfo(np.int64).max)
     np.minimum.at(smallest, codes, row_ids)
     new_codes = np.empty(len(ties), dtype=np.int64)
@@ -96,7 +103,9 @@ def renumbered(codes: np.ndarray, row_ids: np.ndarray, ties: np.ndarray) -> np.n
 
 
 def order_by_content(codes: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
-    """Renumber subjects by their smallest row id, then by the sum of their row ids; equal subjects keep their order."""
+    """Renumber subjects by their smallest row id, then by the sum of their row ids; equal subjects
+    keep their order.
+    """
     return renumbered(codes, row_ids, np.bincount(codes, weights=row_ids))
 
 
@@ -137,10 +146,12 @@ def permute_labels(
 
 
 def random_sets(people: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw 64 uniform subsets of ``size`` subjects as little-endian uint64, shape (people,), one bit per subset.
+    """Draw 64 uniform subsets of ``size`` subjects as little-endian uint64, shape (people,), one
+    bit per subset.
 
-    Each subject first joins each subset independently with a probability of about size / people; then random subjects
-    are added or removed. Both steps treat all subjects equally, so all subsets of this size remain equally likely.
+    Each subject first joins each subset independently with a probability of about size / people;
+    then random subjects are added or removed. Both steps treat all subjects equally, so all subsets
+    of this size remain equally likely.
     """
     from privacy_assets.stats import _kernels as kernels
 
@@ -165,7 +176,8 @@ def resample_subjects(
 ) -> np.ndarray:
     """Compute a statistic (n_bootstraps, m) on bootstrap samples of the subjects of each side.
 
-    ``statistic`` maps labels (1, s) and the number of times each subject was drawn, int64 (b, s), to (b, m).
+    ``statistic`` maps labels (1, s) and the number of times each subject was drawn, int64 (b, s),
+    to (b, m).
     """
     sides = [np.flatnonzero(~member), np.flatnonzero(member)]
     labels = member.astype(np.float32)[None]

@@ -1,6 +1,8 @@
-"""Compiled loops of :mod:`privacy_assets.tables.published_levels`. Imports numba, so import it lazily.
+"""Compiled loops of :mod:`privacy_assets.tables.published_levels`. Imports numba, so import it
+lazily.
 
-Cells are sorted by value, and ``ranks`` is the position of a cell's value among the distinct values.
+Cells are sorted by value, and ``ranks`` is the position of a cell's value among the distinct
+values.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from privacy_assets.infra.compiling import compiled, inlined
 
 @compiled
 def count_value_holders(
-    ranks: np.ndarray, columns: np.ndarray, people: np.ndarray, last_value: np.ndarray, holders: np.ndarray
+    ranks: np.ndarray,
+    columns: np.ndarray,
+    people: np.ndarray,
+    last_value: np.ndarray,
+    holders: np.ndarray,
 ) -> None:
     """Count the subjects that have each value.
 
@@ -33,7 +39,9 @@ def count_value_holders(
 
 
 @inlined
-def _add_member(members: np.ndarray, counts: np.ndarray, group: int, column: int, person: int) -> None:
+def _add_member(
+    members: np.ndarray, counts: np.ndarray, group: int, column: int, person: int
+) -> None:
     """Add a subject to a group, which remembers at most k of them in each column."""
     n_members = counts[group, column]
     if n_members == members.shape[2]:
@@ -47,7 +55,9 @@ def _add_member(members: np.ndarray, counts: np.ndarray, group: int, column: int
 
 @inlined
 def _has_enough(counts: np.ndarray, has_column: np.ndarray, group: int, k: int) -> bool:
-    """Return True if at least ``k`` subjects have a value of the group, in each column that has one."""
+    """Return True if at least ``k`` subjects have a value of the group, in each column that has
+    one.
+    """
     enough = True
     for column in range(counts.shape[1]):
         if has_column[group, column] and counts[group, column] < k:
@@ -71,13 +81,15 @@ def cut_groups(
 ) -> int:
     """Cut the distinct values, in ascending order, into groups.
 
-    Each level is a group of its own. Other values are added to a group until k subjects have a value of it, and then
-    for as long as fewer than k subjects have the added ones. The group ends before the largest jump among these, or
-    before a level or the end of the column, if that is among them. A column that is not in the group yet ends it,
-    because k subjects must have a value of each column.
+    Each level is a group of its own. Other values are added to a group until k subjects have a
+    value of it, and then for as long as fewer than k subjects have the added ones. The group ends
+    before the largest jump among these, or before a level or the end of the column, if that is
+    among them. A column that is not in the group yet ends it, because k subjects must have a value
+    of each column.
 
     Args:
-        first_cells: Position of the first cell of each value, and the number of cells, int64 (values + 1,).
+        first_cells: Position of the first cell of each value, and the number of cells, int64
+            (values + 1,).
         columns: Column of each cell, int64 (n,).
         people: Subject of each cell, int64 (n,).
         is_level: True for levels, bool (values,).
@@ -85,8 +97,10 @@ def cut_groups(
         last_group: Scratch, -1, int64 (subjects,).
         starts: Output, int64 (groups + 1,): the position of the first value of each group.
         is_complete: False, bool (groups,). It receives True for groups that enough subjects have.
-        has_column: False, bool (groups, columns). It receives True if a column has a value of the group.
-        counts: 0, int64 (groups, columns). It receives the number of subjects of each group, at most k.
+        has_column: False, bool (groups, columns). It receives True if a column has a value of the
+            group.
+        counts: 0, int64 (groups, columns). It receives the number of subjects of each group, at
+            most k.
         members: Scratch, int64 (groups, columns, k). It receives these subjects.
 
     Returns:
@@ -145,7 +159,8 @@ def join_groups(
     previous: np.ndarray,
     following: np.ndarray,
 ) -> bool:
-    """Join each group that is not complete with its nearer neighbor (a tie: the lower one), until all are complete.
+    """Join each group that is not complete with its nearer neighbor (a tie: the lower one), until
+    all are complete.
 
     Args:
         starts: Position of the first value of each group, int64 (groups,).
@@ -156,8 +171,8 @@ def join_groups(
         members: These subjects, int64 (groups, columns, k).
         levels: Position of the level of each group, or -1, int64 (groups,).
         previous: Position of the previous group, -1 for the first, int64 (groups,).
-        following: Position of the next group, the number of groups for the last, int64 (groups,). Both are updated:
-            groups that were joined to the one before have 0 there.
+        following: Position of the next group, the number of groups for the last, int64 (groups,).
+            Both are updated: groups that were joined to the one before have 0 there.
 
     Returns:
         False if all values together have too few subjects.
@@ -177,7 +192,8 @@ def join_groups(
         if before >= 0 and (after == n_groups or gaps[starts[group]] <= gaps[starts[after]]):
             left = before
         right = following[left]
-        # Only groups of a single column have levels of a public list, which are complete with fewer subjects.
+        # Only groups of a single column have levels of a public list, which are complete with fewer
+        # subjects.
         is_complete[left] = counts.shape[1] == 1 and (is_complete[left] or is_complete[right])
         for column in range(counts.shape[1]):
             has_column[left, column] = has_column[left, column] or has_column[right, column]

@@ -22,15 +22,23 @@ from privacy_assets.infra.objects import Location
 LARGE = 1 << 24  # bytes from which an array is mapped
 _ROWS = 1 << 18  # rows copied at a time
 _ALIGNED = 64  # bytes; parts of a file start at multiples
-_FAULTS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, StopIteration)
+_FAULTS = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    StopIteration,
+)
 
 
 def mapped_empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """Allocate an uninitialized array, C order, mapped from a file if it takes 16 MiB or more.
 
-    The system can write pages of a mapped array to disk to free memory. The file is in the folder for temporary
-    files (TMPDIR if set) and has no name, so other users cannot open it. It is deleted with the last array that uses
-    it, or when the process ends for any reason.
+    The system can write pages of a mapped array to disk to free memory. The file is in the folder
+    for temporary files (TMPDIR if set) and has no name, so other users cannot open it. It is
+    deleted with the last array that uses it, or when the process ends for any reason.
 
     Raises:
         InputError: If there is no space.
@@ -71,7 +79,9 @@ def mapped_concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def mapped_take(array: np.ndarray, rows: np.ndarray | Sequence[int] | slice) -> np.ndarray:
-    """Return ``array[rows]``, allocated by :func:`mapped_empty` for positions or masks, as a view for slices."""
+    """Return ``array[rows]``, allocated by :func:`mapped_empty` for positions or masks, as a view
+    for slices.
+    """
     if isinstance(rows, slice):
         return array[rows]
     rows = np.asarray(rows, dtype=None if len(rows) else np.int64)
@@ -100,7 +110,9 @@ def array_digest(facts: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def save_arrays(path: Location, facts: Mapping[str, Any], arrays: Sequence[np.ndarray], seal: bytes = b"") -> None:
+def save_arrays(
+    path: Location, facts: Mapping[str, Any], arrays: Sequence[np.ndarray], seal: bytes = b""
+) -> None:
     """Write a file of facts and arrays atomically, for :func:`load_arrays`.
 
     Args:
@@ -121,9 +133,11 @@ def save_arrays(path: Location, facts: Mapping[str, Any], arrays: Sequence[np.nd
 
 
 def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], bytes]:
-    """Read a file written by :func:`save_arrays` into memory, or into a mapped file without a name if it is large.
+    """Read a file written by :func:`save_arrays` into memory, or into a mapped file without a name
+    if it is large.
 
-    Later changes of the file do not change the arrays. Raises ValueError, KeyError or TypeError for other files.
+    Later changes of the file do not change the arrays. Raises ValueError, KeyError or TypeError for
+    other files.
     """
     with open_regular(path) as stream:
         data = mapped_empty(stream.seek(0, os.SEEK_END), np.uint8)
@@ -148,7 +162,9 @@ def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], b
         dtype = np.dtype(name)
         if dtype.kind not in "biuf":  # other arrays could contain pointers
             raise ValueError("an array does not contain numbers")
-        arrays.append(part(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize).view(dtype).reshape(shape))
+        arrays.append(
+            part(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize).view(dtype).reshape(shape)
+        )
     return found["facts"], iter(arrays), seal
 
 

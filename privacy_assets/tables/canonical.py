@@ -1,4 +1,6 @@
-"""Tables of a release in canonical form: the one way from frames and files to :class:`.table.Table`."""
+"""Tables of a release in canonical form: the one way from frames and files to
+:class:`.table.Table`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from privacy_assets.tables.given import load
 from privacy_assets.tables.names import as_named
 from privacy_assets.tables.relations import Relation, find_relations
 from privacy_assets.tables.roles import check_subject_is_not_published, with_roles
-from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_named, check_not_published, yaml_text
+from privacy_assets.tables.schema import (
+    Frame,
+    TableSchema,
+    check_frame,
+    check_named,
+    check_not_published,
+    yaml_text,
+)
 from privacy_assets.tables.subject_ids import joint_codes, subject_columns
 from privacy_assets.tables.sums import find_sums
 from privacy_assets.tables.table import Table
@@ -30,7 +39,9 @@ _FEW_ROWS_PER_PERSON = 1.1  # mean below which the mean says little
 
 
 def people_of(tables: Iterable[Table]) -> np.ndarray | None:
-    """Return the int64 subject code of each row of the stacked tables, or None if there are no subjects."""
+    """Return the int64 subject code of each row of the stacked tables, or None if there are no
+    subjects.
+    """
     ids = [table.subject_ids for table in tables if table.subject_ids is not None]
     return pd.factorize(stacked(ids).cells)[0].astype(np.int64) if ids else None
 
@@ -62,21 +73,23 @@ def real_tables(
     """Convert the real tables of a release to canonical form, with one schema. Row order is kept.
 
     Args:
-        frames: Train and, if they exist, holdout and reference, by role. It is emptied, so that frames that nothing
-            else uses are freed one by one.
+        frames: Train and, if they exist, holdout and reference, by role. It is emptied, so that
+            frames that nothing else uses are freed one by one.
         names: Names of the tables in messages, by role.
         subject: Column that identifies people. None: each row is a person.
         kinds: Declared kinds, see :meth:`.Meaning.of`.
         declared: Declarations about columns.
-        locked: Contract of the columns in the lock of the table, see :func:`.contract.joint_schema`.
-        schema: Schema without the subject. None: inferred from all tables together; open columns are then rejected,
-            see :func:`.roles.with_roles`.
+        locked: Contract of the columns in the lock of the table, see
+            :func:`.contract.joint_schema`.
+        schema: Schema without the subject. None: inferred from all tables together; open columns
+            are then rejected, see :func:`.roles.with_roles`.
 
     Returns:
         The tables by role, with notes on how columns of text are read.
 
     Raises:
-        InputError: If a table cannot be used, the subject column or a subject is missing, or a column is open.
+        InputError: If a table cannot be used, the subject column or a subject is missing, or a
+            column is open.
         ConfigError: If a declaration names an unknown column or kind.
     """
     subject, kinds = as_named(subject), as_named(kinds)
@@ -98,7 +111,9 @@ def real_tables(
     else:
         inferred, notes = schema, ()
     tables = {
-        role: Table.of(frames.pop(role), inferred, where=names[role], external=True).with_subject(ids.get(role))
+        role: Table.of(frames.pop(role), inferred, where=names[role], external=True).with_subject(
+            ids.get(role)
+        )
         for role in list(frames)
     }
     if schema is None:
@@ -115,7 +130,8 @@ def real_tables(
 
 
 def relations_of(tables: Sequence[Table], declared: Mapping[str, bool]) -> tuple[Relation, ...]:
-    """Return the relations between the columns of the real tables of a release, without generated columns.
+    """Return the relations between the columns of the real tables of a release, without generated
+    columns.
 
     Args:
         tables: The real tables, with one schema.
@@ -130,7 +146,10 @@ def relations_of(tables: Sequence[Table], declared: Mapping[str, bool]) -> tuple
 
 
 def without_rare_values(
-    tables: Mapping[str, Table], min_holders: int, declared: Declared = NOTHING, bounded: Collection[str] = ()
+    tables: Mapping[str, Table],
+    min_holders: int,
+    declared: Declared = NOTHING,
+    bounded: Collection[str] = (),
 ) -> dict[str, Table]:
     """Apply the threshold rule to the real tables of a release, see :mod:`.threshold_rule`.
 
@@ -150,12 +169,16 @@ def without_rare_values(
     prefixes = declared.rare_values
     for name in prefixes:
         if not holds_text(schema, name):
-            raise ConfigError(f"rare_values: column {name!r} has no text. Fix: remove it from rare_values.")
+            raise ConfigError(
+                f"rare_values: column {name!r} has no text. Fix: remove it from rare_values."
+            )
     people = people_of(tables.values())
     if people is None:
         people = np.arange(sum(map(len, tables.values())))
     parts = {name: [table[name] for table in tables.values()] for name in schema.names}
-    rule = make_rule(schema, parts, people, min_holders, prefixes, bounded, tables["train"].relations)
+    rule = make_rule(
+        schema, parts, people, min_holders, prefixes, bounded, tables["train"].relations
+    )
     columns = [published_schema(column, rule.columns.get(column.name)) for column in schema.columns]
     published = TableSchema(tuple(columns))
     notes = [*notes_of(rule, schema, prefixes), *_sum_notes(schema, parts, people)]
@@ -167,7 +190,9 @@ def without_rare_values(
     return {role: replace(table, relations=relations) for role, table in replaced.items()}
 
 
-def _sum_notes(schema: TableSchema, parts: Mapping[str, Sequence[Column]], people: np.ndarray) -> list[str]:
+def _sum_notes(
+    schema: TableSchema, parts: Mapping[str, Sequence[Column]], people: np.ndarray
+) -> list[str]:
     """Return a sentence for each column that is the sum of others before the threshold rule.
 
     Args:
@@ -180,7 +205,8 @@ def _sum_notes(schema: TableSchema, parts: Mapping[str, Sequence[Column]], peopl
     for one_sum in find_sums(columns, people):
         drop = yaml_text({"drop": [one_sum.total]})
         notes.append(
-            f"In all real rows, {one_sum.name}. Published rows need not add up. Fix: drop {safe_repr(one_sum.total)}"
+            f"In all real rows, {one_sum.name}. Published rows need not add up. Fix: drop"
+            f" {safe_repr(one_sum.total)}"
             f" (data: {drop}), and compute it after reading."
         )
     return notes
@@ -199,7 +225,8 @@ def _unlinked_rows_notes(tables: Iterable[Table]) -> list[str]:
     if rows_per_person < _FEW_ROWS_PER_PERSON:
         how_many = "Some people have several rows"
     return [
-        f"{how_many}. The column {safe_repr(ids.name)} is not published, so rows of one person are not linked in the"
+        f"{how_many}. The column {safe_repr(ids.name)} is not published, so rows of one person"
+        " are not linked in the"
         " synthetic table. It has no statistics by person, such as their number of rows."
     ]
 
@@ -214,7 +241,8 @@ def published_relations(
     Args:
         relations: Relations of the real rows.
         published: Real tables after the rule.
-        min_holders: Minimum number of people with a value that determines another. A public list may keep rarer ones.
+        min_holders: Minimum number of people with a value that determines another. A public list
+            may keep rarer ones.
     """
     people = people_of(published)
     after_rule = []
@@ -226,12 +254,14 @@ def published_relations(
 
 
 def check_synthetic_rows(n_rows: int, n_train: int, max_rows: int | None, where: str) -> None:
-    """Check the size of a synthetic table that the user brought, because a small file can expand to any number of rows.
+    """Check the size of a synthetic table that the user brought, because a small file can expand to
+    any number of rows.
 
     Args:
         n_rows: Number of its rows.
         n_train: Number of rows of train.
-        max_rows: Setting ``max_synthetic_rows``. None: ten times the rows of train, or 1,000,000 if that is more.
+        max_rows: Setting ``max_synthetic_rows``. None: ten times the rows of train, or 1,000,000 if
+            that is more.
         where: Name of the table in messages.
 
     Raises:
@@ -257,7 +287,8 @@ def synthetic_table(
     *,
     where: str = "synthetic",
 ) -> Table:
-    """Convert a synthetic table that the user brought, with the columns and precision of the real ones.
+    """Convert a synthetic table that the user brought, with the columns and precision of the real
+    ones.
 
     Raises:
         InputError: If it does not fit the schema, or contains the subject column.

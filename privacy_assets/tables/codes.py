@@ -1,9 +1,10 @@
 """Columns of digits that are codes, such as postcodes, although they can be read as numbers.
 
-Generators draw integers between the real values, so a synthetic postcode would not exist. A text column of digits with
-one length of at least four is a code if the table also has columns of other types, because a number would have such a
-type. In a table of text only, such as a CSV file, it is a code if most integers between the smallest and the largest
-value are absent, and if it has the name of a code or determines another column as codes do.
+Generators draw integers between the real values, so a synthetic postcode would not exist. A text
+column of digits with one length of at least four is a code if the table also has columns of other
+types, because a number would have such a type. In a table of text only, such as a CSV file, it is a
+code if most integers between the smallest and the largest value are absent, and if it has the name
+of a code or determines another column as codes do.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from privacy_assets.tables.schema import ColumnSchema, Frame
 from privacy_assets.tables.text import MARKERS, Digits, is_text
 
 IS_CODE = "digits of one length are read as codes; for numbers, declare kinds: integer"
-IS_NUMBER = "digits of one length are read as numbers; for codes such as postcodes, declare kinds: categorical"
+IS_NUMBER = (
+    "digits of one length are read as numbers; for codes such as postcodes, declare kinds:"
+    " categorical"
+)
 _MAX_PRESENT = 0.5  # share of the integers between the smallest and the largest value
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
@@ -42,13 +46,15 @@ class RealColumns:
     schemas: Mapping[str, ColumnSchema]
     are_typed: bool
     people: np.ndarray | None
-    _categories: dict[str, Column] = field(default_factory=dict)  # columns that were read as categories
+    # columns that were read as categories
+    _categories: dict[str, Column] = field(default_factory=dict)
 
     def has_code_role(self, name: str) -> bool:
         """Return True if the values of a column of digits determine a category as codes do.
 
-        Two kinds of measured columns do not: columns that another one determines, as a site determines its altitude,
-        and columns of which each category has an interval, as an income band has.
+        Two kinds of measured columns do not: columns that another one determines, as a site
+        determines its altitude, and columns of which each category has an interval, as an income
+        band has.
 
         Args:
             name: Name of the column.
@@ -62,7 +68,9 @@ class RealColumns:
         return not any(self._determines(site, schema) for site in possible_sites)
 
     def _is_code_of(self, schema: ColumnSchema, category: ColumnSchema) -> bool:
-        return self._determines(schema, category) and not _are_intervals(self._coded(schema), self._coded(category))
+        return self._determines(schema, category) and not _are_intervals(
+            self._coded(schema), self._coded(category)
+        )
 
     def _determines(self, first: ColumnSchema, second: ColumnSchema) -> bool:
         column = self._coded(first)
@@ -77,7 +85,10 @@ class RealColumns:
             category = schema
             if schema.kind != "categorical":
                 category = replace(schema, kind="categorical", missing=(*schema.missing, *MARKERS))
-            parts = [column_of(frame[schema.name], category, "the tables", external=True) for frame in self.frames]
+            parts = [
+                column_of(frame[schema.name], category, "the tables", external=True)
+                for frame in self.frames
+            ]
             self._categories[schema.name] = stacked(parts)
         return self._categories[schema.name]
 
@@ -92,7 +103,9 @@ def has_type(parts: Sequence[pd.Series]) -> bool:
 
 
 def have_types(frames: Sequence[Frame]) -> bool:
-    """Return True if a column of some tables has values that are not text, such as the subject of a Parquet file."""
+    """Return True if a column of some tables has values that are not text, such as the subject of a
+    Parquet file.
+    """
     columns = [frame[name] for frame in frames for name in frame.columns]
     return any(has_type([column]) for column in columns)
 
@@ -118,11 +131,17 @@ def _is_code_among_texts(name: str, digits: Digits, real: RealColumns) -> bool:
 
 
 def has_code_name(name: str) -> bool:
-    """Return True if a column has the name of a code, such as ``home_zip``, ``areaCode`` or ``code_insee``."""
+    """Return True if a column has the name of a code, such as ``home_zip``, ``areaCode`` or
+    ``code_insee``.
+    """
     words = [word.lower() for word in _WORD.findall(name)]
     if not words:
         return False
-    return words[0] in ("code", "id") or words[-1] in ("zip", "plz", "id") or words[-1].endswith("code")
+    return (
+        words[0] in ("code", "id")
+        or words[-1] in ("zip", "plz", "id")
+        or words[-1].endswith("code")
+    )
 
 
 def _are_intervals(digits: Column, category: Column) -> bool:
@@ -134,6 +153,7 @@ def _are_intervals(digits: Column, category: Column) -> bool:
     """
     has_digits = ~digits.missing
     codes, first_rows = np.unique(digits.cells[has_digits], return_index=True)
-    answers = category.cells[has_digits][first_rows]  # in the order of the numbers, as all have one length
+    # in the order of the numbers, as all have one length
+    answers = category.cells[has_digits][first_rows]
     n_intervals = 1 + int((answers[1:] != answers[:-1]).sum())
     return n_intervals == len(np.unique(answers))

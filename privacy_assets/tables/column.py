@@ -1,7 +1,8 @@
 """A column of a table as numpy codes or numbers; pandas series are created on request.
 
-Cells by kind: categorical and boolean as int8 to int32 positions in the sorted ``values``, missing -1; numeric as
-float64, missing NaN; integer as int64 and datetime as int64 microseconds since 1970 (UTC), missing :data:`MISSING`.
+Cells by kind: categorical and boolean as int8 to int32 positions in the sorted ``values``, missing
+-1; numeric as float64, missing NaN; integer as int64 and datetime as int64 microseconds since 1970
+(UTC), missing :data:`MISSING`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Column:
         name: Name.
         kind: Kind.
         cells: Numbers, or positions in ``values``; shape (n,).
-        values: Sorted values of a category or boolean, else None. It may contain values that no row has: tables of one
-            release share it, so that equal cells are equal values.
+        values: Sorted values of a category or boolean, else None. It may contain values that no row
+            has: tables of one release share it, so that equal cells are equal values.
     """
 
     name: str
@@ -39,9 +40,15 @@ class Column:
     values: tuple[Any, ...] | None = None
 
     @classmethod
-    def of_codes(cls, name: str, kind: Kind, codes: np.ndarray, values: Sequence[Any] = _TRUTH) -> Column:
-        """Create a categorical or boolean column of positions (n,) in its sorted ``values``; -1 is missing."""
-        small = next(dtype for dtype in (np.int8, np.int16, np.int32) if len(values) <= np.iinfo(dtype).max)
+    def of_codes(
+        cls, name: str, kind: Kind, codes: np.ndarray, values: Sequence[Any] = _TRUTH
+    ) -> Column:
+        """Create a categorical or boolean column of positions (n,) in its sorted ``values``; -1 is
+        missing.
+        """
+        small = next(
+            dtype for dtype in (np.int8, np.int16, np.int32) if len(values) <= np.iinfo(dtype).max
+        )
         return cls(name, kind, mapped(codes.astype(small, copy=False)), tuple(values))
 
     def __len__(self) -> int:
@@ -55,7 +62,9 @@ class Column:
         return np.isnan(self.cells) if self.kind == "numeric" else np.asarray(self.cells == MISSING)
 
     def floats(self) -> np.ndarray:
-        """Return numbers, dates in days since 1970, or codes as float64 (n,), missing as NaN; rounded beyond 2**53."""
+        """Return numbers, dates in days since 1970, or codes as float64 (n,), missing as NaN;
+        rounded beyond 2**53.
+        """
         if self.kind == "numeric":
             return self.cells
         floats = self.cells.astype(np.float64)
@@ -85,18 +94,26 @@ class Column:
     def take_or_missing(self, rows: np.ndarray) -> Column:
         """Select cells by position (n,); a position of -1 gives a missing cell."""
         nothing = -1 if self.values is not None else np.nan if self.kind == "numeric" else MISSING
-        return replace(self, cells=np.append(self.cells, np.array([nothing], dtype=self.cells.dtype))[rows])
+        return replace(
+            self, cells=np.append(self.cells, np.array([nothing], dtype=self.cells.dtype))[rows]
+        )
 
-    def index_in(self, values: Sequence[Any], *, unknown: int = -1, missing: int = -1) -> np.ndarray:
+    def index_in(
+        self, values: Sequence[Any], *, unknown: int = -1, missing: int = -1
+    ) -> np.ndarray:
         """Return the position in ``values`` of each cell of a category or boolean, int32 (n,).
 
         Other values map to ``unknown``, missing cells to ``missing``.
         """
         place = {value: at for at, value in enumerate(values)}
-        return looked_up([place.get(value, unknown) for value in self.values or ()], self.cells, missing)
+        return looked_up(
+            [place.get(value, unknown) for value in self.values or ()], self.cells, missing
+        )
 
     def where(self, keep: np.ndarray, other: Column) -> Column:
-        """Return this column's cells where ``keep`` (n,) is true, and those of ``other`` elsewhere."""
+        """Return this column's cells where ``keep`` (n,) is true, and those of ``other``
+        elsewhere.
+        """
         first, second = of_one_vocabulary([self, other])
         return replace(first, cells=np.where(keep, first.cells, second.cells))
 
@@ -111,10 +128,15 @@ class Column:
             known = [*self.values, None]  # -1, missing, selects the last
             return [known[code] for code in self.cells.tolist()]
         values = self.series().tolist()
-        return [None if gone else value for value, gone in zip(values, self.missing.tolist(), strict=True)]
+        return [
+            None if gone else value
+            for value, gone in zip(values, self.missing.tolist(), strict=True)
+        ]
 
     def series(self) -> pd.Series:
-        """Return a pandas column: float64, Int64, object of str and None, boolean, or datetime64[us]."""
+        """Return a pandas column: float64, Int64, object of str and None, boolean, or
+        datetime64[us].
+        """
         if self.kind == "categorical":
             texts = np.array([*(self.values or ()), None], dtype=object)[self.cells]
             return pd.Series(texts, name=self.name, dtype=object)
@@ -122,19 +144,27 @@ class Column:
             return pd.Series(pd.arrays.BooleanArray(self.cells == 1, self.missing), name=self.name)
         if self.kind == "integer":
             missing = self.missing
-            return pd.Series(pd.arrays.IntegerArray(np.where(missing, 0, self.cells), missing), name=self.name)
+            return pd.Series(
+                pd.arrays.IntegerArray(np.where(missing, 0, self.cells), missing), name=self.name
+            )
         cells = self.cells.view("datetime64[us]") if self.kind == "datetime" else self.cells
         return pd.Series(cells, name=self.name)
 
 
 def distinct_sorted(values: np.ndarray) -> np.ndarray:
-    """Return the distinct values of an array (n,), ascending. For a million numbers, np.unique is ten times slower."""
+    """Return the distinct values of an array (n,), ascending. For a million numbers, np.unique is
+    ten times slower.
+    """
     in_order = np.sort(values)
-    return in_order[np.append(np.ones(min(len(in_order), 1), dtype=bool), in_order[1:] != in_order[:-1])]
+    return in_order[
+        np.append(np.ones(min(len(in_order), 1), dtype=bool), in_order[1:] != in_order[:-1])
+    ]
 
 
 def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
-    """Convert a column of several tables to common ``values``, so that equal cells are equal values."""
+    """Convert a column of several tables to common ``values``, so that equal cells are equal
+    values.
+    """
     first = columns[0].values
     if first is None or all(column.values is first or column.values == first for column in columns):
         return [replace(column, values=first) for column in columns]
@@ -166,8 +196,8 @@ def vocabulary(columns: Sequence[Column]) -> tuple[Any, ...]:
 def ranked(columns: Sequence[Column]) -> tuple[list[np.ndarray], Column]:
     """Rank the values of a column of several tables.
 
-    Returns int64 ranks per table, -1 for missing, and the distinct values, ascending. Equal values have equal ranks,
-    and every rank occurs.
+    Returns int64 ranks per table, -1 for missing, and the distinct values, ascending. Equal values
+    have equal ranks, and every rank occurs.
     """
     whole = stacked(columns)
     missing, ends = whole.missing, np.cumsum([len(column) for column in columns])[:-1]
@@ -182,13 +212,17 @@ def ranked(columns: Sequence[Column]) -> tuple[list[np.ndarray], Column]:
 
 
 def row_ids(tables: Sequence[Mapping[str, Column]], names: Sequence[str]) -> list[np.ndarray]:
-    """Return int64 ids of rows, equal if and only if two rows agree in all named columns (missing equals missing).
+    """Return int64 ids of rows, equal if and only if two rows agree in all named columns (missing
+    equals missing).
 
-    Ids start at 0 and do not depend on the order of rows: they rank the rows lexicographically by column values.
+    Ids start at 0 and do not depend on the order of rows: they rank the rows lexicographically by
+    column values.
     """
     lengths = [len(next(iter(table.values()))) if table else 0 for table in tables]
     ids = np.zeros(sum(lengths), dtype=np.int64)
     for name in names:
         ranks, values = ranked([table[name] for table in tables])
-        ids = np.unique(ids * (len(values) + 1) + np.concatenate(ranks) + 1, return_inverse=True)[1].astype(np.int64)
+        ids = np.unique(ids * (len(values) + 1) + np.concatenate(ranks) + 1, return_inverse=True)[
+            1
+        ].astype(np.int64)
     return np.split(ids, np.cumsum(lengths)[:-1])

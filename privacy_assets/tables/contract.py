@@ -13,7 +13,14 @@ import pandas as pd
 from pandas.api.types import is_datetime64_any_dtype, is_object_dtype
 
 from privacy_assets.errors import ConfigError, InputError, near_name, safe_repr
-from privacy_assets.tables.codes import IS_CODE, IS_NUMBER, RealColumns, find_codes, has_type, have_types
+from privacy_assets.tables.codes import (
+    IS_CODE,
+    IS_NUMBER,
+    RealColumns,
+    find_codes,
+    has_type,
+    have_types,
+)
 from privacy_assets.tables.conversion import has_zone, precision_of, unread, without_markers
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.meaning import Meaning
@@ -27,7 +34,16 @@ from privacy_assets.tables.schema import (
     option_text,
     yaml_text,
 )
-from privacy_assets.tables.text import MARKERS, UNMEASURED, Digits, Stated, TextForm, is_text, read_texts, texts_of
+from privacy_assets.tables.text import (
+    MARKERS,
+    UNMEASURED,
+    Digits,
+    Stated,
+    TextForm,
+    is_text,
+    read_texts,
+    texts_of,
+)
 
 REAL_ROLES = ("train", "holdout", "reference")
 REAL = "train, holdout and reference"
@@ -36,7 +52,9 @@ REAL = "train, holdout and reference"
 def check_reading(kinds: object) -> None:
     """Raise ConfigError if ``kinds`` does not map columns to kinds."""
     if not isinstance(kinds, Mapping | None):
-        raise ConfigError(f"kinds must be a mapping of columns to kinds, not {type(kinds).__name__}.")
+        raise ConfigError(
+            f"kinds must be a mapping of columns to kinds, not {type(kinds).__name__}."
+        )
     for column, kind in (kinds or {}).items():
         if not isinstance(column, str):
             raise ConfigError(f"kinds: {safe_repr(column)} is not the name of a column.")
@@ -54,28 +72,29 @@ def joint_schema(
 ) -> tuple[TableSchema, tuple[str, ...]]:
     """Infer one schema of the real tables, by role and without the subject.
 
-    Whole numbers are integer (also if stored as floats because values are missing), other numbers numeric, timestamps
-    and dates datetime, and all other values except booleans categorical. Columns of text are read as numbers, dates or
-    booleans if all their values in all tables have one form, see :mod:`.text`.
+    Whole numbers are integer (also if stored as floats because values are missing), other numbers
+    numeric, timestamps and dates datetime, and all other values except booleans categorical.
+    Columns of text are read as numbers, dates or booleans if all their values in all tables have
+    one form, see :mod:`.text`.
 
     Args:
         frames: Real tables, train first.
         names: Names of the tables in messages.
         kinds: Declared kinds, see :meth:`.Meaning.of`.
         declared: Declared missing values and time zone.
-        locked: Contract of the columns in the lock of the table, see :func:`contract_of`. It decides how text is read
-            that has several meanings: codes without a zero stay text, and days that may be months stay days. None:
-            there is none.
+        locked: Contract of the columns in the lock of the table, see :func:`contract_of`. It
+            decides how text is read that has several meanings: codes without a zero stay text, and
+            days that may be months stay days. None: there is none.
         people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
-        are_typed: Whether a column of the tables is not text, also one that is left out here, see :mod:`.codes`. None:
-            none is left out.
+        are_typed: Whether a column of the tables is not text, also one that is left out here, see
+            :mod:`.codes`. None: none is left out.
 
     Returns:
         The schema, and notes on how columns of text are read.
 
     Raises:
-        InputError: If tables have different columns or kinds, a column has no values or unsupported ones, or columns of
-            text can be read in several ways.
+        InputError: If tables have different columns or kinds, a column has no values or unsupported
+            ones, or columns of text can be read in several ways.
         ConfigError: If a declaration names an unknown column or kind.
     """
     where = [names[role] for role in frames]
@@ -100,7 +119,8 @@ def columns_of(
 ) -> list[tuple[ColumnSchema, TextForm]]:
     """Return the schema of each column of some tables together, and how its text is read.
 
-    Arguments and errors are those of :func:`joint_schema`. Ambiguous columns are returned, with their ``doubt``.
+    Arguments and errors are those of :func:`joint_schema`. Ambiguous columns are returned, with
+    their ``doubt``.
     """
     first, where = frames[0], names[0]
     for frame, name in zip(frames, names, strict=True):
@@ -115,7 +135,9 @@ def columns_of(
         meaning = stated.get(name)
         parts = _parts(name, frames, names, declared)
         locked_kind = (locked or {}).get(name, "")
-        schema, read = _column(name, parts, dtype_of(first, first[name]), meaning, declared, locked_kind)
+        schema, read = _column(
+            name, parts, dtype_of(first, first[name]), meaning, declared, locked_kind
+        )
         columns[name] = (schema, read)
         is_free = meaning is None and not locked_kind and not has_type(list(parts.values()))
         if is_free and schema.kind == "integer" and read.digits is not None:
@@ -145,32 +167,49 @@ def _as_code(
     return schema, replace(read, note=IS_CODE)
 
 
-def _check_declared_names(first: Frame, where: str, stated: Mapping[str, object], declared: Declared) -> None:
+def _check_declared_names(
+    first: Frame, where: str, stated: Mapping[str, object], declared: Declared
+) -> None:
     """Raise ConfigError if a kind or missing value is declared for an unknown column."""
     for name in (*stated, *declared.missing):
         if name not in first.columns:
             what = "kind" if name in stated else "missing value"
             hint = near_name(name, first.columns)
-            raise ConfigError(f"{where}: {what} declared for unknown column {safe_repr(name)}.{hint}")
+            raise ConfigError(
+                f"{where}: {what} declared for unknown column {safe_repr(name)}.{hint}"
+            )
 
 
-def _parts(name: str, frames: Sequence[Frame], names: Sequence[str], declared: Declared) -> dict[str, pd.Series]:
-    """Return a column of each table without declared missing values, by the name of the table in messages."""
+def _parts(
+    name: str, frames: Sequence[Frame], names: Sequence[str], declared: Declared
+) -> dict[str, pd.Series]:
+    """Return a column of each table without declared missing values, by the name of the table in
+    messages.
+    """
     markers = declared.missing.get(name, ())
-    return {table: without_markers(frame[name], markers) for table, frame in zip(names, frames, strict=True)}
+    return {
+        table: without_markers(frame[name], markers)
+        for table, frame in zip(names, frames, strict=True)
+    }
 
 
 def contract_of(schema: TableSchema) -> dict[str, str]:
-    """Return what the lock of a table states about each column: its kind, and how its text and times are read.
+    """Return what the lock of a table states about each column: its kind, and how its text and
+    times are read.
 
-    Integers and other numbers are one kind, and precision is left out: larger, finer and missing values fit, and so do
-    new categories.
+    Integers and other numbers are one kind, and precision is left out: larger, finer and missing
+    values fit, and so do new categories.
     """
-    return {column.name: Meaning(column.kind, column.format).accepted(column.zoned) for column in schema.columns}
+    return {
+        column.name: Meaning(column.kind, column.format).accepted(column.zoned)
+        for column in schema.columns
+    }
 
 
 def published_names(columns: Iterable[str]) -> str:
-    """Return a sentence with the names of all columns, in full: a name can contain private values, too."""
+    """Return a sentence with the names of all columns, in full: a name can contain private values,
+    too.
+    """
     named = ", ".join(map(repr, columns))
     return f"The release publishes the names of its columns, so check them: {named}."
 
@@ -207,7 +246,9 @@ def _column(
     filled = {where: part for where, part in parts.items() if not part.isna().all()}
     kind = None if meaning is None else meaning.kind
     if not filled and kind is None:
-        dropped = f"data: {yaml_text({'drop': [name]})}, on the command line --drop {option_text([name])}"
+        dropped = (
+            f"data: {yaml_text({'drop': [name]})}, on the command line --drop {option_text([name])}"
+        )
         fix = f"drop the column ({dropped}), fill it, or declare its kind"
         raise InputError("every value is missing", where=" and ".join(parts), column=name, fix=fix)
     texts = {where: part for where, part in filled.items() if is_text(part)}
@@ -225,7 +266,10 @@ def _column(
         return ColumnSchema(name, "categorical", False, dtype), _with_row(read, texts)
     if kind is None:
         told = "integer" if read.kind == "numeric" and read.whole and gaps else read.kind
-        kinds = {where: told if where in texts else _kind_of(part, where) for where, part in filled.items()}
+        kinds = {
+            where: told if where in texts else _kind_of(part, where)
+            for where, part in filled.items()
+        }
         kind = _joint_kind(name, kinds)
     zone = declared.timezone if kind == "datetime" else ""
     missing = gaps if kind != "categorical" else any(part.isna().any() for part in parts.values())
@@ -234,7 +278,9 @@ def _column(
     if kind == "datetime":
         schema = replace(schema, dtype=_time_dtype(schema, filled, texts, read.zoned))
     elif texts and (kind == "categorical" or next(iter(parts)) in texts):
-        schema = replace(schema, dtype=_TEXT_DTYPES.get(kind, dtype if next(iter(parts)) in texts else "str"))
+        schema = replace(
+            schema, dtype=_TEXT_DTYPES.get(kind, dtype if next(iter(parts)) in texts else "str")
+        )
     elif kind == "numeric" and dtype.lower().startswith(("int", "uint")):
         schema = replace(schema, dtype="float64")
     return replace(schema, precision=precision_of(list(filled.values()), schema)), read
@@ -267,16 +313,26 @@ def _with_row(read: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
 _TEXT_DTYPES = {"integer": "int64", "numeric": "float64", "boolean": "bool"}
 
 
-def _time_dtype(schema: ColumnSchema, filled: Mapping[str, pd.Series], texts: Container[str], zoned: bool) -> str:
-    """Return the dtype of a column of times. Raise InputError if only some tables have a time zone."""
-    dtype = next((str(part.dtype) for part in filled.values() if is_datetime64_any_dtype(part)), "datetime64[us]")
+def _time_dtype(
+    schema: ColumnSchema, filled: Mapping[str, pd.Series], texts: Container[str], zoned: bool
+) -> str:
+    """Return the dtype of a column of times. Raise InputError if only some tables have a time
+    zone.
+    """
+    dtype = next(
+        (str(part.dtype) for part in filled.values() if is_datetime64_any_dtype(part)),
+        "datetime64[us]",
+    )
     zones = {where: zoned if where in texts else has_zone(part) for where, part in filled.items()}
     if schema.timezone:
         return dtype if "," in dtype else f"datetime64[us, {schema.timezone}]"
     if len(set(zones.values())) > 1:
         where = next(table for table in zones if not zones[table])
         other = next(table for table in zones if zones[table])
-        fix = "set the zone of times without one (timezone: Europe/Berlin, on the command line --timezone)"
+        fix = (
+            "set the zone of times without one (timezone: Europe/Berlin, on the command line"
+            " --timezone)"
+        )
         problem = f"its times have no time zone, and those in {other} have one"
         raise InputError(problem, where=where, column=schema.name, fix=fix)
     return "datetime64[us, UTC]" if any(zones.values()) and "," not in dtype else dtype
@@ -290,10 +346,14 @@ def lines_to_paste(doubts: Mapping[str, TextForm]) -> str:
     """
     likely = {name: form.choices[0] for name, form in doubts.items()}
     missing = {name: list(form.strays) for name, form in doubts.items() if form.strays}
-    pasted: dict[str, Any] = {"kinds": {name: meaning.declaration for name, meaning in likely.items()}}
+    pasted: dict[str, Any] = {
+        "kinds": {name: meaning.declaration for name, meaning in likely.items()}
+    }
     if missing:
         pasted["missing"] = missing
-    options = [f"--kind {option_text([f'{name}={meaning.option}'])}" for name, meaning in likely.items()]
+    options = [
+        f"--kind {option_text([f'{name}={meaning.option}'])}" for name, meaning in likely.items()
+    ]
     options += [f"--missing {option_text(texts, f'{name}=')}" for name, texts in missing.items()]
     lines = f"data: {yaml_text(pasted)}; on the command line {' '.join(options)}"
     for name, form in doubts.items():
@@ -312,23 +372,32 @@ def _ambiguous(doubts: Mapping[str, TextForm], where: str) -> InputError:
 
 
 def _joint_kind(name: str, kinds: Mapping[str, Kind]) -> Kind:
-    """Return the kind of a column from its kind in each table. Raise InputError if kinds conflict."""
+    """Return the kind of a column from its kind in each table. Raise InputError if kinds
+    conflict.
+    """
     found = set(kinds.values())
     if found == {"integer", "numeric"}:
         return "numeric"
     if len(found) > 1:
         first, *others = kinds
         where = next(
-            place for place in others if {kinds[place], kinds[first]} not in ({"integer", "numeric"}, {kinds[first]})
+            place
+            for place in others
+            if {kinds[place], kinds[first]} not in ({"integer", "numeric"}, {kinds[first]})
         )
-        fix = f"use values of one kind, or declare the kind (kinds={{...}}, --kind {name}=categorical)"
+        fix = (
+            "use values of one kind, or declare the kind (kinds={...}, --kind"
+            f" {name}=categorical)"
+        )
         problem = f"it is {kinds[where]} here and {kinds[first]} in {first}"
         raise InputError(problem, where=where, column=name, fix=fix)
     return found.pop()
 
 
 def dtype_of(table: Frame, series: pd.Series) -> str:
-    """Return the dtype of a column of ``table``; for strings read as codes, the dtype of the strings."""
+    """Return the dtype of a column of ``table``; for strings read as codes, the dtype of the
+    strings.
+    """
     return str(getattr(table, "texts", {}).get(series.name, series.dtype))
 
 
@@ -343,20 +412,28 @@ def _kind_of(series: pd.Series, where: str) -> Kind:
     if pd.api.types.is_float_dtype(dtype):
         values = series.to_numpy(dtype=np.float64, na_value=np.nan)
         finite = values[np.isfinite(values)]
-        whole = bool(np.isnan(values).any()) and finite.size > 0 and bool((finite == np.round(finite)).all())
+        whole = (
+            bool(np.isnan(values).any())
+            and finite.size > 0
+            and bool((finite == np.round(finite)).all())
+        )
         return "integer" if whole and np.abs(finite).max() < 2**53 else "numeric"
     if pd.api.types.is_datetime64_any_dtype(dtype):
         return "datetime"
     if isinstance(dtype, pd.CategoricalDtype) or pd.api.types.is_string_dtype(dtype):
         return "categorical"
     fix = "convert it to a number, date or text"
-    raise InputError(f"dtype {dtype} is not supported", where=where, column=str(series.name), fix=fix)
+    raise InputError(
+        f"dtype {dtype} is not supported", where=where, column=str(series.name), fix=fix
+    )
 
 
 def _infer_object(series: pd.Series, where: str) -> Kind:
     kinds: dict[type, Kind | None] = {}
     for value_type in dict.fromkeys(map(type, series.dropna())):
-        kinds[value_type] = next((kind for types, kind in _KINDS if issubclass(value_type, types)), None)
+        kinds[value_type] = next(
+            (kind for types, kind in _KINDS if issubclass(value_type, types)), None
+        )
         if kinds[value_type] is None:
             row = next(row for row, value in enumerate(series) if type(value) is value_type)
             problem = f"values of type {value_type.__name__} are not supported"

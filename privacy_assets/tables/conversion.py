@@ -28,28 +28,44 @@ from privacy_assets.tables.text import MARKERS, as_texts, is_text, parse_boolean
 from privacy_assets.tables.written_dates import ZONED, parse_times
 from privacy_assets.tables.written_numbers import NumberFormat, parse_numbers, without_unit
 
-_A = {"numeric": "a number", "integer": "an integer", "boolean": "true or false", "datetime": "a date or time"}
+_A = {
+    "numeric": "a number",
+    "integer": "an integer",
+    "boolean": "true or false",
+    "datetime": "a date or time",
+}
 _WORDS = {"true": True, "false": False, 1: True, 0: False}
 # Range of pandas nanosecond times, which the generators use. The year 9999 usually means "no date".
-_TIMES = np.array(["1678-01-01", "2261-12-31T23:59:59.999999"], dtype="datetime64[us]").view(np.int64).tolist()
+_TIMES = (
+    np.array(["1678-01-01", "2261-12-31T23:59:59.999999"], dtype="datetime64[us]")
+    .view(np.int64)
+    .tolist()
+)
 _YEARS = "a date is outside of the years 1678 to 2261"
 _INFINITE = "a value is infinite", "replace it by a number or a missing value"
 _CONTAINERS = (bytes, bytearray, list, tuple, dict, set, frozenset, np.ndarray)
 
 
 def column_of(
-    series: pd.Series, column: ColumnSchema, where: str, *, synthetic: bool = False, external: bool = False
+    series: pd.Series,
+    column: ColumnSchema,
+    where: str,
+    *,
+    synthetic: bool = False,
+    external: bool = False,
 ) -> Column:
-    """Convert a pandas column to the kind of ``column``. Text is read in the format of the column, see :mod:`.text`.
+    """Convert a pandas column to the kind of ``column``. Text is read in the format of the column,
+    see :mod:`.text`.
 
     Args:
         series: Values.
         column: Schema of the column.
         where: Name of the table in messages.
-        synthetic: If True, numbers and times are rounded to the precision of the column, because additional digits
-            could encode information.
-        external: If True, the values come from the user: declared missing values become missing, and times have the
-            time zone of the column. Otherwise they are canonical, and times are UTC.
+        synthetic: If True, numbers and times are rounded to the precision of the column, because
+            additional digits could encode information.
+        external: If True, the values come from the user: declared missing values become missing,
+            and times have the time zone of the column. Otherwise they are canonical, and times are
+            UTC.
 
     Raises:
         InputError: If a value does not convert. Names the first such row.
@@ -64,7 +80,9 @@ def column_of(
         zone = _zone_of(series, column, where) if external else ""
         converted = _datetimes(series, column.format, zone)
     else:
-        converted = _booleans(series) if column.kind == "boolean" else _numbers(series, column.format)
+        converted = (
+            _booleans(series) if column.kind == "boolean" else _numbers(series, column.format)
+        )
     wrong = (converted.isna() & ~series.isna()).to_numpy()
     fix = "convert it, or declare the column as categorical"
     _refuse(wrong, f"a value is not {_A[column.kind]}", fix, column.name, where)
@@ -79,7 +97,8 @@ def column_of(
         cells = converted.to_numpy().view(np.int64)
     if synthetic and external and column.kind in ("numeric", "integer"):
         _check_shares(series, converted, column, where)
-    found = Column(column.name, column.kind, mapped_copy(cells))  # a copy, because the caller's array may change
+    # a copy, because the caller's array may change
+    found = Column(column.name, column.kind, mapped_copy(cells))
     check_cells(found, where)
     return rounded(found, column) if synthetic else found
 
@@ -99,11 +118,16 @@ def check_cells(column: Column, where: str) -> None:
         _refuse(np.isinf(column.cells), *_INFINITE, column.name, where)
     elif column.kind == "datetime":
         outside = ((column.cells < _TIMES[0]) | (column.cells > _TIMES[1])) & ~column.missing
-        _refuse(outside, _YEARS, "leave it empty if it means that there is no date", column.name, where)
+        _refuse(
+            outside, _YEARS, "leave it empty if it means that there is no date", column.name, where
+        )
 
 
-def _check_shares(series: pd.Series, converted: pd.Series, column: ColumnSchema, where: str) -> None:
-    """Raise InputError for numbers without a sign that are probably shares of 1, but percentages in the real tables.
+def _check_shares(
+    series: pd.Series, converted: pd.Series, column: ColumnSchema, where: str
+) -> None:
+    """Raise InputError for numbers without a sign that are probably shares of 1, but percentages in
+    the real tables.
 
     They are: none is above 1, and some are finer than the percentages.
     """
@@ -132,17 +156,24 @@ def _refuse(wrong: np.ndarray, problem: str, fix: str, column: str, where: str) 
 
 
 def precision_of(parts: Sequence[pd.Series], column: ColumnSchema) -> Precision:
-    """Return the precision of a column of several tables: the coarsest one that leaves every value unchanged."""
+    """Return the precision of a column of several tables: the coarsest one that leaves every value
+    unchanged.
+    """
     if column.kind not in ("datetime", "numeric", "integer"):
         return None
     parts = [without_markers(part, MARKERS) for part in parts]
     if column.kind == "datetime":
-        zones = ["" if has_zone(part) else column.timezone for part in parts]  # as the cells are converted
-        converted = [_datetimes(part, column.format, zone) for part, zone in zip(parts, zones, strict=True)]
+        # as the cells are converted
+        zones = ["" if has_zone(part) else column.timezone for part in parts]
+        converted = [
+            _datetimes(part, column.format, zone) for part, zone in zip(parts, zones, strict=True)
+        ]
         times = [part.dropna().astype("int64").to_numpy() for part in converted]
         return unit_of(np.concatenate([np.array([], np.int64), *times]))
     numbers = [_numbers(part, column.format).dropna() for part in parts]
-    if column.kind == "integer" and all(pd.api.types.is_integer_dtype(part.dtype) for part in numbers):
+    if column.kind == "integer" and all(
+        pd.api.types.is_integer_dtype(part.dtype) for part in numbers
+    ):
         return whole_decimals_of(
             np.concatenate([np.array([], np.int64), *(part.to_numpy(np.int64) for part in numbers)])
         )
@@ -159,19 +190,27 @@ def without_markers(series: pd.Series, missing: Sequence[str]) -> pd.Series:
         coded = isinstance(series.dtype, pd.CategoricalDtype)
         texts = as_texts(pd.Series(series.cat.categories) if coded else series)
         marked = pc.is_in(pc.utf8_trim_whitespace(texts), pa.array(missing, pa.large_string()))
-        hit = pc.fill_null(pc.or_(marked, pc.equal(texts, "")), False).to_numpy(zero_copy_only=False)
+        hit = pc.fill_null(pc.or_(marked, pc.equal(texts, "")), False).to_numpy(
+            zero_copy_only=False
+        )
         if coded:
             hit = np.append(hit, False)[series.cat.codes]
         return series.mask(hit) if hit.any() else series
     numbers = [float(text) for text in missing if is_number(text)]
-    if numbers and pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype):
+    if (
+        numbers
+        and pd.api.types.is_numeric_dtype(series.dtype)
+        and not pd.api.types.is_bool_dtype(series.dtype)
+    ):
         hit = series.isin(numbers).to_numpy(dtype=bool)
         return series.convert_dtypes().mask(hit) if hit.any() else series
     return series
 
 
 def unread(series: pd.Series, kind: Kind, form: str) -> np.ndarray:
-    """Return True for cells of a text column that are neither missing nor of ``kind`` in this format, shape (n,)."""
+    """Return True for cells of a text column that are neither missing nor of ``kind`` in this
+    format, shape (n,).
+    """
     series = without_markers(series, MARKERS).reset_index(drop=True)
     read = _datetimes(series, form) if kind == "datetime" else _numbers(series, form)
     return (read.isna() & series.notna()).to_numpy()
@@ -197,14 +236,19 @@ def has_zone(series: pd.Series) -> bool:
 
 
 def _zone_of(series: pd.Series, column: ColumnSchema, where: str) -> str:
-    """Return the declared zone of times without a zone. Raise InputError if they and the column differ."""
+    """Return the declared zone of times without a zone. Raise InputError if they and the column
+    differ.
+    """
     zoned = has_zone(series) or "%z" in column.format
     if zoned == column.zoned or series.isna().all():
         return ""
     if not zoned and column.timezone:
         return column.timezone
     states = ("a time zone", "none") if zoned else ("no time zone", "one")
-    fix = "write the times as in the private tables, or set the zone of times without one (timezone: Europe/Berlin)"
+    fix = (
+        "write the times as in the private tables, or set the zone of times without one"
+        " (timezone: Europe/Berlin)"
+    )
     problem = f"its times have {states[0]}, and those of the private tables have {states[1]}"
     raise InputError(problem, where=where, column=column.name, fix=fix)
 
@@ -212,8 +256,8 @@ def _zone_of(series: pd.Series, column: ColumnSchema, where: str) -> str:
 def rounded(column: Column, schema: ColumnSchema) -> Column:
     """Round a column to the precision in ``schema``, half to even.
 
-    Values at this precision remain bit-identical, except that -0.0 becomes 0.0. Missing values are kept. Times are
-    rounded as UTC.
+    Values at this precision remain bit-identical, except that -0.0 becomes 0.0. Missing values are
+    kept. Times are rounded as UTC.
     """
     cells = column.cells
     if column.kind == "numeric":
@@ -232,7 +276,9 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
         step = UNITS[schema.precision]
     if step == 1:
         return column
-    return replace(column, cells=np.where(there, round_to_multiple(np.where(there, cells, 0), step), MISSING))
+    return replace(
+        column, cells=np.where(there, round_to_multiple(np.where(there, cells, 0), step), MISSING)
+    )
 
 
 def to_clock(column: Column, schema: ColumnSchema) -> Column:
@@ -243,10 +289,14 @@ def to_clock(column: Column, schema: ColumnSchema) -> Column:
 
 
 def from_clock(column: Column, schema: ColumnSchema) -> Column:
-    """Convert times of the clock of a zone to UTC. In the hour that occurs twice, the later one is taken."""
+    """Convert times of the clock of a zone to UTC. In the hour that occurs twice, the later one is
+    taken.
+    """
     zone: Any = pd.api.types.pandas_dtype(schema.dtype)
     local = column.series()
-    times = local.dt.tz_localize(zone.tz, ambiguous=np.zeros(len(local), dtype=bool), nonexistent="shift_forward")
+    times = local.dt.tz_localize(
+        zone.tz, ambiguous=np.zeros(len(local), dtype=bool), nonexistent="shift_forward"
+    )
     utc = times.dt.tz_convert("UTC").dt.tz_localize(None).astype("datetime64[us]")
     return replace(column, cells=utc.to_numpy().view(np.int64))
 
@@ -264,19 +314,30 @@ def float_dtype(name: str) -> np.dtype[Any]:
 
 
 def _texts(series: pd.Series, name: str, where: str) -> tuple[np.ndarray, list[str]]:
-    """Return codes (n,) of the strings of the values, -1 for missing, and the sorted distinct strings.
+    """Return codes (n,) of the strings of the values, -1 for missing, and the sorted distinct
+    strings.
 
-    Integer-valued floats are formatted as integers, because CSV and missing values convert codes to floats.
+    Integer-valued floats are formatted as integers, because CSV and missing values convert codes to
+    floats.
     """
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         codes, different = series.cat.codes.to_numpy(), series.cat.categories
-    elif pd.api.types.is_object_dtype(dtype) and pd.api.types.infer_dtype(series, skipna=True) != "string":
+    elif (
+        pd.api.types.is_object_dtype(dtype)
+        and pd.api.types.infer_dtype(series, skipna=True) != "string"
+    ):
         for row, value in enumerate(series):
             if isinstance(value, _CONTAINERS):
-                problem, fix = f"a value of type {type(value).__name__} is not a category", "convert it to text"
+                problem, fix = (
+                    f"a value of type {type(value).__name__} is not a category",
+                    "convert it to text",
+                )
                 raise InputError(problem, where=where, column=name, row=row, fix=fix)
-        spelled = [None if gone else _text(value) for value, gone in zip(series, series.isna(), strict=True)]
+        spelled = [
+            None if gone else _text(value)
+            for value, gone in zip(series, series.isna(), strict=True)
+        ]
         codes, found = pd.factorize(np.array([*spelled, None], dtype=object)[:-1])
         different = pd.Index(found)
     else:
@@ -300,11 +361,14 @@ def _read(series: pd.Series, read: Callable[[pa.Array], pd.Series]) -> pd.Series
     if not isinstance(series.dtype, pd.CategoricalDtype):
         return read(as_texts(series))
     values = read(as_texts(pd.Series(series.cat.categories)))
-    return values.reindex(series.cat.codes.to_numpy()).reset_index(drop=True)  # -1, missing, is in no index
+    # -1, missing, is in no index
+    return values.reindex(series.cat.codes.to_numpy()).reset_index(drop=True)
 
 
 def _datetimes(series: pd.Series, form: str = "", zone: str = "") -> pd.Series:
-    """Return times as datetime64[us] in UTC. Times without a zone are in ``zone``, or else in UTC."""
+    """Return times as datetime64[us] in UTC. Times without a zone are in ``zone``, or else in
+    UTC.
+    """
     if pd.api.types.is_numeric_dtype(series.dtype):
         return pd.Series(pd.NaT, index=series.index, dtype="datetime64[us]")
     if is_text(series):
@@ -312,10 +376,14 @@ def _datetimes(series: pd.Series, form: str = "", zone: str = "") -> pd.Series:
     else:
         dated = pd.api.types.is_datetime64_any_dtype(series.dtype)
         series = series.astype(object) if isinstance(series.dtype, pd.CategoricalDtype) else series
-        times = pd.to_datetime(series, errors="coerce", utc=True, format=None if dated else "ISO8601")
+        times = pd.to_datetime(
+            series, errors="coerce", utc=True, format=None if dated else "ISO8601"
+        )
     times = times.dt.tz_localize(None)
     if zone:
-        times = times.dt.tz_localize(zone, ambiguous=np.zeros(len(times), dtype=bool), nonexistent="shift_forward")
+        times = times.dt.tz_localize(
+            zone, ambiguous=np.zeros(len(times), dtype=bool), nonexistent="shift_forward"
+        )
         times = times.dt.tz_convert("UTC").dt.tz_localize(None)
     return times.astype("datetime64[us]")
 
@@ -329,7 +397,9 @@ def _booleans(series: pd.Series) -> pd.Series:
 
 
 def _truth(value: object) -> bool | None:
-    """Return True for True, 1, 1.0 and "true" in any case, False for the corresponding values, else None."""
+    """Return True for True, 1, 1.0 and "true" in any case, False for the corresponding values, else
+    None.
+    """
     if isinstance(value, str):
         return _WORDS.get(value.lower())
     return _WORDS.get(value) if isinstance(value, (bool, np.bool_, int, float)) else None
@@ -342,7 +412,8 @@ def _numbers(series: pd.Series, form: str = "") -> pd.Series:
         series = series.astype(object)
     dtype = series.dtype
     if pd.api.types.is_object_dtype(dtype):
-        # Nullable, because integers beyond 2**53 would lose digits in the presence of missing values.
+        # Nullable, because integers beyond 2**53 would lose digits in the presence of missing
+        # values.
         return pd.to_numeric(series, errors="coerce", dtype_backend="numpy_nullable")
     if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype):
         return series
@@ -350,15 +421,25 @@ def _numbers(series: pd.Series, form: str = "") -> pd.Series:
 
 
 def _whole(series: pd.Series, name: str, where: str, *, rounds: bool) -> np.ndarray:
-    """Convert numeric values to int64 cells. ``rounds``: fractions are rounded, otherwise refused."""
+    """Convert numeric values to int64 cells. ``rounds``: fractions are rounded, otherwise
+    refused.
+    """
     values = series.to_numpy(dtype=np.float64, na_value=np.nan)
     _refuse(np.isinf(values), *_INFINITE, name, where)
     large = np.abs(values) >= 2**63
-    _refuse(large, "an integer does not fit 64 bits", "declare the column as categorical", name, where)
+    _refuse(
+        large, "an integer does not fit 64 bits", "declare the column as categorical", name, where
+    )
     if not pd.api.types.is_integer_dtype(series.dtype):
         broken = ~np.isnan(values) & (values != np.round(values))
         if not rounds:
-            _refuse(broken, "a value is not an integer", "round it, or declare the column as numeric", name, where)
+            _refuse(
+                broken,
+                "a value is not an integer",
+                "round it, or declare the column as numeric",
+                name,
+                where,
+            )
         series = pd.Series(np.round(values))
     cells: np.ndarray = series.astype("Int64").to_numpy(np.int64, na_value=MISSING)
     return cells
@@ -374,7 +455,9 @@ def restored(column: Column, schema: ColumnSchema) -> pd.Series:
         again = column_of(out, schema, "restored")
     except (ValueError, TypeError, OverflowError):
         raise misfit from None
-    rounds = pd.api.types.is_float_dtype(out.dtype) or pd.api.types.is_datetime64_any_dtype(out.dtype)
+    rounds = pd.api.types.is_float_dtype(out.dtype) or pd.api.types.is_datetime64_any_dtype(
+        out.dtype
+    )
     if not rounds and not column.equals(again):
         raise misfit
     return out

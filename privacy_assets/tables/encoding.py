@@ -1,7 +1,7 @@
 """Numeric encoding of mixed tables for distances.
 
-The squared distance of two rows is the sum of squared differences of standardized numbers plus the number of
-mismatching categories.
+The squared distance of two rows is the sum of squared differences of standardized numbers plus the
+number of mismatching categories.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from privacy_assets.tables.table import Table
 class MatrixCoding:
     """Maps the columns of ``schema`` to the rows of a float64 matrix (F, n), in schema order.
 
-    Numbers, integers and datetimes (days since 1970) are stored as they are, missing as NaN. A category or boolean with
-    v ``values`` (sorted; None for a number) is stored as its position 0..v-1, missing as v, and an unknown value as v +
+    Numbers, integers and datetimes (days since 1970) are stored as they are, missing as NaN. A
+    category or boolean with v ``values`` (sorted; None for a number) is stored as its position
+    0..v-1, missing as v, and an unknown value as v +
     1. Integers beyond 2**53 lose their last digits.
     """
 
@@ -47,15 +48,25 @@ class MatrixCoding:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Number of codes of each category, including missing and unknown; 0 for numbers; int64 (F,)."""
-        return np.array([0 if values is None else len(values) + 2 for values in self.values], dtype=np.int64)
+        """Number of codes of each category, including missing and unknown; 0 for numbers; int64
+        (F,).
+        """
+        return np.array(
+            [0 if values is None else len(values) + 2 for values in self.values], dtype=np.int64
+        )
 
     def code(self, table: Table) -> np.ndarray:
         """Return the cells of a table with the columns of the schema, float64 (F, n), C order."""
         cells = np.empty((len(self.values), len(table)))
-        for place, (column, values) in enumerate(zip(self.schema.columns, self.values, strict=True)):
+        for place, (column, values) in enumerate(
+            zip(self.schema.columns, self.values, strict=True)
+        ):
             own, known = table[column.name], len(values or ())
-            cells[place] = own.floats() if values is None else own.index_in(values, unknown=known + 1, missing=known)
+            cells[place] = (
+                own.floats()
+                if values is None
+                else own.index_in(values, unknown=known + 1, missing=known)
+            )
         return cells
 
     def rounded(self, place: int, cells: np.ndarray) -> np.ndarray:
@@ -68,14 +79,18 @@ class MatrixCoding:
         return [None if values is None else list(values) for values in self.values]
 
     @classmethod
-    def of_plain(cls, schema: TableSchema, plain: Sequence[Sequence[object] | None]) -> MatrixCoding:
+    def of_plain(
+        cls, schema: TableSchema, plain: Sequence[Sequence[object] | None]
+    ) -> MatrixCoding:
         """Create a coding from the output of :meth:`plain_values`."""
         return cls(schema, tuple(None if values is None else tuple(values) for values in plain))
 
     def table(self, cells: np.ndarray) -> Table:
         """Convert cells to a table. Integers are rounded; unknown values become missing."""
         columns = zip(self.schema.columns, self.values, cells, strict=True)
-        return Table.of_columns(self.schema, {c.name: _column(c, values, row) for c, values, row in columns})
+        return Table.of_columns(
+            self.schema, {c.name: _column(c, values, row) for c, values, row in columns}
+        )
 
 
 def _column(column: ColumnSchema, values: tuple[object, ...] | None, row: np.ndarray) -> Column:
@@ -91,13 +106,20 @@ def _column(column: ColumnSchema, values: tuple[object, ...] | None, row: np.nda
     with np.errstate(over="ignore"):
         filled = np.where(missing, 0.0, row) * (86_400e6 if column.kind == "datetime" else 1)
     if (large := np.abs(filled) >= 2**63).any():
-        problem, fix = "a value does not fit 64 bits", "keep the generator within the range of the column"
+        problem, fix = (
+            "a value does not fit 64 bits",
+            "keep the generator within the range of the column",
+        )
         raise InputError(problem, column=column.name, row=int(large.argmax()), fix=fix)
-    return Column(column.name, column.kind, np.where(missing, MISSING, np.rint(filled).astype(np.int64)))
+    return Column(
+        column.name, column.kind, np.where(missing, MISSING, np.rint(filled).astype(np.int64))
+    )
 
 
-_CLIP = 0.001  # share clipped on each side when scales are fitted, so that an outlier does not flatten its column
-_FARTHEST = 1e15  # maximum number of deviations from the mean; squares of larger values overflow float32
+# share clipped on each side when scales are fitted, so that an outlier does not flatten its column
+_CLIP = 0.001
+# maximum number of deviations from the mean; squares of larger values overflow float32
+_FARTHEST = 1e15
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +128,8 @@ class EncodedTable:
 
     Attributes:
         numeric: Standardized numbers, missing at 0; float32 of shape (n, p).
-        codes: Missing indicators of numbers with missing values, then category codes; int32 of shape (n, q).
+        codes: Missing indicators of numbers with missing values, then category codes; int32 of
+            shape (n, q).
         sizes: Number of codes of each column; int64 of shape (q,).
     """
 
@@ -119,11 +142,15 @@ class EncodedTable:
 
     @cached_property
     def dense(self) -> np.ndarray:
-        """Numbers and one-hot columns over sqrt(2), so that a mismatch costs 1; float32 (n, p + sum(sizes)).
+        """Numbers and one-hot columns over sqrt(2), so that a mismatch costs 1; float32 (n, p +
+        sum(sizes)).
 
-        With a column of nearly unique strings it is as wide as the table is long: see ``distances.nearest``.
+        With a column of nearly unique strings it is as wide as the table is long: see
+        ``distances.nearest``.
         """
-        starts = self.numeric.shape[1] + np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+        starts = self.numeric.shape[1] + np.concatenate([[0], np.cumsum(self.sizes)]).astype(
+            np.int64
+        )
         out = np.zeros((len(self), int(starts[-1])), dtype=np.float32)
         out[:, : self.numeric.shape[1]] = self.numeric
         rows = np.arange(len(self))
@@ -135,7 +162,8 @@ class EncodedTable:
     def stack(cls, tables: Sequence[EncodedTable]) -> EncodedTable:
         """Concatenate one or more tables of the same encoder."""
         numeric, codes = (
-            mapped_concatenate([getattr(table, part) for table in tables]) for part in ("numeric", "codes")
+            mapped_concatenate([getattr(table, part) for table in tables])
+            for part in ("numeric", "codes")
         )
         return cls(numeric, codes, tables[0].sizes)
 
@@ -147,13 +175,17 @@ class EncodedTable:
 
     def take(self, rows: np.ndarray | slice) -> EncodedTable:
         """Select rows."""
-        return EncodedTable(mapped_take(self.numeric, rows), mapped_take(self.codes, rows), self.sizes)
+        return EncodedTable(
+            mapped_take(self.numeric, rows), mapped_take(self.codes, rows), self.sizes
+        )
 
     def pick(self, columns: Sequence[int]) -> EncodedTable:
         """Select encoded columns, numbered with ``numeric`` first, then ``codes``."""
         places, numbers = np.asarray(columns, dtype=np.int64), self.numeric.shape[1]
         coded = places[places >= numbers] - numbers
-        return EncodedTable(self.numeric[:, places[places < numbers]], self.codes[:, coded], self.sizes[coded])
+        return EncodedTable(
+            self.numeric[:, places[places < numbers]], self.codes[:, coded], self.sizes[coded]
+        )
 
 
 @dataclass(frozen=True)
@@ -174,20 +206,25 @@ class _Category:
 class TabularEncoder:
     """Scales and category codes fitted on all real rows.
 
-    Numbers, integers and datetimes are standardized by mean and standard deviation of the values clipped to the inner
-    99.8 %, so that an outlier does not flatten its column. Missing becomes 0 (the mean) and, if there are missing
-    values, an indicator that counts as a category. Categories and booleans have one code per value, one for missing,
-    and one for all values that do not occur in real rows. A constant column contributes 0.
+    Numbers, integers and datetimes are standardized by mean and standard deviation of the values
+    clipped to the inner 99.8 %, so that an outlier does not flatten its column. Missing becomes 0
+    (the mean) and, if there are missing values, an indicator that counts as a category. Categories
+    and booleans have one code per value, one for missing, and one for all values that do not occur
+    in real rows. A constant column contributes 0.
     """
 
     numbers: tuple[_Number, ...]
     categories: tuple[_Category, ...]
 
     @classmethod
-    def fit(cls, tables: Sequence[Table], schema: TableSchema, others: Sequence[Table] = ()) -> TabularEncoder:
-        """Fit to the columns of ``schema`` in the stacked ``tables``; the order of rows and tables does not matter.
+    def fit(
+        cls, tables: Sequence[Table], schema: TableSchema, others: Sequence[Table] = ()
+    ) -> TabularEncoder:
+        """Fit to the columns of ``schema`` in the stacked ``tables``; the order of rows and tables
+        does not matter.
 
-        ``others`` are tables to encode later; they only determine which numbers need a missing indicator.
+        ``others`` are tables to encode later; they only determine which numbers need a missing
+        indicator.
         """
         numbers, categories = [], []
         for column in schema.columns:
@@ -195,7 +232,9 @@ class TabularEncoder:
             if column.kind in ("categorical", "boolean"):
                 categories.append(_Category(column.name, vocabulary(parts)))
             else:
-                centre, scale = _centre_and_scale(np.sort(np.concatenate([part.present().floats() for part in parts])))
+                centre, scale = _centre_and_scale(
+                    np.sort(np.concatenate([part.present().floats() for part in parts]))
+                )
                 missing = any(table[column.name].missing.any() for table in (*tables, *others))
                 numbers.append(_Number(column.name, centre, scale, missing))
         return cls(tuple(numbers), tuple(categories))
@@ -204,14 +243,19 @@ class TabularEncoder:
     def places(self) -> dict[str, list[int]]:
         """Encoded columns by column, numbered as in :meth:`EncodedTable.pick`."""
         found = {number.name: [place] for place, number in enumerate(self.numbers)}
-        coded = [number.name for number in self.numbers if number.indicator] + [c.name for c in self.categories]
+        coded = [number.name for number in self.numbers if number.indicator] + [
+            c.name for c in self.categories
+        ]
         for place, name in enumerate(coded, start=len(self.numbers)):
             found.setdefault(name, []).append(place)
         return found
 
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
         """Return plain values, which include category values of the private table."""
-        return {"numbers": list(map(asdict, self.numbers)), "categories": list(map(asdict, self.categories))}
+        return {
+            "numbers": list(map(asdict, self.numbers)),
+            "categories": list(map(asdict, self.categories)),
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, list[dict[str, Any]]]) -> TabularEncoder:
@@ -238,7 +282,9 @@ class TabularEncoder:
         for category in self.categories:
             known = len(category.values)
             column = table[category.name]
-            codes[:, next(coded)] = column.index_in(category.values, unknown=known, missing=known + 1)
+            codes[:, next(coded)] = column.index_in(
+                category.values, unknown=known, missing=known + 1
+            )
         return EncodedTable(numeric, codes, np.array(sizes, dtype=np.int64))
 
 
@@ -246,7 +292,9 @@ def _centre_and_scale(ordered: np.ndarray) -> tuple[float, float]:
     if len(ordered) == 0 or ordered[0] == ordered[-1]:
         return (float(ordered[0]) if len(ordered) else 0.0), 0.0
     cut = max(1, int(_CLIP * len(ordered)))
-    inner = np.clip(ordered, ordered[min(cut, len(ordered) - 1)], ordered[max(len(ordered) - 1 - cut, 0)])
+    inner = np.clip(
+        ordered, ordered[min(cut, len(ordered) - 1)], ordered[max(len(ordered) - 1 - cut, 0)]
+    )
     if inner[0] >= inner[-1]:  # nearly constant: use the unclipped standard deviation
         inner = ordered
     size = np.abs(inner).max()  # avoids overflow of squares near the limits of float64

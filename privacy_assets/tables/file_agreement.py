@@ -1,4 +1,6 @@
-"""Agreement of the files of one table: their columns have the same types, and no row is in two files."""
+"""Agreement of the files of one table: their columns have the same types, and no row is in two
+files.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class TableFile:
         return self.types.get(name, pa.null())
 
 
-def check_agreement(files: Sequence[TableFile], names: Sequence[str], *, snapshots: bool = False) -> None:
+def check_agreement(
+    files: Sequence[TableFile], names: Sequence[str], *, snapshots: bool = False
+) -> None:
     """Check the files of a table.
 
     Args:
@@ -65,7 +69,9 @@ def check_agreement(files: Sequence[TableFile], names: Sequence[str], *, snapsho
 
 
 def _check_types(name: str, files: Sequence[TableFile]) -> None:
-    """Raise InputError if a column has two types. Missing values fit each type, and integers fit other numbers."""
+    """Raise InputError if a column has two types. Missing values fit each type, and integers fit
+    other numbers.
+    """
     typed = [file for file in files if _kind_of(file.type_of(name))]
     if len({_kind_of(file.type_of(name)) for file in typed}) > 1:
         typed = [file for file in typed if not file.column(name).isna().all()]
@@ -91,13 +97,21 @@ def _kind_of(arrow_type: pa.DataType) -> str:
         return ""
     if types.is_boolean(arrow_type):
         return "boolean"
-    if types.is_integer(arrow_type) or types.is_floating(arrow_type) or types.is_decimal(arrow_type):
+    if (
+        types.is_integer(arrow_type)
+        or types.is_floating(arrow_type)
+        or types.is_decimal(arrow_type)
+    ):
         return _NUMBER
     if types.is_timestamp(arrow_type):
         return "time without a time zone" if arrow_type.tz is None else "time with a time zone"
     if types.is_date(arrow_type):
         return "time without a time zone"
-    if types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type):
+    if (
+        types.is_string(arrow_type)
+        or types.is_large_string(arrow_type)
+        or types.is_string_view(arrow_type)
+    ):
         return "text"
     return str(arrow_type)
 
@@ -112,7 +126,9 @@ def _number_of(arrow_type: pa.DataType) -> str:
 
 
 def _check_exact(name: str, files: Sequence[TableFile]) -> None:
-    """Raise InputError if integers of a column are too large to be joined with the decimal numbers of other files."""
+    """Raise InputError if integers of a column are too large to be joined with the decimal numbers
+    of other files.
+    """
     for file in files:
         if _number_of(file.type_of(name)) == _DECIMAL:
             continue
@@ -123,10 +139,11 @@ def _check_exact(name: str, files: Sequence[TableFile]) -> None:
 
 
 def _check_rows(files: Sequence[TableFile], names: Sequence[str]) -> None:
-    """Raise InputError if two files have the same rows, or if more than half of their rows are equal.
+    """Raise InputError if two files have the same rows, or if more than half of their rows are
+    equal.
 
-    Rows are hashed column by column. After each column, files that share too few hashes with all others are left out,
-    so that one column suffices if it identifies people.
+    Rows are hashed column by column. After each column, files that share too few hashes with all
+    others are left out, so that one column suffices if it identifies people.
     """
     candidates = [file for file in files if file.n_rows]
     hashes = [np.zeros(file.n_rows, dtype=np.uint64) for file in candidates]
@@ -144,7 +161,9 @@ def _check_rows(files: Sequence[TableFile], names: Sequence[str]) -> None:
 
 
 def _may_repeat(hashes: Sequence[np.ndarray]) -> np.ndarray:
-    """Return True for each pair of files of which more than half of the rows can be equal, bool (files, files)."""
+    """Return True for each pair of files of which more than half of the rows can be equal, bool
+    (files, files).
+    """
     n_rows = np.array([len(row_hashes) for row_hashes in hashes])
     file_numbers = np.repeat(np.arange(len(hashes)), n_rows)
     codes, distinct = pd.factorize(np.concatenate(hashes))
@@ -160,7 +179,9 @@ def _may_repeat(hashes: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _compare(files: Sequence[TableFile], hashes: Sequence[np.ndarray]) -> None:
-    """Raise InputError for the first pair of files with the same rows, or with more than half of them."""
+    """Raise InputError for the first pair of files with the same rows, or with more than half of
+    them.
+    """
     counted = [np.unique(row_hashes, return_counts=True) for row_hashes in hashes]
     pairs = np.argwhere(np.triu(_may_repeat(hashes)))
     for i, j in pairs.tolist():
@@ -174,12 +195,16 @@ def _compare(files: Sequence[TableFile], hashes: Sequence[np.ndarray]) -> None:
         if n_equal == first.n_rows == second.n_rows:
             raise _repeated(f"it has the same rows as {first.where}", second)
         if is_distinct and 2 * n_equal > fewest:
-            raise _repeated(f"{n_equal:,} of its {second.n_rows:,} rows are in {first.where}, too", second)
+            raise _repeated(
+                f"{n_equal:,} of its {second.n_rows:,} rows are in {first.where}, too", second
+            )
 
 
 def _n_equal(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> int:
     """Return the number of equal rows of two files, given by their distinct hashes with counts."""
-    _, in_first, in_second = np.intersect1d(first[0], second[0], assume_unique=True, return_indices=True)
+    _, in_first, in_second = np.intersect1d(
+        first[0], second[0], assume_unique=True, return_indices=True
+    )
     return int(np.minimum(first[1][in_first], second[1][in_second]).sum())
 
 

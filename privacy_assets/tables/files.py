@@ -49,7 +49,8 @@ class CsvFormat:
 
     Attributes:
         sep: Separator of fields of CSV files. "": a tab in .tsv files, a comma in others.
-        encoding: Encoding of CSV files. "": UTF-8, or UTF-16 if the file begins with its byte order mark.
+        encoding: Encoding of CSV files. "": UTF-8, or UTF-16 if the file begins with its byte order
+            mark.
         snapshots: True if several files are snapshots of the same people: they may have equal rows.
     """
 
@@ -62,28 +63,33 @@ class CsvFormat:
         """Create a format from a mapping with ``sep`` and ``encoding``.
 
         Raises:
-            ConfigError: If it has other keys, the separator is not one character, or the encoding is unknown.
+            ConfigError: If it has other keys, the separator is not one character, or the encoding
+                is unknown.
         """
         if isinstance(given, CsvFormat):
             return given
         told = given or {}
         if not isinstance(told, Mapping) or not set(told) <= {"sep", "encoding"}:
             raise ConfigError(
-                'read must be a mapping with sep, encoding or both, such as {sep: ";", encoding: cp1252}.'
+                'read must be a mapping with sep, encoding or both, such as {sep: ";",'
+                " encoding: cp1252}."
             )
         sep, encoding = told.get("sep") or "", told.get("encoding") or ""
         if not isinstance(sep, str) or len(sep) > 1 or sep in ('"', "\n", "\r"):
             raise ConfigError('read: sep must be one character, such as ";".')
         if not _decodes_text(encoding or "utf-8"):
             raise ConfigError(
-                "read: the encoding is unknown, or it is not one of text. Fix: name one, such as utf-8, cp1252 or"
+                "read: the encoding is unknown, or it is not one of text. Fix: name one, such"
+                " as utf-8, cp1252 or"
                 " latin-1."
             )
         return cls(sep, encoding)
 
 
 def _decodes_text(encoding: Any) -> bool:
-    """Return True if the encoding can read text as pyarrow does, unlike codecs such as zip, hex and punycode."""
+    """Return True if the encoding can read text as pyarrow does, unlike codecs such as zip, hex and
+    punycode.
+    """
     try:
         sample = pa.py_buffer("a".encode(encoding))
         text = codecs.getincrementaldecoder(encoding)().decode(sample)
@@ -93,33 +99,42 @@ def _decodes_text(encoding: Any) -> bool:
 
 
 def table_files(path: str | Location) -> list[Location]:
-    """Return the files that ``path`` names: one file, the matches of a glob pattern, or the tables in a folder.
+    """Return the files that ``path`` names: one file, the matches of a glob pattern, or the tables
+    in a folder.
 
-    Pipes and devices are not opened, because that could block forever. See :mod:`.folders` for folders and globs.
+    Pipes and devices are not opened, because that could block forever. See :mod:`.folders` for
+    folders and globs.
 
     Args:
-        path: Path, or a URL such as ``s3://bucket/patients/*.parquet`` of any file system that fsspec supports.
+        path: Path, or a URL such as ``s3://bucket/patients/*.parquet`` of any file system that
+            fsspec supports.
 
     Returns:
         The sorted files.
 
     Raises:
-        InputError: If ``path`` is not a path, does not exist or cannot be read, a match is not a regular file, or the
-            files are not those of one table: they belong to a Delta, Iceberg or Hudi table, have several formats, or
-            are not all in Hive folders.
+        InputError: If ``path`` is not a path, does not exist or cannot be read, a match is not a
+            regular file, or the files are not those of one table: they belong to a Delta, Iceberg
+            or Hudi table, have several formats, or are not all in Hive folders.
     """
     place = location(path)
     if isinstance(place, Path) and not is_path(place):
         fix = "pass a dataframe, or the path of a .parquet or .csv file"
-        raise InputError(f"a string of {len(str(place))} characters is not the path of a table", fix=fix)
+        raise InputError(
+            f"a string of {len(str(place))} characters is not the path of a table", fix=fix
+        )
     try:
         files = _found(place)
     except OSError as error:
         problem, fix = f"cannot be read ({error.strerror})", "check path and permissions"
-        raise InputError(problem, where=str(place), fix=fix, transient=is_transient(error)) from None
+        raise InputError(
+            problem, where=str(place), fix=fix, transient=is_transient(error)
+        ) from None
     for file in files:
         if isinstance(file, Path) and (wrong := not_a_file(file)):
-            raise InputError(wrong, where=str(file), fix=_instead(file) or "give .parquet or .csv files")
+            raise InputError(
+                wrong, where=str(file), fix=_instead(file) or "give .parquet or .csv files"
+            )
     return files
 
 
@@ -160,7 +175,9 @@ def _no_files(path: Location, is_glob: bool) -> InputError:
 
 
 def _instead(missing: Path) -> str:
-    """Return advice for a missing file: its missing folder, or similarly named tables in the folder. Otherwise ""."""
+    """Return advice for a missing file: its missing folder, or similarly named tables in the
+    folder. Otherwise "".
+    """
     if missing.exists():
         return ""
     if not missing.parent.is_dir():
@@ -179,16 +196,21 @@ _SIGNS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 csv.field_size_limit(1 << 28)  # characters
 _INSTRUCTION = re.compile("sep=(.)", re.IGNORECASE | re.DOTALL)
 _LONG = 19  # digits
-_FEWEST_NAMES = 3  # minimum number of names to be recognized as a sequence; two numbers always form one
+# minimum number of names to be recognized as a sequence; two numbers always form one
+_FEWEST_NAMES = 3
 
 
 def encoding_of(start: bytes) -> str:
-    """Return the encoding of a text by its first bytes: UTF-16 if they are its byte order mark, else UTF-8."""
+    """Return the encoding of a text by its first bytes: UTF-16 if they are its byte order mark,
+    else UTF-8.
+    """
     return "utf-16" if start[:2] in _WIDE else "utf-8-sig"
 
 
 def guess_format(file: Path) -> CsvFormat:
-    """Return separator and encoding of a CSV file by its first 64 KiB: the separator that the first line has most."""
+    """Return separator and encoding of a CSV file by its first 64 KiB: the separator that the first
+    line has most.
+    """
     try:
         with gzip.open(file) if suffix_of(file).endswith(".gz") else file.open("rb") as stream:
             start: bytes = stream.read(1 << 16)
@@ -204,8 +226,12 @@ def guess_format(file: Path) -> CsvFormat:
     return CsvFormat(sep if header.count(sep) else ",", encoding)
 
 
-def csv_fault(stream: BinaryIO, where: str, sep: str = ",", encoding: str = "utf-8-sig") -> InputError | None:
-    """Find the first line of ``stream`` with another encoding or another number of fields than the header."""
+def csv_fault(
+    stream: BinaryIO, where: str, sep: str = ",", encoding: str = "utf-8-sig"
+) -> InputError | None:
+    """Find the first line of ``stream`` with another encoding or another number of fields than the
+    header.
+    """
     stream.seek(0)
     fault = _encoding_fault(stream, where, sep) if encoding in ("utf-8-sig", "utf-8") else None
     if fault is None:
@@ -218,12 +244,16 @@ def _separator_fault(names: Sequence[str], where: str, sep: str) -> InputError |
     found = _other_separator(names, sep)
     if not found:
         return None
-    return InputError(f"its columns are separated by {_SIGNS[found]}", where=where, fix=_read_fix(sep=found))
+    return InputError(
+        f"its columns are separated by {_SIGNS[found]}", where=where, fix=_read_fix(sep=found)
+    )
 
 
 def _other_separator(names: Sequence[str], sep: str) -> str:
     """Return the separator of a header that ``sep`` does not separate, or ""."""
-    return next((sign for sign in _SIGNS if len(names) == 1 and sign in names[0] and sign != sep), "")
+    return next(
+        (sign for sign in _SIGNS if len(names) == 1 and sign in names[0] and sign != sep), ""
+    )
 
 
 def _read_fix(**settings: str) -> str:
@@ -243,7 +273,9 @@ def _encoding_fault(stream: BinaryIO, where: str, sep: str) -> InputError | None
             line.decode()
         except UnicodeDecodeError as error:
             at, fix = start + error.start, _read_fix(sep=other, encoding="cp1252")
-            return InputError(f"line {number} is not UTF-8 text (byte {at} of the file)", where=where, fix=fix)
+            return InputError(
+                f"line {number} is not UTF-8 text (byte {at} of the file)", where=where, fix=fix
+            )
         start += len(line)
     return None
 
@@ -263,16 +295,27 @@ def _shape_fault(stream: BinaryIO, where: str, sep: str, encoding: str) -> Input
                 row += 1
                 if len(fields) != wanted:
                     problem = f"line {line} has {len(fields)} fields, and the header {wanted}"
-                    fix = "give every line as many fields as the header, and quote strings that contain commas"
+                    fix = (
+                        "give every line as many fields as the header, and quote strings that"
+                        " contain commas"
+                    )
                     return InputError(problem, where=where, row=row, fix=fix)
             line = records.line_num + 1
         if wanted and row < 0:
-            return InputError("the table has 0 rows, at least 1 are needed", where=where, fix="add rows")
+            return InputError(
+                "the table has 0 rows, at least 1 are needed", where=where, fix="add rows"
+            )
     except UnicodeError:
-        return InputError(f"it is not {encoding} text", where=where, fix=_read_fix(encoding="cp1252"))
+        return InputError(
+            f"it is not {encoding} text", where=where, fix=_read_fix(encoding="cp1252")
+        )
     except csv.Error:
         fix = "close every quote, and double quotes within a quoted string"
-        return InputError(f"the quotes of the record that begins in line {line} do not match", where=where, fix=fix)
+        return InputError(
+            f"the quotes of the record that begins in line {line} do not match",
+            where=where,
+            fix=fix,
+        )
     finally:
         text.detach()  # keep the stream open for its owner
     return None
@@ -287,15 +330,18 @@ def check_no_instruction(fields: Sequence[str], where: str, sep: str) -> None:
     fix = "remove line 1"
     if sign != sep:
         fix += f", and {_read_fix(sep=sign)}"
-    raise InputError("line 1 is an instruction to Excel, not the names of the columns", where=where, fix=fix)
+    raise InputError(
+        "line 1 is an instruction to Excel, not the names of the columns", where=where, fix=fix
+    )
 
 
 def check_header(table: pa.Table, where: str, sep: str = ",") -> None:
-    """Raise InputError if the first line of a CSV file is a row, has duplicate names, or uses another separator.
+    """Raise InputError if the first line of a CSV file is a row, has duplicate names, or uses
+    another separator.
 
-    Messages do not contain names. The first line is a row if its fields are numbers, dates, booleans and strings as in
-    the columns below, and no field is above a column of another type. Numbers that count up (years, positions) can be
-    names.
+    Messages do not contain names. The first line is a row if its fields are numbers, dates,
+    booleans and strings as in the columns below, and no field is above a column of another type.
+    Numbers that count up (years, positions) can be names.
     """
     names = table.column_names
     if (fault := _separator_fault(names, where, sep)) is not None:
@@ -304,18 +350,25 @@ def check_header(table: pa.Table, where: str, sep: str = ",") -> None:
     if repeated:
         first, second = names.index(names[repeated[0]]), repeated[0]
         problem = f"line 1 gives columns {first} and {second} the same name"
-        raise InputError(problem, where=where, fix=f"rename one of them, or, if line 1 is a row, {_NO_HEADER}")
+        raise InputError(
+            problem, where=where, fix=f"rename one of them, or, if line 1 is a row, {_NO_HEADER}"
+        )
     votes = [_vote(name, column) for name, column in zip(names, table.columns, strict=True)]
     cells = votes.count("value") + votes.count("text")
     if "name" in votes or not cells or _counts_up(names):
         return
     if "value" in votes or (cells >= 2 and 2 * cells > len(votes)):
-        raise InputError(f"line 1 looks like a row: {cells} of its fields fit into the columns", where=where,
-                         fix=f"{_NO_HEADER}, or rename these")  # fmt: skip
+        raise InputError(
+            f"line 1 looks like a row: {cells} of its fields fit into the columns",
+            where=where,
+            fix=f"{_NO_HEADER}, or rename these",
+        )
 
 
 def _vote(name: str, column: pa.ChunkedArray) -> str:
-    """Classify a name above its column: a "value" or "text" of it, a "name", or "" if undetermined."""
+    """Classify a name above its column: a "value" or "text" of it, a "name", or "" if
+    undetermined.
+    """
     counted = pc.value_counts(column.slice(0, 10_000).combine_chunks().drop_null())
     texts = counted.field("values").cast(pa.large_string())
     form = infer_text([(texts, counted.field("counts").to_numpy(zero_copy_only=False))])
@@ -324,7 +377,9 @@ def _vote(name: str, column: pa.ChunkedArray) -> str:
     if name in ("", *MARKERS) or not len(texts):
         return ""
     if kind in ("integer", "numeric"):
-        is_number = parse_numbers(pa.array([name], pa.large_string()), likely.format or "").notna().all()
+        is_number = (
+            parse_numbers(pa.array([name], pa.large_string()), likely.format or "").notna().all()
+        )
         return "value" if is_number else "name"
     if kind == "datetime":
         return "value" if _is_time(name) else "name"
@@ -344,7 +399,9 @@ def _is_time(text: str) -> bool:
 
 
 def _counts_up(names: Sequence[str]) -> bool:
-    numbers = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < _LONG]
+    numbers = [
+        int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < _LONG
+    ]
     steps = {after - before for before, after in zip(numbers, numbers[1:], strict=False)}
     only = len(numbers) == sum(map(bool, names))
     return only and len(numbers) >= _FEWEST_NAMES and len(steps) == 1 and min(steps) > 0

@@ -17,8 +17,17 @@ from privacy_assets.infra.objects import Location, location
 from privacy_assets.tables.column import Column, ranked
 
 _AT_ONCE = 8  # columns processed together
-_WORDS = {"": None, "nan": None, "None": None, "NaT": None, "<NA>": None, "-0.0": b"0", "-0": b"0", "True": b"1",
-          "False": b"0"}  # fmt: skip
+_WORDS = {
+    "": None,
+    "nan": None,
+    "None": None,
+    "NaT": None,
+    "<NA>": None,
+    "-0.0": b"0",
+    "-0": b"0",
+    "True": b"1",
+    "False": b"0",
+}
 _WHOLE, _FLOAT = re.compile(r"-?(0|[1-9]\d*)(\.0)?"), re.compile(r"-?\d+(\.\d+)?(e[+-]\d+)?")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
@@ -26,8 +35,9 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\
 def content_fingerprint(columns: Mapping[str, Column], rows: int) -> str:
     """Return the SHA-256 (hex) of a table's content: column names, and rows as a multiset.
 
-    It does not depend on the order of rows and columns or on the file format. The hash covers the values of each column
-    and the sorted rows as positions of these values. Two tables have the same hash only if they contain the same rows.
+    It does not depend on the order of rows and columns or on the file format. The hash covers the
+    values of each column and the sorted rows as positions of these values. Two tables have the same
+    hash only if they contain the same rows.
     """
     coded = {}
     for name, column in columns.items():
@@ -39,25 +49,32 @@ def content_fingerprint(columns: Mapping[str, Column], rows: int) -> str:
 def lasting_fingerprint(frame: pd.DataFrame) -> str:
     """Return a fingerprint like :func:`content_fingerprint` that ignores how values are stored.
 
-    The numbers 1 and 1.0, True and the texts that a program writes for them are the same value, as are a time and its
-    ISO text, or an empty text and a missing value. Rows therefore keep their fingerprint if a column changes its kind
-    or dtype. Other spellings ("01", "1e0", "1.00") and integers that differ in one digit are different values.
+    The numbers 1 and 1.0, True and the texts that a program writes for them are the same value, as
+    are a time and its ISO text, or an empty text and a missing value. Rows therefore keep their
+    fingerprint if a column changes its kind or dtype. Other spellings ("01", "1e0", "1.00") and
+    integers that differ in one digit are different values.
     """
     coded = {name: pd.factorize(frame[name]) for name in frame.columns}
-    spelled = {name: (codes, [_lasting_bytes(value) for value in values]) for name, (codes, values) in coded.items()}
+    spelled = {
+        name: (codes, [_lasting_bytes(value) for value in values])
+        for name, (codes, values) in coded.items()
+    }
     return _fingerprint(spelled, len(frame))
 
 
 def keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
-    """Return positions of the rows, int64 (n,), in an order determined only by their content and ``key``.
+    """Return positions of the rows, int64 (n,), in an order determined only by their content and
+    ``key``.
 
-    Rows are sorted by their HMAC-SHA256, equal rows by their occurrence number. Without the key the order can neither
-    be predicted nor reveal information. The input order does not matter.
+    Rows are sorted by their HMAC-SHA256, equal rows by their occurrence number. Without the key the
+    order can neither be predicted nor reveal information. The input order does not matter.
     """
     contents, names = [b""] * len(frame), list(frame.columns)
     for start in range(0, len(names), _AT_ONCE):
         cells = [_cells(frame[name]) for name in names[start : start + _AT_ONCE]]
-        contents = [hashlib.sha256(b"".join(row)).digest() for row in zip(contents, *cells, strict=True)]
+        contents = [
+            hashlib.sha256(b"".join(row)).digest() for row in zip(contents, *cells, strict=True)
+        ]
     seen, tags = Counter[bytes](), []
     for content in contents:
         tags.append(hmac.digest(key, content + seen[content].to_bytes(8, "big"), "sha256"))
@@ -73,14 +90,21 @@ def _cells(series: pd.Series) -> list[bytes]:
 
 
 def cells_fingerprint(cells: np.ndarray, *facts: Any) -> str:
-    """Return the SHA-256 (hex) of coded cells, including the order of rows, and of JSON-compatible facts."""
-    digest = hashlib.sha256(json.dumps([*facts, cells.shape], sort_keys=True, default=repr).encode())
+    """Return the SHA-256 (hex) of coded cells, including the order of rows, and of JSON-compatible
+    facts.
+    """
+    digest = hashlib.sha256(
+        json.dumps([*facts, cells.shape], sort_keys=True, default=repr).encode()
+    )
     digest.update(np.ascontiguousarray(cells).data)
     return digest.hexdigest()
 
 
-def _fingerprint(columns: Mapping[str, tuple[np.ndarray, Sequence[bytes | None]]], rows: int) -> str:
-    """Hash columns given as codes (rows,), -1 for missing, and the bytes of each code's value (None: missing).
+def _fingerprint(
+    columns: Mapping[str, tuple[np.ndarray, Sequence[bytes | None]]], rows: int
+) -> str:
+    """Hash columns given as codes (rows,), -1 for missing, and the bytes of each code's value
+    (None: missing).
 
     Values with the same bytes count as equal.
     """
@@ -91,7 +115,9 @@ def _fingerprint(columns: Mapping[str, tuple[np.ndarray, Sequence[bytes | None]]
         codes, spelled = columns[name]
         known = sorted({value for value in spelled if value is not None})
         place = {value: at for at, value in enumerate(known)} | {None: len(known)}
-        places[:, position] = np.array([place[value] for value in [*spelled, None]], dtype=np.uint32)[codes]
+        places[:, position] = np.array(
+            [place[value] for value in [*spelled, None]], dtype=np.uint32
+        )[codes]
         outer.update(_framed([name.encode()]) + _framed(known))
     if names:  # without columns all rows are equal
         places.view(f"V{4 * len(names)}").sort(axis=0)
@@ -149,7 +175,9 @@ def value_bytes(value: object) -> bytes:
 
 
 def _lasting_bytes(value: object) -> bytes | None:
-    """Return bytes of a value, equal for a number and the text that a program writes for it: 1, 1.0, "1" and "1.0"."""
+    """Return bytes of a value, equal for a number and the text that a program writes for it: 1,
+    1.0, "1" and "1.0".
+    """
     text = str(value)
     if text in _WORDS:
         return _WORDS[text]

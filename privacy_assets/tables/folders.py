@@ -1,8 +1,9 @@
-"""The files of a table in a folder or glob, local or in an object store, and the folders that are no such table.
+"""The files of a table in a folder or glob, local or in an object store, and the folders that are
+no such table.
 
-A folder has the table files directly in it, or Hive folders (``sex=F/1.parquet``). In globs, ``*`` and ``?`` are
-wildcards, ``**`` is any number of folders, and brackets are sets of characters (``part-[0-9].csv``) unless they contain
-one character or a number: these are names.
+A folder has the table files directly in it, or Hive folders (``sex=F/1.parquet``). In globs, ``*``
+and ``?`` are wildcards, ``**`` is any number of folders, and brackets are sets of characters
+(``part-[0-9].csv``) unless they contain one character or a number: these are names.
 """
 
 from __future__ import annotations
@@ -19,34 +20,56 @@ from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.infra.objects import Location, ObjectPath
 from privacy_assets.tables.names import as_named
 
-SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".csv.gz": "csv", ".tsv.gz": "csv"}
-# Names that writers (Spark, Hive), office programs and systems give to files that contain no rows of a table.
+SUFFIXES = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".csv.gz": "csv",
+    ".tsv.gz": "csv",
+}
+# Names that writers (Spark, Hive), office programs and systems give to files that contain no rows
+# of a table.
 _LEFT_OUT_STARTS = (".", "_", "~$")
 _LEFT_OUT_NAMES = ("thumbs.db", "desktop.ini")
 _LEFT_OUT_SUFFIX = ".crc"
-_LAKEHOUSES = {"_delta_log": "a Delta", ".hoodie": "a Hudi"}  # kinds of tables, by their folder of metadata
+# kinds of tables, by their folder of metadata
+_LAKEHOUSES = {"_delta_log": "a Delta", ".hoodie": "a Hudi"}
 _ICEBERG = "an Iceberg"  # its folder "metadata" also has other uses, so its files decide
 _SLASHES_OF_A_BUCKET = 2  # "s3://bucket"
 _HIVE_MISSING = ("", "__HIVE_DEFAULT_PARTITION__")
 _NAME_IN_BRACKETS = re.compile(r"\[(?=(?:[^\]*?\[]|[0-9]+)\])")  # not the escapes [*], [?] and [[]
 _ESCAPED = re.compile(r"\[([*?[])\]")
-_ASSET = "\n  @dg.asset\n  def people(): return {read}\nand name the asset as the source (assets={{'source': people}})"
+_ASSET = (
+    "\n  @dg.asset\n  def people(): return {read}\nand name the asset as the source"
+    " (assets={{'source': people}})"
+)
 
 
 def suffix_of(file: Location) -> str:
-    """Return the suffix of a file in lower case, with that of the text in a compressed file (".csv.gz")."""
+    """Return the suffix of a file in lower case, with that of the text in a compressed file
+    (".csv.gz").
+    """
     parts = [part.lower() for part in Path(file.name).suffixes]
     return "".join(parts[-2:]) if parts[-1:] == [".gz"] else "".join(parts[-1:])
 
 
 def is_left_out(name: str) -> bool:
-    """Return True for files and folders of writers and systems, such as ``_SUCCESS`` and ``Thumbs.db``."""
+    """Return True for files and folders of writers and systems, such as ``_SUCCESS`` and
+    ``Thumbs.db``.
+    """
     plain = name.lower()
-    return plain.startswith(_LEFT_OUT_STARTS) or plain in _LEFT_OUT_NAMES or plain.endswith(_LEFT_OUT_SUFFIX)
+    return (
+        plain.startswith(_LEFT_OUT_STARTS)
+        or plain in _LEFT_OUT_NAMES
+        or plain.endswith(_LEFT_OUT_SUFFIX)
+    )
 
 
 def pattern_of(text: str) -> str:
-    """Return a path as a pattern of :mod:`glob`, in which brackets with one character or a number are a name."""
+    """Return a path as a pattern of :mod:`glob`, in which brackets with one character or a number
+    are a name.
+    """
     return _NAME_IN_BRACKETS.sub("[[]", text)
 
 
@@ -126,7 +149,9 @@ def _is_hive(name: str) -> bool:
 
 
 def glob_files(path: Location) -> list[Location]:
-    """Return the files that match a glob, without those of writers and systems unless the glob names them."""
+    """Return the files that match a glob, without those of writers and systems unless the glob
+    names them.
+    """
     if isinstance(path, ObjectPath):
         pattern = ObjectPath(pattern_of(path.url))
         matches: list[Location] = [match for match in pattern.matches() if match.is_file()]
@@ -144,7 +169,8 @@ def glob_files(path: Location) -> list[Location]:
 
 
 def folder_values(root: Location, file: Location) -> dict[str, str | None]:
-    """Return the values that Hive folders below ``root`` state for a file, by column: ``sex=F/1.parquet``.
+    """Return the values that Hive folders below ``root`` state for a file, by column:
+    ``sex=F/1.parquet``.
 
     Names and values are decoded (``A%2FB`` is "A/B"). None: a missing value.
 
@@ -176,12 +202,19 @@ def _parts_below(root: Location, file: Location) -> list[str]:
 
 
 def check_layout(root: Location, files: Sequence[Location]) -> None:
-    """Raise InputError if the files of a table have two formats, or one is not in the Hive folders of the others."""
+    """Raise InputError if the files of a table have two formats, or one is not in the Hive folders
+    of the others.
+    """
     first, *others = files
     for file in others:
         if _format(file) != _format(first):
-            problem = f"it is a {_format(file)} file, and {_shown(first)} is a {_format(first)} file"
-            fix = "one folder has files of one format: move the others to another folder, or name one of the files"
+            problem = (
+                f"it is a {_format(file)} file, and {_shown(first)} is a {_format(first)} file"
+            )
+            fix = (
+                "one folder has files of one format: move the others to another folder, or name"
+                " one of the files"
+            )
             raise InputError(problem, where=str(file), fix=fix)
     layouts = {file: _layout(root, file) for file in files}
     deepest = max(files, key=lambda file: len(layouts[file]))
@@ -212,7 +245,8 @@ def _shown(file: Location) -> str:
 
 
 def check_is_no_lakehouse(root: Location, files: Sequence[Location] = ()) -> None:
-    """Raise InputError if a folder is, or is part of, a Delta, Iceberg or Hudi table: its files have deleted rows, too.
+    """Raise InputError if a folder is, or is part of, a Delta, Iceberg or Hudi table: its files
+    have deleted rows, too.
 
     Args:
         root: Folder, or the folder above the first wildcard of a glob.
@@ -223,9 +257,13 @@ def check_is_no_lakehouse(root: Location, files: Sequence[Location] = ()) -> Non
     else:
         tables = _local_lakehouses(root, files)
     for folder, kind in tables:
-        problem = f"this is {kind} table, and its folder also contains files of deleted and replaced rows"
+        problem = (
+            f"this is {kind} table, and its folder also contains files of deleted and replaced rows"
+        )
         fix = f"read its rows in an asset,{_ASSET.format(read=_reader(kind, folder))}"
-        raise InputError(problem, where=str(folder), fix=f"{fix}, or pass such a dataframe to evaluate")
+        raise InputError(
+            problem, where=str(folder), fix=f"{fix}, or pass such a dataframe to evaluate"
+        )
 
 
 def _local_lakehouses(root: Path, files: Iterable[Location]) -> Iterator[tuple[Location, str]]:
@@ -233,7 +271,9 @@ def _local_lakehouses(root: Path, files: Iterable[Location]) -> Iterator[tuple[L
     folders: dict[Path, None] = {}
     for start in (root, *(file.parent for file in files)):
         if isinstance(start, Path) and start not in folders:
-            folders.update(dict.fromkeys([start, *start.absolute().parents, *start.resolve().parents]))
+            folders.update(
+                dict.fromkeys([start, *start.absolute().parents, *start.resolve().parents])
+            )
     for folder in folders:
         names = [name for name in _LAKEHOUSES if os.path.isdir(folder / name)]
         with suppress(OSError):  # a folder above may not be listed
@@ -242,7 +282,9 @@ def _local_lakehouses(root: Path, files: Iterable[Location]) -> Iterator[tuple[L
             yield folder, kind
 
 
-def _remote_lakehouses(root: ObjectPath, files: Iterable[Location]) -> Iterator[tuple[Location, str]]:
+def _remote_lakehouses(
+    root: ObjectPath, files: Iterable[Location]
+) -> Iterator[tuple[Location, str]]:
     """Yield each lakehouse table that contains the root or a file, with its kind and article."""
     if root.protocol in ("http", "https"):  # a web server has no folders
         return
@@ -263,7 +305,9 @@ def _remote_lakehouses(root: ObjectPath, files: Iterable[Location]) -> Iterator[
 
 
 def _marked(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the folder and kind of each table whose metadata are among relative names of files and folders."""
+    """Yield the folder and kind of each table whose metadata are among relative names of files and
+    folders.
+    """
     for name in names:
         parts = name.split("/")
         for i, part in enumerate(parts):

@@ -1,4 +1,6 @@
-"""Conversion of user-supplied tables: files, folders, globs, dataframes supported by narwhals, and Arrow."""
+"""Conversion of user-supplied tables: files, folders, globs, dataframes supported by narwhals, and
+Arrow.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _STREAM = "__arrow_c_stream__"
 
 
 def load(table: Any, where: str = "table", form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:
-    """Load a dataframe, or the table of a file, folder or glob. Raises InputError for other objects.
+    """Load a dataframe, or the table of a file, folder or glob. Raises InputError for other
+    objects.
 
     See :func:`given_frame` and :func:`~.stored.open_table`.
     """
@@ -30,17 +33,21 @@ def load(table: Any, where: str = "table", form: CsvFormat = CSV) -> pd.DataFram
 
 
 def given_frame(table: object, *, where: str) -> pd.DataFrame:
-    """Convert a dataframe to pandas, through Arrow unless it is a pandas frame; lazy frames are computed.
+    """Convert a dataframe to pandas, through Arrow unless it is a pandas frame; lazy frames are
+    computed.
 
     The columns equal those read from a Parquet file of the table, with names in Unicode form NFC.
 
     Raises:
-        InputError: If the object is not a dataframe or cannot be read. Names ``where`` and omits the library's message,
-            which may contain cell values.
+        InputError: If the object is not a dataframe or cannot be read. Names ``where`` and omits
+            the library's message, which may contain cell values.
     """
     if isinstance(table, pd.DataFrame):
         return renamed(plain_types(table), where)
-    fix = "pass a dataframe (pandas, polars, DuckDB, Arrow ...) or the path of a .parquet or .csv file"
+    fix = (
+        "pass a dataframe (pandas, polars, DuckDB, Arrow ...) or the path of a .parquet or"
+        " .csv file"
+    )
     try:
         arrow = _arrow(table)
     except (KeyboardInterrupt, SystemExit):
@@ -49,7 +56,9 @@ def given_frame(table: object, *, where: str) -> pd.DataFrame:
         problem = f"the {type(table).__name__} cannot be read ({type(error).__name__})"
         InputError(problem, where=where, fix=fix).raise_without_context()
     if arrow is None:
-        raise InputError(f"it has type {type(table).__name__}, which is not a table", where=where, fix=fix)
+        raise InputError(
+            f"it has type {type(table).__name__}, which is not a table", where=where, fix=fix
+        )
     return renamed(frame_of(arrow, where, "a table"), where)
 
 

@@ -1,4 +1,6 @@
-"""Meaning of the cells of a column: a kind and a format, as users declare them and as accepted settings state them."""
+"""Meaning of the cells of a column: a kind and a format, as users declare them and as accepted
+settings state them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from privacy_assets.tables.schema import Kind
 from privacy_assets.tables.written_dates import is_time_format
 from privacy_assets.tables.written_numbers import NumberFormat, is_unit
 
-_WORDS = {"": "", ",": "comma", ".": "point"}  # on the command line, where a comma separates options
+# on the command line, where a comma separates options
+_WORDS = {"": "", ",": "comma", ".": "point"}
 _SIGNS = {word: sign for sign, word in _WORDS.items()}
 _FORMATS = "{datetime: '%d.%m.%Y'}, {numeric: {decimal: ','}} or {numeric: {unit: kg}}"
 
@@ -33,7 +36,8 @@ class Meaning:
         """Return the meaning that a user declares: a kind, or a kind with a format in a mapping.
 
         Args:
-            declared: Declaration, such as ``numeric``, ``{datetime: "%d.%m.%Y"}`` or ``{numeric: {unit: "$"}}``.
+            declared: Declaration, such as ``numeric``, ``{datetime: "%d.%m.%Y"}`` or ``{numeric:
+                {unit: "$"}}``.
             column: Column, for messages.
 
         Raises:
@@ -41,16 +45,27 @@ class Meaning:
         """
         if isinstance(declared, str) and declared.endswith("?"):
             fix = "decide, and remove the question mark and the quotes"
-            raise ConfigError(f"kinds: the kind of column {safe_repr(column)} is a question of `inspect`. Fix: {fix}.")
+            raise ConfigError(
+                f"kinds: the kind of column {safe_repr(column)} is a question of `inspect`."
+                f" Fix: {fix}."
+            )
         kind, form = declared, None
         if isinstance(declared, Mapping) and len(declared) == 1:
             ((kind, given),) = declared.items()
-            form = _number_format(given) if kind in ("numeric", "integer") else _date_format(kind, given)
+            form = (
+                _number_format(given)
+                if kind in ("numeric", "integer")
+                else _date_format(kind, given)
+            )
             if form is None:
-                raise ConfigError(f"kinds: the format of column {safe_repr(column)} is unknown. Fix: {_FORMATS}.")
+                raise ConfigError(
+                    f"kinds: the format of column {safe_repr(column)} is unknown. Fix: {_FORMATS}."
+                )
         if not isinstance(kind, str) or kind not in get_args(Kind):
             hint = did_you_mean(kind, get_args(Kind))
-            raise ConfigError(f"unknown kind {safe_repr(kind)} of column {safe_repr(column)}.{hint}")
+            raise ConfigError(
+                f"unknown kind {safe_repr(kind)} of column {safe_repr(column)}.{hint}"
+            )
         return cls(cast("Kind", kind), form)
 
     @property

@@ -12,20 +12,34 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LONGEST = 128  # characters
-# Control, format, surrogate, private-use and unassigned characters; separators of lines and paragraphs.
+# Control, format, surrogate, private-use and unassigned characters; separators of lines and
+# paragraphs.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-# Default-ignorable characters of other categories (fillers, variation selectors), and characters drawn as a blank.
+# Default-ignorable characters of other categories (fillers, variation selectors), and characters
+# drawn as a blank.
 _BLANK = {
-    0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, 0xFFFC, 0x13441, 0x13442, 0x16FE4, 0x1D159
-}  # fmt: skip
+    0x034F,
+    0x115F,
+    0x1160,
+    0x17B4,
+    0x17B5,
+    0x2800,
+    0x3164,
+    0xFFA0,
+    0xFFFC,
+    0x13441,
+    0x13442,
+    0x16FE4,
+    0x1D159,
+}
 _SELECTORS = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
 
 
 def name_fault(name: str) -> str:
     """Describe the fault of a name without repeating the name.
 
-    A valid name is in Unicode form NFC, has 1 to 128 characters, and contains only visible characters and plain
-    spaces.
+    A valid name is in Unicode form NFC, has 1 to 128 characters, and contains only visible
+    characters and plain spaces.
 
     Returns:
         A phrase that follows the subject "name", or "" for a valid name.
@@ -47,7 +61,9 @@ def _is_unseen(character: str) -> bool:
 
 
 def is_invisible(character: str) -> bool:
-    """Return True for control and format characters, fillers, variation selectors and the blank of Braille."""
+    """Return True for control and format characters, fillers, variation selectors and the blank of
+    Braille.
+    """
     code = ord(character)
     is_ignored = code in _BLANK or any(low <= code <= high for low, high in _SELECTORS)
     return is_ignored or unicodedata.category(character) in ("Cc", "Cf")
@@ -59,17 +75,23 @@ def as_named(given: Any) -> Any:
         return unicodedata.normalize("NFC", given)
     if isinstance(given, Mapping):
         found = {as_named(name): value for name, value in given.items()}
-        return found if len(found) == len(given) else given  # ambiguous: as given, it does not match a column
+        # ambiguous: as given, it does not match a column
+        return found if len(found) == len(given) else given
     return [as_named(name) for name in given] if isinstance(given, list | tuple) else given
 
 
 def renamed(frame: pd.DataFrame, where: str) -> pd.DataFrame:
-    """Normalize the column names of a table to Unicode NFC. Raise InputError if two become equal."""
+    """Normalize the column names of a table to Unicode NFC. Raise InputError if two become
+    equal.
+    """
     names = [as_named(name) if isinstance(name, str) else name for name in frame.columns]
     if names == list(frame.columns):
         return frame
     for position, name in enumerate(names):
         if name in names[:position]:
-            problem = f"the names of columns {names.index(name)} and {position} are equal in Unicode form NFC"
+            problem = (
+                f"the names of columns {names.index(name)} and {position} are equal in Unicode"
+                " form NFC"
+            )
             raise InputError(problem, where=where, fix="rename one of the columns")
     return frame.set_axis(names, axis=1)

@@ -1,10 +1,11 @@
-"""Columns that share their levels, so that one of them is never above the other after the threshold rule, either.
+"""Columns that share their levels, so that one of them is never above the other after the threshold
+rule, either.
 
-Examples are ``paid <= amount`` and ``start <= end``. Two columns of the same kind and dtype share their levels if they
-have an order (:mod:`.relations`), levels of their own would break it in at least one row, and each of them keeps at
-least half of its levels. The pair that would break most rows comes first. A pair that joins others is judged for all of
-them. A column that a category determines, such as a price, keeps levels of its own, because users compare it with the
-category.
+Examples are ``paid <= amount`` and ``start <= end``. Two columns of the same kind and dtype share
+their levels if they have an order (:mod:`.relations`), levels of their own would break it in at
+least one row, and each of them keeps at least half of its levels. The pair that would break most
+rows comes first. A pair that joins others is judged for all of them. A column that a category
+determines, such as a price, keeps levels of its own, because users compare it with the category.
 """
 
 from __future__ import annotations
@@ -41,7 +42,12 @@ class NumberColumn:
 
     @classmethod
     def of(
-        cls, schema: ColumnSchema, column: Column, people: np.ndarray, k: int, public: np.ndarray | None = None
+        cls,
+        schema: ColumnSchema,
+        column: Column,
+        people: np.ndarray,
+        k: int,
+        public: np.ndarray | None = None,
     ) -> NumberColumn:
         """Create a column with its levels, see :func:`.published_levels.make_levels`."""
         present = _present(column, people)
@@ -76,7 +82,8 @@ class OrderedPair(NamedTuple):
     Attributes:
         low: Name of the first column.
         high: Name of the second column.
-        n_broken: Number of real rows in which the published value of ``low`` is above that of ``high``.
+        n_broken: Number of real rows in which the published value of ``low`` is above that of
+            ``high``.
         n_rows: Number of real rows with both published values.
     """
 
@@ -100,7 +107,9 @@ class SharedLevels(NamedTuple):
     ordered: Sequence[OrderedPair]
 
 
-def share_levels(columns: Sequence[NumberColumn], k: int, relations: Sequence[Relation]) -> SharedLevels:
+def share_levels(
+    columns: Sequence[NumberColumn], k: int, relations: Sequence[Relation]
+) -> SharedLevels:
     """Return the levels of columns, some of which share theirs.
 
     Args:
@@ -112,7 +121,9 @@ def share_levels(columns: Sequence[NumberColumn], k: int, relations: Sequence[Re
     levels = {name: column.levels for name, column in by_name.items()}
     ordered = _ordered_pairs(by_name, relations)
     determined = {relation.second for relation in relations if relation.kind == "code"}
-    published = {name: by_name[name].published() for pair in ordered for name in (pair.low, pair.high)}
+    published = {
+        name: by_name[name].published() for pair in ordered for name in (pair.low, pair.high)
+    }
     pairs = broken_pairs(ordered, published)
     sets: dict[str, tuple[str, ...]] = {name: (name,) for name in by_name}
     for pair in sorted(pairs, key=lambda pair: -pair.n_broken):
@@ -128,8 +139,12 @@ def share_levels(columns: Sequence[NumberColumn], k: int, relations: Sequence[Re
     return SharedLevels(levels, shared, ordered)
 
 
-def _ordered_pairs(columns: Mapping[str, NumberColumn], relations: Sequence[Relation]) -> list[OrderedPair]:
-    """Return the pairs of columns of the same kind and dtype that have an order in all real rows with both."""
+def _ordered_pairs(
+    columns: Mapping[str, NumberColumn], relations: Sequence[Relation]
+) -> list[OrderedPair]:
+    """Return the pairs of columns of the same kind and dtype that have an order in all real rows
+    with both.
+    """
     pairs = []
     for low_name, high_name in sorted(orders_of(relations)):
         low = columns.get(low_name)
@@ -144,8 +159,11 @@ def _ordered_pairs(columns: Mapping[str, NumberColumn], relations: Sequence[Rela
     return pairs
 
 
-def broken_pairs(ordered: Sequence[OrderedPair], published: Mapping[str, Column]) -> list[OrderedPair]:
-    """Return the ordered pairs that published values break in some rows, with the number of these rows.
+def broken_pairs(
+    ordered: Sequence[OrderedPair], published: Mapping[str, Column]
+) -> list[OrderedPair]:
+    """Return the ordered pairs that published values break in some rows, with the number of these
+    rows.
 
     Args:
         ordered: Ordered pairs of columns.

@@ -1,4 +1,6 @@
-"""Notes on personal data that the name and the values of a column suggest. They contain no value."""
+"""Notes on personal data that the name and the values of a column suggest. They contain no
+value.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,25 @@ _FINE_DECIMALS = 3  # decimals of degrees from which a position is a place of ab
 def personal_note(column: ColumnSchema, real: Sequence[Column]) -> str:
     """Return a note on names of people, positions, dates of birth or IP addresses, or "".
 
-    A note is a hint for the owner of the table: values that few people share are replaced in any case.
+    A note is a hint for the owner of the table: values that few people share are replaced in any
+    case.
 
     Args:
         column: Schema of the column.
         real: The column in each real table.
     """
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.name).lower().replace(" ", "_").replace("-", "_")
+    name = (
+        re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.name).lower().replace(" ", "_").replace("-", "_")
+    )
     values = stacked(real).present().distinct()
     if len(values) == 0:
         return ""
     if column.kind == "datetime":
-        return "a date of birth: the year or the age suffices in most tables" if _BIRTH.search(name) else ""
+        return (
+            "a date of birth: the year or the age suffices in most tables"
+            if _BIRTH.search(name)
+            else ""
+        )
     if column.kind == "categorical":
         texts = pa.array(values.objects(), pa.large_string())
         if _share(texts, _IP) >= _MOST:
@@ -52,9 +61,14 @@ def personal_note(column: ColumnSchema, real: Sequence[Column]) -> str:
     largest = float(np.abs(values.floats()).max())
     is_latitude = bool(_LATITUDE.search(name)) and largest <= 90
     is_longitude = bool(_LONGITUDE.search(name)) and largest <= 180
-    is_fine = column.precision is None or (isinstance(column.precision, int) and column.precision >= _FINE_DECIMALS)
+    is_fine = column.precision is None or (
+        isinstance(column.precision, int) and column.precision >= _FINE_DECIMALS
+    )
     if is_fine and (is_latitude or is_longitude):
-        return "a position: three decimals are a place of about 100 m, so round it to one decimal or use a region"
+        return (
+            "a position: three decimals are a place of about 100 m, so round it to one decimal or"
+            " use a region"
+        )
     return ""
 
 

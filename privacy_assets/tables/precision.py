@@ -1,6 +1,7 @@
 """The precision of a column, and rounding to it.
 
-Digits beyond the precision of the private column carry no information about it, but could encode other information.
+Digits beyond the precision of the private column carry no information about it, but could encode
+other information.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ _LARGEST = np.iinfo(np.int64).max
 
 
 def decimals_of(values: np.ndarray, dtype: Any = np.float64) -> int | None:
-    """Return the smallest number of decimals that represents all finite floats (n,), or None if above fifteen.
+    """Return the smallest number of decimals that represents all finite floats (n,), or None if
+    above fifteen.
 
-    Multiples of 10, 100, ... have -1, -2, ... decimals, unless all are 0. A value is represented if it is unchanged in
-    ``dtype``: 0.1 as float32 has one decimal, although as float64 it has many.
+    Multiples of 10, 100, ... have -1, -2, ... decimals, unless all are 0. A value is represented if
+    it is unchanged in ``dtype``: 0.1 as float32 has one decimal, although as float64 it has many.
     """
     values, fine = np.asarray(values, dtype=np.float64), np.dtype(dtype)
     if not np.any(values):
@@ -51,7 +53,9 @@ def _unchanged(values: np.ndarray, decimals: int, dtype: np.dtype[Any]) -> np.nd
 
 
 def whole_decimals_of(values: np.ndarray) -> int:
-    """Return :func:`decimals_of` of integers int64 (n,): 0, or negative if all are multiples of 10, 100, ..."""
+    """Return :func:`decimals_of` of integers int64 (n,): 0, or negative if all are multiples of 10,
+    100, ...
+    """
     divisor, decimals = abs(int(np.gcd.reduce(values))) if len(values) else 0, 0
     while divisor and divisor % 10 == 0:
         divisor, decimals = divisor // 10, decimals - 1
@@ -59,7 +63,9 @@ def whole_decimals_of(values: np.ndarray) -> int:
 
 
 def unit_of(micros: np.ndarray) -> str:
-    """Return the largest unit of which all times int64 (n,), in microseconds since 1970, are multiples."""
+    """Return the largest unit of which all times int64 (n,), in microseconds since 1970, are
+    multiples.
+    """
     divisor = int(np.gcd.reduce(micros)) if len(micros) else 0
     return next(unit for unit, step in UNITS.items() if divisor % step == 0)
 
@@ -67,8 +73,8 @@ def unit_of(micros: np.ndarray) -> str:
 def round_decimals(values: np.ndarray, decimals: int, dtype: Any = np.float64) -> np.ndarray:
     """Round floats (n,) to ``decimals`` decimal places, half to even, in ``dtype``.
 
-    Rounding follows scaling in float64, as in numpy. Floats with no more decimals are unchanged, as are floats so large
-    that their spacing is close to the rounding step.
+    Rounding follows scaling in float64, as in numpy. Floats with no more decimals are unchanged, as
+    are floats so large that their spacing is close to the rounding step.
     """
     scale = 10.0 ** abs(decimals)
     with np.errstate(over="ignore", invalid="ignore"):

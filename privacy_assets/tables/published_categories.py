@@ -1,9 +1,10 @@
 """Categories and booleans: each published one is shared by at least k subjects of the real tables.
 
-A category that k subjects have is a level. A rare one becomes the longest prefix that k subjects have, if prefixes are
-declared, and else "other" (threshold rule and recoding, in the terms of statistical offices). If these are too few, the
-rarest level joins them, but only one that few people have: otherwise, a single rare answer would relabel a large part
-of the column. If there is none, they get the most frequent level.
+A category that k subjects have is a level. A rare one becomes the longest prefix that k subjects
+have, if prefixes are declared, and else "other" (threshold rule and recoding, in the terms of
+statistical offices). If these are too few, the rarest level joins them, but only one that few
+people have: otherwise, a single rare answer would relabel a large part of the column. If there is
+none, they get the most frequent level.
 """
 
 from __future__ import annotations
@@ -59,8 +60,13 @@ class RealCategories:
         self._starts = np.searchsorted(pairs // n_people, np.arange(len(values) + 2))
 
     def n_holders(self, positions: Iterable[int]) -> int:
-        """Return the number of subjects that have one of the values at these positions. -1 means a missing value."""
-        people = [self._people[self._starts[position + 1] : self._starts[position + 2]] for position in positions]
+        """Return the number of subjects that have one of the values at these positions. -1 means a
+        missing value.
+        """
+        people = [
+            self._people[self._starts[position + 1] : self._starts[position + 2]]
+            for position in positions
+        ]
         if len(people) == 1:
             return len(people[0])
         return len(distinct_sorted(np.concatenate(people))) if people else 0
@@ -75,7 +81,8 @@ class _Recoding:
         k: Minimum number of subjects.
         names: Positions by published name.
         holders: Number of subjects by published name.
-        kept: Names that are published regardless of the number of subjects, and that no other name absorbs.
+        kept: Names that are published regardless of the number of subjects, and that no other name
+            absorbs.
     """
 
     real: RealCategories
@@ -95,13 +102,16 @@ class _Recoding:
         self.add(new_name, self.names.pop(name))
 
     def levels(self, prefix: str = "") -> list[Any]:
-        """Return the names that another name may absorb and that begin with ``prefix``, the rarest one first."""
+        """Return the names that another name may absorb and that begin with ``prefix``, the rarest
+        one first.
+        """
         names = [name for name in self.names if name is not None and name not in self.kept]
         names = [name for name in names if name.startswith(prefix)]
         return sorted(names, key=lambda name: (self.holders[name], name))
 
     def joining_levels(self, positions: Sequence[int], levels: Iterable[Any]) -> list[Any] | None:
-        """Return the first of ``levels`` with which enough subjects have the values at ``positions``.
+        """Return the first of ``levels`` with which enough subjects have the values at
+        ``positions``.
 
         None: they are too few, or one of the levels is too frequent to join rare categories.
         """
@@ -117,7 +127,9 @@ class _Recoding:
         return joined if self.real.n_holders(positions) >= self.k else None
 
     def most_frequent(self, excluded: Any = None) -> Any:
-        """Return the name that most subjects have (a tie: the first name). It is not ``excluded`` and not None."""
+        """Return the name that most subjects have (a tie: the first name). It is not ``excluded``
+        and not None.
+        """
         names = [name for name in self.names if name is not None and name != excluded]
         return min(names, key=lambda name: (-self.holders[name], name))
 
@@ -132,23 +144,25 @@ def recode(
 ) -> dict[Any, Any]:
     """Return what is published instead of each category, and instead of a missing value (None).
 
-    If fewer than ``k`` subjects have what is published as a prefix or as ``rare_name``, the rarest level (of a prefix:
-    that begins with it) is published so as well, and so on, if fewer than 2 ``k`` subjects or 5 % of them have it.
-    Otherwise, or if only one level remains, the rare categories are published as the most frequent one (of a prefix: as
-    a shorter prefix or as ``rare_name``). If fewer than ``k`` subjects have a missing value, the most frequent category
-    is published instead.
+    If fewer than ``k`` subjects have what is published as a prefix or as ``rare_name``, the rarest
+    level (of a prefix: that begins with it) is published so as well, and so on, if fewer than 2
+    ``k`` subjects or 5 % of them have it. Otherwise, or if only one level remains, the rare
+    categories are published as the most frequent one (of a prefix: as a shorter prefix or as
+    ``rare_name``). If fewer than ``k`` subjects have a missing value, the most frequent category is
+    published instead.
 
     Args:
         real: Categories of the real tables, and those that only a synthetic table may have.
         k: Minimum number of subjects.
-        rare_name: What is published instead of rare categories without a prefix. None: a missing value.
+        rare_name: What is published instead of rare categories without a prefix. None: a missing
+            value.
         prefixes: Lengths of the prefixes to which rare categories may be shortened.
-        public: Categories of a public list, which are published even if fewer subjects have them, except "other", which
-            is also the name of rare categories.
+        public: Categories of a public list, which are published even if fewer subjects have them,
+            except "other", which is also the name of rare categories.
 
     Returns:
-        Published value of each of ``real.values`` and of None. Without a public list, all are None if fewer than ``k``
-        subjects have a category.
+        Published value of each of ``real.values`` and of None. Without a public list, all are None
+        if fewer than ``k`` subjects have a category.
     """
     public = set(public) - {OTHER}
     if real.n_holders(range(len(real.values))) < k:
@@ -165,7 +179,9 @@ def recode(
         rare = _shorten(recoding, rare, length)
     if rare:
         _collect(recoding, rare, rare_name)
-    published = {position: name for name, positions in recoding.names.items() for position in positions}
+    published = {
+        position: name for name, positions in recoding.names.items() for position in positions
+    }
     if -1 not in published:
         is_frequent = real.n_holders([-1]) >= k
         published[-1] = None if is_frequent else recoding.most_frequent()
@@ -174,7 +190,9 @@ def recode(
 
 
 def _shorten(recoding: _Recoding, rare: Sequence[int], length: int) -> list[int]:
-    """Publish rare categories as their prefix of this length if enough subjects have it. Return the other ones."""
+    """Publish rare categories as their prefix of this length if enough subjects have it. Return the
+    other ones.
+    """
     positions_by_prefix = dict[str, list[int]]()
     for position in rare:
         value = recoding.real.values[position]
@@ -212,14 +230,16 @@ def _collect(recoding: _Recoding, rare: Sequence[int], name: str | None) -> None
 
 
 def recode_booleans(real: RealCategories, k: int) -> dict[bool | None, bool | None]:
-    """Return what is published instead of False, True and a missing value (None). Rare ones become the most frequent.
+    """Return what is published instead of False, True and a missing value (None). Rare ones become
+    the most frequent.
 
     Args:
         real: Booleans of the real tables, with the values False and True.
         k: Minimum number of subjects.
 
     Returns:
-        Published value of False, True and None. All are None if fewer than ``k`` subjects have a value.
+        Published value of False, True and None. All are None if fewer than ``k`` subjects have a
+        value.
     """
     if real.n_holders([0, 1]) < k:
         return {False: None, True: None, None: None}

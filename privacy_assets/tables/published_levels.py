@@ -1,15 +1,18 @@
-"""Levels of numbers and times: each published one is shared by at least k subjects of the real tables.
+"""Levels of numbers and times: each published one is shared by at least k subjects of the real
+tables.
 
-A value that k subjects have is a level. The values between two levels are cut, in their order, into groups that at
-least k subjects have; a remainder that is too small joins its nearer neighbor. Each cell of a real or synthetic table
-gets the value of the group in whose range it is, else of the group with the nearest range (a tie: the lower one). A
-group with a level is published as the level, another one as the median of its distinct values (of two, the lower),
-rounded as far as it stays between the smallest and the largest of them. Statistical offices call this univariate
+A value that k subjects have is a level. The values between two levels are cut, in their order, into
+groups that at least k subjects have; a remainder that is too small joins its nearer neighbor. Each
+cell of a real or synthetic table gets the value of the group in whose range it is, else of the
+group with the nearest range (a tie: the lower one). A group with a level is published as the level,
+another one as the median of its distinct values (of two, the lower), rounded as far as it stays
+between the smallest and the largest of them. Statistical offices call this univariate
 microaggregation (Defays and Nanopoulos 1993).
 
-A group without a level is not cut as soon as it has k subjects, but within the next k ones where the bits of two
-neighboring values differ most, which is at a round binary number. So the limits of groups depend on nearby values only:
-otherwise, one more subject would move the limits of all groups above.
+A group without a level is not cut as soon as it has k subjects, but within the next k ones where
+the bits of two neighboring values differ most, which is at a round binary number. So the limits of
+groups depend on nearby values only: otherwise, one more subject would move the limits of all groups
+above.
 """
 
 from __future__ import annotations
@@ -37,10 +40,12 @@ _UNITS = ("Y", "M", "D", "h", "m", "s")
 class Levels:
     """Groups of neighboring values with the value that is published for each of them.
 
-    The ends of the groups are exact values of single subjects, so this object must be kept as private as the table.
+    The ends of the groups are exact values of single subjects, so this object must be kept as
+    private as the table.
 
     Attributes:
-        low: Smallest value of each group, ascending, float64 or int64 as in :class:`.Column`, shape (groups,).
+        low: Smallest value of each group, ascending, float64 or int64 as in :class:`.Column`, shape
+            (groups,).
         high: Largest value of each group, shape (groups,).
         published: Published value of each group, shape (groups,).
     """
@@ -53,7 +58,8 @@ class Levels:
         return len(self.published)
 
     def groups_of(self, cells: np.ndarray) -> np.ndarray:
-        """Return the group in whose range each cell is, else the one with the nearest range; int64 (n,).
+        """Return the group in whose range each cell is, else the one with the nearest range; int64
+        (n,).
 
         Args:
             cells: Cells without missing ones, shape (n,). There is at least one group.
@@ -66,7 +72,9 @@ class Levels:
         return np.where(is_between & (from_below <= from_above), below, position)
 
     def replace(self, cells: np.ndarray) -> np.ndarray:
-        """Return the published value of each cell (n,), which is not missing. There is at least one group."""
+        """Return the published value of each cell (n,), which is not missing. There is at least one
+        group.
+        """
         published = mapped_empty(len(cells), cells.dtype)
         for start in range(0, len(cells), _BLOCK):
             block = cells[start : start + _BLOCK]
@@ -105,8 +113,10 @@ def make_levels(
     Args:
         parts: Cells of each of the columns, which have the kind and dtype of ``schema``.
         schema: Schema of one of the columns.
-        k: Minimum number of subjects. At least this many have a value of a group, in each column that has one.
-        public: Values of a public list, which are levels even if fewer subjects have them. None: there is no list.
+        k: Minimum number of subjects. At least this many have a value of a group, in each column
+            that has one.
+        public: Values of a public list, which are levels even if fewer subjects have them. None:
+            there is no list.
 
     Returns:
         The levels; without a group if fewer than ``k`` subjects have a value.
@@ -124,7 +134,9 @@ def make_levels(
     holders = np.zeros((len(values), n_columns), dtype=np.int64)
     last_value = np.full((n_columns, n_people), -1, dtype=np.int64)
     is_person = people >= 0
-    count_value_holders(ranks[is_person], columns[is_person], people[is_person], last_value, holders)
+    count_value_holders(
+        ranks[is_person], columns[is_person], people[is_person], last_value, holders
+    )
     is_level = ((holders >= k) | (holders == 0)).all(axis=1) & (holders > 0).any(axis=1)
     if public is not None:
         is_level |= np.isin(values, public)
@@ -156,8 +168,8 @@ def _grouped(
         n_columns: Number of columns.
 
     Returns:
-        Position of the first value of each group, and of its level or -1, both int64 (groups,). None: all values
-        together have too few subjects.
+        Position of the first value of each group, and of its level or -1, both int64 (groups,).
+        None: all values together have too few subjects.
     """
     from privacy_assets.tables._level_kernels import cut_groups, join_groups
 
@@ -170,9 +182,18 @@ def _grouped(
     first_cells = np.append(np.flatnonzero(np.diff(ranks, prepend=-1)), len(ranks))
     last_group = np.full(int(people.max()) + 1, -1, dtype=np.int64)
     n_groups = cut_groups(
-        first_cells, columns, people, is_level, _jumps(values), last_group, starts, is_complete, has_column, counts,
+        first_cells,
+        columns,
+        people,
+        is_level,
+        _jumps(values),
+        last_group,
+        starts,
+        is_complete,
+        has_column,
+        counts,
         members,
-    )  # fmt: skip
+    )
     starts = starts[:n_groups]
     levels = np.where(is_level[starts], starts, -1)
     previous = np.arange(-1, n_groups - 1)
@@ -184,7 +205,9 @@ def _grouped(
     return (starts[remaining], levels[remaining]) if has_enough else None
 
 
-def _stacked(parts: Sequence[PresentCells], public: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _stacked(
+    parts: Sequence[PresentCells], public: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return cells, subjects and columns of all parts. Public values have the subject -1."""
     cells = [part.cells for part in parts]
     people = [part.people for part in parts]
@@ -197,7 +220,9 @@ def _stacked(parts: Sequence[PresentCells], public: np.ndarray | None) -> tuple[
 
 
 def _ranked(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the distinct values, the ranks of the sorted cells int64 (n,), and the order that sorts them."""
+    """Return the distinct values, the ranks of the sorted cells int64 (n,), and the order that
+    sorts them.
+    """
     order = np.argsort(cells, kind="stable")
     in_order = cells[order]
     is_new = np.append(True, in_order[1:] != in_order[:-1])
@@ -206,10 +231,11 @@ def _ranked(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _jumps(values: np.ndarray) -> np.ndarray:
-    """Return the bits in which each value differs from the previous one, uint64 (n,), 0 for the first.
+    """Return the bits in which each value differs from the previous one, uint64 (n,), 0 for the
+    first.
 
-    Bits have the order of the values. Among neighboring values, the largest result is where a multiple of the largest
-    power of two is crossed, and it occurs only once.
+    Bits have the order of the values. Among neighboring values, the largest result is where a
+    multiple of the largest power of two is crossed, and it occurs only once.
     """
     bits = values.view(np.int64)
     sign = np.int64(-(2**63))
@@ -222,9 +248,12 @@ def _jumps(values: np.ndarray) -> np.ndarray:
 
 
 def _gaps(values: np.ndarray) -> np.ndarray:
-    """Return the distance of each value from the previous one in a monotone unit, uint64 (n,), 0 for the first."""
+    """Return the distance of each value from the previous one in a monotone unit, uint64 (n,), 0
+    for the first.
+    """
     gaps = _distances(values[:-1], values[1:])
-    return np.append(np.uint64(0), gaps.view(np.uint64))  # the bits of floats from 0 on have their order
+    # the bits of floats from 0 on have their order
+    return np.append(np.uint64(0), gaps.view(np.uint64))
 
 
 def _distances(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -235,8 +264,12 @@ def _distances(low: np.ndarray, high: np.ndarray) -> np.ndarray:
         return np.asarray(high - low)
 
 
-def _levels_of(values: np.ndarray, starts: np.ndarray, level_of_group: np.ndarray, schema: ColumnSchema) -> Levels:
-    """Return the levels of groups, which begin at the positions ``starts`` of the distinct values."""
+def _levels_of(
+    values: np.ndarray, starts: np.ndarray, level_of_group: np.ndarray, schema: ColumnSchema
+) -> Levels:
+    """Return the levels of groups, which begin at the positions ``starts`` of the distinct
+    values.
+    """
     ends = np.append(starts[1:], len(values))
     low = values[starts]
     high = values[ends - 1]
@@ -248,11 +281,15 @@ def _levels_of(values: np.ndarray, starts: np.ndarray, level_of_group: np.ndarra
     return Levels(low, high, published)
 
 
-def rounded_between(values: np.ndarray, low: np.ndarray, high: np.ndarray, schema: ColumnSchema) -> np.ndarray:
-    """Round numbers and times as far as they stay between two bounds. Where no rounded one does, they are unchanged.
+def rounded_between(
+    values: np.ndarray, low: np.ndarray, high: np.ndarray, schema: ColumnSchema
+) -> np.ndarray:
+    """Round numbers and times as far as they stay between two bounds. Where no rounded one does,
+    they are unchanged.
 
-    Numbers are rounded to the fewest significant digits (half to even), times to the coarsest of year, month, day,
-    hour, minute and second of the clock of their zone (the nearest start of one; a tie: the earlier one).
+    Numbers are rounded to the fewest significant digits (half to even), times to the coarsest of
+    year, month, day, hour, minute and second of the clock of their zone (the nearest start of one;
+    a tie: the earlier one).
 
     Args:
         values: Cells of a column with the schema, shape (n,).
@@ -280,13 +317,21 @@ def _roundings(schema: ColumnSchema) -> list[Any]:
     if schema.kind == "datetime":
         return [lambda values, unit=unit: _nearest_start(values, unit, schema) for unit in _UNITS]
     if schema.kind == "integer":
-        return [lambda values, digits=digits: _rounded_integers(values, digits) for digits in range(1, 20)]
+        return [
+            lambda values, digits=digits: _rounded_integers(values, digits)
+            for digits in range(1, 20)
+        ]
     dtype = float_dtype(schema.dtype)
-    return [lambda values, digits=digits: _rounded_floats(values, digits, dtype) for digits in range(1, _DIGITS + 1)]
+    return [
+        lambda values, digits=digits: _rounded_floats(values, digits, dtype)
+        for digits in range(1, _DIGITS + 1)
+    ]
 
 
 def _nearest_start(values: np.ndarray, unit: str, schema: ColumnSchema) -> np.ndarray:
-    """Return the start of a year, month, ... that is nearest to each time, as int64 microseconds (n,)."""
+    """Return the start of a year, month, ... that is nearest to each time, as int64 microseconds
+    (n,).
+    """
     times = Column(schema.name, "datetime", values)
     if schema.zoned:
         times = to_clock(times, schema)
@@ -323,7 +368,9 @@ def _rounded_floats(values: np.ndarray, digits: int, dtype: np.dtype[Any]) -> np
         integers = np.rint(scaled)
         rounded = np.where(decimals > 0, integers / powers, integers * powers)
         is_near_tie = np.abs(np.abs(scaled - np.trunc(scaled)) - 0.5) < _TIE
-        is_exact = (np.abs(decimals) < len(_EXACT_POWERS)) & (np.abs(scaled) < _EXACT) & ~is_near_tie
+        is_exact = (
+            (np.abs(decimals) < len(_EXACT_POWERS)) & (np.abs(scaled) < _EXACT) & ~is_near_tie
+        )
         for row in np.flatnonzero(~is_exact):
             rounded[row] = float(f"{values[row]:.{digits - 1}e}")
         return np.asarray(rounded.astype(dtype).astype(np.float64))

@@ -47,9 +47,10 @@ SAME_COLUMNS = "give all files of a glob the same columns"
 def read_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame:
     """Read a Parquet or CSV file, or several with the same columns, as one frame with a new index.
 
-    CSV files need a header line. Empty fields are missing; other fields are strings, whose type :mod:`.contract`
-    infers. In Parquet files, a named index stored by pandas becomes a column, and so do the Hive folders of a table
-    (``sex=F/1.parquet``). Column names are normalized to Unicode NFC.
+    CSV files need a header line. Empty fields are missing; other fields are strings, whose type
+    :mod:`.contract` infers. In Parquet files, a named index stored by pandas becomes a column, and
+    so do the Hive folders of a table (``sex=F/1.parquet``). Column names are normalized to Unicode
+    NFC.
 
     Args:
         path: Path or URL of a file, folder or glob.
@@ -79,13 +80,22 @@ def read_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame:
 
 
 def joined(parts: Sequence[_Frame], where: str) -> _Frame:
-    """Return the rows of several files. Raises InputError if a date of one does not fit the unit of another."""
+    """Return the rows of several files. Raises InputError if a date of one does not fit the unit of
+    another.
+    """
     try:
         return pd.concat(parts, ignore_index=True)
     except pd.errors.OutOfBoundsDatetime:
         pass  # raised below, without the error as its context, whose message has the date
-    fix = "write times with the same unit in all files, or replace dates outside of the years 1678 to 2261"
-    raise InputError("files have times of several units, and a date does not fit the finest", where=where, fix=fix)
+    fix = (
+        "write times with the same unit in all files, or replace dates outside of the years 1678"
+        " to 2261"
+    )
+    raise InputError(
+        "files have times of several units, and a date does not fit the finest",
+        where=where,
+        fix=fix,
+    )
 
 
 def _described(file: Location, frame: pd.DataFrame, hive: str) -> TableFile:
@@ -102,7 +112,9 @@ def kind_of(file: Location) -> str:
     kind = SUFFIXES.get(suffix_of(file))
     size = file.version()[0] if isinstance(file, ObjectPath) else file.stat().st_size
     if size == 0:
-        raise InputError("the file is empty", where=str(file), fix="use a file with a header and rows")
+        raise InputError(
+            "the file is empty", where=str(file), fix="use a file with a header and rows"
+        )
     if kind is None:
         fix = f"use one of {', '.join(SUFFIXES)}"
         raise InputError(f"unknown file type {safe_repr(file.suffix)}", where=str(file), fix=fix)
@@ -112,7 +124,8 @@ def kind_of(file: Location) -> str:
 def unreadable(kind: str, where: str, error: Exception) -> InputError:
     """Return the error for a parser failure, without the parser's message, which can quote cells.
 
-    It names the system error, or the resource that the process lacked: memory, threads, open files or space.
+    It names the system error, or the resource that the process lacked: memory, threads, open files
+    or space.
     """
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _RESOURCES:
         fix = "check the path, its permissions, and the disk or network"
@@ -128,9 +141,15 @@ def unreadable(kind: str, where: str, error: Exception) -> InputError:
 
 
 def unread_file(kind: str, where: str, error: Exception) -> InputError:
-    """Return the error for a file that cannot be parsed: as :func:`unreadable`, or that the file is damaged."""
-    is_damaged = isinstance(error, _DAMAGED) or (kind == "parquet" and isinstance(error, _DAMAGED_PARQUET))
-    is_of_system = getattr(error, "errno", None) is not None or environment_problem(error) is not None
+    """Return the error for a file that cannot be parsed: as :func:`unreadable`, or that the file is
+    damaged.
+    """
+    is_damaged = isinstance(error, _DAMAGED) or (
+        kind == "parquet" and isinstance(error, _DAMAGED_PARQUET)
+    )
+    is_of_system = (
+        getattr(error, "errno", None) is not None or environment_problem(error) is not None
+    )
     if not is_damaged or is_of_system:
         return unreadable(kind, where, error)
     problem = f"cannot be read as {kind}, because the file is cut off or damaged"
@@ -153,7 +172,9 @@ def _read_file(file: Location, form: CsvFormat) -> pd.DataFrame:
         return parse_table(stream, kind, where=str(file), form=form)
 
 
-def parse_table(source: Path | BinaryIO, kind: str, *, where: str, form: CsvFormat = CSV) -> pd.DataFrame:
+def parse_table(
+    source: Path | BinaryIO, kind: str, *, where: str, form: CsvFormat = CSV
+) -> pd.DataFrame:
     """Parse a file or stream of ``kind`` "parquet" or "csv". Raises InputError naming ``where``."""
     sep = form.sep or ","
     encoding = form.encoding or "utf-8-sig"
@@ -185,16 +206,23 @@ def other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | N
         return None
     if is_parquet == (kind == "parquet"):
         return None
-    told = ("it is a Parquet file with the name of a CSV file", "it is not a Parquet file")[kind == "parquet"]
-    return InputError(told, where=where, fix="give the file the suffix of its content (.parquet or .csv)")
+    told = ("it is a Parquet file with the name of a CSV file", "it is not a Parquet file")[
+        kind == "parquet"
+    ]
+    return InputError(
+        told, where=where, fix="give the file the suffix of its content (.parquet or .csv)"
+    )
 
 
 def _read_csv(source: Path | BinaryIO, sep: str, encoding: str, where: str) -> pa.Table:
-    """Read a CSV file as text, so that no cell is changed: types are decided for all tables of a release together."""
+    """Read a CSV file as text, so that no cell is changed: types are decided for all tables of a
+    release together.
+    """
     if isinstance(source, Path):
         with source.open("rb") as stream:
             return _read_csv(stream, sep, encoding, where)
-    # The types of pyarrow need the number of columns. A reader of pyarrow would still read ahead in a thread.
+    # The types of pyarrow need the number of columns. A reader of pyarrow would still read ahead in
+    # a thread.
     header = _first_line(source, sep, encoding)
     check_no_instruction(header, where, sep)
     positions = [str(position) for position in range(len(header))]
@@ -202,8 +230,12 @@ def _read_csv(source: Path | BinaryIO, sep: str, encoding: str, where: str) -> p
     blocks = pa.csv.ReadOptions(block_size=_BLOCK, encoding=arrow_encoding, column_names=positions)
     parsing = pa.csv.ParseOptions(newlines_in_values=True, delimiter=sep)
     types = dict.fromkeys(positions, pa.large_string())
-    texts = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=[""], check_utf8=True)
-    table = pa.csv.read_csv(source, read_options=blocks, parse_options=parsing, convert_options=texts)
+    texts = pa.csv.ConvertOptions(
+        column_types=types, strings_can_be_null=True, null_values=[""], check_utf8=True
+    )
+    table = pa.csv.read_csv(
+        source, read_options=blocks, parse_options=parsing, convert_options=texts
+    )
     names = [column[0].as_py() or "" for column in table.columns]
     return table.slice(1).rename_columns(names)
 
@@ -235,7 +267,9 @@ _EXACT = {pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype(), pa.int32()
 
 
 def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame:
-    """Convert an Arrow table to a frame; a named index stored by pandas becomes a column. Raises InputError."""
+    """Convert an Arrow table to a frame; a named index stored by pandas becomes a column. Raises
+    InputError.
+    """
     repeated = [name for name in table.column_names if table.column_names.count(name) > 1]
     if repeated:
         problem = f"the name of column {table.column_names.index(repeated[0])} occurs twice"
@@ -244,7 +278,8 @@ def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame
         frame: pd.DataFrame = table.to_pandas(date_as_object=False)
         for name, column in zip(table.column_names, table.columns, strict=True):
             if pa.types.is_integer(column.type) and column.null_count and name in frame:
-                frame[name] = column.to_pandas(types_mapper=_EXACT.get).array  # pandas would read them as floats
+                # pandas would read them as floats
+                frame[name] = column.to_pandas(types_mapper=_EXACT.get).array
     except (*UNREADABLE, ValueError, OverflowError) as error:
         unreadable(kind, where, error).raise_without_context()
     stored = [name for name in frame.index.names if name is not None]
@@ -253,11 +288,15 @@ def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame
 
 
 def check_index(stored: Sequence[Any], columns: Sequence[Any], where: str) -> None:
-    """Raise InputError if an index that pandas stored in a Parquet file has the name of a column."""
+    """Raise InputError if an index that pandas stored in a Parquet file has the name of a
+    column.
+    """
     repeated = [name for name in stored if name in columns]
     if repeated:
         fix = "rename the index, or write the file without it (index=False)"
-        raise InputError("the index has the name of a column", where=where, column=repeated[0], fix=fix)
+        raise InputError(
+            "the index has the name of a column", where=where, column=repeated[0], fix=fix
+        )
 
 
 def plain_types(frame: pd.DataFrame) -> pd.DataFrame:
@@ -267,10 +306,13 @@ def plain_types(frame: pd.DataFrame) -> pd.DataFrame:
         column = frame.iloc[:, position]
         if isinstance(dtype, pd.ArrowDtype):
             plain = frame_of(pa.table({"plain": pa.array(column)}), "table")["plain"]
-        elif isinstance(dtype, pd.CategoricalDtype) and not pd.api.types.is_string_dtype(dtype.categories):
+        elif isinstance(dtype, pd.CategoricalDtype) and not pd.api.types.is_string_dtype(
+            dtype.categories
+        ):
             codes, plain = column.cat.codes.to_numpy(), pd.Series(dtype.categories)
             if (codes < 0).any() and pd.api.types.is_integer_dtype(plain):
-                plain = plain.convert_dtypes()  # pandas would read integers next to missing cells as floats
+                # pandas would read integers next to missing cells as floats
+                plain = plain.convert_dtypes()
             plain = plain.reindex(codes)
         else:
             continue

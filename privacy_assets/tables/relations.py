@@ -3,13 +3,15 @@
 There are three kinds:
 
 - **order**: ``start <= end`` in all rows that have both,
-- **code**: each value of a category determines another column, such as ``postcode -> town`` or ``product -> price``,
-- **gap**: a column is missing exactly where another one has certain values, such as ``smokes -> gaps of cigarettes``.
+- **code**: each value of a category determines another column, such as ``postcode -> town`` or
+  ``product -> price``,
+- **gap**: a column is missing exactly where another one has certain values, such as ``smokes ->
+  gaps of cigarettes``.
 
-A relation counts only if it does not hold by chance: if one of its columns were shuffled, at least 1 % of the rows, and
-at least 20, would break it. Rows of one person count once. At least 100 people must have both columns.
-Relations that follow from others are left out: ``a <= c`` if ``a <= b`` and ``b <= c``, and all but one of the columns
-that determine another.
+A relation counts only if it does not hold by chance: if one of its columns were shuffled, at least
+1 % of the rows, and at least 20, would break it. Rows of one person count once. At least 100 people
+must have both columns. Relations that follow from others are left out: ``a <= c`` if ``a <= b`` and
+``b <= c``, and all but one of the columns that determine another.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ class Determined(NamedTuple):
 
     Attributes:
         value: Value of the first column. For a number or time: whether there is one. None: missing.
-        answer: Cell of the second column (of a category: its value), None if it is missing. For a gap: whether the
-            second column is missing.
+        answer: Cell of the second column (of a category: its value), None if it is missing. For a
+            gap: whether the second column is missing.
     """
 
     value: Any
@@ -57,10 +59,12 @@ class Relation:
         kind: Kind of the relation.
         first: The smaller column of an order, else the column that determines the other one.
         second: The other column.
-        is_declared: Whether the owner of the table declared it, instead of it being found in the real rows.
-        determined: For codes and gaps: the values of the first column that determine the second one. Others, such as
-            ``other`` or a prefix after the threshold rule, leave it free.
-        present: For codes: the other values of the first column with which the second one is never missing.
+        is_declared: Whether the owner of the table declared it, instead of it being found in the
+            real rows.
+        determined: For codes and gaps: the values of the first column that determine the second
+            one. Others, such as ``other`` or a prefix after the threshold rule, leave it free.
+        present: For codes: the other values of the first column with which the second one is never
+            missing.
     """
 
     kind: RelationKind
@@ -95,7 +99,9 @@ class Relation:
         """Create a relation from the output of :meth:`to_json`."""
         determined = tuple(Determined(*pair) for pair in data["determined"])
         present = tuple(data["present"])
-        return cls(data["kind"], data["first"], data["second"], data["is_declared"], determined, present)
+        return cls(
+            data["kind"], data["first"], data["second"], data["is_declared"], determined, present
+        )
 
     def of_rows(
         self, first: Column, second: Column, people: np.ndarray | None = None, min_holders: int = 1
@@ -106,7 +112,8 @@ class Relation:
             first: First column of the stacked real tables, as published.
             second: Second column of the same rows.
             people: Subject of each row, int64 (n,). None: each row is a person.
-            min_holders: Minimum number of people with a value of the first column. Others leave the second one free.
+            min_holders: Minimum number of people with a value of the first column. Others leave the
+                second one free.
         """
         if self.kind == "order":
             return self
@@ -124,7 +131,9 @@ class Relation:
             value = codes.values[code]
             has_missing[code] |= answers.values[answer] is None
             # Rows without a postcode may have any town.
-            is_free = n_answers_of[code] > 1 or is_rare[code] or (self.kind == "code" and value is None)
+            is_free = (
+                n_answers_of[code] > 1 or is_rare[code] or (self.kind == "code" and value is None)
+            )
             if not is_free:
                 determined.append(Determined(value, answers.values[answer]))
         present = []
@@ -136,7 +145,8 @@ class Relation:
         return replace(self, determined=tuple(determined), present=tuple(present))
 
     def never_misses(self, first: Column) -> np.ndarray:
-        """Return True for rows of a code that are free, but in which the second column is never missing, bool (n,).
+        """Return True for rows of a code that are free, but in which the second column is never
+        missing, bool (n,).
 
         Args:
             first: First column.
@@ -160,11 +170,13 @@ class Relation:
         return np.asarray((expected != _FREE) & (expected != answers.codes))
 
     def expected(self, first: Column, answers: Sequence[Any]) -> np.ndarray:
-        """Return the position in ``answers`` of what each row determines, int64 (n,); -1: the row is free.
+        """Return the position in ``answers`` of what each row determines, int64 (n,); -1: the row
+        is free.
 
         Args:
             first: First column.
-            answers: Values of the second column, see :class:`Determined`. Others have the position ``len(answers)``.
+            answers: Values of the second column, see :class:`Determined`. Others have the position
+                ``len(answers)``.
         """
         codes = _FirstCodes.of(first)
         positions = {answer: position for position, answer in enumerate(answers)}
@@ -179,7 +191,9 @@ class Relation:
 
 
 class _FirstCodes(NamedTuple):
-    """Codes of the first column of a code or gap: int64 (n,), and their values. The last value is None, missing."""
+    """Codes of the first column of a code or gap: int64 (n,), and their values. The last value is
+    None, missing.
+    """
 
     codes: np.ndarray
     values: list[Any]
@@ -194,7 +208,9 @@ class _FirstCodes(NamedTuple):
 
 
 class _AnswerCodes(NamedTuple):
-    """Codes of the second column of a code or gap: int64 (n,), and their values; see :class:`Determined`."""
+    """Codes of the second column of a code or gap: int64 (n,), and their values; see
+    :class:`Determined`.
+    """
 
     codes: np.ndarray
     values: list[Any]
@@ -220,21 +236,25 @@ def find_relations(
     Args:
         columns: Columns of the stacked real tables, in the order of the table.
         people: Subject of each row, int64 (n,).
-        declared: Relations by name. True: it is kept also if it may hold by chance, and generators that
-            state an epsilon use it. False: it is left out.
+        declared: Relations by name. True: it is kept also if it may hold by chance, and generators
+            that state an epsilon use it. False: it is left out.
 
     Returns:
-        Orders, then codes, then gaps, each in the order of the table, then further declared relations.
+        Orders, then codes, then gaps, each in the order of the table, then further declared
+        relations.
 
     Raises:
-        ConfigError: If a declared name is not a relation of two columns, or real rows break the relation.
+        ConfigError: If a declared name is not a relation of two columns, or real rows break the
+            relation.
     """
     by_name = {column.name: column for column in columns}
     stated = [(_parsed(name, by_name), is_kept) for name, is_kept in declared.items()]
     switched_off = {relation.name for relation, is_kept in stated if not is_kept}
     codes = [code for code in _find_codes(columns, people) if code.name not in switched_off]
     gaps = _find_gaps(columns, people, {code.second: code.first for code in codes})
-    relations = {relation.name: relation for relation in (*_find_orders(columns, people), *codes, *gaps)}
+    relations = {
+        relation.name: relation for relation in (*_find_orders(columns, people), *codes, *gaps)
+    }
     for relation, is_kept in stated:
         if is_kept:
             relations[relation.name] = relation
@@ -244,15 +264,21 @@ def find_relations(
 
 
 def orders_of(relations: Iterable[Relation]) -> set[tuple[str, str]]:
-    """Return the pairs of columns with an order, the lower one first, also through other columns."""
-    return closure({(relation.first, relation.second) for relation in relations if relation.kind == "order"})
+    """Return the pairs of columns with an order, the lower one first, also through other
+    columns.
+    """
+    return closure(
+        {(relation.first, relation.second) for relation in relations if relation.kind == "order"}
+    )
 
 
 def closure(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """Return the pairs, and (a, c) for each (a, b) and (b, c)."""
     closed = set(pairs)
     while True:
-        more = {(low, high) for low, middle in closed for start, high in closed if middle == start} - closed
+        more = {
+            (low, high) for low, middle in closed for start, high in closed if middle == start
+        } - closed
         if not more:
             return closed
         closed |= more
@@ -264,7 +290,11 @@ def _parsed(name: str, columns: Mapping[str, Column]) -> Relation:
     Raises:
         ConfigError: If it is not a relation of two columns.
     """
-    kinds: tuple[tuple[RelationKind, str], ...] = (("order", " <= "), ("gap", " -> gaps of "), ("code", " -> "))
+    kinds: tuple[tuple[RelationKind, str], ...] = (
+        ("order", " <= "),
+        ("gap", " -> gaps of "),
+        ("code", " -> "),
+    )
     unknown = ""
     for kind, sign in kinds:
         parts = name.split(sign)
@@ -276,9 +306,15 @@ def _parsed(name: str, columns: Mapping[str, Column]) -> Relation:
             unknown = unknown or next((part for part in (first, second) if part not in columns), "")
     if unknown:
         hint = near_name(unknown, columns)
-        text = f"relations: {safe_repr(name)} names {safe_repr(unknown)}, which is not a published column."
+        text = (
+            f"relations: {safe_repr(name)} names {safe_repr(unknown)}, which is not a published"
+            " column."
+        )
         raise ConfigError(f"{text} Fix: write two columns of the table without the subject.{hint}")
-    fix = "Fix: write a relation of two columns of the table, such as 'start <= end' or 'postcode -> town'"
+    fix = (
+        "Fix: write a relation of two columns of the table, such as 'start <= end' or 'postcode"
+        " -> town'"
+    )
     raise ConfigError(f"relations: {safe_repr(name)} is not a relation of two columns. {fix}.")
 
 
@@ -298,8 +334,12 @@ def _with_determined(relation: Relation, columns: Mapping[str, Column]) -> Relat
 def _check_declared(relation: Relation, first: Column, second: Column) -> None:
     name = safe_repr(relation.name)
     is_coded = first.kind in _CODED, second.kind in _CODED
-    if relation.kind == "order" and (any(is_coded) or (first.kind == "datetime") != (second.kind == "datetime")):
-        raise ConfigError(f"relations: {name} needs two columns of numbers, or two of times. Fix: remove it.")
+    if relation.kind == "order" and (
+        any(is_coded) or (first.kind == "datetime") != (second.kind == "datetime")
+    ):
+        raise ConfigError(
+            f"relations: {name} needs two columns of numbers, or two of times. Fix: remove it."
+        )
     if relation.kind == "code" and first.kind not in _CODED:
         raise ConfigError(f"relations: {name} needs a first column of categories. Fix: remove it.")
     is_broken = _is_broken_by_real_rows(relation, first, second)
@@ -309,10 +349,17 @@ def _check_declared(relation: Relation, first: Column, second: Column) -> None:
 
 
 def _is_broken_by_real_rows(relation: Relation, first: Column, second: Column) -> np.ndarray:
-    """Return True for rows out of order, and for those without the most frequent answer of their value, bool (n,)."""
+    """Return True for rows out of order, and for those without the most frequent answer of their
+    value, bool (n,).
+    """
     if relation.kind == "order":
         return relation.is_broken(first, second)
-    rows = pd.DataFrame({"code": _FirstCodes.of(first).codes, "answer": _AnswerCodes.of(relation.kind, second).codes})
+    rows = pd.DataFrame(
+        {
+            "code": _FirstCodes.of(first).codes,
+            "answer": _AnswerCodes.of(relation.kind, second).codes,
+        }
+    )
     by_frequency = rows.value_counts().reset_index()
     expected = by_frequency.drop_duplicates("code").set_index("code")["answer"]
     is_broken = rows["answer"].to_numpy() != expected.loc[rows["code"]].to_numpy()
@@ -322,7 +369,8 @@ def _is_broken_by_real_rows(relation: Relation, first: Column, second: Column) -
 
 
 def determines(column: Column, other: Column, people: np.ndarray) -> bool:
-    """Return True if each value of a category has one value of another category, and this does not hold by chance.
+    """Return True if each value of a category has one value of another category, and this does not
+    hold by chance.
 
     Args:
         column: Column of categories.
@@ -332,7 +380,8 @@ def determines(column: Column, other: Column, people: np.ndarray) -> bool:
     return _Groups.of_values(column).determines(_answers_of(other), people)
 
 
-# --- orders -----------------------------------------------------------------------------------------------------------
+# --- orders
+# --------------------------------------------------------------------------------------------------
 
 
 def _find_orders(columns: Sequence[Column], people: np.ndarray) -> list[Relation]:
@@ -346,7 +395,11 @@ def _find_orders(columns: Sequence[Column], people: np.ndarray) -> list[Relation
                 pairs.add((low.name, high.name))
     places = {column.name: place for place, column in enumerate(columns)}
     by_name = {column.name: column for column in columns}
-    kept = [(low, high) for low, high in pairs if not _follows_from_others(by_name[low], by_name[high], pairs, by_name)]
+    kept = [
+        (low, high)
+        for low, high in pairs
+        if not _follows_from_others(by_name[low], by_name[high], pairs, by_name)
+    ]
     in_order = sorted(kept, key=lambda pair: (places[pair[0]], places[pair[1]]))
     return [Relation("order", low, high) for low, high in in_order]
 
@@ -398,7 +451,9 @@ def _is_no_coincidence(share_if_shuffled: float, n_people: float) -> bool:
     return share_if_shuffled >= _MIN_SHARE and share_if_shuffled * n_people >= _MIN_BROKEN
 
 
-def _follows_from_others(low: Column, high: Column, pairs: set[tuple[str, str]], columns: Mapping[str, Column]) -> bool:
+def _follows_from_others(
+    low: Column, high: Column, pairs: set[tuple[str, str]], columns: Mapping[str, Column]
+) -> bool:
     """Return True if a column is between both in all rows that have both."""
     has_both = ~(low.missing | high.missing)
     for middle, upper in pairs:
@@ -408,7 +463,8 @@ def _follows_from_others(low: Column, high: Column, pairs: set[tuple[str, str]],
     return False
 
 
-# --- codes and gaps ---------------------------------------------------------------------------------------------------
+# --- codes and gaps
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -432,13 +488,16 @@ class _Groups:
 
     @classmethod
     def of_missing(cls, column: Column) -> _Groups:
-        """Group the rows by whether the value is missing, and those of a category or boolean by their value as well."""
+        """Group the rows by whether the value is missing, and those of a category or boolean by
+        their value as well.
+        """
         if column.kind not in _CODED:
             return cls(column.name, column.missing.astype(np.int64), 2)
         return cls(column.name, column.cells.astype(np.int64) + 1, len(column.values or ()) + 1)
 
     def determines(self, answers: np.ndarray, people: np.ndarray) -> bool:
-        """Return True if all rows of a group have the same answer, and this does not hold by chance.
+        """Return True if all rows of a group have the same answer, and this does not hold by
+        chance.
 
         Args:
             answers: Codes of the other column, int64 (n,), from 0.
@@ -478,14 +537,17 @@ class _Groups:
 def _find_codes(columns: Sequence[Column], people: np.ndarray) -> list[Relation]:
     coded = [column for column in columns if column.kind in _CODED]
     groups = [_Groups.of_values(column) for column in coded]
-    # The column with fewest values comes first: if a postcode determines a town, and this a state, the town is taken.
+    # The column with fewest values comes first: if a postcode determines a town, and this a state,
+    # the town is taken.
     groups.sort(key=lambda group: group.n_groups)
     determined_by = dict[str, str]()
     for column in columns:
         first_answers = _answers_of(column.take(slice(_FIRST_ROWS)))
         possible = []
         for group in groups:
-            is_circle = group.name == column.name or _ends_in(determined_by, group.name, column.name)
+            is_circle = group.name == column.name or _ends_in(
+                determined_by, group.name, column.name
+            )
             if not is_circle and group.is_function(first_answers):
                 possible.append(group)
         if not possible:
@@ -513,7 +575,9 @@ def _ends_in(determined_by: Mapping[str, str], start: str, end: str) -> bool:
     return False
 
 
-def _find_gaps(columns: Sequence[Column], people: np.ndarray, code_of: Mapping[str, str]) -> list[Relation]:
+def _find_gaps(
+    columns: Sequence[Column], people: np.ndarray, code_of: Mapping[str, str]
+) -> list[Relation]:
     """Return the gaps that do not follow from codes.
 
     Args:
@@ -521,8 +585,11 @@ def _find_gaps(columns: Sequence[Column], people: np.ndarray, code_of: Mapping[s
         people: Subject of each row, int64 (n,).
         code_of: The column that determines each determined column.
     """
-    # Categories come before numbers, of which only the gaps count, and columns with few values before those with many.
-    in_order = sorted(columns, key=lambda column: (column.kind not in _CODED, len(column.values or ())))
+    # Categories come before numbers, of which only the gaps count, and columns with few values
+    # before those with many.
+    in_order = sorted(
+        columns, key=lambda column: (column.kind not in _CODED, len(column.values or ()))
+    )
     groups = [_Groups.of_missing(column) for column in in_order]
     determined_by = dict[str, str]()
     for column in columns:
@@ -530,16 +597,22 @@ def _find_gaps(columns: Sequence[Column], people: np.ndarray, code_of: Mapping[s
         if not is_missing.any() or is_missing.all():
             continue
         for group in groups:
-            is_circle = group.name == column.name or _ends_in(determined_by, group.name, column.name)
+            is_circle = group.name == column.name or _ends_in(
+                determined_by, group.name, column.name
+            )
             if not is_circle and group.determines(is_missing.astype(np.int64), people):
                 determined_by[column.name] = group.name
                 break
-    follows_from_code = [name for name, first in determined_by.items() if code_of.get(name) == first]
+    follows_from_code = [
+        name for name, first in determined_by.items() if code_of.get(name) == first
+    ]
     for name in follows_from_code:
         del determined_by[name]
     return _in_order(columns, determined_by, "gap")
 
 
-def _in_order(columns: Sequence[Column], determined_by: Mapping[str, str], kind: RelationKind) -> list[Relation]:
+def _in_order(
+    columns: Sequence[Column], determined_by: Mapping[str, str], kind: RelationKind
+) -> list[Relation]:
     names = [column.name for column in columns if column.name in determined_by]
     return [Relation(kind, determined_by[name], name) for name in names]

@@ -1,9 +1,10 @@
 """Column roles: which values a column may contain when the table is published (docs/columns.md).
 
-*Closed* columns are categories, booleans, and numbers with few distinct values. Categories and booleans contain only
-values of the real tables or declared allowed values. *Numbers* and *dates* may be new. *Open* columns (identifiers,
-free text, nearly unique codes, direct identifiers) are rejected, because each of their values belongs to one person,
-whom a copied value discloses. New values are allowed in *generated* columns, which are declared with a reason.
+*Closed* columns are categories, booleans, and numbers with few distinct values. Categories and
+booleans contain only values of the real tables or declared allowed values. *Numbers* and *dates*
+may be new. *Open* columns (identifiers, free text, nearly unique codes, direct identifiers) are
+rejected, because each of their values belongs to one person, whom a copied value discloses. New
+values are allowed in *generated* columns, which are declared with a reason.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stac
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.published_categories import OTHER, count_holders
-from privacy_assets.tables.schema import ColumnSchema, Kind, Role, TableSchema, option_text, yaml_text
+from privacy_assets.tables.schema import (
+    ColumnSchema,
+    Kind,
+    Role,
+    TableSchema,
+    option_text,
+    yaml_text,
+)
 from privacy_assets.tables.subject_ids import plain_ids
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.text import YEARS, as_texts, infer_text, is_text, texts_of
@@ -32,23 +40,33 @@ from privacy_assets.tables.threshold_rule import ColumnRule, reach_of
 from privacy_assets.tables.written_numbers import parse_numbers
 
 SHARE = 0.2  # minimum share of rows with an e-mail address, or the form of a phone or card number
-_CHECKED_VALUES, _LONGEST = 5000, 500  # maximum number of distinct values tested, and of characters of each
-_PHONE = re.compile(r"(\+|00)\d[\d ()./-]{6,20}|[(]?0\d+[ ()/-][\d ()/-]{5,18}|[(]?\d{3}[)]?[ .-]\d{3}[ .-]\d{4}")
-_DATE_OR_PERIOD = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( \d{1,2}:\d\d(:\d\d)?)?|\d\d[./]\d{4} ?- ?\d\d[./]\d{4}")
+# maximum number of distinct values tested, and of characters of each
+_CHECKED_VALUES, _LONGEST = 5000, 500
+_PHONE = re.compile(
+    r"(\+|00)\d[\d ()./-]{6,20}|[(]?0\d+[ ()/-][\d ()/-]{5,18}|[(]?\d{3}[)]?[ .-]\d{3}[ .-]\d{4}"
+)
+_DATE_OR_PERIOD = re.compile(
+    r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( \d{1,2}:\d\d(:\d\d)?)?|\d\d[./]\d{4} ?- ?\d\d[./]\d{4}"
+)
 _CARD = re.compile(r"\d([ -]?\d){12,18}")
 
 # RE2, which pyarrow applies to a million strings in half a second.
 _AT = r"(?:@|%40|&#0*64;|&#x0*40;|&commat;|[(\[{<]at[)\]}>])"
 _SPACED_AT = r"\s?[(\[{<]\s?at\s?[)\]}>]\s?"
-_PLAIN_DOT, _SPELT_DOT = r"(?:[.。]|%2E|&#0*46;|&#x0*2e;|&period;)", r"\s?[(\[{<]\s?dot\s?[)\]}>]\s?"
+_PLAIN_DOT, _SPELT_DOT = (
+    r"(?:[.。]|%2E|&#0*46;|&#x0*2e;|&period;)",
+    r"\s?[(\[{<]\s?dot\s?[)\]}>]\s?",
+)
 _DOT = rf"(?:{_PLAIN_DOT}|{_SPELT_DOT})"
 _LETTER, _IN_LABEL = r"[\p{L}\p{M}]", r"[\p{L}\p{M}\p{N}_-]"
 _USER = r"[\p{L}\p{M}\p{N}_.+\"'-][!#$%&*=?^`{|}~]*"
 # At most the first label consists of digits, so that version numbers are not domains.
 _LABELS = rf"(?:\p{{N}}+{_DOT})?[\p{{N}}_-]*{_LETTER}{_IN_LABEL}*(?:{_DOT}{_IN_LABEL}+)*"
-_DIGITS_DOMAIN = rf"\p{{N}}+{_DOT}(?:com|net|org|info|biz|cn|co|de|eu|hk|ie|ru|tw|uk)\b"  # such as 163.com
+# such as 163.com
+_DIGITS_DOMAIN = rf"\p{{N}}+{_DOT}(?:com|net|org|info|biz|cn|co|de|eu|hk|ie|ru|tw|uk)\b"
 _TOP = rf"(?:xn--[a-z0-9-]+|{_LETTER}{{2,}})"
-# After a spaced "(at)" and a plain dot, the top-level domain has one letter case, unlike in "A (at) B.Sc".
+# After a spaced "(at)" and a plain dot, the top-level domain has one letter case, unlike in "A (at)
+# B.Sc".
 _TOP_IN_ONE_CASE = r"(?-i:xn--[a-z0-9-]+|[\p{Ll}\p{Lo}\p{M}]{2,}|\p{Lu}{2,})"
 _EMAIL = (
     rf"(?i){_USER}(?:{_AT}(?:{_LABELS}{_DOT}{_TOP}|{_DIGITS_DOMAIN})"
@@ -56,53 +74,79 @@ _EMAIL = (
 )
 
 _COUNTRIES = {  # by the number of characters of an IBAN (ISO 13616)
-    15: "NO", 16: "BE", 18: "DK|FI|FK|FO|GL|NL|SD", 19: "MK|SI", 20: "AT|BA|EE|KZ|LT|LU|MN|XK", 21: "CH|HR|LI|LV",
-    22: "BG|BH|CR|DE|GB|GE|IE|ME|RS|VA", 23: "AE|GI|IL|IQ|OM|SO|TL", 24: "AD|CZ|ES|MD|PK|RO|SA|SE|SK|TN|VG",
-    25: "LY|PT|ST", 26: "IS|TR", 27: "BI|DJ|FR|GR|IT|MC|MR|SM", 28: "AL|AZ|BY|CY|DO|GT|HN|HU|LB|NI|PL|SV",
-    29: "BR|EG|PS|QA|UA", 30: "JO|KW|MU|YE", 31: "MT|SC", 32: "LC", 33: "RU",
-}  # fmt: skip
+    15: "NO",
+    16: "BE",
+    18: "DK|FI|FK|FO|GL|NL|SD",
+    19: "MK|SI",
+    20: "AT|BA|EE|KZ|LT|LU|MN|XK",
+    21: "CH|HR|LI|LV",
+    22: "BG|BH|CR|DE|GB|GE|IE|ME|RS|VA",
+    23: "AE|GI|IL|IQ|OM|SO|TL",
+    24: "AD|CZ|ES|MD|PK|RO|SA|SE|SK|TN|VG",
+    25: "LY|PT|ST",
+    26: "IS|TR",
+    27: "BI|DJ|FR|GR|IT|MC|MR|SM",
+    28: "AL|AZ|BY|CY|DO|GT|HN|HU|LB|NI|PL|SV",
+    29: "BR|EG|PS|QA|UA",
+    30: "JO|KW|MU|YE",
+    31: "MT|SC",
+    32: "LC",
+    33: "RU",
+}
 _SEPARATOR = r"[\s._/-]{1,2}"
 _GAP = rf"(?:{_SEPARATOR})?"
 _ANY_IBAN = "|".join(
-    rf"(?:{countries})(?:[0-9]{{2}}{_GAP}|{_SEPARATOR}[0-9]{{2}}{_SEPARATOR})[A-Z0-9](?:{_GAP}[A-Z0-9]){{{length - 5}}}"
+    rf"(?:{countries})(?:[0-9]{{2}}{_GAP}|{_SEPARATOR}[0-9]{{2}}{_SEPARATOR})"
+    rf"[A-Z0-9](?:{_GAP}[A-Z0-9]){{{length - 5}}}"
     for length, countries in _COUNTRIES.items()
 )
-# An IBAN starts a word, possibly after "IBAN" or within one such as "KontoDE89...", and no digit follows it.
+# An IBAN starts a word, possibly after "IBAN" or within one such as "KontoDE89...", and no digit
+# follows it.
 _MAYBE_IBAN = rf"(?i)(?:^|[^A-Z0-9]|IBAN|(?-i:[a-z]))(?:{_ANY_IBAN})(?:[^0-9]|$)"
 # The look-ahead also finds overlapping matches.
 _IBAN = re.compile(
-    rf"(?:(?<![A-Z0-9])|(?<=IBAN)|(?-i:(?<=[a-z])(?=[A-Z]{{2}})))(?=({_ANY_IBAN})(?![0-9])([A-Z]+[0-9]|-)?)",
+    r"(?:(?<![A-Z0-9])|(?<=IBAN)|(?-i:(?<=[a-z])(?=[A-Z]{2})))"
+    rf"(?=({_ANY_IBAN})(?![0-9])([A-Z]+[0-9]|-)?)",
     re.IGNORECASE | re.ASCII,
 )
 _PLAIN_IBAN = re.compile(r"[A-Z]{2}[0-9]{2}[^a-z]*")
 _IBAN_IN_FOURS = re.compile(
-    rf"[A-Z]{{2}}{_GAP}[0-9]{{2}}(?:{_SEPARATOR}[A-Z0-9]{{4}})+(?:{_SEPARATOR}[A-Z0-9]{{1,3}})?", re.IGNORECASE
+    rf"[A-Z]{{2}}{_GAP}[0-9]{{2}}(?:{_SEPARATOR}[A-Z0-9]{{4}})+(?:{_SEPARATOR}[A-Z0-9]{{1,3}})?",
+    re.IGNORECASE,
 )
 _UNUSUAL = r"[^\x00-\x7f\x{c0}-\x{24f}]"  # neither ASCII nor a Latin letter: may normalize to one
 
 
 def certain_identifier(texts: Iterable[str]) -> str:
-    """Return the kind of direct identifier that occurs in ``texts``, see :func:`certain_identifiers`."""
+    """Return the kind of direct identifier that occurs in ``texts``, see
+    :func:`certain_identifiers`.
+    """
     return certain_identifiers(texts)[0]
 
 
 def certain_identifiers(texts: Iterable[str]) -> tuple[str, np.ndarray]:
     """Find direct identifiers in ``texts``.
 
-    A single e-mail address or IBAN suffices, also within a longer text and in another spelling (full-width or invisible
-    characters, "(at)", an IBAN in groups). By chance, 1 in 97 codes of the form of an IBAN has valid check digits, so
-    codes in lower case without groups of four count only if most of them are valid.
+    A single e-mail address or IBAN suffices, also within a longer text and in another spelling
+    (full-width or invisible characters, "(at)", an IBAN in groups). By chance, 1 in 97 codes of the
+    form of an IBAN has valid check digits, so codes in lower case without groups of four count only
+    if most of them are valid.
 
     Args:
         texts: Distinct strings (n,); their number and length are not limited.
 
     Returns:
-        "e-mail addresses", else "bank account numbers", or "" for neither; and True for strings of either form, (n,).
+        "e-mail addresses", else "bank account numbers", or "" for neither; and True for strings of
+        either form, (n,).
     """
     given = _normalised(texts)
-    with_at = pc.match_substring_regex(given, rf"(?i){_AT}|{_SPACED_AT}").to_numpy(zero_copy_only=False)
+    with_at = pc.match_substring_regex(given, rf"(?i){_AT}|{_SPACED_AT}").to_numpy(
+        zero_copy_only=False
+    )
     if with_at.any():
-        with_at[with_at] = pc.match_substring_regex(given.filter(with_at), _EMAIL).to_numpy(zero_copy_only=False)
+        with_at[with_at] = pc.match_substring_regex(given.filter(with_at), _EMAIL).to_numpy(
+            zero_copy_only=False
+        )
     likely = pc.match_substring_regex(given, _MAYBE_IBAN).to_numpy(zero_copy_only=False)
     ibans = _hold_ibans(given.filter(likely).to_pylist())
     what = "e-mail addresses" if with_at.any() else "bank account numbers" if ibans else ""
@@ -114,7 +158,9 @@ def _normalised(texts: Iterable[str]) -> pa.Array:
     try:
         given = pa.array(texts, pa.large_string())
     except UnicodeEncodeError:  # lone surrogate
-        given = pa.array([text.encode(errors="replace").decode() for text in texts], pa.large_string())
+        given = pa.array(
+            [text.encode(errors="replace").decode() for text in texts], pa.large_string()
+        )
     unusual = pc.match_substring_regex(given, _UNUSUAL)
     plain = pc.utf8_normalize(given.filter(unusual), "NFKC")
     for pattern, replacement in ((r"\p{Cf}", ""), (r"\p{Pd}", "-")):
@@ -123,23 +169,36 @@ def _normalised(texts: Iterable[str]) -> pa.Array:
 
 
 def _hold_ibans(texts: Iterable[str]) -> bool:
-    """Return True if one text contains a valid IBAN in a usual spelling, or most of those in other spellings are valid.
+    """Return True if one text contains a valid IBAN in a usual spelling, or most of those in other
+    spellings are valid.
 
     An IBAN consists mostly of digits after its first four characters.
     """
     other: list[bool] = []
     for text in texts:
-        found = [(one[1], re.sub(r"[^A-Z0-9]", "", one[1].upper())) for one in _IBAN.finditer(text) if _is_apart(one)]
-        found = [(written, code) for written, code in found if 2 * sum(map(str.isdigit, code[4:])) > len(code) - 4]
+        found = [
+            (one[1], re.sub(r"[^A-Z0-9]", "", one[1].upper()))
+            for one in _IBAN.finditer(text)
+            if _is_apart(one)
+        ]
+        found = [
+            (written, code)
+            for written, code in found
+            if 2 * sum(map(str.isdigit, code[4:])) > len(code) - 4
+        ]
         valid = [written for written, code in found if _is_valid(code)]
-        if any(_PLAIN_IBAN.fullmatch(written) or _IBAN_IN_FOURS.fullmatch(written) for written in valid):
+        if any(
+            _PLAIN_IBAN.fullmatch(written) or _IBAN_IN_FOURS.fullmatch(written) for written in valid
+        ):
             return True
         other += [bool(valid)] if found else []
     return 2 * sum(other) > len(other)
 
 
 def _is_apart(found: re.Match[str]) -> bool:
-    """Return False for a part of a longer code, such as a UUID. A code of digits only has no further parts."""
+    """Return False for a part of a longer code, such as a UUID. A code of digits only has no
+    further parts.
+    """
     written, after, before = found[1], found[2] or "", found.string[: found.start()].upper()
     hyphens = after == "-" or (before.endswith("-") and not before.endswith("IBAN-"))
     digits = re.sub(r"[^A-Z0-9]", "", written.upper())[2:].isdigit()
@@ -147,8 +206,8 @@ def _is_apart(found: re.Match[str]) -> bool:
 
 
 def _is_valid(iban: str) -> bool:
-    """Check ISO 13616: with the first four characters moved to the end and letters as numbers, the value is 1 modulo
-    97.
+    """Check ISO 13616: with the first four characters moved to the end and letters as numbers, the
+    value is 1 modulo 97.
     """
     return int("".join(str(int(c, 36)) for c in iban[4:] + iban[:4])) % 97 == 1
 
@@ -161,8 +220,8 @@ def likely_identifier(texts: np.ndarray, rows: np.ndarray, shared: bool = False)
     Args:
         texts: Distinct strings of the column.
         rows: Number of rows with each string.
-        shared: True if many people share a value, as they share codes of drugs: then only numbers that begin with "+"
-            count as phone numbers.
+        shared: True if many people share a value, as they share codes of drugs: then only numbers
+            that begin with "+" count as phone numbers.
 
     Returns:
         "phone numbers", "payment card numbers", or "" for neither.
@@ -172,7 +231,9 @@ def likely_identifier(texts: np.ndarray, rows: np.ndarray, shared: bool = False)
     international = {"phone numbers": lambda text: text.startswith("+") and _is_phone(text)}
     forms = {**_FORMS, **(international if shared else {})}
     for what, found in forms.items():
-        hits = np.fromiter((found(text[:_LONGEST].strip()) for text in texts), dtype=bool, count=len(texts))
+        hits = np.fromiter(
+            (found(text[:_LONGEST].strip()) for text in texts), dtype=bool, count=len(texts)
+        )
         if rows[hits].sum() >= SHARE * rows.sum():
             return what
     return ""
@@ -180,30 +241,43 @@ def likely_identifier(texts: np.ndarray, rows: np.ndarray, shared: bool = False)
 
 def _is_phone(text: str) -> bool:
     digits = sum(c.isdigit() for c in text)
-    return 8 <= digits <= 15 and _PHONE.fullmatch(text) is not None and not _DATE_OR_PERIOD.fullmatch(text)
+    return (
+        8 <= digits <= 15
+        and _PHONE.fullmatch(text) is not None
+        and not _DATE_OR_PERIOD.fullmatch(text)
+    )
 
 
 def _is_card(text: str) -> bool:
-    """Check the Luhn sum: with every second digit from the right doubled, the sum of all digits ends in 0."""
+    """Check the Luhn sum: with every second digit from the right doubled, the sum of all digits
+    ends in 0.
+    """
     if not _CARD.fullmatch(text):
         return False
     digits = [int(c) for c in reversed(text) if c.isdigit()]
     return sum(digits[::2] + [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]) % 10 == 0
 
 
-_FORMS: dict[str, Callable[[str], bool]] = {"phone numbers": _is_phone, "payment card numbers": _is_card}
+_FORMS: dict[str, Callable[[str], bool]] = {
+    "phone numbers": _is_phone,
+    "payment card numbers": _is_card,
+}
 
 
-FEW_VALUES = 20  # numbers with at most this many values, each in at least this many rows on average, are closed
+# numbers with at most this many values, each in at least this many rows on average, are closed
+FEW_VALUES = 20
 _ALONE = 0.5  # minimum share of rows with a value of a single subject in a nearly unique column
 _SOME = 20  # minimum number of subjects for a decision, and of subjects that share a frequent value
-_MANY_VALUES, _FEW_HOLDERS = 100, 5.0  # rarely shared: at least this many values, with fewer subjects per value
-_LOOKED_AT, _MOST = 5000, 0.9  # maximum number of distinct strings parsed, and minimum share that must parse
+# rarely shared: at least this many values, with fewer subjects per value
+_MANY_VALUES, _FEW_HOLDERS = 100, 5.0
+# maximum number of distinct strings parsed, and minimum share that must parse
+_LOOKED_AT, _MOST = 5000, 0.9
 _LONG = 40  # minimum length of notes, in characters
 _DIGITS = 6  # integers that all have the same number of digits, at least this many, are codes
 _LONG_KEY, _SAME_LENGTH = 8, 0.8  # or this many in most of them: one in ten loses a leading zero
 _FILLER = 0.2  # minimum share of rows with a placeholder such as "none" or "unknown"
-_TOO_EVEN = -5.0  # standard deviations: measures of independent subjects are not that much more even than chance
+# standard deviations: measures of independent subjects are not that much more even than chance
+_TOO_EVEN = -5.0
 
 _ALONE_TEXT = "at least half of the rows have a value of one person only"
 _SHARED_TEXT = "codes that only a few rows share"
@@ -220,15 +294,17 @@ _NO_IDS = re.compile(
 _BY_CHANCE = 1e-6  # smallest probability of a coincidence
 _INTEGER = re.compile(r"-?\d+", re.ASCII)
 _FEW_SUBJECTS = 5  # minimum number of such identifiers in a column
-_SUBJECT_LENGTH = 4  # minimum number of characters of an identifier that is looked for in other columns
+# minimum number of characters of an identifier that is looked for in other columns
+_SUBJECT_LENGTH = 4
 _KEY_TEXT = "integers that look like a key, not a measurement"
 
 
 def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
     """Return columns that look like a subject identifier with several rows per subject.
 
-    Most of their rows share the value with another row. In addition, the name ends like that of an identifier, or each
-    value occurs in few rows, and the column is in ``drop`` or has codes in all rows.
+    Most of their rows share the value with another row. In addition, the name ends like that of an
+    identifier, or each value occurs in few rows, and the column is in ``drop`` or has codes in all
+    rows.
 
     Args:
         frame: Real table without subject column.
@@ -252,13 +328,20 @@ def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
         repeated = len(rows) >= _SOME and rows[rows > 1].sum() > _ALONE * len(codes)
         if repeated and (is_named_id or (name in drop and _rarely_shared(codes, rows))):
             found.append(name)
-        elif repeated and whole and _rarely_shared(codes, rows) and _are_codes(pd.Series(different), rows):
+        elif (
+            repeated
+            and whole
+            and _rarely_shared(codes, rows)
+            and _are_codes(pd.Series(different), rows)
+        ):
             codes_only.append(name)
     return [*found, *codes_only]
 
 
 def _is_id_name(name: str) -> bool:
-    """Return True for names such as "member_id", "memberId", "ID" and "pid", but not for "paid" and "covid"."""
+    """Return True for names such as "member_id", "memberId", "ID" and "pid", but not for "paid" and
+    "covid".
+    """
     return bool(_ID_NAME.search(name)) and not _NO_IDS.search(name)
 
 
@@ -271,19 +354,28 @@ def unique_codes(frame: Any) -> list[str]:
     names = []
     for name in frame.columns:
         values = frame[name]
-        if is_datetime64_any_dtype(values) or is_bool_dtype(values) or values.isna().any() or len(values) < _SOME:
+        if (
+            is_datetime64_any_dtype(values)
+            or is_bool_dtype(values)
+            or values.isna().any()
+            or len(values) < _SOME
+        ):
             continue
         try:
             distinct = pd.unique(values)
         except TypeError:  # lists and mappings are not identifiers
             continue
-        if len(distinct) == len(values) and _are_codes(pd.Series(distinct), np.ones(len(values), dtype=np.int64)):
+        if len(distinct) == len(values) and _are_codes(
+            pd.Series(distinct), np.ones(len(values), dtype=np.int64)
+        ):
             names.append(name)
     return names
 
 
 def _are_codes(different: pd.Series, rows: np.ndarray) -> bool:
-    """Return True for integers that look like keys, and for strings without blanks of which each has a digit."""
+    """Return True for integers that look like keys, and for strings without blanks of which each
+    has a digit.
+    """
     if is_text(different):
         texts = texts_of(different)[0]
         read = infer_text([(texts, np.ones(len(texts), dtype=np.int64))])
@@ -293,7 +385,11 @@ def _are_codes(different: pd.Series, rows: np.ndarray) -> bool:
             return False
         different = parse_numbers(as_texts(different))
     numbers = pd.to_numeric(different, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    return not np.isnan(numbers).any() and bool((numbers == np.round(numbers)).all()) and _is_key(numbers, rows)
+    return (
+        not np.isnan(numbers).any()
+        and bool((numbers == np.round(numbers)).all())
+        and _is_key(numbers, rows)
+    )
 
 
 def with_roles(
@@ -312,17 +408,22 @@ def with_roles(
         tables: Real tables.
         people: Subject of each row of the stacked tables, shape (n,). None: each row is a subject.
         declared: Declarations by the user.
-        kinds: Declared kinds by column. A numeric column with a declared kind is a measurement and never open.
+        kinds: Declared kinds by column. A numeric column with a declared kind is a measurement and
+            never open.
         where: Name of the tables in messages.
 
     Raises:
-        InputError: If a column is open and its values are not all declared as allowed values, or a public list contains
-            e-mail addresses or IBANs. The message gives column, reason and possible fixes.
+        InputError: If a column is open and its values are not all declared as allowed values, or a
+            public list contains e-mail addresses or IBANs. The message gives column, reason and
+            possible fixes.
     """
     columns, reasons = [], {}
     for column in schema.columns:
         parts = [table[column.name] for table in tables]
-        allowed, source = declared.allowed_values.get(column.name, ()), declared.sources.get(column.name, "")
+        allowed, source = (
+            declared.allowed_values.get(column.name, ()),
+            declared.sources.get(column.name, ""),
+        )
         column = replace(column, allowed_values=tuple(allowed), source=source)
         if column.name in declared.new_values:
             columns.append(replace(column, role="generated"))
@@ -346,7 +447,9 @@ def with_roles(
 
 
 def _likely_subject(reasons: Mapping[str, str], tables: Sequence[Table]) -> str | None:
-    """Return the column of codes, among refused ones, that several rows of a person share. None: no such column."""
+    """Return the column of codes, among refused ones, that several rows of a person share. None: no
+    such column.
+    """
     shared = []
     for name, reason in reasons.items():
         if reason not in (_SHARED_TEXT, _KEY_TEXT):
@@ -360,14 +463,19 @@ def _likely_subject(reasons: Mapping[str, str], tables: Sequence[Table]) -> str 
 
 
 def check_subject_is_not_published(
-    frames: Mapping[str, Any], names: Mapping[str, str], ids: Mapping[str, Column], subject: str, declared: Declared
+    frames: Mapping[str, Any],
+    names: Mapping[str, str],
+    ids: Mapping[str, Column],
+    subject: str,
+    declared: Declared,
 ) -> list[str]:
     """Reject columns that contain identifiers of other people, such as the manager of an employee.
 
-    These are columns of codes of which most distinct values occur in the subject column. Two kinds of integers are
-    exempt, because counts, amounts and years are often equal to an id by chance: short ones, and columns in which other
-    integers of this size would also be ids, because people are numbered from 0 or 1 on. If all of the latter are ids,
-    the column may contain a manager as well as a year, and a note names it.
+    These are columns of codes of which most distinct values occur in the subject column. Two kinds
+    of integers are exempt, because counts, amounts and years are often equal to an id by chance:
+    short ones, and columns in which other integers of this size would also be ids, because people
+    are numbered from 0 or 1 on. If all of the latter are ids, the column may contain a manager as
+    well as a year, and a note names it.
 
     Args:
         frames: Real tables without the subject column, by role.
@@ -394,9 +502,14 @@ def check_subject_is_not_published(
         if name in declared.new_values or n_people < max(_FEW_SUBJECTS, _ALONE * len(codes)):
             continue
         if not _may_be_chance(people, codes, n_people):
-            what = f"most of its values are values of the subject {safe_repr(subject)}, which is never published"
+            what = (
+                f"most of its values are values of the subject {safe_repr(subject)}, which is"
+                " never published"
+            )
             fix = f"leave it out ({_both_forms(None, [*declared.drop, name])})"
-            raise InputError(what, where=", ".join(names[role] for role in frames), column=name, fix=fix)
+            raise InputError(
+                what, where=", ".join(names[role] for role in frames), column=name, fix=fix
+            )
         if n_people == len(codes):
             text = f"All values of {safe_repr(name)} are also values of {safe_repr(subject)}."
             notes.append(f"{text} If they identify people, leave it out.")
@@ -406,8 +519,8 @@ def check_subject_is_not_published(
 def _may_be_chance(people: set[str], codes: set[str], n_people: int) -> bool:
     """Return whether other integers of this size would also be identifiers of people.
 
-    Such integers are taken as spread from 0 to twice the median of the codes. Their share of identifiers is counted
-    twice, because amounts cluster.
+    Such integers are taken as spread from 0 to twice the median of the codes. Their share of
+    identifiers is counted twice, because amounts cluster.
 
     Args:
         people: Identifiers of people.
@@ -425,7 +538,9 @@ def _may_be_chance(people: set[str], codes: set[str], n_people: int) -> bool:
 
 
 def _codes_of(values: pd.Series) -> set[str]:
-    """Return the plain forms of the strings or integers of a column with enough characters to be an identifier."""
+    """Return the plain forms of the strings or integers of a column with enough characters to be an
+    identifier.
+    """
     is_whole = is_float_dtype(values) and bool((values.dropna() % 1 == 0).all())
     if is_whole:
         values = values.dropna().astype("int64")
@@ -445,18 +560,25 @@ def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> 
         where: Name of the table in messages.
 
     Raises:
-        InputError: If a categorical column contains one. Generated columns and declared allowed values are
-            exempt.
+        InputError: If a categorical column contains one. Generated columns and declared allowed
+            values are exempt.
     """
     reasons = {}
     for name in table.schema.of_kind("categorical"):
         column = table.schema[name]
         if column.role != "generated":
             values = table[name].present().distinct().objects()
-            reasons[name] = certain_identifier([value for value in values if value not in column.allowed_values])
+            reasons[name] = certain_identifier(
+                [value for value in values if value not in column.allowed_values]
+            )
     reasons = {name: reason for name, reason in reasons.items() if reason}
     if reasons:
-        raise _refused(reasons, where, drop, first_fix="make the table with privacy-assets run, which replaces them; ")
+        raise _refused(
+            reasons,
+            where,
+            drop,
+            first_fix="make the table with privacy-assets run, which replaces them; ",
+        )
 
 
 _UNKNOWN = "it has categories that no real table has"
@@ -487,8 +609,9 @@ def check_known_categories(table: Table, real: Sequence[Table], *, where: str) -
 def check_published(table: Table, rules: Mapping[str, ColumnRule], *, where: str) -> None:
     """Reject values of a synthetic table that the threshold rule does not replace.
 
-    These are categories that no real table has and that are not declared as allowed values, and numbers and times that
-    are farther outside the real range than it is wide. They do not come from real rows.
+    These are categories that no real table has and that are not declared as allowed values, and
+    numbers and times that are farther outside the real range than it is wide. They do not come from
+    real rows.
 
     Args:
         table: Synthetic table, to which the rules were applied.
@@ -501,31 +624,41 @@ def check_published(table: Table, rules: Mapping[str, ColumnRule], *, where: str
     for name, rule in rules.items():
         is_foreign = rule.is_foreign(table[name])
         if is_foreign.any() and rule.levels is not None:
-            problem = "it has numbers or times that are farther outside the range of the real tables than it is wide"
+            problem = (
+                "it has numbers or times that are farther outside the range of the real tables"
+                " than it is wide"
+            )
             raise _unpublishable(problem, "keep within this range", is_foreign, name, where)
         if is_foreign.any():
             raise _unpublishable(_UNKNOWN, _KNOWN_FIX, is_foreign, name, where)
 
 
-def _unpublishable(problem: str, fix: str, is_wrong: np.ndarray, column: str, where: str) -> InputError:
+def _unpublishable(
+    problem: str, fix: str, is_wrong: np.ndarray, column: str, where: str
+) -> InputError:
     row = int(np.flatnonzero(is_wrong)[0])
     problem = f"{problem}, in {is_wrong.sum()} of {len(is_wrong)} cells"
     return InputError(problem, where=where, column=column, row=row, fix=fix)
 
 
 def natural_role(column: ColumnSchema, real: Sequence[Column]) -> Role:
-    """Return the role (closed, number or date) of a real column that is neither open nor generated."""
+    """Return the role (closed, number or date) of a real column that is neither open nor
+    generated.
+    """
     if column.kind == "datetime" and not column.allowed_values:
         return "date"
     if column.kind in ("categorical", "boolean") or column.allowed_values:
         return "closed"
     values = stacked(real).present()
     different = len(values.distinct())
-    return "closed" if different <= FEW_VALUES and len(values) >= FEW_VALUES * different else "number"
+    return (
+        "closed" if different <= FEW_VALUES and len(values) >= FEW_VALUES * different else "number"
+    )
 
 
 def allowed_values(column: ColumnSchema, real: Sequence[Column]) -> Column:
-    """Return the values that a closed column may contain, ascending: those of the real tables and the declared ones.
+    """Return the values that a closed column may contain, ascending: those of the real tables and
+    the declared ones.
 
     A category may also be :data:`.published_categories.OTHER`, which replaces rare values.
     """
@@ -560,14 +693,20 @@ def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Colum
     if reach is None:
         return ~missing
     low, high = reach
-    return cast("np.ndarray", (((synthetic.cells < low) | (synthetic.cells > high)) & ~missing) | gap)
+    return cast(
+        "np.ndarray", (((synthetic.cells < low) | (synthetic.cells > high)) & ~missing) | gap
+    )
 
 
-# --- open columns -----------------------------------------------------------------------------------------------------
+# --- open columns
+# --------------------------------------------------------------------------------------------------
 
 
 def open_reason(
-    column: ColumnSchema, real: Sequence[Column], people: np.ndarray | None = None, declared: bool = False
+    column: ColumnSchema,
+    real: Sequence[Column],
+    people: np.ndarray | None = None,
+    declared: bool = False,
 ) -> str:
     """Return the reason why a column is open, without cell values, or "" if it is not."""
     if column.kind in ("boolean", "datetime") or (declared and column.kind != "categorical"):
@@ -582,7 +721,9 @@ def open_reason(
         return _open_text(np.array(different.objects(), dtype=object), codes, holders, len(there))
     numbers = different.floats()
     whole = bool((numbers == np.round(numbers)).all())
-    return _KEY_TEXT if whole and _rarely_shared(codes, holders) and _is_key(numbers, holders) else ""
+    return (
+        _KEY_TEXT if whole and _rarely_shared(codes, holders) and _is_key(numbers, holders) else ""
+    )
 
 
 def _near_unique(codes: np.ndarray, holders: np.ndarray) -> bool:
@@ -603,7 +744,9 @@ def _selected(
 
 
 def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray, rows: int) -> str:
-    """Return the reason why a column of text is open, or "". ``rows`` is the number of rows, with missing ones."""
+    """Return the reason why a column of text is open, or "". ``rows`` is the number of rows, with
+    missing ones.
+    """
     found, certain = certain_identifiers(texts)
     if found and certain[codes].sum() >= SHARE * rows:
         return found
@@ -614,7 +757,9 @@ def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray, rows: 
         texts, codes, holders = _selected(telling, texts, codes, holders)
     lengths = np.array([len(text) for text in texts], dtype=int)
     long = lengths[codes] >= _LONG  # notes in some rows only
-    has_notes = bool(long.any()) and _near_unique(codes[long], np.where(lengths >= _LONG, holders, 0))
+    has_notes = bool(long.any()) and _near_unique(
+        codes[long], np.where(lengths >= _LONG, holders, 0)
+    )
     if len(codes) < SHARE * rows:  # rare values
         return _NOTE_TEXT if has_notes else ""
     if found := likely_identifier(texts, np.bincount(codes), not _rarely_shared(codes, holders)):
@@ -634,16 +779,19 @@ def _read_as_text(texts: np.ndarray) -> str:
     if pd.to_numeric(some, errors="coerce").notna().mean() > _MOST:
         return "" if some.str.fullmatch(r"\d+").all() else _NUMBER_TEXT
     return (
-        _DATE_TEXT if pd.to_datetime(some, errors="coerce", format="ISO8601", utc=True).notna().mean() > _MOST else ""
+        _DATE_TEXT
+        if pd.to_datetime(some, errors="coerce", format="ISO8601", utc=True).notna().mean() > _MOST
+        else ""
     )
 
 
 def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
-    """Return True if integers look like keys: all long and of equal length, or with too few coincidences.
+    """Return True if integers look like keys: all long and of equal length, or with too few
+    coincidences.
 
-    If independent measures were uniform over their range, n subjects would have n (n - 1) / (2 range) pairs with
-    equal values. Other distributions give more pairs. Keys are unique, so they give fewer. Years from 1500
-    to 2100 are exempt.
+    If independent measures were uniform over their range, n subjects would have n (n - 1) / (2
+    range) pairs with equal values. Other distributions give more pairs. Keys are unique, so they
+    give fewer. Years from 1500 to 2100 are exempt.
     """
     digits = 1 + np.floor(np.log10(np.maximum(np.abs(numbers), 1))).astype(int)
     usual = int(np.bincount(digits).argmax())
@@ -659,14 +807,20 @@ def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
 
 
 def _covered(column: ColumnSchema, real: Sequence[Column]) -> bool:
-    """Return True if the declared values contain every real value: values of a public list identify no subject."""
+    """Return True if the declared values contain every real value: values of a public list identify
+    no subject.
+    """
     if not column.allowed_values:
         return False
     return set(vocabulary(real)) <= set(allowed_values(column, []).objects())
 
 
 def _refused(
-    reasons: Mapping[str, str], where: str, drop: Sequence[str], subject: str | None = None, first_fix: str = ""
+    reasons: Mapping[str, str],
+    where: str,
+    drop: Sequence[str],
+    subject: str | None = None,
+    first_fix: str = "",
 ) -> InputError:
     """Return the error for columns whose values belong to single people.
 
@@ -674,7 +828,8 @@ def _refused(
         reasons: Reason by column.
         where: Name of the tables.
         drop: Columns that are dropped already.
-        subject: Column that probably identifies people, among those of ``reasons``, if none is declared.
+        subject: Column that probably identifies people, among those of ``reasons``, if none is
+            declared.
         first_fix: First way out, with a semicolon.
     """
     named = ", ".join(f"{name!r} ({reason})" for name, reason in reasons.items())
@@ -687,16 +842,24 @@ def _refused(
         declared = f"declare it{also} ({_both_forms(subject, rest)})"
         what = f"if {safe_repr(subject)} identifies people, {declared}; otherwise {what}"
     fix = (
-        f"{first_fix}{what}. Numbers that are measurements and strings that are dates can be kept with kinds, public"
-        " lists with allowed_values, values that are not derived from real ones with new_values, and codes, shortened"
+        f"{first_fix}{what}. Numbers that are measurements and strings that are dates can be"
+        " kept with kinds, public"
+        " lists with allowed_values, values that are not derived from real ones with"
+        " new_values, and codes, shortened"
         " in a pipeline, with rare_values: {column: {prefix: [5, 3, 1]}}"
     )
     count = "a column contains" if len(reasons) == 1 else f"{len(reasons)} columns contain"
-    return InputError(f"{count} values of individual people that would be published: {named}", where=where, fix=fix)
+    return InputError(
+        f"{count} values of individual people that would be published: {named}",
+        where=where,
+        fix=fix,
+    )
 
 
 def _both_forms(subject: str | None, drop: Sequence[str]) -> str:
-    """Return the declaration of a subject and of columns to drop, as a setting and as options of the command line."""
+    """Return the declaration of a subject and of columns to drop, as a setting and as options of
+    the command line.
+    """
     settings: dict[str, Any] = {}
     options = []
     if subject is not None:

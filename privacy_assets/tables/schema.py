@@ -20,7 +20,9 @@ Role = Literal["closed", "number", "date", "generated"]  # open columns are reje
 
 
 class Frame(Protocol):
-    """Interface of input tables to checks and conversion: a dataframe, or a table whose columns are read on access."""
+    """Interface of input tables to checks and conversion: a dataframe, or a table whose columns are
+    read on access.
+    """
 
     @property
     def columns(self) -> pd.Index:
@@ -41,10 +43,12 @@ class ColumnSchema:
         nullable: True if values are missing.
         dtype: Pandas dtype of the published table.
         precision: Precision of numbers and times; see :mod:`.precision`.
-        role: Which values the published column may contain; see :mod:`.roles`. None: not determined yet.
-        allowed_values: Values that a closed column may contain in addition to those of the real tables.
-        source: Source of ``allowed_values`` if they are a public list, whose values are published even if they are
-            rare. "": no public list.
+        role: Which values the published column may contain; see :mod:`.roles`. None: not determined
+            yet.
+        allowed_values: Values that a closed column may contain in addition to those of the real
+            tables.
+        source: Source of ``allowed_values`` if they are a public list, whose values are published
+            even if they are rare. "": no public list.
         format: Format of text cells that are numbers or dates; see :class:`.text.TextForm`.
         missing: Declared values that mean a missing value, in addition to empty cells.
         timezone: Declared zone of times without a time zone. "": they have none.
@@ -113,7 +117,13 @@ class TableSchema:
         return cls(
             tuple(
                 ColumnSchema(
-                    **{**column, **{name: tuple(column.get(name, ())) for name in ("allowed_values", "missing")}}
+                    **{
+                        **column,
+                        **{
+                            name: tuple(column.get(name, ()))
+                            for name in ("allowed_values", "missing")
+                        },
+                    }
                 )
                 for column in data
             )
@@ -121,16 +131,23 @@ class TableSchema:
 
 
 def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
-    """Raise InputError unless ``frame`` has unique string column names, at least one column and ``smallest`` rows."""
+    """Raise InputError unless ``frame`` has unique string column names, at least one column and
+    ``smallest`` rows.
+    """
     if len(frame.columns) == 0:
-        raise InputError("the table has no columns", where=where, fix="pass a table with at least one column")
-    # Positions, not names: if a table was transposed by mistake, its column names are private values.
+        raise InputError(
+            "the table has no columns", where=where, fix="pass a table with at least one column"
+        )
+    # Positions, not names: if a table was transposed by mistake, its column names are private
+    # values.
     for position, name in enumerate(frame.columns):
         if not isinstance(name, str):
             problem = f"the name of column {position} has type {type(name).__name__}, not string"
             raise InputError(problem, where=where, fix="convert the column names to strings")
         if fault := name and name_fault(name):  # an unnamed column can be dropped
-            raise InputError(f"the name of column {position} {fault}", where=where, fix="rename the column")
+            raise InputError(
+                f"the name of column {position} {fault}", where=where, fix="rename the column"
+            )
     repeated = frame.columns.duplicated().nonzero()[0]
     if len(repeated):
         problem = f"the name of column {repeated[0]} occurs twice"
@@ -145,18 +162,24 @@ def check_named(columns: Iterable[str], where: str) -> None:
     for position, name in enumerate(columns):
         if not name.strip():
             settings = yaml_text({"drop": [name]})
-            fix = f"name it, or drop it (data: {settings}; on the command line --drop {option_text([name])})"
+            fix = (
+                f"name it, or drop it (data: {settings}; on the command line --drop"
+                f" {option_text([name])})"
+            )
             raise InputError(f"column {position} has no name", where=where, fix=fix)
 
 
 def yaml_text(value: object) -> str:
     """Format a value as YAML in one line, to paste into the settings of a table."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf)
+    text: str = yaml.safe_dump(
+        value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf
+    )
     return text.removesuffix("\n").removesuffix("\n...")
 
 
 def option_text(names: Iterable[str], start: str = "") -> str:
-    """Format strings such as column names as the value of a command-line option, quoted for a shell.
+    """Format strings such as column names as the value of a command-line option, quoted for a
+    shell.
 
     Args:
         names: Strings, which are separated by commas.
@@ -175,11 +198,18 @@ def check_subject(columns: Iterable[str], subject: str, where: str) -> None:
     if subject not in columns:
         if subject.endswith("?"):
             fix = "write the name of the column that identifies people, without a question mark"
-            raise InputError("the subject is a question of `inspect`", where=where, column=subject, fix=fix)
+            raise InputError(
+                "the subject is a question of `inspect`", where=where, column=subject, fix=fix
+            )
         fix = f"set subject to a column of this table.{near_name(subject, columns)}"
         if " or " in subject:
             fix = "keep one of these names, that of the column that identifies people"
-        raise InputError("the column configured as the subject does not exist", where=where, column=subject, fix=fix)
+        raise InputError(
+            "the column configured as the subject does not exist",
+            where=where,
+            column=subject,
+            fix=fix,
+        )
 
 
 def check_not_published(columns: Iterable[str], subject: str | None, where: str) -> None:
@@ -192,18 +222,29 @@ def check_not_published(columns: Iterable[str], subject: str | None, where: str)
     """
     if subject is not None and subject in columns:
         fix = (
-            f"remove the column from the file; or keep the subject, and drop the column here as well (data:"
+            "remove the column from the file; or keep the subject, and drop the column here as"
+            " well (data:"
             f" {yaml_text({'subject': subject, 'drop': [subject]})}; on the command line --subject"
-            f" {option_text([subject])} --drop {option_text([subject])}), and publish the table without it"
+            f" {option_text([subject])} --drop {option_text([subject])}), and publish the table"
+            " without it"
         )
-        problem = "the synthetic table contains the subject column, although its rows belong to no one"
+        problem = (
+            "the synthetic table contains the subject column, although its rows belong to no one"
+        )
         raise InputError(problem, where=where, column=subject, fix=fix)
 
 
-def check_same_columns(first: Iterable[str], first_where: str, names: Iterable[str], where: str, fix: str) -> None:
-    """Raise InputError, with the advice ``fix``, unless two tables have the same columns in any order."""
+def check_same_columns(
+    first: Iterable[str], first_where: str, names: Iterable[str], where: str, fix: str
+) -> None:
+    """Raise InputError, with the advice ``fix``, unless two tables have the same columns in any
+    order.
+    """
     differing = sorted(set(first) ^ set(names))
     if differing:
-        if not set(first) & set(names):  # a table may be transposed, so that its names are private values
+        # a table may be transposed, so that its names are private values
+        if not set(first) & set(names):
             raise InputError(f"it shares no column with {first_where}", where=where, fix=fix)
-        raise InputError(f"the columns differ from {first_where}", where=where, column=differing[0], fix=fix)
+        raise InputError(
+            f"the columns differ from {first_where}", where=where, column=differing[0], fix=fix
+        )

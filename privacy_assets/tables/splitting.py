@@ -23,7 +23,10 @@ def check_shares(shares: Mapping[str, float]) -> None:
     """Raise ConfigError unless ``shares`` are positive, include train and holdout, and sum to 1."""
     wrong, total = "", sum(shares.values())
     if absent := [role for role in ("train", "holdout") if role not in shares]:
-        wrong = f"name train and holdout, and {' and '.join(absent)} {'are' if len(absent) > 1 else 'is'} missing"
+        wrong = (
+            f"name train and holdout, and {' and '.join(absent)}"
+            f" {'are' if len(absent) > 1 else 'is'} missing"
+        )
     elif odd := set(shares) - set(DEFAULT_SHARES):
         wrong = f"name train, holdout and reference only, not {safe_repr(min(odd))}"
     elif small := [role for role, share in shares.items() if not share > 0]:
@@ -44,9 +47,10 @@ def split_rows(
 ) -> dict[str, np.ndarray]:
     """Split a table by subject.
 
-    The HMAC-SHA256 of the subject's id under ``key``, scaled to [0, 1), is cut by ``shares``. A subject keeps its role
-    as long as key and shares stay the same, regardless of other rows and of the spelling of the id. Without a subject
-    column the content of a row is its id, so identical rows get the same role.
+    The HMAC-SHA256 of the subject's id under ``key``, scaled to [0, 1), is cut by ``shares``. A
+    subject keeps its role as long as key and shares stay the same, regardless of other rows and of
+    the spelling of the id. Without a subject column the content of a row is its id, so identical
+    rows get the same role.
 
     Args:
         table: Rows of all roles.
@@ -67,11 +71,17 @@ def split_rows(
     if not exact_ids:
         subjects = _plain_subjects(table, subjects)
     cuts = np.cumsum(list(shares.values()))[:-1]
-    sides = np.searchsorted(cuts, [_point(subject, key) for subject in subjects], side="right")[codes]
+    sides = np.searchsorted(cuts, [_point(subject, key) for subject in subjects], side="right")[
+        codes
+    ]
     parts = {role: np.flatnonzero(sides == side) for side, role in enumerate(shares)}
     for role, rows in parts.items():
         if not len(rows):
-            raise InputError(f"{len(table)} rows leave {role} empty", where=where, fix="use more rows or other shares")
+            raise InputError(
+                f"{len(table)} rows leave {role} empty",
+                where=where,
+                fix="use more rows or other shares",
+            )
     return parts
 
 
@@ -80,16 +90,26 @@ def _point(value: object, key: bytes) -> float:
 
 
 def _digest(value: object, key: bytes) -> bytes:
-    return hmac.new(key, str(_whole(value)).encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
+    return hmac.new(
+        key, str(_whole(value)).encode("utf-8", "surrogatepass"), hashlib.sha256
+    ).digest()
 
 
 def _whole(value: object) -> object:
-    """Convert 7.0 to 7: missing values elsewhere convert integers to floats, which must identify the same subject."""
-    return int(value) if isinstance(value, (float, np.floating)) and float(value).is_integer() else value
+    """Convert 7.0 to 7: missing values elsewhere convert integers to floats, which must identify
+    the same subject.
+    """
+    return (
+        int(value)
+        if isinstance(value, (float, np.floating)) and float(value).is_integer()
+        else value
+    )
 
 
 def _subjects(table: Table) -> tuple[np.ndarray, list[object]]:
-    """Return the subject code of each row, and the id of each code: without a subject column, the row's content."""
+    """Return the subject code of each row, and the id of each code: without a subject column, the
+    row's content.
+    """
     if table.subject_ids is not None:
         (codes,), values = ranked([table.subject_ids])
         return codes, values.objects()
@@ -100,7 +120,9 @@ def _subjects(table: Table) -> tuple[np.ndarray, list[object]]:
 
 
 def _plain_subjects(table: Table, subjects: Sequence[Any]) -> list[Any]:
-    """Return the plain forms of subjects. Without a subject column, the content of a row is its own plain form."""
+    """Return the plain forms of subjects. Without a subject column, the content of a row is its own
+    plain form.
+    """
     if table.subject_ids is None or table.subject_ids.kind != "categorical":
         return list(subjects)
     return list(plain_ids(subjects))
@@ -114,17 +136,18 @@ def _cell(value: object) -> str:
 def pseudonyms(table: Table, key: bytes, exact_ids: bool = False) -> np.ndarray:
     """Return two keyed pseudonyms of each row's person: from the exact id, and from its plain form.
 
-    A pseudonym is the start of the HMAC-SHA256 of the subject's id, or without a subject column of the row's content,
-    as in :func:`split_rows`.
+    A pseudonym is the start of the HMAC-SHA256 of the subject's id, or without a subject column of
+    the row's content, as in :func:`split_rows`.
 
     Args:
         table: Private rows.
         key: Secret key, a different one from that of the split.
-        exact_ids: True if two spellings of an id are two people: the exact id then counts as its plain form.
+        exact_ids: True if two spellings of an id are two people: the exact id then counts as its
+            plain form.
 
     Returns:
-        uint64 of shape (n, 2). Equal for rows of the same person, in every table. If only the spelling of an id
-        changes, the second column does not.
+        uint64 of shape (n, 2). Equal for rows of the same person, in every table. If only the
+        spelling of an id changes, the second column does not.
     """
     codes, subjects = _subjects(table)
     plain_subjects = _plain_subjects(table, subjects)

@@ -31,21 +31,26 @@ from privacy_assets.tables.reading import (
 )
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
-_MOST_OPEN = 64  # files that one table keeps open, each of them twice: a process may open about 1,000
+# files that one table keeps open, each of them twice: a process may open about 1,000
+_MOST_OPEN = 64
 
 
 def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:
-    """Open the table at ``path``: Parquet files as a :class:`StoredTable`, CSV files by :func:`~.reading.read_table`.
+    """Open the table at ``path``: Parquet files as a :class:`StoredTable`, CSV files by
+    :func:`~.reading.read_table`.
 
     See :func:`~.reading.read_table` for arguments and errors.
     """
     place = location(path)
     files = table_files(place)
     root = root_of(place)
-    if {kind_of(file) for file in files} != {"parquet"} or any(folder_values(root, file) for file in files):
+    if {kind_of(file) for file in files} != {"parquet"} or any(
+        folder_values(root, file) for file in files
+    ):
         return read_table(place, form)
     table = StoredTable(files)
-    if as_named(list(table.columns)) != list(table.columns):  # its files know the columns by other names
+    # its files know the columns by other names
+    if as_named(list(table.columns)) != list(table.columns):
         return read_table(place, form)
     check_frame(table, where=str(place))
     table.check_agreement(snapshots=form.snapshots)
@@ -53,7 +58,8 @@ def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | St
 
 
 def stored_rows(path: str | Location) -> int:
-    """Return the number of rows of Parquet files by their footers, without reading a row. Other files count as 0.
+    """Return the number of rows of Parquet files by their footers, without reading a row. Other
+    files count as 0.
 
     Raises InputError naming the file.
     """
@@ -72,10 +78,11 @@ def stored_rows(path: str | Location) -> int:
 class StoredTable:
     """One or more Parquet files as one table.
 
-    Implements the parts of the dataframe interface that checks and conversion use: ``columns``, ``len``,
-    ``table[name]``, ``drop``. Columns equal those of a frame of all files, except strings: row groups are read one by
-    one and distinct strings are stored once, so these columns are Categorical. ``texts`` maps them to their original
-    dtype. Up to 64 files are opened twice and stay open; files of a longer list are opened for each column.
+    Implements the parts of the dataframe interface that checks and conversion use: ``columns``,
+    ``len``, ``table[name]``, ``drop``. Columns equal those of a frame of all files, except strings:
+    row groups are read one by one and distinct strings are stored once, so these columns are
+    Categorical. ``texts`` maps them to their original dtype. Up to 64 files are opened twice and
+    stay open; files of a longer list are opened for each column.
     """
 
     def __init__(self, files: Sequence[Location]) -> None:
@@ -85,7 +92,9 @@ class StoredTable:
             check_same_columns(first.names, first.where, part.names, part.where, SAME_COLUMNS)
         self.columns = pd.Index(first.names)
         dtypes = {name: {part.texts.get(name, "") for part in self._parts} for name in first.names}
-        self.texts = {name: min(found) for name, found in dtypes.items() if len(found) == 1 and min(found)}
+        self.texts = {
+            name: min(found) for name, found in dtypes.items() if len(found) == 1 and min(found)
+        }
 
     def __len__(self) -> int:
         return sum(part.rows for part in self._parts)
@@ -102,8 +111,12 @@ class StoredTable:
         return joined([part.column(name) for part in self._parts], self._parts[0].where)
 
     def check_agreement(self, *, snapshots: bool) -> None:
-        """Raise InputError if a column has two types, or two files have the same rows; see :mod:`.file_agreement`."""
-        files = [TableFile(part.where, "", part.rows, part.types, part.column) for part in self._parts]
+        """Raise InputError if a column has two types, or two files have the same rows; see
+        :mod:`.file_agreement`.
+        """
+        files = [
+            TableFile(part.where, "", part.rows, part.types, part.column) for part in self._parts
+        ]
         check_agreement(files, list(self.columns), snapshots=snapshots)
 
     def drop(self, *, columns: Sequence[str]) -> StoredTable:
@@ -118,22 +131,35 @@ class StoredTable:
         places: dict[str | None, int] = {}
         for part in self._parts:
             for chunk in part.chunks(name):
-                known = [-1 if text is None else places.setdefault(text, len(places)) for text in chunk[0]]
+                known = [
+                    -1 if text is None else places.setdefault(text, len(places))
+                    for text in chunk[0]
+                ]
                 stop = start + len(chunk[1])
-                np.take(np.array([*known, -1], dtype=np.int32), chunk[1], out=codes[start:stop], mode="wrap")
+                np.take(
+                    np.array([*known, -1], dtype=np.int32),
+                    chunk[1],
+                    out=codes[start:stop],
+                    mode="wrap",
+                )
                 start = stop
         dtype = pd.CategoricalDtype(pd.Index(list(places), dtype=object))
-        return pd.Series(pd.Categorical.from_codes(codes, dtype=dtype, validate=False), name=name, copy=False)
+        return pd.Series(
+            pd.Categorical.from_codes(codes, dtype=dtype, validate=False), name=name, copy=False
+        )
 
 
 class _Part:
-    """One file: ``names`` and Arrow ``types`` of its columns, number of ``rows``, dtypes of its strings (``texts``)."""
+    """One file: ``names`` and Arrow ``types`` of its columns, number of ``rows``, dtypes of its
+    strings (``texts``).
+    """
 
     def __init__(self, file: Location, stays_open: bool = True) -> None:
         self.where, self._stays_open = str(file), stays_open
         self._files: dict[tuple[str, ...], pa.parquet.ParquetFile] = {}
         try:
-            self._source = file.open("rb") if isinstance(file, ObjectPath) else file  # fetch an object once
+            # fetch an object once
+            self._source = file.open("rb") if isinstance(file, ObjectPath) else file
         except OSError as error:
             unreadable("parquet", self.where, error).raise_without_context()
         opened = self._opened()
@@ -141,7 +167,9 @@ class _Part:
         self.types = dict(zip(layout.names, layout.types, strict=True))
         self._metadata = layout.pandas_metadata or {}
         described = self._metadata.get("columns", ())
-        self._columns = {column["field_name"]: column for column in described if "field_name" in column}
+        self._columns = {
+            column["field_name"]: column for column in described if "field_name" in column
+        }
         listed = self._metadata.get("index_columns", [])
         self._index = [name for name in layout.names if name in listed]
         plain = [name for name in layout.names if name not in self._index]
@@ -153,7 +181,8 @@ class _Part:
         self.texts = {
             name: str(dtypes[name])
             for name in plain
-            if layout.field(name).type in (pa.string(), pa.large_string()) and isinstance(dtypes[name], pd.StringDtype)
+            if layout.field(name).type in (pa.string(), pa.large_string())
+            and isinstance(dtypes[name], pd.StringDtype)
         }
 
     def column(self, name: str) -> pd.Series:
@@ -161,12 +190,16 @@ class _Part:
         return self._frame([name] if name in self._stored else self._first)[name]
 
     def chunks(self, name: str) -> Iterator[tuple[list[str | None], np.ndarray]]:
-        """Yield distinct strings of a part of a row group, and the position of each row's string, -1 for missing."""
+        """Yield distinct strings of a part of a row group, and the position of each row's string,
+        -1 for missing.
+        """
         try:
             opened = self._opened(tuple(self.texts))
             for group in range(opened.num_row_groups):
                 for chunk in opened.read_row_group(group, columns=[name]).column(name).chunks:
-                    coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+                    coded = (
+                        chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+                    )
                     yield coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy()
         except (*UNREADABLE, ValueError) as error:
             unread_file("parquet", self.where, error).raise_without_context()
@@ -180,15 +213,21 @@ class _Part:
             unread_file("parquet", self.where, error).raise_without_context()
         if self._columns:  # otherwise pandas would parse the metadata of every column of the file
             own = [self._columns[name] for name in wanted if name in self._columns]
-            table = table.replace_schema_metadata({"pandas": json.dumps({**self._metadata, "columns": own})})
+            table = table.replace_schema_metadata(
+                {"pandas": json.dumps({**self._metadata, "columns": own})}
+            )
         return frame_of(table, self.where)
 
     def _opened(self, dictionaries: tuple[str, ...] = ()) -> pa.parquet.ParquetFile:
-        """Open the file, or return the open one. Strings of the columns ``dictionaries`` are read as dictionaries."""
+        """Open the file, or return the open one. Strings of the columns ``dictionaries`` are read
+        as dictionaries.
+        """
         if dictionaries not in self._files:
             footer = self._files[()].metadata if () in self._files else None
             try:
-                opened = pa.parquet.ParquetFile(self._source, read_dictionary=dictionaries, metadata=footer)
+                opened = pa.parquet.ParquetFile(
+                    self._source, read_dictionary=dictionaries, metadata=footer
+                )
             except UNREADABLE as error:
                 fault = other_kind(self._source, "parquet", self.where)
                 (fault or unread_file("parquet", self.where, error)).raise_without_context()

@@ -1,8 +1,9 @@
 """Subjects of the real tables: ids of people as exact text, and the plain form of an id.
 
-Excel, databases and programs write one id in several ways: "P7" and "p7 ", 7 and "7.0", "007" and "7". Such ids have
-one plain form. Two of them in the tables of a release stop a run; the split and the ledger of disclosure use the plain
-form, so that a person remains the same one if the spelling changes from night to night.
+Excel, databases and programs write one id in several ways: "P7" and "p7 ", 7 and "7.0", "007" and
+"7". Such ids have one plain form. Two of them in the tables of a release stop a run; the split and
+the ledger of disclosure use the plain form, so that a person remains the same one if the spelling
+changes from night to night.
 """
 
 from __future__ import annotations
@@ -57,13 +58,22 @@ def read_subject(given: object) -> Subject:
         return Subject(None, each_row=True)
     column = given.get("column")
     is_exact = given.get("exact", False)
-    if not isinstance(column, str) or not isinstance(is_exact, bool) or set(given) - {"column", "exact"}:
-        raise ConfigError("subject must be the name of a column, {each_row: true} or {column: id, exact: true}.")
+    if (
+        not isinstance(column, str)
+        or not isinstance(is_exact, bool)
+        or set(given) - {"column", "exact"}
+    ):
+        raise ConfigError(
+            "subject must be the name of a column, {each_row: true} or {column: id, exact: true}."
+        )
     return Subject(as_named(column), exact_ids=is_exact)
 
 
 def subject_columns(
-    frames: Mapping[str, Frame], names: Mapping[str, str], subject: str | None, exact_ids: bool = False
+    frames: Mapping[str, Frame],
+    names: Mapping[str, str],
+    subject: str | None,
+    exact_ids: bool = False,
 ) -> dict[str, Column]:
     """Return the subject column of the real tables, by role; nothing without a subject.
 
@@ -88,7 +98,8 @@ def subject_columns(
 
 
 def subject_column(series: pd.Series, where: str) -> Column:
-    """Convert subject identifiers to strings, exactly: the integer 7 is "7", and "007" is another text.
+    """Convert subject identifiers to strings, exactly: the integer 7 is "7", and "007" is another
+    text.
 
     Raises InputError if an identifier is missing or has only blanks and invisible characters.
     """
@@ -99,13 +110,17 @@ def subject_column(series: pd.Series, where: str) -> Column:
     missing = np.flatnonzero(is_missing)
     if len(missing):
         fix = "add the id of the person to every row"
-        raise InputError("the subject is missing", where=where, column=name, row=int(missing[0]), fix=fix)
+        raise InputError(
+            "the subject is missing", where=where, column=name, row=int(missing[0]), fix=fix
+        )
     return ids
 
 
 def as_ids(series: pd.Series, where: str) -> Column:
     """Return the texts of subject identifiers, some of which may be missing."""
-    return column_of(series, ColumnSchema(str(series.name), "categorical", False, "str"), where, external=True)
+    return column_of(
+        series, ColumnSchema(str(series.name), "categorical", False, "str"), where, external=True
+    )
 
 
 class Spellings(NamedTuple):
@@ -130,7 +145,8 @@ class Spellings(NamedTuple):
 
 
 def find_spellings(subjects: Iterable[Column]) -> Spellings | None:
-    """Return the ids of some tables that have another spelling in these tables. None: no id has one.
+    """Return the ids of some tables that have another spelling in these tables. None: no id has
+    one.
 
     Args:
         subjects: Subject column of each table.
@@ -151,7 +167,8 @@ def find_spellings(subjects: Iterable[Column]) -> Spellings | None:
 def check_ids(subjects: Mapping[str, Column], names: Mapping[str, str]) -> None:
     """Raise InputError if two ids of one table or of two have one plain form, see :func:`plain_id`.
 
-    They probably identify one person, who would then count as two people. ``names`` are the names of the tables.
+    They probably identify one person, who would then count as two people. ``names`` are the names
+    of the tables.
     """
     found = find_spellings(subjects.values())
     if found is None:
@@ -160,14 +177,19 @@ def check_ids(subjects: Mapping[str, Column], names: Mapping[str, str]) -> None:
     (table, row), (other_table, other_row) = sorted(places)
     roles = list(subjects)
     column = subjects[roles[table]].name
-    problem = f"{found.problem}, such as the ids of this row and of row {row} in {names[roles[table]]}"
+    problem = (
+        f"{found.problem}, such as the ids of this row and of row {row} in {names[roles[table]]}"
+    )
     declared = yaml_text({"subject": {"column": column, "exact": True}})
     options = f"--subject {option_text([column])} --exact-ids"
     fix = (
-        "write the id of a person in one way in all rows and tables; or, if these are different people, state it"
+        "write the id of a person in one way in all rows and tables; or, if these are different"
+        " people, state it"
         f" (data: {declared}; on the command line {options})"
     )
-    raise InputError(problem, where=names[roles[other_table]], column=column, row=other_row, fix=fix)
+    raise InputError(
+        problem, where=names[roles[other_table]], column=column, row=other_row, fix=fix
+    )
 
 
 def _first_place(subjects: Mapping[str, Column], text: str) -> tuple[int, int]:
@@ -200,9 +222,9 @@ def plain_ids(texts: Sequence[str]) -> list[str]:
 def plain_id(text: str) -> str:
     """Return the plain form of an id: "" if it has no visible character.
 
-    It has no upper case, compatibility or invisible characters, no leading zeros, and one blank between two words. All
-    dashes are hyphens, and decimal digits of any script are 0 to 9. A whole number, also with a fraction of 0 or with
-    an exponent, becomes its digits.
+    It has no upper case, compatibility or invisible characters, no leading zeros, and one blank
+    between two words. All dashes are hyphens, and decimal digits of any script are 0 to 9. A whole
+    number, also with a fraction of 0 or with an exponent, becomes its digits.
 
     Args:
         text: An id.
@@ -237,7 +259,9 @@ def _folded(text: str) -> str:
 
 @cache
 def _plain_character(character: str) -> str:
-    """Return the blank, hyphen or digit that a character means, "" for an invisible one, or else the character."""
+    """Return the blank, hyphen or digit that a character means, "" for an invisible one, or else
+    the character.
+    """
     if character.isspace():
         return " "
     if is_invisible(character):

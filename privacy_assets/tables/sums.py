@@ -1,7 +1,7 @@
 """Columns that are the sum of two or three others in all real rows, such as ``total = net + tax``.
 
-The threshold rule changes the values of each column on its own, so published rows do not add up. Such a column can be
-dropped and computed after reading.
+The threshold rule changes the values of each column on its own, so published rows do not add up.
+Such a column can be dropped and computed after reading.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from privacy_assets.tables.column import Column, distinct_sorted
 from privacy_assets.tables.relations import differs_if_shuffled
 
 _MOST_PARTS = 3
-_MOST_COMBINATIONS = 20_000  # of parts; wider tables have sums of two columns only, or none, see find_sums
+# of parts; wider tables have sums of two columns only, or none, see find_sums
+_MOST_COMBINATIONS = 20_000
 _FEW_ROWS = 64  # rows that rule out most combinations
 _FIRST_ROWS = 500  # rows that rule out most of the others
 _MIN_NONZERO = 3  # of these rows, because 0 = 0 + 0 rules out nothing
@@ -45,9 +46,10 @@ class Sum:
 def find_sums(columns: Sequence[Column], people: np.ndarray) -> list[Sum]:
     """Return the columns that are the sum of two or three others in all rows that have all of them.
 
-    A sum must not hold by chance: if one of its parts were shuffled, at least 1 % of the rows, and at least 20, would
-    change. At least 100 people must have all of its columns. With more than 50 columns of numbers only sums of two
-    columns are found, with more than 200 none, because the number of combinations grows fast.
+    A sum must not hold by chance: if one of its parts were shuffled, at least 1 % of the rows, and
+    at least 20, would change. At least 100 people must have all of its columns. With more than 50
+    columns of numbers only sums of two columns are found, with more than 200 none, because the
+    number of combinations grows fast.
 
     Args:
         columns: Columns of the stacked real tables, in the order of the table.
@@ -83,16 +85,22 @@ def _possible_sums(numbers: Sequence[Column]) -> Iterator[tuple[Column, list[Col
     for n_parts in range(2, _MOST_PARTS + 1):
         if comb(len(candidates), n_parts) > _MOST_COMBINATIONS:
             return
-        parts = np.array(list(combinations(candidates, n_parts)), dtype=np.int64).reshape(-1, n_parts)
+        parts = np.array(list(combinations(candidates, n_parts)), dtype=np.int64).reshape(
+            -1, n_parts
+        )
         parts_cells = cells[parts]
         for total in candidates.tolist():
-            is_possible = ~_differs(cells[total], parts_cells).any(axis=1) & (parts != total).all(axis=1)
+            is_possible = ~_differs(cells[total], parts_cells).any(axis=1) & (parts != total).all(
+                axis=1
+            )
             for position in np.flatnonzero(is_possible):
                 yield numbers[total], [numbers[part] for part in parts[position].tolist()]
 
 
 def _is_sum(total: Column, parts: Sequence[Column], people: np.ndarray) -> bool:
-    """Return True if at least 100 people have all columns, and the parts add up to the total in their rows."""
+    """Return True if at least 100 people have all columns, and the parts add up to the total in
+    their rows.
+    """
     for rows in (slice(_FIRST_ROWS), slice(None)):
         total_cells = total.take(rows).floats()
         parts_cells = np.array([part.take(rows).floats() for part in parts])

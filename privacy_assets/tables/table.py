@@ -62,8 +62,8 @@ class Table:
     ) -> Table:
         """Create a table from a frame with exactly the columns of ``schema``, in any order.
 
-        Missing values are allowed in any column; in one without missing values in the private table, metrics treat them
-        as a separate value.
+        Missing values are allowed in any column; in one without missing values in the private
+        table, metrics treat them as a separate value.
 
         Args:
             frame: Values.
@@ -74,7 +74,8 @@ class Table:
             external: If True, the values come from the user, see :func:`~.conversion.column_of`.
 
         Raises:
-            InputError: If columns are missing or unexpected, values do not convert, or numbers are infinite.
+            InputError: If columns are missing or unexpected, values do not convert, or numbers are
+                infinite.
         """
         check_frame(frame, where=where, smallest=smallest)
         _check_columns(frame, schema, where)
@@ -82,12 +83,15 @@ class Table:
             frame = frame.copy(deep=False)
             frame.attrs = {}  # pandas deep-copies them in most operations on a column
         columns = {
-            c.name: column_of(frame[c.name], c, where, synthetic=synthetic, external=external) for c in schema.columns
+            c.name: column_of(frame[c.name], c, where, synthetic=synthetic, external=external)
+            for c in schema.columns
         }
         return cls(schema, columns, len(frame))
 
     @classmethod
-    def read(cls, given: Any, *, where: str = "table", kinds: Mapping[str, Kind] | None = None) -> Table:
+    def read(
+        cls, given: Any, *, where: str = "table", kinds: Mapping[str, Kind] | None = None
+    ) -> Table:
         """Create a table from a path or dataframe, with an inferred schema.
 
         ``kinds`` overrides the kind of columns. Identifiers are not checked: see :mod:`.roles`.
@@ -112,14 +116,20 @@ class Table:
         if isinstance(rows, np.ndarray) and rows.dtype == bool:
             rows = np.flatnonzero(rows)
         count = len(range(*rows.indices(self.rows))) if isinstance(rows, slice) else len(rows)
-        return replace(self, columns={name: column.take(rows) for name, column in self.columns.items()}, rows=count)
+        return replace(
+            self,
+            columns={name: column.take(rows) for name, column in self.columns.items()},
+            rows=count,
+        )
 
     def select(self, names: Sequence[str]) -> Table:
         """Select columns, in this order."""
         return self.with_schema(TableSchema(tuple(self.schema[name] for name in names)))
 
     def with_schema(self, schema: TableSchema) -> Table:
-        """Select the columns of ``schema``, which replaces the table's own schema, and the subject."""
+        """Select the columns of ``schema``, which replaces the table's own schema, and the
+        subject.
+        """
         names = [*schema.names, *([] if self.subject is None else [self.subject])]
         return replace(self, schema=schema, columns={name: self.columns[name] for name in names})
 
@@ -142,7 +152,9 @@ class Table:
 
     def with_columns(self, *columns: Column) -> Table:
         """Replace the columns with these names."""
-        return replace(self, columns={**self.columns, **{column.name: column for column in columns}})
+        return replace(
+            self, columns={**self.columns, **{column.name: column for column in columns}}
+        )
 
     def map(self, change: Callable[[Column], Column]) -> Table:
         """Apply ``change`` to every column."""
@@ -168,12 +180,16 @@ class Table:
         for column in schema.columns:
             if self.columns[column.name].kind != column.kind:
                 fix = f"make it {column.kind}"
-                raise InputError("the column has another kind", where=where, column=column.name, fix=fix)
+                raise InputError(
+                    "the column has another kind", where=where, column=column.name, fix=fix
+                )
             check_cells(self.columns[column.name], where)
         return self.with_schema(schema).map(lambda column: rounded(column, schema[column.name]))
 
     def frame(self) -> pd.DataFrame:
-        """Return the canonical pandas form, see :meth:`Column.series`, with the subject as first column."""
+        """Return the canonical pandas form, see :meth:`Column.series`, with the subject as first
+        column.
+        """
         names = [*([] if self.subject is None else [self.subject]), *self.schema.names]
         series = {name: self.columns[name].series() for name in names}
         return pd.DataFrame(series, columns=names, index=pd.RangeIndex(self.rows))
@@ -181,9 +197,9 @@ class Table:
     def to_published_frame(self) -> pd.DataFrame:
         """Return the table in the dtypes of the private table, for publication.
 
-        If values are missing, a dtype that cannot hold them is replaced by its nullable counterpart. Values of float16
-        and float32 columns and of other time units are rounded; other changes of a value (300 in int8, text in a
-        number) raise InputError.
+        If values are missing, a dtype that cannot hold them is replaced by its nullable
+        counterpart. Values of float16 and float32 columns and of other time units are rounded;
+        other changes of a value (300 in int8, text in a number) raise InputError.
         """
         schema = self.schema
         series = {c.name: restored(self.columns[c.name], c) for c in schema.columns}
@@ -191,7 +207,9 @@ class Table:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Order-independent fingerprint, see :func:`~.fingerprints.content_fingerprint`. Keep it private."""
+        """Order-independent fingerprint, see :func:`~.fingerprints.content_fingerprint`. Keep it
+        private.
+        """
         return content_fingerprint(self.columns, self.rows)
 
     @cached_property
@@ -215,9 +233,15 @@ class Table:
             return replace(cls.of_arrays(facts, arrays), seal=seal)
 
     def to_arrays(self) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """Return JSON-compatible facts, and the arrays of columns and rules. Inverse: :meth:`of_arrays`."""
+        """Return JSON-compatible facts, and the arrays of columns and rules. Inverse:
+        :meth:`of_arrays`.
+        """
         columns = [[column.name, column.kind, column.values] for column in self.columns.values()]
-        facts: dict[str, Any] = {"schema": self.schema.to_json(), "subject": self.subject, "rows": self.rows}
+        facts: dict[str, Any] = {
+            "schema": self.schema.to_json(),
+            "subject": self.subject,
+            "rows": self.rows,
+        }
         rules = {name: rule.to_json() for name, rule in self.rules.items()}
         facts |= {"columns": columns, "notes": list(self.notes), "rules": rules}
         facts["relations"] = [relation.to_json() for relation in self.relations]
@@ -233,7 +257,9 @@ class Table:
         columns, dtypes = {}, {"numeric": ("f8",), "integer": ("i8",), "datetime": ("i8",)}
         for name, kind, values in facts["columns"]:
             cells, coded = next(arrays), kind not in dtypes
-            if cells.shape != (facts["rows"],) or cells.dtype.str[1:] not in dtypes.get(kind, ("i1", "i2", "i4")):
+            if cells.shape != (facts["rows"],) or cells.dtype.str[1:] not in dtypes.get(
+                kind, ("i1", "i2", "i4")
+            ):
                 raise ValueError("the cells of a column have another form")
             if coded and not -1 <= cells.min(initial=-1) <= cells.max(initial=-1) < len(values):
                 raise ValueError("a code has no value")
@@ -241,7 +267,15 @@ class Table:
         schema, notes = TableSchema.from_json(facts["schema"]), tuple(facts["notes"])
         rules = {name: ColumnRule.from_json(rule, arrays) for name, rule in facts["rules"].items()}
         relations = tuple(Relation.from_json(relation) for relation in facts["relations"])
-        return cls(schema, columns, facts["rows"], facts["subject"], notes=notes, rules=rules, relations=relations)
+        return cls(
+            schema,
+            columns,
+            facts["rows"],
+            facts["subject"],
+            notes=notes,
+            rules=rules,
+            relations=relations,
+        )
 
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
@@ -249,7 +283,10 @@ def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
     roles = list(tables)
     for name in tables[roles[0]].columns:
         alike = of_one_vocabulary([tables[role][name] for role in roles])
-        tables = {role: tables[role].with_columns(column) for role, column in zip(roles, alike, strict=True)}
+        tables = {
+            role: tables[role].with_columns(column)
+            for role, column in zip(roles, alike, strict=True)
+        }
     return dict(tables)
 
 
@@ -258,9 +295,15 @@ def _check_columns(frame: Frame | Table, schema: TableSchema, where: str) -> Non
     absent = [name for name in names if name not in frame.columns]
     if absent:
         fix = "give every table the same columns"
-        if len(absent) == len(names):  # one of the tables may lack a header, so that its names are cells
-            raise InputError("it has none of the columns of the private table", where=where, fix=fix)
-        fix += f", drop it (--drop {option_text(absent[:1])}), or, if it identifies subjects, name it as the subject"
+        # one of the tables may lack a header, so that its names are cells
+        if len(absent) == len(names):
+            raise InputError(
+                "it has none of the columns of the private table", where=where, fix=fix
+            )
+        fix += (
+            f", drop it (--drop {option_text(absent[:1])}), or, if it identifies subjects, name"
+            " it as the subject"
+        )
         others = [name for name in frame.columns if name not in names]
         fix += f".{near_name(absent[0], others)}".rstrip(".")
         raise InputError("the column is missing", where=where, column=absent[0], fix=fix)

@@ -1,23 +1,24 @@
 """Meaning of a column of text. The first row that applies decides:
 
-| row | the column                                                  | means                           |
-|-----|-------------------------------------------------------------|---------------------------------|
-| 1   | is declared as categorical                                  | a category                      |
-| 2   | has a declared format                                       | numbers or dates of this format |
-| 3   | is accepted as a category, and is text in all tables        | a category                      |
-| 4   | has true and false only                                     | booleans                        |
-| 5   | has plain numbers only                                      | numbers                         |
-| 6   | has dates of one format only                                | dates                           |
-| 7   | has numbers only, with one known unit or other marks        | numbers                         |
-| 8   | has numbers and codes with letters                          | a category of codes             |
-| 9   | has numbers or dates in at least half of the rows           | the run stops                   |
-| 10  | has other texts                                             | a category                      |
+| row | the column                                            | means                           |
+|-----|-------------------------------------------------------|---------------------------------|
+| 1   | is declared as categorical                            | a category                      |
+| 2   | has a declared format                                 | numbers or dates of this format |
+| 3   | is accepted as a category, and is text in all tables  | a category                      |
+| 4   | has true and false only                               | booleans                        |
+| 5   | has plain numbers only                                | numbers                         |
+| 6   | has dates of one format only                          | dates                           |
+| 7   | has numbers only, with one known unit or other marks  | numbers                         |
+| 8   | has numbers and codes with letters                    | a category of codes             |
+| 9   | has numbers or dates in at least half of the rows     | the run stops                   |
+| 10  | has other texts                                       | a category                      |
 
-Markers of missing values such as ``#N/A`` are removed before. Rows 5 to 7 stop the run if the texts have two meanings:
-1,234; 1.1 and 1.10; 1_000; (1) and no number without brackets; 01/02/2024. In rows 5 and 7, leading zeros, codes such
-as 12E5 and too many digits make a category of codes. If a kind without a format is declared, rows 4 to 10 find its
-format. If the run would stop, and accepted settings state one of the meanings of the numbers or dates, it is taken.
-Afterwards, integers with one number of digits may be codes, see :mod:`.codes`. Known units and marks are in
+Markers of missing values such as ``#N/A`` are removed before. Rows 5 to 7 stop the run if the texts
+have two meanings: 1,234; 1.1 and 1.10; 1_000; (1) and no number without brackets; 01/02/2024. In
+rows 5 and 7, leading zeros, codes such as 12E5 and too many digits make a category of codes. If a
+kind without a format is declared, rows 4 to 10 find its format. If the run would stop, and accepted
+settings state one of the meanings of the numbers or dates, it is taken. Afterwards, integers with
+one number of digits may be codes, see :mod:`.codes`. Known units and marks are in
 :mod:`.written_numbers`.
 """
 
@@ -53,8 +54,8 @@ from privacy_assets.tables.written_numbers import (
     without_unit,
 )
 
-# Texts that mean a missing value in a column of numbers or dates. In other columns only the empty text does: NA is a
-# country.
+# Texts that mean a missing value in a column of numbers or dates. In other columns only the empty
+# text does: NA is a country.
 MARKERS = (
     "",
     "NA",
@@ -77,7 +78,8 @@ MARKERS = (
 YEARS = (1500, 2100)
 MOST = 0.5  # minimum share of rows that are numbers or dates in an ambiguous column
 COMMON = 0.1  # minimum share of rows with an unknown unit
-FEW = 20  # a column with strays and at most this many numbers or dates is a category, such as 1, 2, 3, other
+# a column with strays and at most this many numbers or dates is a category, such as 1, 2, 3, other
+FEW = 20
 
 Texts = tuple[pa.Array, np.ndarray]  # distinct strings of a column, and the number of rows of each
 
@@ -87,15 +89,19 @@ _WITH_MARKS = r"^[^\p{L}\p{N}]*[0-9]+([.,][0-9]+)?[^\p{L}\p{Nd}]*$"  # such as ~
 _CURRENCY_CODE = "^[A-Za-z]{3}[0-9]"
 _CODES = "codes stay text"
 UNMEASURED = "categories, as declared: whether their numbers or dates are near is not measured"
-UNMEASURED_ACCEPTED = "categories, as accepted: whether their numbers or dates are near is not measured"
+UNMEASURED_ACCEPTED = (
+    "categories, as accepted: whether their numbers or dates are near is not measured"
+)
 CATEGORY = Meaning("categorical")
 _MIN_CODE_DIGITS = 4
 _DIGITS = 17  # significant digits of a float
-_SHARED, _NAMED_STRAYS = 10, 10  # rows that must have a text that a message names, and maximum number of such texts
+# rows that must have a text that a message names, and maximum number of such texts
+_SHARED, _NAMED_STRAYS = 10, 10
 
 
 class Digits(NamedTuple):
-    """Integers of a text column that all have the same number of digits, at least four, and no sign.
+    """Integers of a text column that all have the same number of digits, at least four, and no
+    sign.
 
     Attributes:
         smallest: Smallest value.
@@ -131,7 +137,8 @@ class TextForm:
         note: What had to be recognized, for the reader; "" if nothing.
         doubt: Why the column is ambiguous; "" if it is not. Neither contains cells.
         choices: Meanings between which the user decides if the column is ambiguous.
-        strays: Texts that the first choice needs as declared missing values. Many rows have each of them.
+        strays: Texts that the first choice needs as declared missing values. Many rows have each of
+            them.
         digits: Values of a column that may be a code, see :class:`Digits`, else None.
     """
 
@@ -170,12 +177,15 @@ class Stated(NamedTuple):
     accepted: str = ""
 
 
-def read_texts(name: str, tables: Mapping[str, Texts], stated: Stated, has_typed_parts: bool) -> TextForm:
+def read_texts(
+    name: str, tables: Mapping[str, Texts], stated: Stated, has_typed_parts: bool
+) -> TextForm:
     """Decide what a column of text means, see the table of this module.
 
     Args:
         name: Name of the column.
-        tables: The column in each real table in which it is text, by the name of the table in messages.
+        tables: The column in each real table in which it is text, by the name of the table in
+            messages.
         stated: What users state about it.
         has_typed_parts: True if it is not text in another real table.
 
@@ -183,7 +193,8 @@ def read_texts(name: str, tables: Mapping[str, Texts], stated: Stated, has_typed
         The form of its cells. Its ``doubt`` is set if the user has to declare the column.
 
     Raises:
-        InputError: If every table alone contains numbers or dates, but no single form fits all of them.
+        InputError: If every table alone contains numbers or dates, but no single form fits all of
+            them.
     """
     meaning = stated.meaning
     texts = list(tables.values())
@@ -197,7 +208,9 @@ def read_texts(name: str, tables: Mapping[str, Texts], stated: Stated, has_typed
     return _of_declared_kind(infer_text(texts, stated.missing), meaning.kind)
 
 
-def _undeclared(name: str, tables: Mapping[str, Texts], stated: Stated, has_typed_parts: bool) -> TextForm:
+def _undeclared(
+    name: str, tables: Mapping[str, Texts], stated: Stated, has_typed_parts: bool
+) -> TextForm:
     """Return the form of a column without a declared meaning, see :func:`read_texts`."""
     form = infer_text(list(tables.values()), stated.missing)
     is_number = form.kind in ("integer", "numeric")
@@ -207,7 +220,9 @@ def _undeclared(name: str, tables: Mapping[str, Texts], stated: Stated, has_type
         return TextForm("categorical", note=UNMEASURED_ACCEPTED if is_unmeasured else "")
     if has_typed_parts and is_number and NumberFormat.of(form.format).unit:
         doubt = "the numbers of some tables have a unit, and those of others have none"
-        return replace(form, doubt=doubt, choices=(_numeric(NumberFormat.of(form.format)), CATEGORY))
+        return replace(
+            form, doubt=doubt, choices=(_numeric(NumberFormat.of(form.format)), CATEGORY)
+        )
     is_plain_category = form.kind == "categorical" and not form.note
     if is_plain_category and len(tables) > 1 and not _has_unit(form):
         _check_one_form(name, tables, stated.missing, form)
@@ -221,7 +236,9 @@ def _has_unit(form: TextForm) -> bool:
 
 
 def _with_decimal(meaning: Meaning, texts: Sequence[Texts], missing: Sequence[str]) -> TextForm:
-    """Return the form of a declared format. The decimal sign of numbers with a unit is recognized if it is missing."""
+    """Return the form of a declared format. The decimal sign of numbers with a unit is recognized
+    if it is missing.
+    """
     stored = meaning.format or ""
     if meaning.kind == "datetime":
         return TextForm("datetime", stored, zoned="%z" in stored)
@@ -238,9 +255,12 @@ def _with_decimal(meaning: Meaning, texts: Sequence[Texts], missing: Sequence[st
 
 
 def _of_declared_kind(form: TextForm, kind: Kind) -> TextForm:
-    """Return the form of text of a declared kind: the declared one, unless its format is ambiguous as well."""
+    """Return the form of text of a declared kind: the declared one, unless its format is ambiguous
+    as well.
+    """
     numbers = {"numeric", "integer"}
-    if form.doubt and form.kind == "categorical":  # a few cells are not of this kind: the conversion names them
+    # a few cells are not of this kind: the conversion names them
+    if form.doubt and form.kind == "categorical":
         likely = form.choices[0]
         is_same = likely.kind == kind or {likely.kind, kind} <= numbers
         return TextForm(kind, (likely.format or "") if is_same else "")
@@ -252,15 +272,21 @@ def _of_declared_kind(form: TextForm, kind: Kind) -> TextForm:
 
 
 def _as_accepted(form: TextForm, accepted: str) -> TextForm:
-    """Return the meaning of an ambiguous column that accepted settings state, or ``form`` if there is none."""
+    """Return the meaning of an ambiguous column that accepted settings state, or ``form`` if there
+    is none.
+    """
     for choice in form.choices:
         if form.kind != "categorical" and choice.accepted() == accepted:
             return TextForm(choice.kind, choice.format or "")
     return form
 
 
-def _check_one_form(name: str, tables: Mapping[str, Texts], missing: Sequence[str], joint: TextForm) -> None:
-    """Raise InputError if every table alone contains numbers or dates, but no single form fits all of them."""
+def _check_one_form(
+    name: str, tables: Mapping[str, Texts], missing: Sequence[str], joint: TextForm
+) -> None:
+    """Raise InputError if every table alone contains numbers or dates, but no single form fits all
+    of them.
+    """
     forms = {where: infer_text([table], missing) for where, table in tables.items()}
     for form in forms.values():
         if form.kind == "categorical" and (joint.doubt or not form.doubt):
@@ -269,10 +295,14 @@ def _check_one_form(name: str, tables: Mapping[str, Texts], missing: Sequence[st
     first, *others = meanings
     where = next((other for other in others if meanings[other] != meanings[first]), others[0])
     fix = "write the column in the same form in all tables, or declare it as categorical"
-    raise InputError(f"its numbers or dates have another form than in {first}", where=where, column=name, fix=fix)
+    raise InputError(
+        f"its numbers or dates have another form than in {first}", where=where, column=name, fix=fix
+    )
 
 
-def infer_text(tables: Sequence[Texts], missing: Sequence[str] = (), unit: str | None = None) -> TextForm:
+def infer_text(
+    tables: Sequence[Texts], missing: Sequence[str] = (), unit: str | None = None
+) -> TextForm:
     """Recognize the form of a text column.
 
     Args:
@@ -296,7 +326,9 @@ def infer_text(tables: Sequence[Texts], missing: Sequence[str] = (), unit: str |
     form = _booleans(values) or _numbers(values, tables, missing) or _dates(values)
     if form is None and rows[find(values, r"\p{Nd}")].sum() >= MOST * rows.sum():
         written = split_numbers(values)
-        form = _numbers_with_marks(values, written, tables, missing, unit) or _strays(values, rows, written)
+        form = _numbers_with_marks(values, written, tables, missing, unit) or _strays(
+            values, rows, written
+        )
     if form is None or form.kind == "categorical" or form.doubt:
         return form or TextForm("categorical")
     read = f"{', '.join(markers)} {'is' if len(markers) == 1 else 'are'} missing" if markers else ""
@@ -322,7 +354,9 @@ def _numeric(form: NumberFormat) -> Meaning:
     return Meaning("numeric", form.stored or None)
 
 
-def _numbers(values: pa.Array, tables: Sequence[Texts], missing: Sequence[str], unit: str = "") -> TextForm | None:
+def _numbers(
+    values: pa.Array, tables: Sequence[Texts], missing: Sequence[str], unit: str = ""
+) -> TextForm | None:
     """Return the form of a column of which all values are numbers. None: some are not.
 
     Args:
@@ -338,7 +372,9 @@ def _numbers(values: pa.Array, tables: Sequence[Texts], missing: Sequence[str], 
     choice = _numeric(form)
     if sign == "," and all_match(values, NUMBERS["."]):
         choices = (choice, _numeric(NumberFormat(".", unit)), CATEGORY)
-        return TextForm("numeric", doubt="a comma may separate decimals or thousands", choices=choices)
+        return TextForm(
+            "numeric", doubt="a comma may separate decimals or thousands", choices=choices
+        )
     if find(values, _LEADING_ZERO).any():
         return TextForm("categorical", note="codes with leading zeros stay text")
     if find(values, CODE_WITH_E).any():
@@ -353,10 +389,16 @@ def _numbers(values: pa.Array, tables: Sequence[Texts], missing: Sequence[str], 
             choice = Meaning("integer")
         doubt = "one number is written in two ways, as 1.1 and 1.10 are"
         return TextForm("numeric", doubt=doubt, choices=(choice, CATEGORY))
-    note = {"": "", ",": "numbers with decimal commas", ".": "numbers with commas between thousands"}[sign]
+    note = {
+        "": "",
+        ",": "numbers with decimal commas",
+        ".": "numbers with commas between thousands",
+    }[sign]
     digits = _digits(values, read)
     all_whole = whole or bool((read % 1 == 0).all())
-    return TextForm("integer" if whole else "numeric", form.stored, whole=all_whole, note=note, digits=digits)
+    return TextForm(
+        "integer" if whole else "numeric", form.stored, whole=all_whole, note=note, digits=digits
+    )
 
 
 def _too_many_digits(values: pa.Array, are_whole: bool) -> TextForm | None:
@@ -377,11 +419,14 @@ def _too_many_digits(values: pa.Array, are_whole: bool) -> TextForm | None:
         digits = pc.utf8_ltrim(pc.replace_substring_regex(long, r"[eE].*$|[^0-9]", ""), "0")
         if not pc.any(pc.greater(pc.utf8_length(digits), _DIGITS)).as_py():
             return None
-    return TextForm("numeric", doubt="numbers have more digits than can be computed with", choices=(CATEGORY,))
+    return TextForm(
+        "numeric", doubt="numbers have more digits than can be computed with", choices=(CATEGORY,)
+    )
 
 
 def _digits(values: pa.Array, numbers: pd.Series) -> Digits | None:
-    """Return the values of a column if all are integers with the same number of digits, at least four, else None.
+    """Return the values of a column if all are integers with the same number of digits, at least
+    four, else None.
 
     Args:
         values: Texts of numbers, distinct except for blanks around them.
@@ -397,21 +442,30 @@ def _digits(values: pa.Array, numbers: pd.Series) -> Digits | None:
 
 
 def _spelt_twice(table: Texts, form: NumberFormat, missing: Sequence[str]) -> bool:
-    """Return True if a table contains two spellings of one number. Two tables may differ in their spelling.
+    """Return True if a table contains two spellings of one number. Two tables may differ in their
+    spelling.
 
     Spellings differ in their digits: units, thousands marks and brackets do not count.
     """
     texts = pc.unique(pc.utf8_trim_whitespace(table[0]))
-    texts = texts.filter(pc.invert(pc.is_in(texts, pa.array([*MARKERS, *missing], pa.large_string()))))
+    texts = texts.filter(
+        pc.invert(pc.is_in(texts, pa.array([*MARKERS, *missing], pa.large_string())))
+    )
     texts = pc.unique(without_unit(texts, form.unit))
-    texts = texts.filter(pc.invert(pc.match_substring_regex(texts, r"^-[0.,]*$")))  # programs write -0.0 and 0.0
+    # programs write -0.0 and 0.0
+    texts = texts.filter(pc.invert(pc.match_substring_regex(texts, r"^-[0.,]*$")))
     return parse_numbers(texts, form.decimal).nunique() < len(texts)
 
 
 def _numbers_with_marks(
-    values: pa.Array, written: WrittenNumbers, tables: Sequence[Texts], missing: Sequence[str], unit: str | None
+    values: pa.Array,
+    written: WrittenNumbers,
+    tables: Sequence[Texts],
+    missing: Sequence[str],
+    unit: str | None,
 ) -> TextForm | None:
-    """Return the form of a column of which all values are numbers, with thousands marks, brackets or one unit.
+    """Return the form of a column of which all values are numbers, with thousands marks, brackets
+    or one unit.
 
     Args:
         values: Distinct texts.
@@ -465,14 +519,17 @@ def _dates(values: pa.Array) -> TextForm | None:
     if len(fits) > 1 and fits[0].startswith("%d.") and "%Y" in fits[0]:
         fits = fits[:1]  # the day is first where points separate
     if len(fits) > 1 or (fits and "%y" in fits[0]):
-        doubt = "the day or the month may come first" if len(fits) > 1 else "the years have two digits"
+        doubt = (
+            "the day or the month may come first" if len(fits) > 1 else "the years have two digits"
+        )
         choices = (*(Meaning("datetime", form) for form in fits), CATEGORY)
         return TextForm("datetime", doubt=doubt, choices=choices)
     return TextForm("datetime", fits[0], note=f"dates of the form {fits[0]}") if fits else None
 
 
 def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> TextForm | None:
-    """Return a doubtful form if at least half of the values are numbers or dates. None: the column is a category.
+    """Return a doubtful form if at least half of the values are numbers or dates. None: the column
+    is a category.
 
     Args:
         values: Distinct texts.
@@ -486,7 +543,10 @@ def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> Text
     if find(numbers.filter(pa.array(is_number)), CODE_WITH_E).any():
         return TextForm("categorical", note=_CODES)
     patterns: list[tuple[str, pa.Array, Meaning]] = [
-        *((pattern, numbers, _numeric(NumberFormat(sign, unit))) for sign, pattern in NUMBERS.items()),
+        *(
+            (pattern, numbers, _numeric(NumberFormat(sign, unit)))
+            for sign, pattern in NUMBERS.items()
+        ),
         (ISO, values, Meaning("datetime")),
         *((pattern, values, Meaning("datetime", form)) for form, pattern in DATES.items()),
     ]
@@ -498,7 +558,11 @@ def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> Text
         others = values.filter(pa.array(~fits))
         if not len(others):
             return _all_fit(written, choice)
-        if choice.kind == "numeric" and not unit and (find(numbers, _LEADING_ZERO).any() or find(others, _CODE).any()):
+        if (
+            choice.kind == "numeric"
+            and not unit
+            and (find(numbers, _LEADING_ZERO).any() or find(others, _CODE).any())
+        ):
             return TextForm("categorical", note=_CODES)
         return _some_fit(choice, others, rows, fits)
     return _other_marks(values, rows, written)
@@ -523,7 +587,9 @@ def _some_fit(choice: Meaning, others: pa.Array, rows: np.ndarray, fits: np.ndar
 
 
 def _has_common_unit(written: WrittenNumbers, rows: np.ndarray) -> np.ndarray:
-    """Return True for numbers with an unknown unit that many rows have, shape (n,). Half of the rows must have one."""
+    """Return True for numbers with an unknown unit that many rows have, shape (n,). Half of the
+    rows must have one.
+    """
     has_unit = np.array([bool(unit) for unit in written.units]) & ~written.is_code
     counts = _rows_by_unit(written.units, rows, has_unit)
     common = {unit for unit, n_rows in counts.items() if n_rows >= COMMON * rows.sum()}
@@ -549,7 +615,9 @@ def _rows_by_unit(units: np.ndarray, rows: np.ndarray, is_number: np.ndarray) ->
 
 
 def _all_fit(written: WrittenNumbers, choice: Meaning) -> TextForm:
-    """Return a doubtful form of a column of numbers with several or unknown units, or of dates without an order."""
+    """Return a doubtful form of a column of numbers with several or unknown units, or of dates
+    without an order.
+    """
     if choice.kind == "datetime":
         return TextForm("categorical", doubt="the dates have no common order", choices=(CATEGORY,))
     units = set(written.units)
@@ -558,18 +626,27 @@ def _all_fit(written: WrittenNumbers, choice: Meaning) -> TextForm:
         doubt = "the unit of the numbers is unknown"
     elif len(units) == 2 and "" in units:
         doubt = "some numbers have a unit, and others have none"
-    choices = (choice, CATEGORY) if is_unit(NumberFormat.of(choice.format or "").unit) else (CATEGORY,)
+    choices = (
+        (choice, CATEGORY) if is_unit(NumberFormat.of(choice.format or "").unit) else (CATEGORY,)
+    )
     return TextForm("categorical", doubt=doubt, choices=choices)
 
 
 def _other_marks(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> TextForm | None:
-    """Return the form of texts that contain a number with marks other than a unit. None: they do not."""
-    if find(values, _CURRENCY_CODE).all() and all(is_currency_code(text[:3]) for text in values.to_pylist()):
+    """Return the form of texts that contain a number with marks other than a unit. None: they do
+    not.
+    """
+    if find(values, _CURRENCY_CODE).all() and all(
+        is_currency_code(text[:3]) for text in values.to_pylist()
+    ):
         return TextForm("categorical", note=_CODES)
     has_number = find(values, _WITH_MARKS) | written.is_known
     if has_number.sum() <= FEW or rows[has_number].sum() < MOST * rows.sum():
         return None
-    if find(values, "^[^0-9]*0[0-9]").any() or find(values.filter(pa.array(~has_number)), _CODE).any():
+    if (
+        find(values, "^[^0-9]*0[0-9]").any()
+        or find(values.filter(pa.array(~has_number)), _CODE).any()
+    ):
         return None
     doubt = "numbers have marks that cannot be a unit"
     return TextForm("categorical", doubt=doubt, choices=(CATEGORY,))
@@ -594,9 +671,13 @@ def is_text(series: pd.Series) -> bool:
 
 
 def texts_of(series: pd.Series) -> Texts:
-    """Return the distinct non-missing cells of a column as strings, and the number of rows of each."""
+    """Return the distinct non-missing cells of a column as strings, and the number of rows of
+    each.
+    """
     if isinstance(series.dtype, pd.CategoricalDtype):
-        rows = np.bincount(series.cat.codes[series.cat.codes >= 0], minlength=len(series.cat.categories))
+        rows = np.bincount(
+            series.cat.codes[series.cat.codes >= 0], minlength=len(series.cat.categories)
+        )
         return as_texts(pd.Series(series.cat.categories[rows > 0])), rows[rows > 0]
     counted = pc.value_counts(as_texts(series).drop_null())
     return counted.field("values"), counted.field("counts").to_numpy(zero_copy_only=False)
@@ -606,8 +687,11 @@ def as_texts(series: pd.Series) -> pa.Array:
     """Return the cells of a column as Arrow strings, with nulls."""
     try:
         texts = pa.array(series, pa.large_string(), from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):  # values that are not strings; lone surrogates
+    # values that are not strings; lone surrogates
+    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
         cells = zip(series.astype(object), series.isna(), strict=True)
-        texts = pa.array([None if gone else str(cell).encode(errors="replace").decode() for cell, gone in cells],
-                         pa.large_string())  # fmt: skip
+        texts = pa.array(
+            [None if gone else str(cell).encode(errors="replace").decode() for cell, gone in cells],
+            pa.large_string(),
+        )
     return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts

@@ -1,10 +1,12 @@
-"""Threshold rule: each published cell has a value that at least ``min_holders`` people of the real tables share.
+"""Threshold rule: each published cell has a value that at least ``min_holders`` people of the real
+tables share.
 
-The rule is made once from all real tables of a release and applied to them and to the synthetic table before training
-and scoring, so that a copied row is still a copy. :mod:`.published_levels` has the rule of numbers and times,
-:mod:`.ordered_columns` the columns that share it, and :mod:`.published_categories` the rule of categories and booleans.
-Exceptions are public lists with a source, generated columns, and numbers with public bounds of a generator that states
-an epsilon. See docs/columns.md#rare-values.
+The rule is made once from all real tables of a release and applied to them and to the synthetic
+table before training and scoring, so that a copied row is still a copy. :mod:`.published_levels`
+has the rule of numbers and times, :mod:`.ordered_columns` the columns that share it, and
+:mod:`.published_categories` the rule of categories and booleans. Exceptions are public lists with a
+source, generated columns, and numbers with public bounds of a generator that states an epsilon. See
+docs/columns.md#rare-values.
 """
 
 from __future__ import annotations
@@ -19,11 +21,30 @@ import pandas as pd
 from privacy_assets.errors import safe_repr
 from privacy_assets.infra.objects import Location
 from privacy_assets.tables.arrays import load_arrays, mapped_copy, refusing_damage, save_arrays
-from privacy_assets.tables.column import MISSING, Column, distinct_sorted, looked_up, of_one_vocabulary, ranked, stacked
+from privacy_assets.tables.column import (
+    MISSING,
+    Column,
+    distinct_sorted,
+    looked_up,
+    of_one_vocabulary,
+    ranked,
+    stacked,
+)
 from privacy_assets.tables.conversion import column_of, float_dtype
-from privacy_assets.tables.ordered_columns import NumberColumn, OrderedPair, broken_pairs, share_levels
+from privacy_assets.tables.ordered_columns import (
+    NumberColumn,
+    OrderedPair,
+    broken_pairs,
+    share_levels,
+)
 from privacy_assets.tables.precision import Precision, decimals_of, unit_of, whole_decimals_of
-from privacy_assets.tables.published_categories import OTHER, RealCategories, count_holders, recode, recode_booleans
+from privacy_assets.tables.published_categories import (
+    OTHER,
+    RealCategories,
+    count_holders,
+    recode,
+    recode_booleans,
+)
 from privacy_assets.tables.published_levels import Levels
 from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import ColumnSchema, TableSchema, yaml_text
@@ -38,19 +59,22 @@ class ColumnRule:
     """Published values of a column.
 
     Attributes:
-        recoding: Published value of each category or boolean; None is a missing value. Other values are unchanged.
-        levels: Levels of numbers and times. None: the column has categories or booleans. Without a group, all cells are
-            published as missing values.
-        reach: Smallest and largest number or time to which the rule applies, see :func:`reach_of`. The contract of the
-            columns rejects cells beyond.
-        missing_as: What is published instead of a missing value: a category, or the cell of a number or time. None:
-            missing values stay.
+        recoding: Published value of each category or boolean; None is a missing value. Other values
+            are unchanged.
+        levels: Levels of numbers and times. None: the column has categories or booleans. Without a
+            group, all cells are published as missing values.
+        reach: Smallest and largest number or time to which the rule applies, see :func:`reach_of`.
+            The contract of the columns rejects cells beyond.
+        missing_as: What is published instead of a missing value: a category, or the cell of a
+            number or time. None: missing values stay.
         real_precision: Precision of the real values.
         n_rows: Number of rows of the real tables that have a value.
         n_values: Number of distinct categories of the real tables that the rule replaces.
         n_changed: Number of cells of the real tables that the rule changes.
-        mean_change: Mean change of a number or time, in standard deviations of the real ones. 0.0 for categories.
-        n_public: Number of rare values that are published because the column has a list with a source.
+        mean_change: Mean change of a number or time, in standard deviations of the real ones. 0.0
+            for categories.
+        n_public: Number of rare values that are published because the column has a list with a
+            source.
     """
 
     recoding: Mapping[Any, Any] | None = None
@@ -111,13 +135,15 @@ class ColumnRule:
         """Return True if both rules are the same."""
         if self.to_json() != other.to_json():
             return False
-        return self.levels is None or (other.levels is not None and self.levels.equals(other.levels))
+        return self.levels is None or (
+            other.levels is not None and self.levels.equals(other.levels)
+        )
 
     def apply(self, column: Column) -> Column:
         """Return what is published instead of the cells of ``column``.
 
-        Two kinds of cells are unchanged, because the contract of the columns rejects them: categories that no real
-        table has, and numbers and times beyond the reach.
+        Two kinds of cells are unchanged, because the contract of the columns rejects them:
+        categories that no real table has, and numbers and times beyond the reach.
         """
         if self.recoding is not None:
             return self._recoded(column, self.recoding)
@@ -143,12 +169,15 @@ class ColumnRule:
             values = sorted({value for value in (*published, self.missing_as) if value is not None})
         positions = {value: position for position, value in enumerate(values)}
         codes = looked_up(
-            [positions.get(value, -1) for value in published], column.cells, positions.get(self.missing_as, -1)
+            [positions.get(value, -1) for value in published],
+            column.cells,
+            positions.get(self.missing_as, -1),
         )
         return Column.of_codes(column.name, column.kind, codes, values)
 
     def is_foreign(self, column: Column) -> np.ndarray:
-        """Return True for cells that :meth:`apply` does not replace because they do not come from real rows, bool (n,).
+        """Return True for cells that :meth:`apply` does not replace because they do not come from
+        real rows, bool (n,).
 
         Args:
             column: Column of a synthetic table, to which the rule was applied.
@@ -169,8 +198,8 @@ class ColumnRule:
 def reach_of(column: ColumnSchema, real: Sequence[Column]) -> tuple[Any, Any] | None:
     """Return the smallest and largest number or time that a synthetic table may have.
 
-    The real range is extended by its width on each side, and to declared values. A number far outside could encode a
-    whole row in its digits.
+    The real range is extended by its width on each side, and to declared values. A number far
+    outside could encode a whole row in its digits.
 
     Args:
         column: Schema of the column.
@@ -231,7 +260,8 @@ def make_rule(
         people: Subject of each row of the stacked tables, int64 (n,).
         min_holders: Minimum number of subjects that share a published value.
         prefixes: Lengths of the prefixes to which rare categories may be shortened, by column.
-        bounded: Columns of numbers with public bounds of a generator that states an epsilon. They stay as they are.
+        bounded: Columns of numbers with public bounds of a generator that states an epsilon. They
+            stay as they are.
         relations: Relations of the real rows, whose orders are kept where possible.
     """
     rules = dict[str, ColumnRule]()
@@ -241,9 +271,13 @@ def make_rule(
             continue
         whole = stacked(parts[column.name])
         if column.kind in ("categorical", "boolean"):
-            rules[column.name] = _category_rule(column, whole, people, min_holders, prefixes.get(column.name, ()))
+            rules[column.name] = _category_rule(
+                column, whole, people, min_holders, prefixes.get(column.name, ())
+            )
         else:
-            numbers[column.name] = NumberColumn.of(column, whole, people, min_holders, _public_cells(column))
+            numbers[column.name] = NumberColumn.of(
+                column, whole, people, min_holders, _public_cells(column)
+            )
     without_list = [number for number in numbers.values() if not number.schema.source]
     sharing = share_levels(without_list, min_holders, relations)
     for name, number in numbers.items():
@@ -253,32 +287,46 @@ def make_rule(
     kept = tuple(name for name in schema.names if name in bounded)
     paired = {name for pair in sharing.ordered for name in (pair.low, pair.high)}
     published = {name: rules[name].apply(numbers[name].column) for name in paired}
-    return ThresholdRule(in_order, min_holders, kept, sharing.shared, broken_pairs(sharing.ordered, published))
+    return ThresholdRule(
+        in_order, min_holders, kept, sharing.shared, broken_pairs(sharing.ordered, published)
+    )
 
 
 def _category_rule(
-    column: ColumnSchema, whole: Column, people: np.ndarray, min_holders: int, prefixes: Sequence[int]
+    column: ColumnSchema,
+    whole: Column,
+    people: np.ndarray,
+    min_holders: int,
+    prefixes: Sequence[int],
 ) -> ColumnRule:
     (codes,), distinct = ranked([whole])
     values = distinct.objects()
     if column.kind == "boolean":
         codes = whole.cells.astype(np.int64)
-        recoding: dict[Any, Any] = dict(recode_booleans(RealCategories([False, True], codes, people), min_holders))
+        recoding: dict[Any, Any] = dict(
+            recode_booleans(RealCategories([False, True], codes, people), min_holders)
+        )
         public = set[Any]()
     else:
         has_text = _holds_text(column.dtype)
         declared = _listed_values(column).objects() if column.allowed_values else []
         public = set(declared) if column.source else set()
-        synthetic_only = [value for value in dict.fromkeys([*declared, OTHER]) if value not in set(values)]
+        synthetic_only = [
+            value for value in dict.fromkeys([*declared, OTHER]) if value not in set(values)
+        ]
         real = RealCategories([*values, *synthetic_only], codes, people)
         rare_name = OTHER if has_text else None
         recoding = recode(real, min_holders, rare_name=rare_name, prefixes=prefixes, public=public)
     missing_as = recoding.pop(None)
     is_present = codes >= 0
     n_rows = int(is_present.sum())
-    rule = ColumnRule(recoding, missing_as=missing_as, real_precision=column.precision, n_rows=n_rows)
+    rule = ColumnRule(
+        recoding, missing_as=missing_as, real_precision=column.precision, n_rows=n_rows
+    )
     n_holders = count_holders(codes[is_present], people[is_present], len(values))
-    rare_values = [value for value, n_people in zip(values, n_holders, strict=False) if n_people < min_holders]
+    rare_values = [
+        value for value, n_people in zip(values, n_holders, strict=False) if n_people < min_holders
+    ]
     return replace(
         rule,
         n_values=sum(recoding[value] != value for value in values),
@@ -308,7 +356,9 @@ def _number_rule(number: NumberColumn, levels: Levels, min_holders: int) -> Colu
 
 
 def _mean_change(before: Column, after: Column) -> float:
-    """Return the mean change of the cells that are not missing before, in their standard deviations."""
+    """Return the mean change of the cells that are not missing before, in their standard
+    deviations.
+    """
     is_present = ~before.missing
     old = before.floats()[is_present]
     new = after.floats()[is_present]
@@ -330,14 +380,18 @@ def _count_rare_public(number: NumberColumn, min_holders: int) -> int:
 
 
 def _holders_of_numbers(number: NumberColumn) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct values, ascending, and the number of subjects that have each; both (v,)."""
+    """Return the distinct values, ascending, and the number of subjects that have each; both
+    (v,).
+    """
     present = number.present
     values, codes = np.unique(present.cells, return_inverse=True)
     return values, count_holders(codes, present.people, len(values))
 
 
 def _median_level(number: NumberColumn, levels: Levels) -> Any:
-    """Return the published value of the median (of two, the lower one). Each subject counts once for each value."""
+    """Return the published value of the median (of two, the lower one). Each subject counts once
+    for each value.
+    """
     values, n_holders = _holders_of_numbers(number)
     n_up_to = np.cumsum(n_holders)
     median = values[np.searchsorted(n_up_to, n_up_to[-1] / 2)]
@@ -355,7 +409,9 @@ def _public_cells(column: ColumnSchema) -> np.ndarray | None:
 
 
 def holds_text(schema: TableSchema, name: str) -> bool:
-    """Return True if ``name`` is a category of the schema, with a dtype that can contain ``other``."""
+    """Return True if ``name`` is a category of the schema, with a dtype that can contain
+    ``other``.
+    """
     return name in schema.of_kind("categorical") and _holds_text(schema[name].dtype)
 
 
@@ -372,12 +428,16 @@ def count_changed(before: Column, after: Column) -> int:
 
 
 def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSchema:
-    """Return the schema of a column after :meth:`ColumnRule.apply`. The levels decide its precision."""
+    """Return the schema of a column after :meth:`ColumnRule.apply`. The levels decide its
+    precision.
+    """
     if rule is None:
         return column
     has_missing = rule.is_hidden or (rule.recoding is not None and None in rule.recoding.values())
     stays_missing = column.nullable and rule.missing_as is None
-    return replace(column, precision=_precision(column, rule), nullable=has_missing or stays_missing)
+    return replace(
+        column, precision=_precision(column, rule), nullable=has_missing or stays_missing
+    )
 
 
 def _precision(column: ColumnSchema, rule: ColumnRule) -> Precision:
@@ -401,13 +461,17 @@ def real_schema(schema: TableSchema, rules: Mapping[str, ColumnRule]) -> TableSc
 
 
 def outside_guarantee(rules: Mapping[str, ColumnRule]) -> list[str]:
-    """Return what the rules read from the real values without noise, for generators with a guarantee."""
+    """Return what the rules read from the real values without noise, for generators with a
+    guarantee.
+    """
     return [f"published values of {', '.join(map(safe_repr, rules))}"] if rules else []
 
 
 def save_rules(path: Location, rules: Mapping[str, ColumnRule]) -> None:
     """Write rules, for :func:`load_rules`. The file is as private as the table."""
-    arrays = [array for rule in rules.values() if rule.levels is not None for array in rule.levels.arrays]
+    arrays = [
+        array for rule in rules.values() if rule.levels is not None for array in rule.levels.arrays
+    ]
     save_arrays(path, {name: rule.to_json() for name, rule in rules.items()}, arrays)
 
 
@@ -422,8 +486,11 @@ def load_rules(path: Location) -> dict[str, ColumnRule]:
         return {name: ColumnRule.from_json(rule, arrays) for name, rule in facts.items()}
 
 
-def notes_of(rule: ThresholdRule, schema: TableSchema, shortened: Collection[str] = ()) -> list[str]:
-    """Return sentences for the report about what the rule changes, and about its exceptions. They contain no value.
+def notes_of(
+    rule: ThresholdRule, schema: TableSchema, shortened: Collection[str] = ()
+) -> list[str]:
+    """Return sentences for the report about what the rule changes, and about its exceptions. They
+    contain no value.
 
     Args:
         rule: Rule of the columns.
@@ -434,8 +501,10 @@ def notes_of(rule: ThresholdRule, schema: TableSchema, shortened: Collection[str
     suggested = _suggested_prefixes(rule.columns, shortened)
     if suggested:
         notes.append(
-            f"More than a fifth of {', '.join(map(safe_repr, suggested))} is replaced. If these are codes whose first"
-            f" characters have a meaning, prefixes keep more (data: {yaml_text({'rare_values': suggested})})."
+            f"More than a fifth of {', '.join(map(safe_repr, suggested))} is replaced. If these"
+            " are codes whose first"
+            " characters have a meaning, prefixes keep more (data:"
+            f" {yaml_text({'rare_values': suggested})})."
         )
     return notes
 
@@ -450,23 +519,36 @@ def _column_notes(rule: ThresholdRule) -> Iterator[str]:
         elif column.n_changed and column.recoding is not None:
             values = "value" if column.n_values == 1 else "values"
             cells = "cell" if column.n_changed == 1 else "cells"
-            recoded.append(f"{safe_repr(name)} ({column.n_values:,} {values}, {column.n_changed:,} {cells})")
+            recoded.append(
+                f"{safe_repr(name)} ({column.n_values:,} {values}, {column.n_changed:,} {cells})"
+            )
         elif column.n_changed:
             moved.append(column)
     if hidden:
-        yield f"Columns in which {few} have a value are published without values: {', '.join(hidden)}."
+        yield (
+            f"Columns in which {few} have a value are published without values:"
+            f" {', '.join(hidden)}."
+        )
     if recoded:
-        text = f'Categories that {few} have are published as "{OTHER}", a shorter code, the most frequent value or a'
+        text = (
+            f'Categories that {few} have are published as "{OTHER}", a shorter code, the most'
+            " frequent value or a"
+        )
         yield f"{text} missing value: {', '.join(recoded)}."
     if moved:
         columns = "1 column" if len(moved) == 1 else f"{len(moved)} columns"
         largest = max(column.mean_change for column in moved)
-        text = f"Numbers and times are published as values that at least {rule.min_holders} people share. The mean"
+        text = (
+            f"Numbers and times are published as values that at least {rule.min_holders} people"
+            " share. The mean"
+        )
         yield f"{text} change is at most {largest:.2g} standard deviations ({columns})."
 
 
 def changes_of(rules: Mapping[str, ColumnRule]) -> dict[str, str]:
-    """Return the change of each column in the real tables as a text for the report, without values."""
+    """Return the change of each column in the real tables as a text for the report, without
+    values.
+    """
     changes = {}
     for name, rule in rules.items():
         share = f"{rule.n_changed / max(rule.n_rows, 1):.1%} of the cells changed"
@@ -483,30 +565,48 @@ def _order_notes(rule: ThresholdRule) -> Iterator[str]:
     """Name the columns that share their values, and those whose order the rule breaks most."""
     for names in rule.shared[:_NAMED]:
         listed = ", ".join(map(safe_repr, names))
-        yield f"These columns share their published values, because they have an order in all rows: {listed}."
+        yield (
+            "These columns share their published values, because they have an order in all rows:"
+            f" {listed}."
+        )
     worst = sorted(rule.broken, key=lambda pair: -pair.n_broken / pair.n_rows)[:_NAMED]
     for pair in worst:
         text = f"In the real tables, {safe_repr(pair.low)} is never above {safe_repr(pair.high)}."
-        yield f"{text} With published values, it is above in {pair.n_broken / pair.n_rows:.2%} of the rows."
+        yield (
+            f"{text} With published values, it is above in {pair.n_broken / pair.n_rows:.2%} of"
+            " the rows."
+        )
     n_more = len(rule.shared[_NAMED:]) + len(rule.broken) - len(worst)
     if n_more:
-        yield f"There are {n_more} more sets of columns that share values, or whose order is broken in fewer rows."
+        yield (
+            f"There are {n_more} more sets of columns that share values, or whose order is broken"
+            " in fewer rows."
+        )
 
 
 def _exception_notes(rule: ThresholdRule, schema: TableSchema) -> Iterator[str]:
     """Name the columns in which a value may belong to fewer people."""
-    public = [f"{safe_repr(name)} ({column.n_public:,})" for name, column in rule.columns.items() if column.n_public]
+    public = [
+        f"{safe_repr(name)} ({column.n_public:,})"
+        for name, column in rule.columns.items()
+        if column.n_public
+    ]
     if public:
         yield f"Rare values are kept, because a public list contains them: {', '.join(public)}."
     if rule.bounded:
         columns = ", ".join(map(safe_repr, rule.bounded))
-        yield f"Numbers are kept, because the generator states an epsilon and their bounds are public: {columns}."
+        yield (
+            "Numbers are kept, because the generator states an epsilon and their bounds are"
+            f" public: {columns}."
+        )
     if schema.generated:
         columns = ", ".join(map(safe_repr, schema.generated))
         yield f"Values are kept, because they are declared as new: {columns}."
 
 
-def _suggested_prefixes(rules: Mapping[str, ColumnRule], shortened: Collection[str]) -> dict[str, dict[str, list[int]]]:
+def _suggested_prefixes(
+    rules: Mapping[str, ColumnRule], shortened: Collection[str]
+) -> dict[str, dict[str, list[int]]]:
     suggested = dict[str, dict[str, list[int]]]()
     for name, rule in rules.items():
         if name in shortened or rule.recoding is None or rule.is_hidden:
@@ -521,6 +621,12 @@ def _suggested_prefixes(rules: Mapping[str, ColumnRule], shortened: Collection[s
 
 
 def replaced_note(counts: Mapping[str, int]) -> list[str]:
-    """Return a sentence for the report on the categories that were replaced in the synthetic table, if any."""
+    """Return a sentence for the report on the categories that were replaced in the synthetic table,
+    if any.
+    """
     listed = ", ".join(f"{safe_repr(name)} ({count:,})" for name, count in counts.items())
-    return [f"Categories of the synthetic table were replaced in the same way: {listed}."] if counts else []
+    return (
+        [f"Categories of the synthetic table were replaced in the same way: {listed}."]
+        if counts
+        else []
+    )

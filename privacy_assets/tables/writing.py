@@ -1,4 +1,6 @@
-"""Serialization of tables as Parquet and CSV. With the same library versions, equal tables give equal bytes."""
+"""Serialization of tables as Parquet and CSV. With the same library versions, equal tables give
+equal bytes.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,12 @@ def parquet_bytes(frame: pd.DataFrame) -> memoryview:
 def table_bytes(table: Table, kind: str, *, where: str) -> memoryview | bytes:
     """Serialize a table as "parquet" or "csv", in the original dtypes of its columns.
 
-    A CSV file contains exactly the values that these dtypes hold: short floats with all digits, integers without a
-    decimal point.
+    A CSV file contains exactly the values that these dtypes hold: short floats with all digits,
+    integers without a decimal point.
 
     Raises:
-        InputError: If a value does not fit its dtype, or the CSV file would be read back with other values (such as the
-            strings "007" or "NA"). Names ``where`` and the column.
+        InputError: If a value does not fit its dtype, or the CSV file would be read back with other
+            values (such as the strings "007" or "NA"). Names ``where`` and the column.
     """
     original = table.to_published_frame()
     if kind == "parquet":
@@ -44,7 +46,12 @@ def table_bytes(table: Table, kind: str, *, where: str) -> memoryview | bytes:
 def _check_same(data: bytes, table: Table, where: str) -> None:
     fix = "write Parquet, or declare another kind of the column"
     try:
-        again = Table.of(parse_table(io.BytesIO(data), "csv", where=where), table.schema, where=where, external=True)
+        again = Table.of(
+            parse_table(io.BytesIO(data), "csv", where=where),
+            table.schema,
+            where=where,
+            external=True,
+        )
     except InputError as error:
         lost = "as CSV the table could not be read back"
         raise InputError(lost, where=where, column=error.column, row=error.row, fix=fix) from None

@@ -10,10 +10,18 @@ import pyarrow.compute as pc
 
 _DAY, _YEAR, _CLOCK = "[0-9]{1,2}", "[0-9]{4}", "[0-9]{1,2}:[0-9]{2}"
 _ZONE = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
-ISO = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([T ][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}([.][0-9]{{1,9}})?)?( ?{_ZONE})?)?$"
+ISO = (
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T"
+    rf" ][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}([.][0-9]{{1,9}})?)?( ?{_ZONE})?)?$"
+)
 ZONED = rf":.*{_ZONE}$"
-_TIMES = {"": "", "%H:%M": _CLOCK, "%H:%M:%S": f"{_CLOCK}:[0-9]{{2}}", "%I:%M %p": f"{_CLOCK} [AaPp][Mm]",
-          "%I:%M:%S %p": f"{_CLOCK}:[0-9]{{2}} [AaPp][Mm]"}  # fmt: skip
+_TIMES = {
+    "": "",
+    "%H:%M": _CLOCK,
+    "%H:%M:%S": f"{_CLOCK}:[0-9]{{2}}",
+    "%I:%M %p": f"{_CLOCK} [AaPp][Mm]",
+    "%I:%M:%S %p": f"{_CLOCK}:[0-9]{{2}} [AaPp][Mm]",
+}
 _ORDERS = {
     "%d{0}%m{0}%Y": (_DAY, _DAY, _YEAR),
     "%m{0}%d{0}%Y": (_DAY, _DAY, _YEAR),
@@ -22,7 +30,11 @@ _ORDERS = {
     "%m{0}%d{0}%y": (_DAY, _DAY, "[0-9]{2}"),
 }
 _DAYS = {
-    **{order.format(sign): f"[{sign}]".join(parts) for sign in "./-" for order, parts in _ORDERS.items()},
+    **{
+        order.format(sign): f"[{sign}]".join(parts)
+        for sign in "./-"
+        for order, parts in _ORDERS.items()
+    },
     "%d-%b-%Y": "[0-9]{1,2}-[A-Za-z]{3}-[0-9]{4}",
     "%d %b %Y": "[0-9]{1,2} [A-Za-z]{3} [0-9]{4}",
     "%d%b%Y": "[0-9]{1,2}[A-Za-z]{3}[0-9]{4}",
@@ -34,7 +46,9 @@ DATES = {f"{day} {time}".strip(): f"^{f'{of_day} {of_time}'.strip()}$"
 
 
 def parse_times(texts: pa.Array, form: str = "") -> pd.Series:
-    """Read times from texts as UTC, datetime64[us, UTC]; NaT for texts of another form. "" is ISO 8601."""
+    """Read times from texts as UTC, datetime64[us, UTC]; NaT for texts of another form. "" is ISO
+    8601.
+    """
     strings = pd.Series(pc.utf8_trim_whitespace(texts).to_pandas())
     times = pd.to_datetime(strings, errors="coerce", utc=True, format=form or "ISO8601")
     return times.astype("datetime64[us, UTC]")

@@ -1,12 +1,14 @@
 """Numbers in text: plain ones, and those with thousands, brackets, a currency or a unit.
 
-A number with a unit has the format of its column, see :class:`NumberFormat`. These units are known without a
-declaration:
+A number with a unit has the format of its column, see :class:`NumberFormat`. These units are known
+without a declaration:
 
-- a currency sign before or after the number, also after the letters of a country: ``$5``, ``5 €``, ``US$ 5``;
+- a currency sign before or after the number, also after the letters of a country: ``$5``, ``5 €``,
+  ``US$ 5``;
 - a currency code of ISO 4217 after the number or, with a blank, before it: ``5 EUR``, ``EUR 5``;
 - ``%`` and ``‰`` after the number;
-- a unit of :data:`UNITS` after the number. A unit of one letter needs a blank before it, because ``5m`` may be a code.
+- a unit of :data:`UNITS` after the number. A unit of one letter needs a blank before it, because
+  ``5m`` may be a code.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ UNITS = ("kg", "g", "mg", "cm", "mm", "m", "km", "l", "ml", "h", "min", "s", "°
 _LONG_UNITS = {unit.casefold() for unit in UNITS if len(unit) > 1}
 _SHARES = ("%", "‰")
 _ISO_4217 = """
-    AED AFN ALL AMD ANG AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BOV BRL BSD BTN BWP BYN BZD CAD CDF CHE
-    CHF CHW CLF CLP CNY COP COU CRC CUC CUP CVE CZK DJF DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GNF GTQ
-    GYD HKD HNL HRK HTG HUF IDR ILS INR IQD IRR ISK JMD JOD JPY KES KGS KHR KMF KPW KRW KWD KYD KZT LAK LBP LKR LRD LSL
-    LYD MAD MDL MGA MKD MMK MNT MOP MRU MUR MVR MWK MXN MXV MYR MZN NAD NGN NIO NOK NPR NZD OMR PAB PEN PGK PHP PKR PLN
-    PYG QAR RON RSD RUB RWF SAR SBD SCR SDG SEK SGD SHP SLE SLL SOS SRD SSP STN SVC SYP SZL THB TJS TMT TND TOP TRY TTD
-    TWD TZS UAH UGX USD USN UYI UYU UYW UZS VED VES VND VUV WST XAF XAG XAU XCD XCG XOF XPD XPF XPT YER ZAR ZMW ZWG ZWL
+    AED AFN ALL AMD ANG AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BOV BRL BSD BTN
+    BWP BYN BZD CAD CDF CHE CHF CHW CLF CLP CNY COP COU CRC CUC CUP CVE CZK DJF DKK DOP DZD EGP
+    ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GNF GTQ GYD HKD HNL HRK HTG HUF IDR ILS INR IQD IRR
+    ISK JMD JOD JPY KES KGS KHR KMF KPW KRW KWD KYD KZT LAK LBP LKR LRD LSL LYD MAD MDL MGA MKD
+    MMK MNT MOP MRU MUR MVR MWK MXN MXV MYR MZN NAD NGN NIO NOK NPR NZD OMR PAB PEN PGK PHP PKR
+    PLN PYG QAR RON RSD RUB RWF SAR SBD SCR SDG SEK SGD SHP SLE SLL SOS SRD SSP STN SVC SYP SZL
+    THB TJS TMT TND TOP TRY TTD TWD TZS UAH UGX USD USN UYI UYU UYW UZS VED VES VND VUV WST XAF
+    XAG XAU XCD XCG XOF XPD XPF XPT YER ZAR ZMW ZWG ZWL
     """
 _CURRENCIES = frozenset(_ISO_4217.split())
 
@@ -49,7 +53,10 @@ _BLANK = r"[\p{Zs}\t]"
 _MARK = "'‘’ʼ_"  # between thousands, as are blanks
 _NUMBER = rf"[0-9](?:[0-9.,{_MARK}\p{{Zs}}\t]*[0-9])?[.]?(?:[eE][+-]?[0-9]+)?"
 _PARTS = rf"^(?P<head>[^0-9]*)(?P<number>{_NUMBER})(?P<tail>.{{0,{_LONGEST_UNIT + 1}}})$"
-_THOUSANDS = rf"^[0-9]{{1,3}}(?:(?:{_BLANK}[0-9]{{3}})+|(?:['‘’ʼ][0-9]{{3}})+|(?:_[0-9]{{3}})+)(?:[.,][0-9]*)?$"
+_THOUSANDS = (
+    rf"^[0-9]{{1,3}}(?:(?:{_BLANK}[0-9]{{3}})+|(?:['‘’ʼ][0-9]{{3}})+|(?:_[0-9]{{3}})+)"
+    r"(?:[.,][0-9]*)?$"
+)
 _PHONE = rf"^[+][0-9]+{_BLANK}"
 _IN_BRACKETS = r"^([^0-9()+-]*)[(]([^()]*)[)]([^0-9()]*)$"
 _MINUS = "\u2212"
@@ -62,8 +69,8 @@ class NumberFormat(NamedTuple):
     """Format of numbers in text, which a schema stores as one string.
 
     Attributes:
-        decimal: "" for a decimal point, "," for a decimal comma, "." for a decimal point with commas between groups of
-            three digits.
+        decimal: "" for a decimal point, "," for a decimal comma, "." for a decimal point with
+            commas between groups of three digits.
         unit: Currency or unit. "": none.
     """
 
@@ -103,10 +110,12 @@ class WrittenNumbers(NamedTuple):
     """Texts as numbers and units.
 
     Attributes:
-        numbers: Plain numbers without thousands marks, brackets and unit. Texts that are not numbers are unchanged.
+        numbers: Plain numbers without thousands marks, brackets and unit. Texts that are not
+            numbers are unchanged.
         units: Unit of each number, "" for none. None: the text is not a number.
         is_known: True for numbers without a unit, or with a known one.
-        is_code: True for texts that are a code unless their unit is declared, such as ``A5``, ``EUR5`` and ``5m``.
+        is_code: True for texts that are a code unless their unit is declared, such as ``A5``,
+            ``EUR5`` and ``5m``.
     """
 
     numbers: pa.Array
@@ -117,7 +126,8 @@ class WrittenNumbers(NamedTuple):
 
 def is_unit(text: str) -> bool:
     """Return True if numbers can have this unit."""
-    if not 0 < len(text) <= _LONGEST_UNIT or not text.isprintable() or "=" in text:  # column=kind:unit
+    # column=kind:unit
+    if not 0 < len(text) <= _LONGEST_UNIT or not text.isprintable() or "=" in text:
         return False
     examples = pa.array([f"{text} 5", f"5 {text}"], pa.large_string())
     return text in split_numbers(examples).units.tolist()
@@ -140,9 +150,13 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
     plain = _with_ascii_digits(candidates)
     plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(plain, _IN_BRACKETS, r"-\1\2\3"))
     parts = pc.extract_regex(plain, _PARTS)
-    head, number, tail = (pc.fill_null(pc.struct_field(parts, name), "") for name in ("head", "number", "tail"))
+    head, number, tail = (
+        pc.fill_null(pc.struct_field(parts, name), "") for name in ("head", "number", "tail")
+    )
 
-    pairs = pc.binary_join_element_wise(head, tail, pa.scalar(_BETWEEN, texts.type)).dictionary_encode()
+    pairs = pc.binary_join_element_wise(
+        head, tail, pa.scalar(_BETWEEN, texts.type)
+    ).dictionary_encode()
     affixes = [_affix(*pair.split(_BETWEEN, 1)) for pair in pairs.dictionary.to_pylist()]
     starts = pa.array([affix and affix.start for affix in affixes], texts.type).take(pairs.indices)
     digits = _without_thousands(number, plain)
@@ -157,17 +171,25 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
     is_known = np.zeros(len(texts), dtype=bool)
     is_code = np.zeros(len(texts), dtype=bool)
     units[positions] = np.array([affix and affix.unit for affix in affixes], dtype=object)[codes]
-    is_known[positions] = np.array([bool(affix and affix.is_known) for affix in affixes], dtype=bool)[codes]
-    is_code[positions] = np.array([bool(affix and affix.is_code) for affix in affixes], dtype=bool)[codes]
+    is_known[positions] = np.array(
+        [bool(affix and affix.is_known) for affix in affixes], dtype=bool
+    )[codes]
+    is_code[positions] = np.array([bool(affix and affix.is_code) for affix in affixes], dtype=bool)[
+        codes
+    ]
     has_letter_before = find(head, r"\p{L}")
     is_decimal = find(number, "[.,]")
-    is_code[positions] &= (has_letter_before | ~is_decimal)[is_number]  # 1.5M is a number with a unit, 3M a code
+    # 1.5M is a number with a unit, 3M a code
+    is_code[positions] &= (has_letter_before | ~is_decimal)[is_number]
     kept = pc.if_else(pa.array(is_number), numbers, candidates)
-    return WrittenNumbers(pc.replace_with_mask(texts, pa.array(may_be_number), kept), units, is_known, is_code)
+    return WrittenNumbers(
+        pc.replace_with_mask(texts, pa.array(may_be_number), kept), units, is_known, is_code
+    )
 
 
 def _without_thousands(numbers: pa.Array, texts: pa.Array) -> pa.Array:
-    """Return numbers without marks between thousands. Phone numbers begin with a plus, and keep their blanks.
+    """Return numbers without marks between thousands. Phone numbers begin with a plus, and keep
+    their blanks.
 
     Args:
         numbers: Digits with marks.
@@ -198,7 +220,9 @@ def _affix(head: str, tail: str) -> _Affix | None:
     unit = f"{before} {after}".strip()
     is_known = not unit or (not before or not after) and _is_known(before, gap, space, after)
     # One letter, or letters and digits, directly after a number.
-    is_attached = not space and after[:1].isalpha() and (len(after) == 1 or any(map(str.isdigit, after)))
+    is_attached = (
+        not space and after[:1].isalpha() and (len(after) == 1 or any(map(str.isdigit, after)))
+    )
     is_code = not is_known and (ends_in_letter or is_attached)
     return _Affix(f"{sign}{inner_sign}{point}", unit, is_known, is_code)
 
@@ -230,7 +254,9 @@ def _is_currency_sign(unit: str) -> bool:
 
 
 def _with_ascii_digits(texts: pa.Array) -> pa.Array:
-    """Return texts with the digits of other scripts, full-width signs and the minus of typesetters as in ASCII."""
+    """Return texts with the digits of other scripts, full-width signs and the minus of typesetters
+    as in ASCII.
+    """
     is_other = pc.match_substring_regex(texts, r"[^\x00-\x7f]")
     if not pc.any(is_other).as_py():
         return texts
@@ -264,7 +290,8 @@ def without_unit(texts: pa.Array, unit: str) -> pa.Array:
 
 
 def parse_numbers(texts: pa.Array, form: str = "") -> pd.Series:
-    """Read numbers from texts, Int64 if all are whole and fit, else Float64; NA for texts that are not numbers.
+    """Read numbers from texts, Int64 if all are whole and fit, else Float64; NA for texts that are
+    not numbers.
 
     Args:
         texts: Strings, with nulls.
@@ -307,5 +334,9 @@ def find(values: pa.Array, pattern: str) -> np.ndarray:
 
 
 def all_match(values: pa.Array, pattern: str) -> bool:
-    """Return True if all strings match. The first ones are tried alone, because most columns fail there."""
-    return bool(find(values.slice(0, 100), pattern).all() and find(values.slice(100), pattern).all())
+    """Return True if all strings match. The first ones are tried alone, because most columns fail
+    there.
+    """
+    return bool(
+        find(values.slice(0, 100), pattern).all() and find(values.slice(100), pattern).all()
+    )

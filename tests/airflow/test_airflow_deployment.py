@@ -1,4 +1,6 @@
-"""Locations, keys and credentials of Airflow's tasks, a sensor in the triggerer, and the cost of parsing a DAG."""
+"""Locations, keys and credentials of Airflow's tasks, a sensor in the triggerer, and the cost of
+parsing a DAG.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ from tests.stores import extend_to_null, new_bucket, s3
         ({"releases": "s4://bucket"}, "Did you mean s3"),
         ({"releases": 3}, "expected a path"),
         ({"releases": "gs://bucket/releases", "store_conn_id": "store"}, "only S3 is supported"),
-        ({"releases": "/srv/{{ var.value.gate }}/releases"}, "is a template, and settings are not rendered"),
+        (
+            {"releases": "/srv/{{ var.value.gate }}/releases"},
+            "is a template, and settings are not rendered",
+        ),
         ({"home": "/srv/{% if x %}y{% endif %}"}, "is a template"),
         ({"releases": "s3://{{ var.value.bucket }}/releases"}, "is a template"),
         ({"releases": "/r", "signing_key": "secrets:{{ params.key }}"}, "is a template"),
@@ -49,7 +54,9 @@ def test_mistakes_are_told_when_the_dag_is_parsed(given: dict, words: str) -> No
         AirflowDeployment(**given)
 
 
-def test_what_is_not_given_comes_from_the_environment_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_given_comes_from_the_environment_of_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("RELEASES", "PRIVATE", "TRUSTED_KEYS", "REPORT_URL"):
         monkeypatch.delenv(f"PRIVACY_ASSETS_{name}", raising=False)
     with pytest.raises(ConfigError, match="the release folder is not set"):
@@ -66,17 +73,25 @@ def test_what_is_not_given_comes_from_the_environment_of_the_worker(monkeypatch:
     monkeypatch.setenv("PRIVACY_ASSETS_RELEASES", "releases")
     with pytest.raises(ConfigError, match="PRIVACY_ASSETS_RELEASES: releases is relative"):
         AirflowDeployment().open()
-    assert AirflowDeployment(releases="/other").open().releases == Path("/other"), "the DAG file comes first"
+    assert AirflowDeployment(releases="/other").open().releases == Path("/other"), (
+        "the DAG file comes first"
+    )
     monkeypatch.setenv("PRIVACY_ASSETS_RELEASES", "/srv/{{ var.value.gate }}/releases")
     with pytest.raises(ConfigError, match="is a template"):
         AirflowDeployment().open()
     monkeypatch.setenv("PRIVACY_ASSETS_REPORT_URL", "reports.example")
-    with pytest.raises(ConfigError, match="PRIVACY_ASSETS_REPORT_URL: 'reports.example' is not the URL"):
+    with pytest.raises(
+        ConfigError, match="PRIVACY_ASSETS_REPORT_URL: 'reports.example' is not the URL"
+    ):
         AirflowDeployment(releases="/other").open()
 
 
 def test_its_text_names_settings_and_no_values() -> None:
-    text = str(AirflowDeployment(releases="/srv/releases", signing_key="secrets:NAME", report_url="https://host/word"))
+    text = str(
+        AirflowDeployment(
+            releases="/srv/releases", signing_key="secrets:NAME", report_url="https://host/word"
+        )
+    )
     assert text == "AirflowDeployment(releases, signing_key, report_url)"
 
 
@@ -90,7 +105,9 @@ def test_the_address_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVACY_ASSETS_REPORT_URL", "https://reports.example")
     assert AirflowDeployment().page(report, values) == wanted
     hourly = values / "adult/partition=2026-01-01-05%3A00/reports/0123"
-    quoted = "https://reports.example/adult/partition%3D2026-01-01-05%253A00/reports/0123/report.html"
+    quoted = (
+        "https://reports.example/adult/partition%3D2026-01-01-05%253A00/reports/0123/report.html"
+    )
     assert AirflowDeployment().page(hourly, values) == quoted
     stored = ObjectPath("s3://bucket/values")
     assert AirflowDeployment().page(stored / "a", stored) == "https://reports.example/a/report.html"
@@ -134,14 +151,19 @@ os.environ["PRIVACY_ASSETS_SIGNING_KEY"] = "another key"
 with AirflowDeployment(releases="/r", signing_key="/keys/signing.key").credentials():
     print("PRIVACY_ASSETS_SIGNING_KEY" in os.environ)
 print(os.environ["PRIVACY_ASSETS_SIGNING_KEY"])
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
-def test_credentials_come_from_a_connection_and_keys_from_the_secrets_backend(tmp_path: Path) -> None:
+def test_credentials_come_from_a_connection_and_keys_from_the_secrets_backend(
+    tmp_path: Path,
+) -> None:
     environment = airflow_in(tmp_path)
     first_key(tmp_path / "made/signing.key", tmp_path / "keys")
-    variables = {"gate_key": (tmp_path / "made/signing.key").read_text(), "gate_secret": "a secret of sixteen bytes"}
+    variables = {
+        "gate_key": (tmp_path / "made/signing.key").read_text(),
+        "gate_secret": "a secret of sixteen bytes",
+    }
     (tmp_path / "variables.json").write_text(json.dumps(variables))
     with s3() as store, extend_to_null(store):
         environment |= {name: value for name, value in store.items() if "KEY" not in name}
@@ -158,7 +180,9 @@ def test_credentials_come_from_a_connection_and_keys_from_the_secrets_backend(tm
         environment |= {
             "BUCKET": new_bucket(),
             "AIRFLOW__SECRETS__BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
-            "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps({"variables_file_path": str(tmp_path / "variables.json")}),
+            "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps(
+                {"variables_file_path": str(tmp_path / "variables.json")}
+            ),
             "AIRFLOW_VAR_EDITED": "a key that any user may edit",
             "AIRFLOW_CONN_EMPTY": json.dumps({"conn_type": "aws", "login": "someone"}),
             "PRIVACY_ASSETS_SECRET": "the own one, which stays",
@@ -179,7 +203,8 @@ def test_credentials_come_from_a_connection_and_keys_from_the_secrets_backend(tm
         "False the own one, which stays",
         "secrets:other: the secrets backend of this worker has no such variable.",
         "secrets:edited: the secrets backend of this worker has no such variable.",
-        "Connection 'empty' has no login or no password. Fix: set them to the key and secret of the object store.",
+        "Connection 'empty' has no login or no password. Fix: set them to the key and secret of"
+        " the object store.",
         "store_conn_id: no Connection 'absent' (AirflowNotFoundException).",
         "False",
         "another key",
@@ -200,19 +225,35 @@ print(*[link for link in manager.extra_links_class_names if "privacy" in link])
 def test_airflow_lists_the_provider_and_its_link(tmp_path: Path) -> None:
     environment = airflow_in(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", LISTED], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", LISTED],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert told(done.stdout) == ["privacy-assets", "privacy_assets.airflow.operators.PrivacyReportLink"]
+    assert told(done.stdout) == [
+        "privacy-assets",
+        "privacy_assets.airflow.operators.PrivacyReportLink",
+    ]
 
 
 def test_what_the_provider_names_is_there() -> None:
     found = get_provider_info()
     places = [
-        place for kind in ("operators", "sensors", "triggers") for one in found[kind] for place in one["python-modules"]
+        place
+        for kind in ("operators", "sensors", "triggers")
+        for one in found[kind]
+        for place in one["python-modules"]
     ]
-    named = [*found["extra-links"], *(one["to_openlineage_converter"] for one in found["asset-uris"])]
-    assert all(find_spec(place) for place in [*places, *(name.rpartition(".")[0] for name in named)])
+    named = [
+        *found["extra-links"],
+        *(one["to_openlineage_converter"] for one in found["asset-uris"]),
+    ]
+    assert all(
+        find_spec(place) for place in [*places, *(name.rpartition(".")[0] for name in named)]
+    )
 
 
 WAITS = """
@@ -314,7 +355,7 @@ for behind in (TimeoutError(110, "timed out"), FileNotFoundError(2, "gone"), Non
         step()
     except Exception as error:
         print(type(error).__name__, error.__context__)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
@@ -328,15 +369,29 @@ def test_the_sensor_waits_in_the_triggerer_and_verifies_by_itself(tmp_path: Path
     rows.iloc[:200].to_parquet(tables["train"])
     rows.iloc[200:400].to_parquet(tables["holdout"])
     independent(rows.iloc[:200].drop(columns="pid"), 200, 0).to_parquet(tables["synthetic"])
-    spec = {"name": "people", "data": {**{role: str(path) for role, path in tables.items()}, "subject": "pid"}}
+    spec = {
+        "name": "people",
+        "data": {**{role: str(path) for role, path in tables.items()}, "subject": "pid"},
+    }
     spec |= {"evaluation": {"metrics": ["dcr"], "embedder": False}}
-    spec["policy"] = {"name": "x", "limits": [{"statistic": "dcr.privacy_score", "at_most": 0.9, "min_subjects": 5}]}
+    spec["policy"] = {
+        "name": "x",
+        "limits": [{"statistic": "dcr.privacy_score", "at_most": 0.9, "min_subjects": 5}],
+    }
     (tmp_path / "people.yaml").write_text(json.dumps(spec))
     made = f"--releases={tmp_path / 'made/releases'}"
-    assert main(["run", str(tmp_path / "people.yaml"), made, f"--out={tmp_path / 'out'}", "--quiet"]) == 0
+    assert (
+        main(["run", str(tmp_path / "people.yaml"), made, f"--out={tmp_path / 'out'}", "--quiet"])
+        == 0
+    )
     environment = {**airflow_in(tmp_path), "PLACE": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", WAITS], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", WAITS],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     deferred, event, found, *rest = told(done.stdout)
@@ -378,16 +433,23 @@ from privacy_assets.airflow import privacy_gate
 with DAG("gated") as dag:
     privacy_gate("patients", source="/nowhere/rows.parquet", subject="person", deployment="/nowhere/releases")
 print(len(dag.task_dict), (time.process_time() - before) / empty)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
 def test_a_dag_is_parsed_without_data_keys_or_heavy_packages(tmp_path: Path) -> None:
     environment = airflow_in(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", PARSED], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", PARSED],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     ((tasks, cost),) = [line.split() for line in told(done.stdout)]
-    assert int(tasks) == 10 and float(cost) < 3, "CPU of an empty DAG and this one over that of the empty one"
+    assert int(tasks) == 10 and float(cost) < 3, (
+        "CPU of an empty DAG and this one over that of the empty one"
+    )
     assert not os.path.exists("/nowhere")

@@ -1,4 +1,6 @@
-"""The Airflow examples, copied and run as their README describes: by `airflow dags test`, each in its own Airflow."""
+"""The Airflow examples, copied and run as their README describes: by `airflow dags test`, each in
+its own Airflow.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ def test_the_demo_that_leaks_is_blocked_and_says_why(tmp_path: Path) -> None:
     demo = project("demo", tmp_path, ".")
     fewer(load_patients()).to_parquet(tmp_path / "fewer.parquet")
     dags = tmp_path / "patients.py"
-    dags.write_text(dags.read_text().replace('source="demo"', f"source={str(tmp_path / 'fewer.parquet')!r}"))
+    dags.write_text(
+        dags.read_text().replace('source="demo"', f"source={str(tmp_path / 'fewer.parquet')!r}")
+    )
     status, said = demo.ran("patients_leak")
     assert status == 1
     assert "FAIL  patients_leak" in said and "step publish" not in said
@@ -113,7 +117,11 @@ def test_the_demo_that_leaks_is_blocked_and_says_why(tmp_path: Path) -> None:
 def test_it_is_the_demo_of_dagster() -> None:
     code = (ROOT / "examples/airflow/demo/patients.py").read_text(encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{SPECS}"], capture_output=True, text=True, cwd=ROOT, timeout=120
+        [sys.executable, "-c", f"{code}\n{SPECS}"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [repr(demo_spec(leak=leak)) for leak in (False, True)]

@@ -120,7 +120,7 @@ for kind, cases in (("refused", refused), ("accepted", accepted)):
         (found,) = [found for found in dag.tasks if found.task_id.endswith("gate")]
         outlets = [outlet.name for outlet in found.outlets]
         print(f"{kind}: {name}:", *outlets, found.max_active_tis_per_dagrun)
-"""
+"""  # noqa: E501
 RENDERED = """
 from functools import partial
 print = partial(print, ">>")
@@ -184,30 +184,42 @@ said = "not given and mapped"
 checked(said, mapped(Seen, WAIT, poke_interval=1.0))
 said = "given"
 checked(said, Seen(task_id="task", **WAIT, partition="north", newer_than=datetime(2026, 1, 1, tzinfo=UTC)))
-"""
+"""  # noqa: E501
 LATER = "the result of a task is not known when the DAG is parsed."
 REFUSED = {
     "sources": "gate: two mapped tasks have the same table and partition (table: tf).",
-    "one of two tables twice": "gate: two mapped tasks have the same table and partition (table: a).",
+    "one of two tables twice": "gate: two mapped tasks have the same table and partition"
+    " (table: a).",
     "every combination": "gate: two mapped tasks have the same table and partition (table: a).",
-    "combinations with unknown tables": "gate: two mapped tasks have the same table and partition (table: mapped).",
+    "combinations with unknown tables": "gate: two mapped tasks have the same table and partition"
+    " (table:"
+    " mapped).",
     "specs": "gate: two mapped tasks have the same table and partition (table: a).",
     "a spec and its file": "gate: two mapped tasks have the same table and partition (table: a).",
     "partitions": "gate: two mapped tasks have the same table and partition (table: tf).",
-    "equal lists of partitions": "gate: two mapped tasks have the same table and partition (table: tf).",
+    "equal lists of partitions": "gate: two mapped tasks have the same table and partition"
+    " (table: tf).",
     "kwargs": "gate: two mapped tasks have the same table and partition (table: tf).",
     "kwargs with a table": "gate: two mapped tasks have the same table and partition (table: a).",
-    "kwargs of which one is unknown": "gate: two mapped tasks have the same table and partition (table: a).",
+    "kwargs of which one is unknown": "gate: two mapped tasks have the same table and partition"
+    " (table: a).",
     "publishing tasks": "gate: two mapped tasks have the same table and partition (table: tf).",
     "verdicts": "gate: two mapped tasks have the same table and partition (table: tf).",
-    "a group of numbers": "same.gate: two mapped tasks have the same table and partition (table: tf).",
-    "a group of equal partitions": "grouped.gate: two mapped tasks have the same table and partition (table: tf).",
-    "a group of combinations": "grouped.gate: two mapped tasks have the same table and partition (table: tf).",
-    "a group of unknown partitions": "grouped.gate: two mapped tasks have the same table and partition (table: tf).",
+    "a group of numbers": "same.gate: two mapped tasks have the same table and partition"
+    " (table: tf).",
+    "a group of equal partitions": "grouped.gate: two mapped tasks have the same table and"
+    " partition"
+    " (table: tf).",
+    "a group of combinations": "grouped.gate: two mapped tasks have the same table and partition"
+    " (table: tf).",
+    "a group of unknown partitions": "grouped.gate: two mapped tasks have the same table and"
+    " partition"
+    " (table: tf).",
     "a group of tables": f"table: {LATER}",
     "the result of a task": f"table: {LATER}",
     "a source from a task": f"source: {LATER}",
-    "a partition without partitions": "table tf: partition was given, and the table has no partitions.",
+    "a partition without partitions": "table tf: partition was given, and the table has no"
+    " partitions.",
 }
 ACCEPTED = {  # outlets, and how many tasks of a run may run at a time
     "tables": "a_release b_release None",
@@ -233,19 +245,34 @@ ACCEPTED = {  # outlets, and how many tasks of a run may run at a time
 
 def script(place: Path, code: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", code], env=airflow_in(place), cwd=place, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", code],
+        env=airflow_in(place),
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return told(done.stdout)
 
 
 @pytest.mark.slow
-def test_two_mapped_gates_of_one_table_and_partition_are_an_error_when_the_dag_is_parsed(tmp_path: Path) -> None:
+def test_two_mapped_gates_of_one_table_and_partition_are_an_error_when_the_dag_is_parsed(
+    tmp_path: Path,
+) -> None:
     lines = script(tmp_path, PARSED)
-    refused = dict(line.removeprefix("refused: ").split(": ", 1) for line in lines if line.startswith("refused"))
+    refused = dict(
+        line.removeprefix("refused: ").split(": ", 1)
+        for line in lines
+        if line.startswith("refused")
+    )
     assert {name: text.partition(" Fix: ")[0] for name, text in refused.items()} == REFUSED
     assert all("Fix: " in text for text in refused.values())
-    accepted = dict(line.removeprefix("accepted: ").split(": ", 1) for line in lines if line.startswith("accepted"))
+    accepted = dict(
+        line.removeprefix("accepted: ").split(": ", 1)
+        for line in lines
+        if line.startswith("accepted")
+    )
     assert accepted == ACCEPTED
 
 
@@ -276,7 +303,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 def logged(ran: Ran, dag: str) -> str:
-    return "\n".join(file.read_text() for file in ran.place.glob(f"home/logs/dag_id={dag}/**/*.log"))
+    return "\n".join(
+        file.read_text() for file in ran.place.glob(f"home/logs/dag_id={dag}/**/*.log")
+    )
 
 
 def states(ran: Ran, dag: str, task: str = "gate") -> list[str]:
@@ -290,25 +319,40 @@ def test_mapped_gates_publish_each_table_and_partition_once(ran: Ran) -> None:
     assert states(ran, "tables") == ["success", "success"]
     assert states(ran, "named") == ["success", "failed"], "both tables have the same name"
     told = logged(ran, "named")
-    assert "of this run has the same table and partition, and its release would be replaced. Fix: " in told
+    assert (
+        "of this run has the same table and partition, and its release would be replaced. Fix: "
+        in told
+    )
     assert sorted(states(ran, "groups", "each.gate")) == ["failed", "success"]
     assert "partition was given, and is None in this run" in logged(ran, "groups")
     releases = ran.place / "mapped/releases"
-    for target in (ReleaseTarget("a"), ReleaseTarget("b"), ReleaseTarget("c"), ReleaseTarget("grouped", "2026-01-01")):
+    for target in (
+        ReleaseTarget("a"),
+        ReleaseTarget("b"),
+        ReleaseTarget("c"),
+        ReleaseTarget("grouped", "2026-01-01"),
+    ):
         assert len(ReleaseStore(releases).history(target)) == 1
 
 
 @pytest.mark.slow
 def test_two_gates_of_one_table_in_a_run_are_an_error(ran: Ran) -> None:
     assert ran.states("twice")["twice.read"] == ("failed", 1)
-    assert "twice: task 'first' of this run has the same table and partition" in logged(ran, "twice")
+    assert "twice: task 'first' of this run has the same table and partition" in logged(
+        ran, "twice"
+    )
 
 
 @pytest.mark.slow
 def test_each_mapped_gate_has_the_event_of_its_release(ran: Ran) -> None:
     """Also of a table that a task named, which is not in the DAG."""
-    events = ran.ask("select a.uri, e.extra, e.partition_key from asset_event e join asset a on a.id = e.asset_id")
-    found = [(uri.rpartition("/")[2], json.loads(extra)["release"], key) for uri, extra, key in events]
+    events = ran.ask(
+        "select a.uri, e.extra, e.partition_key from asset_event e join asset a on a.id ="
+        " e.asset_id"
+    )
+    found = [
+        (uri.rpartition("/")[2], json.loads(extra)["release"], key) for uri, extra, key in events
+    ]
     releases = ran.place / "mapped/releases"
     expected = [(table, current_release(releases, table).id, None) for table in ("a", "b", "c")]
     (dated,) = ReleaseStore(releases).history(ReleaseTarget("grouped", "2026-01-01"))

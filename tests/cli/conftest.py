@@ -26,7 +26,9 @@ Command = Callable[..., Said]
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Call a command in this process; check that it exits with ``status`` and shows no traceback."""
+    """Call a command in this process; check that it exits with ``status`` and shows no
+    traceback.
+    """
 
     def call(*words: object, status: int = 0) -> Said:
         capsys.readouterr()
@@ -44,11 +46,19 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture(scope="session")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of small tables that no test changes: people.parquet and the three tables of a release."""
+    """A folder of small tables that no test changes: people.parquet and the three tables of a
+    release.
+    """
     folder = tmp_path_factory.mktemp("tables")
     people().to_parquet(folder / "people.parquet", index=False)
     g = np.random.default_rng(0)
     for role, rows in (("train", 400), ("holdout", 200), ("synthetic", 400)):
-        frame = pd.DataFrame({"age": g.normal(50, 9, rows), "dose": g.normal(size=rows), "visits": g.poisson(3, rows)})
+        frame = pd.DataFrame(
+            {
+                "age": g.normal(50, 9, rows),
+                "dose": g.normal(size=rows),
+                "visits": g.poisson(3, rows),
+            }
+        )
         frame.assign(town=g.choice(list("abc"), rows)).to_parquet(folder / f"{role}.parquet")
     return folder

@@ -12,8 +12,12 @@ ROWS = 240
 def people() -> pd.DataFrame:
     """A table with every dtype, missing values and two rows per person."""
     g = np.random.default_rng(0)
-    born = pd.Series(pd.Timestamp("1950-01-01") + pd.to_timedelta(g.integers(0, 20_000, ROWS), unit="D"))
-    frame = pd.DataFrame({"person": np.arange(ROWS) // 2, "age": g.integers(18, 90, ROWS).astype("int8")})
+    born = pd.Series(
+        pd.Timestamp("1950-01-01") + pd.to_timedelta(g.integers(0, 20_000, ROWS), unit="D")
+    )
+    frame = pd.DataFrame(
+        {"person": np.arange(ROWS) // 2, "age": g.integers(18, 90, ROWS).astype("int8")}
+    )
     frame = frame.assign(
         wage=g.lognormal(10, 1, ROWS),
         score=g.normal(size=ROWS).astype("float32"),

@@ -1,4 +1,6 @@
-"""The command accept: it shows and signs what a refused run proposed, and lets a stopped table run again."""
+"""The command accept: it shows and signs what a refused run proposed, and lets a stopped table run
+again.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,12 @@ QUICK = {"metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}}}
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("DAGSTER_HOME", "PRIVACY_ASSETS_RELEASES", "PRIVACY_ASSETS_PRIVATE", "PRIVACY_ASSETS_TRUSTED_KEYS"):
+    for name in (
+        "DAGSTER_HOME",
+        "PRIVACY_ASSETS_RELEASES",
+        "PRIVACY_ASSETS_PRIVATE",
+        "PRIVACY_ASSETS_TRUSTED_KEYS",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     people().drop(columns="person").to_parquet("people.parquet")
@@ -47,7 +54,9 @@ def steps(home: Path, most: float = 0.3, **data: object) -> TableRun:
         evaluation=ATTACKS,
         policy={"name": f"most {most}", "limits": [{**LIMIT, "at_most": most}], **QUICK},
     )
-    return TableRun(ResolvedTable.of(spec), DeploymentSettings(home=home).open(), ReleaseTarget(NAME))
+    return TableRun(
+        ResolvedTable.of(spec), DeploymentSettings(home=home).open(), ReleaseTarget(NAME)
+    )
 
 
 def split(own: TableRun) -> None:
@@ -82,7 +91,9 @@ def test_a_refused_difference_is_shown_and_signed(home: Path, command: Command) 
     with pytest.raises(LockDiffers, match="'most 0.2' -> 'most 0.3'"):
         split(steps(home))
     split(steps(home, most=0.2))
-    assert "policy: 'most 0.2' -> 'most 0.3'" in accept_all(*accept[1:]), "another run keeps the proposal"
+    assert "policy: 'most 0.2' -> 'most 0.3'" in accept_all(*accept[1:]), (
+        "another run keeps the proposal"
+    )
     assert "there is nothing to accept" in command(*accept, status=1).out
     assert "Did you mean 'people'" in command("accept", "peple", *accept[2:], status=2).err
 
@@ -112,8 +123,13 @@ def test_a_stopped_table_needs_a_reason(home: Path, command: Command) -> None:
     before = sorted(path.read_bytes() for path in (home / "private").rglob("*") if path.is_file())
     digests = [f"--digest={digest}" for digest in shown_digests(command(*accept, status=2).out)]
     for reason in ((), ("--reason", " ")):
-        assert "is stopped, and nothing is signed" in command(*accept, *digests, *reason, status=2).err
-    assert sorted(path.read_bytes() for path in (home / "private").rglob("*") if path.is_file()) == before
+        assert (
+            "is stopped, and nothing is signed" in command(*accept, *digests, *reason, status=2).err
+        )
+    assert (
+        sorted(path.read_bytes() for path in (home / "private").rglob("*") if path.is_file())
+        == before
+    )
     assert "accepted" in accept_all(*accept[1:], "--reason", "larger leaves")
     split(steps(home, most=0.2))
     assert "there is nothing to accept" in command(*accept, "--reason", "again", status=1).out
@@ -123,7 +139,9 @@ def test_an_unsigned_proposal_cannot_disturb_the_terminal(home: Path, command: C
     split(steps(home))
     verdicts(steps(home), "pass")
     wild = "drop\x1b[2J\nnothing \u202e changed"
-    steps(home).gate.locks.file(NAME, PROPOSED).write_text(json.dumps({wild: "x", "subject": {wild: "\u200b"}}))
+    steps(home).gate.locks.file(NAME, PROPOSED).write_text(
+        json.dumps({wild: "x", "subject": {wild: "\u200b"}})
+    )
     out = command("accept", NAME, "--releases", home / "releases", status=2).out
     assert out.replace("\n", "").isprintable()
     assert [line for line in out.splitlines() if line.startswith("nothing")] == []
@@ -149,11 +167,16 @@ def test_nothing_is_signed_without_the_key_of_the_deployment(home: Path, command
     assert "chmod 700" in command("accept", NAME, "--releases", home / "releases", status=2).err
 
 
-HIDDEN = "".join(f"row {n}: 43 Basel; " for n in range(8))[:128].strip()  # private values in the name of a column
+# private values in the name of a column
+HIDDEN = "".join(f"row {n}: 43 Basel; " for n in range(8))[:128].strip()
 
 
-@pytest.mark.parametrize("change", [{}, {"kinds": {"age": "numeric"}}, {"drop": ["grade"]}], ids=str)
-def test_route_62_rows_in_the_names_of_columns(change: dict[str, object], home: Path, command: Command) -> None:
+@pytest.mark.parametrize(
+    "change", [{}, {"kinds": {"age": "numeric"}}, {"drop": ["grade"]}], ids=str
+)
+def test_route_62_rows_in_the_names_of_columns(
+    change: dict[str, object], home: Path, command: Command
+) -> None:
     """No accepted change of other settings lets another name of a column through."""
     split(steps(home))
     verdicts(steps(home), "undecided")
@@ -168,7 +191,9 @@ def test_route_62_rows_in_the_names_of_columns(change: dict[str, object], home: 
         split(steps(home, **change))
     out = accept_all(*accept[1:])
     assert f"columns {HIDDEN!r}: not set -> 'number'" in out
-    names = next(line for line in out.splitlines() if line.startswith("The release publishes the names"))
+    names = next(
+        line for line in out.splitlines() if line.startswith("The release publishes the names")
+    )
     dropped = change.get("drop", [])
     assert all((repr(name) in names) == (name not in dropped) for name in (*frame.columns, HIDDEN))
     split(steps(home, **change))
@@ -186,7 +211,11 @@ def test_the_first_runs_and_inspect_print_the_names_of_all_columns(
     def printed() -> list[str]:
         told: list[str] = []
         split(replace(steps(home), progress=told.append))
-        return [line for line in told if line.startswith("The release publishes the names of its columns")]
+        return [
+            line
+            for line in told
+            if line.startswith("The release publishes the names of its columns")
+        ]
 
     for _ in range(2):
         (names,) = printed()
@@ -198,7 +227,9 @@ def test_the_first_runs_and_inspect_print_the_names_of_all_columns(
 
 
 @pytest.mark.slow
-def test_a_table_runs_again_and_again_and_its_change_is_accepted(home: Path, command: Command) -> None:
+def test_a_table_runs_again_and_again_and_its_change_is_accepted(
+    home: Path, command: Command
+) -> None:
     table = home.parent / "table.yaml"
     given = {
         "name": "patients", "source": "demo", "subject": "person",
@@ -209,7 +240,9 @@ def test_a_table_runs_again_and_again_and_its_change_is_accepted(home: Path, com
     for _ in range(2):
         assert "release      /" in command(*run).out
     table.write_text(
-        yaml.safe_dump({**given, "policy": {"name": "mine", "limits": [{**LIMIT, "at_most": 0.4}], **QUICK}})
+        yaml.safe_dump(
+            {**given, "policy": {"name": "mine", "limits": [{**LIMIT, "at_most": 0.4}], **QUICK}}
+        )
     )
     assert "privacy-assets accept patients" in command(*run, status=1).err
     accept_all("patients", "--releases", home / "releases")
@@ -240,18 +273,25 @@ def test_only_the_named_parts_are_signed(stopped_with_changes: Path, command: Co
     changed, stop = shown_digests(looked.out)
     assert f"--digest {changed} --digest {stop} --reason" in looked.err
     for wrong in ("0" * 32, changed[:16], ""):
-        assert "nothing is signed" in command(*accept, "--digest", stop, "--digest", wrong, status=2).err
+        assert (
+            "nothing is signed"
+            in command(*accept, "--digest", stop, "--digest", wrong, status=2).err
+        )
     assert files(home) == before
 
     out = command(*accept, "--digest", changed).out
     assert "the new lock is signed" in out and "accepted" not in out
-    assert shown_digests(command(*accept, status=2).out) == [stop], "signing the settings does not accept the stop"
+    assert shown_digests(command(*accept, status=2).out) == [stop], (
+        "signing the settings does not accept the stop"
+    )
     out = command(*accept, "--digest", stop).out
     assert "accepted" in out
     split(steps(home, most=0.2))
 
 
-def test_route_64_a_part_that_changed_meanwhile_is_not_signed(stopped_with_changes: Path, command: Command) -> None:
+def test_route_64_a_part_that_changed_meanwhile_is_not_signed(
+    stopped_with_changes: Path, command: Command
+) -> None:
     home = stopped_with_changes
     accept = ("accept", NAME, "--releases", home / "releases", "--reason", "larger leaves")
     changed, stop = shown_digests(command(*accept, status=2).out)
@@ -268,16 +308,25 @@ def test_route_64_a_part_that_changed_meanwhile_is_not_signed(stopped_with_chang
     assert "limits 'dcr.identical_excess.proven': 0.3 -> 1.0" in told.out
 
 
-def test_a_lost_ledger_is_shown_next_to_the_failed_verdicts(stopped_with_changes: Path, command: Command) -> None:
-    """One entry of the log accepts both, so a stop that was seen without the lost ledger is another one."""
+def test_a_lost_ledger_is_shown_next_to_the_failed_verdicts(
+    stopped_with_changes: Path, command: Command
+) -> None:
+    """One entry of the log accepts both, so a stop that was seen without the lost ledger is another
+    one.
+    """
     home = stopped_with_changes
     accept = ("accept", NAME, "--releases", home / "releases", "--reason", "a disk was lost")
     _, stop = shown_digests(command(*accept, status=2).out)
     own = steps(home)
-    own.gate.log.append(own.target, "release", lambda _: {"sha256": "a", "content": "b", "ledger": "c" * 64})
+    own.gate.log.append(
+        own.target, "release", lambda _: {"sha256": "a", "content": "b", "ledger": "c" * 64}
+    )
     seen = command(*accept, "--digest", stop, status=2)
     assert "nothing is signed" in seen.err
-    assert "4 of its last 4 verdicts are 'fail'" in seen.out and "the ledger of people is missing" in seen.out
+    assert (
+        "4 of its last 4 verdicts are 'fail'" in seen.out
+        and "the ledger of people is missing" in seen.out
+    )
     with pytest.raises(ConfigError, match="what stops the table has changed"):
         own.gate.accept(NAME, "a disk was lost", stop)
     assert "accepted" in accept_all(*accept[1:])
@@ -297,7 +346,13 @@ def test_a_terminal_is_asked_for_each_part(
 ) -> None:  # fmt: skip
     home = stopped_with_changes
     accept = ("accept", NAME, "--releases", home / "releases")
-    shown = dict(zip(("changed settings", "stopped"), shown_digests(command(*accept, status=2).out), strict=True))
+    shown = dict(
+        zip(
+            ("changed settings", "stopped"),
+            shown_digests(command(*accept, status=2).out),
+            strict=True,
+        )
+    )
     asked, given = [], iter(answers)
 
     def answer(question: str) -> str:
@@ -313,7 +368,10 @@ def test_a_terminal_is_asked_for_each_part(
     assert "repeat the command with --reason" in command(*accept, status=2).err
     assert asked == []
     command(*accept, "--reason", "larger leaves", status=status)
-    assert [digest in question for digest, question in zip(shown.values(), asked, strict=True)] == [True, True]
+    assert [digest in question for digest, question in zip(shown.values(), asked, strict=True)] == [
+        True,
+        True,
+    ]
     monkeypatch.undo()
     monkeypatch.chdir(home.parent)
     left = shown_digests(command(*accept, status=1 if len(signed) == 2 else 2).out)

@@ -22,7 +22,9 @@ QUICK = ["--generator=baynet", "--shadows=20", "--tests=8", "--size=40"]
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     g = np.random.default_rng(0)
     frame = pd.DataFrame({"age": g.integers(18, 90, 300), "wage": g.lognormal(10, 1, 300)})
-    frame = frame.assign(town=g.choice(list("abcd"), 300), smoker=g.random(300) < 0.3, person=np.arange(300))
+    frame = frame.assign(
+        town=g.choice(list("abcd"), 300), smoker=g.random(300) < 0.3, person=np.arange(300)
+    )
     frame.loc[17, "town"] = SECRET
     path = tmp_path_factory.mktemp("tables") / "people.csv"
     frame.to_csv(path, index=False)
@@ -51,7 +53,11 @@ def audit(data: Path, tmp_path: Path, command: Command) -> Any:
 @pytest.mark.slow
 def test_json_and_text_tell_the_same(audit: Any) -> None:
     found, out, err = audit("--max-targets=2", "--seed=3", "--quiet")
-    assert len(found["records"]) == 2 and set(found["auc"]) >= {"mean", "sd"} and found["cpu_seconds"] > 0
+    assert (
+        len(found["records"]) == 2
+        and set(found["auc"]) >= {"mean", "sd"}
+        and found["cpu_seconds"] > 0
+    )
     for record in found["records"]:
         assert set(record) >= {"id", "vulnerability", "auc", "epsilon_lower_bound"}
         assert 0 <= record["auc"]["low"] <= record["auc"]["value"] <= record["auc"]["high"] <= 1
@@ -59,14 +65,18 @@ def test_json_and_text_tell_the_same(audit: Any) -> None:
     lines = out.splitlines()
     shown = [line.split() for line in lines if line.split() and line.split()[0].isdecimal()]
     assert [int(words[0]) for words in shown] == [record["id"] for record in found["records"]]
-    assert [words[2] for words in shown] == [f"{record['auc']['value']:.3f}" for record in found["records"]]
+    assert [words[2] for words in shown] == [
+        f"{record['auc']['value']:.3f}" for record in found["records"]
+    ]
     assert "CPU seconds" in lines[-1] and "needs at least" in out and err == ""
 
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_scores(audit: Any) -> None:
     runs = [audit("--max-targets=2", f"--seed={seed}").found["records"] for seed in (0, 0, 1)]
-    first, again, other = ([(record["id"], record["scores"]) for record in records] for records in runs)
+    first, again, other = (
+        [(record["id"], record["scores"]) for record in records] for records in runs
+    )
     assert first == again != other
 
 
@@ -76,10 +86,16 @@ def test_ids_are_row_positions_and_the_rows_of_one_person_do_not_hide_them(
     rare, common = audit("--ids=17,3").found["records"]
     assert (rare["id"], common["id"]) == (17, 3) and rare["vulnerability"] > common["vulnerability"]
     frame = pd.read_csv(data)
-    frame.loc[300] = {**frame.loc[17], "age": frame.loc[17, "age"] + 1}  # nearly equal to the row of the same person
+    # nearly equal to the row of the same person
+    frame.loc[300] = {**frame.loc[17], "age": frame.loc[17, "age"] + 1}
     frame.to_csv(tmp_path / "twice.csv", index=False)
-    (twice,) = audit("--ids=17", table=tmp_path / "twice.csv", person="--subject=person").found["records"]
-    assert twice["vulnerability"] == pytest.approx(rare["vulnerability"], rel=0.05) and rare["vulnerability"] > 0
+    (twice,) = audit("--ids=17", table=tmp_path / "twice.csv", person="--subject=person").found[
+        "records"
+    ]
+    assert (
+        twice["vulnerability"] == pytest.approx(rare["vulnerability"], rel=0.05)
+        and rare["vulnerability"] > 0
+    )
 
 
 def test_results_are_shown_even_where_the_file_cannot_be_written(
@@ -89,26 +105,60 @@ def test_results_are_shown_even_where_the_file_cannot_be_written(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("privacy_assets.infra.files.put_atomic", full)
-    assert main(["audit", f"--data={data}", "--drop=person", *QUICK, "--ids=17", f"--json={tmp_path / 'a.json'}"]) == 2
+    assert (
+        main(
+            [
+                "audit",
+                f"--data={data}",
+                "--drop=person",
+                *QUICK,
+                "--ids=17",
+                f"--json={tmp_path / 'a.json'}",
+            ]
+        )
+        == 2
+    )
     printed = capsys.readouterr()
     assert "AUC over records" in printed.out and "No space left" in printed.err
 
 
 def test_settings_of_the_generator_and_of_the_audit_arrive(audit: Any) -> None:
-    more = ["--set=degree=2", "--select=random", "--sampling=bootstrap", "--sample-size=30", "--aux-rows=150",
-            "--test-rows=90", "--distance=minkowski1", "--n-neighbors=3", "--remove=1", "--max-targets=1",
-            "--kind=smoker=categorical"]  # fmt: skip
+    more = [
+        "--set=degree=2",
+        "--select=random",
+        "--sampling=bootstrap",
+        "--sample-size=30",
+        "--aux-rows=150",
+        "--test-rows=90",
+        "--distance=minkowski1",
+        "--n-neighbors=3",
+        "--remove=1",
+        "--max-targets=1",
+        "--kind=smoker=categorical",
+    ]
     found, out, _ = audit(*more)
     plan = found["plan"]
-    assert plan["generator_settings"]["degree"] == 2 and plan["remove"] == 1 and plan["sample_size"] == 30
-    assert (plan["select"], plan["sampling"], plan["distance"]) == ("random", "bootstrap", "minkowski1")
+    assert (
+        plan["generator_settings"]["degree"] == 2
+        and plan["remove"] == 1
+        and plan["sample_size"] == 30
+    )
+    assert (plan["select"], plan["sampling"], plan["distance"]) == (
+        "random",
+        "bootstrap",
+        "minkowski1",
+    )
     assert (plan["auxiliary_rows"], plan["test_rows"], plan["n_neighbors"]) == (150, 90, 3)
     assert len(found["removal"]["removed"]) == 1
-    assert [r["id"] for r in found["removal"]["before"]] == [r["id"] for r in found["removal"]["after"]]
+    assert [r["id"] for r in found["removal"]["before"]] == [
+        r["id"] for r in found["removal"]["after"]
+    ]
     assert found["auc"]["sd"] is None and "standard deviation –" in out  # one record has none
 
 
-def test_settings_of_the_attack_arrive(audit: Any, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_of_the_attack_arrive(
+    audit: Any, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = audit("--max-targets=1", "--attack-set=queries=5", "--attack-set", "trees=7").found
     assert found["plan"]["attack_settings"] == {"queries": 5, "trees": 7}
     usual = audit("--max-targets=1").found
@@ -119,7 +169,9 @@ def test_settings_of_the_attack_arrive(audit: Any, data: Path, capsys: pytest.Ca
         ("queries=0", "queries"),
         ("trees", "expected KEY=VALUE"),
     ):
-        assert main(["audit", f"--data={data}", "--drop=person", *QUICK, f"--attack-set={wrong}"]) == 2
+        assert (
+            main(["audit", f"--data={data}", "--drop=person", *QUICK, f"--attack-set={wrong}"]) == 2
+        )
         assert told in capsys.readouterr().err
 
 

@@ -21,7 +21,9 @@ TABLES = ["--train", "t.parquet", "--holdout", "h.parquet", "--synthetic", "s.pa
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, bool]]:
-    """On a machine with one card: the device that a command used, and whether the card was leased."""
+    """On a machine with one card: the device that a command used, and whether the card was
+    leased.
+    """
     found: list[tuple[str, bool]] = []
 
     def work(*arguments: Any, device: str = "", **options: Any) -> None:
@@ -54,9 +56,15 @@ def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, boo
         (["evaluate", *TABLES, "--no-embedder"], ("cuda:0", False)),
         (["leak-study", "--data=d.parquet", "--out=o"], ("cuda:0", True)),
         (["leak-study", "--data=d.parquet", "--out=o", "--no-embedder"], ("cuda:0", False)),
-        (["leak-study", "--data=d.parquet", "--out=o", "--no-embedder", "--overfit=1.2"], ("cuda:0", True)),
+        (
+            ["leak-study", "--data=d.parquet", "--out=o", "--no-embedder", "--overfit=1.2"],
+            ("cuda:0", True),
+        ),
         (["generate", "--generator=copy", "--data=d.csv", "--out=s.csv"], ("cuda:0", True)),
-        (["generate", "--generator=copy", "--data=d.csv", "--out=s.csv", "--device=cpu"], ("cpu", False)),
+        (
+            ["generate", "--generator=copy", "--data=d.csv", "--out=s.csv", "--device=cpu"],
+            ("cpu", False),
+        ),
     ],
 )
 def test_a_command_that_uses_the_card_holds_it(
@@ -69,7 +77,9 @@ def test_a_command_that_uses_the_card_holds_it(
         pass
 
 
-def test_a_command_waits_for_a_step_and_says_so(seen: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_waits_for_a_step_and_says_so(
+    seen: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     heard, waiting = [], threading.Event()
 
     def say(text: str) -> None:

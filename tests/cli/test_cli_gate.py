@@ -34,10 +34,16 @@ from privacy_assets.tables.table import Table
 from privacy_assets.version import ENGINE_VERSION
 from tests.cli.conftest import Command, Said
 
-POLICY = Policy((Limit("dcr.privacy_score", at_most=0.1, advice="Use larger leaves."),), name="strict")
+POLICY = Policy(
+    (Limit("dcr.privacy_score", at_most=0.1, advice="Use larger leaves."),), name="strict"
+)
 SETUP = {"seed": 0}
 INPUTS = {"train": "t", "holdout": "h", "synthetic": "s"}
-PATIENTS, NORTH, SOUTH = ReleaseTarget("patients"), ReleaseTarget("visits", "north"), ReleaseTarget("visits", "south")
+PATIENTS, NORTH, SOUTH = (
+    ReleaseTarget("patients"),
+    ReleaseTarget("visits", "north"),
+    ReleaseTarget("visits", "south"),
+)
 
 
 class Deployment:
@@ -55,17 +61,23 @@ class Deployment:
         key = SigningKey(self.signing, "", TrustedKeys((self.root / "trusted_keys",)))
         return Gate(self.root / "releases", self.root / "private", key, b"k" * 32)
 
-    def judge(self, place: ReleaseTarget, seed: int, high: float = 0.05) -> tuple[SignedRecord, SignedRecord]:
+    def judge(
+        self, place: ReleaseTarget, seed: int, high: float = 0.05
+    ) -> tuple[SignedRecord, SignedRecord]:
         """Return the signed attestation of a small table and its signed snapshot."""
         frame = pd.DataFrame({"a": np.random.default_rng(seed).normal(size=50)})
         snapshot, taken = self.gate.take_snapshot(Table.read(frame), place, "t")
         low, value = (-0.02, 0.01) if high < 0.1 else (0.14, 0.17)
         estimate = Estimate("privacy_score", value, low, high, n=1000, subjects=1000)
         settings = json.loads(json.dumps(Dcr().settings()))
-        result = MetricResult("dcr", (estimate,), settings=settings, inputs=INPUTS, engine_version=ENGINE_VERSION)
+        result = MetricResult(
+            "dcr", (estimate,), settings=settings, inputs=INPUTS, engine_version=ENGINE_VERSION
+        )
         self.gate.locks.sign(place.table, entries_of(POLICY, SETUP))
         score = self.gate.sign_result(result, snapshot, [])
-        return self.gate.attest(snapshot, POLICY, {"dcr": score}, INPUTS, {"dcr": Dcr()}, SETUP)[1], taken
+        return self.gate.attest(snapshot, POLICY, {"dcr": score}, INPUTS, {"dcr": Dcr()}, SETUP)[
+            1
+        ], taken
 
     def publish(self, place: ReleaseTarget, seed: int = 0) -> Release:
         return self.gate.publish(*self.judge(place, seed), place, POLICY, SETUP)
@@ -110,7 +122,8 @@ def foreign(folder: Path) -> Path:
     return next((folder / "trusted_keys").glob("*.pem"))
 
 
-# --- verify -----------------------------------------------------------------------------------------------------------
+# --- verify
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_released_file_is_told_with_policy_and_limits(home: Deployment) -> None:
@@ -124,7 +137,11 @@ def test_a_released_file_is_told_with_policy_and_limits(home: Deployment) -> Non
         assert lines["found"] == f"release {release.id}, the current one"
         assert lines["policy"] == f"strict (custom), {policy_digest(POLICY)}"
         assert lines["engine"] == ENGINE_VERSION and stated.keyid in said.out
-        assert [cell.strip() for cell in lines["dcr.privacy_score"].split("  ")] == ["conservative", "≤ 0.1", "pass"]
+        assert [cell.strip() for cell in lines["dcr.privacy_score"].split("  ")] == [
+            "conservative",
+            "≤ 0.1",
+            "pass",
+        ]
     home.publish(PATIENTS, seed=1)
     assert f"release {release.id}, not the current one" in home("verify", received(release)).out
 
@@ -132,11 +149,21 @@ def test_a_released_file_is_told_with_policy_and_limits(home: Deployment) -> Non
 def test_the_same_as_json(home: Deployment) -> None:
     release = home.publish(NORTH)
     told = json.loads(home("verify", received(release), "--json").out)
-    assert (told["released"], told["verdict"], told["table"], told["partition"]) == (True, "pass", "visits", "north")
+    assert (told["released"], told["verdict"], told["table"], told["partition"]) == (
+        True,
+        "pass",
+        "visits",
+        "north",
+    )
     assert (told["release"], told["current"], told["rows"]) == (release.id, True, 50)
     assert told["policy"] == {"name": "strict", "digest": policy_digest(POLICY)}
     (limit,) = told["limits"]
-    facts = {"statistic": "dcr.privacy_score", "bound": "conservative", "limit": 0.1, "min_subjects": 30}
+    facts = {
+        "statistic": "dcr.privacy_score",
+        "bound": "conservative",
+        "limit": 0.1,
+        "min_subjects": 30,
+    }
     assert limit == {**facts, "status": "pass"}
     Path("mine.parquet").write_bytes(b"other")
     told = json.loads(home("verify", "mine.parquet", "--json", status=1).out)
@@ -150,12 +177,18 @@ DECLARED: dict[str, Any] = {
     "kinds": {"age": "integer", "seen": "datetime"},
     "new_values": {"note": "written by a model that saw no note"},
     "allowed_values": {"ward": {"values": 12, "digest": "ab" * 32}},
-    "metrics": {"membership_inference": {"subgroups": ["ward"], "n_permutations": 199}, "dcr": {}, "new": {"x": 1}},
+    "metrics": {
+        "membership_inference": {"subgroups": ["ward"], "n_permutations": 199},
+        "dcr": {},
+        "new": {"x": 1},
+    },
 }
 
 
 def restated(home: Deployment, release: Release, **changes: Any) -> Path:
-    """Write attestation.json with other contents, signed by the deployment's key; return the received table."""
+    """Write attestation.json with other contents, signed by the deployment's key; return the
+    received table.
+    """
     stated = replace(release.opened(PATIENTS, home.gate.key.trusted), **changes)
     Path("attestation.json").write_bytes(seal(stated.statement(), home.gate.key).data)
     return received(release)
@@ -177,11 +210,18 @@ def test_what_was_declared_is_shown_and_what_widens_is_warned_of(home: Deploymen
         assert lines.count(line) == 1, line
     warned = [line for line in said if line.startswith("Warning: ")]
     assert len(warned) == 4
-    assert "Warning: the table sets membership_inference.subgroups. Its policy leaves this setting to tables." in warned
+    assert (
+        "Warning: the table sets membership_inference.subgroups. Its policy leaves this setting"
+        " to tables." in warned
+    )
     for words in ("policy strict is custom", "the kind of age, seen", "column note may have new"):
         assert len([line for line in warned if words in line]) == 1, words
     told = json.loads(home("verify", "mine.parquet", "--json").out)
-    declared = {"dropped" if name == "drop" else name: value for name, value in DECLARED.items() if name != "metrics"}
+    declared = {
+        "dropped" if name == "drop" else name: value
+        for name, value in DECLARED.items()
+        if name != "metrics"
+    }
     declared["table_settings"] = {"membership_inference.subgroups": ["ward"]}
     assert {name: told[name] for name in declared} == declared
     assert [f"Warning: {warning}" for warning in told["warnings"]] == warned
@@ -194,14 +234,26 @@ def test_a_policy_is_shipped_by_its_limits_and_not_by_its_name(home: Deployment)
 
     def shown(policy: Policy, digest: str = "") -> str:
         passed = {limit.key: "pass" for limit in policy.limits}
-        stated = {"policy": policy.to_dict(), "policy_digest": digest or policy_digest(policy), "limits": passed}
+        stated = {
+            "policy": policy.to_dict(),
+            "policy_digest": digest or policy_digest(policy),
+            "limits": passed,
+        }
         return home("verify", restated(home, release, setup=DECLARED, **stated)).out
 
     for policy in (default_policy(), small_policy()):
         assert f"{policy.name} (shipped), {policy_digest(policy)}" in shown(policy)
         assert "is custom" not in shown(policy)
-        loose = replace(policy, name="other", limits=(replace(policy.limits[0], min_subjects=1), *policy.limits[1:]))
-        for said in (shown(loose), shown(loose, policy_digest(policy)), shown(replace(policy, name="other"))):
+        loose = replace(
+            policy,
+            name="other",
+            limits=(replace(policy.limits[0], min_subjects=1), *policy.limits[1:]),
+        )
+        for said in (
+            shown(loose),
+            shown(loose, policy_digest(policy)),
+            shown(replace(policy, name="other")),
+        ):
             assert "(custom), " in said and "is custom. It can be weaker" in said
         claims = {**loose.to_dict(), "name": policy.name}
         said = home("verify", restated(home, release, setup=DECLARED, policy=claims), status=1)
@@ -210,8 +262,15 @@ def test_a_policy_is_shipped_by_its_limits_and_not_by_its_name(home: Deployment)
 
 def test_the_limits_of_another_engine_are_not_called_shipped(home: Deployment) -> None:
     release, policy = home.publish(PATIENTS), default_policy()
-    loose = {**policy.to_dict(), "limits": [{**one, "min_subjects": 1} for one in policy.to_dict()["limits"]]}
-    stated = {"policy": loose, "limits": {limit.key: "pass" for limit in policy.limits}, "engine_version": "0.0.1"}
+    loose = {
+        **policy.to_dict(),
+        "limits": [{**one, "min_subjects": 1} for one in policy.to_dict()["limits"]],
+    }
+    stated = {
+        "policy": loose,
+        "limits": {limit.key: "pass" for limit in policy.limits},
+        "engine_version": "0.0.1",
+    }
     said = home("verify", restated(home, release, setup=DECLARED, **stated)).out
     assert "default, of engine 0.0.1, " in said and "(shipped)" not in said
     assert "Warning: policy default is of engine 0.0.1. This version cannot compare it" in said
@@ -220,17 +279,27 @@ def test_the_limits_of_another_engine_are_not_called_shipped(home: Deployment) -
 def test_declared_names_cannot_disturb_the_terminal(home: Deployment) -> None:
     wild = "x\x1b[2J\r\nRELEASED \u202e\x07"
     setup = {
-        "seed": wild, "subject": wild, "drop": [wild], "kinds": {wild: wild}, "new_values": {wild: wild},
+        "seed": wild,
+        "subject": wild,
+        "drop": [wild],
+        "kinds": {wild: wild},
+        "new_values": {wild: wild},
         "allowed_values": {wild: {"values": wild, "digest": wild}},
-        "metrics": {"membership_inference": {"subgroups": [wild]}, "shadow_membership": {"generator": {wild: wild}}},
-    }  # fmt: skip
+        "metrics": {
+            "membership_inference": {"subgroups": [wild]},
+            "shadow_membership": {"generator": {wild: wild}},
+        },
+    }
     file = restated(home, home.publish(PATIENTS), setup=setup, made_at=wild, engine_version=wild)
     said = home("verify", file).out
     assert said.replace("\n", "").replace("≤", "").replace("–", "").isprintable()
-    assert len([line for line in said.splitlines() if line.startswith("RELEASED")]) == 0  # it is only attested
+    # it is only attested
+    assert len([line for line in said.splitlines() if line.startswith("RELEASED")]) == 0
     assert home("verify", file, "--json").out.replace("\n", "").isprintable()
     policy = {**POLICY.to_dict(), "name": wild}
-    said = home("verify", restated(home, home.publish(PATIENTS), setup=setup, policy=policy), status=1).out
+    said = home(
+        "verify", restated(home, home.publish(PATIENTS), setup=setup, policy=policy), status=1
+    ).out
     assert "another version" in " ".join(said.split()) and said.replace("\n", "").isprintable()
 
 
@@ -309,13 +378,23 @@ def test_no_flipped_bit_of_the_attestation_is_believed(home: Deployment) -> None
 
 def test_a_foreign_key_and_a_failed_verdict_are_not_released(home: Deployment) -> None:
     file = received(home.publish(PATIENTS), attestation=True)
-    assert "which is not trusted" in home("verify", file, "--key", foreign(Path("other")), status=1).out
+    assert (
+        "which is not trusted"
+        in home("verify", file, "--key", foreign(Path("other")), status=1).out
+    )
     failed, taken = home.judge(PATIENTS, seed=2, high=0.2)
     again, _ = home.judge(PATIENTS, seed=2)  # remembered, although no limit is broken this time
     stated = replace(home.gate.attestation(failed, PATIENTS), verdict="pass", remembered=[])
     denied = seal(stated.statement(), home.gate.key)  # a verdict "pass" that contradicts its limits
-    broken, before = "1 of 1 limits is broken", "'fail': failed before: dcr.privacy_score at most 0.1"
-    for attestation, words in ((failed, f"'fail': {broken}"), (again, before), (denied, f"'pass': {broken}")):
+    broken, before = (
+        "1 of 1 limits is broken",
+        "'fail': failed before: dcr.privacy_score at most 0.1",
+    )
+    for attestation, words in (
+        (failed, f"'fail': {broken}"),
+        (again, before),
+        (denied, f"'pass': {broken}"),
+    ):
         Path("theirs.json").write_bytes(attestation.data)
         found = home.gate.snapshot(taken, PATIENTS).path
         assert words in home("verify", found, "--attestation", "theirs.json", status=1).out
@@ -327,27 +406,39 @@ def test_a_verdict_that_is_undecided_exits_with_3(home: Deployment) -> None:
     found = home.gate.snapshot(taken, PATIENTS).path
     said = home("verify", found, "--attestation", "theirs.json", status=3).out
     assert said.startswith("NOT RELEASED") and "'undecided': 1 of 1 limits is undecided" in said
-    assert json.loads(home("verify", found, "--attestation", "theirs.json", "--json", status=3).out)["passed"] is False
+    assert (
+        json.loads(home("verify", found, "--attestation", "theirs.json", "--json", status=3).out)[
+            "passed"
+        ]
+        is False
+    )
     home("verify", found, "--attestation", "theirs.json", "--key", foreign(Path("other")), status=1)
-    home("verify", received(home.publish(PATIENTS)), "--attestation", "theirs.json", status=1)  # of other bytes
+    # of other bytes
+    home("verify", received(home.publish(PATIENTS)), "--attestation", "theirs.json", status=1)
 
 
 def test_an_attestation_of_another_form_is_not_released(home: Deployment) -> None:
     release = home.publish(PATIENTS)
     stated = replace(release.opened(PATIENTS, home.gate.key.trusted), limits=[])
     Path("attestation.json").write_bytes(seal(stated.statement(), home.gate.key).data)
-    assert "another version of privacy-assets (engine" in home("verify", received(release), status=1).out
+    assert (
+        "another version of privacy-assets (engine"
+        in home("verify", received(release), status=1).out
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["absent.parquet"], "absent.parquet: cannot be read (No such file"), (["."], "Is a directory"),
-     (["mine.parquet", "--attestation=absent.json"], "absent.json"),
-     (["mine.parquet", "--key=absent.pem"], "no trusted key in absent.pem"),
-     (["mine.parquet", "--key={key}", "--key=absent.pem"], "absent.pem"),
-     (["mine.parquet", "--key={signing}"], "not a public key in PEM form"),
-     (["mine.parquet", "--releases=absent"], "--releases")],
-)  # fmt: skip
+    [
+        (["absent.parquet"], "absent.parquet: cannot be read (No such file"),
+        (["."], "Is a directory"),
+        (["mine.parquet", "--attestation=absent.json"], "absent.json"),
+        (["mine.parquet", "--key=absent.pem"], "no trusted key in absent.pem"),
+        (["mine.parquet", "--key={key}", "--key=absent.pem"], "absent.pem"),
+        (["mine.parquet", "--key={signing}"], "not a public key in PEM form"),
+        (["mine.parquet", "--releases=absent"], "--releases"),
+    ],
+)
 def test_bad_input_exits_with_2(home: Deployment, arguments: list[str], words: str) -> None:
     received(home.publish(PATIENTS))
     known = {"key": home.key_file(), "signing": home.signing}
@@ -378,7 +469,9 @@ status = main(["verify", "large.parquet"])
 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // unit
 print(status, grown, *{"torch", "faiss", "dagster", "numba"} & set(sys.modules))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     status, grown, *imported = done.stdout.splitlines()[-1].split()
     assert status == "1" and imported == []
     assert int(grown) < 50  # MiB, for a file of 120
@@ -400,7 +493,10 @@ def test_a_file_that_is_too_old_or_not_current_is_refused_on_request(home: Deplo
     first = home.publish(PATIENTS)
     file = received(first)
     assert "RELEASED" in home("verify", file, "--max-age", 1).out
-    folder, pointer = first.folder.parents[1], home.gate.store.pointer(PATIENTS, home.gate.key.trusted)
+    folder, pointer = (
+        first.folder.parents[1],
+        home.gate.store.pointer(PATIENTS, home.gate.key.trusted),
+    )
     old = replace(pointer, at=pointer.at - dt.timedelta(hours=2))
     (folder / "latest.json").unlink()
     (folder / "latest.json").write_bytes(old.sealed(PATIENTS, home.gate.key))
@@ -408,14 +504,17 @@ def test_a_file_that_is_too_old_or_not_current_is_refused_on_request(home: Deplo
     home("verify", file)
     ahead = replace(pointer, at=pointer.at + dt.timedelta(hours=2))
     (folder / "latest.json").write_bytes(ahead.sealed(PATIENTS, home.gate.key))
-    assert "10 minutes in the future" in " ".join(home("verify", file, "--max-age", 1, status=1).out.split())
+    assert "10 minutes in the future" in " ".join(
+        home("verify", file, "--max-age", 1, status=1).out.split()
+    )
     home("verify", file)
     home.publish(PATIENTS, seed=1)
     assert "It is not the current release" in home("verify", file, "--max-age", 1, status=1).out
     assert "expected more than 0 and at most" in home("verify", file, "--max-age", 0, status=2).err
 
 
-# --- releases ---------------------------------------------------------------------------------------------------------
+# --- releases
+# --------------------------------------------------------------------------------------------------
 
 
 def test_there_are_no_releases(home: Deployment) -> None:
@@ -425,11 +524,17 @@ def test_there_are_no_releases(home: Deployment) -> None:
 
 
 def test_the_history_of_each_table_and_partition(home: Deployment) -> None:
-    made = [home.publish(PATIENTS), home.publish(PATIENTS, seed=1), home.publish(NORTH), home.publish(SOUTH)]
+    made = [
+        home.publish(PATIENTS),
+        home.publish(PATIENTS, seed=1),
+        home.publish(NORTH),
+        home.publish(SOUTH),
+    ]
     said = home("releases")
     assert {"patients", "visits, north", "visits, south"} <= set(said.out.splitlines())
     rows = [line.split() for line in said.out.splitlines() if line.endswith("whole")]
-    assert [row[0] for row in rows] == [made[1].id, made[0].id, made[2].id, made[3].id]  # newest first
+    # newest first
+    assert [row[0] for row in rows] == [made[1].id, made[0].id, made[2].id, made[3].id]
     assert ["current" in row for row in rows] == [True, False, True, True]
     keyid = made[0].opened(PATIENTS, home.gate.key.trusted).keyid
     assert all({"strict", "50", keyid[:12], row[0][-12:]} <= set(row) for row in rows)
@@ -438,16 +543,24 @@ def test_the_history_of_each_table_and_partition(home: Deployment) -> None:
     only = home("releases", "visits", "--partition", "south").out
     assert made[3].id in only and made[2].id not in only
     (told,) = json.loads(home("releases", "patients", "--json").out)["targets"]
-    assert [(one["current"], one["state"]) for one in told["releases"]] == [(True, "whole"), (False, "whole")]
+    assert [(one["current"], one["state"]) for one in told["releases"]] == [
+        (True, "whole"),
+        (False, "whole"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["patient"], "Did you mean 'patients'"), (["visits", "--partition=nort"], "Did you mean 'north'"),
-     (["patients", "--partition=x"], "no partition 'x' of 'patients'"),
-     (["patients", "--rollback=2026"], "has no release '2026'"), (["--rollback=x"], "require the TABLE"),
-     (["visits", "--rollback=x"], "Known: north"), (["--releases=absent"], "absent: no such release folder")],
-)  # fmt: skip
+    [
+        (["patient"], "Did you mean 'patients'"),
+        (["visits", "--partition=nort"], "Did you mean 'north'"),
+        (["patients", "--partition=x"], "no partition 'x' of 'patients'"),
+        (["patients", "--rollback=2026"], "has no release '2026'"),
+        (["--rollback=x"], "require the TABLE"),
+        (["visits", "--rollback=x"], "Known: north"),
+        (["--releases=absent"], "absent: no such release folder"),
+    ],
+)
 def test_what_is_not_there_exits_with_2(home: Deployment, arguments: list[str], words: str) -> None:
     home.publish(PATIENTS)
     home.publish(NORTH)
@@ -460,8 +573,12 @@ def test_a_damaged_release_is_told_and_is_not_rolled_back_to(home: Deployment) -
     flip(first.table, 500)
     said = home("releases", status=1)
     assert f"{first.id} is damaged: {first.table} does not contain the bytes" in said.out
-    assert "do not use it" in said.out and "--rollback" not in said.out  # there is no other intact release
-    assert "refused, nothing changed" in home("releases", "patients", "--rollback", first.id, status=1).err
+    # there is no other intact release
+    assert "do not use it" in said.out and "--rollback" not in said.out
+    assert (
+        "refused, nothing changed"
+        in home("releases", "patients", "--rollback", first.id, status=1).err
+    )
     assert home.gate.store.current(PATIENTS, home.gate.key.trusted) == second
     flip(second.attestation, 300)
     assert "rerun the step publish, or roll back" in home("releases", status=1).out
@@ -470,8 +587,12 @@ def test_a_damaged_release_is_told_and_is_not_rolled_back_to(home: Deployment) -
     assert told["releases"][0]["policy"] is None  # unsigned content is not shown
 
 
-@pytest.mark.parametrize("pointer", [None, b"{", b'{"release": "20200101T000000.000000Z-aaaaaaaaaaaa"}'])
-def test_a_broken_pointer_is_told_and_mended_by_a_rollback(home: Deployment, pointer: bytes | None) -> None:
+@pytest.mark.parametrize(
+    "pointer", [None, b"{", b'{"release": "20200101T000000.000000Z-aaaaaaaaaaaa"}']
+)
+def test_a_broken_pointer_is_told_and_mended_by_a_rollback(
+    home: Deployment, pointer: bytes | None
+) -> None:
     release = home.publish(PATIENTS)
     file = release.folder.parents[1] / "latest.json"
     file.unlink()
@@ -494,7 +615,9 @@ def test_rollback_moves_the_pointer(home: Deployment) -> None:
     assert json.loads(home(*back[:-1], second.id, "--json").out) == told
 
 
-def test_rollback_asks_the_memory_of_failures(home: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollback_asks_the_memory_of_failures(
+    home: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = home.publish(PATIENTS), home.publish(PATIENTS, seed=1)
     elsewhere = home.root.parent / "elsewhere"
     home.gate.private.rename(elsewhere)
@@ -543,7 +666,10 @@ def test_route_56_an_old_copy_of_the_release_folder_is_put_back(home: Deployment
     assert home("verify", file, status=1).out.startswith("WITHDRAWN  mine.parquet")
     said = home("releases", status=1).out
     assert "WITHDRAWN" in said and f"--withdraw {first.id}" in said
-    assert json.loads(home("releases", "--json", status=1).out)["targets"][0]["releases"][0]["state"] == "withdrawn"
+    assert (
+        json.loads(home("releases", "--json", status=1).out)["targets"][0]["releases"][0]["state"]
+        == "withdrawn"
+    )
     assert len(read_published(folder, "patients"))
     with pytest.raises(OutOfDate, match="older copy"):
         read_published(folder, "patients", seen="seen.json")
@@ -557,7 +683,8 @@ def test_route_56_an_old_copy_of_the_release_folder_is_put_back(home: Deployment
         read_published(folder, "patients")
 
 
-# --- log and prune ----------------------------------------------------------------------------------------------------
+# --- log and prune
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_log_is_shown_without_a_measured_number(home: Deployment) -> None:
@@ -566,7 +693,11 @@ def test_the_log_is_shown_without_a_measured_number(home: Deployment) -> None:
     said = home("log", "patients")
     lines = [line.split() for line in said.out.splitlines() if line[:1].isdigit()]
     assert [line[2] for line in lines] == ["attempt", "verdict", "release", "attempt", "verdict"]
-    assert "fail (dcr.privacy_score)" in said.out and "0.17" not in said.out and "next attempt     2" in said.out
+    assert (
+        "fail (dcr.privacy_score)" in said.out
+        and "0.17" not in said.out
+        and "next attempt     2" in said.out
+    )
     told = json.loads(home("log", "patients", "--json").out)
     assert told["recent"] == ["pass", "fail"] and told["stopped"] == ""
     assert told["entries"][2]["what"].startswith("sha256 ")
@@ -577,7 +708,10 @@ def test_a_log_that_is_damaged_or_of_a_stopped_table_is_told(home: Deployment) -
     for seed in range(4):
         home.judge(PATIENTS, seed=seed, high=0.2)
     said = home("log", "patients", status=1).out
-    assert "patients is stopped: 4 of its last 4 verdicts are 'fail'" in said and "accept patients --reason" in said
+    assert (
+        "patients is stopped: 4 of its last 4 verdicts are 'fail'" in said
+        and "accept patients --reason" in said
+    )
     entry = home.gate.private / "log" / "patients" / "00000002"
     entry.write_bytes(b"{}")
     assert "cannot be read as a signed statement" in home("log", "patients", status=1).out
@@ -608,7 +742,8 @@ def test_prune_keeps_what_is_current_new_or_young(home: Deployment) -> None:
     assert "Did you mean 'patients'?" in home("prune", "patient", status=2).err
 
 
-# --- keys -------------------------------------------------------------------------------------------------------------
+# --- keys
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_first_pair_and_its_rotation(home: Deployment) -> None:
@@ -618,16 +753,25 @@ def test_the_first_pair_and_its_rotation(home: Deployment) -> None:
     said = home("keys", "--new")
     first = home.key_file()
     assert f"give {first.name} to" in said.out and "stays trusted" not in said.out
-    mark_deployment({"private": home.root / "private", "releases": home.root / "releases"})  # as in the first run
+    # as in the first run
+    mark_deployment({"private": home.root / "private", "releases": home.root / "releases"})
     release = home.publish(PATIENTS)
     said = home("keys", "--new")
     assert f"{first.name} stays trusted" in said.out and "To distrust a key" in said.out
-    notes = {line.split()[1]: line.split(maxsplit=2)[2] for line in home("keys").out.splitlines() if ".pem" in line}
+    notes = {
+        line.split()[1]: line.split(maxsplit=2)[2]
+        for line in home("keys").out.splitlines()
+        if ".pem" in line
+    }
     assert notes.pop(first.name) == "trusted"
     ((new, note),) = notes.items()
     assert note == "signs now" and f"give {new} to" in said.out
     home("verify", received(release))
-    assert home.publish(PATIENTS, seed=1).opened(PATIENTS, home.gate.key.trusted).keyid.startswith(new[:16])
+    assert (
+        home.publish(PATIENTS, seed=1)
+        .opened(PATIENTS, home.gate.key.trusted)
+        .keyid.startswith(new[:16])
+    )
     first.unlink()
     assert "which is not trusted" in home("releases", status=1).out
 
@@ -659,14 +803,18 @@ def _flipped(home: Deployment) -> None:
         (_flipped, "PROBLEM"),
     ],
 )
-def test_problems_of_keys_are_listed(home: Deployment, harm: Callable[[Deployment], None], words: str) -> None:
+def test_problems_of_keys_are_listed(
+    home: Deployment, harm: Callable[[Deployment], None], words: str
+) -> None:
     home("keys")
     harm(home)
     said = home("keys", status=1)
     assert words in said.out and "PRIVATE" not in said.out
 
 
-def test_a_key_from_the_environment_is_not_replaced(home: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_from_the_environment_is_not_replaced(
+    home: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PRIVACY_ASSETS_SIGNING_KEY", home.signing.read_text())
     home.signing.unlink()
     assert "environment variable PRIVACY_ASSETS_SIGNING_KEY" in home("keys").out

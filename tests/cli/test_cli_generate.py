@@ -1,4 +1,6 @@
-"""The command ``generate`` and its list: options, files, exit status, and messages without private values."""
+"""The command ``generate`` and its list: options, files, exit status, and messages without private
+values.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,13 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def generate(data: Path, command: Command) -> Generate:
-    def call(out: Path | str, *more: str, table: Path | str = data, generator: str = "copy", status: int = 0) -> Said:
+    def call(
+        out: Path | str,
+        *more: str,
+        table: Path | str = data,
+        generator: str = "copy",
+        status: int = 0,
+    ) -> Said:
         asked = [f"--data={table}", f"--generator={generator}", f"--out={out}", "--subject=person"]
         return command("generate", *asked, *more, status=status)
 
@@ -57,11 +65,14 @@ def listed(folder: Path) -> list[str]:
 
 
 def assert_same_rows(made: pd.DataFrame, real: pd.DataFrame, **how: bool) -> None:
-    first, second = (frame.sort_values(["score", "age"], ignore_index=True) for frame in (made, real))
+    first, second = (
+        frame.sort_values(["score", "age"], ignore_index=True) for frame in (made, real)
+    )
     pd.testing.assert_frame_equal(first, second, **how)
 
 
-# --- the list -------------------------------------------------------------------------------------------------------
+# --- the list
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_list_is_that_of_the_registry(command: Command) -> None:
@@ -70,12 +81,17 @@ def test_the_list_is_that_of_the_registry(command: Command) -> None:
     assert [row[0] for row in rows] == list(GENERATORS)
     text = " ".join(shown.split())
     for info, row in zip(generator_info(), rows, strict=True):
-        assert row[1] == ("no" if not info.available else "elsewhere" if info.separate_environment else "yes")
+        assert row[1] == (
+            "no" if not info.available else "elsewhere" if info.separate_environment else "yes"
+        )
         assert (row[2] == "yes") == GENERATORS[info.name].repeatable and info.licence in row
         assert all(part in text for part in (info.summary, *info.settings))
         assert all(f"{name} (required)" in text for name in info.required)
     assert "Needs a separate environment, whose Python is a setting: python -m venv rtf" in text
-    by_name = {one["name"]: one for one in json.loads(command("generate", "--list", "--json").out)["generators"]}
+    by_name = {
+        one["name"]: one
+        for one in json.loads(command("generate", "--list", "--json").out)["generators"]
+    }
     assert list(by_name) == list(GENERATORS)
     assert (
         by_name["synthpop"]["settings"]
@@ -86,7 +102,11 @@ def test_the_list_is_that_of_the_registry(command: Command) -> None:
 
 
 def test_what_is_missing_is_listed_and_told(
-    generate: Generate, resample: Generate, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    generate: Generate,
+    resample: Generate,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     generate(tmp_path / "s.parquet", f"--model={tmp_path / 'm'}")
     monkeypatch.setattr(Copy, "modules", ("no_such_module",))
@@ -95,26 +115,41 @@ def test_what_is_missing_is_listed_and_told(
     text = " ".join(command("generate", "--list").out.split())
     assert "copy no yes Apache-2.0 ctgan" in text and f"Needs no_such_module: {install}" in text
     (found,) = [
-        one for one in json.loads(command("generate", "--list", "--json").out)["generators"] if one["name"] == "copy"
+        one
+        for one in json.loads(command("generate", "--list", "--json").out)["generators"]
+        if one["name"] == "copy"
     ]
-    assert (found["available"], found["missing"], found["install"]) == (False, ["no_such_module"], install)
+    assert (found["available"], found["missing"], found["install"]) == (
+        False,
+        ["no_such_module"],
+        install,
+    )
     assert f"Fix: {install}" in generate(tmp_path / "t.parquet", status=2).err
-    assert f"Fix: {install}" in resample(tmp_path / "m", tmp_path / "t.parquet", "--rows=5", status=2).err
+    assert (
+        f"Fix: {install}"
+        in resample(tmp_path / "m", tmp_path / "t.parquet", "--rows=5", status=2).err
+    )
     assert not (tmp_path / "t.parquet").exists()
 
 
-# --- output files -----------------------------------------------------------------------------------------------------
+# --- output files
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("generator", "suffix"), [("baynet", "parquet"), ("synthpop", "pq"), ("noisy_copy", "csv")])
+@pytest.mark.parametrize(
+    ("generator", "suffix"), [("baynet", "parquet"), ("synthpop", "pq"), ("noisy_copy", "csv")]
+)
 def test_a_table_like_the_real_one_with_the_same_bytes_for_the_same_seed_also_from_a_saved_model(
     generate: Generate, resample: Generate, data: Path, tmp_path: Path, generator: str, suffix: str
 ) -> None:
     first, again, other, later, more = (tmp_path / f"{name}.{suffix}" for name in "abcde")
     model = tmp_path / "model"
     said = generate(first, "--seed=0", f"--model={model}", "--rows=99", generator=generator)
-    assert f"training {generator} on 240 rows of 10 columns" in said.err and "wrote 99 rows" in said.err
+    assert (
+        f"training {generator} on 240 rows of 10 columns" in said.err
+        and "wrote 99 rows" in said.err
+    )
     assert said.out == "" and SECRET not in said.err
     generate(again, "--rows=99", generator=generator)
     generate(other, "--seed=1", "--rows=99", generator=generator)
@@ -122,7 +157,9 @@ def test_a_table_like_the_real_one_with_the_same_bytes_for_the_same_seed_also_fr
     assert "training" not in said.err and "--train TRAIN --holdout HOLDOUT" in said.err
     resample(model, more, "--rows=500", "--seed=7")
     assert first.read_bytes() == again.read_bytes() == later.read_bytes() != other.read_bytes()
-    assert stat.S_IMODE(first.stat().st_mode) == 0o600 and stat.S_IMODE(model.stat().st_mode) == 0o700
+    assert (
+        stat.S_IMODE(first.stat().st_mode) == 0o600 and stat.S_IMODE(model.stat().st_mode) == 0o700
+    )
     assert listed(tmp_path) == sorted(["in", "model", *(f"{name}.{suffix}" for name in "abcde")])
     real, made = pd.read_parquet(data).drop(columns="person"), read_table(more)
     assert len(made) == 500 and list(made.columns) == list(real.columns)
@@ -136,7 +173,9 @@ def test_it_says_that_nothing_is_judged_and_the_command_that_does_it_runs(
     generate: Generate, tmp_path: Path, command: Command
 ) -> None:
     out, holdout = tmp_path / "my table.parquet", tmp_path / "h.parquet"
-    people().assign(person=lambda frame: frame["person"] + 1000, wage=1.5).to_parquet(holdout, index=False)
+    people().assign(person=lambda frame: frame["person"] + 1000, wage=1.5).to_parquet(
+        holdout, index=False
+    )
     told = generate(out, "--quiet", "--kind=visits=numeric", "--drop=seen").err
     assert len(pd.read_parquet(out)) == len(people())
     budget, *_, judge, holdout_is = told.splitlines()
@@ -154,17 +193,29 @@ def test_it_says_that_nothing_is_judged_and_the_command_that_does_it_runs(
 def test_csv_comes_and_goes_with_its_kinds_and_values(command: Command, tmp_path: Path) -> None:
     """Otherwise a copied row would not be recognized as a copy."""
     source, out = tmp_path / "p.csv", tmp_path / "s.csv"
-    real = pd.concat([people().drop(columns=["person", "seen"])] * 6, ignore_index=True)  # no value is rare
+    # no value is rare
+    real = pd.concat([people().drop(columns=["person", "seen"])] * 6, ignore_index=True)
     real.assign(stay=pd.Timestamp("2020-02-03 04:05:06.5")).to_csv(source, index=False)
     command("generate", f"--data={source}", "--generator=copy", f"--out={out}", "--seed=4")
     read, made = read_table(source), read_table(out)
-    assert infer_schema(made) == infer_schema(read) and made.dtypes.to_dict() == read.dtypes.to_dict()
+    assert (
+        infer_schema(made) == infer_schema(read) and made.dtypes.to_dict() == read.dtypes.to_dict()
+    )
     assert ".0" not in "".join(pd.read_csv(out, dtype=str)["visits"].dropna())
     assert_same_rows(made, read)
     real.to_parquet(tmp_path / "p.parquet")
-    command("generate", f"--data={tmp_path / 'p.parquet'}", "--generator=copy", f"--out={out}", "--seed=4")
+    command(
+        "generate",
+        f"--data={tmp_path / 'p.parquet'}",
+        "--generator=copy",
+        f"--out={out}",
+        "--seed=4",
+    )
     schema = infer_schema(real)
-    parts = [Table.of(frame[schema.names], schema, where="it").frame() for frame in (read_table(out), real)]
+    parts = [
+        Table.of(frame[schema.names], schema, where="it").frame()
+        for frame in (read_table(out), real)
+    ]
     assert_same_rows(*parts, check_exact=True)
 
 
@@ -179,15 +230,25 @@ def test_codes_are_written_as_they_came(command: Command, tmp_path: Path, text: 
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_table_of_one_or_two_rows(command: Command, tmp_path: Path, rows: int) -> None:
-    pd.DataFrame({"age": [30, 41], "town": ["a", None]}).head(rows).to_csv(tmp_path / "p.csv", index=False)
-    command("generate", f"--data={tmp_path / 'p.csv'}", "--generator=synthpop", f"--out={tmp_path / 's.csv'}")
+    pd.DataFrame({"age": [30, 41], "town": ["a", None]}).head(rows).to_csv(
+        tmp_path / "p.csv", index=False
+    )
+    command(
+        "generate",
+        f"--data={tmp_path / 'p.csv'}",
+        "--generator=synthpop",
+        f"--out={tmp_path / 's.csv'}",
+    )
     assert len(read_table(tmp_path / "s.csv")) == rows
 
 
-# --- options ----------------------------------------------------------------------------------------------------------
+# --- options
+# --------------------------------------------------------------------------------------------------
 
 
-def test_settings_kinds_and_the_subject_arrive(generate: Generate, data: Path, tmp_path: Path) -> None:
+def test_settings_kinds_and_the_subject_arrive(
+    generate: Generate, data: Path, tmp_path: Path
+) -> None:
     model, out = tmp_path / "m", tmp_path / "s.parquet"
     more = ["--set=noise=0", "--set=redraw=0.25", "--kind=age=categorical", f"--model={model}"]
     generate(out, *more, generator="noisy_copy")
@@ -197,7 +258,9 @@ def test_settings_kinds_and_the_subject_arrive(generate: Generate, data: Path, t
     assert kinds["age"] == "categorical" and "person" not in kinds
     real, made = pd.read_parquet(data), pd.read_parquet(out)
     assert made["age"].dtype == "Int8", "rare ages are missing"
-    np.testing.assert_allclose(made["wage"].quantile([0.1, 0.5, 0.9]), real["wage"].quantile([0.1, 0.5, 0.9]), rtol=0.1)
+    np.testing.assert_allclose(
+        made["wage"].quantile([0.1, 0.5, 0.9]), real["wage"].quantile([0.1, 0.5, 0.9]), rtol=0.1
+    )
 
 
 def test_numbers_with_an_exponent_are_numbers() -> None:
@@ -209,7 +272,11 @@ def test_numbers_with_an_exponent_are_numbers() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("modules", "device"), [((), "cpu"), (("torch",), "best")])
 def test_device_checkpoint_seed_and_progress_reach_the_training(
-    generate: Generate, tmp_path: Path, modules: tuple[str, ...], device: str, monkeypatch: pytest.MonkeyPatch
+    generate: Generate,
+    tmp_path: Path,
+    modules: tuple[str, ...],
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[Training] = []
 
@@ -220,14 +287,20 @@ def test_device_checkpoint_seed_and_progress_reach_the_training(
 
     monkeypatch.setattr(Copy, "_fit", fit)
     monkeypatch.setattr(Copy, "modules", modules)
-    monkeypatch.setattr("privacy_assets.infra.devices.accelerators", lambda: [Device("best", "card")])
+    monkeypatch.setattr(
+        "privacy_assets.infra.devices.accelerators", lambda: [Device("best", "card")]
+    )
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # the folder of the device lease
     folder = tmp_path / "checkpoint"
-    said = generate(tmp_path / "s.csv", "--seed=5", f"--checkpoint={folder}", "--kind=grade=categorical")
+    said = generate(
+        tmp_path / "s.csv", "--seed=5", f"--checkpoint={folder}", "--kind=grade=categorical"
+    )
     (training,) = given
     assert (training.device, training.checkpoint, training.seed) == (device, folder, 5)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and "  epoch 1 of 1\n" in said.err
-    assert "epoch" not in generate(tmp_path / "s.csv", "--quiet").err and given[1].checkpoint is None
+    assert (
+        "epoch" not in generate(tmp_path / "s.csv", "--quiet").err and given[1].checkpoint is None
+    )
 
 
 def test_the_privacy_budget_is_told_also_of_a_saved_model(
@@ -235,7 +308,9 @@ def test_the_privacy_budget_is_told_also_of_a_saved_model(
 ) -> None:
     model, out = tmp_path / "m", tmp_path / "s.parquet"
     said = generate(out, "--set=epsilon=0.5", f"--model={model}", "--quiet", generator="privbayes")
-    first, again = (told.err.splitlines()[0] for told in (said, resample(model, out, "--rows=10", "--quiet")))
+    first, again = (
+        told.err.splitlines()[0] for told in (said, resample(model, out, "--rows=10", "--quiet"))
+    )
     assert first == again and first.startswith("privacy budget")
     assert "epsilon 0.5" in first and "values of town" in first and SECRET not in first
 
@@ -244,7 +319,10 @@ def test_the_privacy_budget_is_told_also_of_a_saved_model(
 def test_a_function_of_ones_own_promises_no_same_rows(
     generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = "def make(train, rows, seed):\n    return train.sample(rows, replace=True, random_state=seed)\n"
+    code = (
+        "def make(train, rows, seed):\n    return train.sample(rows, replace=True,"
+        " random_state=seed)\n"
+    )
     (tmp_path / "own_generator.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     said = generate(tmp_path / "s.parquet", "--rows=7", generator="own_generator:make")
@@ -252,16 +330,24 @@ def test_a_function_of_ones_own_promises_no_same_rows(
     assert "callable does not guarantee the same rows for the same seed" in said.err
 
 
-def test_values_of_few_people_are_replaced_before_training(command: Command, tmp_path: Path) -> None:
+def test_values_of_few_people_are_replaced_before_training(
+    command: Command, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(0)
-    contact = np.where(rng.random(600) < 0.05, [f"name{i}@x.org" for i in range(600)], rng.choice(list("abc"), 600))
+    contact = np.where(
+        rng.random(600) < 0.05, [f"name{i}@x.org" for i in range(600)], rng.choice(list("abc"), 600)
+    )
     pay = np.round(rng.lognormal(10, 1, 600), 2)
     frame = pd.DataFrame({"contact": contact, "x": rng.integers(0, 9, 600), "pay": pay})
     frame.to_csv(tmp_path / "rows.csv", index=False)
     out = tmp_path / "made.csv"
     model = tmp_path / "model"
     said = command(
-        "generate", f"--data={tmp_path / 'rows.csv'}", "--generator=synthpop", f"--out={out}", f"--model={model}"
+        "generate",
+        f"--data={tmp_path / 'rows.csv'}",
+        "--generator=synthpop",
+        f"--out={out}",
+        f"--model={model}",
     )
     made = pd.read_csv(out)
     assert set(made["contact"]) == {"a", "b", "c", "other"}
@@ -269,11 +355,18 @@ def test_values_of_few_people_are_replaced_before_training(command: Command, tmp
     tables = real_tables({"train": frame}, {"train": "train"}, None, None)
     shared = set(without_rare_values(tables, 5)["train"]["pay"].cells)
     assert made["pay"].nunique() > 20 and set(made["pay"]) <= shared
-    command("generate", f"--from-model={model}", "--rows=300", f"--out={tmp_path / 'again.csv'}", "--seed=5")
+    command(
+        "generate",
+        f"--from-model={model}",
+        "--rows=300",
+        f"--out={tmp_path / 'again.csv'}",
+        "--seed=5",
+    )
     assert set(pd.read_csv(tmp_path / "again.csv")["pay"]) <= shared
 
 
-# --- rejected input ---------------------------------------------------------------------------------------------------
+# --- rejected input
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -286,10 +379,15 @@ def test_the_table_cannot_take_the_place_of_what_it_is_made_from(
     os.link(data, tmp_path / "hard.parquet")
     (tmp_path / "folder").symlink_to(data.parent)
     for table, out in [
-        (data, data), (data, tmp_path / "folder" / data.name), (data, tmp_path / "hard.parquet"),
-        (data, tmp_path / "link.parquet"), (tmp_path / "link.parquet", data), (data.parent, data.parent / "new.csv"),
-        (data.parent, tmp_path / "folder" / "new.pq"), (f"{data.parent}/*.parquet", data.parent / "new.parquet"),
-    ]:  # fmt: skip
+        (data, data),
+        (data, tmp_path / "folder" / data.name),
+        (data, tmp_path / "hard.parquet"),
+        (data, tmp_path / "link.parquet"),
+        (tmp_path / "link.parquet", data),
+        (data.parent, data.parent / "new.csv"),
+        (data.parent, tmp_path / "folder" / "new.pq"),
+        (f"{data.parent}/*.parquet", data.parent / "new.parquet"),
+    ]:
         assert "a part of --data" in generate(out, table=table, status=2).err
     generate(data.parent / "new.csv", table=f"{data.parent}/*.parquet")
     for folder in ("--model", "--checkpoint"):
@@ -318,14 +416,22 @@ def test_a_model_needs_a_new_folder_and_a_checkpoint_one_of_its_own(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        *((f"--rows=5 {option}", f"{option.split('=')[0]} cannot be combined") for option in (
-            "--generator=copy", "--set=a=1", "--subject=person", "--kind=a=numeric", "--device=cpu", "--checkpoint=c",
-            "--model=n",
-        )),
+        *(
+            (f"--rows=5 {option}", f"{option.split('=')[0]} cannot be combined")
+            for option in (
+                "--generator=copy",
+                "--set=a=1",
+                "--subject=person",
+                "--kind=a=numeric",
+                "--device=cpu",
+                "--checkpoint=c",
+                "--model=n",
+            )
+        ),
         ("", "requires --rows"),
         ("--rows=2", "no fitted generator can be read"),
     ],
-)  # fmt: skip
+)
 def test_a_saved_model_takes_rows_alone_and_must_be_there(
     resample: Generate, tmp_path: Path, options: str, words: str
 ) -> None:
@@ -333,19 +439,27 @@ def test_a_saved_model_takes_rows_alone_and_must_be_there(
     assert words in resample(tmp_path / "m", tmp_path / "s.csv", *options.split(), status=2).err
 
 
-# --- interruption and corruption --------------------------------------------------------------------------------------
+# --- interruption and corruption
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("place", "error", "status"),
-    [("privacy_assets.generators.copies.FittedCopy._sample", KeyboardInterrupt(), 130),
-     ("privacy_assets.generators.copies.Copy._fit", RuntimeError(SECRET), 2),
-     ("privacy_assets.tables.writing.parquet_bytes", KeyboardInterrupt(), 130),
-     ("privacy_assets.infra.folders.os.fsync", KeyboardInterrupt(), 130),
-     ("privacy_assets.infra.folders.os.replace", OSError(28, "No space left on device"), 2)],
-)  # fmt: skip
+    [
+        ("privacy_assets.generators.copies.FittedCopy._sample", KeyboardInterrupt(), 130),
+        ("privacy_assets.generators.copies.Copy._fit", RuntimeError(SECRET), 2),
+        ("privacy_assets.tables.writing.parquet_bytes", KeyboardInterrupt(), 130),
+        ("privacy_assets.infra.folders.os.fsync", KeyboardInterrupt(), 130),
+        ("privacy_assets.infra.folders.os.replace", OSError(28, "No space left on device"), 2),
+    ],
+)
 def test_what_is_interrupted_or_fails_leaves_the_old_file_and_nothing_else(
-    generate: Generate, tmp_path: Path, place: str, error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
+    generate: Generate,
+    tmp_path: Path,
+    place: str,
+    error: BaseException,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def stop(*_: object, **__: object) -> None:
         raise error
@@ -356,7 +470,10 @@ def test_what_is_interrupted_or_fails_leaves_the_old_file_and_nothing_else(
     told = generate(out, status=status).err
     assert SECRET not in told and "wrote" not in told and "NOT EVALUATED" not in told
     assert out.read_bytes() == b"old" and listed(tmp_path) == ["in", "s.parquet"]
-    assert not isinstance(error, OSError) or "No space left on device). Fix: free space on this disk" in told
+    assert (
+        not isinstance(error, OSError)
+        or "No space left on device). Fix: free space on this disk" in told
+    )
 
 
 def test_an_interrupted_model_is_not_there_and_a_saved_one_outlives_the_sampling(

@@ -1,4 +1,6 @@
-"""Every command: rejected input gives one message without private values and writes no file; and its help."""
+"""Every command: rejected input gives one message without private values and writes no file; and
+its help.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,24 @@ from tests.cli.conftest import Command
 from tests.cli.people import SECRET
 from tests.report.report_examples import LIMITS, failing, passing
 
-ROLES = ["--train=train.parquet", "--holdout=holdout.parquet", "--synthetic=synthetic.parquet", "--no-embedder"]
+ROLES = [
+    "--train=train.parquet",
+    "--holdout=holdout.parquet",
+    "--synthetic=synthetic.parquet",
+    "--no-embedder",
+]
 PEOPLE = ["--data=people.parquet", "--subject=person"]
 COMMANDS = {
     "evaluate": [*ROLES, "--quiet"],
     "generate": [*PEOPLE, "--generator=copy", "--out=made.csv"],
-    "power": ["--rows=people.parquet", "--subject=person", "--train=40", "--holdout=30", "--draws=1", "--quiet"],
+    "power": [
+        "--rows=people.parquet",
+        "--subject=person",
+        "--train=40",
+        "--holdout=30",
+        "--draws=1",
+        "--quiet",
+    ],
     "audit": [*PEOPLE, "--generator=baynet", "--shadows=20", "--tests=8", "--size=40", "--quiet"],
     "leak-study": [*PEOPLE, "--out=study", "--no-embedder", "--quiet", "--metrics=dcr"],
 }
@@ -53,14 +67,22 @@ OF_ONE_COMMAND = [
     ("evaluate", "--train=absent.csv", "absent.csv: no such file"),
     ("evaluate", "--metrics=dcrr", "Did you mean 'dcr'"),
     ("evaluate", "--policy=absent.yaml", "absent.yaml"),
-    ("evaluate", "--policy=smal", "policy 'smal': it is neither shipped nor a file. Did you mean 'small'?"),
+    (
+        "evaluate",
+        "--policy=smal",
+        "policy 'smal': it is neither shipped nor a file. Did you mean 'small'?",
+    ),
     ("evaluate", "--json=/no/such/folder/x.json", "folder does not exist"),
     ("evaluate", "--device=tpu", "tpu"),
     ("evaluate", "--set=degree=2", "requires --generator"),
     ("evaluate", "--generator=baynet", "add shadow_membership"),
     ("evaluate", "--generator=baynt", "Did you mean 'baynet'"),
     ("evaluate", "--metrics=shadow_membership", "generator: baynet"),
-    ("evaluate", "--metrics=shadow_membership --generator=baynet --set=degre=2", "Did you mean 'degree'"),
+    (
+        "evaluate",
+        "--metrics=shadow_membership --generator=baynet --set=degre=2",
+        "Did you mean 'degree'",
+    ),
     ("evaluate", "--new-values=town", "COLUMN=REASON"),
     ("evaluate", "--new-values=town=", "no reason"),
     ("evaluate", "--allowed-values=town=a --allowed-values=town=b", "once for each column"),
@@ -78,7 +100,11 @@ OF_ONE_COMMAND = [
     ("generate", "--json", "--json requires --list"),
     ("generate", "--outt=s.csv", "Did you mean '--out'?"),
     ("generate", "--list", "not allowed with argument --data"),
-    ("generate", "--generator=noisy_copy --set=noise=much", "noise: Input should be a valid number"),
+    (
+        "generate",
+        "--generator=noisy_copy --set=noise=much",
+        "noise: Input should be a valid number",
+    ),
     ("generate", "--new-values=town=anew", "copies the values of real rows"),
     ("generate", "--subject=town", "column 'town', row 2: the subject is missing"),
     ("generate", "--device=tpu", "tpu"),
@@ -92,7 +118,11 @@ OF_ONE_COMMAND = [
     ("power", "--reference=-1", "reference must be an integer of at least 0"),
     ("power", "--draws=0", "draws must be an integer of at least 1"),
     ("power", "--train=1.5", "invalid int value"),
-    ("power", "--train=100", "there are 120 people, and train and holdout and reference need 100 + 30 + 40 = 170"),
+    (
+        "power",
+        "--train=100",
+        "there are 120 people, and train and holdout and reference need 100 + 30 + 40 = 170",
+    ),
     ("power", "--policy=absent.yaml", "absent.yaml"),
     ("power", "--json=/no/such/folder/x.json", "folder does not exist"),
     ("audit", "--data=absent.csv", "absent.csv: no such file"),
@@ -125,12 +155,22 @@ OF_ONE_COMMAND = [
     ("leak-study", "--metrics=dcrr", "Did you mean 'dcr'"),
     ("leak-study", "--out=people.parquet", "this is a file"),
 ]
-CASES = [(name, option, told) for name in COMMANDS for option, told in IN_EVERY_COMMAND] + OF_ONE_COMMAND
+CASES = [
+    (name, option, told) for name in COMMANDS for option, told in IN_EVERY_COMMAND
+] + OF_ONE_COMMAND
 
 
-@pytest.mark.parametrize(("name", "options", "told"), CASES, ids=[" ".join(case[:2]) for case in CASES])
+@pytest.mark.parametrize(
+    ("name", "options", "told"), CASES, ids=[" ".join(case[:2]) for case in CASES]
+)
 def test_bad_input_exits_with_2_and_writes_nothing(
-    name: str, options: str, told: str, command: Command, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    options: str,
+    told: str,
+    command: Command,
+    tables: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.csv").mkdir()
@@ -150,7 +190,9 @@ def test_every_command_that_reads_a_private_table_names_open_columns(
     monkeypatch.chdir(tmp_path)
     for file in tables.iterdir():
         frame = pd.read_parquet(file)
-        frame.assign(claim=[f"CLAIM-{file.stem}-{row}" for row in range(len(frame))]).to_parquet(file.name)
+        frame.assign(claim=[f"CLAIM-{file.stem}-{row}" for row in range(len(frame))]).to_parquet(
+            file.name
+        )
     said = command(name, *COMMANDS[name], status=2)
     assert (
         "'claim' (at least half of the rows have a value of one person only)" in said.err
@@ -159,14 +201,26 @@ def test_every_command_that_reads_a_private_table_names_open_columns(
     assert "CLAIM-" not in said.err and not os.path.exists("made.csv")
 
 
-# --- help -------------------------------------------------------------------------------------------------------------
+# --- help
+# --------------------------------------------------------------------------------------------------
 
 HELP = {  # content that the help of each command must have, besides its exit statuses
     "power": ["independent of these roles", "two fifths of --train"],
-    "run": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE, "example of a TABLE", "--rehearse --try"],
+    "run": [
+        RELEASES_VARIABLE,
+        PRIVATE_VARIABLE,
+        TRUSTED_VARIABLE,
+        "example of a TABLE",
+        "--rehearse --try",
+    ],
     "audit": ["contains private counts (mode 0600)", "row positions"],
     "leak-study": ["points.jsonl", "Do not share any of the files"],
-    "generate": ["is not judged", "holdout", "`privacy-assets evaluate`", "as private as the table"],
+    "generate": [
+        "is not judged",
+        "holdout",
+        "`privacy-assets evaluate`",
+        "as private as the table",
+    ],
     "verify": ["DAGSTER_HOME, else ./.dagster_home", RELEASES_VARIABLE, TRUSTED_VARIABLE],
     "releases": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE],
     "log": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE],
@@ -181,8 +235,14 @@ STATUSES |= dict.fromkeys(("power", "run", "verify"), ["0", "1", "2", "3"])  # t
 def test_the_version_and_a_command_that_does_not_exist(command: Command) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert command("--version").out == f"privacy-assets {project['version']}\n"
-    assert "unknown command 'evalute'. Did you mean 'evaluate'?" in command("evalute", "--train=x", status=2).err
-    assert "unknown command 'generators'. Did you mean 'generate'?" in command("generators", status=2).err
+    assert (
+        "unknown command 'evalute'. Did you mean 'evaluate'?"
+        in command("evalute", "--train=x", status=2).err
+    )
+    assert (
+        "unknown command 'generators'. Did you mean 'generate'?"
+        in command("generators", status=2).err
+    )
     assert "COMMAND" in command("--json", status=2).err
     assert "--out is missing" in command("generate", f"--data={__file__}", status=2).err
 
@@ -192,7 +252,8 @@ def test_every_help_has_examples_that_can_be_parsed(command: Command) -> None:
     for name in commands.parsers.choices:
         text = " ".join(command(name, "--help").out.split())
         shown = re.findall(
-            r"privacy-assets (.+?)(?= privacy-assets | > | [a-z]+:|$)", re.split("[Ee]xamples?: ", text, maxsplit=1)[1]
+            r"privacy-assets (.+?)(?= privacy-assets | > | [a-z]+:|$)",
+            re.split("[Ee]xamples?: ", text, maxsplit=1)[1],
         )
         assert shown and all(shlex.split(words)[0] == name for words in shown)
         for words in shown:
@@ -221,13 +282,25 @@ def test_every_command_is_listed_with_the_statuses(command: Command, tables: Pat
         "evaluate", "power", "run", "audit", "leak-study", "generate", "verify", "releases",
         "accept", "log", "prune", "inspect", "keys", "prepare", "demo", "policy",
     ]  # fmt: skip
-    told = "0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is broken, but one is undecided"
+    told = (
+        "0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is broken, but one"
+        " is undecided"
+    )
     assert told in " ".join(text.split())
     assert "--train" in command("evaluate", status=2).err
 
 
 @pytest.mark.parametrize(
-    "names", [["a", "b, c"], [" a", "b "], ['"q"', "x"], ['5" disk', 'a,"b"'], ["it's"], ["two\nlines"], ["a"]]
+    "names",
+    [
+        ["a", "b, c"],
+        [" a", "b "],
+        ['"q"', "x"],
+        ['5" disk', 'a,"b"'],
+        ["it's"],
+        ["two\nlines"],
+        ["a"],
+    ],
 )
 def test_the_option_that_a_message_shows_names_the_same_columns(names: list[str]) -> None:
     assert parts("drop", shlex.split(option_text(names))) == names
@@ -242,8 +315,14 @@ def test_a_misspelt_option_is_named_in_one_line_before_missing_ones(command: Com
     told = command("evaluate", "--trian", "a.csv", status=2).err
     assert told.count("\n") == 1 and "unknown option '--trian'. Did you mean '--train'?" in told
     told = command("evaluate", "--train=a.csv", status=2).err
-    assert told.count("\n") == 1 and "required: --holdout, --synthetic. See privacy-assets evaluate --help." in told
-    assert "unknown option '--hme'. Did you mean '--home'?" in command("run", "a.yaml", "--hme=b", status=2).err
+    assert (
+        told.count("\n") == 1
+        and "required: --holdout, --synthetic. See privacy-assets evaluate --help." in told
+    )
+    assert (
+        "unknown option '--hme'. Did you mean '--home'?"
+        in command("run", "a.yaml", "--hme=b", status=2).err
+    )
 
 
 def test_without_arguments_the_help_is_printed(command: Command) -> None:

@@ -1,4 +1,6 @@
-"""``privacy-assets run --rehearse``: settings are tried on the people in train, without attempts or records."""
+"""``privacy-assets run --rehearse``: settings are tried on the people in train, without attempts or
+records.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,17 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def written(**changes: Any) -> None:
     evaluation = {"metrics": ["copies", "value_disclosure", "fidelity"], "embedder": False}
-    table = {"name": "visits", "source": "visits.parquet", "subject": "pid", "evaluation": evaluation, "policy": POLICY}
+    table = {
+        "name": "visits",
+        "source": "visits.parquet",
+        "subject": "pid",
+        "evaluation": evaluation,
+        "policy": POLICY,
+    }
     table = {**table, "generator": {"name": "synthpop"}, **changes}
-    Path("visits.yaml").write_text(yaml.safe_dump({name: value for name, value in table.items() if value is not None}))
+    Path("visits.yaml").write_text(
+        yaml.safe_dump({name: value for name, value in table.items() if value is not None})
+    )
 
 
 def run(command: Command, *words: str, home: str = "home", status: int = 0) -> tuple[str, str]:
@@ -66,35 +76,55 @@ def in_train(home: str = "home") -> np.ndarray:
     """True for the rows of train in a run."""
     table = ResolvedTable.of(TableSpec.load("visits.yaml"))
     source = source_table(table, None, None, None)
-    chosen = split_rows(source, DeploymentSettings(home=home).open().key("split"), table.shares)["train"]
+    chosen = split_rows(source, DeploymentSettings(home=home).open().key("split"), table.shares)[
+        "train"
+    ]
     return np.isin(np.arange(len(source)), chosen)
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, int]]:
     """Content and time of every file and folder."""
     return {
-        str(path.relative_to(folder)): (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
+        str(path.relative_to(folder)): (
+            path.read_bytes() if path.is_file() else b"",
+            path.stat().st_mtime_ns,
+        )
         for path in folder.rglob("*")
     }
 
 
 def other_rows(before: pd.DataFrame, train: np.ndarray, text: bool) -> pd.DataFrame:
-    """The same people, of whom those who are not in train have other cells; as text also of another kind."""
-    other: dict[str, Any] = {"age": before["age"] + 500, "town": SECRET, "cost": -9.876, "grade": "other"}
+    """The same people, of whom those who are not in train have other cells; as text also of another
+    kind.
+    """
+    other: dict[str, Any] = {
+        "age": before["age"] + 500,
+        "town": SECRET,
+        "cost": -9.876,
+        "grade": "other",
+    }
     other["seen"] = pd.Timestamp("1901-02-03")
     if text:
         other |= {"age": "unknown", "cost": "1,5", "seen": "never"}
     after = before.astype(object) if text else before.astype({"grade": object})
     for name, cells in other.items():
-        after.loc[~train, name] = cells if isinstance(cells, str) else np.broadcast_to(cells, len(after))[~train]
+        after.loc[~train, name] = (
+            cells if isinstance(cells, str) else np.broadcast_to(cells, len(after))[~train]
+        )
     assert not (after[~train] == before[~train]).drop(columns="pid").to_numpy().any()
     assert (after[train] == before[train]).to_numpy().all()
-    return after if text else after.assign(grade=pd.Categorical(after["grade"], ["other", "low", "high"]))
+    return (
+        after
+        if text
+        else after.assign(grade=pd.Categorical(after["grade"], ["other", "low", "high"]))
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["parquet", pytest.param("csv", marks=pytest.mark.slow)])
-def test_other_rows_of_holdout_and_reference_give_the_same_output(place: Path, command: Command, suffix: str) -> None:
+def test_other_rows_of_holdout_and_reference_give_the_same_output(
+    place: Path, command: Command, suffix: str
+) -> None:
     written(source=(name := f"visits.{suffix}"))
     before = visits()
     before["grade"] = pd.Categorical(np.where(before["age"] > 50, "high", "low"))
@@ -124,9 +154,9 @@ def test_the_first_rehearsal_creates_the_key_that_the_run_uses(
 ) -> None:
     monkeypatch.delenv(SECRET_VARIABLE)
     first = run(command, *TRY, "--quiet")
-    assert {path.name for path in (place / "home").rglob("*") if path.is_file() and path.name[0] != "."} == {
-        "secret.key", "secret.check"
-    }  # fmt: skip
+    assert {
+        path.name for path in (place / "home").rglob("*") if path.is_file() and path.name[0] != "."
+    } == {"secret.key", "secret.check"}
     assert "publish" in run(command)[0]
     assert "pass" in (place / "reports/visits/report.json").read_text()
     assert run(command, *TRY, "--quiet") == first
@@ -138,20 +168,31 @@ def test_the_lock_of_an_earlier_run_does_not_matter(
 ) -> None:
     monkeypatch.setenv(SECRET_VARIABLE, "one secret for both of them")
     frame = visits()
-    frame.assign(town=frame["town"].where(frame.index % 3 > 0, "Elba"), cost=(frame["cost"] * 9).round(2)).to_parquet(
+    frame.assign(
+        town=frame["town"].where(frame.index % 3 > 0, "Elba"), cost=(frame["cost"] * 9).round(2)
+    ).to_parquet("visits.parquet")
+    run(command)
+    # rare now
+    frame.assign(town=frame["town"].where(frame.index % 250 > 0, "Elba")).to_parquet(
         "visits.parquet"
     )
-    run(command)
-    frame.assign(town=frame["town"].where(frame.index % 250 > 0, "Elba")).to_parquet("visits.parquet")  # rare now
     assert run(command, *TRY, "--quiet") == run(command, *TRY, "--quiet", home="new")
 
 
 @pytest.mark.slow
 def test_each_setting_has_a_line_and_the_yaml_runs(place: Path, command: Command) -> None:
-    generator = {"name": "synthpop", "settings": {"visit": ["town", "age", "cost", "seen"]}, "rows": 700}
+    generator = {
+        "name": "synthpop",
+        "settings": {"visit": ["town", "age", "cost", "seen"]},
+        "rows": 700,
+    }
     written(generator=generator)
     out, err = run(command, *TRY, "--try", "smoothing=false,true")
-    lines = re.findall(r"^min_samples_leaf=(\d+), smoothing=(\w+)  +pass with margin  .* \u2264 ", out, re.MULTILINE)
+    lines = re.findall(
+        r"^min_samples_leaf=(\d+), smoothing=(\w+)  +pass with margin  .* \u2264 ",
+        out,
+        re.MULTILINE,
+    )
     assert lines == [("20", "false"), ("20", "true"), ("60", "false"), ("60", "true")]
     assert "setting 4 of 4: min_samples_leaf=60, smoothing=true" in err
     assert re.search(r"A run trains on \d+ people and this rehearsal on \d+ of them", out)
@@ -175,7 +216,10 @@ def test_without_try_the_settings_of_the_table_are_rehearsed(place: Path, comman
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--try", "min_sample_leaf=5"], "no setting 'min_sample_leaf'. Did you mean 'min_samples_leaf'?"),
+        (
+            ["--try", "min_sample_leaf=5"],
+            "no setting 'min_sample_leaf'. Did you mean 'min_samples_leaf'?",
+        ),
         (["--try", "min_samples_leaf=many"], "min_samples_leaf: Input should be a valid integer"),
         (["--try", "min_samples_leaf=0"], "min_samples_leaf"),
         (["--try", "min_samples_leaf=[1"], "cannot be read as YAML"),
@@ -185,7 +229,9 @@ def test_without_try_the_settings_of_the_table_are_rehearsed(place: Path, comman
         (["--out", "elsewhere"], "a rehearsal writes no files"),
     ],
 )
-def test_bad_options_exit_with_2(place: Path, command: Command, words: list[str], told: str) -> None:
+def test_bad_options_exit_with_2(
+    place: Path, command: Command, words: list[str], told: str
+) -> None:
     before = tree(place)
     out, err = run(command, "--rehearse", *words, status=2)
     assert told in err and not out and tree(place) == before
@@ -214,13 +260,23 @@ def test_exit_statuses(place: Path, command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_codes_that_only_a_rehearsal_refuses_are_told_as_such(place: Path, command: Command) -> None:
+def test_codes_that_only_a_rehearsal_refuses_are_told_as_such(
+    place: Path, command: Command
+) -> None:
     people = pd.concat(
-        [visits(seed).assign(pid=lambda rows, seed=seed: rows["pid"] + seed * PEOPLE) for seed in range(3)]
+        [
+            visits(seed).assign(pid=lambda rows, seed=seed: rows["pid"] + seed * PEOPLE)
+            for seed in range(3)
+        ]
     )
-    people.assign(ward=[f"W{person % 187}" for person in people["pid"]]).to_parquet("visits.parquet")
+    people.assign(ward=[f"W{person % 187}" for person in people["pid"]]).to_parquet(
+        "visits.parquet"
+    )
     _, err = run(command, "--rehearse", "--quiet", status=2)
-    assert "'ward' (codes that only a few rows share)" in err and "a run may accept what it refuses here" in err
+    assert (
+        "'ward' (codes that only a few rows share)" in err
+        and "a run may accept what it refuses here" in err
+    )
     run(command, "--quiet")
 
 
@@ -230,15 +286,23 @@ def test_without_a_subject_the_rows_of_train_are_those_of_the_run(place: Path) -
     table, key = ResolvedTable.of(TableSpec.load("visits.yaml")), b"k" * 32
     source = source_table(table, None, None, None)
     rows = train_rows(table, key, dict)
-    assert rows["cost"].astype(float).tolist() == source.frame()["cost"][split_rows(source, key)["train"]].tolist()
+    assert (
+        rows["cost"].astype(float).tolist()
+        == source.frame()["cost"][split_rows(source, key)["train"]].tolist()
+    )
 
 
 @pytest.mark.parametrize(("value", "narrower"), [(0.03, "pass"), (0.06, "pass"), (0.08, "fail")])
-def test_the_margin_is_that_a_narrower_interval_is_within_the_limit_as_well(value: float, narrower: str) -> None:
+def test_the_margin_is_that_a_narrower_interval_is_within_the_limit_as_well(
+    value: float, narrower: str
+) -> None:
     limit = Limit("dcr.member_excess", at_most=0.05, bound="proven")
     estimate = Estimate("member_excess", value, value - 0.04, value + 0.04, 100, 100)
     found = judge_limit(limit, MetricResult("dcr", (estimate,)))
     assert found.status == "pass"
-    assert replace(found, estimate=replace(estimate, low=0)).narrowed(0.5).estimate.low == 0  # clipped
+    # clipped
+    assert replace(found, estimate=replace(estimate, low=0)).narrowed(0.5).estimate.low == 0
     assert found.narrowed(0.5).status == narrower and found.narrowed(1).status == "pass"
-    assert found.narrowed(0.5).estimate == Estimate("member_excess", value, value - 0.02, value + 0.02, 100, 100)
+    assert found.narrowed(0.5).estimate == Estimate(
+        "member_excess", value, value - 0.02, value + 0.02, 100, 100
+    )

@@ -16,17 +16,26 @@ from privacy_assets.dagster.demo import INSTANCE
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS_APART = True
-CONSOLE = {"stdout", "stderr", "logging"}  # of the process that started the run; it is not stored in the instance
+# of the process that started the run; it is not stored in the instance
+CONSOLE = {"stdout", "stderr", "logging"}
 
 
 @pytest.fixture
 def chatty(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> World:
-    """A deployment whose upstream asset prints private rows; its output is collected in the folder of ``world``."""
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # restored at the end of the test
+    """A deployment whose upstream asset prints private rows; its output is collected in the folder
+    of ``world``.
+    """
+    # restored at the end of the test
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     caplog.set_level(logging.DEBUG)
-    world = World(tmp_path / "deployment", dg.DagsterInstance.ephemeral(), wrong.honest, capfd, caplog)
+    world = World(
+        tmp_path / "deployment", dg.DagsterInstance.ephemeral(), wrong.honest, capfd, caplog
+    )
 
     @dg.asset(io_manager_key="privacy_io")
     def raw() -> pd.DataFrame:
@@ -46,7 +55,9 @@ def run_in(world: World, instance: dg.DagsterInstance) -> dict[str, set[str]]:
     return {where: values for where, values in found.items() if where not in CONSOLE}
 
 
-SHIPPED = [(ROOT / name).read_text() for name in ("dagster.local.yaml", "dagster.production.yaml")] + [INSTANCE]
+SHIPPED = [
+    (ROOT / name).read_text() for name in ("dagster.local.yaml", "dagster.production.yaml")
+] + [INSTANCE]
 
 
 def test_the_instances_of_repository_production_and_demo_keep_no_logs() -> None:

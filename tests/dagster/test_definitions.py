@@ -1,4 +1,6 @@
-"""Errors that the code location raises when it loads, and the definitions that the factory builds."""
+"""Errors that the code location raises when it loads, and the definitions that the factory
+builds.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
     specs = {spec.key: spec for asset in assets for spec in asset.specs}
     checks = [spec for found in [*assets, *(defs.asset_checks or [])] for spec in found.check_specs]
     return {
-        "deps": {key: sorted(dep.asset_key.path for dep in spec.deps) for key, spec in specs.items()},
+        "deps": {
+            key: sorted(dep.asset_key.path for dep in spec.deps) for key, spec in specs.items()
+        },
         "groups": {key: spec.group_name for key, spec in specs.items()},
         "owners": {key: list(spec.owners) for key, spec in specs.items()},
         "tags": {key: dict(spec.tags) for key, spec in specs.items()},
@@ -54,10 +58,16 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
         ({"source": pd.DataFrame({"name": ["Zebulon"]})}, "source: Input should be a valid string"),
         ({"source": "s4://bucket/people.parquet"}, "Did you mean s3://?"),
         ({"source": "demo", "generator": "synthpob"}, "Did you mean 'synthpop'?"),
-        ({"source": "demo", "generator": {"name": "synthpop", "settings": {"min_leav": 3}}}, "min_lea"),
+        (
+            {"source": "demo", "generator": {"name": "synthpop", "settings": {"min_leav": 3}}},
+            "min_lea",
+        ),
         ({"source": "demo", "generator": lambda train, rows, seed: train}, "cannot be imported"),
         ({"source": "demo", "metrics": ["drc"]}, "Did you mean 'dcr'?"),
-        ({"source": "demo", "metrics": ["singling_out"], "policy": LENIENT}, "dcr is not among the metrics"),
+        (
+            {"source": "demo", "metrics": ["singling_out"], "policy": LENIENT},
+            "dcr is not among the metrics",
+        ),
         ({"source": "demo", "policy": "nowhere.yaml"}, "nowhere.yaml"),
         ({"source": "demo", "split": {"train": 0.5, "holdout": 0.6}}, "sum to 1"),
         (
@@ -71,16 +81,24 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
             {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "source": "demo"},
             "source and synthetic cannot be combined",
         ),
-        ({"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "split": {"train": 0.5}}, "split already"),
+        (
+            {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "split": {"train": 0.5}},
+            "split already",
+        ),
         ({"source": "demo", "holdout": "h.csv"}, "requires an existing synthetic table"),
         ({"source": "a.csv", "partitions_def": REGIONS}, "{partition}"),
         ({"source": "a_{partition}.csv"}, "has no partitions"),
         ({"source": "demo", "partition_column": "region"}, "has no partitions"),
         ({"source": "demo", "gpu_tags": []}, "gpu_tags must be a mapping of tags, not list"),
-        ({"source": "demo", "gpu_tags": {"limits": {"a": {1}}}}, "limits has a value that JSON cannot represent"),
+        (
+            {"source": "demo", "gpu_tags": {"limits": {"a": {1}}}},
+            "limits has a value that JSON cannot represent",
+        ),
     ],
 )
-def test_a_wrong_argument_fails_when_the_code_location_loads(arguments: dict[str, object], words: str) -> None:
+def test_a_wrong_argument_fails_when_the_code_location_loads(
+    arguments: dict[str, object], words: str
+) -> None:
     with pytest.raises(ConfigError, match="(?i)" + re.escape(words)) as caught:
         table_of("people", **arguments)
     assert "people" in str(caught.value) or "nowhere.yaml" in str(caught.value)
@@ -96,15 +114,28 @@ def test_scores_and_checks_follow_the_registry() -> None:
     defs = table_of("people", source="demo")
     found = shape(defs)
     assert {key.path[-1] for key in found["deps"]} == {
-        "source", "train", "holdout", "reference", "embedder", "generator", "synthetic", "evaluation_inputs",
-        "privacy_report", "attestation", "published", *default_metrics(),
-    }  # fmt: skip
+        "source",
+        "train",
+        "holdout",
+        "reference",
+        "embedder",
+        "generator",
+        "synthetic",
+        "evaluation_inputs",
+        "privacy_report",
+        "attestation",
+        "published",
+        *default_metrics(),
+    }
     for limit in default_policy().limits:
         key = dg.AssetCheckKey(dg.AssetKey(["people", limit.metric]), limit.key.replace(".", "_"))
         assert found["checks"][key][0] is False
     blocking = [key for key, (blocks, _) in found["checks"].items() if blocks]
     assert blocking == [dg.AssetCheckKey(dg.AssetKey(["people", "attestation"]), "policy_holds")]
-    assert found["deps"][dg.AssetKey(["people", "published"])] == [["people", "attestation"], ["people", "synthetic"]]
+    assert found["deps"][dg.AssetKey(["people", "published"])] == [
+        ["people", "attestation"],
+        ["people", "synthetic"],
+    ]
     assert found["deps"][dg.AssetKey(["people", "privacy_report"])] == [["people", "attestation"]]
     for name in default_metrics():
         assert found["deps"][dg.AssetKey(["people", name])] == [["people", "evaluation_inputs"]]
@@ -115,18 +146,30 @@ def test_scores_and_checks_follow_the_registry() -> None:
 @pytest.mark.parametrize("generator", ["synthpop", "rvae"])
 def test_steps_that_may_use_a_device_carry_its_tags_and_no_others(generator: str) -> None:
     """No step is in a pool: on a machine without a device, tables would wait for each other."""
-    tags = {"dagster-k8s/config": {"container_config": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}}
+    tags = {
+        "dagster-k8s/config": {
+            "container_config": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        }
+    }
     attacks = {"metrics": ["dcr", "linkability"]}
     spec = {"name": "people", "source": "demo", "generator": generator, "evaluation": attacks}
     component = PrivacyGate.resolve_from_yaml(yaml.safe_dump({**spec, "gpu_tags": tags}))
-    expected = {"embedder", "evaluation_inputs", "dcr", *(["generator"] if generator == "rvae" else [])}
+    expected = {
+        "embedder",
+        "evaluation_inputs",
+        "dcr",
+        *(["generator"] if generator == "rvae" else []),
+    }
     for defs in (
         build_privacy_assets(TableSpec(**spec), gpu_tags=tags),
         component.build_defs(dg.ComponentTree.for_test().load_context),
     ):
         found = {key.path[-1]: dict(asset.op.tags) for asset in defs.assets for key in asset.keys}
         assert {name for name, its in found.items() if its} == expected
-        assert all(json.loads(found[name]["dagster-k8s/config"]) == tags["dagster-k8s/config"] for name in expected)
+        assert all(
+            json.loads(found[name]["dagster-k8s/config"]) == tags["dagster-k8s/config"]
+            for name in expected
+        )
         study = next(job for job in defs.jobs if job.name == "people_leak_study").all_node_defs[0]
         assert json.loads(study.tags["dagster-k8s/config"]) == tags["dagster-k8s/config"]
         assert not any(one.op.pool for one in [*defs.assets, *defs.asset_checks])
@@ -144,7 +187,9 @@ def test_privacy_checks_carry_the_tags_of_a_device_when_they_may_use_one() -> No
 def test_groups_and_steps_follow_tables() -> None:
     names = ["people", "visits", "b", "c", "d"]
     defs = dg.Definitions.merge(*(table_of(name, source="demo") for name in names))
-    assert [*dict.fromkeys(spec.group_name for asset in defs.assets for spec in asset.specs)] == names
+    assert [
+        *dict.fromkeys(spec.group_name for asset in defs.assets for spec in asset.specs)
+    ] == names
     for asset in defs.assets:
         assert {key.path[0] for key in asset.keys} == {asset.op.name.partition("__")[0]}
 
@@ -159,7 +204,9 @@ def test_a_prefix_is_on_all_keys_and_the_rest_stays() -> None:
             key.asset_key.with_prefix(path) for key in plain["checks"]
         }
     for wrong in ("a/b", "", 3, ["a", 3]):
-        with pytest.raises(ConfigError, match="table people: key_prefix must be a name without slashes"):
+        with pytest.raises(
+            ConfigError, match="table people: key_prefix must be a name without slashes"
+        ):
             table_of("people", source="demo", key_prefix=wrong)
 
 
@@ -173,20 +220,34 @@ def test_a_downstream_asset_in_the_group_of_a_table_needs_no_key() -> None:
     assert graph.get(dg.AssetKey("by_sex")).parent_keys == {dg.AssetKey(["people", "published"])}
 
 
-@pytest.mark.parametrize(("run", "days"), [({}, 30), ({"stale_after_days": 2}, 2), ({"stale_after_days": None}, None)])
-def test_the_release_goes_stale_when_the_table_says_so(run: dict[str, Any], days: int | None) -> None:
+@pytest.mark.parametrize(
+    ("run", "days"), [({}, 30), ({"stale_after_days": 2}, 2), ({"stale_after_days": None}, None)]
+)
+def test_the_release_goes_stale_when_the_table_says_so(
+    run: dict[str, Any], days: int | None
+) -> None:
     defs = build_privacy_assets(TableSpec(name="people", source="demo", run=run))
-    policies = {spec.key.path[-1]: spec.freshness_policy for asset in defs.assets or [] for spec in asset.specs}
+    policies = {
+        spec.key.path[-1]: spec.freshness_policy
+        for asset in defs.assets or []
+        for spec in asset.specs
+    }
     policy = policies.pop("published")
     assert not any(policies.values())
-    assert policy == (None if days is None else dg.FreshnessPolicy.time_window(fail_window=timedelta(days=days)))
+    assert policy == (
+        None if days is None else dg.FreshnessPolicy.time_window(fail_window=timedelta(days=days))
+    )
 
 
 def test_every_asset_has_its_labels() -> None:
     labels = {"owners": ["team:data"], "tags": {"area": "health"}, "group_name": "gate"}
     for asset in build_privacy_assets("people", source="demo", **labels).assets:
         for spec in asset.specs:
-            assert spec.group_name == "gate" and list(spec.owners) == ["team:data"] and spec.tags["area"] == "health"
+            assert (
+                spec.group_name == "gate"
+                and list(spec.owners) == ["team:data"]
+                and spec.tags["area"] == "health"
+            )
             assert "privacy" in spec.kinds and spec.description
             assert spec.metadata["dagster/code_references"].code_references[0].file_path == __file__
 
@@ -204,7 +265,12 @@ FULL = {
     "policy": LENIENT,
     "run": {"seed": 3},
 }
-OWN = {"owners": ["team:data"], "tags": {"area": "health"}, "group_name": "gate", "schedule": "0 6 * * *"}
+OWN = {
+    "owners": ["team:data"],
+    "tags": {"area": "health"},
+    "group_name": "gate",
+    "schedule": "0 6 * * *",
+}
 FILES = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv"}
 
 
@@ -219,35 +285,54 @@ FILES = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv"}
         ),
         ({"data": FILES, "evaluation": {"metrics": ["dcr"]}, "policy": LENIENT}, {}, {}),
         ({"source": "demo", "subject": {"column": "person", "exact": True}}, {}, {}),
-        ({}, {"assets": {"source": "raw/people"}}, {"assets": {"source": dg.AssetKey(["raw", "people"])}}),
+        (
+            {},
+            {"assets": {"source": "raw/people"}},
+            {"assets": {"source": dg.AssetKey(["raw", "people"])}},
+        ),
     ],
 )
 def test_every_door_takes_the_same_spec(
-    tmp_path: Path, spec: dict[str, object], in_yaml: dict[str, object], in_python: dict[str, object]
+    tmp_path: Path,
+    spec: dict[str, object],
+    in_yaml: dict[str, object],
+    in_python: dict[str, object],
 ) -> None:
     gate = PrivacyGate.resolve_from_yaml(yaml.safe_dump({"name": "people", **spec, **in_yaml}))
     context = dg.ComponentTree.for_test().load_context
     python = shape(build_privacy_assets(TableSpec(name="people", **spec), **in_python))
     assert shape(gate.build_defs(context)) == python
     (tmp_path / "people.yaml").write_text(yaml.safe_dump({"name": "people", **spec}))
-    assert shape(build_privacy_assets(TableSpec.load(tmp_path / "people.yaml"), **in_python)) == python
+    assert (
+        shape(build_privacy_assets(TableSpec.load(tmp_path / "people.yaml"), **in_python)) == python
+    )
 
 
 def test_short_keywords_are_those_of_the_groups() -> None:
     short = {"source": "demo", "subject": "person", "generator": "baynet", "policy": LENIENT}
-    groups = {"data": {"source": "demo", "subject": "person"}, "generator": {"name": "baynet"}, "policy": LENIENT}
+    groups = {
+        "data": {"source": "demo", "subject": "person"},
+        "generator": {"name": "baynet"},
+        "policy": LENIENT,
+    }
     assert TableSpec(name="people", **short) == TableSpec(name="people", **groups)
     assert shape(build_privacy_assets("people", **short)) == shape(
         build_privacy_assets(TableSpec(name="people", **groups))
     )
-    more = {"data": {"drop": ["x"]}, "split": {"train": 0.6, "holdout": 0.4}, "evaluation": {"embedder": False},
-            "run": {"seed": 3}}  # fmt: skip
+    more = {
+        "data": {"drop": ["x"]},
+        "split": {"train": 0.6, "holdout": 0.4},
+        "evaluation": {"embedder": False},
+        "run": {"seed": 3},
+    }
     assert shape(build_privacy_assets("people", **short, **more)) == shape(
         build_privacy_assets(TableSpec(name="people", **short, **more))
     )
     with pytest.raises(ConfigError, match="table people: data was passed in addition to a spec"):
         build_privacy_assets(TableSpec(name="people", source="demo"), data={"drop": ["x"]})
-    with pytest.raises(ConfigError, match="table people, data has no setting 'dorp'. Did you mean 'drop'"):
+    with pytest.raises(
+        ConfigError, match="table people, data has no setting 'dorp'. Did you mean 'drop'"
+    ):
         build_privacy_assets("people", source="demo", data={"dorp": ["x"]})
     with pytest.raises(ConfigError, match="table people, data: source occurs twice"):
         TableSpec(name="people", source="demo", data={"source": "demo"})
@@ -262,14 +347,24 @@ def test_short_keywords_are_those_of_the_groups() -> None:
             {"data": {"subject": 3}},
             "table people, data: subject: Input should be a valid string. Expected: the name of a",
         ),
-        ({"data": {"sorce": "demo"}}, "table people, data has no setting 'sorce'. Did you mean 'source'?"),
-        ({"split": {"shares": {"train": 0.5}}}, "table people, split has no setting 'shares'. Known: "),
-        ({"run": {"workers": "rya"}}, "table people, run: workers: Input should be 'local' or 'ray'."),
+        (
+            {"data": {"sorce": "demo"}},
+            "table people, data has no setting 'sorce'. Did you mean 'source'?",
+        ),
+        (
+            {"split": {"shares": {"train": 0.5}}},
+            "table people, split has no setting 'shares'. Known: ",
+        ),
+        (
+            {"run": {"workers": "rya"}},
+            "table people, run: workers: Input should be 'local' or 'ray'.",
+        ),
         ({"evalution": {}}, "table people has no setting 'evalution'. Did you mean 'evaluation'?"),
         ({"subjekt": "pid"}, "table people has no setting 'subjekt'. Did you mean 'subject'?"),
         (
             {"zzz": 1},
-            "table people has no setting 'zzz'. Known: data, evaluation, generator, name, policy, run, source, split"
+            "table people has no setting 'zzz'. Known: data, evaluation, generator, name,"
+            " policy, run, source, split"
             ", subject.",
         ),
         ({"drop": ["pid"]}, "table people has no setting 'drop'. Known: data, evaluation,"),
@@ -278,11 +373,21 @@ def test_short_keywords_are_those_of_the_groups() -> None:
             {"data": {"drop": "pid"}},
             "table people, data: drop: Input should be a valid tuple. Expected: a list",
         ),
-        ({"data": {3: {}}}, "table people, data has no setting int: names of settings are strings."),
-        ({"generator": {3: {}}}, "table people, generator has no setting int: names of settings are strings."),
+        (
+            {"data": {3: {}}},
+            "table people, data has no setting int: names of settings are strings.",
+        ),
+        (
+            {"generator": {3: {}}},
+            "table people, generator has no setting int: names of settings are strings.",
+        ),
         ({"generator": {"settings": {3: 1}}}, "table people, settings has no setting int"),
         ({"policy": {"limits": [{0: 1}]}}, "table people, limits has no setting int"),
-        ({"name": 3}, "table: name: Input should be a valid string. Expected: at most 128 letters, digits and"),
+        (
+            {"name": 3},
+            "table: name: Input should be a valid string. Expected: at most 128 letters,"
+            " digits and",
+        ),
         ({"name": "t" * 129}, f"table {'t' * 129}: name: String should have at most 128"),
         (
             {"split": {"train": "half"}},
@@ -290,7 +395,9 @@ def test_short_keywords_are_those_of_the_groups() -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_one_error_that_names_table_group_and_setting(given: dict[str, Any], told: str) -> None:
+def test_a_wrong_setting_is_one_error_that_names_table_group_and_setting(
+    given: dict[str, Any], told: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         TableSpec(**{"name": "people", **given})
     assert str(caught.value).startswith(told)
@@ -300,7 +407,9 @@ def test_a_wrong_setting_is_one_error_that_names_table_group_and_setting(given: 
 @pytest.mark.parametrize("metrics", [[["dcr"]], [{"dcr": {}}], [None], [3], [["dcr", ["copies"]]]])
 def test_metrics_that_are_no_names_are_a_config_error(metrics: Any) -> None:
     spec = TableSpec(name="people", source="demo", evaluation={"metrics": metrics})
-    with pytest.raises(ConfigError, match=r"table people, evaluation: metrics: each name must be a string, not"):
+    with pytest.raises(
+        ConfigError, match=r"table people, evaluation: metrics: each name must be a string, not"
+    ):
         build_privacy_assets(spec)
 
 
@@ -311,9 +420,15 @@ def test_a_file_that_cannot_be_read_as_a_table_names_itself(tmp_path: Path) -> N
     for text, told in (
         ("- 3", "expected one mapping"),
         ("name: people\nname: others", "line 2: the key 'name' occurs twice, first in line 1"),
-        ("name: people\nrun: {seed: x}", "people.yaml: table people, run: seed: Input should be a valid integer"),
+        (
+            "name: people\nrun: {seed: x}",
+            "people.yaml: table people, run: seed: Input should be a valid integer",
+        ),
         ("name: people\n3: x", "has no setting int"),
-        ("name: people\n\trun: 3", "people.yaml, line 2: cannot be read as YAML (found character a tab"),
+        (
+            "name: people\n\trun: 3",
+            "people.yaml, line 2: cannot be read as YAML (found character a tab",
+        ),
         (
             "name: people\nsource x\nrun: 3",
             "line 3: cannot be read as YAML, in the block that begins in line 2 (could not find",
@@ -337,11 +452,14 @@ def test_texts_of_a_group_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dagster's templates convert a quoted number to a number; templates are still rendered."""
     monkeypatch.setenv("LEAF", "40")
     command = ["python", "m.py", "{train}", "{out}", "{rows}", "{seed}", "5", "1e5"]
-    text = yaml.safe_dump({"name": "people", "generator": {"name": "command", "settings": {"command": command}}})
+    text = yaml.safe_dump(
+        {"name": "people", "generator": {"name": "command", "settings": {"command": command}}}
+    )
     gate = PrivacyGate.resolve_from_yaml(text)
     assert gate.generator == {"name": "command", "settings": {"command": command}}
     leaf = (
-        "name: people\ngenerator: {name: synthpop, settings: {min_samples_leaf: '{{ env.LEAF }}', visit: ['1', a]}}\n"
+        "name: people\ngenerator: {name: synthpop, settings: {min_samples_leaf: '{{ env.LEAF }}',"
+        " visit: ['1', a]}}\n"
     )
     settings = PrivacyGate.resolve_from_yaml(leaf).generator["settings"]
     assert str(settings["min_samples_leaf"]) == "40" and settings["visit"] == ["1", "a"]
@@ -351,7 +469,9 @@ def test_texts_of_a_group_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_component_takes_the_spec_and_what_the_factory_takes_beside_it() -> None:
     with pytest.raises(Exception, match="sorce"):
         PrivacyGate.resolve_from_yaml("name: people\nsorce: demo\n")
-    factory = [name for name in inspect.signature(build_privacy_assets).parameters if name != "table"]
+    factory = [
+        name for name in inspect.signature(build_privacy_assets).parameters if name != "table"
+    ]
     assert set(PrivacyGate.model_fields) == {*TableSpec.model_fields, *factory}
 
 
@@ -386,7 +506,10 @@ def test_a_key_that_stands_twice_in_the_file_of_a_component_is_an_error() -> Non
         with pytest.raises(ComponentTreeException) as caught, sandbox.build_all_defs():
             pass
         told = "".join(traceback.format_exception(caught.value))
-        assert "ConfigError" in told and "defs.yaml, line 9: the key 'limits' occurs twice, first in line 8" in told
+        assert (
+            "ConfigError" in told
+            and "defs.yaml, line 9: the key 'limits' occurs twice, first in line 8" in told
+        )
         file.write_text("\n".join(line for line in TWICE.splitlines() if "0.9" not in line))
         with sandbox.build_all_defs() as defs:
             assert dg.AssetKey(["people", "published"]) in shape(defs)["deps"]
@@ -402,4 +525,6 @@ def test_a_key_that_stands_twice_in_the_file_of_a_component_is_an_error() -> Non
 )
 def test_wrong_arguments_of_checks(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        build_privacy_checks(**{"train": "train", "holdout": "holdout", "synthetic": "synthetic", **changes})
+        build_privacy_checks(
+            **{"train": "train", "holdout": "holdout", "synthetic": "synthetic", **changes}
+        )

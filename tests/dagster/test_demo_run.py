@@ -17,7 +17,9 @@ def test_the_honest_table_is_published_and_the_leaky_one_is_not(
 ) -> None:
     def table(*, leak: bool) -> dg.Definitions:
         name, generator = ("patients_leak", memorise) if leak else ("patients", independent)
-        return table_of(name, source=tmp_path / "people.parquet", subject="pid", generator=generator, **QUICK)
+        return table_of(
+            name, source=tmp_path / "people.parquet", subject="pid", generator=generator, **QUICK
+        )
 
     people().to_parquet(tmp_path / "people.parquet")
     monkeypatch.setattr(demo, "demo_table", table)
@@ -35,10 +37,18 @@ def test_the_honest_table_is_published_and_the_leaky_one_is_not(
 
 
 @pytest.mark.slow
-def test_a_demo_that_is_undecided_ends_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_demo_that_is_undecided_ends_with_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limit = {**LENIENT["limits"][0], "min_subjects": 10_000}
     policy = {**QUICK, "policy": {**LENIENT, "limits": [limit]}}
-    table = table_of("patients", source=tmp_path / "people.parquet", subject="pid", generator=independent, **policy)
+    table = table_of(
+        "patients",
+        source=tmp_path / "people.parquet",
+        subject="pid",
+        generator=independent,
+        **policy,
+    )
     people().to_parquet(tmp_path / "people.parquet")
     monkeypatch.setattr(demo, "demo_table", lambda *, leak: table)
     monkeypatch.setenv("DAGSTER_HOME", str(demo.home_below(tmp_path)))

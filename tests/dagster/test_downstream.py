@@ -1,4 +1,6 @@
-"""Sources and sinks of a table through IO managers and other tools, and the examples of docs/downstream.md."""
+"""Sources and sinks of a table through IO managers and other tools, and the examples of
+docs/downstream.md.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +37,26 @@ class Home:
         self.root, self.rows = root, load_patients().head(ROWS)
         self.rows.to_parquet(root / "patients.parquet")
         self.examples = shutil.copytree(EXAMPLES, root / "examples")
-        self.instance = dg.DagsterInstance.local_temp(str(root), overrides={"telemetry": {"enabled": False}})
+        self.instance = dg.DagsterInstance.local_temp(
+            str(root), overrides={"telemetry": {"enabled": False}}
+        )
         spec = {"source": root / "patients.parquet", "subject": "person", **QUICK}
-        here = dg.Definitions(resources=resources(gpu=GpuResource(device="cpu")), executor=dg.in_process_executor)
+        here = dg.Definitions(
+            resources=resources(gpu=GpuResource(device="cpu")), executor=dg.in_process_executor
+        )
         self.table = dg.Definitions.merge(table_of("patients", **spec), here)
         assert self.run(self.table).success
 
     def run(self, defs: dg.Definitions, *keys: str) -> dg.ExecuteInProcessResult:
         chosen = [dg.AssetKey.from_user_string(key) for key in keys]
-        job = defs.resolve_job_def("patients_pipeline") if not keys else defs.resolve_implicit_global_asset_job_def()
-        return job.execute_in_process(instance=self.instance, raise_on_error=False, asset_selection=chosen or None)
+        job = (
+            defs.resolve_job_def("patients_pipeline")
+            if not keys
+            else defs.resolve_implicit_global_asset_job_def()
+        )
+        return job.execute_in_process(
+            instance=self.instance, raise_on_error=False, asset_selection=chosen or None
+        )
 
     @property
     def released(self) -> pd.DataFrame:
@@ -120,19 +132,29 @@ def number(published) -> int:
 
 
 @pytest.mark.slow
-def test_a_downstream_asset_receives_the_released_rows_as_the_type_that_it_names(home: Home) -> None:
+def test_a_downstream_asset_receives_the_released_rows_as_the_type_that_it_names(
+    home: Home,
+) -> None:
     SEEN.clear()
     frames = (plain, framed, in_polars, lazily, in_arrow, related)
     defs = with_assets(home, *frames, recorded, after)
     assert home.run(defs, *(one.key.to_user_string() for one in (*frames, recorded, after))).success
     for one in frames:
-        pd.testing.assert_frame_equal(SEEN[one.key.path[-1]], home.released, check_dtype=False, check_categorical=False)
+        pd.testing.assert_frame_equal(
+            SEEN[one.key.path[-1]], home.released, check_dtype=False, check_categorical=False
+        )
     pd.testing.assert_frame_equal(SEEN["plain"], home.released)
     assert isinstance(SEEN["recorded"], Published) and SEEN["recorded"].table == "patients"
     mean, size, first = SEEN["after"]  # stored by the default IO manager, with the index
     by_health = home.released.groupby("health", observed=True)
-    pd.testing.assert_series_equal(mean["doctor_visits"], by_health["doctor_visits"].mean(), check_index_type=False)
-    assert size.tolist() == by_health.size().tolist() and isinstance(first, pl.DataFrame) and len(first) == 3
+    pd.testing.assert_series_equal(
+        mean["doctor_visits"], by_health["doctor_visits"].mean(), check_index_type=False
+    )
+    assert (
+        size.tolist() == by_health.size().tolist()
+        and isinstance(first, pl.DataFrame)
+        and len(first) == 3
+    )
 
 
 @pytest.mark.slow
@@ -155,7 +177,9 @@ def test_other_bytes_are_never_loaded(home: Home) -> None:
     try:
         pd.DataFrame({"health": ["fair"]}).to_parquet(file)
         for asset in (plain, in_polars, related):
-            (failed,) = failures(home.run(with_assets(home, asset), asset.key.to_user_string())).values()
+            (failed,) = failures(
+                home.run(with_assets(home, asset), asset.key.to_user_string())
+            ).values()
             assert "table.parquet changed after it was written" in failed.error_display_string
     finally:
         file.write_bytes(kept)
@@ -165,7 +189,12 @@ def test_other_bytes_are_never_loaded(home: Home) -> None:
 @pytest.mark.slow
 def test_the_whole_table_may_have_a_prefix(home: Home) -> None:
     """Steps, sensor, schedule and a downstream asset by key."""
-    spec = {"source": home.root / "patients.parquet", "subject": "person", **QUICK, "key_prefix": ["lake", "eu"]}
+    spec = {
+        "source": home.root / "patients.parquet",
+        "subject": "person",
+        **QUICK,
+        "key_prefix": ["lake", "eu"],
+    }
 
     @dg.asset(ins={"rows": dg.AssetIn(["lake", "eu", "visits", "published"])})
     def counted(rows) -> None:
@@ -177,7 +206,11 @@ def test_the_whole_table_may_have_a_prefix(home: Home) -> None:
     assert job.execute_in_process(instance=home.instance, raise_on_error=False).success
     assert home.run(defs, "counted").success
     pd.testing.assert_frame_equal(SEEN["counted"], read_published(home.root / "releases", "visits"))
-    given = {"instance": home.instance, "repository_def": defs.get_repository_def(), "resources": defs.resources}
+    given = {
+        "instance": home.instance,
+        "repository_def": defs.get_repository_def(),
+        "resources": defs.resources,
+    }
     with dg.build_schedule_context(**given) as context:
         assert (
             "has not changed since its release"
@@ -208,7 +241,9 @@ def test_delta_lake_is_source_and_sink(home: Home, monkeypatch: pytest.MonkeyPat
     deltalake.write_deltalake(lake / "raw_patients", home.rows)
     result = home.run(example(home, "delta_lake"), "patients/source", "by_health")
     assert result.success and made(result)["source"]["dagster/row_count"] == ROWS
-    found = deltalake.DeltaTable(lake / "by_health").to_pandas().set_index("health")["doctor_visits"]
+    found = (
+        deltalake.DeltaTable(lake / "by_health").to_pandas().set_index("health")["doctor_visits"]
+    )
     mean = home.released.groupby("health", observed=True)["doctor_visits"].mean()
     assert found.to_dict() == pytest.approx(mean.to_dict())
 
@@ -219,9 +254,16 @@ def test_a_notebook_reads_the_release_and_shows_the_report(home: Home) -> None:
     assert home.run(example(home, "notebook"), "notebook").success
     folder = home.root / "private_notebooks"
     assert folder.stat().st_mode & 0o077 == 0
-    code = [cell for cell in nbformat.read(folder / "patients.ipynb", as_version=4).cells if cell.cell_type == "code"]
+    code = [
+        cell
+        for cell in nbformat.read(folder / "patients.ipynb", as_version=4).cells
+        if cell.cell_type == "code"
+    ]
     shown = [cell.outputs[-1].data["text/html"] for cell in code]
-    assert str(len(home.released[home.released["health"] == "fair"])) in shown[0] and "lenient" in shown[1]
+    assert (
+        str(len(home.released[home.released["health"] == "fair"])) in shown[0]
+        and "lenient" in shown[1]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -234,13 +276,26 @@ def dbt() -> str:
     return found
 
 
-def run_dbt_example(home: Home, name: str, target: str, dbt: str, patch: pytest.MonkeyPatch) -> None:
+def run_dbt_example(
+    home: Home, name: str, target: str, dbt: str, patch: pytest.MonkeyPatch
+) -> None:
     project = home.examples / "dbt"
     patch.setenv("DBT", dbt)
-    words = [dbt, "parse", "--project-dir", str(project), "--profiles-dir", str(project), "--target", target]
+    words = [
+        dbt,
+        "parse",
+        "--project-dir",
+        str(project),
+        "--profiles-dir",
+        str(project),
+        "--target",
+        target,
+    ]
     subprocess.run(words, check=True, capture_output=True, cwd=project)
     defs = example(home, name)
-    assert defs.resolve_asset_graph().get(dg.AssetKey("by_health")).parent_keys == {dg.AssetKey("patients_released")}
+    assert defs.resolve_asset_graph().get(dg.AssetKey("by_health")).parent_keys == {
+        dg.AssetKey("patients_released")
+    }
     result = home.run(defs, "patients_rows", "patients/source", "patients_released", "by_health")
     assert result.success and made(result)["source"]["dagster/row_count"] == ROWS
 
@@ -270,5 +325,8 @@ def test_dbt_on_postgresql(home: Home, dbt: str, monkeypatch: pytest.MonkeyPatch
         home.rows.to_sql("patients", warehouse, index=False)
         run_dbt_example(home, "postgres_dbt", "postgres", dbt, monkeypatch)
         with warehouse.connect() as connection:
-            found = {row.health: row.patients for row in connection.execute(text("select * from by_health"))}
+            found = {
+                row.health: row.patients
+                for row in connection.execute(text("select * from by_health"))
+            }
     assert found == home.released["health"].value_counts().to_dict()

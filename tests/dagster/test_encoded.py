@@ -37,7 +37,9 @@ SETTINGS = {
     "attribute_inference": {"max_targets": 50, "n_permutations": 199},
 }
 POLICY = {
-    "limits": [{"statistic": "value_disclosure.generated_excess", "at_most": 0.5, "bound": "proven"}],
+    "limits": [
+        {"statistic": "value_disclosure.generated_excess", "at_most": 0.5, "bound": "proven"}
+    ],
     "metrics": SETTINGS,
     "embedder": {"max_epochs": 1, "width": 8},
 }
@@ -61,9 +63,13 @@ def rows(seed: int, first: int) -> pd.DataFrame:
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRun, EvaluationInputs]:
     """The encoded tables of a small release with a user's own synthetic table."""
     place = tmp_path_factory.mktemp("made")
-    files = {role: place / f"{role}.parquet" for role in ("train", "holdout", "reference", "synthetic")}
+    files = {
+        role: place / f"{role}.parquet" for role in ("train", "holdout", "reference", "synthetic")
+    }
     for number, (role, file) in enumerate(files.items()):
-        rows(number, 1000 * number).drop(columns=["pid"] if role == "synthetic" else []).to_parquet(file)
+        rows(number, 1000 * number).drop(columns=["pid"] if role == "synthetic" else []).to_parquet(
+            file
+        )
     spec = TableSpec(
         name="own",
         subject="pid",
@@ -71,7 +77,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRun, Evaluation
         evaluation={"metrics": [*SETTINGS, "value_disclosure"]},
         policy=POLICY,
     )
-    deployment = DeploymentSettings(releases=str(place / "releases"), private=str(place / "private")).open()
+    deployment = DeploymentSettings(
+        releases=str(place / "releases"), private=str(place / "private")
+    ).open()
     run = TableRun(ResolvedTable.of(spec), deployment, ReleaseTarget("own"))
     values = dict(work.split(run, "split", {}).values)
     for step in (work.embed, work.sample, work.prepare):
@@ -95,7 +103,9 @@ def record_of(inputs: EvaluationInputs) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_what_was_stored_measures_the_same(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+def test_what_was_stored_measures_the_same(
+    made: tuple[TableRun, EvaluationInputs], stored: Path
+) -> None:
     steps, before = made
     after, signed, snapshot = opened(steps, stored)
     assert (signed, snapshot) == work.checked_inputs(steps, before)
@@ -110,8 +120,14 @@ def test_what_was_stored_measures_the_same(made: tuple[TableRun, EvaluationInput
     for name, metric in steps.table.metrics.items():
         embeds = steps.table.uses_embedder(metric)
         known = {} if embeds else {"embedder": None}
-        was, now = (run_metrics(one.with_settings(seed=3, **known), {name: metric}) for one in (before, after))
-        told = [json.dumps(result[name].to_json() | {"seconds": 0}, sort_keys=True) for result in (was, now)]
+        was, now = (
+            run_metrics(one.with_settings(seed=3, **known), {name: metric})
+            for one in (before, after)
+        )
+        told = [
+            json.dumps(result[name].to_json() | {"seconds": 0}, sort_keys=True)
+            for result in (was, now)
+        ]
         assert told[0] == told[1], name
 
 
@@ -124,11 +140,18 @@ def test_nothing_is_prepared_again(
     def fails(*_: object, **__: object) -> None:
         raise AssertionError("prepared again")
 
-    for kind, name in ((TabularEncoder, "transform"), (TabularEncoder, "fit"), (Embedder, "embed"), (Embedder, "load")):
+    for kind, name in (
+        (TabularEncoder, "transform"),
+        (TabularEncoder, "fit"),
+        (Embedder, "embed"),
+        (Embedder, "load"),
+    ):
         monkeypatch.setattr(kind, name, fails)
     monkeypatch.setattr("privacy_assets.tables.table.content_fingerprint", fails)
     steps, _ = made
-    assert work.score(steps, "dcr", {"evaluation_inputs": EvaluationInputs.load(stored)}).shown.result.estimates
+    assert work.score(
+        steps, "dcr", {"evaluation_inputs": EvaluationInputs.load(stored)}
+    ).shown.result.estimates
 
 
 def flipped(file: Path, at: int) -> None:
@@ -144,7 +167,10 @@ def test_what_was_changed_is_refused(made: tuple[TableRun, EvaluationInputs], st
     opened(steps, stored)
     places = [0, 8, *range(64, len(whole), 997)]
     changes = [partial(flipped, at=at) for at in places]
-    cut = [lambda file, size=size: file.write_bytes(whole[:size]) for size in (0, 10, 64, len(whole) // 2)]
+    cut = [
+        lambda file, size=size: file.write_bytes(whole[:size])
+        for size in (0, 10, 64, len(whole) // 2)
+    ]
     refused = 0
     for change in (*changes, *cut, Path.unlink):
         file.write_bytes(whole)
@@ -166,7 +192,9 @@ def test_another_embedder_is_refused(made: tuple[TableRun, EvaluationInputs], st
         inputs.embedder.embed(inputs.train)
 
 
-def test_the_record_has_keyed_digests_only(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+def test_the_record_has_keyed_digests_only(
+    made: tuple[TableRun, EvaluationInputs], stored: Path
+) -> None:
     """A plain hash of a file would confirm a guess of the last private row."""
     inputs = made[1]
     plain = {hashlib.sha256((stored / "inputs.bin").read_bytes()).hexdigest(), inputs.digest}
@@ -181,7 +209,9 @@ def test_another_record_is_refused(made: tuple[TableRun, EvaluationInputs], stor
         work.checked_inputs(steps, other)
 
 
-def test_other_settings_of_the_split_are_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+def test_other_settings_of_the_split_are_refused(
+    made: tuple[TableRun, EvaluationInputs], stored: Path
+) -> None:
     steps, inputs = made
     spec = steps.table.spec
     changed = spec.model_copy(update={"data": spec.data.model_copy(update={"subject": None})})
@@ -192,19 +222,27 @@ def test_other_settings_of_the_split_are_refused(made: tuple[TableRun, Evaluatio
 
 
 @pytest.mark.slow
-def test_route_51_codes_swapped_between_encoding_and_scoring(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    """An attacker with access to the storage makes the scores read harmless rows, and the leaky ones are published."""
+def test_route_51_codes_swapped_between_encoding_and_scoring(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """An attacker with access to the storage makes the scores read harmless rows, and the leaky
+    ones are published.
+    """
     folder, held = tmp_path / "storage/people/evaluation_inputs", tmp_path / "held"
     assert run(people_table(tmp_path), instance).success
     (first,) = folder.glob("model-*")
     shutil.copytree(first, held)
     other = people_table(tmp_path, seed=1)
-    assert run(other, instance, "synthetic").success and run(other, instance, "evaluation_inputs").success
+    assert (
+        run(other, instance, "synthetic").success
+        and run(other, instance, "evaluation_inputs").success
+    )
     (now,) = set(folder.glob("model-*")) - {first}
     mine = EvaluationInputs.load(now)
     EvaluationInputs.load(held).with_settings(embedder=None, seal=mine.seal).save(now)
     assert "was changed after it was signed" in refusal(run(other, instance, "dcr"), "dcr")
-    shutil.copy(held / "inputs.bin", now / "inputs.bin")  # with its record: the scores are then of another table
+    # with its record: the scores are then of another table
+    shutil.copy(held / "inputs.bin", now / "inputs.bin")
     run(other, instance, "dcr")
     stale = run(other, instance, "attestation")
     assert not checks(stale)["attestation", "policy_holds"].passed

@@ -22,7 +22,10 @@ def card(monkeypatch, tmp_path):
 def test_resources_without_a_folder_share_the_card(card, tmp_path):
     with GpuResource().lease() as device:
         assert device == "cuda:0"
-        with pytest.raises(LeaseTimeout, match="cuda:0 is held by process"), GpuResource(timeout_s=0).lease():
+        with (
+            pytest.raises(LeaseTimeout, match="cuda:0 is held by process"),
+            GpuResource(timeout_s=0).lease(),
+        ):
             pytest.fail("leased twice")
         with GpuResource(timeout_s=0, lock_folder=str(tmp_path / "other")).lease() as other:
             assert other == "cuda:0"
@@ -38,7 +41,10 @@ def test_waiting_shows_in_a_runs_log(card):
 
     with GpuResource().lease(), dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize(
-            [waits], resources={"gpu": GpuResource(timeout_s=0.3)}, instance=instance, raise_on_error=False
+            [waits],
+            resources={"gpu": GpuResource(timeout_s=0.3)},
+            instance=instance,
+            raise_on_error=False,
         )
         entries = [entry.user_message for entry in instance.all_logs(result.run_id)]
     assert not result.success

@@ -1,4 +1,6 @@
-"""Architecture rules: allowed imports, the cost of loading the code location, and the contents of the deployment."""
+"""Architecture rules: allowed imports, the cost of loading the code location, and the contents of
+the deployment.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,17 @@ HEAVY = [
 def python(code: str, **environment: str) -> str:
     """Standard output of a fresh interpreter in the repository."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("environment", ["local", pytest.param("production", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "environment", ["local", pytest.param("production", marks=pytest.mark.slow)]
+)
 def test_loading_the_definitions_imports_little_and_nothing_heavy(environment: str) -> None:
     """Apart from Dagster and pandas, which a code location imports anyway."""
     code = f"""
@@ -55,8 +61,8 @@ print([name for name in {HEAVY!r} if name in sys.modules], len(sys.modules) - be
 def test_the_fork_server_has_the_libraries_of_the_steps_and_no_threads() -> None:
     """Forked steps would not have the threads.
 
-    OpenBLAS, which handles forks, is limited to one, and the thread of Arrow's allocator, which does so as well, is not
-    counted. An extra may be missing.
+    OpenBLAS, which handles forks, is limited to one, and the thread of Arrow's allocator, which
+    does so as well, is not counted. An extra may be missing.
     """
     code = """
 import gc, sys
@@ -66,7 +72,7 @@ import privacy_assets.dagster.preload
 threads = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
 print(len([name for name in threads if name != "jemalloc_bg_thd"]), gc.get_freeze_count() > 100_000)
 print({"alembic", "faiss", "great_expectations", "numba", "scipy.stats", "sklearn.tree", "torch"} - set(sys.modules))
-"""
+"""  # noqa: E501
     assert python(code, OPENBLAS_NUM_THREADS="1").splitlines() == ["1 True", "set()"]
 
 

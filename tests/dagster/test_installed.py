@@ -1,4 +1,6 @@
-"""Use of the installed package: dg in this repository, the wheel in a separate project, a process per step."""
+"""Use of the installed package: dg in this repository, the wheel in a separate project, a process
+per step.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,12 @@ def defs():
 
 def call(*command: str, cwd: Path, **environment: str) -> str:
     done = subprocess.run(
-        command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
+        command,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -55,7 +62,9 @@ def script(name: str) -> str:
 def test_dg_serves_the_repository_without_flags(tmp_path: Path) -> None:
     dg_command = script("dg")
     assert "successfully" in call(dg_command, "check", "defs", cwd=ROOT, DAGSTER_HOME=str(tmp_path))
-    listed = json.loads(call(dg_command, "list", "defs", "--json", cwd=ROOT, DAGSTER_HOME=str(tmp_path)))
+    listed = json.loads(
+        call(dg_command, "list", "defs", "--json", cwd=ROOT, DAGSTER_HOME=str(tmp_path))
+    )
     keys = {asset["key"] if "key" in asset else asset["asset_key"] for asset in listed["assets"]}
     assert {"patients/published", "patients_leak/published"} <= keys
 
@@ -68,7 +77,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheels = tmp_path_factory.mktemp("wheels")
     call(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels), cwd=ROOT)
     (wheel,) = wheels.glob("*.whl")
-    call(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), str(wheel), cwd=folder)
+    call(
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--target",
+        str(folder),
+        str(wheel),
+        cwd=folder,
+    )
     return folder
 
 
@@ -81,7 +101,15 @@ def test_the_component_works_from_the_wheel_in_a_fresh_project(site: Path, tmp_p
     (shop / "definitions.py").write_text(LOADED)
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     environment = {"PYTHONPATH": f"{site}:{tmp_path / 'src'}", "DAGSTER_HOME": str(tmp_path)}
-    call(dg_command, "scaffold", "defs", "privacy_assets.PrivacyGate", "patients", cwd=tmp_path, **environment)
+    call(
+        dg_command,
+        "scaffold",
+        "defs",
+        "privacy_assets.PrivacyGate",
+        "patients",
+        cwd=tmp_path,
+        **environment,
+    )
     folder = shop / "defs" / "patients"
     assert "privacy_assets.PrivacyGate" in (folder / "defs.yaml").read_text()
     assert "successfully" in call(dg_command, "check", "yaml", cwd=tmp_path, **environment)
@@ -90,14 +118,22 @@ def test_the_component_works_from_the_wheel_in_a_fresh_project(site: Path, tmp_p
     assert "patients/published" in listed
     scaffold = (folder / "defs.yaml").read_text()
     n_lines = len(scaffold.splitlines())
-    for setting, wrong in (("sorce: demo", "attributes.sorce"), ("data: {dorp: [claim_id]}", "attributes.data.dorp")):
+    for setting, wrong in (
+        ("sorce: demo", "attributes.sorce"),
+        ("data: {dorp: [claim_id]}", "attributes.data.dorp"),
+    ):
         (folder / "defs.yaml").write_text(f"{scaffold}  {setting}\n")
         broken = subprocess.run(
-            [dg_command, "check", "yaml"], cwd=tmp_path, env={**os.environ, **environment}, capture_output=True,
+            [dg_command, "check", "yaml"],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            capture_output=True,
             text=True,
-        )  # fmt: skip
+        )
         output = broken.stdout + broken.stderr
-        assert broken.returncode != 0 and f"defs.yaml:{n_lines + 1} - " in output and wrong in output
+        assert (
+            broken.returncode != 0 and f"defs.yaml:{n_lines + 1} - " in output and wrong in output
+        )
 
 
 LOCATION = """
@@ -112,7 +148,7 @@ def stepwise(table: dg.Definitions) -> dg.Definitions:
     return dg.Definitions(assets=table.assets, jobs=table.jobs, resources=table.resources, executor=executor)
 
 defs = stepwise(people_table(Path(__file__).parent, generator="synthpop"))
-"""
+"""  # noqa: E501
 
 
 def test_a_process_per_step(tmp_path: Path) -> None:

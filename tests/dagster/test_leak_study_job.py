@@ -1,4 +1,6 @@
-"""The job of the leak study: its files, its metadata, and that it is not part of "Materialize all"."""
+"""The job of the leak study: its files, its metadata, and that it is not part of "Materialize
+all".
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from privacy_assets.tables.table import Table
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("deployment")
-    with pytest.MonkeyPatch.context() as known:  # the secret decides the split: the same in every run
+    # the secret decides the split: the same in every run
+    with pytest.MonkeyPatch.context() as known:
         known.setenv("PRIVACY_ASSETS_SECRET", "leak study " * 3)
         yield folder
 
@@ -36,7 +39,9 @@ def study(
 ) -> dg.ExecuteInProcessResult:
     given = {"ops": {"people__leak_study": {"config": config}}} if config else None
     job = defs.resolve_job_def("people_leak_study")
-    return job.execute_in_process(instance=instance, raise_on_error=False, run_config=given, partition_key=partition)
+    return job.execute_in_process(
+        instance=instance, raise_on_error=False, run_config=given, partition_key=partition
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,9 @@ def pipeline(place: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessRe
 
 
 @pytest.fixture(scope="module")
-def first(pipeline: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+def first(
+    pipeline: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
+) -> dg.ExecuteInProcessResult:
     result = study(people_table(place), instance)
     assert result.success, failures(result)
     return result
@@ -67,20 +74,36 @@ def test_a_leak_shows_in_page_points_and_metadata(
     (value, low, _), (most, least, _) = (points[x]["dcr.identical_excess"] for x in (0.0, 1.0))
     assert low <= 0 < least and value < 0.3 < most
     lines = {record.data["statistic"]: record.data for record in told["lines"].records}
-    assert lines["dcr.identical_excess"]["never back"] == "yes" and float(lines["dcr.identical_excess"]["slope"]) > 0.2
-    assert told["statistics that decrease"] == sum(line["never back"] == "NO" for line in lines.values())
+    assert (
+        lines["dcr.identical_excess"]["never back"] == "yes"
+        and float(lines["dcr.identical_excess"]["slope"]) > 0.2
+    )
+    assert told["statistics that decrease"] == sum(
+        line["never back"] == "NO" for line in lines.values()
+    )
     pictures = [value for name, value in told.items() if name.endswith(" by leak")]
     assert len(pictures) == 1 and pictures[0].startswith("![dcr.") and len(pictures[0]) < 1000
     assert "<svg" in page.read_text() and "Leak study of people" in page.read_text()
-    assert {path.name for path in page.parent.iterdir()} == {"points.jsonl", "leak_study.html", "leak_study.json"}
+    assert {path.name for path in page.parent.iterdir()} == {
+        "points.jsonl",
+        "leak_study.html",
+        "leak_study.json",
+    }
     assert all(path.stat().st_mode & 0o077 == 0 for path in [page.parent, *page.parent.iterdir()])
-    log = "\n".join(record.event_log_entry.to_json() for record in instance.get_records_for_run(first.run_id).records)
+    log = "\n".join(
+        record.event_log_entry.to_json()
+        for record in instance.get_records_for_run(first.run_id).records
+    )
     assert "p399" not in log and "north" not in log
 
 
 @pytest.mark.slow
-def test_the_statistics_are_those_of_the_engine(first: dg.ExecuteInProcessResult, place: Path) -> None:
-    """Half a leak, built by hand from the pipeline's stored tables and evaluated by the metric alone."""
+def test_the_statistics_are_those_of_the_engine(
+    first: dg.ExecuteInProcessResult, place: Path
+) -> None:
+    """Half a leak, built by hand from the pipeline's stored tables and evaluated by the metric
+    alone.
+    """
     defs = people_table(place)
     with dg.DagsterInstance.local_temp(str(place / "home")) as instance:
         parts = {
@@ -94,10 +117,15 @@ def test_the_statistics_are_those_of_the_engine(first: dg.ExecuteInProcessResult
     ).frame()
     real, schema = [parts[role].frame() for role in ("train", "holdout")], parts["train"].schema
     inputs = read_inputs(*real, leaked, subject="pid", schema=schema)
-    wanted = run_metrics(inputs, {"dcr": build_metric("dcr", QUICK["policy"]["metrics"]["dcr"])})["dcr"]
+    wanted = run_metrics(inputs, {"dcr": build_metric("dcr", QUICK["policy"]["metrics"]["dcr"])})[
+        "dcr"
+    ]
     path = Path(made(first)["leak_study"]["path"]).with_name("points.jsonl")
     found = next(point for point in read_points(path) if point.x == 0.5).estimates
-    assert found == {f"dcr.{f.name}": pytest.approx((f.value, f.low, f.high), nan_ok=True) for f in wanted.estimates}
+    assert found == {
+        f"dcr.{f.name}": pytest.approx((f.value, f.low, f.high), nan_ok=True)
+        for f in wanted.estimates
+    }
 
 
 @pytest.mark.slow
@@ -129,11 +157,15 @@ def test_config_that_cannot_be_run(
 
 
 @pytest.mark.slow
-def test_partitions_have_studies_of_their_own_and_without_splits_it_says_what_to_do(place: Path) -> None:
+def test_partitions_have_studies_of_their_own_and_without_splits_it_says_what_to_do(
+    place: Path,
+) -> None:
     regions = dg.StaticPartitionsDefinition(["north", "south"])
     defs = people_table(place, partitions_def=regions, partition_column="region")
     with dg.DagsterInstance.ephemeral() as instance:
-        assert run(defs, instance, "source", "train", "holdout", "reference", partition="south").success
+        assert run(
+            defs, instance, "source", "train", "holdout", "reference", partition="south"
+        ).success
         result = study(defs, instance, "south", fractions=[0.0, 0.5, 1.0])
         empty = study(defs, instance, "north")
     page = Path(made(result)["leak_study"]["path"])

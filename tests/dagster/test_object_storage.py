@@ -1,4 +1,6 @@
-"""Tables, models, records and releases in an object store: the whole pipeline, its commands and its errors."""
+"""Tables, models, records and releases in an object store: the whole pipeline, its commands and its
+errors.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def bucket() -> ObjectPath:
 def deployed(bucket: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     """Resources of a deployment without a local folder, and the contents of its environment."""
     first_key(tmp_path / "made" / "signing.key", tmp_path / "keys")
-    monkeypatch.setenv("PRIVACY_ASSETS_SIGNING_KEY", (tmp_path / "made" / "signing.key").read_text())
+    monkeypatch.setenv(
+        "PRIVACY_ASSETS_SIGNING_KEY", (tmp_path / "made" / "signing.key").read_text()
+    )
     monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "a secret of this deployment")
     monkeypatch.setenv("PRIVACY_ASSETS_TRUSTED_KEYS", str(tmp_path / "keys"))
     prepare({"releases": bucket / "releases", "private": bucket / "private"})
@@ -94,8 +98,12 @@ def test_a_generator_comes_back_as_it_was_sealed(bucket: ObjectPath) -> None:
     (bucket / "generator" / "model-20200101T000000-left" / "weights").put(b"of years ago")
     for fitted in made:
         store_value(Trained(fitted, "print", keyed_fingerprint=str), bucket / "generator")
-    loaded = Trained.load(load_value(bucket / "generator", dg.AssetKey(["people", "generator"]), None), str)
-    pd.testing.assert_frame_equal(loaded.generator.sample(20, seed=3).frame(), made[1].sample(20, seed=3).frame())
+    loaded = Trained.load(
+        load_value(bucket / "generator", dg.AssetKey(["people", "generator"]), None), str
+    )
+    pd.testing.assert_frame_equal(
+        loaded.generator.sample(20, seed=3).frame(), made[1].sample(20, seed=3).frame()
+    )
     folders = [name for name in (bucket / "generator").names() if name.startswith("model-")]
     assert len(folders) == 2  # the old one is gone; another run may still read the first one
     pointer = json.loads((bucket / "generator" / "model.json").read_bytes())
@@ -103,10 +111,14 @@ def test_a_generator_comes_back_as_it_was_sealed(bucket: ObjectPath) -> None:
     name = next(name for name in weights.names() if name != "trained_on.json")
     (weights / name).put((weights / name).read_bytes() + b" ")
     with pytest.raises(Damaged, match="the stored generator was changed"):
-        Trained.load(load_value(bucket / "generator", dg.AssetKey(["people", "generator"]), None), str)
+        Trained.load(
+            load_value(bucket / "generator", dg.AssetKey(["people", "generator"]), None), str
+        )
 
 
-def test_an_object_whose_name_leaves_its_folder_is_not_fetched(bucket: ObjectPath, tmp_path: Path) -> None:
+def test_an_object_whose_name_leaves_its_folder_is_not_fetched(
+    bucket: ObjectPath, tmp_path: Path
+) -> None:
     (bucket / "model" / ".." / ".." / "away").put(b"x")
     (tmp_path / "here").mkdir()
     with pytest.raises(OSError, match="leaves its folder"):
@@ -129,7 +141,11 @@ def test_tables_are_read_from_the_store(bucket: ObjectPath) -> None:
         read_table(f"{bucket}/people")
     assert len(read_table(f"{bucket}/people/c.csv")) == 3
     (bucket / "people" / "d.csv").put(b"")
-    for path, told in (("nothing", "no such file"), ("people/*.pq", "no such file"), ("people/d.csv", "is empty")):
+    for path, told in (
+        ("nothing", "no such file"),
+        ("people/*.pq", "no such file"),
+        ("people/d.csv", "is empty"),
+    ):
         with pytest.raises(InputError, match=told):
             read_table(f"{bucket}/{path}")
 
@@ -155,7 +171,9 @@ def test_an_honest_table_is_published_and_a_copy_is_not(
     bound = dg.Definitions(resources=deployed, executor=dg.in_process_executor)
 
     def published(part: str, **more: object) -> dg.ExecuteInProcessResult:
-        defs = table(bucket, source=f"{bucket}/people/{{partition}}.parquet", partitions_def=parts, **more)
+        defs = table(
+            bucket, source=f"{bucket}/people/{{partition}}.parquet", partitions_def=parts, **more
+        )
         return run(dg.Definitions.merge(defs, bound), instance, partition=part)
 
     for number, part in enumerate(parts.get_partition_keys()):
@@ -187,13 +205,17 @@ def test_what_cannot_lie_in_the_store_is_asked_for(
         deployed["releases"].gate().key.check()
 
 
-def test_a_private_place_that_was_not_prepared_is_not_used(bucket: ObjectPath, deployed: dict) -> None:
+def test_a_private_place_that_was_not_prepared_is_not_used(
+    bucket: ObjectPath, deployed: dict
+) -> None:
     away = ReleaseResource(releases=f"{bucket}/releases", private=f"{bucket}/privat")
     with pytest.raises(ConfigError, match=f"privacy-assets prepare --private {bucket}/privat"):
         away.gate()
 
 
-def test_an_empty_place_is_an_error(deployed: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_place_is_an_error(
+    deployed: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     (tmp_path / "private").mkdir(mode=0o700)
     for field in ("releases", "private", "trusted_keys", "signing_key"):
@@ -206,7 +228,11 @@ def test_an_empty_place_is_an_error(deployed: dict, tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_keys_are_read_from_this_machine(bucket: ObjectPath, deployed: dict) -> None:
     for field in ("trusted_keys", "signing_key"):
-        asked = {"releases": f"{bucket}/releases", "private": f"{bucket}/private", field: f"{bucket}/keys"}
+        asked = {
+            "releases": f"{bucket}/releases",
+            "private": f"{bucket}/private",
+            field: f"{bucket}/keys",
+        }
         with pytest.raises(ConfigError, match="keys are read from this machine only"):
             ReleaseResource(**asked).gate()
     with pytest.raises(ConfigError, match="keys are read from this machine only"):
@@ -216,7 +242,9 @@ def test_keys_are_read_from_this_machine(bucket: ObjectPath, deployed: dict) -> 
 @pytest.mark.slow
 def test_a_place_that_cannot_be_used_is_named(bucket: ObjectPath) -> None:
     away = location("s3://a-missing-bucket/storage")
-    with pytest.raises(StoreError, match=r"s3://a-missing-bucket/storage/table.parquet: no such bucket"):
+    with pytest.raises(
+        StoreError, match=r"s3://a-missing-bucket/storage/table.parquet: no such bucket"
+    ):
         store_value(pd.DataFrame({"x": [1]}), away)
 
 
@@ -242,7 +270,11 @@ def test_the_commands_take_urls(
     (tmp_path / "other.parquet").write_bytes(b"other")
     for command, status, told in (
         (["releases", *folders], 0, newer),
-        (["releases", "people", *folders, *private, "--rollback", older], 0, f"rolled back from {newer} to {older}"),
+        (
+            ["releases", "people", *folders, *private, "--rollback", older],
+            0,
+            f"rolled back from {newer} to {older}",
+        ),
         (["verify", url, *folders], 0, "the current one"),
         (["verify", str(copy), *folders], 0, "RELEASED"),
         (["verify", str(tmp_path / "other.parquet"), *folders], 1, ""),
@@ -251,8 +283,13 @@ def test_the_commands_take_urls(
         (["prepare", *folders], 0, f"releases  {bucket}/releases: was ready before"),
         (["prepare", "--releases", f"{bucket}/private"], 2, "marked for private"),
         (["prepare", "--releases", str(tmp_path)], 2, ""),
-        (["releases", "--releases", f"{bucket}/private"], 2, ""),  # a wrong name must not give an empty list
-        (["releases", "people", *folders, "--rollback", newer], 2, f"folder of {bucket}/releases is not set"),
+        # a wrong name must not give an empty list
+        (["releases", "--releases", f"{bucket}/private"], 2, ""),
+        (
+            ["releases", "people", *folders, "--rollback", newer],
+            2,
+            f"folder of {bucket}/releases is not set",
+        ),
     ):
         assert main(command) == status, command
         assert told in "".join(capsys.readouterr()), command

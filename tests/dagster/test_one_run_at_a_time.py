@@ -35,7 +35,9 @@ def other_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, **tags:
 
 
 @pytest.mark.slow
-def test_a_run_stops_while_another_one_is_in_progress(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_a_run_stops_while_another_one_is_in_progress(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     defs = people_table(tmp_path)
     assert run(defs, instance, "source").success  # the instance knows that it has ended
     assert run(defs, instance, "source").success
@@ -47,11 +49,14 @@ def test_a_run_stops_while_another_one_is_in_progress(tmp_path: Path, instance: 
     assert "is still in progress. Fix: wait for it, or terminate it" in text
     instance.report_run_failed(instance.get_run_by_id(other))
     assert run(defs, instance, "source").success
-    hold(tmp_path, "airflow/manual")  # a run of another orchestrator, which the instance does not know
+    # a run of another orchestrator, which the instance does not know
+    hold(tmp_path, "airflow/manual")
     assert not run(defs, instance, "source").success
 
 
-def test_a_run_and_its_re_executions_are_one_run(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_a_run_and_its_re_executions_are_one_run(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     first = other_run(instance, dg.DagsterRunStatus.FAILURE)
     assert has_ended(instance, first) and not has_ended(instance, "nowhere")
     again = other_run(instance, dg.DagsterRunStatus.STARTED, **{ROOT_RUN: first})
@@ -59,23 +64,36 @@ def test_a_run_and_its_re_executions_are_one_run(tmp_path: Path, instance: dg.Da
     instance.report_run_failed(instance.get_run_by_id(again))
     assert has_ended(instance, first)
     parent = {"root_run_id": first, "parent_run_id": first}
-    for run_id, given in ((first, {"run_id": first}), (first, parent), ("other", {"run_id": "other"})):
+    for run_id, given in (
+        (first, {"run_id": first}),
+        (first, parent),
+        ("other", {"run_id": "other"}),
+    ):
         context: Any = SimpleNamespace(
             run=dg.DagsterRun("people_pipeline", **given),
             instance=instance,
             log=logging.getLogger(),
             resources=SimpleNamespace(releases=SimpleNamespace(deployment=None)),
         )
-        assert run_of(context, resolve_dagster_table(TableSpec(name="people", source="demo"))).run_id == run_id
+        assert (
+            run_of(context, resolve_dagster_table(TableSpec(name="people", source="demo"))).run_id
+            == run_id
+        )
 
 
-@pytest.mark.parametrize("name", ["dagster.local.yaml", "dagster.production.yaml", "deployment/kubernetes/values.yaml"])
+@pytest.mark.parametrize(
+    "name", ["dagster.local.yaml", "dagster.production.yaml", "deployment/kubernetes/values.yaml"]
+)
 def test_queued_runs_of_a_table_and_of_a_backfill_wait(name: str) -> None:
     data = yaml.safe_load((ROOT / name).read_text())
-    limits = data.get("additionalInstanceConfig", data)["concurrency"]["runs"]["tag_concurrency_limits"]
+    limits = data.get("additionalInstanceConfig", data)["concurrency"]["runs"][
+        "tag_concurrency_limits"
+    ]
 
     def queued(**tags: str) -> dg.DagsterRun:
-        return dg.DagsterRun("job", tags={key.replace("__", "/"): value for key, value in tags.items()})
+        return dg.DagsterRun(
+            "job", tags={key.replace("__", "/"): value for key, value in tags.items()}
+        )
 
     running = [queued(privacy_assets__table="people"), queued(dagster__backfill="one")]
     counter = TagConcurrencyLimitsCounter(limits, running)

@@ -44,18 +44,27 @@ def test_a_table_by_region_from_one_file(tmp_path: Path, instance: dg.DagsterIns
         assert len(checks(result)) == 5 and all(check.passed for check in checks(result).values())
         assert set(read_published(tmp_path / "releases", "people", region)["region"]) == {region}
         for role, seen in sides.items():
-            rows = Table.load(tmp_path / f"storage/people/{role}/partition={region}/table.bin").frame()
+            rows = Table.load(
+                tmp_path / f"storage/people/{role}/partition={region}/table.bin"
+            ).frame()
             seen |= set(rows["pid"])
     assert sides["train"].isdisjoint(sides["holdout"])  # a person is on one side in every partition
 
 
 @pytest.mark.slow
-def test_a_leak_in_one_region_leaves_the_other_published(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_a_leak_in_one_region_leaves_the_other_published(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     for region, frame in people().groupby("region"):
         frame.to_csv(tmp_path / f"people_{region}.csv", index=False)
     source = str(tmp_path / "people_{partition}.csv")
-    defs = people_table(tmp_path, source=source, generator=memorise_the_north, partitions_def=REGIONS)
-    assert [run(defs, instance, partition=region).success for region in ("south", "north")] == [True, False]
+    defs = people_table(
+        tmp_path, source=source, generator=memorise_the_north, partitions_def=REGIONS
+    )
+    assert [run(defs, instance, partition=region).success for region in ("south", "north")] == [
+        True,
+        False,
+    ]
     assert len(read_published(tmp_path / "releases", "people", "south"))
     with pytest.raises(ValueError, match="there is no release"):
         read_published(tmp_path / "releases", "people", "north")
@@ -69,7 +78,9 @@ def test_daily_partitions_take_their_day(tmp_path: Path, instance: dg.DagsterIns
     rows = Table.load(tmp_path / "storage/people/source/partition=2024-01-02/table.bin").frame()
     assert set(rows["joined"].dt.date.astype(str)) == {"2024-01-02"}
     empty = run(defs, instance, partition="2024-03-01")
-    assert "the partition has no rows" in failures(empty)["people__read"].user_failure_data.description
+    assert (
+        "the partition has no rows" in failures(empty)["people__read"].user_failure_data.description
+    )
 
 
 @pytest.mark.parametrize("key", ["..", "../x", "a/b", "/etc", ""])
@@ -85,13 +96,17 @@ def test_a_partition_key_is_no_pattern(key: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no file matches the pattern"):
         table_files(partition_path(template, key))
     people(5).to_csv(tmp_path / f"people_{key}.csv", index=False)
-    assert [file.name for file in table_files(partition_path(template, key))] == [f"people_{key}.csv"]
+    assert [file.name for file in table_files(partition_path(template, key))] == [
+        f"people_{key}.csv"
+    ]
 
 
 def test_several_partitions_load_as_one_frame(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     @dg.asset(partitions_def=REGIONS, io_manager_key="privacy_io")
     def rows(context: dg.AssetExecutionContext) -> pd.DataFrame:
-        return pd.DataFrame({"region": [context.partition_key] * 2, "age": pd.array([1, None], dtype="Int64")})
+        return pd.DataFrame(
+            {"region": [context.partition_key] * 2, "age": pd.array([1, None], dtype="Int64")}
+        )
 
     @dg.asset(io_manager_key="privacy_io")
     def everything(rows: pd.DataFrame) -> pd.DataFrame:
@@ -100,7 +115,9 @@ def test_several_partitions_load_as_one_frame(tmp_path: Path, instance: dg.Dagst
     io = {"privacy_io": PrivacyIOManager(base=str(tmp_path))}
     for region in REGIONS.get_partition_keys():
         assert dg.materialize([rows], partition_key=region, instance=instance, resources=io).success
-    found = dg.materialize([rows, everything], selection=[everything], instance=instance, resources=io)
+    found = dg.materialize(
+        [rows, everything], selection=[everything], instance=instance, resources=io
+    )
     loaded = found.output_for_node("everything")
     assert sorted(loaded["region"]) == ["north", "north", "south", "south"]
     assert str(loaded["age"].dtype) == "Int64"
@@ -108,7 +125,9 @@ def test_several_partitions_load_as_one_frame(tmp_path: Path, instance: dg.Dagst
 
 @pytest.mark.slow
 @pytest.mark.parametrize("region", [None, "north", "south"])
-def test_checks_on_assets_of_the_user(tmp_path: Path, instance: dg.DagsterInstance, region: str | None) -> None:
+def test_checks_on_assets_of_the_user(
+    tmp_path: Path, instance: dg.DagsterInstance, region: str | None
+) -> None:
     """On whole tables and on partitions; all of them leak, except the south."""
     split = {"partitions_def": REGIONS} if region else {}
 
@@ -126,10 +145,16 @@ def test_checks_on_assets_of_the_user(tmp_path: Path, instance: dg.DagsterInstan
         return (independent if region == "south" else memorise)(train.drop(columns="pid"), 500, 0)
 
     own = [train, holdout, synthetic]
-    made_checks = build_privacy_checks(train=train, holdout=holdout, synthetic=synthetic, **CHECKS, **split)
+    made_checks = build_privacy_checks(
+        train=train, holdout=holdout, synthetic=synthetic, **CHECKS, **split
+    )
     io = {"io_manager": dg.FilesystemIOManager(base_dir=str(tmp_path))}
     result = dg.materialize(
-        [*own, *made_checks], partition_key=region, instance=instance, resources=io, raise_on_error=False
+        [*own, *made_checks],
+        partition_key=region,
+        instance=instance,
+        resources=io,
+        raise_on_error=False,
     )
     assert result.success, failures(result)
     found = checks(result)
@@ -139,8 +164,11 @@ def test_checks_on_assets_of_the_user(tmp_path: Path, instance: dg.DagsterInstan
     }
     assert found["synthetic", "dcr_identical_excess_proven"].passed is (region == "south")
     assert "svg" in found["synthetic", "dcr_identical_excess_proven"].metadata["picture"].value
-    for check in (check for check in found.values() if not check.passed):  # one step knows all limits here
-        assert {record.data["cause"] for record in check.metadata["advice"].records} == {"copied rows"}
+    # one step knows all limits here
+    for check in (check for check in found.values() if not check.passed):
+        assert {record.data["cause"] for record in check.metadata["advice"].records} == {
+            "copied rows"
+        }
     assert set(made(result)) == {"train", "holdout", "synthetic"}
 
 
@@ -166,7 +194,12 @@ def test_a_person_in_two_spellings_stops_a_run_and_exact_ids_do_not(
         return independent(train.drop(columns="pid"), 500, 0)
 
     for subject, is_exact in (("pid", False), ({"column": "pid", "exact": True}, True)):
-        table = {"source": str(tmp_path / "rows.parquet"), "subject": subject, "generator": independent, **QUICK}
+        table = {
+            "source": str(tmp_path / "rows.parquet"),
+            "subject": subject,
+            "generator": independent,
+            **QUICK,
+        }
         defs = dg.Definitions.merge(table_of("people", **table), resources(tmp_path))
         result = run(defs, instance, "source")
         assert result.success == is_exact
@@ -178,7 +211,9 @@ def test_a_person_in_two_spellings_stops_a_run_and_exact_ids_do_not(
             train=train, holdout=holdout, synthetic=synthetic, **{**CHECKS, "subject": subject}
         )
         io = {"io_manager": dg.FilesystemIOManager(base_dir=str(tmp_path / "io"))}
-        result = dg.materialize([*own, *found], instance=instance, resources=io, raise_on_error=False)
+        result = dg.materialize(
+            [*own, *found], instance=instance, resources=io, raise_on_error=False
+        )
         assert result.success == is_exact
 
 
@@ -207,9 +242,14 @@ def test_checks_train_the_embedder_of_the_policy(
     def synthetic(train: pd.DataFrame) -> pd.DataFrame:
         return independent(train.drop(columns="pid"), 500, 0)
 
-    policy = {"limits": [{"statistic": "dcr.privacy_score_embedded", "at_most": 0.5}], "embedder": {"preset": "paper"}}
+    policy = {
+        "limits": [{"statistic": "dcr.privacy_score_embedded", "at_most": 0.5}],
+        "embedder": {"preset": "paper"},
+    }
     own = [train, holdout, synthetic]
-    found = build_privacy_checks(train=train, holdout=holdout, synthetic=synthetic, subject="pid", policy=policy)
+    found = build_privacy_checks(
+        train=train, holdout=holdout, synthetic=synthetic, subject="pid", policy=policy
+    )
     io = {"io_manager": dg.FilesystemIOManager(base_dir=str(tmp_path)), "gpu": GpuResource()}
     result = dg.materialize([*own, *found], instance=instance, resources=io)
     assert asked == [{"preset": "paper"}]
@@ -230,7 +270,10 @@ def test_an_upstream_asset_without_partitions_is_not_published_whole(
     assert dg.materialize([raw], resources=defs.resources, instance=instance).success
     result = run(defs, instance, "source", partition="north")
     if column is None:
-        assert "asset raw is not partitioned" in failures(result)["people__read"].user_failure_data.description
+        assert (
+            "asset raw is not partitioned"
+            in failures(result)["people__read"].user_failure_data.description
+        )
     else:
         rows = Table.load(tmp_path / "storage/people/source/partition=north/table.bin").frame()
         assert result.success and set(rows["region"]) == {"north"}
@@ -238,7 +281,9 @@ def test_an_upstream_asset_without_partitions_is_not_published_whole(
 
 @pytest.mark.slow
 def test_the_release_of_one_table_feeds_another_asset(tmp_path: Path) -> None:
-    @dg.asset(ins={"released": dg.AssetIn(key=["people", "published"])}, io_manager_key="privacy_io")
+    @dg.asset(
+        ins={"released": dg.AssetIn(key=["people", "published"])}, io_manager_key="privacy_io"
+    )
     def summary(released: pd.DataFrame) -> pd.DataFrame:
         return released.groupby("region", as_index=False)["age"].mean()
 

@@ -62,9 +62,16 @@ def changing(honest: dg.ExecuteInProcessResult, place: Path, tmp_path: Path) -> 
 def test_every_asset_says_what_it_holds(honest: dg.ExecuteInProcessResult) -> None:
     metadata = made(honest)
     assert set(metadata) == {
-        "source", *ROLES, "generator", "synthetic", "evaluation_inputs", "dcr", "privacy_report", "attestation",
+        "source",
+        *ROLES,
+        "generator",
+        "synthetic",
+        "evaluation_inputs",
+        "dcr",
+        "privacy_report",
+        "attestation",
         "published",
-    }  # fmt: skip
+    }
     for name in ("source", *ROLES, "synthetic", "published"):
         assert metadata[name]["dagster/row_count"] > 0
         assert [c.name for c in metadata[name]["dagster/column_schema"].columns]
@@ -77,18 +84,33 @@ def test_every_asset_says_what_it_holds(honest: dg.ExecuteInProcessResult) -> No
     assert isinstance(metadata["dcr"]["identical_excess"], float)
     assert metadata["published"]["sha256"] == metadata["synthetic"]["sha256"]
     assert metadata["synthetic"]["sha256"].startswith(metadata["attestation"]["sha256"])
-    nullable = {c.name: c.constraints.nullable for c in metadata["train"]["dagster/column_schema"].columns}
+    nullable = {
+        c.name: c.constraints.nullable for c in metadata["train"]["dagster/column_schema"].columns
+    }
     assert nullable["plan"] and not nullable["age"]
 
 
 @pytest.mark.parametrize(("policy", "told"), [("default", "1,500"), ("small", "800")])
-def test_the_source_warns_where_people_are_too_few_for_the_policy(policy: str, told: str, tmp_path: Path) -> None:
+def test_the_source_warns_where_people_are_too_few_for_the_policy(
+    policy: str, told: str, tmp_path: Path
+) -> None:
     built_on = {"extends": policy, "embedder": False}
     with dg.DagsterInstance.ephemeral() as instance:
-        result = run(people_table(tmp_path, policy=built_on, metrics=None, embedder=False), instance, "source")
-        warnings = [entry.user_message for entry in instance.all_logs(result.run_id) if entry.level == logging.WARNING]
+        result = run(
+            people_table(tmp_path, policy=built_on, metrics=None, embedder=False),
+            instance,
+            "source",
+        )
+        warnings = [
+            entry.user_message
+            for entry in instance.all_logs(result.run_id)
+            if entry.level == logging.WARNING
+        ]
     doubt = made(result)["source"]["too few people"]
-    assert doubt.startswith(f"Train has 200 people, fewer than {told}") and "privacy-assets power" in doubt
+    assert (
+        doubt.startswith(f"Train has 200 people, fewer than {told}")
+        and "privacy-assets power" in doubt
+    )
     assert doubt in warnings
 
 
@@ -98,7 +120,11 @@ def test_the_verdict_is_read_and_plotted_where_the_record_and_the_page_are(
     metadata, report = made(honest), reported(place)
     for name in ("attestation", "privacy_report"):
         told = metadata[name]
-        assert told["verdict"] == "pass: 2 of 2 limits" and list(told)[:3] == ["verdict", "answers", "limits"]
+        assert told["verdict"] == "pass: 2 of 2 limits" and list(told)[:3] == [
+            "verdict",
+            "answers",
+            "limits",
+        ]
         assert [record.data["measured"][0] for record in told["limits"].records] == ["✓", "✓"]
         assert told["report"].startswith("```text\nPASS  people\n") and told["limits: pass"] == 2
         assert told["limits: fail"] == told["limits: undecided"] == 0
@@ -107,15 +133,21 @@ def test_the_verdict_is_read_and_plotted_where_the_record_and_the_page_are(
     for limit in report["limits"]:
         name = limit["statistic"].partition(".")[2] + ".proven"
         assert score[f"{name}: limit"] == limit["limit"]
-        assert score[f"{name}: measured"] == max(float(f"{limit['measured']:.4g}"), 0.0), "no negative distance"
+        assert score[f"{name}: measured"] == max(float(f"{limit['measured']:.4g}"), 0.0), (
+            "no negative distance"
+        )
 
 
 @pytest.mark.slow
-def test_a_refused_table_says_why_with_what_is_broken_first(changing: Path, instance: dg.DagsterInstance) -> None:
+def test_a_refused_table_says_why_with_what_is_broken_first(
+    changing: Path, instance: dg.DagsterInstance
+) -> None:
     blocked = run(people_table(changing, generator=memorise), instance)
     for name in ("attestation", "privacy_report"):
         told = made(blocked)[name]
-        assert told["verdict"].startswith("fail: ") and told["verdict"].endswith(" of 2 limits, copied rows")
+        assert told["verdict"].startswith("fail: ") and told["verdict"].endswith(
+            " of 2 limits, copied rows"
+        )
         first = told["limits"].records[0].data
         assert list(first) == ["measured", "limit"] and first["measured"].startswith("✗ ")
         assert first["limit"].startswith(("≤ 0.3 dcr.", "≤ 0 dcr."))
@@ -125,7 +157,9 @@ def test_a_refused_table_says_why_with_what_is_broken_first(changing: Path, inst
     assert held.metadata["verdict"].value == told["verdict"]
 
 
-def test_an_honest_table_passes_every_check_and_is_published(honest: dg.ExecuteInProcessResult, place: Path) -> None:
+def test_an_honest_table_passes_every_check_and_is_published(
+    honest: dg.ExecuteInProcessResult, place: Path
+) -> None:
     found = checks(honest)
     assert set(found) == {
         ("synthetic", "contract"),
@@ -145,10 +179,19 @@ def test_an_honest_table_passes_every_check_and_is_published(honest: dg.ExecuteI
     assert len(released) == made(honest)["train"]["dagster/row_count"]
 
 
-def test_private_files_are_for_their_owner_only(honest: dg.ExecuteInProcessResult, place: Path) -> None:
-    files = [file for folder in ("storage", "private") for file in (place / folder).rglob("*") if file.is_file()]
+def test_private_files_are_for_their_owner_only(
+    honest: dg.ExecuteInProcessResult, place: Path
+) -> None:
+    files = [
+        file
+        for folder in ("storage", "private")
+        for file in (place / folder).rglob("*")
+        if file.is_file()
+    ]
     assert files
-    assert not [f for f in files if stat.S_IMODE(f.stat().st_mode) & 0o077 and "model-" not in str(f)]
+    assert not [
+        f for f in files if stat.S_IMODE(f.stat().st_mode) & 0o077 and "model-" not in str(f)
+    ]
     assert not [f for f in files if stat.S_IMODE(f.parent.stat().st_mode) & 0o077]
 
 
@@ -159,11 +202,15 @@ def test_the_attestation_names_no_filter_and_no_plain_fingerprint_of_a_private_t
     assert predicate["setup"]["filter"] is None
     for role in ROLES:
         table = load_value(place / "storage/people" / role, dg.AssetKey(role), None, Table)
-        assert table.without_subject().fingerprint not in str(predicate) and table.fingerprint not in str(predicate)
+        assert table.without_subject().fingerprint not in str(
+            predicate
+        ) and table.fingerprint not in str(predicate)
         assert made(honest)[role]["keyed_fingerprint"] in str(predicate)
 
 
-def test_a_leaky_table_is_blocked_and_the_previous_release_stays(changing: Path, instance: dg.DagsterInstance) -> None:
+def test_a_leaky_table_is_blocked_and_the_previous_release_stays(
+    changing: Path, instance: dg.DagsterInstance
+) -> None:
     store, leaky = ReleaseStore(changing / "releases"), people_table(changing, generator=memorise)
     place, trusted = ReleaseTarget("people"), default_trusted(store.root)
     before = (store.current(place, trusted), len(store.history(place)))
@@ -174,15 +221,17 @@ def test_a_leaky_table_is_blocked_and_the_previous_release_stays(changing: Path,
     assert not broken.passed and broken.severity == dg.AssetCheckSeverity.ERROR
     assert broken.metadata["what to do"].value == "Use larger leaves."
     assert not held.passed
-    assert [record.data["cause"] for record in held.metadata["advice"].records].count("copied rows") == 2
+    assert [record.data["cause"] for record in held.metadata["advice"].records].count(
+        "copied rows"
+    ) == 2
     kept = found["dcr", "dcr_member_excess_proven"]
     for check in (broken, kept):  # a score only knows its own metric
         assert check.passed == ("advice" not in check.metadata)
         assert check.passed or "see privacy_report" in check.metadata["advice"].value
     failed = failures(blocked)["people__attest"].user_failure_data
-    assert failed.description.startswith("the policy does not hold (fail: ") and "the previous release, if" in str(
-        failed.metadata["current release"].value
-    )
+    assert failed.description.startswith(
+        "the policy does not hold (fail: "
+    ) and "the previous release, if" in str(failed.metadata["current release"].value)
     assert "privacy_report" in made(blocked) and "published" not in made(blocked)
 
     by_hand = run(leaky, instance, "published")
@@ -208,9 +257,13 @@ def test_a_score_that_fails_leaves_the_others(
     assert list(failures(result)) == ["people__score"]
     scores = {"value_disclosure", "fidelity"}
     assert scores <= set(made(result)) and not {"dcr", "attestation"} & set(made(result))
-    log = "\n".join(r.event_log_entry.to_json() for r in instance.get_records_for_run(result.run_id).records)
+    log = "\n".join(
+        r.event_log_entry.to_json() for r in instance.get_records_for_run(result.run_id).records
+    )
     assert "dcr: RuntimeError at" in log
-    assert set(made(run(table, instance, "fidelity"))) == {"fidelity"}, "a score can be repeated on its own"
+    assert set(made(run(table, instance, "fidelity"))) == {"fidelity"}, (
+        "a score can be repeated on its own"
+    )
     assert set(made(run(table, instance, "dcr"))) == {"dcr"}
     assert run(table, instance, "attestation", "privacy_report", "published").success
     one = dg.AssetCheckKey(dg.AssetKey(["people", "dcr"]), "dcr_identical_excess_proven")
@@ -222,17 +275,34 @@ def test_a_score_that_fails_leaves_the_others(
 
 def test_an_error_is_final_unless_a_retry_may_help() -> None:
     final = [ConfigError("wrong"), OutOfDate("old"), failure(OutOfDate("old"))]
-    passing = [StepError("at a line"), ValueError(), failure(StoreUnavailable("busy")), InputError("x", transient=True)]
+    passing = [
+        StepError("at a line"),
+        ValueError(),
+        failure(StoreUnavailable("busy")),
+        InputError("x", transient=True),
+    ]
     assert all(map(is_final, final)) and not any(map(is_final, passing))
 
 
 @pytest.mark.slow
-def test_a_table_made_from_rows_of_the_past_is_not_attested(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_a_table_made_from_rows_of_the_past_is_not_attested(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     """It discloses people who are not in the rows that the scores read today."""
     leaky = people_table(tmp_path, generator=memorise)
     run(leaky, instance)
     people(seed=9).to_parquet(tmp_path / "people.parquet")
-    stale = run(leaky, instance, "source", *ROLES, "synthetic", "evaluation_inputs", "dcr", "attestation", "published")
+    stale = run(
+        leaky,
+        instance,
+        "source",
+        *ROLES,
+        "synthetic",
+        "evaluation_inputs",
+        "dcr",
+        "attestation",
+        "published",
+    )
     assert "generated from another train table" in refusal(stale, "attestation")
     assert not ReleaseStore(tmp_path / "releases").history(ReleaseTarget("people"))
 
@@ -245,7 +315,9 @@ def test_an_upstream_asset_is_a_source(tmp_path: Path) -> None:
 
     tables = table_of("people", source=raw, subject="pid", generator=independent, **QUICK)
     defs = dg.Definitions.merge(tables, dg.Definitions(assets=[raw]), resources(tmp_path))
-    result = dg.materialize([*defs.assets, *(defs.asset_checks or [])], resources=defs.resources, raise_on_error=False)
+    result = dg.materialize(
+        [*defs.assets, *(defs.asset_checks or [])], resources=defs.resources, raise_on_error=False
+    )
     assert result.success, failures(result)
     assert len(read_published(tmp_path / "releases", "people")) > 0
 
@@ -253,10 +325,16 @@ def test_an_upstream_asset_is_a_source(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_table_of_the_users_own(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     real, other = people(), people(seed=1).drop(columns="pid")
-    frames = {"train": real[real["pid"] < "p2"], "holdout": real[real["pid"] >= "p2"], "synthetic": other}
+    frames = {
+        "train": real[real["pid"] < "p2"],
+        "holdout": real[real["pid"] >= "p2"],
+        "synthetic": other,
+    }
     for role, frame in frames.items():
         frame.to_csv(tmp_path / f"{role}.csv", index=False)
-    own = table_of("own", subject="pid", **{role: tmp_path / f"{role}.csv" for role in frames}, **QUICK)
+    own = table_of(
+        "own", subject="pid", **{role: tmp_path / f"{role}.csv" for role in frames}, **QUICK
+    )
     result = run(dg.Definitions.merge(own, resources(tmp_path)), instance, table="own")
     assert result.success, failures(result)
     assert "source" not in made(result) and "generator" not in made(result)
@@ -287,7 +365,9 @@ def test_assets_can_be_called_directly(changing: Path) -> None:
         "attestation", dcr=score.value, **frames, evaluation_inputs=inputs.value, synthetic=snapshot
     )
     assert report.value.verdict == "pass" and check.check_name == "policy_holds"
-    forged = SignedRecord("attestation", attestation.value.data.replace(b"payloadType", b"PayloadType"))
+    forged = SignedRecord(
+        "attestation", attestation.value.data.replace(b"payloadType", b"PayloadType")
+    )
     steps = call("published", attestation=forged, synthetic=snapshot)
     assert not next(steps).passed
     with pytest.raises(dg.Failure, match="signed statement") as refused:

@@ -1,4 +1,6 @@
-"""Every step of a table determines its partition before it reads or writes, and rejects inconsistent tags."""
+"""Every step of a table determines its partition before it reads or writes, and rejects
+inconsistent tags.
+"""
 
 import inspect
 from types import SimpleNamespace
@@ -10,7 +12,10 @@ from standins import independent, table_of
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 KEY = "dagster/partition"
-RANGE = {"dagster/asset_partition_range_start": "north", "dagster/asset_partition_range_end": "north"}
+RANGE = {
+    "dagster/asset_partition_range_start": "north",
+    "dagster/asset_partition_range_end": "north",
+}
 BY_REGION: dict[str, Any] = {"partitions_def": REGIONS, "partition_column": "region"}
 BROUGHT = {role: dg.AssetKey(role) for role in ("synthetic", "train", "holdout")}
 
@@ -19,13 +24,24 @@ def steps(**arguments: Any) -> dict[str, Any]:
     """The functions of all assets and checks of a table, by step name."""
     table = table_of("people", **arguments)
     found = [one.node_def for one in (*table.assets, *table.asset_checks)]
-    studies = [node for job in table.jobs if isinstance(job, dg.JobDefinition) for node in job.all_node_defs]
+    studies = [
+        node
+        for job in table.jobs
+        if isinstance(job, dg.JobDefinition)
+        for node in job.all_node_defs
+    ]
     return {node.name: node.compute_fn.decorated_fn for node in (*found, *studies)}
 
 
 def outcome(step: Any, tags: dict[str, str]) -> str:
-    """The reason of the step's failure in a run with ``tags``; its context and inputs contain no other data."""
-    names = [name for name in inspect.signature(step).parameters if name not in ("context", "tables", "values")]
+    """The reason of the step's failure in a run with ``tags``; its context and inputs contain no
+    other data.
+    """
+    names = [
+        name
+        for name in inspect.signature(step).parameters
+        if name not in ("context", "tables", "values")
+    ]
     context = SimpleNamespace(run=SimpleNamespace(tags=tags), instance=None)
     with pytest.raises(dg.Failure) as refused:
         list(step(context, **dict.fromkeys(names)) or [])
@@ -38,13 +54,32 @@ OWN = {f"brought {name}": step for name, step in steps(**BROUGHT, **BY_REGION).i
 
 
 def test_these_are_all_steps() -> None:
-    verbs = {"read", "split", "embed", "fit", "sample", "prepare", "score", "score_on_device", "attest", "publish"}
+    verbs = {
+        "read",
+        "split",
+        "embed",
+        "fit",
+        "sample",
+        "prepare",
+        "score",
+        "score_on_device",
+        "attest",
+        "publish",
+    }
     assert {f"people__{name}" for name in (*verbs, "leak_study")} <= set(PARTS) == set(WHOLE)
     assert sum("contract" in name or "exchangeable" in name for name in PARTS) == 1
 
 
-ABSENT, WHOLE_TAGS = "there is no such partition", ({KEY: "north"}, {KEY: ""}, {f"{KEY}/region": "north"}, RANGE)
-WRONG = ({KEY: "North"}, {KEY: ""}, {KEY: "north", f"{KEY}/region": "south"}, {KEY: "north", **RANGE})
+ABSENT, WHOLE_TAGS = (
+    "there is no such partition",
+    ({KEY: "north"}, {KEY: ""}, {f"{KEY}/region": "north"}, RANGE),
+)
+WRONG = (
+    {KEY: "North"},
+    {KEY: ""},
+    {KEY: "north", f"{KEY}/region": "south"},
+    {KEY: "north", **RANGE},
+)
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -1,4 +1,6 @@
-"""Commands in the steps of a table: their output, their reports and the way they end do not reach Dagster."""
+"""Commands in the steps of a table: their output, their reports and the way they end do not reach
+Dagster.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ else:
     draws = [table.column(name).take(rng.choices(range(len(table)), k=int(rows))) for name in table.column_names]
     pq.write_table(table.schema.empty_table().from_arrays(draws, schema=table.schema), out)
     {in_sample}
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -61,10 +63,19 @@ def test_a_program_has_no_channel_into_the_metadata(world: World) -> None:
         event = world.instance.get_latest_materialization_event(dg.AssetKey(["people", asset]))
         assert event is not None and event.asset_materialization is not None
         names = event.asset_materialization.metadata
-        assert not [name for name in names if name.startswith(("reported", "epochs", "last", "training"))]
+        assert not [
+            name for name in names if name.startswith(("reported", "epochs", "last", "training"))
+        ]
     assert list((world.place / "releases").rglob("*.parquet")) and leaks(world) == {}
-    runs = [world.instance.get_records_for_run(run.run_id).records for run in world.instance.get_runs()]
-    assert not [record for records in runs for record in records if "[pipes]" in record.event_log_entry.user_message]
+    runs = [
+        world.instance.get_records_for_run(run.run_id).records for run in world.instance.get_runs()
+    ]
+    assert not [
+        record
+        for records in runs
+        for record in records
+        if "[pipes]" in record.event_log_entry.user_message
+    ]
 
 
 @pytest.mark.slow
@@ -73,12 +84,16 @@ def test_a_program_that_fails_publishes_nothing(world: World, part: str) -> None
     two_parts(world, **{part: "raise ValueError(QUOTED)"})
     told = world.run()
     assert (
-        "generator command: " in told and " failed, took longer than 3600 seconds or returned an unusable table" in told
+        "generator command: " in told
+        and " failed, took longer than 3600 seconds or returned an unusable table" in told
     )
     assert "exited with" not in told and "ValueError" not in told
     asset = "generator" if part == "in_train" else "synthetic"
     assert world.instance.get_latest_materialization_event(dg.AssetKey(["people", asset])) is None
-    assert world.instance.get_latest_materialization_event(dg.AssetKey(["people", "published"])) is None
+    assert (
+        world.instance.get_latest_materialization_event(dg.AssetKey(["people", "published"]))
+        is None
+    )
     assert not list((world.place / "releases").rglob("*.parquet"))
     assert not list((world.place / "storage/people").glob(f"{asset}/**/*.*")) and leaks(world) == {}
 

@@ -1,4 +1,6 @@
-"""A table that is evaluated on a Ray cluster has the same statistics, and is attested and published."""
+"""A table that is evaluated on a Ray cluster has the same statistics, and is attested and
+published.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +24,34 @@ def table(folder: Path, **more) -> dg.Definitions:
 
 
 def test_what_a_table_measures_with_is_named() -> None:
-    local, away = (table_of("people", source="demo", workers=workers) for workers in ("local", "ray"))
+    local, away = (
+        table_of("people", source="demo", workers=workers) for workers in ("local", "ray")
+    )
     for defs, wanted in ((local, False), (away, True)):
-        needs = {key.path[-1]: asset.required_resource_keys for asset in defs.assets for key in asset.keys}
+        needs = {
+            key.path[-1]: asset.required_resource_keys
+            for asset in defs.assets
+            for key in asset.keys
+        }
         (study,) = (job for job in defs.jobs if job.name == "people_leak_study")
         needs["leak_study"] = study.all_node_defs[0].required_resource_keys
         assert ("ray" in needs["singling_out"]) is ("ray" in needs["leak_study"]) is wanted
-        assert not any("ray" in needs[name] for name in ("train", "synthetic", "attestation", "published"))
+        assert not any(
+            "ray" in needs[name] for name in ("train", "synthetic", "attestation", "published")
+        )
 
 
 @pytest.mark.slow
-def test_a_pipeline_on_a_cluster_publishes_the_same_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_on_a_cluster_publishes_the_same_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dagster_ray = pytest.importorskip("dagster_ray", reason="the extra 'ray' is not installed")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1] / "helpers"), os.environ.get("PYTHONPATH", "")])
+        "PYTHONPATH",
+        os.pathsep.join(
+            [str(Path(__file__).parents[1] / "helpers"), os.environ.get("PYTHONPATH", "")]
+        ),
     )
     options = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False}
     shown = {}
@@ -44,8 +59,14 @@ def test_a_pipeline_on_a_cluster_publishes_the_same_statistics(tmp_path: Path, m
         folder = tmp_path / workers
         folder.mkdir()
         bound = resources(folder)
-        ray = {"ray": frozen_config(dagster_ray.LocalRay(ray_init_options=options))} if workers == "ray" else {}
-        defs = dg.Definitions.merge(table(folder, workers=workers), bound, dg.Definitions(resources=ray))
+        ray = (
+            {"ray": frozen_config(dagster_ray.LocalRay(ray_init_options=options))}
+            if workers == "ray"
+            else {}
+        )
+        defs = dg.Definitions.merge(
+            table(folder, workers=workers), bound, dg.Definitions(resources=ray)
+        )
         monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in both folders, please")
         with ray_alone(), dg.DagsterInstance.ephemeral() as instance:
             result = defs.resolve_job_def("people_pipeline").execute_in_process(instance=instance)

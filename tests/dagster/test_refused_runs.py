@@ -19,12 +19,17 @@ NEVER, RETRIES = "dagster/retry_on_asset_or_op_failure", "dagster/will_retry"
 @pytest.fixture
 def retrying(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     """An instance that retries failed runs."""
-    overrides = {"telemetry": {"enabled": False}, "run_retries": {"enabled": True, "max_retries": 2}}
+    overrides = {
+        "telemetry": {"enabled": False},
+        "run_retries": {"enabled": True, "max_retries": 2},
+    }
     with dg.DagsterInstance.local_temp(str(tmp_path), overrides=overrides) as found:
         yield found
 
 
-def launch(defs: dg.Definitions, instance: dg.DagsterInstance, job: str) -> dg.ExecuteInProcessResult:
+def launch(
+    defs: dg.Definitions, instance: dg.DagsterInstance, job: str
+) -> dg.ExecuteInProcessResult:
     """Run a job, or with "" materialize as in the asset graph of the UI."""
     found = defs.resolve_job_def(job) if job else defs.resolve_implicit_global_asset_job_def()
     return found.execute_in_process(instance=instance, raise_on_error=False)
@@ -37,7 +42,9 @@ def test_a_refused_source_is_one_message_and_never_repeated(
 ) -> None:
     people(100).drop(columns="pid").to_parquet(tmp_path / "people.parquet")
     policy = dg.RetryPolicy(max_retries=2)
-    mine = dg.define_asset_job("mine", dg.AssetSelection.key_prefixes("people"), op_retry_policy=policy)
+    mine = dg.define_asset_job(
+        "mine", dg.AssetSelection.key_prefixes("people"), op_retry_policy=policy
+    )
     defs = dg.Definitions.merge(people_table(tmp_path), dg.Definitions(jobs=[mine]))
     result = launch(defs, retrying, job)
     (failed,) = failures(result).values()
@@ -46,12 +53,18 @@ def test_a_refused_source_is_one_message_and_never_repeated(
         " Fix: set subject to a column of this table."
     )
     # Dagster's own frames, and the line that raises; none of the code that read the table.
-    assert [line for line in failed.error.stack if "privacy_assets" in line and "redaction.py" not in line] == []
+    assert [
+        line
+        for line in failed.error.stack
+        if "privacy_assets" in line and "redaction.py" not in line
+    ] == []
     records = retrying.get_records_for_run(result.run_id).records
     errors = [r.event_log_entry for r in records if r.event_log_entry.level >= logging.ERROR]
     skipped = [error for error in errors if error.user_message.endswith("Not executing.")]
     assert len(errors) - len(skipped) == 2  # step and run
-    assert not any(event.event_type == dg.DagsterEventType.STEP_UP_FOR_RETRY for event in result.all_events)
+    assert not any(
+        event.event_type == dg.DagsterEventType.STEP_UP_FOR_RETRY for event in result.all_events
+    )
     tags = retrying.get_run_by_id(result.run_id).tags
     assert (tags[NEVER], tags[RETRIES]) == ("false", "false")
 
@@ -62,7 +75,10 @@ def test_a_run_that_cannot_be_tagged_is_refused_for_the_same_reason(
     people(100).drop(columns="pid").to_parquet(tmp_path / "people.parquet")
     monkeypatch.setattr(type(instance), "add_run_tags", lambda *_: 1 / 0)
     (failed,) = failures(launch(people_table(tmp_path), instance, "people_pipeline")).values()
-    assert "'pid': the column configured as the subject does not exist" in failed.user_failure_data.description
+    assert (
+        "'pid': the column configured as the subject does not exist"
+        in failed.user_failure_data.description
+    )
     assert "ZeroDivisionError" not in failed.error.to_string()
 
 

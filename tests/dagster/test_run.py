@@ -40,7 +40,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def written(place: Path, **changes: Any) -> Path:
     """The file of a table."""
-    table = {"name": "people", "source": "people.parquet", "subject": "pid", "evaluation": DCR, "policy": LENIENT}
+    table = {
+        "name": "people",
+        "source": "people.parquet",
+        "subject": "pid",
+        "evaluation": DCR,
+        "policy": LENIENT,
+    }
     (place / "people.yaml").write_text(yaml.safe_dump({**table, **changes}))
     return place / "people.yaml"
 
@@ -52,20 +58,28 @@ def ours(place: Path, table: Path) -> int:
 
 def theirs(place: Path, table: Path, home: str = "dagster") -> dg.ExecuteInProcessResult:
     """The same run in Dagster."""
-    defs = dg.Definitions.merge(build_privacy_assets(TableSpec.load(table)), resources(place / home))
+    defs = dg.Definitions.merge(
+        build_privacy_assets(TableSpec.load(table)), resources(place / home)
+    )
     with dg.DagsterInstance.ephemeral() as instance:
         return run(defs, instance)
 
 
 def released(folder: Path) -> tuple[bytes, dict[str, Any]]:
-    """The table of a release, its attestation without times and signature, and the names of its private results."""
-    release = ReleaseStore(folder / "releases").current(ReleaseTarget("people"), default_trusted(folder / "releases"))
+    """The table of a release, its attestation without times and signature, and the names of its
+    private results.
+    """
+    release = ReleaseStore(folder / "releases").current(
+        ReleaseTarget("people"), default_trusted(folder / "releases")
+    )
     envelope = json.loads(release.attestation.read_bytes())
     stated = json.loads(base64.b64decode(envelope["payload"]))
     body = stated["predicate"]
     del body["made_at"]
     results = folder / "private/results/people/_all"
-    body["results"] = {name: (results / f"{digest}.json").is_file() for name, digest in body["results"].items()}
+    body["results"] = {
+        name: (results / f"{digest}.json").is_file() for name, digest in body["results"].items()
+    }
     return release.table.read_bytes(), stated
 
 
@@ -99,7 +113,9 @@ def test_the_same_bytes_as_dagster_makes(
     assert {file.name for file in (place / "reports/people").iterdir()} == {
         "report.html", "report.json", "attestation.json"
     }  # fmt: skip
-    modes = {file.name: file.stat().st_mode & 0o777 for file in (place / "reports/people").iterdir()}
+    modes = {
+        file.name: file.stat().st_mode & 0o777 for file in (place / "reports/people").iterdir()
+    }
     assert modes == {"report.html": 0o600, "report.json": 0o600, "attestation.json": 0o644}
 
 
@@ -108,12 +124,18 @@ def test_a_declared_unit_gives_the_same_bytes_and_plain_numbers(place: Path) -> 
     rows = people()
     amounts = rows["income"].fillna(0).round().astype(int).astype(str)
     has_unit = np.arange(len(rows)) % 50 > 0
-    rows.assign(income=amounts.where(~has_unit, amounts + " €")).to_parquet(place / "people.parquet")
+    rows.assign(income=amounts.where(~has_unit, amounts + " €")).to_parquet(
+        place / "people.parquet"
+    )
     assert ours(place, written(place)) == 2
     table = written(place)
     settings = yaml.safe_load(table.read_text())
     kinds = {"income": {"numeric": {"unit": "€"}}}
-    settings["data"] = {"source": settings.pop("source"), "subject": settings.pop("subject"), "kinds": kinds}
+    settings["data"] = {
+        "source": settings.pop("source"),
+        "subject": settings.pop("subject"),
+        "kinds": kinds,
+    }
     table.write_text(yaml.safe_dump(settings))
     status, result = ours(place, table), theirs(place, table)
     assert result.success, failures(result)
@@ -124,17 +146,23 @@ def test_a_declared_unit_gives_the_same_bytes_and_plain_numbers(place: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_table_that_leaks_has_a_page_and_no_release(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_that_leaks_has_a_page_and_no_release(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert ours(place, written(place, generator="drawing:memorise")) == 1
     told = capsys.readouterr().out
     assert "refused" in told and "release      none: the policy does not hold (" in told
-    assert told.rstrip().endswith(" limits; they are listed above)") and "dcr.identical_excess" in told
+    assert (
+        told.rstrip().endswith(" limits; they are listed above)") and "dcr.identical_excess" in told
+    )
     assert not ReleaseStore(place / "alone/releases").history(ReleaseTarget("people"))
     assert json.loads((place / "reports/people/report.json").read_text())["verdict"] == "fail"
 
 
 @pytest.mark.slow
-def test_a_table_that_is_undecided_has_a_page_and_no_release(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_that_is_undecided_has_a_page_and_no_release(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     limit = {**LENIENT["limits"][0], "min_subjects": 10_000}
     assert ours(place, written(place, policy={**LENIENT, "limits": [limit]})) == 3
     assert "release      none: the policy does not hold (1 of 1 limits" in capsys.readouterr().out
@@ -150,9 +178,15 @@ def test_a_run_of_a_table_that_another_run_holds_names_its_process(
     with Lease(deployment.gate().private, "people", "nightly").held(lambda run: False):
         assert ours(place, table) == 1
         told = capsys.readouterr().err
-        assert f"people: run nightly (process {os.getpid()} on {socket.gethostname()}) started on " in told
+        assert (
+            f"people: run nightly (process {os.getpid()} on {socket.gethostname()}) started on "
+            in told
+        )
         refused = refusal(theirs(place, table, "alone"), "source")
-        assert f"people: run nightly (process {os.getpid()} on {socket.gethostname()}) started on " in refused
+        assert (
+            f"people: run nightly (process {os.getpid()} on {socket.gethostname()}) started on "
+            in refused
+        )
 
 
 def links_to_nothing(file: Path) -> None:
@@ -167,7 +201,9 @@ def has_times_beyond_the_calendar(file: Path) -> None:
 def test_route_59_a_lock_of_a_run_or_an_entry_of_the_log_that_blocks_the_table(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each is named with the fix. Runs would wait for ever, or overlap, or end with an error that names no file."""
+    """Each is named with the fix. Runs would wait for ever, or overlap, or end with an error that
+    names no file.
+    """
     table, private = written(place), place / "alone/private"
     assert ours(place, table) == 0
     file = private / "running/people.json"
@@ -185,8 +221,14 @@ def test_route_59_a_lock_of_a_run_or_an_entry_of_the_log_that_blocks_the_table(
     file.touch()
     capsys.readouterr()
     assert ours(place, table) == 1
-    assert main(["accept", "people", "--reason", "tried", f"--releases={place / 'alone/releases'}"]) == 2
-    assert capsys.readouterr().err.count(f"{file}: implausible entry number. Fix: remove this file.") == 2
+    assert (
+        main(["accept", "people", "--reason", "tried", f"--releases={place / 'alone/releases'}"])
+        == 2
+    )
+    assert (
+        capsys.readouterr().err.count(f"{file}: implausible entry number. Fix: remove this file.")
+        == 2
+    )
     assert f"{file}: implausible entry number" in refusal(theirs(place, table, "alone"), "source")
     file.unlink()
     assert ours(place, table) == 0
@@ -205,11 +247,19 @@ def test_route_62_the_first_run_names_the_columns_and_others_need_acceptance(
     assert ours(place, table) == 0
     told = capsys.readouterr()
     names = ", ".join(map(repr, [*frame.columns.drop("pid"), HIDDEN]))
-    assert f"The release publishes the names of its columns, so check them: {names}." in told.out + told.err
-    defs = dg.Definitions.merge(build_privacy_assets(TableSpec.load(table)), resources(place / "dagster"))
+    assert (
+        f"The release publishes the names of its columns, so check them: {names}."
+        in told.out + told.err
+    )
+    defs = dg.Definitions.merge(
+        build_privacy_assets(TableSpec.load(table)), resources(place / "dagster")
+    )
     with dg.DagsterInstance.ephemeral() as instance:
         result = run(defs, instance)
-        assert any(f"so check them: {names}." in entry.user_message for entry in instance.all_logs(result.run_id))
+        assert any(
+            f"so check them: {names}." in entry.user_message
+            for entry in instance.all_logs(result.run_id)
+        )
     frame.to_parquet("people.parquet")
     assert ours(place, table) == 1
     change = f"columns {HIDDEN!r}: 'number' -> not set"
@@ -217,8 +267,16 @@ def test_route_62_the_first_run_names_the_columns_and_others_need_acceptance(
     assert change in refusal(theirs(place, table), "train")
 
 
-def test_a_table_without_limits_does_not_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ours(place, written(place, evaluation={"metrics": ["fidelity"], "embedder": False}, policy=None)) == 2
+def test_a_table_without_limits_does_not_run(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        ours(
+            place,
+            written(place, evaluation={"metrics": ["fidelity"], "embedder": False}, policy=None),
+        )
+        == 2
+    )
     assert "has no limits: every table would pass" in capsys.readouterr().err
 
 
@@ -249,7 +307,10 @@ def test_a_synthetic_table_with_the_subject_is_refused_or_published_without(
     given = {"data": files, "source": None}
     assert ours(place, written(place, **given)) == 2
     told = capsys.readouterr().err
-    assert "column 'pid': the synthetic table contains the subject column" in told and "--drop pid)" in told
+    assert (
+        "column 'pid': the synthetic table contains the subject column" in told
+        and "--drop pid)" in told
+    )
     assert ours(place, written(place, data={**files, "drop": ["pid"]}, source=None)) == 0
     release = place / "alone/releases"
     release = ReleaseStore(release).current(ReleaseTarget("people"), default_trusted(release)).table

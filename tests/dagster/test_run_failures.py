@@ -23,11 +23,15 @@ def current_release(home: Path) -> Release:
 
 
 class Watch:
-    """The sensor in a code location, ticked as the daemon does: each tick continues at the cursor of the last one."""
+    """The sensor in a code location, ticked as the daemon does: each tick continues at the cursor
+    of the last one.
+    """
 
     def __init__(self, defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
         self.told: list[str] = []
-        sensor = build_run_failure_sensor(self.told.append, webserver_base_url="https://dagster.example.org/")
+        sensor = build_run_failure_sensor(
+            self.told.append, webserver_base_url="https://dagster.example.org/"
+        )
         self.defs = dg.Definitions.merge(defs, dg.Definitions(sensors=[sensor]))
         self.instance, self.cursor = instance, None
         self.tick()
@@ -37,7 +41,9 @@ class Watch:
         before, repository = len(self.told), self.defs.get_repository_def()
         given = {"repository_def": repository, "resources": self.defs.resources}
         with dg.build_sensor_context(self.instance, self.cursor, **given) as context:
-            self.cursor = self.defs.resolve_sensor_def("privacy_run_failures").evaluate_tick(context).cursor
+            self.cursor = (
+                self.defs.resolve_sensor_def("privacy_run_failures").evaluate_tick(context).cursor
+            )
         return self.told[before:]
 
 
@@ -57,9 +63,14 @@ def test_one_refusal_sends_one_message(
     release = current_release(tmp_path)
     reason = "dcr.identical_excess.proven (fail), dcr.member_excess.proven (fail). Fix: "
     first, place, step, readers = text.splitlines()
-    assert first == f"Run {blocked.run_id} of people_pipeline failed: https://dagster.example.org/runs/{blocked.run_id}"
+    assert (
+        first == f"Run {blocked.run_id} of people_pipeline failed:"
+        f" https://dagster.example.org/runs/{blocked.run_id}"
+    )
     assert place == "people:"
-    assert step.startswith(f"  people__attest: the policy does not hold (fail: 2 of 2 limits are broken): {reason}")
+    assert step.startswith(
+        f"  people__attest: the policy does not hold (fail: 2 of 2 limits are broken): {reason}"
+    )
     assert readers == f"  Readers have the release of {day(release.time)} ({release.id})."
     assert text in capsys.readouterr().err
     assert watch.tick() == []
@@ -77,7 +88,10 @@ def test_the_failure_that_stops_a_table_says_so(
         raise TableStopped("people is stopped: 4 of its last 7 verdicts are 'fail'", table="people")
 
     monkeypatch.setattr(LogState, "check_not_stopped", stop)
-    end = "people is stopped: 4 of its last 7 verdicts are 'fail'. Fix: find the cause, then: privacy-assets accept"
+    end = (
+        "people is stopped: 4 of its last 7 verdicts are 'fail'. Fix: find the cause, then:"
+        " privacy-assets accept"
+    )
     (text,) = watch.tick()
     assert "the policy does not hold" in text and text.endswith(f'\n  {end} people --reason "..."')
     people(300, 1).to_parquet(tmp_path / "people.parquet")
@@ -87,7 +101,9 @@ def test_the_failure_that_stops_a_table_says_so(
 
 
 @pytest.mark.slow
-def test_fifty_passes_do_not_push_a_failure_out(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_fifty_passes_do_not_push_a_failure_out(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     @dg.op
     def works() -> None:
         pass
@@ -107,19 +123,29 @@ def test_fifty_passes_do_not_push_a_failure_out(tmp_path: Path, instance: dg.Dag
 
 @pytest.mark.slow
 def test_a_partition_is_named(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    defs = people_table(tmp_path, generator=memorise, partitions_def=REGIONS, partition_column="region")
+    defs = people_table(
+        tmp_path, generator=memorise, partitions_def=REGIONS, partition_column="region"
+    )
     blocked = run(defs, instance, partition="north")
     told: list[str] = []
     for notify in (told.append, None):
         build_run_failure_sensor(notify)(failed_run(blocked, instance, defs))
     (text,) = told
-    assert text.startswith(f"Run {blocked.run_id} of people_pipeline failed.\npeople, north:\n  people__attest: ")
+    assert text.startswith(
+        f"Run {blocked.run_id} of people_pipeline failed.\npeople, north:\n  people__attest: "
+    )
 
 
-def test_a_run_that_was_killed_says_what_to_do(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    """A process that disappears fails no step. The run was launched by the job, or from the asset graph."""
+def test_a_run_that_was_killed_says_what_to_do(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """A process that disappears fails no step. The run was launched by the job, or from the asset
+    graph.
+    """
     watch = Watch(people_table(tmp_path), instance)
-    selection = frozenset({dg.AssetKey(["people", "attestation"]), dg.AssetKey(["people", "published"])})
+    selection = frozenset(
+        {dg.AssetKey(["people", "attestation"]), dg.AssetKey(["people", "published"])}
+    )
     for given in ({"job_name": "people_pipeline", "tags": {"privacy_assets/table": "people"}},
                   {"job_name": "__ASSET_JOB", "asset_selection": selection}):  # fmt: skip
         killed = dg.DagsterRun(status=dg.DagsterRunStatus.STARTED, **given)
@@ -147,14 +173,21 @@ def test_each_of_thirty_failed_runs_is_reported_over_several_ticks(
     def nightly() -> None:
         fails()
 
-    watch = Watch(dg.Definitions.merge(dg.Definitions(jobs=[nightly]), resources(tmp_path)), instance)
-    runs = [nightly.execute_in_process(instance=instance, raise_on_error=False).run_id for _ in range(30)]
+    watch = Watch(
+        dg.Definitions.merge(dg.Definitions(jobs=[nightly]), resources(tmp_path)), instance
+    )
+    runs = [
+        nightly.execute_in_process(instance=instance, raise_on_error=False).run_id
+        for _ in range(30)
+    ]
     for _ in range(7):
         watch.tick()
     assert [text.split()[1] for text in watch.told] == runs
 
 
-def test_an_error_of_another_asset_is_reported_without_its_message(instance: dg.DagsterInstance) -> None:
+def test_an_error_of_another_asset_is_reported_without_its_message(
+    instance: dg.DagsterInstance,
+) -> None:
     @dg.asset
     def breaks() -> None:
         raise ValueError("a private value")
@@ -163,7 +196,8 @@ def test_an_error_of_another_asset_is_reported_without_its_message(instance: dg.
     told: list[str] = []
     build_run_failure_sensor(told.append)(failed_run(result, instance))
     assert told[0].endswith(
-        "failed.\n  breaks: no reason was given. Fix: see the log of the run, then re-execute it from failure."
+        "failed.\n  breaks: no reason was given. Fix: see the log of the run, then re-execute"
+        " it from failure."
     )
 
 

@@ -11,7 +11,16 @@ import dagster as dg
 import fsspec
 import pandas as pd
 import pytest
-from standins import QUICK, memorise, people, people_table, resources, run, sqlite_instance, table_of
+from standins import (
+    QUICK,
+    memorise,
+    people,
+    people_table,
+    resources,
+    run,
+    sqlite_instance,
+    table_of,
+)
 
 from privacy_assets import build_run_failure_sensor, build_source_sensor, build_table_schedule
 from privacy_assets.dagster import sensors
@@ -38,7 +47,8 @@ def table(place: Path, **changes: object) -> dg.Definitions:
     defs = people_table(place, **changes)
     source = build_source_sensor("people", str(changes.get("source", place / "people.parquet")))
     own = dg.Definitions(
-        schedules=[build_table_schedule("people", "0 6 * * *")], sensors=[source, build_run_failure_sensor()]
+        schedules=[build_table_schedule("people", "0 6 * * *")],
+        sensors=[source, build_run_failure_sensor()],
     )
     return dg.Definitions.merge(defs, own)
 
@@ -50,7 +60,11 @@ def tick(defs: dg.Definitions, instance: dg.DagsterInstance, cursor: str | None 
 
 
 def scheduled(defs: dg.Definitions, instance: dg.DagsterInstance) -> Any:
-    given = {"instance": instance, "repository_def": defs.get_repository_def(), "resources": defs.resources}
+    given = {
+        "instance": instance,
+        "repository_def": defs.get_repository_def(),
+        "resources": defs.resources,
+    }
     with dg.build_schedule_context(**given, scheduled_execution_time=datetime.now(UTC)) as context:
         return defs.resolve_schedule_def("people_schedule").evaluate_tick(context)
 
@@ -58,11 +72,15 @@ def scheduled(defs: dg.Definitions, instance: dg.DagsterInstance) -> Any:
 def verdict(instance: dg.DagsterInstance, request: dg.RunRequest) -> None:
     """The records of a finished run: source and attestation."""
     metadata = {"privacy_assets/source_fingerprint": fingerprint_of(request)}
-    instance.report_runless_asset_event(dg.AssetMaterialization(["people", "source"], metadata=metadata))
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization(["people", "source"], metadata=metadata)
+    )
     instance.report_runless_asset_event(dg.AssetMaterialization(["people", "attestation"]))
 
 
-def launched(instance: dg.DagsterInstance, request: dg.RunRequest, status: dg.DagsterRunStatus) -> None:
+def launched(
+    instance: dg.DagsterInstance, request: dg.RunRequest, status: dg.DagsterRunStatus
+) -> None:
     instance.add_run(dg.DagsterRun("people_pipeline", tags=dict(request.tags), status=status))
 
 
@@ -70,7 +88,9 @@ def fingerprint_of(request: dg.RunRequest) -> str:
     return request.tags[TAG].partition("|")[2]
 
 
-def test_a_new_source_runs_until_there_is_a_verdict(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_a_new_source_runs_until_there_is_a_verdict(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     defs = table(tmp_path)
     first = tick(defs, instance)
     (request,) = first.run_requests
@@ -82,7 +102,9 @@ def test_a_new_source_runs_until_there_is_a_verdict(tmp_path: Path, instance: dg
     assert "has not changed since" in tick(defs, instance, first.cursor).skip_message
 
 
-def test_a_run_of_any_kind_stops_the_next_request(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_a_run_of_any_kind_stops_the_next_request(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     """A run by hand, or from the asset graph. Not a part of the pipeline, or another table."""
     defs = table(tmp_path)
     attestation, score = (dg.AssetKey(["people", name]) for name in ("attestation", "dcr"))
@@ -95,12 +117,17 @@ def test_a_run_of_any_kind_stops_the_next_request(tmp_path: Path, instance: dg.D
         ("visits_pipeline", None, dg.DagsterRunStatus.STARTED, False),
         ("people_pipeline", None, dg.DagsterRunStatus.CANCELED, False),
     ):
-        other = dg.DagsterRun(job, asset_selection=selection and frozenset(selection), status=status)
+        other = dg.DagsterRun(
+            job, asset_selection=selection and frozenset(selection), status=status
+        )
         instance.add_run(other)
         found = tick(defs, instance)
         assert bool(found.run_requests) != waits
         if waits:
-            text = f"people: run {other.run_id} is in progress. Fix: wait for it, or terminate it if its process was"
+            text = (
+                f"people: run {other.run_id} is in progress. Fix: wait for it, or terminate it if"
+                " its process was"
+            )
             assert found.skip_message == f"{text} killed."
         instance.delete_run(other.run_id)
 
@@ -112,7 +139,10 @@ def test_a_run_that_holds_the_lock_is_named_with_process_host_and_start(
     tick(defs, instance)
     first = dg.DagsterRun("people_pipeline", status=dg.DagsterRunStatus.FAILURE)
     again = dg.DagsterRun(
-        "people_pipeline", status=dg.DagsterRunStatus.STARTED, root_run_id=first.run_id, parent_run_id=first.run_id
+        "people_pipeline",
+        status=dg.DagsterRunStatus.STARTED,
+        root_run_id=first.run_id,
+        parent_run_id=first.run_id,
     )
     instance.add_run(first)
     instance.add_run(again)
@@ -120,10 +150,14 @@ def test_a_run_that_holds_the_lock_is_named_with_process_host_and_start(
         holder = f"run {first.run_id} (process {os.getpid()} on {socket.gethostname()}) started on "
         assert tick(defs, instance).skip_message.startswith(f"people: {holder}")
     with Lease(tmp_path / "private", "people", "another").held(lambda run: True):
-        assert tick(defs, instance).skip_message.startswith(f"people: run {again.run_id} is in progress.")
+        assert tick(defs, instance).skip_message.startswith(
+            f"people: run {again.run_id} is in progress."
+        )
 
 
-def test_three_attempts_then_a_person_must_look(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_three_attempts_then_a_person_must_look(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     defs, keys = table(tmp_path), set()
     for _ in range(3):
         (request,) = tick(defs, instance).run_requests
@@ -152,7 +186,9 @@ def test_a_touched_file_is_read_again_and_an_untouched_one_is_not(
 ) -> None:
     reads = []
     real = sensors.files_fingerprint
-    monkeypatch.setattr(sensors, "files_fingerprint", lambda path, key: reads.append(path) or real(path, key))
+    monkeypatch.setattr(
+        sensors, "files_fingerprint", lambda path, key: reads.append(path) or real(path, key)
+    )
     defs = table(tmp_path)
     first = tick(defs, instance)
     again = tick(defs, instance, first.cursor)
@@ -160,7 +196,8 @@ def test_a_touched_file_is_read_again_and_an_untouched_one_is_not(
     os.utime(tmp_path / "people.parquet", ns=(1, 1))
     touched = tick(defs, instance, again.cursor)
     assert len(reads) == 2
-    assert touched.run_requests[0].run_key == first.run_requests[0].run_key  # the bytes are the same
+    # the bytes are the same
+    assert touched.run_requests[0].run_key == first.run_requests[0].run_key
 
 
 def other_rows(folder: Path, seed: int) -> pd.DataFrame:
@@ -189,7 +226,9 @@ def test_other_rows_of_the_same_size_and_time_are_noticed(
     assert fingerprint_of(first.run_requests[0]) != fingerprint_of(second.run_requests[0])
 
 
-def test_other_objects_of_the_same_size_and_time_are_noticed(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_other_objects_of_the_same_size_and_time_are_noticed(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     """This store has no entity tags, so its objects are read at every tick."""
     store = fsspec.filesystem("memory")
     place = f"memory://{tmp_path.name}/people.csv"
@@ -242,7 +281,9 @@ def test_a_cursor_that_is_not_the_expected_mapping_is_reset(
     defs = table(tmp_path)
     fresh, found = (tick(defs, instance, given) for given in (None, cursor))
     assert found.cursor == fresh.cursor
-    assert [one.run_key for one in found.run_requests or ()] == [one.run_key for one in fresh.run_requests or ()]
+    assert [one.run_key for one in found.run_requests or ()] == [
+        one.run_key for one in fresh.run_requests or ()
+    ]
 
 
 def test_a_missing_file_says_so(tmp_path: Path, stored: dg.DagsterInstance) -> None:
@@ -253,7 +294,9 @@ def test_a_missing_file_says_so(tmp_path: Path, stored: dg.DagsterInstance) -> N
 
 
 def test_a_wrong_table_name_is_caught(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    source = dg.Definitions(sensors=[build_source_sensor("peeple", str(tmp_path / "people.parquet"))])
+    source = dg.Definitions(
+        sensors=[build_source_sensor("peeple", str(tmp_path / "people.parquet"))]
+    )
     wrong = dg.Definitions(schedules=[build_table_schedule("peeple", "0 6 * * *")])
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="peeple_pipeline"):
         dg.Definitions.validate_loadable(dg.Definitions.merge(table(tmp_path), wrong))
@@ -262,7 +305,9 @@ def test_a_wrong_table_name_is_caught(tmp_path: Path, instance: dg.DagsterInstan
 
 
 @pytest.mark.slow
-def test_a_sensor_on_a_table_without_a_source_does_not_loop(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_a_sensor_on_a_table_without_a_source_does_not_loop(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     """The verdict of a real run counts."""
     files = {role: tmp_path / f"{role}.csv" for role in ("train", "holdout", "synthetic")}
     for seed, (role, file) in enumerate(files.items()):
@@ -279,7 +324,9 @@ def test_a_sensor_on_a_table_without_a_source_does_not_loop(tmp_path: Path, inst
     assert len(tick(defs, instance).run_requests) == 1
 
 
-def test_the_schedule_runs_only_for_a_new_source(tmp_path: Path, stored: dg.DagsterInstance) -> None:
+def test_the_schedule_runs_only_for_a_new_source(
+    tmp_path: Path, stored: dg.DagsterInstance
+) -> None:
     defs = table(tmp_path)
     (request,) = scheduled(defs, stored).run_requests
     assert request.tags[TAG].startswith("people|")
@@ -302,7 +349,9 @@ MAY = [f"2026-05-{day:02}" for day in range(1, 32)]
 
 def judged(instance: dg.DagsterInstance, *partitions: str, name: str = "people") -> None:
     for partition in partitions:
-        instance.report_runless_asset_event(dg.AssetMaterialization([name, "attestation"], partition=partition))
+        instance.report_runless_asset_event(
+            dg.AssetMaterialization([name, "attestation"], partition=partition)
+        )
 
 
 @pytest.mark.parametrize(
@@ -321,21 +370,31 @@ def test_windows_that_ended_without_the_daemon_are_watched(
     done: list[str], watched: list[str], instance: dg.DagsterInstance
 ) -> None:
     judged(instance, *done)
-    assert sensors.partitions_to_watch(dg.AssetKey(["people", "attestation"]), DAYS, instance) == (watched, "")
+    assert sensors.partitions_to_watch(dg.AssetKey(["people", "attestation"]), DAYS, instance) == (
+        watched,
+        "",
+    )
 
 
-@pytest.mark.parametrize("done", ["2026-04-21", "2026-01-05"])  # the second is before the windows that are looked at
+# the second is before the windows that are looked at
+@pytest.mark.parametrize("done", ["2026-04-21", "2026-01-05"])
 def test_older_windows_without_a_verdict_are_named(done: str, instance: dg.DagsterInstance) -> None:
     judged(instance, done)
-    watched, note = sensors.partitions_to_watch(dg.AssetKey(["people", "attestation"]), DAYS, instance)
+    watched, note = sensors.partitions_to_watch(
+        dg.AssetKey(["people", "attestation"]), DAYS, instance
+    )
     assert watched == MAY[1:]
     first, n = ("2026-04-22", 10) if done == "2026-04-21" else ("2026-02-21", 70)
-    assert f"the {n} partitions without a verdict from {first} to 2026-05-01 are not requested" in note
+    assert (
+        f"the {n} partitions without a verdict from {first} to 2026-05-01 are not requested" in note
+    )
     assert "Fix: launch a backfill" in note
 
 
 @pytest.mark.slow
-def test_after_three_days_without_the_daemon_each_day_is_requested(tmp_path: Path, stored: dg.DagsterInstance) -> None:
+def test_after_three_days_without_the_daemon_each_day_is_requested(
+    tmp_path: Path, stored: dg.DagsterInstance
+) -> None:
     days = ["2026-05-29", "2026-05-30", "2026-05-31"]
     for one in days:
         people(100).to_csv(tmp_path / f"people_{one}.csv", index=False)
@@ -344,24 +403,35 @@ def test_after_three_days_without_the_daemon_each_day_is_requested(tmp_path: Pat
     for found in (scheduled(defs, stored), tick(defs, stored)):
         assert [request.partition_key for request in found.run_requests] == days
     (tmp_path / "people_2026-05-30.csv").unlink()  # the others do not wait for it
-    assert [request.partition_key for request in scheduled(defs, stored).run_requests] == [days[0], days[2]]
+    assert [request.partition_key for request in scheduled(defs, stored).run_requests] == [
+        days[0],
+        days[2],
+    ]
     for one in days:
         (tmp_path / f"people_{one}.csv").unlink(missing_ok=True)
     stored.wipe_assets([dg.AssetKey(["people", "attestation"])])
     judged(stored, "2026-01-05")
     skipped = scheduled(defs, stored).skip_message
-    assert "from 2026-02-21 to 2026-05-01" in skipped and "25 more partitions are skipped" in skipped
-    assert "people_2026-05-31.csv: no such file" in skipped and "people_2026-05-02.csv" not in skipped
+    assert (
+        "from 2026-02-21 to 2026-05-01" in skipped and "25 more partitions are skipped" in skipped
+    )
+    assert (
+        "people_2026-05-31.csv: no such file" in skipped and "people_2026-05-02.csv" not in skipped
+    )
 
 
 def external(place: Path, partitions: dg.PartitionsDefinition) -> dg.Definitions:
-    files = {role: place / f"{role}_{{partition}}.csv" for role in ("train", "holdout", "synthetic")}
+    files = {
+        role: place / f"{role}_{{partition}}.csv" for role in ("train", "holdout", "synthetic")
+    }
     tables = table_of("people", subject="pid", **files, **QUICK, partitions_def=partitions)
     schedule = dg.Definitions(schedules=[build_table_schedule("people", "0 6 * * *")])
     return dg.Definitions.merge(tables, schedule, resources(place))
 
 
-def test_a_table_without_a_source_runs_each_partition_at_each_tick(tmp_path: Path, stored: dg.DagsterInstance) -> None:
+def test_a_table_without_a_source_runs_each_partition_at_each_tick(
+    tmp_path: Path, stored: dg.DagsterInstance
+) -> None:
     defs, keys = external(tmp_path, REGIONS), set()
     for _ in range(2):
         requests = scheduled(defs, stored).run_requests
@@ -378,7 +448,9 @@ def test_a_table_without_a_source_requests_a_missed_window_until_it_has_a_verdic
     first = scheduled(defs, stored).run_requests
     assert [request.partition_key for request in first] == ["2026-05-30", "2026-05-31"]
     launched(stored, first[0], dg.DagsterRunStatus.STARTED)
-    assert [request.partition_key for request in scheduled(defs, stored).run_requests] == ["2026-05-31"]
+    assert [request.partition_key for request in scheduled(defs, stored).run_requests] == [
+        "2026-05-31"
+    ]
 
 
 def test_schedules_and_sensors_are_stopped_by_default(tmp_path: Path) -> None:
@@ -395,11 +467,16 @@ def skipped(defs: dg.Definitions, instance: dg.DagsterInstance) -> str:
 
 
 @pytest.mark.slow
-def test_the_reason_of_a_tick_has_verdict_limits_and_release(tmp_path: Path, stored: dg.DagsterInstance) -> None:
+def test_the_reason_of_a_tick_has_verdict_limits_and_release(
+    tmp_path: Path, stored: dg.DagsterInstance
+) -> None:
     today = day(datetime.now(UTC))
     honest = table(tmp_path)
     assert run(honest, stored).success
-    assert skipped(honest, stored) == f"Skipped: the source has not changed since its release on {today}."
+    assert (
+        skipped(honest, stored)
+        == f"Skipped: the source has not changed since its release on {today}."
+    )
     people(300, 1).to_parquet(tmp_path / "people.parquet")
     leaky = table(tmp_path, generator=memorise)
     assert not run(leaky, stored).success
@@ -434,9 +511,14 @@ def test_a_release_of_an_unchanged_source_is_renewed_once_a_day(
     ran = job.execute_in_process(
         instance=stored, asset_selection=requests[0].asset_selection, tags=dict(requests[0].tags)
     )
-    assert ran.success and {event.step_key for event in ran.get_step_success_events()} == {"people__publish"}
+    assert ran.success and {event.step_key for event in ran.get_step_success_events()} == {
+        "people__publish"
+    }
     after = pointer(tmp_path)
-    assert (after.release, after.number) == (before.release, before.number) and after.at >= before.at
+    assert (after.release, after.number) == (
+        before.release,
+        before.number,
+    ) and after.at >= before.at
     monkeypatch.undo()
     assert skipped(defs, stored).endswith(f"since its release on {day(datetime.now(UTC))}.")
 
@@ -447,20 +529,36 @@ def test_a_stopped_table_and_a_release_that_is_not_current_are_not_renewed(
 ) -> None:
     defs, today = table(tmp_path), day(datetime.now(UTC))
     assert run(defs, stored).success
-    monkeypatch.setattr(sensors, "_today", lambda zone: datetime.now(UTC).date() + timedelta(days=1))
+    monkeypatch.setattr(
+        sensors, "_today", lambda zone: datetime.now(UTC).date() + timedelta(days=1)
+    )
     with monkeypatch.context() as stopped:
 
         def stop(*_: object) -> None:
-            raise TableStopped("people is stopped: 4 of its last 7 verdicts are 'fail'", table="people")
+            raise TableStopped(
+                "people is stopped: 4 of its last 7 verdicts are 'fail'", table="people"
+            )
 
         stopped.setattr(LogState, "check_not_stopped", stop)
-        text = f"Skipped: the source has not changed since its release on {today}. people is stopped: 4 of its last 7"
-        fix = "verdicts are 'fail'. Fix: find the cause, then: privacy-assets accept people --reason \"...\""
+        text = (
+            f"Skipped: the source has not changed since its release on {today}. people is"
+            " stopped: 4 of its last 7"
+        )
+        fix = (
+            "verdicts are 'fail'. Fix: find the cause, then: privacy-assets accept people"
+            ' --reason "..."'
+        )
         assert skipped(defs, stored) == f"{text} {fix}"
     gate = DeploymentSettings(home=tmp_path).open().gate()
     gate.withdraw(ReleaseTarget("people"), pointer(tmp_path).release, "a person asked for it")
-    text = f"Skipped: the source has not changed since its release on {today}, which is no longer current."
-    assert skipped(defs, stored) == f"{text} The current release was withdrawn, and there is no new one yet."
+    text = (
+        f"Skipped: the source has not changed since its release on {today}, which is no longer"
+        " current."
+    )
+    assert (
+        skipped(defs, stored)
+        == f"{text} The current release was withdrawn, and there is no new one yet."
+    )
 
 
 def test_days_have_a_year_only_if_it_is_not_the_current_one() -> None:

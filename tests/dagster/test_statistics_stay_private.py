@@ -25,20 +25,34 @@ NOT_MEASURED = {"confidence", "null"}
 
 
 @pytest.fixture(scope="module", params=["released", "refused"])
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def told(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """All public output of a table, and every number that was measured on it."""
     place = tmp_path_factory.mktemp(request.param)
     leaks = {"generator": memorise} if request.param == "refused" else {}
     metrics = ["dcr", "holdout_leakage"]
-    defs = people_table(place, metrics=metrics, allowed_values={"region": ["north", "south", "far away"]}, **leaks)
+    defs = people_table(
+        place, metrics=metrics, allowed_values={"region": ["north", "south", "far away"]}, **leaks
+    )
     with dg.DagsterInstance.ephemeral() as instance:
         result = run(defs, instance)
         by_hand = run(defs, instance, "published")
         assert result.success == by_hand.success == (request.param == "released")
-        leaving = {**texts_of(result), **{f"by hand: {name}": text for name, text in texts_of(by_hand).items()}}
+        leaving = {
+            **texts_of(result),
+            **{f"by hand: {name}": text for name, text in texts_of(by_hand).items()},
+        }
         for one in () if result.success else (result, by_hand):
-            build_run_failure_sensor(partial(leaving.setdefault, f"alert {one.run_id}"))(failed_run(one, instance))
-    return {"place": place, "leaving": leaving, "measured": measured(place), "released": result.success}
+            build_run_failure_sensor(partial(leaving.setdefault, f"alert {one.run_id}"))(
+                failed_run(one, instance)
+            )
+    return {
+        "place": place,
+        "leaving": leaving,
+        "measured": measured(place),
+        "released": result.success,
+    }
 
 
 def texts_of(result: dg.ExecuteInProcessResult) -> dict[str, str]:
@@ -49,12 +63,16 @@ def texts_of(result: dg.ExecuteInProcessResult) -> dict[str, str]:
         found[f"failure {step}"] = f"{failure.description} {failure.metadata}"
     released = checks(result).get(("published", "released"))
     found["released"] = str(released and released.metadata)
-    found["published"] = str({key: str(value) for key, value in made(result).get("published", {}).items()})
+    found["published"] = str(
+        {key: str(value) for key, value in made(result).get("published", {}).items()}
+    )
     return found
 
 
 def measured(place: Path) -> set[str]:
-    """Spellings of every number in the signed results of the scores, and in the texts of the report."""
+    """Spellings of every number in the signed results of the scores, and in the texts of the
+    report.
+    """
     numbers = set[str]()
     for file in (place / "storage/people").rglob("result.json"):
         predicate = payload(file)["predicate"]
@@ -97,23 +115,40 @@ def test_checks_failures_alerts_and_the_published_asset_have_none(told: dict[str
     assert len(alerts) == (0 if told["released"] else 2)
     assert all("dcr.identical_excess" in text for text in alerts)
     if not told["released"]:
-        assert "dcr.identical_excess.proven (fail)" in told["leaving"]["by hand: failure people__publish"]
+        assert (
+            "dcr.identical_excess.proven (fail)"
+            in told["leaving"]["by hand: failure people__publish"]
+        )
 
 
 def test_attestation_and_release_folder_have_none(told: dict[str, Any]) -> None:
     place = told["place"]
-    attestations = [place / "storage/people/attestation/attestation.json", *place.glob("releases/**/attestation.json")]
+    attestations = [
+        place / "storage/people/attestation/attestation.json",
+        *place.glob("releases/**/attestation.json"),
+    ]
     assert len(attestations) == 1 + told["released"]
     for file in attestations:
         predicate = payload(file)["predicate"]
         assert leaks(told, {"payload": json.dumps(predicate)}) == {}
         settings = {name: predicate.pop(name) for name in ("policy", "setup")}
         assert list(floats(predicate)) == []
-        assert settings["setup"]["allowed_values"]["region"]["values"] == 3 and "far away" not in str(settings)
+        assert settings["setup"]["allowed_values"]["region"][
+            "values"
+        ] == 3 and "far away" not in str(settings)
         assert set(predicate["limits"].values()) <= {"pass", "fail", "undecided"}
-    others = [file for file in (place / "releases").rglob("*") if file.is_file() and file not in attestations]
-    assert leaks(told, {file.name: file.read_text() for file in others if file.suffix != ".parquet"}) == {}
-    assert all(pq.read_metadata(file).metadata is None for file in others if file.suffix == ".parquet")
+    others = [
+        file
+        for file in (place / "releases").rglob("*")
+        if file.is_file() and file not in attestations
+    ]
+    assert (
+        leaks(told, {file.name: file.read_text() for file in others if file.suffix != ".parquet"})
+        == {}
+    )
+    assert all(
+        pq.read_metadata(file).metadata is None for file in others if file.suffix == ".parquet"
+    )
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])

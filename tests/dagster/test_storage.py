@@ -44,7 +44,8 @@ def test_a_private_table_comes_back_with_its_schema(tmp_path: Path) -> None:
     assert loaded.schema["age"].kind == "numeric" and loaded.fingerprint == table.fingerprint
     assert loaded.digest == table.digest
     pd.testing.assert_frame_equal(loaded.frame(), table.frame())
-    pd.testing.assert_frame_equal(load_value(tmp_path, KEY, None), table.frame())  # the default type
+    # the default type
+    pd.testing.assert_frame_equal(load_value(tmp_path, KEY, None), table.frame())
 
 
 def test_a_table_from_elsewhere_carries_no_schema(tmp_path: Path) -> None:
@@ -73,7 +74,9 @@ def test_every_dtype_comes_back(column: object, tmp_path: Path) -> None:
 
 def test_a_synthetic_table_is_no_dataframe_before_its_release(tmp_path: Path) -> None:
     assert back(SignedRecord("snapshot", b"{}"), tmp_path) == SignedRecord("snapshot", b"{}")
-    with pytest.raises(InputError, match="people/train: the table is not released. Fix: depend on people/published"):
+    with pytest.raises(
+        InputError, match="people/train: the table is not released. Fix: depend on people/published"
+    ):
         back(SignedRecord("snapshot", b"{}"), tmp_path, pd.DataFrame)
 
 
@@ -107,14 +110,18 @@ def test_a_model_goes_when_the_next_but_one_is_stored_and_it_is_old(tmp_path: Pa
 
 
 def test_what_was_never_stored_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="people/train, partition north: it was not materialized yet"):
+    with pytest.raises(
+        InputError, match="people/train, partition north: it was not materialized yet"
+    ):
         load_value(tmp_path / "nothing", KEY, "north")
 
 
-def test_a_record_that_is_not_there_is_an_empty_one_that_no_gate_lets_through(tmp_path: Path) -> None:
-    assert load_value(tmp_path, dg.AssetKey(["people", "attestation"]), None, SignedRecord) == SignedRecord(
-        "attestation", b""
-    )
+def test_a_record_that_is_not_there_is_an_empty_one_that_no_gate_lets_through(
+    tmp_path: Path,
+) -> None:
+    assert load_value(
+        tmp_path, dg.AssetKey(["people", "attestation"]), None, SignedRecord
+    ) == SignedRecord("attestation", b"")
     with pytest.raises(OutOfDate, match="there is no attestation yet"):
         unseal(SignedRecord("attestation", b""), TrustedKeys((_new_trusted(tmp_path),)))
 
@@ -160,7 +167,13 @@ def test_without_a_place_they_say_what_to_set(monkeypatch: pytest.MonkeyPatch) -
 def test_a_published_pointer_reads_the_current_release(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no release"):
         store_value(Published("people", None, "x"), tmp_path / "io")
-        load_value(tmp_path / "io", dg.AssetKey(["people", "published"]), None, pd.DataFrame, Readable(tmp_path))
+        load_value(
+            tmp_path / "io",
+            dg.AssetKey(["people", "published"]),
+            None,
+            pd.DataFrame,
+            Readable(tmp_path),
+        )
 
 
 def deployment(folder: Path) -> ReleaseResource:
@@ -172,9 +185,9 @@ def test_the_secret_is_made_once_and_for_the_owner_only(tmp_path: Path) -> None:
     first = releases.key("split")
     assert releases.key("split") == first != releases.key("fingerprints")
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
-    assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in private.iterdir()} == dict.fromkeys(
-        ("secret.key", "secret.check", MARKER, ".gitignore"), 0o600
-    )
+    assert {
+        file.name: stat.S_IMODE(file.stat().st_mode) for file in private.iterdir()
+    } == dict.fromkeys(("secret.key", "secret.check", MARKER, ".gitignore"), 0o600)
     assert deployment(tmp_path).key("split") == first
     assert deployment(tmp_path / "other").key("split") != first
 
@@ -204,7 +217,8 @@ def test_another_secret_is_refused_also_in_a_process_that_goes_on(
     monkeypatch.delenv("PRIVACY_ASSETS_SECRET")
     with pytest.raises(ConfigError, match=r"secret\.key: the secret of this deployment is missing"):
         releases.key("split")
-    assert [file.name for file in (tmp_path / "private").glob("[!.]*")] == ["secret.check"]  # no secret was created
+    # no secret was created
+    assert [file.name for file in (tmp_path / "private").glob("[!.]*")] == ["secret.check"]
     monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "s" * 32)
     assert releases.key("split") == first
 

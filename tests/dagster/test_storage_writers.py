@@ -1,4 +1,6 @@
-"""An attacker who can write to the storage or the run configuration, but has no key, cannot influence a release."""
+"""An attacker who can write to the storage or the run configuration, but has no key, cannot
+influence a release.
+"""
 
 import json
 import os
@@ -26,7 +28,9 @@ def honest(world: World) -> dg.Definitions:
     return defs
 
 
-def test_run_configuration_chooses_no_folder_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_configuration_chooses_no_folder_and_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The values of the code and of the environment are used."""
     monkeypatch.setenv("PRIVACY_ASSETS_SIGNING_KEY", "the key itself")
     monkeypatch.setenv("SOME_ROOT", str(tmp_path))
@@ -41,13 +45,23 @@ def test_run_configuration_chooses_no_folder_and_no_key(tmp_path: Path, monkeypa
     def look(context: dg.AssetExecutionContext) -> None:
         seen.update({name: getattr(context.resources, name).model_dump() for name in resources})
 
-    for name, field in (("releases", "trusted_keys"), ("privacy_io", "base"), ("gpu", "lock_folder")):
+    for name, field in (
+        ("releases", "trusted_keys"),
+        ("privacy_io", "base"),
+        ("gpu", "lock_folder"),
+    ):
         evil = {"resources": {name: {"config": {field: {"env": "PRIVACY_ASSETS_SIGNING_KEY"}}}}}
-        with pytest.raises(dg.DagsterInvalidConfigError, match=f'unexpected config entry "{field}"'):
+        with pytest.raises(
+            dg.DagsterInvalidConfigError, match=f'unexpected config entry "{field}"'
+        ):
             dg.materialize([look], resources=resources, run_config=evil)
     assert dg.materialize([look], resources=resources).success
     deployment = seen["releases"]
-    assert (deployment["releases"], deployment["private"], seen["gpu"]["slots"]) == (str(tmp_path), "there", 3)
+    assert (deployment["releases"], deployment["private"], seen["gpu"]["slots"]) == (
+        str(tmp_path),
+        "there",
+        3,
+    )
 
 
 def readers(world: World, honest: dg.Definitions) -> dg.ExecuteInProcessResult:
@@ -61,12 +75,16 @@ def readers(world: World, honest: dg.Definitions) -> dg.ExecuteInProcessResult:
 
 
 @pytest.mark.slow
-def test_a_table_planted_beside_the_record_is_not_read(world: World, honest: dg.Definitions) -> None:
+def test_a_table_planted_beside_the_record_is_not_read(
+    world: World, honest: dg.Definitions
+) -> None:
     folder = world.root / "storage/honest/published"
     people(5).to_parquet(folder / "table.parquet")
     try:
         result = readers(world, honest)
-        assert result.output_for_node("report") == len(read_published(world.root / "releases", "honest"))
+        assert result.output_for_node("report") == len(
+            read_published(world.root / "releases", "honest")
+        )
     finally:
         (folder / "table.parquet").unlink()
 
@@ -123,21 +141,31 @@ def test_settings_restored_after_the_attestation_do_not_publish(world: World) ->
     ],
     ids=str,
 )
-def test_every_setting_that_decides_what_the_statistics_say_is_attested(change: dict[str, object]) -> None:
+def test_every_setting_that_decides_what_the_statistics_say_is_attested(
+    change: dict[str, object],
+) -> None:
     base = {"data": {"source": "demo"}, "evaluation": {"metrics": ["dcr"]}, "policy": LENIENT}
-    plans = [ResolvedTable.of(TableSpec(name="people", **given)) for given in (base, {**base, **change})]
+    plans = [
+        ResolvedTable.of(TableSpec(name="people", **given)) for given in (base, {**base, **change})
+    ]
     assert plans[0].setup(str) != plans[1].setup(str)
 
 
-def test_a_private_folder_that_is_not_mounted_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_folder_that_is_not_mounted_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PRIVACY_ASSETS_SIGNING_KEY", "given")
-    releases = ReleaseResource(releases=str(tmp_path / "releases"), private=str(tmp_path / "private"))
+    releases = ReleaseResource(
+        releases=str(tmp_path / "releases"), private=str(tmp_path / "private")
+    )
     with pytest.raises(ConfigError, match="private folder does not exist"):
         releases.gate()
     assert os.listdir(tmp_path) == []
 
 
-def test_no_second_pair_of_keys_is_made_beside_releases(world: World, honest: dg.Definitions, tmp_path: Path) -> None:
+def test_no_second_pair_of_keys_is_made_beside_releases(
+    world: World, honest: dg.Definitions, tmp_path: Path
+) -> None:
     own, lost = (
         ReleaseResource(releases=str(world.root / "releases"), private=str(private))
         for private in (world.root / "private", tmp_path / "private")
@@ -147,7 +175,9 @@ def test_no_second_pair_of_keys_is_made_beside_releases(world: World, honest: dg
     try:
         with pytest.raises(ConfigError, match="trusted keys are missing"):
             own.gate()
-        with pytest.raises(ConfigError, match="releases: this folder belongs to another deployment"):
+        with pytest.raises(
+            ConfigError, match="releases: this folder belongs to another deployment"
+        ):
             lost.gate()
     finally:
         (world.root / "elsewhere").rename(trusted)

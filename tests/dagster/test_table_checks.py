@@ -14,7 +14,9 @@ from privacy_assets.tables.canonical import canonical_table
 
 def broken(frame: pd.DataFrame) -> set[tuple[str, str]]:
     table = canonical_table(people(), "pid", None)
-    return {(o.name, o.column) for o in check_contract(frame, [table.without_subject()]) if not o.passed}
+    return {
+        (o.name, o.column) for o in check_contract(frame, [table.without_subject()]) if not o.passed
+    }
 
 
 def canonical() -> pd.DataFrame:
@@ -58,12 +60,22 @@ def test_the_result_holds_no_private_value() -> None:
     assert "SECRET" not in repr(result) and "north" not in repr(result)
 
 
-def test_the_column_that_differs_is_named_in_the_metadata_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = ({"column": "age", "z": 1.0, "p_value": 1.0}, {"column": "income", "z": 9.0, "p_value": 0.0005})
+def test_the_column_that_differs_is_named_in_the_metadata_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    columns = (
+        {"column": "age", "z": 1.0, "p_value": 1.0},
+        {"column": "income", "z": 9.0, "p_value": 0.0005},
+    )
     found = Exchangeability(0.0005, columns, 10, 10)
-    monkeypatch.setattr("privacy_assets.evaluation.exchangeability.exchangeability", lambda _: found)
+    monkeypatch.setattr(
+        "privacy_assets.evaluation.exchangeability.exchangeability", lambda _: found
+    )
     monkeypatch.setattr("privacy_assets.dagster.checks.build_inputs", lambda *_, **__: None)
     table = canonical_table(people(), "pid", None)
     result = exchangeability_result({"train": table, "holdout": table}, 0)
     assert not result.passed and "income" not in str(result.description)
-    assert [record.data["column"] for record in result.metadata["columns"].records] == ["income", "age"]
+    assert [record.data["column"] for record in result.metadata["columns"].records] == [
+        "income",
+        "age",
+    ]

@@ -16,7 +16,10 @@ from privacy_assets.generators import build_generator
 from privacy_assets.pipeline.training import checkpoint_folder, fitting_seed, trained_generator
 from privacy_assets.tables.canonical import canonical_table
 
-SMALL = {"name": "rvae", "settings": {"hidden_dims": [16], "latent": 4, "epochs": 4, "batch_size": 100}}
+SMALL = {
+    "name": "rvae",
+    "settings": {"hidden_dims": [16], "latent": 4, "epochs": 4, "batch_size": 100},
+}
 
 
 def kept(instance: dg.DagsterInstance) -> list[Path]:
@@ -25,7 +28,9 @@ def kept(instance: dg.DagsterInstance) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_the_curve_is_metadata_and_nothing_is_left_over(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_the_curve_is_metadata_and_nothing_is_left_over(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     result = run(people_table(tmp_path, generator=SMALL), instance)
     assert result.success, failures(result)
     told = made(result)["generator"]
@@ -65,8 +70,12 @@ def test_a_run_that_broke_off_goes_on(
 
 
 @pytest.mark.slow
-def test_a_stored_generator_that_was_changed_makes_no_table(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    """Its budget statement goes into the report, so the model is sealed with the deployment's key."""
+def test_a_stored_generator_that_was_changed_makes_no_table(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Its budget statement goes into the report, so the model is sealed with the deployment's
+    key.
+    """
     defs = people_table(tmp_path, generator={"name": "privbayes", "settings": {"epsilon": 5}})
     assert "generator" in made(run(defs, instance))
     (model,) = (tmp_path / "storage/people/generator").glob("model-*")
@@ -94,7 +103,9 @@ def test_a_stored_generator_that_was_changed_makes_no_table(tmp_path: Path, inst
 def test_no_module_is_imported_for_a_stored_generator_that_was_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
 ) -> None:
-    """A model can name a function of any module, and importing it runs code, so the seal is verified first."""
+    """A model can name a function of any module, and importing it runs code, so the seal is
+    verified first.
+    """
     modules = tmp_path / "modules"
     modules.mkdir()
     ran = tmp_path / "ran"
@@ -105,7 +116,9 @@ def test_no_module_is_imported_for_a_stored_generator_that_was_changed(
     defs = people_table(tmp_path, generator="standins:independent")
     assert run(defs, instance).success
     (manifest,) = (tmp_path / "storage/people/generator").glob("model-*/generator.json")
-    manifest.write_text(manifest.read_text().replace("standins:independent", "planted_module:sample"))
+    manifest.write_text(
+        manifest.read_text().replace("standins:independent", "planted_module:sample")
+    )
     result = run(defs, instance, "synthetic")
     assert "the stored generator was changed" in str(failures(result))
     assert not ran.exists()

@@ -22,5 +22,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
     running = getattr(item, "funcargs", {}).get("served")
     if report.failed and running is not None:
-        report.sections += [(f"end of the log of {name}", text) for name, text in running.log_tails()]
+        report.sections += [
+            (f"end of the log of {name}", text) for name, text in running.log_tails()
+        ]
     return report

@@ -1,4 +1,6 @@
-"""A cluster for tests: keeps the jobs that Dagster requests, and can run their containers as processes."""
+"""A cluster for tests: keeps the jobs that Dagster requests, and can run their containers as
+processes.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,15 @@ class Status:
 
 
 class Cluster:
-    """Fake of the client of dagster_k8s. With ``secrets`` and ``places`` its containers can run here."""
+    """Fake of the client of dagster_k8s. With ``secrets`` and ``places`` its containers can run
+    here.
+    """
 
-    def __init__(self, secrets: Mapping[str, Mapping[str, str]] | None = None, extra: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        secrets: Mapping[str, Mapping[str, str]] | None = None,
+        extra: Mapping[str, str] | None = None,
+    ):
         self.secrets, self.extra = secrets, dict(extra or {})
         self.jobs: list[Any] = []
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -47,16 +55,22 @@ class Cluster:
         if self.secrets is not None:
             (container,) = body.spec.template.spec.containers
             command = [sys.executable, "-m", *container.args]
-            self.processes.append(subprocess.Popen(command, env=self.environment(container), cwd=ROOT))
+            self.processes.append(
+                subprocess.Popen(command, env=self.environment(container), cwd=ROOT)
+            )
 
     def get_job_status(self, **_: Any) -> Status:
         """Always report a running job; a failed step reports its own failure."""
         return Status()
 
     def environment(self, container: Any) -> dict[str, str]:
-        """The environment of a container, as Kubernetes would set it. Raises KeyError for a missing secret."""
+        """The environment of a container, as Kubernetes would set it. Raises KeyError for a missing
+        secret.
+        """
         assert self.secrets is not None
-        made = {name: os.environ[name] for name in ("PATH", "DEPLOYMENT_ROOT") if name in os.environ}
+        made = {
+            name: os.environ[name] for name in ("PATH", "DEPLOYMENT_ROOT") if name in os.environ
+        }
         for source in container.env_from or []:
             made |= self.secrets[source.secret_ref.name]
         for one in container.env:
@@ -69,8 +83,12 @@ def instance_config(values: Mapping[str, Any]) -> dict[str, Any]:
     """The parts of ``dagster.yaml``, except storage, that the chart renders from our values."""
 
     def snake(given: Mapping[str, Any]) -> dict[str, Any]:
-        names = {name: "".join(f"_{c.lower()}" if c.isupper() else c for c in name) for name in given}
-        return {names[name]: snake(one) if isinstance(one, dict) else one for name, one in given.items()}
+        names = {
+            name: "".join(f"_{c.lower()}" if c.isupper() else c for c in name) for name in given
+        }
+        return {
+            names[name]: snake(one) if isinstance(one, dict) else one for name, one in given.items()
+        }
 
     daemon, retention = values["dagsterDaemon"], snake(values["retention"])
     kept = retention.pop("enabled")
@@ -99,7 +117,9 @@ def step_jobs(name: str, instance: dg.DagsterInstance, cluster: Cluster) -> dict
     run = instance.create_run_for_job(
         job.get_definition(), execution_plan=plan, job_code_origin=job.get_python_origin()
     )
-    *_, context = orchestration_context_event_generator(job, plan, {}, run, instance, True, None, None)
+    *_, context = orchestration_context_event_generator(
+        job, plan, {}, run, instance, True, None, None
+    )
     handler = context.executor._step_handler
     made = {}
     for step in plan.get_all_steps_in_topo_order():

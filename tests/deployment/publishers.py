@@ -18,7 +18,9 @@ def publishers(location: str, table: str) -> dg.Definitions:
     def by_job() -> Iterator[dg.RunRequest]:
         yield dg.RunRequest(run_key="once")
 
-    @dg.asset_sensor(dg.AssetKey([table, "synthetic"]), name="by_asset", job=job, minimum_interval_seconds=5)
+    @dg.asset_sensor(
+        dg.AssetKey([table, "synthetic"]), name="by_asset", job=job, minimum_interval_seconds=5
+    )
     def by_asset() -> Iterator[dg.RunRequest]:
         yield dg.RunRequest(run_key="once")
 

@@ -26,7 +26,9 @@ T = TypeVar("T")
 
 
 def until(what: str, look: Callable[[], T | None], seconds: float = 180) -> T:
-    """Poll ``look`` until its result is neither None nor False. Raises AssertionError after ``seconds``."""
+    """Poll ``look`` until its result is neither None nor False. Raises AssertionError after
+    ``seconds``.
+    """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = look()
@@ -43,7 +45,9 @@ def selector(location: str) -> dict[str, str]:
 
 @dataclass
 class Served:
-    """The running deployment. ``root`` holds the private rows, the published files and the instance."""
+    """The running deployment. ``root`` holds the private rows, the published files and the
+    instance.
+    """
 
     root: Path
     url: str
@@ -52,7 +56,9 @@ class Served:
     logs: dict[str, Path] = field(default_factory=dict)
 
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
-        """Return the one field that ``query`` requests. Raises AssertionError if the server returns an error."""
+        """Return the one field that ``query`` requests. Raises AssertionError if the server returns
+        an error.
+        """
         answer = self.post("/graphql", {"query": query, "variables": variables})
         assert not answer.get("errors"), answer
         (found,) = answer["data"].values()
@@ -66,7 +72,9 @@ class Served:
             return json.load(answer)
 
     def launch(self, location: str, *assets: str, **typed: Any) -> str:
-        """Materialize ``assets`` like the UI, with a run configuration from the launchpad; return the run's id."""
+        """Materialize ``assets`` like the UI, with a run configuration from the launchpad; return
+        the run's id.
+        """
         return self._run_id(self._launched(location, assets, **typed))
 
     def not_launched(self, location: str, *assets: str, **typed: Any) -> str:
@@ -81,7 +89,9 @@ class Served:
         config: Mapping[str, Any] | None = None, job: str = "__ASSET_JOB",
     ) -> dict[str, Any]:  # fmt: skip
         """``checks`` are named "table/asset:check"; default: all."""
-        chosen: dict[str, Any] = {"assetSelection": [{"path": asset.split("/")} for asset in assets]}
+        chosen: dict[str, Any] = {
+            "assetSelection": [{"path": asset.split("/")} for asset in assets]
+        }
         if checks is not None:
             chosen["assetCheckSelection"] = [
                 {"assetKey": {"path": asset.split("/")}, "name": name}
@@ -93,10 +103,15 @@ class Served:
             "mode": "default",
             "runConfigData": config or {},
             "executionMetadata": {
-                "tags": [{"key": key, "value": value} for key, value in {**own, **(tags or {})}.items()]
+                "tags": [
+                    {"key": key, "value": value} for key, value in {**own, **(tags or {})}.items()
+                ]
             },
         }
-        query = f"mutation($p: ExecutionParams!) {{ launchPipelineExecution(executionParams: $p) {{ {RUN} }} }}"
+        query = (
+            "mutation($p: ExecutionParams!) { launchPipelineExecution(executionParams: $p) {"
+            f" {RUN} }} }}"
+        )
         return self.graphql(query, p=params)
 
     def execute_step_again(self, run_id: str, step: str) -> str:
@@ -116,10 +131,17 @@ class Served:
             "executionMetadata": {
                 "rootRunId": run_id,
                 "parentRunId": run_id,
-                "tags": [{"key": key, "value": run.tags[key]} for key in run.tags if key == "dagster/partition"],
+                "tags": [
+                    {"key": key, "value": run.tags[key]}
+                    for key in run.tags
+                    if key == "dagster/partition"
+                ],
             },
         }
-        query = f"mutation($p: ExecutionParams!) {{ launchPipelineReexecution(executionParams: $p) {{ {RUN} }} }}"
+        query = (
+            "mutation($p: ExecutionParams!) { launchPipelineReexecution(executionParams: $p) {"
+            f" {RUN} }} }}"
+        )
         return self._run_id(self.graphql(query, p=params))
 
     def backfill(self, *assets: str, partitions: Sequence[str]) -> str:
@@ -129,7 +151,7 @@ class Served:
             "partitionNames": list(partitions),
         }
         query = """mutation($p: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $p) {
-            ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
+            ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""  # noqa: E501
         answer = self.graphql(query, p=params)
         assert "backfillId" in answer, answer
         return answer["backfillId"]
@@ -144,7 +166,7 @@ class Served:
     def start_schedule(self, location: str, name: str) -> str:
         """Turn a schedule on; return its id."""
         query = """mutation($s: ScheduleSelector!) { startSchedule(scheduleSelector: $s) {
-            ... on ScheduleStateResult { scheduleState { id } } ... on PythonError { message } } }"""
+            ... on ScheduleStateResult { scheduleState { id } } ... on PythonError { message } } }"""  # noqa: E501
         answer = self.graphql(query, s={**selector(location), "scheduleName": name})
         assert "scheduleState" in answer, answer
         return answer["scheduleState"]["id"]
@@ -152,7 +174,7 @@ class Served:
     def stop_schedule(self, schedule: str) -> None:
         """Turn a schedule off."""
         query = """mutation($id: String!) { stopRunningSchedule(id: $id) {
-            ... on ScheduleStateResult { scheduleState { status } } ... on PythonError { message } } }"""
+            ... on ScheduleStateResult { scheduleState { status } } ... on PythonError { message } } }"""  # noqa: E501
         answer = self.graphql(query, id=schedule)
         assert answer.get("scheduleState") == {"status": "STOPPED"}, answer
 
@@ -165,7 +187,7 @@ class Served:
         """Report a passed check through the GraphQL mutation."""
         params = {"assetKey": {"path": asset.split("/")}, "checkName": name, "passed": True}
         query = """mutation($p: ReportAssetCheckEvaluationsParams!) { reportAssetCheckEvaluations(eventParams: $p) {
-            ... on ReportAssetCheckEvaluationsSuccess { checkName } ... on PythonError { message } } }"""
+            ... on ReportAssetCheckEvaluationsSuccess { checkName } ... on PythonError { message } } }"""  # noqa: E501
         answer = self.graphql(query, p=params)
         assert answer.get("checkName") == name, answer
 
@@ -192,7 +214,9 @@ class Served:
 
     def _runs_of(self, asset: str) -> list[str]:
         key = dg.AssetKey(asset.split("/"))
-        return [run.run_id for run in self.instance.get_runs() if key in (run.asset_selection or ())]
+        return [
+            run.run_id for run in self.instance.get_runs() if key in (run.asset_selection or ())
+        ]
 
     def _run_id(self, answer: dict[str, Any]) -> str:
         assert "run" in answer, answer
@@ -208,7 +232,9 @@ class Served:
         return until(f"end of run {run_id}", end).is_success
 
     def launched_by(self, location: str, tag: str, value: str, partition: str | None = None) -> str:
-        """Wait for the first run in ``location`` with a tag (of a sensor, schedule or backfill); return its id."""
+        """Wait for the first run in ``location`` with a tag (of a sensor, schedule or backfill);
+        return its id.
+        """
         tags = {tag: value, **({"dagster/partition": partition} if partition else {})}
 
         def first() -> str | None:
@@ -219,7 +245,9 @@ class Served:
         return until(f"run in {location} with {tag} = {value}", first)
 
     def automated(self, location: str, asset: str, since: float = 0) -> str:
-        """Wait for a run of ``asset`` that a location's automation sensor launched after ``since``; return its id."""
+        """Wait for a run of ``asset`` that a location's automation sensor launched after ``since``;
+        return its id.
+        """
         key = dg.AssetKey(asset.split("/"))
         filters = dg.RunsFilter(tags={"dagster/sensor_name": f"{location}_automation"})
 
@@ -227,7 +255,8 @@ class Served:
             found = [
                 record.dagster_run.run_id
                 for record in self.instance.get_run_records(filters)
-                if key in (record.dagster_run.asset_selection or ()) and record.create_timestamp.timestamp() > since
+                if key in (record.dagster_run.asset_selection or ())
+                and record.create_timestamp.timestamp() > since
             ]
             return found[-1] if found else None
 
@@ -243,7 +272,9 @@ class Served:
         (state,) = [state for state in states if state.name == f"{location}_automation"]
 
         def ticked() -> bool:
-            ticks = self.instance.get_ticks(state.instigator_origin_id, state.selector_id, after=since)
+            ticks = self.instance.get_ticks(
+                state.instigator_origin_id, state.selector_id, after=since
+            )
             return any(tick.timestamp > since and tick.is_completed for tick in ticks)
 
         until(f"tick of {state.name}", ticked)
@@ -253,7 +284,9 @@ class Served:
         """Failure data of each failed step of a finished run, by step."""
         self.finished(run_id)
         logs = self.instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-        return {entry.dagster_event.step_key: entry.dagster_event.step_failure_data for entry in logs}
+        return {
+            entry.dagster_event.step_key: entry.dagster_event.step_failure_data for entry in logs
+        }
 
     def told(self, run_id: str) -> str:
         """All text in the events of a finished run."""

@@ -33,7 +33,9 @@ run_coordinator:
 
 @contextmanager
 def serve(root: Path) -> Iterator[Served]:
-    """Start one server for each code location, a webserver and a daemon; on exit, end them with all their children."""
+    """Start one server for each code location, a webserver and a daemon; on exit, end them with all
+    their children.
+    """
     home = root / "home"
     home.mkdir(parents=True)
     (home / "dagster.yaml").write_text(CONFIG)
@@ -43,7 +45,9 @@ def serve(root: Path) -> Iterator[Served]:
         "DEPLOYMENT_ROOT": str(root),
         "DEPLOYMENT_SECRET": SECRET,
         "PRIVACY_ASSETS_SECRET": "the same split in every run of the tests",
-        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE.parent / "helpers"), str(HERE)]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(HERE.parents[1]), str(HERE.parent / "helpers"), str(HERE)]
+        ),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
     }
@@ -62,16 +66,28 @@ def serve(root: Path) -> Iterator[Served]:
 
 
 def _start_all(served: Served, started: list[subprocess.Popen[bytes]], port: int) -> None:
-    """Start the code servers first. Webserver and daemon share them, so they do not reload the code every minute."""
+    """Start the code servers first. Webserver and daemon share them, so they do not reload the code
+    every minute.
+    """
     ports = {name: free_port() for name in LOCATIONS}
     for name, own in ports.items():
         file = ["-f", str(HERE / f"workspace_{name}.py"), "-d", str(HERE), "--location-name", name]
-        started.append(_start(served, name, ["dagster", "api", "grpc", "-h", "127.0.0.1", "-p", str(own), *file]))
-    entries = [{"host": "127.0.0.1", "port": own, "location_name": name} for name, own in ports.items()]
+        started.append(
+            _start(
+                served, name, ["dagster", "api", "grpc", "-h", "127.0.0.1", "-p", str(own), *file]
+            )
+        )
+    entries = [
+        {"host": "127.0.0.1", "port": own, "location_name": name} for name, own in ports.items()
+    ]
     workspace = served.root / "workspace.yaml"
-    workspace.write_text(json.dumps({"load_from": [{"grpc_server": entry} for entry in entries]}))  # JSON is YAML
+    # JSON is YAML
+    workspace.write_text(json.dumps({"load_from": [{"grpc_server": entry} for entry in entries]}))
     try:
-        until("answer of every code server", lambda: _alive(started) and all(map(_listening, ports.values())))
+        until(
+            "answer of every code server",
+            lambda: _alive(started) and all(map(_listening, ports.values())),
+        )
         web = ["dagster-webserver", "-h", "127.0.0.1", "-p", str(port), "-w", str(workspace)]
         started.append(_start(served, "webserver", web))
         started.append(_start(served, "daemon", ["dagster-daemon", "run", "-w", str(workspace)]))
@@ -107,16 +123,24 @@ def _alive(started: list[subprocess.Popen[bytes]]) -> bool:
 
 
 def _loaded(served: Served) -> bool:
-    """Whether the webserver has loaded every code location. Raises AssertionError if one cannot be loaded."""
+    """Whether the webserver has loaded every code location. Raises AssertionError if one cannot be
+    loaded.
+    """
     query = """{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus
         locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
     try:
         entries = served.graphql(query)["locationEntries"]
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
-    broken = [entry for entry in entries if (entry["locationOrLoadError"] or {}).get("__typename") == "PythonError"]
+    broken = [
+        entry
+        for entry in entries
+        if (entry["locationOrLoadError"] or {}).get("__typename") == "PythonError"
+    ]
     assert not broken, broken
-    return sorted(entry["name"] for entry in entries if entry["loadStatus"] == "LOADED") == sorted(LOCATIONS)
+    return sorted(entry["name"] for entry in entries if entry["loadStatus"] == "LOADED") == sorted(
+        LOCATIONS
+    )
 
 
 def _stop(started: list[subprocess.Popen[bytes]]) -> None:

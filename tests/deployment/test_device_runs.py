@@ -1,4 +1,6 @@
-"""Waiting for devices: runs in the queue of the shipped instances, launched and killed as in a deployment."""
+"""Waiting for devices: runs in the queue of the shipped instances, launched and killed as in a
+deployment.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +43,34 @@ class Queue:
         repository = location.get_repository("__repository__")
         job = repository.get_full_job(name)
         run = self.instance.create_run(
-            job_name=name, run_id=None, run_config={}, status=dg.DagsterRunStatus.NOT_STARTED, tags={},
-            execution_plan_snapshot=location.get_execution_plan(job, {}, None, None).execution_plan_snapshot,
-            job_snapshot=job.job_snapshot, parent_job_snapshot=job.parent_job_snapshot,
-            remote_job_origin=job.get_remote_origin(), job_code_origin=job.get_python_origin(),
-            asset_graph=repository.asset_graph, resolved_op_selection=None, op_selection=None, asset_selection=None,
-            asset_check_selection=None, step_keys_to_execute=None, root_run_id=None, parent_run_id=None,
-        )  # fmt: skip
+            job_name=name,
+            run_id=None,
+            run_config={},
+            status=dg.DagsterRunStatus.NOT_STARTED,
+            tags={},
+            execution_plan_snapshot=location.get_execution_plan(
+                job, {}, None, None
+            ).execution_plan_snapshot,
+            job_snapshot=job.job_snapshot,
+            parent_job_snapshot=job.parent_job_snapshot,
+            remote_job_origin=job.get_remote_origin(),
+            job_code_origin=job.get_python_origin(),
+            asset_graph=repository.asset_graph,
+            resolved_op_selection=None,
+            op_selection=None,
+            asset_selection=None,
+            asset_check_selection=None,
+            step_keys_to_execute=None,
+            root_run_id=None,
+            parent_run_id=None,
+        )
         self.instance.submit_run(run.run_id, self.workspace.create_request_context())
         return run.run_id
 
     def turn(self) -> None:
-        """Do one round of the daemon's work: free the pool slots of ended runs and launch the runs that may start."""
+        """Do one round of the daemon's work: free the pool slots of ended runs and launch the runs
+        that may start.
+        """
         list(execute_concurrency_slots_iteration(self.workspace, LOG))
         list(self.daemon.run_iteration(self.workspace))
 
@@ -79,7 +97,9 @@ def queue(root: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
     (root / "home" / "dagster.yaml").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("DEPLOYMENT_ROOT", str(root))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(HERE.parent / "helpers"), str(HERE)]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(ROOT), str(HERE.parent / "helpers"), str(HERE)])
+    )
     code = PythonFileTarget(str(HERE / "workspace_devices.py"), "defs", str(HERE), "devices")
     with (
         dg.DagsterInstance.from_config(str(root / "home")) as instance,
@@ -91,11 +111,16 @@ def queue(root: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dagster.local.yaml", "dagster.production.yaml"])
-def test_two_tables_on_a_cpu_overlap(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each holds its device until the other does. If they ran one after the other, neither would end."""
+def test_two_tables_on_a_cpu_overlap(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each holds its device until the other does. If they ran one after the other, neither would
+    end.
+    """
     with queue(tmp_path, shipped(name), monkeypatch) as served:
         runs = []
-        for job in ("one_embedder", "other_embedder"):  # a new pool has no limit yet in the daemon's first round
+        # a new pool has no limit yet in the daemon's first round
+        for job in ("one_embedder", "other_embedder"):
             runs.append(served.submit(job))
             served.turn()
         assert [served.ended(run) for run in runs] == [dg.DagsterRunStatus.SUCCESS] * 2
@@ -106,7 +131,9 @@ def test_two_tables_on_a_cpu_overlap(name: str, tmp_path: Path, monkeypatch: pyt
 def test_a_killed_run_frees_its_place_in_a_pool_and_the_card_only_with_its_last_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease is not a Dagster pool, because a killed run's step continues while its slot is given to another run."""
+    """The lease is not a Dagster pool, because a killed run's step continues while its slot is
+    given to another run.
+    """
     config = shipped("dagster.production.yaml")
     config["run_monitoring"]["free_slots_after_run_end_seconds"] = 1
     with queue(tmp_path, config, monkeypatch) as served:
@@ -120,9 +147,15 @@ def test_a_killed_run_frees_its_place_in_a_pool_and_the_card_only_with_its_last_
         step, worker = map(int, (tmp_path / "first.started").read_text().rstrip(".").split())
         os.kill(worker, signal.SIGKILL)
         assert served.ended(first) is dg.DagsterRunStatus.FAILURE
-        until("place in the pool", lambda: served.turn() or served.status(second) is not dg.DagsterRunStatus.QUEUED)
+        until(
+            "place in the pool",
+            lambda: served.turn() or served.status(second) is not dg.DagsterRunStatus.QUEUED,
+        )
         held = f"cuda:0 is held by process {step}"
-        until("word of the holder", lambda: any(held in one.user_message for one in served.instance.all_logs(second)))
+        until(
+            "word of the holder",
+            lambda: any(held in one.user_message for one in served.instance.all_logs(second)),
+        )
         assert not (tmp_path / "second.has").exists()
 
         os.kill(step, signal.SIGKILL)

@@ -1,4 +1,6 @@
-"""Routes by run configuration in the launchpad of a running deployment. Without a server: test_routes_launch."""
+"""Routes by run configuration in the launchpad of a running deployment. Without a server:
+test_routes_launch.
+"""
 
 import pytest
 from served import Served
@@ -23,10 +25,15 @@ def nothing_released(served: Served, table: str) -> None:
 def test_route_33_a_variable_as_the_folder_of_the_default_io_manager(served: Served) -> None:
     assert SECRET in served.told(served.launch("stock", "plain/synthetic", config=SHOWN))
     for assets in (["note"], ["note", "honest/source"]):
-        assert 'unexpected config entry "base_dir"' in served.not_launched("gated", *assets, config=SHOWN)
-    # If no value binds it, the gate rejects runs with a configuration. No step of the table requires it.
+        assert 'unexpected config entry "base_dir"' in served.not_launched(
+            "gated", *assets, config=SHOWN
+        )
+    # If no value binds it, the gate rejects runs with a configuration. No step of the table
+    # requires it.
     run = served.launch("stock", "loose/source", config=SHOWN)
-    assert "launched with 'resources'" in why(served, run, "loose__read") and SECRET not in served.told(run)
+    assert "launched with 'resources'" in why(
+        served, run, "loose__read"
+    ) and SECRET not in served.told(run)
     assert served.finished(served.launch("stock", "loose/source"))
     nothing_released(served, "loose")
 
@@ -49,4 +56,6 @@ def test_route_35_what_an_executor_is_told(served: Served) -> None:
 
 def test_a_run_that_is_told_nothing_is_not_refused(served: Served) -> None:
     config = {"loggers": {"console": {"config": {"log_level": "INFO"}}}}
-    assert served.finished(served.launch("gated", "note", "noted", "honest_told/source", config=config))
+    assert served.finished(
+        served.launch("gated", "note", "noted", "honest_told/source", config=config)
+    )

@@ -1,4 +1,6 @@
-"""The production environment of this repository, with a real PostgreSQL server: instance, resources, executor, demo."""
+"""The production environment of this repository, with a real PostgreSQL server: instance,
+resources, executor, demo.
+"""
 
 import os
 import shutil
@@ -24,7 +26,9 @@ pytest.importorskip("dagster_postgres", reason="the extra 'postgres' is not inst
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Environment of a production worker: the database, folders, keys and the home of the instance."""
+    """Environment of a production worker: the database, folders, keys and the home of the
+    instance.
+    """
     root = tmp_path_factory.mktemp("production")
     with postgres() as database:
         home = root / "home"
@@ -50,7 +54,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 def dagster(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dagster", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
+    )
 
 
 def test_the_demo_is_published_and_the_runs_are_in_postgresql(environment, monkeypatch) -> None:
@@ -59,7 +65,9 @@ def test_the_demo_is_published_and_the_runs_are_in_postgresql(environment, monke
     told = dagster(environment, "job", "execute", "-f", "definitions.py", "-j", "patients_pipeline")
     assert told.returncode == 0, told.stderr[-4000:]
     table = read_published(
-        environment["PRIVACY_ASSETS_RELEASES"], "patients", trusted_keys=environment["PRIVACY_ASSETS_TRUSTED_KEYS"]
+        environment["PRIVACY_ASSETS_RELEASES"],
+        "patients",
+        trusted_keys=environment["PRIVACY_ASSETS_TRUSTED_KEYS"],
     )
     assert len(table) > 5_000
 
@@ -76,10 +84,26 @@ def test_the_demo_is_published_and_the_runs_are_in_postgresql(environment, monke
 
 def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
     store = ReleaseStore(Path(environment["PRIVACY_ASSETS_RELEASES"]))
-    trusted, place = TrustedKeys((Path(environment["PRIVACY_ASSETS_TRUSTED_KEYS"]),)), ReleaseTarget("patients")
+    trusted, place = (
+        TrustedKeys((Path(environment["PRIVACY_ASSETS_TRUSTED_KEYS"]),)),
+        ReleaseTarget("patients"),
+    )
     before = len(store.history(place))
-    command = [sys.executable, "-m", "dagster", "asset", "materialize", "-f", "definitions.py", "--select", ANEW]
-    running = [subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) for _ in range(2)]
+    command = [
+        sys.executable,
+        "-m",
+        "dagster",
+        "asset",
+        "materialize",
+        "-f",
+        "definitions.py",
+        "--select",
+        ANEW,
+    ]
+    running = [
+        subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+        for _ in range(2)
+    ]
     ended = [one.wait(900) for one in running]
     releases = store.history(place)
     # A run that finds the table locked is refused. The same rows as before make no new release.

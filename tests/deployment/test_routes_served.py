@@ -1,8 +1,9 @@
-"""Routes around the gate that need a real webserver and daemon: stock checks let each pass, the gate none.
+"""Routes around the gate that need a real webserver and daemon: stock checks let each pass, the
+gate none.
 
-Every test does the same to two tables. From a table of ``stock.py`` the private rows must be published, otherwise the
-test is not meaningful. From a gated table whose generator memorizes, no row may be published, and the refusal must give
-the reason.
+Every test does the same to two tables. From a table of ``stock.py`` the private rows must be
+published, otherwise the test is not meaningful. From a gated table whose generator memorizes, no
+row may be published, and the refusal must give the reason.
 """
 
 import shutil
@@ -35,7 +36,9 @@ def history(served: Served, table: str, partition: str | None = None) -> list[Re
 
 @pytest.fixture(scope="module")
 def runs(served: Served) -> Runs:
-    """Full runs, stock and gated, that the checks stopped, and the runs that later tests wait for, all concurrent."""
+    """Full runs, stock and gated, that the checks stopped, and the runs that later tests wait for,
+    all concurrent.
+    """
     started = {
         "plain": served.launch("stock", *of("plain", STOCK)),
         "leaky": served.launch("gated", *of("leaky", GATED)),
@@ -43,20 +46,27 @@ def runs(served: Served) -> Runs:
     }
     assert [served.finished(run) for run in started.values()] == [False] * 3
     assert served.checks(started["plain"]) == {"few_copies": False}
-    assert not [*(served.root / "public").rglob(f"{started['plain']}*")]  # other tests publish in this deployment too
+    # other tests publish in this deployment too
+    assert not [*(served.root / "public").rglob(f"{started['plain']}*")]
     for table in ("leaky", "leaky_regions"):
         assert served.checks(started[table])["policy_holds"] is False
         assert list(served.failures(started[table])) == [f"{table}__attest"]
-    started |= {location: served.start_schedule(location, "by_schedule") for location in ("stock", "gated")}
+    started |= {
+        location: served.start_schedule(location, "by_schedule") for location in ("stock", "gated")
+    }
     served.start_schedule("gated", "honest_schedule")
-    started["backfill"] = served.backfill(*of("honest_regions", GATED), partitions=["north", "south"])
+    started["backfill"] = served.backfill(
+        *of("honest_regions", GATED), partitions=["north", "south"]
+    )
     started["turned"] = served.launch("gated", *of("turned", GATED, but="published"))
     return started
 
 
 @pytest.fixture(scope="module")
 def turned(served: Served, runs: Runs) -> Release:
-    """An honest release, published by the factory's automation condition. Afterwards the generator memorizes."""
+    """An honest release, published by the factory's automation condition. Afterwards the generator
+    memorizes.
+    """
     assert served.finished(runs["turned"])
     assert served.finished(served.automated("gated", "turned/published"))
     (release,) = history(served, "turned")
@@ -66,12 +76,16 @@ def turned(served: Served, runs: Runs) -> Release:
 
 def leaked(served: Served, run_id: str, table: str) -> None:
     """The run published every private row."""
-    assert served.finished(run_id), {step: found.error for step, found in served.failures(run_id).items()}
+    assert served.finished(run_id), {
+        step: found.error for step, found in served.failures(run_id).items()
+    }
     Folder(served.root).leaked(table, run_id)
 
 
 def refused(served: Served, run_id: str, table: str, why: str = "policy does not hold") -> None:
-    """The run failed at ``published`` with this reason, and left a failed check for the alert sensor."""
+    """The run failed at ``published`` with this reason, and left a failed check for the alert
+    sensor.
+    """
     assert not served.finished(run_id)
     assert served.checks(run_id)["released"] is False
     failure = served.failures(run_id)[f"{table}__publish"]
@@ -91,7 +105,10 @@ LEAKY = {"leaky": None, "leaky_regions": "north"}  # the partition of each
 def test_route_01_published_alone_after_a_failed_check(served: Served, runs: Runs) -> None:
     stock = [served.launch("stock", "plain/published"), served.command("stock", "plain/published")]
     gated = {
-        table: [how("gated", f"{table}/published", partition=partition) for how in (served.launch, served.command)]
+        table: [
+            how("gated", f"{table}/published", partition=partition)
+            for how in (served.launch, served.command)
+        ]
         for table, partition in LEAKY.items()
     }
     for run in stock:
@@ -114,11 +131,16 @@ def test_route_10_only_the_step_of_a_failed_run(served: Served, runs: Runs) -> N
 def test_route_12_automation_after_checks_that_failed_or_warned(served: Served, runs: Runs) -> None:
     """The stock tables whose checks raised or never ran are part of the same run."""
     checked = [f"{table}/score:few_copies" for table in EAGER if table != "eager_unchecked"]
-    stock = served.launch("stock", *[a for t in EAGER for a in of(t, STOCK, but="published")], checks=checked)
+    stock = served.launch(
+        "stock", *[a for t in EAGER for a in of(t, STOCK, but="published")], checks=checked
+    )
     served.launch("gated", *of("leaky_eager", GATED, but="published"))
     for table in EAGER:
         leaked(served, served.automated("stock", f"{table}/published"), table)
-    assert set(served.failures(stock)) == {"eager_failed__score_few_copies", "eager_raised__score_few_copies"}
+    assert set(served.failures(stock)) == {
+        "eager_failed__score_few_copies",
+        "eager_raised__score_few_copies",
+    }
     refused(served, served.automated("gated", "leaky_eager/published"), "leaky_eager")
     since = served.after_a_tick("gated")
     served.report_check("leaky_eager/attestation", "policy_holds", passed=False, severity="WARN")
@@ -127,16 +149,28 @@ def test_route_12_automation_after_checks_that_failed_or_warned(served: Served, 
     nothing_published(served, "leaky_eager")
 
 
-def test_route_12_automation_after_scores_that_never_ran_or_raised(served: Served, turned: Release) -> None:
+def test_route_12_automation_after_scores_that_never_ran_or_raised(
+    served: Served, turned: Release
+) -> None:
     """The last verdict is the honest table's "pass". The stock half is in the test above."""
     since = served.after_a_tick("gated")
     assert served.finished(served.launch("gated", "turned/generator", "turned/synthetic"))
-    refused(served, served.automated("gated", "turned/published", since), "turned", "another synthetic table")
+    refused(
+        served,
+        served.automated("gated", "turned/published", since),
+        "turned",
+        "another synthetic table",
+    )
     shutil.rmtree(served.root / "storage" / "turned" / "holdout")
     since = served.after_a_tick("gated")
     scored = served.launch("gated", "turned/synthetic", "turned/evaluation_inputs", "turned/dcr")
     assert sorted(served.failures(scored)) == ["turned__prepare", "turned__synthetic_contract"]
-    refused(served, served.automated("gated", "turned/published", since), "turned", "another synthetic table")
+    refused(
+        served,
+        served.automated("gated", "turned/published", since),
+        "turned",
+        "another synthetic table",
+    )
     assert history(served, "turned") == [turned]
 
 
@@ -145,7 +179,9 @@ def test_route_13_sensors_and_schedules(served: Served, runs: Runs) -> None:
     for location in ("stock", "gated"):
         for sensor in sensors:
             served.start_sensor(location, sensor)
-    triggers = [("dagster/sensor_name", sensor) for sensor in sensors] + [("dagster/schedule_name", "by_schedule")]
+    triggers = [("dagster/sensor_name", sensor) for sensor in sensors] + [
+        ("dagster/schedule_name", "by_schedule")
+    ]
     for trigger in triggers:
         leaked(served, served.launched_by("stock", *trigger), "plain")
         refused(served, served.launched_by("gated", *trigger), "leaky")
@@ -155,7 +191,9 @@ def test_route_13_sensors_and_schedules(served: Served, runs: Runs) -> None:
 
 
 def test_route_18_a_publisher_in_another_code_location(served: Served, runs: Runs) -> None:
-    stock, gated = (served.launch("elsewhere", asset) for asset in ("stock_publisher", "gated_publisher"))
+    stock, gated = (
+        served.launch("elsewhere", asset) for asset in ("stock_publisher", "gated_publisher")
+    )
     leaked(served, stock, "elsewhere")
     assert "not released" in str(served.failures(gated)["gated_publisher"].error)
     assert [file.stem for file in (served.root / "public" / "elsewhere").iterdir()] == [stock]
@@ -171,9 +209,14 @@ def test_route_19_a_check_in_another_code_location(served: Served, runs: Runs) -
     ]
     assert [served.finished(run) for run in attempts] == [False, False, True]
     assert served.checks(attempts[0]) == {"far_has_no_copies": False}
-    assert "not released" in str(served.failures(attempts[1])["leaky__synthetic_looks_at_rows"].error)
+    assert "not released" in str(
+        served.failures(attempts[1])["leaky__synthetic_looks_at_rows"].error
+    )
     assert served.checks(attempts[2]) == {"waved_through": True}
-    stock, gated = served.launch("stock", "far/published"), served.launch("gated", "leaky/published")
+    stock, gated = (
+        served.launch("stock", "far/published"),
+        served.launch("gated", "leaky/published"),
+    )
     leaked(served, stock, "far")
     refused(served, gated, "leaky")
     nothing_published(served, "leaky")
@@ -183,7 +226,8 @@ def test_route_20_a_forged_check_result(served: Served, runs: Runs) -> None:
     """The automation condition waits for the checks; the forged results trigger it."""
     scored = served.launch("stock", *[a for t in FORGED for a in of(t, STOCK, but="published")])
     assert not served.finished(scored)
-    time.sleep(1)  # a check reported within the same second counts as older than the materialization
+    # a check reported within the same second counts as older than the materialization
+    time.sleep(1)
     since = time.time()
     served.report_check("forged_by_rest/score", "few_copies", passed=True)
     served.report_check_by_graphql("forged_by_graphql/score", "few_copies")
@@ -197,7 +241,9 @@ def test_route_20_a_forged_check_result(served: Served, runs: Runs) -> None:
     nothing_published(served, "leaky")
 
 
-def test_the_automation_condition_publishes_the_honest_table(served: Served, turned: Release) -> None:
+def test_the_automation_condition_publishes_the_honest_table(
+    served: Served, turned: Release
+) -> None:
     assert (
         ReleaseStore(served.root / "releases").current(
             ReleaseTarget("turned"), default_trusted(served.root / "releases")
@@ -216,4 +262,6 @@ def test_a_backfill_publishes_every_partition(served: Served, runs: Runs) -> Non
     for region in ("north", "south"):
         run = served.launched_by("gated", "dagster/backfill", runs["backfill"], region)
         assert served.finished(run), served.failures(run)
-        assert set(read_published(served.root / "releases", "honest_regions", region)["region"]) == {region}
+        assert set(
+            read_published(served.root / "releases", "honest_regions", region)["region"]
+        ) == {region}

@@ -23,8 +23,13 @@ def night(served: Served, location: str, table: str, tags: dict[str, str]) -> st
 
 
 def refused(served: Served, table: str, tags: dict[str, str], why: str) -> None:
-    """Neither the whole table nor its publication alone runs with these tags; both give this reason."""
-    whole, alone = night(served, "gated", table, tags), served.launch("gated", f"{table}/published", tags=tags)
+    """Neither the whole table nor its publication alone runs with these tags; both give this
+    reason.
+    """
+    whole, alone = (
+        night(served, "gated", table, tags),
+        served.launch("gated", f"{table}/published", tags=tags),
+    )
     for run, step in ((whole, f"{table}__read"), (alone, f"{table}__publish")):
         failure = served.failures(run)[step].user_failure_data
         assert failure is not None and why in failure.description
@@ -32,7 +37,10 @@ def refused(served: Served, table: str, tags: dict[str, str], why: str) -> None:
 
 
 def test_route_28_a_run_tag_on_a_table_without_partitions(served: Served) -> None:
-    nights = [served.finished(night(served, "stock", "nights", tags)) for tags in ({}, {}, {KEY: "0"}, {KEY: "1"})]
+    nights = [
+        served.finished(night(served, "stock", "nights", tags))
+        for tags in ({}, {}, {KEY: "0"}, {KEY: "1"})
+    ]
     assert nights == [True, False, True, True]
     Folder(served.root).gave_away_all("nights")
 
@@ -60,4 +68,6 @@ def test_routes_29_and_30_another_spelling_of_a_partition_and_a_range(served: Se
     store = ReleaseStore(served.root / "releases")
     assert list(store.targets("nights_by_day")) == [ReleaseTarget("nights_by_day", DAY)]
     assert len(store.history(ReleaseTarget("nights_by_day", DAY))) == 1
-    assert set(read_published(served.root / "releases", "nights_by_day", DAY)["joined"].astype(str)) == {DAY}
+    assert set(
+        read_published(served.root / "releases", "nights_by_day", DAY)["joined"].astype(str)
+    ) == {DAY}

@@ -1,4 +1,6 @@
-"""The workflow runs the developer's commands on every supported Python, and weekly without pinned versions."""
+"""The workflow runs the developer's commands on every supported Python, and weekly without pinned
+versions.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def test_all_runs_on_every_python_that_the_package_names() -> None:
     assert job["steps"][-1] == {"run": ".ci/run"} and (ROOT / ".ci/run").is_file()
 
 
-@pytest.mark.parametrize("workflow", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "workflow", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda path: path.stem
+)
 def test_workflows_name_actions_by_commit(workflow: Path) -> None:
     jobs = yaml.safe_load(workflow.read_text())["jobs"].values()
     used = [step["uses"] for job in jobs for step in job["steps"] if "uses" in step]
@@ -40,7 +44,9 @@ def test_only_the_job_that_publishes_gets_a_token_of_the_release() -> None:
 def dry_run(*asked: str, **environment: str) -> str:
     command = ["make", "--dry-run", "--always-make", *asked]
     environment = {**os.environ, **environment}
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment).stdout
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment
+    ).stdout
 
 
 @pytest.mark.parametrize(("constraints", "pinned"), [("constraints.txt", True), ("", False)])
@@ -51,17 +57,27 @@ def test_setup_leaves_the_pins_out_when_it_is_told_so(constraints: str, pinned: 
 
 @pytest.mark.parametrize(
     ("target", "extra"),
-    [("demo", "ui"), ("ui", "ui"), ("test", "dev"), ("lint", "dev"), ("mutations", "dev"), ("docs", "docs")],
+    [
+        ("demo", "ui"),
+        ("ui", "ui"),
+        ("test", "dev"),
+        ("lint", "dev"),
+        ("mutations", "dev"),
+        ("docs", "docs"),
+    ],
 )
 def test_a_target_installs_what_it_needs_and_no_more(target: str, extra: str) -> None:
     assert re.findall(r"-e '\.\[(\w+)\]'", dry_run(target)) == [extra]
 
 
 def test_the_ui_opens_on_a_page_that_shows_the_demo() -> None:
-    """Dagster's first page shows only runs that have a code location, which those of the demo have not."""
+    """Dagster's first page shows only runs that have a code location, which those of the demo have
+    not.
+    """
     shown = dry_run("ui", "PORT=3177")
     assert "Open http://localhost:3177/asset-groups" in shown
-    assert "dg dev --port 3177 --log-level warning" in shown  # the address of the first page is not logged
+    # the address of the first page is not logged
+    assert "dg dev --port 3177 --log-level warning" in shown
 
 
 def test_dagster_does_not_warn_of_a_second_instance_file() -> None:
@@ -71,9 +87,12 @@ def test_dagster_does_not_warn_of_a_second_instance_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "chosen"), [([], "auto"), (["UV_TORCH_BACKEND=cpu"], "cpu"), (["UV_TORCH_BACKEND="], None)]
+    ("given", "chosen"),
+    [([], "auto"), (["UV_TORCH_BACKEND=cpu"], "cpu"), (["UV_TORCH_BACKEND="], None)],
 )
-def test_uv_takes_the_torch_that_fits_the_machine(given: list[str], chosen: str | None, tmp_path: Path) -> None:
+def test_uv_takes_the_torch_that_fits_the_machine(
+    given: list[str], chosen: str | None, tmp_path: Path
+) -> None:
     uv = tmp_path / "uv"
     uv.write_text("#!/bin/sh\n")
     uv.chmod(0o755)

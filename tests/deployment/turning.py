@@ -9,4 +9,6 @@ from drawing import independent, memorise
 
 def turning(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     """Honest until a file named ``leak`` exists."""
-    return (memorise if (Path(os.environ["DEPLOYMENT_ROOT"]) / "leak").exists() else independent)(train, rows, seed)
+    return (memorise if (Path(os.environ["DEPLOYMENT_ROOT"]) / "leak").exists() else independent)(
+        train, rows, seed
+    )

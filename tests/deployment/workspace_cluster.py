@@ -6,7 +6,9 @@ from dagster_ray import LocalRay
 from privacy_assets import TableSpec, build_privacy_assets, frozen_config
 from resources.production import RESOURCES
 
-RAY = frozen_config(LocalRay(ray_init_options={"num_cpus": 2, "include_dashboard": False, "log_to_driver": False}))
+RAY = frozen_config(
+    LocalRay(ray_init_options={"num_cpus": 2, "include_dashboard": False, "log_to_driver": False})
+)
 PATIENTS = TableSpec(name="patients", source="demo", subject="person", run={"workers": "ray"})
 
 defs = dg.Definitions.merge(

@@ -1,4 +1,6 @@
-"""Two tables on a CPU whose steps wait for each other, each with its device, and two assets that need the one card."""
+"""Two tables on a CPU whose steps wait for each other, each with its device, and two assets that
+need the one card.
+"""
 
 import os
 import time
@@ -48,9 +50,13 @@ class Card(GpuResource):
 
 
 def user_of_the_card(name: str) -> dg.AssetsDefinition:
-    """An asset that holds the card until the file ``end`` exists, in a pool like steps with such `gpu_tags`."""
+    """An asset that holds the card until the file ``end`` exists, in a pool like steps with such
+    `gpu_tags`.
+    """
 
-    @dg.asset(name=name, op_tags={"dagster/concurrency_key": "gpu"}, required_resource_keys={"card"})
+    @dg.asset(
+        name=name, op_tags={"dagster/concurrency_key": "gpu"}, required_resource_keys={"card"}
+    )
     def uses_the_card(context: dg.AssetExecutionContext) -> None:
         (ROOT / f"{name}.started").write_text(f"{os.getpid()} {os.getppid()}.")
         with context.resources.card.lease(context.log):
@@ -69,8 +75,12 @@ bound = resources(ROOT)
 defs = dg.Definitions.merge(
     *(
         table_of(
-            name, source=ROOT / "people.parquet", subject="pid", generator=independent,
-            metrics=QUICK["metrics"], policy={**QUICK["policy"], "embedder": {"max_epochs": 1}},
+            name,
+            source=ROOT / "people.parquet",
+            subject="pid",
+            generator=independent,
+            metrics=QUICK["metrics"],
+            policy={**QUICK["policy"], "embedder": {"max_epochs": 1}},
         )
         for name in TABLES
     ),
@@ -78,7 +88,10 @@ defs = dg.Definitions.merge(
         assets=[user_of_the_card(name) for name in USERS],
         jobs=[
             *(dg.define_asset_job(f"{table}_embedder", embedder_of(table)) for table in TABLES),
-            *(dg.define_asset_job(f"{name}_job", [name], executor_def=dg.multiprocess_executor) for name in USERS),
+            *(
+                dg.define_asset_job(f"{name}_job", [name], executor_def=dg.multiprocess_executor)
+                for name in USERS
+            ),
         ],
         resources={
             **(bound.resources or {}),
@@ -87,4 +100,4 @@ defs = dg.Definitions.merge(
         },
         executor=bound.executor,
     ),
-)  # fmt: skip
+)

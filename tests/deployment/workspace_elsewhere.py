@@ -1,4 +1,6 @@
-"""Another team's code location: it reads, checks and publishes the synthetic tables of the first two."""
+"""Another team's code location: it reads, checks and publishes the synthetic tables of the first
+two.
+"""
 
 import os
 from pathlib import Path

@@ -19,15 +19,21 @@ def gated(name, generator, *, regions: bool = False, **more) -> dg.Definitions:
     """A small gated table."""
     split = {"partitions_def": REGIONS, "partition_column": "region"} if regions else {}
     source = ROOT / "people.parquet"
-    return table_of(name, source=source, subject="pid", generator=generator, **QUICK, **split, **more)
+    return table_of(
+        name, source=source, subject="pid", generator=generator, **QUICK, **split, **more
+    )
 
 
 def eagerly_published(table: dg.Definitions) -> dg.Definitions:
-    """The table, with ``published`` launched after every upstream change, whatever the checks' results."""
+    """The table, with ``published`` launched after every upstream change, whatever the checks'
+    results.
+    """
     eager = dg.AutomationCondition.eager()
     return table.map_resolved_asset_specs(
         func=lambda spec: (
-            spec.replace_attributes(automation_condition=eager) if spec.key.path[-1] == "published" else spec
+            spec.replace_attributes(automation_condition=eager)
+            if spec.key.path[-1] == "published"
+            else spec
         )
     )
 
@@ -57,7 +63,10 @@ defs = dg.Definitions.merge(
     gated("leaky", memorise),
     gated("leaky_regions", memorise, regions=True),
     eagerly_published(gated("leaky_eager", memorise)),
-    gated("turned", {"name": "callable", "settings": {"function": turning, "variables": ["DEPLOYMENT_ROOT"]}}),
+    gated(
+        "turned",
+        {"name": "callable", "settings": {"function": turning, "variables": ["DEPLOYMENT_ROOT"]}},
+    ),
     gated("honest", independent),
     gated("honest_told", independent),
     gated("honest_regions", independent, regions=True),

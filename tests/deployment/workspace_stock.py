@@ -25,11 +25,25 @@ defs = dg.Definitions.merge(
     stock_table(FOLDER, "forged_by_rest", condition=GUARDED),
     stock_table(FOLDER, "forged_by_graphql", condition=GUARDED),
     quota_table(FOLDER, "nights"),
-    quota_table(FOLDER, "nights_by_day", dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")),
+    quota_table(
+        FOLDER, "nights_by_day", dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")
+    ),
     publishers("stock", "plain"),
     dg.Definitions(
-        jobs=[dg.define_asset_job("apart", selection="plain/synthetic", executor_def=dg.multiprocess_executor)]
+        jobs=[
+            dg.define_asset_job(
+                "apart", selection="plain/synthetic", executor_def=dg.multiprocess_executor
+            )
+        ]
     ),
-    table_of("loose", source=FOLDER.root / "people.parquet", subject="pid", generator=independent, **QUICK),
-    dg.Definitions(resources={k: v for k, v in resources(FOLDER.root).resources.items() if k != "io_manager"}),
+    table_of(
+        "loose",
+        source=FOLDER.root / "people.parquet",
+        subject="pid",
+        generator=independent,
+        **QUICK,
+    ),
+    dg.Definitions(
+        resources={k: v for k, v in resources(FOLDER.root).resources.items() if k != "io_manager"}
+    ),
 )

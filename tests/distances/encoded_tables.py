@@ -13,20 +13,26 @@ Case = Callable[[np.random.Generator], Both]
 
 
 def table(numeric, codes, sizes) -> EncodedTable:
-    return EncodedTable(np.asarray(numeric, np.float32), np.asarray(codes, np.int32), np.asarray(sizes, np.int64))
+    return EncodedTable(
+        np.asarray(numeric, np.float32), np.asarray(codes, np.int32), np.asarray(sizes, np.int64)
+    )
 
 
 def squared(queries: EncodedTable, points: EncodedTable) -> np.ndarray:
     """Mismatches, then squared differences column by column, float64 (n_q, n_p)."""
     out = (queries.codes[:, None] != points.codes[None]).sum(axis=2).astype(float)
     for column in range(points.numeric.shape[1]):
-        away = points.numeric[None, :, column].astype(float) - queries.numeric[:, None, column].astype(float)
+        away = points.numeric[None, :, column].astype(float) - queries.numeric[
+            :, None, column
+        ].astype(float)
         out += away * away
     return out
 
 
 def brute(queries: EncodedTable, points: EncodedTable, k: int, exclude_self: bool = False):
-    """Distances and positions (n_q, k), in the order of distance, bytes of the dense row, position."""
+    """Distances and positions (n_q, k), in the order of distance, bytes of the dense row,
+    position.
+    """
     out = np.full((len(queries), k), np.inf), np.full((len(queries), k), -1)
     content = [(row + np.float32(0)).tobytes() for row in points.dense]
     for i, away in enumerate(squared(queries, points)):
@@ -36,7 +42,9 @@ def brute(queries: EncodedTable, points: EncodedTable, k: int, exclude_self: boo
     return out
 
 
-def drawn(g: np.random.Generator, n: int, sizes: tuple[int, ...], numbers: np.ndarray) -> EncodedTable:
+def drawn(
+    g: np.random.Generator, n: int, sizes: tuple[int, ...], numbers: np.ndarray
+) -> EncodedTable:
     return table(numbers, np.stack([g.integers(0, size, n) for size in sizes], axis=1), sizes)
 
 
@@ -64,7 +72,8 @@ def colliding(g) -> Both:  # distinct categories that share a bit: rows that no 
     return tuple(parts)
 
 
-def many_columns(g) -> Both:  # more columns than a byte can count, and rows that differ in more than 255 of them
+# more columns than a byte can count, and rows that differ in more than 255 of them
+def many_columns(g) -> Both:
     return tuple(drawn(g, n, (9,) * 300, g.normal(size=(n, 1))) for n in (60, 200))
 
 
@@ -102,7 +111,8 @@ def outlier(g) -> Both:
     return numbers(queries, points)
 
 
-def far_cluster(g) -> Both:  # half of the rows are where the product's rounding error is 10,000 times their spacing
+# half of the rows are where the product's rounding error is 10,000 times their spacing
+def far_cluster(g) -> Both:
     queries, points = g.normal(size=(150, 6)), g.normal(size=(200, 6))
     queries[::2], points[::2] = 1e4 + 1e-2 * queries[::2], 1e4 + 1e-2 * points[::2]
     return numbers(queries, points)
@@ -115,7 +125,9 @@ def offset(g) -> Both:  # all rows a million away from 0, a few thousandths apar
 def near_ties(g) -> Both:  # around each query many points whose distances differ in the last digits
     queries = g.normal(size=(30, 16))
     away = np.repeat(np.eye(16), 2, axis=0) * np.tile([1.0, -1.0], 16)[:, None]
-    return numbers(queries, (queries[:, None] + away * (1 + 1e-6 * g.random((30, 32, 1)))).reshape(-1, 16))
+    return numbers(
+        queries, (queries[:, None] + away * (1 + 1e-6 * g.random((30, 32, 1)))).reshape(-1, 16)
+    )
 
 
 def constant(g) -> Both:  # columns of one value, large and small
@@ -125,8 +137,28 @@ def constant(g) -> Both:  # columns of one value, large and small
 
 
 def line(g) -> Both:  # one column, most rows twice
-    return numbers(g.integers(0, 400, (150, 1)) * 0.1 + 1e3, g.integers(0, 200, (400, 1)) * 0.2 + 1e3)
+    return numbers(
+        g.integers(0, 400, (150, 1)) * 0.1 + 1e3, g.integers(0, 200, (400, 1)) * 0.2 + 1e3
+    )
 
 
-OF_MIXED: tuple[Case, ...] = (mixed, categories_only, grid, texts, colliding, many_columns, skewed, copies)
-OF_NUMBERS: tuple[Case, ...] = (numbers_only, wide_grid, outlier, far_cluster, offset, near_ties, constant, line)
+OF_MIXED: tuple[Case, ...] = (
+    mixed,
+    categories_only,
+    grid,
+    texts,
+    colliding,
+    many_columns,
+    skewed,
+    copies,
+)
+OF_NUMBERS: tuple[Case, ...] = (
+    numbers_only,
+    wide_grid,
+    outlier,
+    far_cluster,
+    offset,
+    near_ties,
+    constant,
+    line,
+)

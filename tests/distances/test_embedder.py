@@ -39,7 +39,9 @@ def mixed(rows, seed=0, missing=0.1):
         {
             "income": np.exp(hidden + 0.1 * rng.normal(size=rows)),
             "visits": pd.array(np.round(5 + 2 * hidden).astype(int), dtype="Int64"),
-            "plan": np.array(list("abcdef"), dtype=object)[np.digitize(hidden, [-1.5, -0.7, 0, 0.7, 1.5])],
+            "plan": np.array(list("abcdef"), dtype=object)[
+                np.digitize(hidden, [-1.5, -0.7, 0, 0.7, 1.5])
+            ],
             "member": pd.array(hidden > 0, dtype="boolean"),
             "seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(np.round(100 * hidden), unit="D"),
             "city": np.array(["x", "y", "z"], dtype=object)[rng.integers(0, 3, rows)],
@@ -76,7 +78,9 @@ def embedder(frame):
 
 
 def test_the_rows_and_the_seed_decide_the_bytes_and_nothing_else(tmp_path):
-    """The order of rows, their table and torch's global state do not matter; the state stays unchanged."""
+    """The order of rows, their table and torch's global state do not matter; the state stays
+    unchanged.
+    """
     frame = mixed(300)
     frame = pd.concat([frame, frame.head(40)], ignore_index=True)
     shuffled = frame.sample(frac=1, random_state=3).reset_index(drop=True)
@@ -92,7 +96,10 @@ def test_the_rows_and_the_seed_decide_the_bytes_and_nothing_else(tmp_path):
     torch.manual_seed(6)
     other = trained([shuffled.iloc[:50], shuffled.iloc[50:300], shuffled.iloc[300:]])
     assert saved_bytes(one, tmp_path / "a") == saved_bytes(other, tmp_path / "b")
-    assert saved_bytes(one, tmp_path / "a")[1] != saved_bytes(trained(frame, seed=1), tmp_path / "c")[1]
+    assert (
+        saved_bytes(one, tmp_path / "a")[1]
+        != saved_bytes(trained(frame, seed=1), tmp_path / "c")[1]
+    )
 
 
 def test_save_and_load(embedder, frame, tmp_path):
@@ -100,7 +107,11 @@ def test_save_and_load(embedder, frame, tmp_path):
     loaded = Embedder.load(tmp_path)
     assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors", ".json"}
     assert np.array_equal(embed(loaded, frame), embed(embedder, frame))
-    assert (loaded.schema, loaded.encoder, loaded.settings) == (embedder.schema, embedder.encoder, embedder.settings)
+    assert (loaded.schema, loaded.encoder, loaded.settings) == (
+        embedder.schema,
+        embedder.encoder,
+        embedder.settings,
+    )
     assert (loaded.seed, loaded.history) == (embedder.seed, embedder.history)
     assert loaded.fingerprint() == embedder.fingerprint()
     assert saved_bytes(embedder, tmp_path / "a") == saved_bytes(loaded, tmp_path / "b")
@@ -113,7 +124,12 @@ def test_save_and_load(embedder, frame, tmp_path):
         ("network.safetensors", lambda path: path.write_bytes(path.read_bytes()[:100])),
         ("embedder.json", lambda path: path.unlink()),
         ("embedder.json", lambda path: path.write_text("{")),
-        ("embedder.json", lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | {"settings": {}}))),
+        (
+            "embedder.json",
+            lambda path: path.write_text(
+                json.dumps(json.loads(path.read_text()) | {"settings": {}})
+            ),
+        ),
     ],
 )
 def test_damaged_folder_is_an_input_error(embedder, tmp_path, file, damaged):
@@ -124,9 +140,14 @@ def test_damaged_folder_is_an_input_error(embedder, tmp_path, file, damaged):
 
 
 def test_training_brings_like_rows_together(embedder):
-    """The loss falls, the accuracy rises, and perturbed rows are nearer to their originals than to other rows."""
+    """The loss falls, the accuracy rises, and perturbed rows are nearer to their originals than to
+    other rows.
+    """
     first, last = embedder.history[0], embedder.history[-1]
-    assert last.train_loss < first.train_loss - 0.3 and last.validation_loss < first.validation_loss - 0.3
+    assert (
+        last.train_loss < first.train_loss - 0.3
+        and last.validation_loss < first.validation_loss - 0.3
+    )
     assert last.validation_accuracy > 3 / 128
     fresh = mixed(400, seed=9, missing=0)
     touched = fresh.assign(income=1.02 * fresh["income"], city="x")
@@ -142,16 +163,32 @@ def test_equal_rows_have_equal_bits_wherever_they_stand(embedder, frame):
     order = np.random.default_rng(0).permutation(len(frame))
     assert np.array_equal(embed(embedder, frame.iloc[order]), points[order])
     assert np.array_equal(embed(embedder, frame.iloc[order[:7]]), points[order[:7]])
-    assert np.array_equal(embed(embedder, pd.concat([frame.tail(3), frame])), np.concatenate([points[-3:], points]))
+    assert np.array_equal(
+        embed(embedder, pd.concat([frame.tail(3), frame])), np.concatenate([points[-3:], points])
+    )
 
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("income", 30.0), ("visits", 1), ("plan", "f"), ("plan", "never seen"), ("member", False),
-     ("seen", pd.Timestamp("2021-01-01"))],
-)  # fmt: skip
-def test_every_kind_of_column_counts_and_missing_and_unseen_are_values_of_their_own(embedder, frame, column, value):
-    plain = {"visits": 5, "plan": "c", "member": True, "seen": pd.Timestamp("2020-01-01"), "city": "unseen"}
+    [
+        ("income", 30.0),
+        ("visits", 1),
+        ("plan", "f"),
+        ("plan", "never seen"),
+        ("member", False),
+        ("seen", pd.Timestamp("2021-01-01")),
+    ],
+)
+def test_every_kind_of_column_counts_and_missing_and_unseen_are_values_of_their_own(
+    embedder, frame, column, value
+):
+    plain = {
+        "visits": 5,
+        "plan": "c",
+        "member": True,
+        "seen": pd.Timestamp("2020-01-01"),
+        "city": "unseen",
+    }
     plain["income"] = frame["income"].mean()  # missing must also differ from the mean
     rows = pd.DataFrame([plain] * 4).astype(object)
     rows.loc[1, column], rows.loc[2, column], rows.loc[3, "city"] = value, None, "another"
@@ -193,7 +230,9 @@ def test_loss_and_accuracy_are_those_of_the_definition():
     similar = np.exp([[1 - cosine(one, other) for other in second] for one in first]) ** (1 / 0.1)
     loss = -np.log(similar.diagonal() / similar.sum(axis=1)).mean()
     right = np.mean([row.argmax() == place for place, row in enumerate(similar)])
-    unit = [torch.nn.functional.normalize(torch.from_numpy(view), dim=1) for view in (first, second)]
+    unit = [
+        torch.nn.functional.normalize(torch.from_numpy(view), dim=1) for view in (first, second)
+    ]
     logits = view_logits(*unit, temperature=0.1)
     assert contrastive_loss(logits).item() == pytest.approx(loss, rel=1e-12)
     assert contrastive_accuracy(logits).item() == pytest.approx(right) and 0 < right < 1
@@ -213,7 +252,9 @@ def test_early_stopping_stops_and_keeps_the_best_weights(tmp_path):
     found, kept = stopped.description, stopped.history[best - 1]
     assert (found["epochs"], found["kept_epoch"]) == (len(losses), best)
     figures = [found[name] for name in ("train_loss", "validation_loss", "validation_accuracy")]
-    assert figures == pytest.approx([kept.train_loss, kept.validation_loss, kept.validation_accuracy], abs=5e-5)
+    assert figures == pytest.approx(
+        [kept.train_loss, kept.validation_loss, kept.validation_accuracy], abs=5e-5
+    )
     assert found["settings"] == asdict(settings) | {"dims": 10}
     cut = trained(noise, replace(settings, max_epochs=best))
     assert saved_bytes(stopped, tmp_path / "a")[1] == saved_bytes(cut, tmp_path / "b")[1]
@@ -221,23 +262,33 @@ def test_early_stopping_stops_and_keeps_the_best_weights(tmp_path):
 
 @pytest.mark.parametrize(("max_steps", "epochs"), [(1, 1), (3, 1), (4, 2), (9, 3)])
 def test_training_ends_with_its_budget_of_steps(max_steps, epochs, monkeypatch):
-    """270 training rows make three batches. The last epoch is cut short and still evaluated; each step is reported."""
+    """270 training rows make three batches. The last epoch is cut short and still evaluated; each
+    step is reported.
+    """
     monkeypatch.setattr("privacy_assets.infra.progress.EVERY", 0.0)
     heard: list[str] = []
     progress = Lines(heard.append)
-    embedder = trained(mixed(300), replace(SMALL, max_steps=max_steps, max_epochs=300), progress=progress)
+    embedder = trained(
+        mixed(300), replace(SMALL, max_steps=max_steps, max_epochs=300), progress=progress
+    )
     assert len(embedder.history) == epochs
     assert len(heard) == max_steps and f": {max_steps} of {max_steps}" in heard[-1]
     assert all(math.isfinite(epoch.validation_loss) for epoch in embedder.history)
     more = trained(mixed(300), replace(SMALL, max_steps=max_steps + 1, max_epochs=300))
-    assert more.history[: epochs - 1] == embedder.history[: epochs - 1] and more.fingerprint() != embedder.fingerprint()
+    assert (
+        more.history[: epochs - 1] == embedder.history[: epochs - 1]
+        and more.fingerprint() != embedder.fingerprint()
+    )
 
 
 def test_a_large_table_is_learnt_from_a_part_of_its_rows_that_their_order_does_not_decide(tmp_path):
     frame, settings = mixed(2000), replace(SMALL, max_rows=100, batch_size=1024)
     whole = trained(frame, replace(settings, max_rows=2000))
     part = trained(frame, settings)
-    assert part.history != whole.history and part.embed(as_table(frame, part.schema)).shape == (2000, 10)
+    assert part.history != whole.history and part.embed(as_table(frame, part.schema)).shape == (
+        2000,
+        10,
+    )
     shuffled = trained([frame.sample(frac=1, random_state=1).reset_index(drop=True)], settings)
     assert saved_bytes(part, tmp_path / "a")[1] == saved_bytes(shuffled, tmp_path / "b")[1]
 
@@ -250,9 +301,19 @@ def test_the_default_preset_has_a_budget_and_what_is_given_comes_first():
 
 def test_paper_preset_is_that_of_the_paper():
     settings = EmbedderSettings(preset="paper")
-    assert (settings.width, settings.dropout, settings.temperature, settings.batch_size) == (1024, 0.1, 0.1, 1024)
+    assert (settings.width, settings.dropout, settings.temperature, settings.batch_size) == (
+        1024,
+        0.1,
+        0.1,
+        1024,
+    )
     assert (settings.max_steps, settings.max_rows) == (None, None)
-    assert (settings.learning_rate, settings.max_epochs, settings.window, settings.patience) == (1e-3, 300, 20, 10)
+    assert (settings.learning_rate, settings.max_epochs, settings.window, settings.patience) == (
+        1e-3,
+        300,
+        20,
+        10,
+    )
     paper = trained(mixed(30), replace(settings, max_epochs=1))
     assert [layer.out_features for layer in paper.network.layers] == [1024] * 3
 
@@ -260,11 +321,13 @@ def test_paper_preset_is_that_of_the_paper():
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_dimensions_are_those_of_the_paper(preset):
     settings = EmbedderSettings(preset=preset)
-    published = {15: 10, 28: 20, 37: 30}  # columns of Adult, Texas and Census (5.1), and their dimensions (5.2)
+    # columns of Adult, Texas and Census (5.1), and their dimensions (5.2)
+    published = {15: 10, 28: 20, 37: 30}
     assert {columns: settings.dims_for(columns) for columns in published} == published
     found = [settings.dims_for(columns) for columns in range(1, 300)]
     assert found == sorted(found) and set(found) == {10, 20, 30}
-    assert all(dims < columns for columns, dims in enumerate(found, start=1) if columns > 10)  # appendix C
+    # appendix C
+    assert all(dims < columns for columns, dims in enumerate(found, start=1) if columns > 10)
     assert replace(settings, dims=7).dims_for(28) == 7
 
 
@@ -282,7 +345,9 @@ SHAPES = {
     "enough of them": mixed(20, missing=0),
     "one column": wide(1),
     "a hundred columns": wide(100),
-    "constants and an outlier": mixed(300, missing=0).assign(same="s", one=1.0, income=[1e12, *range(299)]),
+    "constants and an outlier": mixed(300, missing=0).assign(
+        same="s", one=1.0, income=[1e12, *range(299)]
+    ),
 }
 
 
@@ -291,7 +356,10 @@ def test_tables_of_every_shape(shape, tmp_path):
     frame = SHAPES[shape]
     embedder = trained(frame)
     points = embed(embedder, frame)
-    assert points.shape == (len(frame), 30 if frame.shape[1] == 100 else 10) and points.dtype == np.float32
+    assert (
+        points.shape == (len(frame), 30 if frame.shape[1] == 100 else 10)
+        and points.dtype == np.float32
+    )
     assert np.abs(np.linalg.norm(points.astype(np.float64), axis=1) - 1).max() < 1e-6
     assert len(np.unique(points, axis=0)) > len(frame) / 4
     assert (embedder.history[0].validation_loss is None) == (len(frame) < 20)
@@ -344,6 +412,8 @@ def test_cuda_trains_and_embeds_as_the_cpu_does(frame, embedder):
     settings = replace(SMALL, max_epochs=30)
     on_gpu = trained(frame, settings, device="cuda")
     assert on_gpu.history == trained(frame, settings, device="cuda").history
-    assert on_gpu.history[-1].validation_loss == pytest.approx(embedder.history[-1].validation_loss, abs=0.3)
+    assert on_gpu.history[-1].validation_loss == pytest.approx(
+        embedder.history[-1].validation_loss, abs=0.3
+    )
     table = as_table(frame, on_gpu.schema)
     assert np.array_equal(on_gpu.embed(table, device="cuda"), on_gpu.embed(table))

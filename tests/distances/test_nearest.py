@@ -1,4 +1,6 @@
-"""Exact neighbors, by tree and by product, against a brute-force twin, on tables where approximate searches fail."""
+"""Exact neighbors, by tree and by product, against a brute-force twin, on tables where approximate
+searches fail.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ by_name = pytest.mark.parametrize("case", [*OF_MIXED, *OF_NUMBERS], ids=lambda c
 
 
 def worst(queries, points, count):
-    """A library with the worst errors of float32: products too small for the nearest row, too large for all others."""
+    """A library with the worst errors of float32: products too small for the nearest row, too large
+    for all others.
+    """
     q, p = queries.astype(np.float64), points.astype(np.float64)
     exact, terms = q @ p.T, q.shape[1]
     unit = terms * 2.0**-24
@@ -48,16 +52,22 @@ def worst(queries, points, count):
 
 @pytest.fixture(params=("tree", "rows", "blocks", "worst", "torch"))
 def search(request, monkeypatch):
-    """:func:`nearest_rows` on one path: the tree, or products by a library, row by row (faiss) or in blocks."""
+    """:func:`nearest_rows` on one path: the tree, or products by a library, row by row (faiss) or
+    in blocks.
+    """
     if request.param == "blocks":
         monkeypatch.setattr(faiss.swigfaiss.cvar, "distance_compute_blas_threshold", 1)
         monkeypatch.setattr(exact_search, "_CELLS", 1)
     if request.param == "worst":
         monkeypatch.setattr(exact_search, "_faiss", worst)
     if request.param == "torch":
-        monkeypatch.setattr(exact_search, "_faiss", lambda q, p, count: exact_search._torch(q, p, count, "cpu"))
+        monkeypatch.setattr(
+            exact_search, "_faiss", lambda q, p, count: exact_search._torch(q, p, count, "cpu")
+        )
     path = "tree" if request.param == "tree" else "product"
-    return lambda queries, points, k, **options: nearest_rows(queries, points, k, path=path, **options)
+    return lambda queries, points, k, **options: nearest_rows(
+        queries, points, k, path=path, **options
+    )
 
 
 def same(found, expected):
@@ -85,7 +95,10 @@ def test_brute_force_twin(case, search):
 @st.composite
 def tables(draw):
     """Two small tables of one encoder, with few values so that ties and copies abound."""
-    p, sizes = draw(st.integers(0, 3)), draw(st.lists(st.sampled_from([1, 2, 3, 70, 600]), max_size=3))
+    p, sizes = (
+        draw(st.integers(0, 3)),
+        draw(st.lists(st.sampled_from([1, 2, 3, 70, 600]), max_size=3)),
+    )
     values = st.sampled_from([-1e15, -1.5, -0.0, 0.0, 0.25, 1.0, 1.0000001, 3e7])
     parts = []
     for _ in range(2):
@@ -102,7 +115,10 @@ def tables(draw):
 def test_any_tables(both, k, path):
     queries, points = both
     same(nearest_rows(queries, points, k, path=path), brute(queries, points, k))
-    same(nearest_rows(points, points, k, exclude_self=True, path=path), brute(points, points, k, exclude_self=True))
+    same(
+        nearest_rows(points, points, k, exclude_self=True, path=path),
+        brute(points, points, k, exclude_self=True),
+    )
 
 
 def test_against_faiss():
@@ -129,7 +145,10 @@ def test_neither_order_of_rows_nor_blocks_nor_threads_matter(case, search, monke
     monkeypatch.setattr("privacy_assets.infra.parallel.threads", lambda: 8)
     other = search(queries.take(by_query), points.take(by_point), 3)
     np.testing.assert_array_equal(other.distances, one.distances[by_query])
-    left, right = points.take(by_point).take(other.indices.ravel()), points.take(one.indices[by_query].ravel())
+    left, right = (
+        points.take(by_point).take(other.indices.ravel()),
+        points.take(one.indices[by_query].ravel()),
+    )
     np.testing.assert_array_equal(left.dense, right.dense)
 
 
@@ -145,33 +164,44 @@ def test_blocks_that_are_not_full(width, search):
 
 @pytest.mark.parametrize("scale", [1e-30, 2e-23, 1e-22, 1e-19, 1e18, 1e37])
 def test_numbers_that_float32_cannot_square(scale, search):
-    """In float32 squares vanish, are rounded to almost 0, or overflow; the difference in float64 does not."""
+    """In float32 squares vanish, are rounded to almost 0, or overflow; the difference in float64
+    does not.
+    """
     g = np.random.default_rng(5)
-    both = numbers(*(np.float32(scale) * g.normal(size=(n, 6)).astype(np.float32) for n in (80, 300)))
+    both = numbers(
+        *(np.float32(scale) * g.normal(size=(n, 6)).astype(np.float32) for n in (80, 300))
+    )
     same(search(*both, 3), brute(*both, 3))
 
 
 @pytest.mark.parametrize("gap", [1e-7, 1e-5])
 def test_distances_that_agree_but_for_float32_rounding(gap, search):
-    """Points on spheres whose squared radii differ by less than float32 resolves: float64 decides."""
+    """Points on spheres whose squared radii differ by less than float32 resolves: float64
+    decides.
+    """
     g = np.random.default_rng(6)
     directions = g.normal(size=(600, 8))
     radii = 1 + gap * g.random(600)
     queries = np.zeros((40, 8))
     queries[:, 0] = np.float32(1e-9) * np.arange(40)
-    both = numbers(queries, directions / np.linalg.norm(directions, axis=1)[:, None] * radii[:, None])
+    both = numbers(
+        queries, directions / np.linalg.norm(directions, axis=1)[:, None] * radii[:, None]
+    )
     same(search(*both, 7), brute(*both, 7))
 
 
 def test_the_bound_leaves_no_gap(monkeypatch):
-    """The nearest row is found for the worst errors of the products, if another one is almost as near.
+    """The nearest row is found for the worst errors of the products, if another one is almost as
+    near.
 
     Half of the bound would miss it at some of these gaps.
     """
     monkeypatch.setattr(exact_search, "_faiss", worst)
     g, query = np.random.default_rng(7), np.zeros((1, 64))
     half = g.normal(size=(200, 64))
-    directions = np.concatenate([half, -half]) / np.linalg.norm(half, axis=1)[list(range(200)) * 2, None]
+    directions = (
+        np.concatenate([half, -half]) / np.linalg.norm(half, axis=1)[list(range(200)) * 2, None]
+    )
     for gap in np.linspace(0, 1.5, 31) * 4 * 65 * 2.0**-24:
         squared = np.full((400, 1), 1 + gap)
         squared[123], squared[124] = 1, 1 + gap / 20
@@ -233,7 +263,8 @@ def test_distinct_rows_stand_in_the_order_of_dense_ones(case):
 @pytest.mark.slow
 def test_memory_stays_linear_with_ties_everywhere():
     g = np.random.default_rng(5)
-    points = g.integers(0, 2, (8000, 14)).astype(np.float32)  # a dense float64 table of distances would take 512 MB
+    # a dense float64 table of distances would take 512 MB
+    points = g.integers(0, 2, (8000, 14)).astype(np.float32)
     queries = (g.integers(0, 2, (8000, 14)) + 0.25).astype(np.float32)
     tracemalloc.start()
     found = nearest(queries, points)
@@ -249,7 +280,9 @@ def test_nearly_unique_texts_need_no_dense_form(monkeypatch):
     points = table(g.normal(size=(n, 2)), g.permutation(n)[:, None], [n + 1])
     kept = g.random(n) < 0.5
     queries = table(points.numeric + 1e-3, np.where(kept[:, None], points.codes, n), [n + 1])
-    monkeypatch.setattr(EncodedTable, "dense", property(lambda self: pytest.fail("the dense form was made")))
+    monkeypatch.setattr(
+        EncodedTable, "dense", property(lambda self: pytest.fail("the dense form was made"))
+    )
     found = nearest_rows(queries, points)
     assert (found.indices[kept, 0] == np.flatnonzero(kept)).all()
     assert found.distances[kept].max() < 0.01 < 1 <= found.distances[~kept].min()
@@ -264,7 +297,9 @@ def adult():
     inputs = read_inputs(train.frame(), rest.frame(), rest.frame(), schema=schema)
     out = {"mixed": (inputs.encoded("holdout"), inputs.encoded("train"))}
     for dims in (10, 30):
-        embedder = train_embedder([train], schema, EmbedderSettings(width=128, dims=dims, max_epochs=2), seed=0)
+        embedder = train_embedder(
+            [train], schema, EmbedderSettings(width=128, dims=dims, max_epochs=2), seed=0
+        )
         out[f"embedded in {dims}"] = numbers(embedder.embed(rest), embedder.embed(train))
     return out
 
@@ -284,10 +319,14 @@ def test_the_tree_is_left_where_it_leaves_nothing_out(what, path, adult, monkeyp
     if what in adult:
         queries, points = adult[what]
     else:
-        queries, points = numbers(*np.random.default_rng(9).normal(size=(2, 4000, int(what.split()[0]))))
+        queries, points = numbers(
+            *np.random.default_rng(9).normal(size=(2, 4000, int(what.split()[0])))
+        )
     taken = []
     product = mixed_search._by_product
-    monkeypatch.setattr(mixed_search, "_by_product", lambda *given: taken.append("product") or product(*given))
+    monkeypatch.setattr(
+        mixed_search, "_by_product", lambda *given: taken.append("product") or product(*given)
+    )
     found = nearest_rows(queries, points)
     assert (taken or ["tree"]) == [path]
     same(found, tuple(vars(nearest_rows(queries, points, path="tree")).values()))
@@ -307,7 +346,9 @@ def test_works_where_nothing_can_be_cached():
         "NUMBA_CACHE_LOCATOR_CLASSES": "ZipCacheLocator",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=300).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], env=environment, timeout=300).returncode == 0
+    )
 
 
 @pytest.mark.gpu

@@ -10,17 +10,27 @@ from encoded_tables import categories_only, copies, mixed, numbers_only, squared
 
 from privacy_assets.distances.mixed_tree import MixedTree
 from privacy_assets.distances.nearest import distinct_encoded
-from privacy_assets.distances.spherelets import Spherelets, divergences, spherelet_near, spherelet_radius, spheres_of
+from privacy_assets.distances.spherelets import (
+    Spherelets,
+    divergences,
+    spherelet_near,
+    spherelet_radius,
+    spheres_of,
+)
 from privacy_assets.tables.encoding import EncodedTable
 
-CASES = pytest.mark.parametrize("case", [mixed, numbers_only, categories_only, copies], ids=lambda c: c.__name__)
+CASES = pytest.mark.parametrize(
+    "case", [mixed, numbers_only, categories_only, copies], ids=lambda c: c.__name__
+)
 
 
 def sphere(points, dimension):
     """Center, radius and error by the textbook, in all dimensions."""
     mean = points.mean(axis=0)
     _, singular, axes = np.linalg.svd(points - mean, full_matrices=False)
-    axes = axes[: dimension + 1][singular[: dimension + 1] ** 2 > 1e-9 * max(singular[0] ** 2, 1e-300)]
+    axes = axes[: dimension + 1][
+        singular[: dimension + 1] ** 2 > 1e-9 * max(singular[0] ** 2, 1e-300)
+    ]
     flat = (points - mean) @ axes.T
     if len(axes):
         # |y|^2 = 2 c y + constant, by least squares
@@ -33,7 +43,9 @@ def sphere(points, dimension):
 
 def definite(points, dimension):
     """Whether no two equal variances are on both sides of the principal subspace's boundary."""
-    spread = np.append(np.linalg.svd(points - points.mean(axis=0), compute_uv=False) ** 2, np.zeros(9))
+    spread = np.append(
+        np.linalg.svd(points - points.mean(axis=0), compute_uv=False) ** 2, np.zeros(9)
+    )
     return spread[dimension] == 0 or spread[dimension] - spread[dimension + 1] > 1e-4 * spread[0]
 
 
@@ -76,7 +88,9 @@ def test_pairs_within_a_radius_are_all_of_them(case):
         parts = list(MixedTree.build(points).pairs(queries, 1.4, most))
         asked, rows, distances = (np.concatenate(part) for part in zip(*parts, strict=True))
         expected = {(int(a), int(b)) for a, b in np.argwhere(away <= 1.4)}
-        assert {(int(a), int(b)) for a, b in zip(asked, rows, strict=True)} == expected and len(asked) == len(expected)
+        assert {(int(a), int(b)) for a, b in zip(asked, rows, strict=True)} == expected and len(
+            asked
+        ) == len(expected)
         np.testing.assert_array_equal(distances, away[asked, rows])
         assert most > 1 or max(len(part[0]) for part in parts) == (away <= 1.4).sum(axis=1).max()
 
@@ -91,7 +105,9 @@ def test_counts_are_those_of_every_pair(case):
     everything = np.stack(np.meshgrid(one.place, other.place, indexing="ij"), axis=2).reshape(-1, 2)
     whole = away + divergences(one, other, twice, everything).reshape(away.shape)
     for radius in np.quantile(whole, (0.02, 0.3)) + 1e-9:
-        np.testing.assert_array_equal(spherelet_near(one, other, twice, radius), (whole <= radius).sum(axis=1))
+        np.testing.assert_array_equal(
+            spherelet_near(one, other, twice, radius), (whole <= radius).sum(axis=1)
+        )
 
 
 def test_the_radius_is_the_quantile_of_the_nearest_by_spherelets():
@@ -103,7 +119,9 @@ def test_the_radius_is_the_quantile_of_the_nearest_by_spherelets():
     np.fill_diagonal(whole, np.inf)
     exact = np.sort(whole.min(axis=1))
     for quantile in (0.02, 0.1):  # the ten nearest by distance hold the nearest by spherelets
-        assert spherelet_radius(own, train, None, quantile) == pytest.approx(exact[math.ceil(80 * quantile) - 1])
+        assert spherelet_radius(own, train, None, quantile) == pytest.approx(
+            exact[math.ceil(80 * quantile) - 1]
+        )
     people = np.arange(80) // 2
     whole[people[:, None] == people] = np.inf
     other = np.sort(whole.min(axis=1))
@@ -128,7 +146,9 @@ def test_equal_neighbourhoods_do_not_diverge_and_bent_ones_do():
     train = EncodedTable.of_numbers(np.concatenate([circle, line]))
     found = Spherelets.fit(train, train, 12, 1)
     where = found.place[[50, 52, 250, 252]]
-    pairs = np.array([[where[0], where[0]], [where[0], where[1]], [where[0], where[2]], [where[2], where[3]]])
+    pairs = np.array(
+        [[where[0], where[0]], [where[0], where[1]], [where[0], where[2]], [where[2], where[3]]]
+    )
     same, beside, bent, straight = divergences(found, found, train, pairs)
     assert same == 0 and beside < 1e-3 and straight < 0.05 and bent > 1
 
@@ -155,6 +175,8 @@ def test_order_of_rows_does_not_matter():
 def test_columns_of_many_categories_need_no_dense_form(monkeypatch):
     g = np.random.default_rng(7)
     train = table(g.normal(size=(300, 2)), g.permutation(300)[:, None], [301])
-    monkeypatch.setattr(EncodedTable, "dense", property(lambda self: pytest.fail("the dense form was made")))
+    monkeypatch.setattr(
+        EncodedTable, "dense", property(lambda self: pytest.fail("the dense form was made"))
+    )
     found = Spherelets.fit(train, train, 10, 2)
     assert (spherelet_near(found, found, train, 1e-6) == 1).all()

@@ -30,9 +30,13 @@ def test_brute_force_twin(case, radius):
     g = np.random.default_rng(0)
     queries, points = case(g)
     weights = g.random(len(points)) * (g.random(len(points)) < 0.8)
-    np.testing.assert_array_equal(weight_within(queries, points, radius), brute(queries, points, radius))
+    np.testing.assert_array_equal(
+        weight_within(queries, points, radius), brute(queries, points, radius)
+    )
     found = weight_within(queries, points, radius, weights)
-    np.testing.assert_allclose(found, brute(queries, points, radius, weights), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        found, brute(queries, points, radius, weights), rtol=1e-12, atol=1e-12
+    )
 
 
 @by_name
@@ -40,7 +44,9 @@ def test_rows_exactly_at_the_radius_count(case):
     queries, points = case(np.random.default_rng(1))
     away = np.sqrt(squared(queries, points))
     for radius in np.quantile(away, (0.01, 0.2, 0.9), method="lower"):
-        np.testing.assert_array_equal(weight_within(queries, points, radius), brute(queries, points, radius))
+        np.testing.assert_array_equal(
+            weight_within(queries, points, radius), brute(queries, points, radius)
+        )
 
 
 @pytest.mark.slow
@@ -48,16 +54,24 @@ def test_rows_exactly_at_the_radius_count(case):
 @given(tables(), st.sampled_from((0.0, 0.25, 1.0, 1.5, 3e7, 1e15)))
 def test_any_tables(both, radius):
     queries, points = both
-    np.testing.assert_array_equal(weight_within(queries, points, radius), brute(queries, points, radius))
-    np.testing.assert_array_equal(weight_within(points, points, radius), brute(points, points, radius))
+    np.testing.assert_array_equal(
+        weight_within(queries, points, radius), brute(queries, points, radius)
+    )
+    np.testing.assert_array_equal(
+        weight_within(points, points, radius), brute(points, points, radius)
+    )
 
 
 @pytest.mark.parametrize("largest", [1e14, 1e18, 3e38])
 def test_numbers_beyond_what_boxes_hold(largest):
     g = np.random.default_rng(2)
-    points = EncodedTable.of_numbers((g.normal(size=(300, 2)) * largest / 5).clip(-largest, largest))
+    points = EncodedTable.of_numbers(
+        (g.normal(size=(300, 2)) * largest / 5).clip(-largest, largest)
+    )
     for radius in (0, largest / 10, largest):
-        np.testing.assert_array_equal(weight_within(points, points, radius), brute(points, points, radius))
+        np.testing.assert_array_equal(
+            weight_within(points, points, radius), brute(points, points, radius)
+        )
 
 
 def test_order_of_rows_and_threads_do_not_matter(monkeypatch):
@@ -83,7 +97,9 @@ def test_copies_count_as_often_as_they_stand():
 def test_what_lies_within_reach_as_a_whole_is_not_looked_into(monkeypatch):
     """A wide radius visits the root only, a narrow one a few leaves, never every pair."""
     g = np.random.default_rng(6)
-    points, _ = distinct_encoded(table(g.normal(size=(20_000, 2)), g.integers(0, 3, (20_000, 2)), (3, 3)))
+    points, _ = distinct_encoded(
+        table(g.normal(size=(20_000, 2)), g.integers(0, 3, (20_000, 2)), (3, 3))
+    )
     tree, queries = MixedTree.build(points), points.take(np.s_[:200])
     looked = np.ones(len(points))
     looked[:] = np.nan  # a row that is visited individually makes the result NaN

@@ -1,4 +1,6 @@
-"""Environments that users have: seeds, numbers, consoles, forked processes, missing folders, and host programs."""
+"""Environments that users have: seeds, numbers, consoles, forked processes, missing folders, and
+host programs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ PACKAGE = Path(__file__).parents[2] / "privacy_assets"
 
 def people(seed: int, rows: int, largest: float = 1.0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
-    return pd.DataFrame({"dose": rng.normal(size=rows) * largest, "größe": rng.choice(list("abc"), rows)})
+    return pd.DataFrame(
+        {"dose": rng.normal(size=rows) * largest, "größe": rng.choice(list("abc"), rows)}
+    )
 
 
 def tables(largest: float = 1.0) -> tuple[pd.DataFrame, ...]:
@@ -56,7 +60,9 @@ def test_without_a_seed_one_is_drawn_and_recorded() -> None:
     assert again.results["copies"].estimates == first.results["copies"].estimates
 
 
-@pytest.mark.parametrize("seed", [True, np.bool_(True), -1, np.int64(-1), 1.0, "1", np.array([1, 2])])
+@pytest.mark.parametrize(
+    "seed", [True, np.bool_(True), -1, np.int64(-1), 1.0, "1", np.array([1, 2])]
+)
 def test_other_values_are_no_seeds(seed: Any) -> None:
     with pytest.raises(ConfigError, match="seed: Input should be"):
         TableSpec(name="people", source="demo", run={"seed": seed})
@@ -106,7 +112,9 @@ def _evaluated(out: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork by default")
-def test_a_forked_child_evaluates_with_the_embedder_after_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_evaluates_with_the_embedder_after_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -129,7 +137,12 @@ def test_a_host_program_does_not_change_the_statistics() -> None:
     expected = numbers(policy=SHORT, seed=0)
     torch.set_default_dtype(torch.float64)
     try:
-        with np.errstate(all="raise"), warnings.catch_warnings(), torch.no_grad(), torch.device("meta"):
+        with (
+            np.errstate(all="raise"),
+            warnings.catch_warnings(),
+            torch.no_grad(),
+            torch.device("meta"),
+        ):
             warnings.simplefilter("error")
             assert numbers(policy=SHORT, seed=0) == expected
         assert torch.get_default_dtype() == torch.float64
@@ -137,7 +150,9 @@ def test_a_host_program_does_not_change_the_statistics() -> None:
         torch.set_default_dtype(torch.float32)
 
 
-def test_a_device_that_a_forked_child_cannot_use_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_a_forked_child_cannot_use_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def in_bad_fork(_: int) -> None:
         raise RuntimeError("Cannot re-initialize CUDA in forked subprocess.")
 
@@ -157,7 +172,7 @@ from privacy_assets.infra import compiling
 rng = np.random.default_rng(0)
 frames = [pd.DataFrame({"dose": rng.normal(size=n), "plan": rng.choice(list("abc"), n)}) for n in (60, 40, 60)]
 print(pa.__file__, pa.evaluate(*frames, metrics="copies", seed=0).verdict)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
@@ -171,11 +186,20 @@ def test_it_runs_without_a_home_folder_from_a_read_only_installation(tmp_path: P
             copy.write_bytes(file.read_bytes())
     for folder in [installed, *(path for path in installed.rglob("*") if path.is_dir())]:
         (folder / "__pycache__").write_text("")
-    gone = {**os.environ, "HOME": "/nonexistent", "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path[1:]])}
+    gone = {
+        **os.environ,
+        "HOME": "/nonexistent",
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path[1:]]),
+    }
     for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
         gone.pop(name, None)
     gone["XDG_CACHE_HOME"] = str(installed / "__pycache__")
     done = subprocess.run(
-        [sys.executable, "-c", READ_ONLY], env=gone, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", READ_ONLY],
+        env=gone,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.stdout.split()[-1:] == ["undecided"] and str(tmp_path) in done.stdout, done.stderr

@@ -43,13 +43,17 @@ def tables() -> dict[str, pd.DataFrame]:
     }
 
 
-def test_frames_and_files_give_the_same_inputs(tables: dict[str, pd.DataFrame], tmp_path: Path) -> None:
+def test_frames_and_files_give_the_same_inputs(
+    tables: dict[str, pd.DataFrame], tmp_path: Path
+) -> None:
     direct = read_inputs(**tables, subject="person")
     for suffix in ("parquet", "csv"):
         paths = {}
         for role, frame in tables.items():
             paths[role] = tmp_path / f"{role}.{suffix}"
-            frame.to_parquet(paths[role]) if suffix == "parquet" else frame.to_csv(paths[role], index=False)
+            frame.to_parquet(paths[role]) if suffix == "parquet" else frame.to_csv(
+                paths[role], index=False
+            )
         assert read_inputs(**paths, subject="person").fingerprints == direct.fingerprints
     assert set(direct.train.columns) == {"age", "dose", "plan"}
     assert len(np.unique(direct.subject_codes("train", "holdout"))) == 30 + 15
@@ -69,7 +73,9 @@ def test_without_a_subject_column_each_row_is_a_person_and_equal_rows_of_one_sid
     assert len(np.unique(read_inputs(**bare).subject_codes("train", "holdout"))) == 94
 
 
-def put(column: str, row: int, value: object, kind: str = "object") -> Callable[[pd.DataFrame], pd.DataFrame]:
+def put(
+    column: str, row: int, value: object, kind: str = "object"
+) -> Callable[[pd.DataFrame], pd.DataFrame]:
     """A function that puts one value into a table."""
 
     def change(frame: pd.DataFrame) -> pd.DataFrame:
@@ -92,7 +98,11 @@ BROKEN: list[tuple[str, Callable[[pd.DataFrame], pd.DataFrame], list[str]]] = [
     ("holdout", put("person", 3, pd.NA, "Int64"), ["'person'", "row 3"]),
     ("synthetic", lambda frame: frame.assign(person=1), ["'person'"]),
     ("holdout", put("person", 0, 0), ["1 subjects", "train"]),
-    ("holdout", lambda frame: put("person", 0, "0")(frame.astype({"person": str})), ["1 subjects", "train"]),
+    (
+        "holdout",
+        lambda frame: put("person", 0, "0")(frame.astype({"person": str})),
+        ["1 subjects", "train"],
+    ),
     ("reference", put("person", 0, 0), ["1 subjects", "train"]),
     (
         "holdout",
@@ -102,9 +112,14 @@ BROKEN: list[tuple[str, Callable[[pd.DataFrame], pd.DataFrame], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("role", "change", "words"), BROKEN, ids=[f"{role} {words}" for role, _, words in BROKEN])
+@pytest.mark.parametrize(
+    ("role", "change", "words"), BROKEN, ids=[f"{role} {words}" for role, _, words in BROKEN]
+)
 def test_bad_tables_get_one_clear_error(
-    tables: dict[str, pd.DataFrame], role: str, change: Callable[[pd.DataFrame], pd.DataFrame], words: list[str]
+    tables: dict[str, pd.DataFrame],
+    role: str,
+    change: Callable[[pd.DataFrame], pd.DataFrame],
+    words: list[str],
 ) -> None:
     with pytest.raises(InputError) as caught:
         read_inputs(**{**tables, role: change(tables[role])}, subject="person")
@@ -119,19 +134,28 @@ def test_a_column_without_any_value_is_refused(tables: dict[str, pd.DataFrame]) 
         read_inputs(**{**tables, **empty}, subject="person")
 
 
-def test_a_holdout_made_of_train_is_refused_without_subjects(tables: dict[str, pd.DataFrame]) -> None:
+def test_a_holdout_made_of_train_is_refused_without_subjects(
+    tables: dict[str, pd.DataFrame],
+) -> None:
     bare = {role: frame.drop(columns="person", errors="ignore") for role, frame in tables.items()}
-    for holdout in (bare["train"], pd.concat([bare["holdout"], bare["train"].iloc[:25]], ignore_index=True)):
+    for holdout in (
+        bare["train"],
+        pd.concat([bare["holdout"], bare["train"].iloc[:25]], ignore_index=True),
+    ):
         with pytest.raises(InputError, match="share a row with a person in train") as caught:
             read_inputs(**{**bare, "holdout": holdout})
-        assert not any(character.isdigit() for character in str(caught.value)), "a count of private rows"
+        assert not any(character.isdigit() for character in str(caught.value)), (
+            "a count of private rows"
+        )
 
 
 def test_rows_that_stand_twice_by_chance_or_in_one_household_are_no_overlap() -> None:
     rng = np.random.default_rng(0)
-    rows = pd.DataFrame(rng.integers(0, 40, (4000, 2)), columns=["a", "b"])  # 2.5 people a row on average
+    # 2.5 people a row on average
+    rows = pd.DataFrame(rng.integers(0, 40, (4000, 2)), columns=["a", "b"])
     read_inputs(rows[:2000], rows[2000:3000], rows[3000:])
-    alike = people(0, 60).assign(person=1)  # all rows of one train person equal those of one holdout person
+    # all rows of one train person equal those of one holdout person
+    alike = people(0, 60).assign(person=1)
     train = pd.concat([alike, people(100, 60)], ignore_index=True)
     holdout = pd.concat([alike.assign(person=2000), people(5000, 60)], ignore_index=True)
     read_inputs(train, holdout, people(0, 50).drop(columns="person"), subject="person")
@@ -143,7 +167,11 @@ def test_metrics_and_policy_are_chosen_from_each_other() -> None:
     metrics, chosen = choose_metrics("dcr, singling_out", None)
     assert list(metrics) == ["dcr", "singling_out"]
     assert set(chosen.metrics) == {"dcr", "singling_out"}
-    assert (chosen.name, chosen.part_of, chosen.title) == ("custom", "default", "custom, a part of default")
+    assert (chosen.name, chosen.part_of, chosen.title) == (
+        "custom",
+        "default",
+        "custom, a part of default",
+    )
     assert choose_metrics(None, None)[1] == default_policy()
     with pytest.raises(ConfigError, match="Did you mean 'singling_out'"):
         choose_metrics(["singlin_out"], None)
@@ -162,7 +190,9 @@ PAPER = {"preset": "paper", "width": 8, "max_epochs": 3}
 
 
 @pytest.mark.slow
-def test_the_report_contains_the_training_of_the_embedder(tables: dict[str, pd.DataFrame], tmp_path: Path) -> None:
+def test_the_report_contains_the_training_of_the_embedder(
+    tables: dict[str, pd.DataFrame], tmp_path: Path
+) -> None:
     """The settings come from the policy, and the figures from the kept epoch."""
     rows = [tables.pop(role) for role in ("train", "holdout", "synthetic")]
     asked: dict[str, Any] = {"subject": "person", "metrics": ["dcr"], "device": "cpu"}
@@ -177,14 +207,21 @@ def test_the_report_contains_the_training_of_the_embedder(tables: dict[str, pd.D
     assert (found["epochs"], found["kept_epoch"]) == (3, kept.epoch)
     assert found["validation_loss"] == pytest.approx(kept.validation_loss, abs=1e-4)
     assert found["validation_accuracy"] == pytest.approx(kept.validation_accuracy, abs=1e-4)
-    assert any(line.startswith("the embedder was trained for 3 epochs: validation loss") for line in told)
+    assert any(
+        line.startswith("the embedder was trained for 3 epochs: validation loss") for line in told
+    )
     assert report.estimate("dcr.privacy_score_embedded").measurable
-    assert Report.from_json(report.to_json()).embedder == found and "validation_accuracy" in report.to_html()
+    assert (
+        Report.from_json(report.to_json()).embedder == found
+        and "validation_accuracy" in report.to_html()
+    )
     plain = evaluate(*rows, embedder=False, progress=told.append, **asked)
     assert plain.to_json()["embedder"] is None
 
 
-def test_settings_of_the_embedder_outside_of_the_policy_are_an_error(tables: dict[str, pd.DataFrame]) -> None:
+def test_settings_of_the_embedder_outside_of_the_policy_are_an_error(
+    tables: dict[str, pd.DataFrame],
+) -> None:
     rows = [tables.pop(role) for role in ("train", "holdout", "synthetic")]
     with pytest.raises(ConfigError, match=r"extends: default\nembedder: \{preset: \.\.\.\}"):
         evaluate(*rows, embedder={"preset": "paper"}, metrics=["dcr"])  # type: ignore[arg-type]

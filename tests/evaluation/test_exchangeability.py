@@ -18,13 +18,17 @@ def inputs(train: pd.DataFrame, holdout: pd.DataFrame, seed: int = 0) -> Evaluat
 
 def halves(seed: int, subjects: int = 300) -> tuple[pd.DataFrame, pd.DataFrame]:
     frame = people(subjects, seed=seed)
-    chosen = frame["pid"].isin(np.random.default_rng(seed).permutation(frame["pid"].unique())[: subjects * 3 // 4])
+    chosen = frame["pid"].isin(
+        np.random.default_rng(seed).permutation(frame["pid"].unique())[: subjects * 3 // 4]
+    )
     return frame[chosen].reset_index(drop=True), frame[~chosen].reset_index(drop=True)
 
 
 @pytest.mark.slow
 def test_random_halves_are_exchangeable_at_the_stated_level() -> None:
-    values = [exchangeability(inputs(*halves(seed)), n_permutations=199).p_value for seed in range(20)]
+    values = [
+        exchangeability(inputs(*halves(seed)), n_permutations=199).p_value for seed in range(20)
+    ]
     assert sum(value <= 0.1 for value in values) <= 6  # 2 expected; 7 or more has probability 0.002
     assert min(values) >= 1 / 200
 
@@ -47,7 +51,9 @@ def test_a_shift_in_any_kind_of_column_is_found_and_named(column: str) -> None:
 
 def test_repeated_rows_of_a_subject_count_once() -> None:
     train, holdout = halves(2, subjects=80)
-    copies = [frame.loc[frame.index.repeat(20)].reset_index(drop=True) for frame in (train, holdout)]
+    copies = [
+        frame.loc[frame.index.repeat(20)].reset_index(drop=True) for frame in (train, holdout)
+    ]
     once, often = exchangeability(inputs(train, holdout)), exchangeability(inputs(*copies))
     assert often.subjects == once.subjects == 80 and often.n == 20 * once.n
     assert often.p_value > 0.01
@@ -66,7 +72,8 @@ def test_row_order_does_not_matter_and_the_seed_does_not_decide() -> None:
 def test_constant_and_all_missing_columns_say_nothing() -> None:
     train, holdout = halves(4)
     frames = [
-        frame.assign(constant=1.0, empty=pd.Series([None] * len(frame), dtype="float64")) for frame in (train, holdout)
+        frame.assign(constant=1.0, empty=pd.Series([None] * len(frame), dtype="float64"))
+        for frame in (train, holdout)
     ]
     frames[0].loc[0, "empty"] = 1.0  # one value, so that the column has a kind
     found = exchangeability(inputs(*frames))

@@ -1,4 +1,6 @@
-"""Leaky and overfitted evaluations: tables of known truth, resumed studies, and lines fitted to their statistics."""
+"""Leaky and overfitted evaluations: tables of known truth, resumed studies, and lines fitted to
+their statistics.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,13 @@ def mixed(rows: int, seed: int) -> pd.DataFrame:
             "count": pd.array(rng.integers(0, 1000, rows), dtype="Int64"),
             "plan": rng.choice(["a", "b", "c", "d"], rows),
             "flag": pd.array(rng.random(rows) < 0.5, dtype="boolean"),
-            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, rows), unit="D"),
+            "day": pd.Timestamp("2024-01-01")
+            + pd.to_timedelta(rng.integers(0, 300, rows), unit="D"),
         }
     )
-    return frame.mask(rng.random(frame.shape) < 0.1).assign(key=[f"{seed}-{i}" for i in range(rows)])
+    return frame.mask(rng.random(frame.shape) < 0.1).assign(
+        key=[f"{seed}-{i}" for i in range(rows)]
+    )
 
 
 TRAIN, RELEASE = mixed(200, 0), mixed(200, 1)
@@ -55,7 +60,9 @@ def leaked(table: pd.DataFrame) -> pd.Series:
     return table["key"].str.startswith("0-")
 
 
-def leaky(fraction: float, noise: Noise = QUIET, seed: int = 0, release: Table = RELEASE) -> pd.DataFrame:
+def leaky(
+    fraction: float, noise: Noise = QUIET, seed: int = 0, release: Table = RELEASE
+) -> pd.DataFrame:
     return leaky_table(TRAIN, release, fraction, noise, seed=seed).frame()
 
 
@@ -64,7 +71,12 @@ def test_the_fraction_is_what_is_leaked(fraction: float) -> None:
     table = leaky(fraction)
     assert len(table) == len(RELEASE) and leaked(table).sum() == round(fraction * 200)
     assert table["key"].is_unique
-    real = pd.concat([TRAIN.frame(), RELEASE.frame()]).set_index("key").loc[table["key"]].reset_index()[table.columns]
+    real = (
+        pd.concat([TRAIN.frame(), RELEASE.frame()])
+        .set_index("key")
+        .loc[table["key"]]
+        .reset_index()[table.columns]
+    )
     pd.testing.assert_frame_equal(table, real.astype({"key": object}))
 
 
@@ -86,7 +98,11 @@ def test_larger_fractions_leak_the_same_rows_and_more() -> None:
 
 @pytest.mark.parametrize(
     ("noise", "moved"),
-    [(Noise(sigma=0.3), {"price", "day"}), (Noise(lam=3), {"count"}), (Noise(p=0.9), {"plan", "flag"})],
+    [
+        (Noise(sigma=0.3), {"price", "day"}),
+        (Noise(lam=3), {"count"}),
+        (Noise(p=0.9), {"plan", "flag"}),
+    ],
 )
 def test_each_noise_moves_its_kinds_of_columns(noise: Noise, moved: set[str]) -> None:
     real = TRAIN.with_schema(SCHEMA.without("key"))
@@ -170,7 +186,10 @@ def test_a_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert len(read_points(path)) == 3 and path.stat().st_mode & 0o777 == 0o600
     leak_study(inputs_of(seed=1), cases(1), METRICS, tmp_path)
     assert len(read_points(path)) == 4 and made.count(0.0) == 3
-    assert whole[0].estimates["dcr.identical_excess"][0] < whole[2].estimates["dcr.identical_excess"][0]
+    assert (
+        whole[0].estimates["dcr.identical_excess"][0]
+        < whole[2].estimates["dcr.identical_excess"][0]
+    )
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -181,7 +200,9 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_points_survive_json() -> None:
-    point = StudyPoint("σ 0.05", 0.5, 0.49, {"a.b": (1.0, 0.5, 2.0), "a.c": (math.nan, math.nan, math.nan)}, 1.5)
+    point = StudyPoint(
+        "σ 0.05", 0.5, 0.49, {"a.b": (1.0, 0.5, 2.0), "a.c": (math.nan, math.nan, math.nan)}, 1.5
+    )
     text = json.dumps(point.to_json(), allow_nan=False)
     again = StudyPoint.from_json(json.loads(text))
     assert again.estimates["a.b"] == (1.0, 0.5, 2.0) and math.isnan(again.estimates["a.c"][0])
@@ -190,12 +211,19 @@ def test_points_survive_json() -> None:
 
 def line(values: list[float], half: float = 0.01) -> list[StudyPoint]:
     places = np.linspace(0, 1, len(values))
-    return [StudyPoint("s", x, x, {"m.f": (v, v - half, v + half)}, 0.0) for x, v in zip(places, values, strict=True)]
+    return [
+        StudyPoint("s", x, x, {"m.f": (v, v - half, v + half)}, 0.0)
+        for x, v in zip(places, values, strict=True)
+    ]
 
 
 def test_lines_through_statistics() -> None:
     (fit,) = linear_fits(line([0.1, 0.3, 0.5, 0.7]))
-    assert (fit.slope, fit.intercept, fit.r2) == pytest.approx((0.6, 0.1, 1.0)) and fit.rises and fit.points == 4
+    assert (
+        (fit.slope, fit.intercept, fit.r2) == pytest.approx((0.6, 0.1, 1.0))
+        and fit.rises
+        and fit.points == 4
+    )
     (noisy,) = linear_fits(line([0.0, 0.4, 0.3, 0.9], half=0.06))
     oracle = np.corrcoef(np.linspace(0, 1, 4), [0.0, 0.4, 0.3, 0.9])[0, 1] ** 2
     assert noisy.r2 == pytest.approx(oracle) and noisy.rises
@@ -203,18 +231,26 @@ def test_lines_through_statistics() -> None:
     assert not fallen.rises
     (flat,) = linear_fits(line([0.2, 0.2, 0.2]))
     assert flat.slope == pytest.approx(0) and (flat.r2, flat.rises) == (0.0, True)
-    assert linear_fits(line([0.1, 0.2])) == linear_fits([]) == linear_fits(line([math.nan] * 5)) == []
+    assert (
+        linear_fits(line([0.1, 0.2])) == linear_fits([]) == linear_fits(line([math.nan] * 5)) == []
+    )
 
 
 @pytest.mark.parametrize(
-    ("statistic", "rises"), [("dcr.privacy_score", False), ("membership_inference.protection_score", True)]
+    ("statistic", "rises"),
+    [("dcr.privacy_score", False), ("membership_inference.protection_score", True)],
 )
 def test_a_statistic_of_which_less_is_riskier_has_to_fall(statistic: str, rises: bool) -> None:
-    points = [StudyPoint("s", x, x, {statistic: (1 - x, 0.99 - x, 1.01 - x)}, 0.0) for x in (0.0, 0.5, 1.0)]
+    points = [
+        StudyPoint("s", x, x, {statistic: (1 - x, 0.99 - x, 1.01 - x)}, 0.0)
+        for x in (0.0, 0.5, 1.0)
+    ]
     assert [(fit.rises, fit.slope < 0) for fit in linear_fits(points)] == [(rises, True)]
 
 
-def test_the_papers_generator_over_fits_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_papers_generator_over_fits_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     train = TRAIN.with_schema(SCHEMA.without("key"))
 
     def series(**settings: object) -> str:
@@ -238,7 +274,11 @@ def test_over_fitting_asks_for_a_generator_with_such_a_loss() -> None:
         list(overfit_cases(train, 50, ratios=[3]))
     small = {"hidden_dims": [8], "latent": 2, "epochs": 3, "batch_size": 50}
     one, two = overfit_cases(train, 50, generator="rvae", settings=small, ratios=[1.05, 1.0])
-    assert (one.series, one.x, two.x) == ("rvae, hidden_dims [8], latent 2, epochs 3, batch_size 50", 1.0, 1.05)
+    assert (one.series, one.x, two.x) == (
+        "rvae, hidden_dims [8], latent 2, epochs 3, batch_size 50",
+        1.0,
+        1.05,
+    )
     rows, reached = one.make()
     assert len(rows) == 50 and reached == 1.0
     assert two.make()[1] > 0

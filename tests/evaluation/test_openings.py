@@ -1,4 +1,6 @@
-"""Wide tables: each file is opened a fixed number of times, and the report lists the drawn columns."""
+"""Wide tables: each file is opened a fixed number of times, and the report lists the drawn
+columns.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import source_table
 from privacy_assets.tables import stored
 
-MOST = 2  # openings of a file by pyarrow: one for all columns, and one that reads strings as dictionaries
+# openings of a file by pyarrow: one for all columns, and one that reads strings as dictionaries
+MOST = 2
 COLUMNS = 30
 CHEAP: dict[str, Any] = {"metrics": ["fidelity"], "embedder": False}
 
@@ -46,7 +49,11 @@ def openings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 def wide(rows: int, seed: int, columns: int = COLUMNS) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
-    kinds = (lambda: rng.integers(0, 9, rows), lambda: rng.normal(size=rows), lambda: rng.choice(list("abc"), rows))
+    kinds = (
+        lambda: rng.integers(0, 9, rows),
+        lambda: rng.normal(size=rows),
+        lambda: rng.choice(list("abc"), rows),
+    )
     return pd.DataFrame({f"c{at:02}": kinds[at % 3]() for at in range(columns)})
 
 
@@ -67,14 +74,22 @@ def test_evaluate_opens_each_file_twice_whatever_its_width(
     drawn = sorted(row["column"] for row in fidelity.tables["columns"] if "prediction" in row)
     assert len(drawn) == min(columns, 20)
     listed = ", ".join(map(repr, drawn))
-    texts = (" ".join(report.to_text().split()), report.to_html().replace("&#39;", "'"), str(report.to_json()))
+    texts = (
+        " ".join(report.to_text().split()),
+        report.to_html().replace("&#39;", "'"),
+        str(report.to_json()),
+    )
     assert all((listed in text) == (columns > 20) for text in texts)
 
 
-def test_a_step_of_the_pipeline_opens_its_source_twice(tmp_path: Path, openings: Counter[str]) -> None:
+def test_a_step_of_the_pipeline_opens_its_source_twice(
+    tmp_path: Path, openings: Counter[str]
+) -> None:
     wide(60, 0).to_parquet(tmp_path / "rows.parquet")
     table = ResolvedTable.of(
-        TableSpec(name="wide", subject={"each_row": True}, data={"source": str(tmp_path / "rows.parquet")})
+        TableSpec(
+            name="wide", subject={"each_row": True}, data={"source": str(tmp_path / "rows.parquet")}
+        )
     )
     openings.clear()
     assert len(source_table(table, None, None, None).schema.names) == COLUMNS
@@ -94,4 +109,6 @@ def test_a_table_of_many_files_keeps_none_open(
             table[name].astype(object),
             pd.concat([wide(20, at, 6)[name] for at in range(2)], ignore_index=True).astype(object),
         )
-    assert min(openings["0.parquet"], openings["1.parquet"]) > 6 and not any(part._files for part in table._parts)
+    assert min(openings["0.parquet"], openings["1.parquet"]) > 6 and not any(
+        part._files for part in table._parts
+    )

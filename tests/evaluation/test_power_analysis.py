@@ -30,7 +30,9 @@ def power(*sizes: int, rows: pd.DataFrame | None = None, **more: Any) -> PowerAn
 
 def test_the_same_seed_gives_the_same_result_whatever_the_order_of_rows() -> None:
     shuffled = people().sample(frac=1, random_state=1).reset_index(drop=True)
-    first, again, other = (power(40, 30, policy=CLOSE, **more) for more in ({}, {"rows": shuffled}, {"seed": 1}))
+    first, again, other = (
+        power(40, 30, policy=CLOSE, **more) for more in ({}, {"rows": shuffled}, {"seed": 1})
+    )
     assert first.to_json() == again.to_json() and first.to_text() == again.to_text()
     assert first.to_json()["draws"] != other.to_json()["draws"]
 
@@ -51,21 +53,35 @@ def test_the_release_does_not_know_who_is_in_train() -> None:
     """All people are in train or holdout, and the generator receives all rows in the same way."""
     one_limit = [{"statistic": "membership_inference.advantage", "at_most": 0.5, "bound": "proven"}]
     found = power(60, 60, 0, policy={"name": "p", "limits": one_limit}, draws=8)
-    (values,) = zip(*([x.estimate.value for x in draw.outcomes if x.estimate] for draw in found.draws), strict=True)
-    assert abs(np.mean(values)) < 3 * np.std(values, ddof=1) / np.sqrt(len(values)) and found.passed == 8
+    (values,) = zip(
+        *([x.estimate.value for x in draw.outcomes if x.estimate] for draw in found.draws),
+        strict=True,
+    )
+    assert (
+        abs(np.mean(values)) < 3 * np.std(values, ddof=1) / np.sqrt(len(values))
+        and found.passed == 8
+    )
 
 
 def test_limits_that_need_more_than_a_split_are_named_and_left_out() -> None:
-    more = [Limit("dcr.embedded_privacy_score", at_most=0.5), Limit("shadow_membership.auc", at_most=0.9)]
+    more = [
+        Limit("dcr.embedded_privacy_score", at_most=0.5),
+        Limit("shadow_membership.auc", at_most=0.9),
+    ]
     found = power(40, 30, policy=Policy((*load_policy(LOOSE).limits, *more), "mine"))
-    assert set(found.left_out) == {limit.key for limit in more} and len(found.draws[0].outcomes) == 1
+    assert (
+        set(found.left_out) == {limit.key for limit in more} and len(found.draws[0].outcomes) == 1
+    )
     assert "Not evaluated: shadow_membership.auc." in found.to_text()
 
 
 def test_without_rows_the_demo_speaks_and_says_so() -> None:
     found = privacy_assets.power_analysis(60, 40, policy=LOOSE, draws=1)
     said = found.to_text()
-    assert found.table == "the demo table" and "Figures for a table like the demo's, which has eight columns." in said
+    assert (
+        found.table == "the demo table"
+        and "Figures for a table like the demo's, which has eight columns." in said
+    )
     assert len(load_patients().columns.drop(SUBJECT)) == 8
     assert "They hold for tables of six columns or more" in said
 
@@ -77,7 +93,10 @@ def coarse(columns: int, values: int = 6) -> pd.DataFrame:
 
 
 def of_copies(at_most: float, rows: pd.DataFrame) -> PowerAnalysis:
-    policy = {"name": "copies", "limits": [{"statistic": "copies.copied_share", "at_most": at_most}]}
+    policy = {
+        "name": "copies",
+        "limits": [{"statistic": "copies.copied_share", "at_most": at_most}],
+    }
     return power(120, 100, rows=rows, subject=None, policy=policy)
 
 
@@ -86,7 +105,8 @@ def test_an_undecided_table_of_few_columns_is_advised_to_have_more(columns: int)
     found = of_copies(0.001, coarse(columns))
     said = found.to_text()
     pattern = (
-        rf"\nWith {columns} columns, \d\d% of the rows are in the table by chance, so that copies of up to \d+\.\d %"
+        rf"\nWith {columns} columns, \d\d% of the rows are in the table by chance, so that"
+        r" copies of up to \d+\.\d %"
         r" cannot be excluded\. Add columns\.\n"
     )
     is_narrow = columns == 3
@@ -99,7 +119,8 @@ def test_so_is_one_in_which_copies_break_no_limit() -> None:
     found = of_copies(0.9, coarse(2))
     assert found.verdict == "undecided"
     assert (
-        "\nWith 2 columns, 87% of the rows are in the table by chance. Too many people share their rows in this table."
+        "\nWith 2 columns, 87% of the rows are in the table by chance. Too many people share"
+        " their rows in this table."
         " Evaluate more of its columns.\n"
     ) in found.to_text()
 
@@ -122,13 +143,18 @@ def test_a_table_that_is_decided_has_no_advice() -> None:
         ((40, 30), {"rows": None}, "require rows"),
     ],
 )
-def test_sizes_and_settings_that_cannot_be(sizes: tuple[Any, ...], more: dict[str, Any], told: str) -> None:
+def test_sizes_and_settings_that_cannot_be(
+    sizes: tuple[Any, ...], more: dict[str, Any], told: str
+) -> None:
     with pytest.raises(ConfigError, match=told):
         privacy_assets.power_analysis(*sizes, **{"rows": people(), **SMALL, **more})
 
 
 def test_too_few_people_and_an_unknown_subject_are_input_errors() -> None:
-    need = r"there are 120 people, and train and holdout and reference need 80 \+ 30 \+ 32 = 142. Fix: reduce"
+    need = (
+        r"there are 120 people, and train and holdout and reference need 80 \+ 30 \+ 32 = 142."
+        r" Fix: reduce"
+    )
     with pytest.raises(InputError, match=need):
         power(80, 30)
     with pytest.raises(InputError, match="persn"):
@@ -137,7 +163,12 @@ def test_too_few_people_and_an_unknown_subject_are_input_errors() -> None:
 
 def test_few_people_are_a_doubt_under_the_policies_they_are_too_few_for() -> None:
     default, small = default_policy(), small_policy()
-    assert size_warning(default, 1_500) == size_warning(small, 800) == size_warning(load_policy(LOOSE), 5) == ""
+    assert (
+        size_warning(default, 1_500)
+        == size_warning(small, 800)
+        == size_warning(load_policy(LOOSE), 5)
+        == ""
+    )
     assert "Train has 1,499 people, fewer than 1,500" in size_warning(default, 1_499)
     assert "policy small" in size_warning(default, 800)
     assert "policy small" not in size_warning(default, 799) + size_warning(small, 799)

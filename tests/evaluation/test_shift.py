@@ -17,10 +17,15 @@ from privacy_assets.evaluation.exchangeability import _auc, exchangeability
 def people(rows: int, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     age = rng.normal(50, 12, rows).round()
-    return pd.DataFrame({
-        "age": age, "income": (age * 800 + rng.normal(0, 9_000, rows)).round(-2), "sex": rng.choice(["F", "M"], rows),
-        "visits": rng.poisson(4, rows), "weight": rng.normal(75, 12, rows).round(1),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "age": age,
+            "income": (age * 800 + rng.normal(0, 9_000, rows)).round(-2),
+            "sex": rng.choice(["F", "M"], rows),
+            "visits": rng.poisson(4, rows),
+            "weight": rng.normal(75, 12, rows).round(1),
+        }
+    )
 
 
 TRAIN, HOLDOUT, FRESH = people(1500, 1), people(1200, 2), people(1200, 3)
@@ -34,7 +39,9 @@ SHIFTS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 
 def judged(holdout: pd.DataFrame, synthetic: pd.DataFrame, **more: object) -> Report:
     tables = TRAIN, holdout, synthetic
-    return evaluate(*tables, metrics=["dcr", "copies", "membership_inference"], embedder=False, **more)  # type: ignore[arg-type]
+    return evaluate(
+        *tables, metrics=["dcr", "copies", "membership_inference"], embedder=False, **more
+    )  # type: ignore[arg-type]
 
 
 def statuses(report: Report) -> dict[str, str]:
@@ -51,10 +58,19 @@ def test_fresh_rows_never_fail_next_to_a_shifted_holdout(shift: str) -> None:
     assert report.verdict != "fail", statuses(report)
     (note,) = [note for note in report.notes if note.startswith("Train and holdout differ in ")]
     assert "AUC" in note
-    reasons = [outcome.reason for outcome in report.policy_verdict.outcomes if outcome.status == "undecided"]
+    reasons = [
+        outcome.reason
+        for outcome in report.policy_verdict.outcomes
+        if outcome.status == "undecided"
+    ]
     for reason in reasons:
         assert "copies" not in reason
-    column = {"lower case": "sex", "cents": "income", "later years": "age", "an empty column": "weight"}[shift]
+    column = {
+        "lower case": "sex",
+        "cents": "income",
+        "later years": "age",
+        "an empty column": "weight",
+    }[shift]
     shifted = [reason for reason in reasons if "train and holdout differ in" in reason]
     assert all(f"'{column}'" in reason for reason in shifted)
     if shift in ("lower case", "cents"):
@@ -84,7 +100,9 @@ def test_the_auc_is_a_half_for_equal_and_one_for_separate_tables() -> None:
 
 
 @pytest.mark.slow
-def test_a_pipeline_of_brought_tables_asks_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipeline_of_brought_tables_asks_as_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import yaml
 
     from privacy_assets.cli.main import main
@@ -95,9 +113,12 @@ def test_a_pipeline_of_brought_tables_asks_as_well(tmp_path: Path, capsys: pytes
     data = {role: f"{role}.parquet" for role in ("train", "holdout", "synthetic")}
     limit = {"statistic": "dcr.privacy_score", "at_most": 0.12}
     settings = {
-        "name": "people", "data": data, "subject": {"each_row": True}, "evaluation": {"embedder": False},
+        "name": "people",
+        "data": data,
+        "subject": {"each_row": True},
+        "evaluation": {"embedder": False},
         "policy": {"name": "distance", "limits": [{**limit, "min_subjects": 100}]},
-    }  # fmt: skip
+    }
     (tmp_path / "people.yaml").write_text(yaml.safe_dump(settings))
     main(["run", str(tmp_path / "people.yaml"), "--home", str(tmp_path / "home")])
     told = "".join(capsys.readouterr())

@@ -1,4 +1,6 @@
-"""A gate in a temporary folder or a bucket, small tables, the records that its steps sign, and the readers' view."""
+"""A gate in a temporary folder or a bucket, small tables, the records that its steps sign, and the
+readers' view.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ FRAME = pd.DataFrame(
 
 
 def make_gate(root: Path) -> Gate:
-    """The gate below ``root``, with a first pair of keys. A second call returns a gate that reads all files again."""
+    """The gate below ``root``, with a first pair of keys. A second call returns a gate that reads
+    all files again.
+    """
     trusted, private = root / "trusted_keys", root / "private"
     mark_deployment({"private": private, "releases": root / "releases"})
     if not trusted.exists():
@@ -67,7 +71,9 @@ def make_gate(root: Path) -> Gate:
 
 def open_gate(root: Path) -> Gate:
     """The gate below ``root`` with its stored keys; creates none."""
-    key = SigningKey(root / "private" / SIGNING_KEY, VARIABLE, TrustedKeys((root / "trusted_keys",)))
+    key = SigningKey(
+        root / "private" / SIGNING_KEY, VARIABLE, TrustedKeys((root / "trusted_keys",))
+    )
     return Gate(root / "releases", root / "private", key, b"content".ljust(32))
 
 
@@ -79,7 +85,9 @@ def in_bucket(gate: Gate, bucket: str) -> Gate:
 
 
 def in_either_place(request: pytest.FixtureRequest, root: Path) -> Gate:
-    """The gate below ``root`` for the parameter "disk" of a fixture, or with its data in a bucket for "objects"."""
+    """The gate below ``root`` for the parameter "disk" of a fixture, or with its data in a bucket
+    for "objects".
+    """
     made = make_gate(root)
     if request.param == "disk":
         return made
@@ -92,13 +100,21 @@ def result(high: float = PASSING, **changes: Any) -> MetricResult:
     value, low = (0.01, -0.02) if high < 0.1 else (high - 0.03, high - 0.06)
     estimate = Estimate("privacy_score", value, low, high, n=1000, subjects=1000)
     measured = MetricResult(
-        "dcr", (estimate,), settings=to_jsonable(DCR.settings()), inputs=INPUTS, engine_version=ENGINE_VERSION
+        "dcr",
+        (estimate,),
+        settings=to_jsonable(DCR.settings()),
+        inputs=INPUTS,
+        engine_version=ENGINE_VERSION,
     )
     return replace(measured, **changes)
 
 
-def signed(gate: Gate, snapshot: Snapshot, measured: MetricResult | None = None) -> dict[str, SignedRecord]:
-    """The signed result of the score step ``dcr``, without a record of the attempt or of failures."""
+def signed(
+    gate: Gate, snapshot: Snapshot, measured: MetricResult | None = None
+) -> dict[str, SignedRecord]:
+    """The signed result of the score step ``dcr``, without a record of the attempt or of
+    failures.
+    """
     body = (measured or result()).to_json()
     return {"dcr": seal(Statement("result", snapshot.target, snapshot.sha256, body), gate.key)}
 
@@ -120,12 +136,14 @@ class Chain:
     def publish(self, **other: Any) -> Release:
         """Publish, with parts replaced: gate, sealed, taken, target, policy, setup.
 
-        Signs the lock of the given policy and setup, and makes the attestation the latest one, so that later checks are
-        tested.
+        Signs the lock of the given policy and setup, and makes the attestation the latest one, so
+        that later checks are tested.
         """
         part = {**self.__dict__, **other}
         self.put_in_force(part["target"], part["policy"], part["setup"], part["sealed"])
-        return part["gate"].publish(part["sealed"], part["taken"], part["target"], part["policy"], part["setup"])
+        return part["gate"].publish(
+            part["sealed"], part["taken"], part["target"], part["policy"], part["setup"]
+        )
 
     def put_in_force(
         self, target: ReleaseTarget, policy: Policy, setup: Mapping[str, Any], sealed: SignedRecord
@@ -140,7 +158,9 @@ class Chain:
             raise PublicationRefused(str(error)) from None
 
     def restated(self, **changes: Any) -> SignedRecord:
-        """The attestation with other contents, signed by the same key, as a careless or an old step would sign it."""
+        """The attestation with other contents, signed by the same key, as a careless or an old step
+        would sign it.
+        """
         return seal(replace(self.stated, **changes).statement(), self.gate.key)
 
     def retaken(self, **changes: Any) -> SignedRecord:
@@ -150,10 +170,17 @@ class Chain:
 
 def rows(number: int, count: int = 3) -> pd.DataFrame:
     """A small table that differs for each number."""
-    return pd.DataFrame({"number": np.full(count, number), "noise": np.random.default_rng(number).random(count)})
+    return pd.DataFrame(
+        {"number": np.full(count, number), "noise": np.random.default_rng(number).random(count)}
+    )
 
 
-def lock(gate: Gate, target: ReleaseTarget = PLACE, policy: Policy = POLICY, setup: Mapping[str, Any] = SETUP) -> None:
+def lock(
+    gate: Gate,
+    target: ReleaseTarget = PLACE,
+    policy: Policy = POLICY,
+    setup: Mapping[str, Any] = SETUP,
+) -> None:
     """Sign the lock of these settings, as if a person had accepted them."""
     entries = entries_of(policy, setup)
     if gate.locks.difference(target.table, entries):
@@ -170,7 +197,9 @@ def chain(
     high: float = PASSING,
     setup: Mapping[str, Any] = SETUP,
 ) -> Chain:
-    """Snapshot, one signed result and the attestation of ``frame`` (default: the table of this ``number``)."""
+    """Snapshot, one signed result and the attestation of ``frame`` (default: the table of this
+    ``number``).
+    """
     lock(gate, target, policy, setup)
     given = rows(number) if frame is None else frame
     table = Table.read(given) if len(given) else Table.read(rows(number)).take(slice(0))
@@ -188,7 +217,11 @@ def pointing(gate: Gate, target: ReleaseTarget = PLACE, number: int = 1) -> Call
 
 def record(gate: Gate, status: str, content: str, target: ReleaseTarget = PLACE) -> None:
     """Append a verdict to the log."""
-    gate.log.append(target, "verdict", lambda _: {"content": content, "sha256": "", "status": status, "failed": []})
+    gate.log.append(
+        target,
+        "verdict",
+        lambda _: {"content": content, "sha256": "", "status": status, "failed": []},
+    )
 
 
 def events(gate: Gate, table: str = "patients") -> list[str]:
@@ -221,8 +254,8 @@ def read(gate: Gate, target: ReleaseTarget = PLACE) -> pd.DataFrame:
 def shown(gate: Gate, target: ReleaseTarget = PLACE) -> bytes | None:
     """The attestation of the release that readers get; None before the first one.
 
-    Checks that all visible files are complete. Every release of the history holds the bytes that its signed attestation
-    names, and readers get the attested table.
+    Checks that all visible files are complete. Every release of the history holds the bytes that
+    its signed attestation names, and readers get the attested table.
     """
     history = gate.store.history(target)
     for release in history:
@@ -235,15 +268,21 @@ def shown(gate: Gate, target: ReleaseTarget = PLACE) -> bytes | None:
     assert release in history
     stated = release.opened(target, gate.key.trusted)
     judged = target.below(gate.private / "snapshots") / f"{stated.sha256}.parquet"
-    pd.testing.assert_frame_equal(read(gate, target), read_hashed(judged, stated.sha256, stated.dtypes))
+    pd.testing.assert_frame_equal(
+        read(gate, target), read_hashed(judged, stated.sha256, stated.dtypes)
+    )
     return read_regular(release.attestation)
 
 
 def same_rows(found: pd.DataFrame, frame: pd.DataFrame, **how: bool) -> None:
     """Whether both hold the same rows in any order; the gate sorts the rows of its files."""
     assert list(found.columns) == list(frame.columns)
-    first, second = (part.iloc[np.lexsort(part.astype(str).to_numpy(str).T)] for part in (found, frame))
-    pd.testing.assert_frame_equal(first.reset_index(drop=True), second.reset_index(drop=True), **how)
+    first, second = (
+        part.iloc[np.lexsort(part.astype(str).to_numpy(str).T)] for part in (found, frame)
+    )
+    pd.testing.assert_frame_equal(
+        first.reset_index(drop=True), second.reset_index(drop=True), **how
+    )
 
 
 def small_sealed(gate: Gate, kind: Any = "snapshot") -> SignedRecord:
@@ -255,7 +294,9 @@ def small_sealed(gate: Gate, kind: Any = "snapshot") -> SignedRecord:
 def refused(
     kind: type[Exception] | tuple[type[Exception], ...], **fields: Any
 ) -> Iterator[pytest.ExceptionInfo[PrivacyAssetsError]]:
-    """Check that the block raises a refusal of exactly this class, or one of these, with these fields."""
+    """Check that the block raises a refusal of exactly this class, or one of these, with these
+    fields.
+    """
     with pytest.raises(PrivacyAssetsError) as caught:
         yield caught
     assert type(caught.value) in (kind if isinstance(kind, tuple) else (kind,)), caught.value

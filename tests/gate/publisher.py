@@ -1,11 +1,12 @@
-"""Shared code of the crash tests: work to interrupt, failing disks, and a victim process if run as a script.
+"""Shared code of the crash tests: work to interrupt, failing disks, and a victim process if run as
+a script.
 
     python tests/gate/publisher.py FOLDER [BUCKET]
 
-The script reads lines: "publish PLACE ATTESTATION SNAPSHOT" (names of files below FOLDER), "back PLACE RELEASE",
-"withdraw PLACE RELEASE", "prune PLACE RELEASE", "accept PLACE", "rotate". For each line it forks a child that does the
-work. It prints the child's process id just before the work, and its exit code just after. With a BUCKET the releases
-and the private folder are stored there.
+The script reads lines: "publish PLACE ATTESTATION SNAPSHOT" (names of files below FOLDER), "back
+PLACE RELEASE", "withdraw PLACE RELEASE", "prune PLACE RELEASE", "accept PLACE", "rotate". For each
+line it forks a child that does the work. It prints the child's process id just before the work, and
+its exit code just after. With a BUCKET the releases and the private folder are stored there.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ _times = count(1)
 Work = Callable[[Gate], object]
 
 
-def begun(gate: Gate, scenario: str, target: ReleaseTarget = PLACE) -> tuple[bytes | None, Work, bytes]:
+def begun(
+    gate: Gate, scenario: str, target: ReleaseTarget = PLACE
+) -> tuple[bytes | None, Work, bytes]:
     """The release that readers see before, the work, and the release that they see after it."""
     first = chain(gate, 1, target=target)
     if scenario == "first":
@@ -63,7 +66,11 @@ def begun(gate: Gate, scenario: str, target: ReleaseTarget = PLACE) -> tuple[byt
         return first.sealed.data, lambda gate: second.publish(gate=gate), second.sealed.data
     second.publish()
     if scenario == "back":
-        return second.sealed.data, lambda gate: gate.roll_back(target, release.id), first.sealed.data
+        return (
+            second.sealed.data,
+            lambda gate: gate.roll_back(target, release.id),
+            first.sealed.data,
+        )
 
     def work(gate: Gate) -> None:
         if scenario == "accept":
@@ -94,9 +101,19 @@ def again(part: Chain) -> SignedRecord:
 
 
 def left_over(gate: Gate, target: ReleaseTarget = PLACE) -> list[str]:
-    """Leftover names in a place's folder: unknown files, and entries of ``releases`` that are not release ids."""
-    known, folder = {".lock", "latest.json", "releases", "claims", "pointers"}, target.below(gate.releases)
-    return sorted([*({*names(folder)} - known), *(name for name in names(folder / "releases") if not is_id(name))])
+    """Leftover names in a place's folder: unknown files, and entries of ``releases`` that are not
+    release ids.
+    """
+    known, folder = (
+        {".lock", "latest.json", "releases", "claims", "pointers"},
+        target.below(gate.releases),
+    )
+    return sorted(
+        [
+            *({*names(folder)} - known),
+            *(name for name in names(folder / "releases") if not is_id(name)),
+        ]
+    )
 
 
 def forget(gate: Gate, target: ReleaseTarget, kept: Release) -> None:
@@ -112,9 +129,13 @@ Victim = Callable[[str, float | None], tuple[str, float]]
 
 @contextmanager
 def victim(root: Path, *bucket: str) -> Iterator[Victim]:
-    """Run an order in a process that is killed after the given seconds; return its exit code and its lifetime."""
+    """Run an order in a process that is killed after the given seconds; return its exit code and
+    its lifetime.
+    """
     command = [sys.executable, __file__, str(root), *bucket]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         orders, answers = process.stdin, process.stdout
         assert orders is not None and answers is not None
         assert answers.readline() == "ready\n"
@@ -134,7 +155,9 @@ def victim(root: Path, *bucket: str) -> Iterator[Victim]:
 
 @dataclass(frozen=True)
 class Order:
-    """A victim's order: its line, the states ``seen`` before and after (None: any other), and how to end it."""
+    """A victim's order: its line, the states ``seen`` before and after (None: any other), and how
+    to end it.
+    """
 
     line: str
     after: object
@@ -145,12 +168,17 @@ class Order:
 def order_to_publish(gate: Gate, root: Path, number: int) -> Order:
     target = ReleaseTarget(f"published-{number // PLACED}")
     # On a disk, writing the table takes most of the time; in a store it is one request.
-    part = chain(gate, frame=rows(number, 80_000 if isinstance(gate.releases, Path) else 10_000), target=target)
+    part = chain(
+        gate,
+        frame=rows(number, 80_000 if isinstance(gate.releases, Path) else 10_000),
+        target=target,
+    )
     (root / "attestation").write_bytes(part.sealed.data)
     (root / "snapshot").write_bytes(part.taken.data)
 
     def finish() -> None:
-        sealed = part.sealed if number % 4 < 2 else again(part)  # the same record again, or a new one
+        # the same record again, or a new one
+        sealed = part.sealed if number % 4 < 2 else again(part)
         kept = part.publish(sealed=sealed)
         assert shown(gate, target) in (sealed.data, part.sealed.data)  # a current release is kept
         forget(gate, target, kept)
@@ -163,12 +191,19 @@ def order_to_go_back(gate: Gate, root: Path, number: int) -> Order:
     target = ReleaseTarget(f"back-{number // PLACED}")
     if number % PLACED == 0:
         chain(gate, 2 * number, target=target).publish()
-    first, other = gate.store.current(target, gate.key.trusted), chain(gate, 2 * number + 1, target=target)
+    first, other = (
+        gate.store.current(target, gate.key.trusted),
+        chain(gate, 2 * number + 1, target=target),
+    )
     before = shown(gate, target)
     other.publish()
 
     def finish() -> None:
-        assert gate.roll_back(target, first.id) == first == gate.store.current(target, gate.key.trusted)
+        assert (
+            gate.roll_back(target, first.id)
+            == first
+            == gate.store.current(target, gate.key.trusted)
+        )
         with pytest.raises(Superseded):
             other.publish()
 
@@ -188,7 +223,16 @@ def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
     def finish() -> None:
         first_key(gate.key.path, trusted)  # as at the beginning of the next run
         assert {path.name for path in trusted.iterdir()} == before | {f"{str(signs())[:16]}.pem"}
-        kept = {".gitignore", ".keys.lock", ".privacy-assets", "latest", "locks", "log", "results", "signing.key"}
+        kept = {
+            ".gitignore",
+            ".keys.lock",
+            ".privacy-assets",
+            "latest",
+            "locks",
+            "log",
+            "results",
+            "signing.key",
+        }
         assert set(names(root / "private")) == kept | {"snapshots"}
 
     return Order("rotate", None, signs, finish)
@@ -208,9 +252,13 @@ def order_to_remove(gate: Gate, root: Path, number: int, kind: str) -> Order:
 
     def finish() -> None:
         with suppress(InputError):
-            gate.withdraw(target, old.id, "tried") if kind == "withdraw" else gate.prune(target, 1, 0)
+            gate.withdraw(target, old.id, "tried") if kind == "withdraw" else gate.prune(
+                target, 1, 0
+            )
         gate.store.remove(target, [])
-        assert not seen() and not [problem for *_, problem in gate.log.entries(target.table) if problem]
+        assert not seen() and not [
+            problem for *_, problem in gate.log.entries(target.table) if problem
+        ]
 
     return Order(f"{kind} {target.table} {old.id}", False, seen, finish)
 
@@ -238,12 +286,16 @@ ORDERS: dict[str, Callable[[Gate, Path, int], Order]] = {
 
 
 def kill_at_random(gate: Gate, root: Path, victim: Victim, kind: str, kills: int) -> Counter[str]:
-    """Kill processes at random moments of their work: readers see the old or the new state, never a mixture."""
+    """Kill processes at random moments of their work: readers see the old or the new state, never a
+    mixture.
+    """
     rng, whole, seen = random.Random(f"{kind} {SEED}"), deque[float](maxlen=21), Counter[str]()
     for number in range(20 * kills):
         order = ORDERS[kind](gate, root, number)
         before = order.seen()
-        code, seconds = victim(order.line, rng.uniform(0, 1.1 * statistics.median(whole)) if len(whole) > 4 else None)
+        code, seconds = victim(
+            order.line, rng.uniform(0, 1.1 * statistics.median(whole)) if len(whole) > 4 else None
+        )
         now = order.seen()
         assert now == before or order.after in (None, now)
         if code == "0":  # killed too late: a measurement of the current duration
@@ -255,7 +307,10 @@ def kill_at_random(gate: Gate, root: Path, victim: Victim, kind: str, kills: int
         order.finish()
         if seen.total() == kills:
             break
-    print(f"{kind}, seed {SEED}: it took {statistics.median(whole) * 1e3:.1f} ms; the kills left {dict(seen)}")
+    print(
+        f"{kind}, seed {SEED}: it took {statistics.median(whole) * 1e3:.1f} ms; the kills left"
+        f" {dict(seen)}"
+    )
     assert seen.total() == kills
     return seen
 
@@ -283,7 +338,9 @@ class Disk:
 
 
 class Short(Disk):
-    """The write ``at`` stores half of its bytes and returns that number, as every file system may."""
+    """The write ``at`` stores half of its bytes and returns that number, as every file system
+    may.
+    """
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -310,7 +367,9 @@ class Dying(Short):
 
 
 class Failing(Disk):
-    """Call ``at`` fails with ``number``; with ``for_good``, so does each later call that needs space."""
+    """Call ``at`` fails with ``number``; with ``for_good``, so does each later call that needs
+    space.
+    """
 
     def __init__(self, at: int, number: int, for_good: bool = False) -> None:
         super().__init__()
@@ -324,7 +383,9 @@ class Failing(Disk):
 
 
 class Full(Disk):
-    """A disk with ``free`` bytes: the write that does not fit is cut short, and the next one fails."""
+    """A disk with ``free`` bytes: the write that does not fit is cut short, and the next one
+    fails.
+    """
 
     def __init__(self, free: int) -> None:
         super().__init__()
@@ -332,7 +393,9 @@ class Full(Disk):
 
     def reached(self, number: int, name: str, size: int) -> int:
         taken = min(size, self.free)
-        if (name == "write" and size and not taken) or (name in ("create", "mkdir") and not self.free):
+        if (name == "write" and size and not taken) or (
+            name in ("create", "mkdir") and not self.free
+        ):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.free -= taken
         return taken
@@ -398,7 +461,9 @@ def died(work: Callable[[], object], disk: Dying) -> bool:
 
 
 def start(work: Callable[[], object], gun: tuple[int, int] | None = None) -> int:
-    """Fork a child that does ``work`` once the pipe ``gun`` has no other writer; return its process id."""
+    """Fork a child that does ``work`` once the pipe ``gun`` has no other writer; return its process
+    id.
+    """
     child = os.fork()
     if child:
         return child

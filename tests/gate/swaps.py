@@ -1,4 +1,6 @@
-"""A second process that replaces names in folders by links to private files, while the gate works there."""
+"""A second process that replaces names in folders by links to private files, while the gate works
+there.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Victims:
 
 
 def replace_by_link(path: Path, victim: Path) -> bool:
-    """Move ``path`` aside and put a link to ``victim`` in its target; False if that is not possible any more."""
+    """Move ``path`` aside and put a link to ``victim`` in its target; False if that is not possible
+    any more.
+    """
     aside = path.with_name(f".aside.{path.name}")
     try:
         os.rename(path, aside)
@@ -53,7 +57,8 @@ def put_back(path: Path) -> None:
         if path.is_symlink():
             path.unlink()
         if path.exists() and aside.is_dir():
-            os.rename(aside, aside.with_name(f".aside.{time.monotonic_ns()}"))  # its name is needed for the next swap
+            # its name is needed for the next swap
+            os.rename(aside, aside.with_name(f".aside.{time.monotonic_ns()}"))
         elif path.exists():
             aside.unlink()
         else:
@@ -76,7 +81,8 @@ def _below(folder: str, depth: int = 5) -> Iterator[str]:
 
 @contextmanager
 def swapping(folders: Sequence[Path], victims: Victims, uid: int) -> Iterator[mmap.mmap]:
-    """Replace names below ``folders`` by links from another process of user ``uid``; yields the number of swaps.
+    """Replace names below ``folders`` by links from another process of user ``uid``; yields the
+    number of swaps.
 
     New names are replaced first: they are what a publisher is about to use.
     """

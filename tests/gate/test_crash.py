@@ -1,4 +1,6 @@
-"""Crashes and failures while a table is published on disk: readers see the old release or the new one, complete."""
+"""Crashes and failures while a table is published on disk: readers see the old release or the new
+one, complete.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,20 @@ from gate_standins import (
     shown,
     signed,
 )
-from publisher import KILLS, SCENARIOS, Disk, Dying, Failing, Full, Short, begun, died, ends_well, left_over, on
+from publisher import (
+    KILLS,
+    SCENARIOS,
+    Disk,
+    Dying,
+    Failing,
+    Full,
+    Short,
+    begun,
+    died,
+    ends_well,
+    left_over,
+    on,
+)
 
 from privacy_assets.errors import PublicationRefused, StoreUnavailable
 from privacy_assets.gate.gate import Gate
@@ -80,13 +95,15 @@ class Scene(Deployment):
 
     def __init__(self, folder: Path, scenario: str) -> None:
         super().__init__(folder)
-        self.removes = scenario in ("withdraw", "prune")  # a part of an old release may remain until the next operation
+        # a part of an old release may remain until the next operation
+        self.removes = scenario in ("withdraw", "prune")
         self.before, self.work, self.after = begun(self.gate, scenario)
         self.changes = self.calls(self.work)
         self.writes = [at for at, name in enumerate(self.changes) if name == "write"]
 
 
-SLOW = ("first", "again", "withdraw", "prune", "accept")  # the quick run tests a release after another, and a rollback
+# the quick run tests a release after another, and a rollback
+SLOW = ("first", "again", "withdraw", "prune", "accept")
 EACH = [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in SCENARIOS]
 
 
@@ -114,7 +131,10 @@ def test_kills_at_random_moments(kind: str) -> None:
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_death_at_every_call_that_changes_the_disk(scene: Scene, step: int) -> None:
     seen = set()
-    deaths = [*((at, False) for at in range(len(scene.changes))), *((at, True) for at in scene.writes)]
+    deaths = [
+        *((at, False) for at in range(len(scene.changes))),
+        *((at, True) for at in scene.writes),
+    ]
     for at, halfway in deaths[::-step]:  # from the end, where the release becomes current
         with scene.copied() as gate:
             assert died(partial(scene.work, gate), Dying(at, halfway)), (scene.changes[at], halfway)
@@ -130,10 +150,13 @@ def test_death_at_every_call_that_changes_the_disk(scene: Scene, step: int) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "for_good", [pytest.param(False, marks=pytest.mark.slow, id="once"), pytest.param(True, id="every time")]
+    "for_good",
+    [pytest.param(False, marks=pytest.mark.slow, id="once"), pytest.param(True, id="every time")],
 )
 def test_failure_of_every_call_that_changes_the_disk(scene: Scene, for_good: bool) -> None:
-    """Each call fails once for lack of space and permanently with an I/O error, or the other way round."""
+    """Each call fails once for lack of space and permanently with an I/O error, or the other way
+    round.
+    """
     refused = 0
     for at, name in enumerate(scene.changes):
         number, done = NUMBERS[(at + for_good) % 2], True
@@ -171,7 +194,9 @@ def test_a_disk_that_takes_a_part_of_what_is_written(scene: Scene) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["score", "attestation"])
-def test_nothing_is_signed_without_the_record_of_its_failure(deployment: Deployment, step: str) -> None:
+def test_nothing_is_signed_without_the_record_of_its_failure(
+    deployment: Deployment, step: str
+) -> None:
     taken = deployment.gate.take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])[1]
     measured = result(FAILING)
 
@@ -180,7 +205,9 @@ def test_nothing_is_signed_without_the_record_of_its_failure(deployment: Deploym
         if step == "score":
             return gate.sign_result(measured, snapshot, POLICY.judge({"dcr": measured}).outcomes)
         lock(gate)
-        return gate.attest(snapshot, POLICY, signed(gate, snapshot, measured), INPUTS, METRICS, SETUP)
+        return gate.attest(
+            snapshot, POLICY, signed(gate, snapshot, measured), INPUTS, METRICS, SETUP
+        )
 
     def remembered(gate: Gate) -> bool:
         return bool(gate.log.state("patients").failures(POLICY, gate.snapshot(taken, PLACE), None))
@@ -208,8 +235,10 @@ def test_no_half_snapshot(deployment: Deployment) -> None:
         return read_snapshot(gate.take_snapshot(Table.read(rows(2)), PLACE, "t")[0])
 
     for at in range(len(deployment.calls(take))):
-        for works in (lambda gate, at=at: suppressed(take, gate, Failing(at, errno.ENOSPC)),
-                      lambda gate, at=at: died(partial(take, gate), Dying(at, halfway=True))):  # fmt: skip
+        for works in (
+            lambda gate, at=at: suppressed(take, gate, Failing(at, errno.ENOSPC)),
+            lambda gate, at=at: died(partial(take, gate), Dying(at, halfway=True)),
+        ):
             with deployment.copied() as gate:
                 works(gate)
                 for path in PLACE.below(gate.private / "snapshots").glob("[!.]*.parquet"):
@@ -248,7 +277,9 @@ def test_death_at_every_call_of_a_rotation(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=["EACCES", "EIO"])
-def test_a_memory_that_cannot_be_listed_refuses(gate: Gate, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_that_cannot_be_listed_refuses(
+    gate: Gate, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     part = chain(gate)
     plain = os.listdir
 
@@ -278,7 +309,11 @@ def test_all_is_flushed_before_it_is_pointed_to(gate: Gate) -> None:
     moved, pointed = [at for at, name in enumerate(disk.calls) if name == "replace"][-2:]
     assert max(map(flushed, (release.table, release.attestation, release.folder))) < moved
     assert moved < flushed(release.folder.parent) < pointed
-    assert flushed(pointer) < pointed < len(disk.inodes) - 1 - disk.inodes[::-1].index(pointer.parent.stat().st_ino)
+    assert (
+        flushed(pointer)
+        < pointed
+        < len(disk.inodes) - 1 - disk.inodes[::-1].index(pointer.parent.stat().st_ino)
+    )
 
 
 @pytest.mark.slow
@@ -298,5 +333,7 @@ def test_two_publishers_at_once(deployment: Deployment, same: bool) -> None:
             codes = sorted(publisher.ended(child) for child in children)
             assert codes in ([[0, 0]] if same else [[0, 0], [0, publisher.REFUSED]])
             assert shown(gate) in (first.sealed.data, second.sealed.data)
-            assert len(gate.store.history(PLACE)) == len(known) + (1 if same else 2 - bool(codes[1]))
+            assert len(gate.store.history(PLACE)) == len(known) + (
+                1 if same else 2 - bool(codes[1])
+            )
             assert left_over(gate) == []

@@ -1,4 +1,6 @@
-"""Files and folders of the gate: atomic writes, privacy until publication, ownership, leftovers of killed writers."""
+"""Files and folders of the gate: atomic writes, privacy until publication, ownership, leftovers of
+killed writers.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +59,16 @@ from privacy_assets.infra.files import (
 )
 
 NOBODY = 65534
-as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away, or become another user")
+as_root = pytest.mark.skipif(
+    os.getuid() != 0, reason="only root can give a file away, or become another user"
+)
 
 
 def python(script: str, *arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+    }
     command = [sys.executable, "-c", script, *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, **more)
 
@@ -122,7 +129,9 @@ def test_a_link_in_place_of_staging_is_not_followed(ready: Chain, tmp_path: Path
 
 @pytest.mark.parametrize("name", ["releases/staging/sub", "latest.json", ".lock"])
 @pytest.mark.parametrize("full", [False, True])
-def test_a_folder_in_the_place_of_a_file_is_named_with_the_fix(ready: Chain, name: str, full: bool) -> None:
+def test_a_folder_in_the_place_of_a_file_is_named_with_the_fix(
+    ready: Chain, name: str, full: bool
+) -> None:
     odd = PLACE.below(ready.gate.releases) / name
     (odd / "below" if full else odd).mkdir(parents=True)
     with pytest.raises((ConfigError, PublicationRefused)) as caught:
@@ -133,7 +142,12 @@ def test_a_folder_in_the_place_of_a_file_is_named_with_the_fix(ready: Chain, nam
 
 def test_the_history_holds_releases_only(ready: Chain) -> None:
     made = ready.publish()
-    for name in ("notes", ".hidden", "20240101T000000.000000Z-0123456789AB", "x20240101T000000.000000Z-0123456789ab"):
+    for name in (
+        "notes",
+        ".hidden",
+        "20240101T000000.000000Z-0123456789AB",
+        "x20240101T000000.000000Z-0123456789ab",
+    ):
         (made.folder.parent / name).mkdir()
     assert ready.gate.store.history(PLACE) == [made]
     pointer = made.folder.parents[1] / POINTER
@@ -152,7 +166,10 @@ ATTESTATIONS: dict[str, tuple[Callable[[Chain], bytes], type[PublicationRefused]
     "of a partition": (moved_from(ReleaseTarget("patients", "_all")), WrongTarget),
     "of other bytes": (lambda x: chain(x.gate, 1).sealed.data, Damaged),
     "of a failure": (lambda x: x.restated(verdict="fail").data, Damaged),
-    "of a stranger": (lambda x: chain(make_gate(x.gate.private / "stranger")).sealed.data, NotTrusted),
+    "of a stranger": (
+        lambda x: chain(make_gate(x.gate.private / "stranger")).sealed.data,
+        NotTrusted,
+    ),
     "a result": (lambda x: x.score.data, NotTrusted),
     "changed": (lambda x: x.sealed.data.replace(b"a", b"b", 1), NotTrusted),
     "empty": (lambda _: b"", OutOfDate),
@@ -200,13 +217,19 @@ chain(make_gate(Path(sys.argv[1]))).publish()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("umask", ["000", "022", "077"])
-def test_readers_can_read_and_nobody_else_can_write_whatever_the_umask(tmp_path: Path, umask: str) -> None:
+def test_readers_can_read_and_nobody_else_can_write_whatever_the_umask(
+    tmp_path: Path, umask: str
+) -> None:
     root = tmp_path / "made" / "here"
     python(_PUBLISH, root, umask, check=True)
     found = {path.relative_to(root): mode(path) for path in root.rglob("*")}
     private = {bits for path, bits in found.items() if path.parts[0] == "private"}
     assert private == {0o700, 0o600}
-    public = {path: bits for path, bits in found.items() if path.parts[0] != "private" and path.name[0] != "."}
+    public = {
+        path: bits
+        for path, bits in found.items()
+        if path.parts[0] != "private" and path.name[0] != "."
+    }
     assert {bits & 0o055 for path, bits in public.items() if (root / path).is_dir()} == {0o055}
     assert {bits & 0o044 for bits in public.values()} == {0o044}
     assert {bits & 0o022 for bits in public.values()} == {0}
@@ -230,7 +253,9 @@ def test_git_does_not_see_private_folders(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     private_folder(tmp_path / "kept")  # created elsewhere
     put_atomic(tmp_path / "kept" / "h" / "i", b"x")
-    assert {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob(".gitignore")} == {
+    assert {
+        str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob(".gitignore")
+    } == {
         "a/.gitignore": "*\n",
         "kept/h/.gitignore": "*\n",
     }
@@ -238,7 +263,8 @@ def test_git_does_not_see_private_folders(tmp_path: Path) -> None:
     private_folder(tmp_path / "hidden")
     assert not (tmp_path / "hidden" / ".gitignore").exists()
     (tmp_path / "repository" / ".git").mkdir(parents=True)
-    private_folder(tmp_path / "repository" / "private")  # parent folders belong to other repositories
+    # parent folders belong to other repositories
+    private_folder(tmp_path / "repository" / "private")
     assert (tmp_path / "repository" / "private" / ".gitignore").exists()
 
 
@@ -267,7 +293,9 @@ def test_trusted_keys_that_others_may_change_are_refused(ready: Chain, tmp_path:
         path.chmod(usual)
 
 
-def test_a_folder_above_that_others_may_change_is_refused_unless_it_is_sticky(tmp_path: Path) -> None:
+def test_a_folder_above_that_others_may_change_is_refused_unless_it_is_sticky(
+    tmp_path: Path,
+) -> None:
     gate = make_gate(tmp_path / "a" / "b")
     chain(gate).publish()
     for bits in (0o777, 0o757):
@@ -290,7 +318,9 @@ def test_a_folder_above_a_link_counts_as_well(tmp_path: Path) -> None:
         check_above(tmp_path / "open" / "link" / "x")
 
 
-def test_a_group_of_the_owner_alone_is_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_of_the_owner_alone_is_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home").chmod(0o775)
     name = files.pwd.getpwuid(os.getuid()).pw_name
@@ -346,8 +376,12 @@ except ConfigError as error:
 
 @as_root
 @pytest.mark.slow
-def test_a_reader_who_is_another_user_believes_the_owner_of_the_releases_and_nobody_else(tmp_path: Path) -> None:
-    """The publisher is user 1001, the reader 1002. A publisher with id 1002 would not trust these keys."""
+def test_a_reader_who_is_another_user_believes_the_owner_of_the_releases_and_nobody_else(
+    tmp_path: Path,
+) -> None:
+    """The publisher is user 1001, the reader 1002. A publisher with id 1002 would not trust these
+    keys.
+    """
     with TemporaryDirectory() as folder:
         root = Path(folder)
         root.chmod(0o755)
@@ -367,7 +401,9 @@ def test_a_reader_who_is_another_user_believes_the_owner_of_the_releases_and_nob
 
 
 @pytest.mark.slow
-def test_no_pipe_is_waited_for(ready: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pipe_is_waited_for(
+    ready: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [name for name in os.environ if name.startswith("PRIVACY_ASSETS_")]:
         monkeypatch.delenv(name)
     gate, release = ready.gate, ready.publish()
@@ -375,13 +411,25 @@ def test_no_pipe_is_waited_for(ready: Chain, tmp_path: Path, monkeypatch: pytest
     received = tmp_path / "received.parquet"
     received.write_bytes(release.table.read_bytes())
     numbers, root = count(7), ["--releases", str(gate.releases)]
-    acts = [lambda: read(gate), lambda: chain(gate, next(numbers)).publish(), lambda: chain(gate, 5)]
+    acts = [
+        lambda: read(gate),
+        lambda: chain(gate, next(numbers)).publish(),
+        lambda: chain(gate, 5),
+    ]
     commands = [["verify", str(received)], ["verify", str(release.table)], ["releases"], ["keys"],
                 ["verify", str(received), "--attestation", str(release.attestation)]]  # fmt: skip
     (trusted,) = (tmp_path / "trusted_keys").iterdir()
     *_, entry, state = sorted((gate.private / "log" / "patients").glob("[!.]*"))
     pointer = release.folder.parents[1] / POINTER
-    for path in (entry, state, pointer, release.attestation, release.table, trusted, ready.snapshot.path):
+    for path in (
+        entry,
+        state,
+        pointer,
+        release.attestation,
+        release.table,
+        trusted,
+        ready.snapshot.path,
+    ):
         path.parent.chmod(0o755)
         kept = path.rename(path.with_name(".kept"))
         os.mkfifo(path, 0o600)
@@ -391,7 +439,9 @@ def test_no_pipe_is_waited_for(ready: Chain, tmp_path: Path, monkeypatch: pytest
                 try:
                     act()
                 except (PublicationRefused, ConfigError, InputError) as error:
-                    told += any(words in str(error) for words in ("regular", "damaged", "cannot be read"))
+                    told += any(
+                        words in str(error) for words in ("regular", "damaged", "cannot be read")
+                    )
             assert all(main([*command, *root]) in (0, 1, 2, 3) for command in commands)
         assert told or path == ready.snapshot.path
         kept.replace(path)

@@ -1,4 +1,6 @@
-"""Properties of releases on disk and in object stores alike: publication, reading, replacement and concurrency."""
+"""Properties of releases on disk and in object stores alike: publication, reading, replacement and
+concurrency.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def local(tmp_path: Path) -> Gate:
 
 @pytest.fixture
 def older_verdicts_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the order of publications decides between verdicts: none is refused because there is a later one."""
+    """Only the order of publications decides between verdicts: none is refused because there is a
+    later one.
+    """
     monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
 
 
@@ -145,7 +149,8 @@ def test_changed_bytes_are_refused_and_leave_nothing(gate: Gate) -> None:
         part.publish()
     assert gate.store.history(PLACE) == left_over(gate) == []
     put(part.snapshot.path, data)
-    assert part.publish() == gate.store.current(PLACE, gate.key.trusted)  # the record counts as an interrupted release
+    # the record counts as an interrupted release
+    assert part.publish() == gate.store.current(PLACE, gate.key.trusted)
 
 
 def test_a_damaged_release_is_not_read_and_the_same_attestation_puts_it_right(gate: Gate) -> None:
@@ -164,7 +169,8 @@ POINTERS: list[bytes | str] = [
     b"[]",
     b"{}",
     b'{"release":' * 100_000,
-    b'{"release": "20240101T000000.000000Z-0123456789ab"}',  # of an earlier version, which did not sign it
+    # of an earlier version, which did not sign it
+    b'{"release": "20240101T000000.000000Z-0123456789ab"}',
     "../../../others/_all/releases",
     "20240101T000000.000000Z-0123456789ab\n",
 ]
@@ -173,11 +179,16 @@ POINTERS: list[bytes | str] = [
 def test_a_pointer_that_names_no_release_is_refused(gate: Gate) -> None:
     made, folder = chain(gate).publish(), PLACE.below(gate.releases)
 
-    def point(number: int, data: bytes | str, key: SigningKey = gate.key, target: ReleaseTarget = PLACE) -> None:
+    def point(
+        number: int, data: bytes | str, key: SigningKey = gate.key, target: ReleaseTarget = PLACE
+    ) -> None:
         """Write a pointer: bytes, or a signed one to the given id."""
         if isinstance(data, str):
             data = Pointer(data, 1, dt.datetime.now(dt.UTC)).sealed(target, key)
-        put(folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{number:012}", data)
+        put(
+            folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{number:012}",
+            data,
+        )
 
     for number, data in enumerate(POINTERS, 2):
         point(number, data)
@@ -196,19 +207,25 @@ def test_a_pointer_that_names_no_release_is_refused(gate: Gate) -> None:
 
 def test_a_pointer_by_a_stranger_is_refused(gate: Gate, tmp_path: Path) -> None:
     made, folder = chain(gate).publish(), PLACE.below(gate.releases)
-    data = Pointer(made.id, 1, dt.datetime.now(dt.UTC)).sealed(PLACE, make_gate(tmp_path / "stranger").key)
+    data = Pointer(made.id, 1, dt.datetime.now(dt.UTC)).sealed(
+        PLACE, make_gate(tmp_path / "stranger").key
+    )
     put(folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{2:012}", data)
     with refused(NotTrusted):
         read(gate)
 
 
-def test_readers_refuse_an_older_pointer_and_one_that_was_not_confirmed(gate: Gate, tmp_path: Path) -> None:
+def test_readers_refuse_an_older_pointer_and_one_that_was_not_confirmed(
+    gate: Gate, tmp_path: Path
+) -> None:
     """Publishing the same rows again makes no release, and renews the time of the pointer."""
     day, seen = dt.timedelta(days=1), tmp_path / "seen.json"
 
     def reading(**how: Any) -> int:
         trusted = gate.key.trusted.places[0]
-        return len(read_published(gate.releases, "patients", trusted_keys=trusted, seen=seen, **how))
+        return len(
+            read_published(gate.releases, "patients", trusted_keys=trusted, seen=seen, **how)
+        )
 
     part = chain(gate, 1)
     first = part.publish()
@@ -221,7 +238,9 @@ def test_readers_refuse_an_older_pointer_and_one_that_was_not_confirmed(gate: Ga
     )
     with refused(OutOfDate, reader=True) as stale:
         reading(max_age=day)
-    assert "last confirmed" in str(stale.value) and "more than 1 day, 0:00:00 ago" in str(stale.value)
+    assert "last confirmed" in str(stale.value) and "more than 1 day, 0:00:00 ago" in str(
+        stale.value
+    )
     assert reading() == 3
     assert part.publish() == first and part.publish(sealed=again(part)) == first
     assert gate.store.history(PLACE) == [first] and reading(max_age=day) == 3
@@ -249,7 +268,11 @@ def test_a_pointer_of_a_clock_that_was_ahead_is_not_young(gate: Gate) -> None:
         confirmed = replace(pointer, at=dt.datetime.now(dt.UTC) + dt.timedelta(minutes=minutes))
         file = folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{2:012}"
         put(file, confirmed.sealed(PLACE, gate.key))
-        return len(read_published(gate.releases, "patients", trusted_keys=gate.key.trusted.places[0], max_age=max_age))
+        return len(
+            read_published(
+                gate.releases, "patients", trusted_keys=gate.key.trusted.places[0], max_age=max_age
+            )
+        )
 
     day = dt.timedelta(days=1)
     assert reading(9, day) == 3
@@ -279,13 +302,21 @@ def test_what_is_published_has_no_measured_number(gate: Gate) -> None:
     else:
         files = {name: root.joinpath(*name.split("/")).read_bytes() for name in root.below()}
     attestations = [data for name, data in files.items() if name.endswith("attestation.json")]
-    assert len(attestations) == 2 and [part.stated.verdict for part in parts] == ["pass", "pass", "fail", "fail"]
+    assert len(attestations) == 2 and [part.stated.verdict for part in parts] == [
+        "pass",
+        "pass",
+        "fail",
+        "fail",
+    ]
     for data in (*attestations, *(part.sealed.data for part in parts)):
         body = json.loads(base64.b64decode(json.loads(data)["payload"]))["predicate"]
         assert floats({name: value for name, value in body.items() if name != "policy"}) == []
         assert floats(body["policy"]) == [0.1]
-    others = [data for name, data in files.items() if not name.endswith(("attestation.json", ".parquet"))]
-    assert others and not any(re.search(rb"(?<![\dT])\d+\.\d", data) for data in others)  # ids contain a time
+    others = [
+        data for name, data in files.items() if not name.endswith(("attestation.json", ".parquet"))
+    ]
+    # ids contain a time
+    assert others and not any(re.search(rb"(?<![\dT])\d+\.\d", data) for data in others)
 
 
 def test_without_its_private_results_nothing_is_published(gate: Gate) -> None:
@@ -305,7 +336,9 @@ def test_without_its_private_results_nothing_is_published(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gate", ["disk", pytest.param("objects", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize(
+    "gate", ["disk", pytest.param("objects", marks=pytest.mark.slow)], indirect=True
+)
 def test_what_was_replaced_or_rolled_back_comes_back_by_rollback_alone(gate: Gate) -> None:
     """The envelope and the order of rows do not matter."""
     parts, made = [], []
@@ -315,12 +348,18 @@ def test_what_was_replaced_or_rolled_back_comes_back_by_rollback_alone(gate: Gat
         assert parts[-1].publish() == made[-1]  # the same record again
     assert gate.store.history(PLACE) == made
     turned = chain(gate, frame=rows(0).iloc[::-1])
-    for part, sealed in ((parts[0], parts[0].sealed), (parts[0], again(parts[0])), (turned, turned.sealed)):
+    for part, sealed in (
+        (parts[0], parts[0].sealed),
+        (parts[0], again(parts[0])),
+        (turned, turned.sealed),
+    ):
         with refused(Superseded, release=made[0].id):
             part.publish(sealed=sealed)
     assert gate.store.current(PLACE, gate.key.trusted) == made[2]
     for name in (made[1].id, made[0].id, made[0].id):  # repeating a rollback has no effect
-        assert gate.roll_back(PLACE, name).id == gate.store.current(PLACE, gate.key.trusted).id == name
+        assert (
+            gate.roll_back(PLACE, name).id == gate.store.current(PLACE, gate.key.trusted).id == name
+        )
     for part, one in zip(parts[1:], made[1:], strict=True):
         with refused(Superseded, release=one.id):
             part.publish()
@@ -379,7 +418,9 @@ def test_one_that_is_overtaken_between_its_record_and_its_release_is_refused(
     assert shown(gate) == late[0].sealed.data
 
 
-def test_ids_are_in_the_order_of_publication_whatever_the_clock(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_are_in_the_order_of_publication_whatever_the_clock(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = [chain(gate, 1).publish()]
     monkeypatch.setattr(release.dt, "datetime", Behind)
     made += [chain(gate, number).publish() for number in (2, 3)]

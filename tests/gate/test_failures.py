@@ -1,4 +1,6 @@
-"""The memory of failed verdicts: a failure is final for the same rows and for limits that are at least as strict."""
+"""The memory of failed verdicts: a failure is final for the same rows and for limits that are at
+least as strict.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def policy(**limit: Any) -> Policy:
     return Policy((Limit("dcr.privacy_score", **limit),))
 
 
-def remember(gate: Gate, under: Policy = POLICY, target: ReleaseTarget = PLACE, **estimate: Any) -> Snapshot:
+def remember(
+    gate: Gate, under: Policy = POLICY, target: ReleaseTarget = PLACE, **estimate: Any
+) -> Snapshot:
     """Evaluate the small table under policy ``under``; return its snapshot."""
     shown = {"value": 0.2, "low": 0.15, "high": 0.3, "n": 1000, "subjects": 1000, **estimate}
     measured = result(estimates=(Estimate("privacy_score", **shown),))
@@ -75,7 +79,9 @@ def test_only_a_failure_is_remembered(gate: Gate, estimate: dict[str, Any]) -> N
     assert not failed(gate)
 
 
-def test_the_score_step_remembers_at_once_and_before_it_signs(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_score_step_remembers_at_once_and_before_it_signs(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A failure is remembered even if its result never arrives because the process was killed."""
 
     def cut(statement: Statement, key: Any) -> SignedRecord:
@@ -99,7 +105,9 @@ def test_the_attestation_remembers_what_no_score_step_did(gate: Gate) -> None:
 
 
 def test_a_second_look_that_passes_is_attested_as_a_failure_and_refused(gate: Gate) -> None:
-    """With another seed or split the same rows pass a limit that was loosened in between. They failed before."""
+    """With another seed or split the same rows pass a limit that was loosened in between. They
+    failed before.
+    """
     chain(gate, high=FAILING)
     assert chain(gate, policy=policy(at_most=0.5), high=FAILING).publish()  # the owner's choice
     again = chain(gate, high=PASSING)
@@ -110,7 +118,9 @@ def test_a_second_look_that_passes_is_attested_as_a_failure_and_refused(gate: Ga
 
 
 def test_route_63_a_cell_is_changed_within_the_group_that_is_published(gate: Gate) -> None:
-    """The supplier tries again with other rows, from which the threshold rule makes the same ones."""
+    """The supplier tries again with other rows, from which the threshold rule makes the same
+    ones.
+    """
     published = Table.read(FRAME)
     tries = []
     for age in (41, 42, 43):
@@ -123,7 +133,9 @@ def test_route_63_a_cell_is_changed_within_the_group_that_is_published(gate: Gat
     assert all(hit(gate, snapshot) for snapshot in tries)
     others, _ = gate.take_snapshot(Table.read(FRAME.assign(visits=[0, 3, 7])), PLACE, "t")
     assert not hit(gate, others)
-    same_before, _ = gate.take_snapshot(Table.read(FRAME.assign(visits=[0, 3, 7])), PLACE, "t", before=published)
+    same_before, _ = gate.take_snapshot(
+        Table.read(FRAME.assign(visits=[0, 3, 7])), PLACE, "t", before=published
+    )
     remember(gate)
     assert hit(gate, same_before), "the rule of another split makes other rows of the same ones"
 
@@ -133,8 +145,12 @@ def test_route_63_a_cell_is_changed_within_the_group_that_is_published(gate: Gat
 SAME: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "another order of rows and columns": lambda frame: frame.iloc[::-1][sorted(frame.columns)],
     "through CSV": lambda frame: pd.read_csv(io.StringIO(frame.to_csv(index=False))),
-    "through CSV as text": lambda frame: pd.read_csv(io.StringIO(frame.to_csv(index=False)), dtype=str),
-    "through JSON": lambda frame: pd.read_json(io.StringIO(frame.to_json(orient="records", date_format="iso"))),
+    "through CSV as text": lambda frame: pd.read_csv(
+        io.StringIO(frame.to_csv(index=False)), dtype=str
+    ),
+    "through JSON": lambda frame: pd.read_json(
+        io.StringIO(frame.to_json(orient="records", date_format="iso"))
+    ),
     "other dtypes": lambda frame: frame.astype(
         {"age": "float64", "visits": "category", "plan": "category", "ward": object, "active": int}
     ),
@@ -149,15 +165,23 @@ OTHER: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 
 
 @pytest.mark.parametrize("change", [*SAME, *OTHER])
-def test_the_same_rows_in_another_form_failed_too_and_others_did_not(gate: Gate, change: str) -> None:
+def test_the_same_rows_in_another_form_failed_too_and_others_did_not(
+    gate: Gate, change: str
+) -> None:
     remember(gate)
-    snapshot, _ = gate.take_snapshot(Table.read({**SAME, **OTHER}[change](FRAME)), PLACE, "other split")
+    snapshot, _ = gate.take_snapshot(
+        Table.read({**SAME, **OTHER}[change](FRAME)), PLACE, "other split"
+    )
     assert hit(gate, snapshot) is (change in SAME)
 
 
 def test_another_table_partition_or_statistic_did_not_fail(gate: Gate) -> None:
     rows = remember(gate)
-    for other in (ReleaseTarget("others"), ReleaseTarget("patients", "2024-01-01"), ReleaseTarget("patients", "_all")):
+    for other in (
+        ReleaseTarget("others"),
+        ReleaseTarget("patients", "2024-01-01"),
+        ReleaseTarget("patients", "_all"),
+    ):
         assert not hit(gate, rows, target=other)
         assert remember(gate, target=other).content == rows.content
         assert hit(gate, rows, target=other)
@@ -167,18 +191,29 @@ def test_another_table_partition_or_statistic_did_not_fail(gate: Gate) -> None:
 
 
 def test_the_rows_are_remembered_by_a_keyed_fingerprint(gate: Gate) -> None:
-    """Another secret gives another fingerprint, so the names of the records do not confirm guessed tables."""
+    """Another secret gives another fingerprint, so the names of the records do not confirm guessed
+    tables.
+    """
     assert remember(gate).content != remember(replace(gate, content_key=b"another")).content
 
 
 # Limits that the failure applies to
 
-UP, LOW, VALUE = {"at_most": 0.1}, {"at_most": 0.1, "bound": "proven"}, {"at_most": 0.1, "bound": "value"}
+UP, LOW, VALUE = (
+    {"at_most": 0.1},
+    {"at_most": 0.1, "bound": "proven"},
+    {"at_most": 0.1, "bound": "value"},
+)
 COUNTS: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]] = [
     # the failed limit, the limits that the failure applies to, and those that it does not
     (
         UP,
-        [UP, {"at_most": 0.05}, {"at_most": 0.0}, {**UP, "min_subjects": 1, "advice": "other words", "source": "else"}],
+        [
+            UP,
+            {"at_most": 0.05},
+            {"at_most": 0.0},
+            {**UP, "min_subjects": 1, "advice": "other words", "source": "else"},
+        ],
         [{"at_most": 0.11}, LOW, VALUE, {"at_least": 0.1}, {"at_least": 0.0}],
     ),
     (LOW, [LOW, UP, VALUE, {"at_most": 0.05}], [{"at_most": 0.2}]),
@@ -186,14 +221,20 @@ COUNTS: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]] 
 ]
 
 
-@pytest.mark.parametrize(("failed", "counts", "not_counts"), COUNTS, ids=["conservative", "proven", "value"])
-def test_a_failure_counts_against_limits_as_strict(gate: Gate, failed: Any, counts: Any, not_counts: Any) -> None:
+@pytest.mark.parametrize(
+    ("failed", "counts", "not_counts"), COUNTS, ids=["conservative", "proven", "value"]
+)
+def test_a_failure_counts_against_limits_as_strict(
+    gate: Gate, failed: Any, counts: Any, not_counts: Any
+) -> None:
     rows = remember(gate, policy(**failed))
     assert [limit for limit in [*counts, *not_counts] if hit(gate, rows, policy(**limit))] == counts
 
 
 def test_a_score_that_must_be_high_is_stricter_when_it_is_higher(gate: Gate) -> None:
-    rows = remember(gate, policy(at_least=0.9), direction="lower_is_riskier", value=0.5, low=0.4, high=0.6)
+    rows = remember(
+        gate, policy(at_least=0.9), direction="lower_is_riskier", value=0.5, low=0.4, high=0.6
+    )
     assert [now for now in (0.8, 0.9, 0.95) if hit(gate, rows, policy(at_least=now))] == [0.9, 0.95]
     assert not hit(gate, rows, policy(at_most=0.1))
 
@@ -204,7 +245,16 @@ def test_a_score_that_must_be_high_is_stricter_when_it_is_higher(gate: Gate) -> 
 def test_every_failed_limit_is_recorded_once_and_privately_without_a_value(gate: Gate) -> None:
     rows = remember(gate)
     (limit,) = failed(gate)
-    assert limit.keys() == {"content", "sha256", "part", "statistic", "bound", "at_most", "at_least", "reason"}
+    assert limit.keys() == {
+        "content",
+        "sha256",
+        "part",
+        "statistic",
+        "bound",
+        "at_most",
+        "at_least",
+        "reason",
+    }
     assert (limit["content"], limit["sha256"]) == (rows.content, rows.sha256)
     folder = gate.private / "log" / "patients"
     assert {mode(path) for path in folder.iterdir()} == {0o600} and mode(folder) == 0o700
@@ -217,8 +267,12 @@ def test_every_failed_limit_is_recorded_once_and_privately_without_a_value(gate:
     assert len(failed(gate)) == 2
 
 
-def test_failures_outlive_the_rotation_of_keys_and_the_loss_of_trust(gate: Gate, tmp_path: Path) -> None:
-    """Entries of a removed key stop the table. After the acceptance they count, because they make the gate stricter."""
+def test_failures_outlive_the_rotation_of_keys_and_the_loss_of_trust(
+    gate: Gate, tmp_path: Path
+) -> None:
+    """Entries of a removed key stop the table. After the acceptance they count, because they make
+    the gate stricter.
+    """
     rows, old = remember(gate), gate.key.signer.public_key.keyid
     assert gate.key.path is not None
     rotate_key(gate.key.path, tmp_path / "trusted_keys")

@@ -1,4 +1,6 @@
-"""Folders that other users can write to: operations reach no file elsewhere, even if names are replaced meanwhile."""
+"""Folders that other users can write to: operations reach no file elsewhere, even if names are
+replaced meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def rotate(gate: Gate, root: Path) -> None:
 
 
 def tidy(folder: Path, most: int = 30) -> None:
-    """Keep ``folder`` small and replaceable: the gate makes a new folder if the old one is replaced at that moment."""
+    """Keep ``folder`` small and replaceable: the gate makes a new folder if the old one is replaced
+    at that moment.
+    """
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         names = os.listdir(opened)
@@ -80,7 +84,12 @@ def create_folders(gate: Gate, root: Path) -> None:
     shutil.rmtree(root / "private" / "other")
 
 
-ACTS: dict[str, Act] = {"publish": publish, "rotate": rotate, "roll back": roll_back, "folders": create_folders}
+ACTS: dict[str, Act] = {
+    "publish": publish,
+    "rotate": rotate,
+    "roll back": roll_back,
+    "folders": create_folders,
+}
 
 
 def shared_deployment(root: Path) -> Gate:
@@ -99,13 +108,19 @@ def shared_deployment(root: Path) -> Gate:
 
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize(("swaps", "times"), [(100, 5), pytest.param(2000, 80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("swaps", "times"), [(100, 5), pytest.param(2000, 80, marks=pytest.mark.slow)]
+)
 def test_no_swap_reaches_a_file_elsewhere(act: str, user: str, swaps: int, times: int) -> None:
     with TemporaryDirectory() as folder:
         root = Path(folder)
         gate, victims, done = shared_deployment(root), Victims(root / "victims"), 0
-        old_umask = os.umask(0o077 if act == "folders" else 0o022)  # so that the modes have to be set
-        watched, end = gate.releases if act in ("publish", "roll back") else root / "made", time.monotonic() + 600
+        # so that the modes have to be set
+        old_umask = os.umask(0o077 if act == "folders" else 0o022)
+        watched, end = (
+            gate.releases if act in ("publish", "roll back") else root / "made",
+            time.monotonic() + 600,
+        )
         try:
             with swapping([watched], victims, USERS[user]) as count:
                 for number in itertools.count():
@@ -142,13 +157,22 @@ class Swap(Disk):
         return size
 
 
-PATTERNS = ["*", "*/_all", "*/_all/releases", "*/_all/releases/[!.]*", "*/_all/releases/*/*", "*/_all/*.json*"]
+PATTERNS = [
+    "*",
+    "*/_all",
+    "*/_all/releases",
+    "*/_all/releases/[!.]*",
+    "*/_all/releases/*/*",
+    "*/_all/*.json*",
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_swap_before_a_call_that_changes_the_disk(tmp_path: Path, pattern: str, step: int) -> None:
+def test_a_swap_before_a_call_that_changes_the_disk(
+    tmp_path: Path, pattern: str, step: int
+) -> None:
     gate, victims = shared_deployment(tmp_path), Victims(tmp_path / "victims")
     disk = Disk()
     with on(disk):
@@ -180,12 +204,18 @@ def test_a_release_folder_that_every_user_may_write_to_is_refused(ready: Chain, 
     release, gate = ready.publish(), ready.gate
     later = chain(gate, 1)
     places = [gate.releases, *list(release.folder.parents)[:3]]
-    back = [folder for folder in places if folder.name != "releases" or folder == gate.releases]  # others stay the same
-    for act, folders_of in ((later.publish, places), (lambda: gate.roll_back(PLACE, release.id), back)):
+    # others stay the same
+    back = [folder for folder in places if folder.name != "releases" or folder == gate.releases]
+    for act, folders_of in (
+        (later.publish, places),
+        (lambda: gate.roll_back(PLACE, release.id), back),
+    ):
         for folder in folders_of:
             usual = mode(folder)
             folder.chmod(bits)
-            with pytest.raises(ConfigError, match=f"{folder}: every user may write .* Fix: chmod o-w {folder}"):
+            with pytest.raises(
+                ConfigError, match=f"{folder}: every user may write .* Fix: chmod o-w {folder}"
+            ):
                 act()
             assert len(read(gate)) == 3  # a reader verifies signatures
             folder.chmod(usual)
@@ -201,7 +231,9 @@ def test_a_release_folder_that_a_group_may_write_to_works_and_logs_one_line(
         release = ready.publish()
         chain(ready.gate, 1).publish()
         ready.gate.roll_back(PLACE, release.id)
-    said = [record.getMessage() for record in caplog.records if "group may write" in record.getMessage()]
+    said = [
+        record.getMessage() for record in caplog.records if "group may write" in record.getMessage()
+    ]
     assert len(said) == 1 and said[0].endswith(f"chmod g-w {ready.gate.releases}")
 
 
@@ -210,7 +242,11 @@ def test_folders_made_by_somebody_before_the_first_run_work(tmp_path: Path) -> N
 
     for target in ("patients/_all/releases", "others/partition=a/releases", "empty"):
         (tmp_path / "releases" / target).mkdir(parents=True)
-    gate = DeploymentSettings(releases=tmp_path / "releases", private=tmp_path / "private").open().gate()
+    gate = (
+        DeploymentSettings(releases=tmp_path / "releases", private=tmp_path / "private")
+        .open()
+        .gate()
+    )
     release = chain(gate).publish()
     assert [*gate.store.targets()] == [PLACE] and mode(release.folder) == 0o555
 
@@ -230,7 +266,9 @@ sys.stdin.read()
 def held(path: Path) -> Iterator[int]:
     """Another process holds the lock file ``path``; yields its process id."""
     command = [sys.executable, "-c", _HOLD, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None and process.stdin is not None
         assert process.stdout.readline() == "held\n"
         yield process.pid
@@ -246,34 +284,54 @@ def test_the_wait_for_a_lock_ends_and_names_the_process(
     lock = PLACE.below(ready.gate.releases) / ".lock"
     for act in (later.publish, lambda: ready.gate.roll_back(PLACE, release.id)):
         with held(lock) as process:
-            with pytest.raises(PublicationRefused, match=f"{lock}: locked by process {process} ") as caught:
+            with pytest.raises(
+                PublicationRefused, match=f"{lock}: locked by process {process} "
+            ) as caught:
                 act()
             assert advice(caught.value).startswith("wait")
             assert len(read(ready.gate)) == 3
         act()
     keys = tmp_path / "private" / ".keys.lock"
-    with held(keys) as process, pytest.raises(ConfigError, match=f"{keys}: locked by process {process}"):
+    with (
+        held(keys) as process,
+        pytest.raises(ConfigError, match=f"{keys}: locked by process {process}"),
+    ):
         rotate(ready.gate, tmp_path)
     rotate(ready.gate, tmp_path)
 
 
-def test_the_wait_for_a_publication_names_process_host_and_time(ready: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_publication_names_process_host_and_time(
+    ready: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folders, "LOCK_WAIT", 0.01)
     path = PLACE.below(ready.gate.releases)
     assert ready.publish()
     with folders.opened(path) as folder, folders.locked(folder, ".lock"):
         since = datetime.fromtimestamp(json.loads((path / ".lock").read_text())["since"], UTC)
         holder = f"process {os.getpid()} on {socket.gethostname()} since {since:%d %b at %H:%M} UTC"
-        with pytest.raises(PublicationRefused, match=re.escape(f"locked by {holder} for more than")):
+        with pytest.raises(
+            PublicationRefused, match=re.escape(f"locked by {holder} for more than")
+        ):
             ready.publish()
-        for other in (b"", b"{}", b"[" * 900, b'{"process": 1, "host": "other", "since": 0}', b'{"since": NaN}'):
+        for other in (
+            b"",
+            b"{}",
+            b"[" * 900,
+            b'{"process": 1, "host": "other", "since": 0}',
+            b'{"since": NaN}',
+        ):
             (path / ".lock").write_bytes(other)  # of an earlier holder that was killed, or damaged
             holder = f"process {os.getpid()} on {socket.gethostname()}"
-            with pytest.raises(PublicationRefused, match=re.escape(f"locked by {holder} for more than")):
+            with pytest.raises(
+                PublicationRefused, match=re.escape(f"locked by {holder} for more than")
+            ):
                 ready.publish()
-        monkeypatch.setattr(work, "_local_holder", lambda *_: None)  # as if it were a process of another machine
+        # as if it were a process of another machine
+        monkeypatch.setattr(work, "_local_holder", lambda *_: None)
         (path / ".lock").write_bytes(b'{"process": 1, "host": "other", "since": 0}')
-        with pytest.raises(PublicationRefused, match="locked by process 1 on other since 01 Jan at 00:00 UTC for"):
+        with pytest.raises(
+            PublicationRefused, match="locked by process 1 on other since 01 Jan at 00:00 UTC for"
+        ):
             ready.publish()
     assert ready.publish()
     assert (path / ".lock").read_bytes() == b"", "readers of the folder see no process or host"
@@ -331,7 +389,9 @@ def everything(gate: Gate, root: Path) -> None:
         assert verify_file(file, trusted, gate.releases).passed
 
 
-def test_nothing_in_the_release_folder_is_named_by_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_in_the_release_folder_is_named_by_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = make_gate(tmp_path)
     with calls_by_name(gate.releases) as found:
         everything(gate, tmp_path)
@@ -348,11 +408,44 @@ def test_nothing_in_the_release_folder_is_named_by_a_path(tmp_path: Path, monkey
         assert found and all(one.startswith("os.chmod ") for one in found)
 
 
-CHANGES = {"access", "chmod", "chown", "lchown", "link", "listdir", "makedirs", "mkdir", "mkfifo", "open", "remove",
-           "removedirs", "rename", "renames", "replace", "rmdir", "scandir", "symlink", "truncate", "unlink", "utime",
-           "walk"}  # fmt: skip
-METHODS = {"chmod", "hardlink_to", "iterdir", "mkdir", "rename", "rglob", "rmdir", "rmtree", "symlink_to", "touch",
-           "write_bytes", "write_text"}  # fmt: skip
+CHANGES = {
+    "access",
+    "chmod",
+    "chown",
+    "lchown",
+    "link",
+    "listdir",
+    "makedirs",
+    "mkdir",
+    "mkfifo",
+    "open",
+    "remove",
+    "removedirs",
+    "rename",
+    "renames",
+    "replace",
+    "rmdir",
+    "scandir",
+    "symlink",
+    "truncate",
+    "unlink",
+    "utime",
+    "walk",
+}
+METHODS = {
+    "chmod",
+    "hardlink_to",
+    "iterdir",
+    "mkdir",
+    "rename",
+    "rglob",
+    "rmdir",
+    "rmtree",
+    "symlink_to",
+    "touch",
+    "write_bytes",
+    "write_text",
+}
 
 
 def named_calls(source: str) -> list[str]:
@@ -371,4 +464,7 @@ def named_calls(source: str) -> list[str]:
 def test_the_gate_changes_files_through_the_module_of_folders_alone() -> None:
     calls = {path.name: named_calls(path.read_text(encoding="utf-8")) for path in GATE.glob("*.py")}
     assert {name: found for name, found in calls.items() if found} == {}
-    assert named_calls("os.chmod(path, 0o555)\nfolder.mkdir()\nos.fspath(path)") == ["os.chmod", "folder.mkdir"]
+    assert named_calls("os.chmod(path, 0o555)\nfolder.mkdir()\nos.fspath(path)") == [
+        "os.chmod",
+        "folder.mkdir",
+    ]

@@ -1,4 +1,6 @@
-"""A private folder on a full, over-quota or read-only disk: every step fails with one sentence that names it."""
+"""A private folder on a full, over-quota or read-only disk: every step fails with one sentence that
+names it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from gate_standins import FAILING, INPUTS, METRICS, POLICY, SETUP, Chain, result
 from publisher import Disk, Failing, on
 
 from privacy_assets.cli.main import main
-from privacy_assets.errors import ConfigError, PublicationRefused, StepError, redact_foreign_errors, with_advice
+from privacy_assets.errors import (
+    ConfigError,
+    PublicationRefused,
+    StepError,
+    redact_foreign_errors,
+    with_advice,
+)
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.pipeline.values import store_value
@@ -29,16 +37,22 @@ def steps(ready: Chain, root: Path) -> dict[str, Callable[[], object]]:
     failed, shared = result(FAILING), root / "new"
     return {
         "snapshot": lambda: gate.take_snapshot(Table.read(rows(7)), target, INPUTS["train"]),
-        "score": lambda: gate.sign_result(failed, ready.snapshot, POLICY.judge({"dcr": failed}).outcomes),
+        "score": lambda: gate.sign_result(
+            failed, ready.snapshot, POLICY.judge({"dcr": failed}).outcomes
+        ),
         "attestation": lambda: (
             shutil.rmtree(root / "private" / "log"),
             gate.attest(ready.snapshot, POLICY, {"dcr": ready.score}, INPUTS, METRICS, SETUP),
         ),
         "publication": ready.publish,
         "rotation": lambda: rotate_key(root / "private" / "signing.key", root / "trusted_keys"),
-        "first run": lambda: DeploymentSettings(releases=shared / "releases", private=shared / "private").open().gate(),
+        "first run": lambda: (
+            DeploymentSettings(releases=shared / "releases", private=shared / "private")
+            .open()
+            .gate()
+        ),
         "storage": lambda: store_value(pd.DataFrame({"a": [1]}), root / "private" / "storage"),
-    }  # fmt: skip
+    }
 
 
 STEPS = ["snapshot", "score", "attestation", "publication", "rotation", "first run", "storage"]
@@ -50,7 +64,9 @@ STEPS = ["snapshot", "score", "attestation", "publication", "rotation", "first r
     ids=lambda number: errno.errorcode[number],
 )
 @pytest.mark.parametrize("step", STEPS)
-def test_a_full_disk_gives_one_sentence(ready: Chain, tmp_path: Path, step: str, number: int) -> None:
+def test_a_full_disk_gives_one_sentence(
+    ready: Chain, tmp_path: Path, step: str, number: int
+) -> None:
     refused = False
     for at, name in enumerate(_calls(ready, tmp_path, step)):
         if name not in ("create", "write", "mkdir", "fsync"):
@@ -63,7 +79,9 @@ def test_a_full_disk_gives_one_sentence(ready: Chain, tmp_path: Path, step: str,
                 ended = error
         if ended is not None:
             refused, said = True, with_advice(ended)
-            assert os.strerror(number) in said and str(tmp_path) in said and NUMBERS[number] in said, (name, said)
+            assert (
+                os.strerror(number) in said and str(tmp_path) in said and NUMBERS[number] in said
+            ), (name, said)
             assert "\n" not in said and said.count("Fix:") == 1
         _forget(tmp_path)
     assert refused
@@ -90,10 +108,19 @@ def _forget(root: Path) -> None:
     shutil.copytree(root.with_name(f"{root.name}.kept"), root)
 
 
-def test_a_command_says_it_in_one_line(ready: Chain, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_says_it_in_one_line(
+    ready: Chain, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with on(Failing(0, errno.ENOSPC, for_good=True)):
         status = main(
-            ["keys", "--new", "--releases", str(tmp_path / "releases"), "--private", str(tmp_path / "private")]
+            [
+                "keys",
+                "--new",
+                "--releases",
+                str(tmp_path / "releases"),
+                "--private",
+                str(tmp_path / "private"),
+            ]
         )
     said = capsys.readouterr().err
     assert status == 2 and said.count("\n") == 1

@@ -1,4 +1,6 @@
-"""The gate: each verification refuses for its own reason, and a table that passes all of them is published."""
+"""The gate: each verification refuses for its own reason, and a table that passes all of them is
+published.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,13 @@ def shown(gate: Gate) -> int:
 
 def attested(ready: Chain, *results: MetricResult, **changes: Any) -> Attestation:
     """Attest these signed results with other inputs, metrics, setup or snapshot."""
-    given = {"snapshot": ready.snapshot, "inputs": INPUTS, "metrics": METRICS, "setup": SETUP, **changes}
+    given = {
+        "snapshot": ready.snapshot,
+        "inputs": INPUTS,
+        "metrics": METRICS,
+        "setup": SETUP,
+        **changes,
+    }
     scores = {}
     for one in results:
         statement = Statement("result", ready.target, ready.snapshot.sha256, one.to_json())
@@ -92,7 +100,9 @@ def attested(ready: Chain, *results: MetricResult, **changes: Any) -> Attestatio
 
 
 def test_an_attestation_says_what_was_judged_and_holds_no_statistic(ready: Chain) -> None:
-    stated = attested(ready, result(tables={"ranking": [{"rank": 1, "role": "train", "row": 39435}]}))
+    stated = attested(
+        ready, result(tables={"ranking": [{"rank": 1, "role": "train", "row": 39435}]})
+    )
     assert (stated.verdict, stated.rows, stated.sha256) == ("pass", 3, ready.snapshot.sha256)
     assert (stated.policy, stated.policy_digest) == (POLICY.to_dict(), policy_digest(POLICY))
     assert stated.inputs == {**INPUTS, "ledger": ""}
@@ -103,7 +113,9 @@ def test_an_attestation_says_what_was_judged_and_holds_no_statistic(ready: Chain
     assert not [number for number in ("39435", "0.01", "-0.02", "0.03", "0.0337") if number in body]
     (kept,) = (path for path in results_of(ready) if path.stem == stated.results["dcr"])
     assert (mode(kept), mode(kept.parent)) == (0o600, 0o700)
-    assert "39435" in str(ready.gate.result(SignedRecord("result", kept.read_bytes()), ready.snapshot).tables)
+    assert "39435" in str(
+        ready.gate.result(SignedRecord("result", kept.read_bytes()), ready.snapshot).tables
+    )
     assert stated.results["dcr"] != hashlib.sha256(kept.read_bytes()).hexdigest()
 
 
@@ -158,9 +170,16 @@ FILTERS: dict[str, Any] = {"memorization": {"crowd": 5}}
 
 def test_a_filtered_table_is_attested_as_such(ready: Chain) -> None:
     filtered = {"filters": FILTERS, "inputs": {role: INPUTS[role] for role in ("train", "holdout")}}
-    snapshot, taken = ready.gate.take_snapshot(Table.read(rows(2)), PLACE, INPUTS["train"], filtered)
+    snapshot, taken = ready.gate.take_snapshot(
+        Table.read(rows(2)), PLACE, INPUTS["train"], filtered
+    )
     assert ready.gate.snapshot(taken, PLACE) == snapshot
-    assert attested(ready, result(), snapshot=snapshot, setup={**SETUP, "filter": FILTERS}).setup["filter"] == FILTERS
+    assert (
+        attested(ready, result(), snapshot=snapshot, setup={**SETUP, "filter": FILTERS}).setup[
+            "filter"
+        ]
+        == FILTERS
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,19 +194,29 @@ def test_a_filtered_table_is_attested_as_such(ready: Chain) -> None:
         ({"filters": FILTERS, "inputs": {"reference": "r"}}, FILTERS),
     ],
 )
-def test_a_table_that_was_filtered_otherwise_is_not_attested(ready: Chain, then: Any, now: Any) -> None:
+def test_a_table_that_was_filtered_otherwise_is_not_attested(
+    ready: Chain, then: Any, now: Any
+) -> None:
     with refused(OutOfDate, redo=("sample",)):
-        attested(ready, result(), snapshot=replace(ready.snapshot, filter=then), setup={**SETUP, "filter": now})
+        attested(
+            ready,
+            result(),
+            snapshot=replace(ready.snapshot, filter=then),
+            setup={**SETUP, "filter": now},
+        )
 
 
-def test_a_table_of_another_generator_or_train_than_was_attacked_is_not_attested(ready: Chain) -> None:
+def test_a_table_of_another_generator_or_train_than_was_attacked_is_not_attested(
+    ready: Chain,
+) -> None:
     metrics = {**METRICS, "shadow_membership": ShadowMembership(generator="baynet")}
 
     def made_by(name: str) -> Snapshot:
         generator = {"name": name, "settings": build_generator(name).settings()}
         return replace(ready.snapshot, generator=generator)
 
-    for snapshot in (made_by("baynet"), ready.snapshot):  # only the owner knows the generator of an external table
+    # only the owner knows the generator of an external table
+    for snapshot in (made_by("baynet"), ready.snapshot):
         assert Snapshot.of(snapshot.statement(), snapshot.path.parent) == snapshot
         assert attested(ready, result(), snapshot=snapshot, metrics=metrics).verdict == "pass"
     with refused(OutOfDate, redo=("fit", "sample")) as other:
@@ -197,7 +226,9 @@ def test_a_table_of_another_generator_or_train_than_was_attacked_is_not_attested
         attested(ready, result(), snapshot=replace(ready.snapshot, train="old"))
 
 
-@pytest.mark.parametrize(("snapshot", "kind"), [({"sha256": "0" * 64}, OutOfDate), ({"target": DAY}, WrongTarget)])
+@pytest.mark.parametrize(
+    ("snapshot", "kind"), [({"sha256": "0" * 64}, OutOfDate), ({"target": DAY}, WrongTarget)]
+)
 def test_results_of_another_snapshot_or_partition_are_not_read(
     ready: Chain, snapshot: dict[str, Any], kind: type[PublicationRefused]
 ) -> None:
@@ -256,7 +287,9 @@ def renamed(sealed: SignedRecord, kind: Any) -> SignedRecord:
 
 
 def fails_now(ready: Chain) -> None:
-    ready.gate.sign_result(result(FAILING), ready.snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes)
+    ready.gate.sign_result(
+        result(FAILING), ready.snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes
+    )
 
 
 def keep(ready: Chain, measured: MetricResult) -> str:
@@ -273,14 +306,19 @@ def kept(change: Callable[[Path], object]) -> Callable[[Chain], None]:
     """Change the signed private result that the attestation names."""
 
     def changed(ready: Chain) -> None:
-        change(ready.target.below(ready.gate.private / "results") / f"{ready.stated.results['dcr']}.json")
+        change(
+            ready.target.below(ready.gate.private / "results")
+            / f"{ready.stated.results['dcr']}.json"
+        )
 
     return changed
 
 
 def another_result(ready: Chain) -> None:
     """Replace the evaluated result by another one that the gate itself signed."""
-    named = ready.target.below(ready.gate.private / "results") / f"{ready.stated.results['dcr']}.json"
+    named = (
+        ready.target.below(ready.gate.private / "results") / f"{ready.stated.results['dcr']}.json"
+    )
     (named.with_name(f"{keep(ready, result(0.02))}.json")).replace(named)
 
 
@@ -306,69 +344,128 @@ Case = Callable[[Chain], dict[str, Any] | None]
 ATTEST, SCORES, SAMPLE = {"redo": ("attest",)}, {"redo": ("score", "attest")}, {"redo": ("sample",)}
 REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
     "a verdict fail": (lambda x: {"sealed": x.restated(verdict="fail")}, FailedBefore, {}),
-    "a verdict undecided": (lambda x: {"sealed": x.restated(verdict="undecided")}, FailedBefore, {}),
+    "a verdict undecided": (
+        lambda x: {"sealed": x.restated(verdict="undecided")},
+        FailedBefore,
+        {},
+    ),
     "an unknown verdict": (lambda x: {"sealed": x.restated(verdict="Pass")}, FailedBefore, {}),
     "statistics that break a limit": (lambda x: {"sealed": unsigned_verdict(x)}, PolicyNotMet, {}),
     "statistics that are missing": (lambda x: {"sealed": x.restated(results={})}, Undecided, {}),
     "a limit that failed": (
-        lambda x: {"sealed": x.restated(limits={"dcr.privacy_score": "fail"})}, PolicyNotMet, {},
+        lambda x: {"sealed": x.restated(limits={"dcr.privacy_score": "fail"})},
+        PolicyNotMet,
+        {},
     ),
     "no limits": (lambda x: {"sealed": x.restated(limits={})}, OutOfDate, ATTEST),
-    "an unknown status": (lambda x: {"sealed": x.restated(limits={"dcr.privacy_score": "ok"})}, OutOfDate, ATTEST),
+    "an unknown status": (
+        lambda x: {"sealed": x.restated(limits={"dcr.privacy_score": "ok"})},
+        OutOfDate,
+        ATTEST,
+    ),
     "no private result": (kept(Path.unlink), Damaged, SCORES),
-    "a changed private result": (kept(lambda path: path.write_bytes(path.read_bytes() + b" ")), Damaged, SCORES),
+    "a changed private result": (
+        kept(lambda path: path.write_bytes(path.read_bytes() + b" ")),
+        Damaged,
+        SCORES,
+    ),
     "an empty private result": (kept(lambda path: path.write_bytes(b"")), Damaged, SCORES),
     "another private result": (another_result, Damaged, SCORES),
     "a private result of a stranger": (result_of_a_stranger, NotTrusted, {"redo": ("score",)}),
     "a private result of other rows": (result_of_another_table, OutOfDate, {"redo": ("score",)}),
     "statistics in the attestation": (
         lambda x: {"sealed": x.restated(results={"dcr": result().to_json()})},
-        StoreUnavailable, {"errno": errno.ENAMETOOLONG},
+        StoreUnavailable,
+        {"errno": errno.ENAMETOOLONG},
     ),
     "a stricter policy": (lambda _: stricter(0.06), OutOfDate, {**ATTEST}),
     "a looser policy": (lambda _: stricter(0.5), OutOfDate, {**ATTEST}),
     "another engine": (
-        lambda x: {"sealed": x.restated(engine_version="0.0.1")}, OutOfDate, {**SCORES},
+        lambda x: {"sealed": x.restated(engine_version="0.0.1")},
+        OutOfDate,
+        {**SCORES},
     ),
     "another table": (lambda _: {"target": OTHER}, WrongTarget, {**ATTEST}),
     "a partition": (lambda _: {"target": DAY}, WrongTarget, {**ATTEST}),
     "an attestation of another partition": (
-        lambda x: {"sealed": x.restated(target=DAY)}, WrongTarget, {**ATTEST},
+        lambda x: {"sealed": x.restated(target=DAY)},
+        WrongTarget,
+        {**ATTEST},
     ),
     "a snapshot of another partition": (
-        lambda x: {"taken": x.retaken(target=DAY)}, WrongTarget, {**SAMPLE},
+        lambda x: {"taken": x.retaken(target=DAY)},
+        WrongTarget,
+        {**SAMPLE},
     ),
     "another snapshot": (lambda x: {"taken": chain(x.gate, 3).taken}, OutOfDate, ATTEST),
-    "other rows of that name": (lambda x: {"taken": x.retaken(content="0" * 64)}, OutOfDate, ATTEST),
-    "bytes of that content": (
-        lambda x: {"taken": x.retaken(sha256="0" * 64)}, OutOfDate, {**ATTEST},
+    "other rows of that name": (
+        lambda x: {"taken": x.retaken(content="0" * 64)},
+        OutOfDate,
+        ATTEST,
     ),
-    "an attestation of a stranger": (lambda x: {"sealed": chain(other_key(x)).sealed}, NotTrusted, ATTEST),
-    "a snapshot of a stranger": (lambda x: {"taken": chain(other_key(x)).taken}, NotTrusted, SAMPLE),
+    "bytes of that content": (
+        lambda x: {"taken": x.retaken(sha256="0" * 64)},
+        OutOfDate,
+        {**ATTEST},
+    ),
+    "an attestation of a stranger": (
+        lambda x: {"sealed": chain(other_key(x)).sealed},
+        NotTrusted,
+        ATTEST,
+    ),
+    "a snapshot of a stranger": (
+        lambda x: {"taken": chain(other_key(x)).taken},
+        NotTrusted,
+        SAMPLE,
+    ),
     "a result as attestation": (
-        lambda x: {"sealed": x.score}, NotTrusted, {**ATTEST},
+        lambda x: {"sealed": x.score},
+        NotTrusted,
+        {**ATTEST},
     ),
     "a renamed result": (lambda x: {"sealed": renamed(x.score, "attestation")}, NotTrusted, ATTEST),
     "a snapshot as attestation": (
-        lambda x: {"sealed": x.taken}, NotTrusted, {**ATTEST},
+        lambda x: {"sealed": x.taken},
+        NotTrusted,
+        {**ATTEST},
     ),
     "an attestation as snapshot": (
-        lambda x: {"taken": x.sealed}, NotTrusted, {**SAMPLE},
+        lambda x: {"taken": x.sealed},
+        NotTrusted,
+        {**SAMPLE},
     ),
-    "a renamed attestation": (lambda x: {"taken": renamed(x.sealed, "snapshot")}, NotTrusted, SAMPLE),
-    "an attestation without a part": (lambda x: {"sealed": with_body(x, lambda b: b.pop("rows"))}, OutOfDate, ATTEST),
+    "a renamed attestation": (
+        lambda x: {"taken": renamed(x.sealed, "snapshot")},
+        NotTrusted,
+        SAMPLE,
+    ),
+    "an attestation without a part": (
+        lambda x: {"sealed": with_body(x, lambda b: b.pop("rows"))},
+        OutOfDate,
+        ATTEST,
+    ),
     "an attestation with another part": (
-        lambda x: {"sealed": with_body(x, lambda b: b.update(a=1))}, OutOfDate, ATTEST,
+        lambda x: {"sealed": with_body(x, lambda b: b.update(a=1))},
+        OutOfDate,
+        ATTEST,
     ),
     "a failure since": (fails_now, FailedBefore, {"failures": ("dcr.privacy_score at most 0.1",)}),
     "a changed file": (flipped, Damaged, SAMPLE),
-    "a longer file": (lambda x: overwrite(x.snapshot.path, x.snapshot.path.read_bytes() + b"x"), Damaged, SAMPLE),
+    "a longer file": (
+        lambda x: overwrite(x.snapshot.path, x.snapshot.path.read_bytes() + b"x"),
+        Damaged,
+        SAMPLE,
+    ),
     "an empty file": (lambda x: overwrite(x.snapshot.path, b""), Damaged, SAMPLE),
-    "no file": (lambda x: x.snapshot.path.unlink(), StoreUnavailable, {**SAMPLE, "errno": errno.ENOENT}),
+    "no file": (
+        lambda x: x.snapshot.path.unlink(),
+        StoreUnavailable,
+        {**SAMPLE, "errno": errno.ENOENT},
+    ),
     "a link": (link, StoreUnavailable, {**SAMPLE, "errno": errno.ELOOP}),
     "a folder": (in_place_of_the_file(Path.mkdir), StoreUnavailable, {}),
     "a pipe": (in_place_of_the_file(os.mkfifo), StoreUnavailable, {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("change", "kind", "fields"), REFUSED.values(), ids=REFUSED.keys())
@@ -384,7 +481,9 @@ def test_each_verification_refuses_and_the_previous_release_stays(
 
 
 def test_rows_that_failed_before_are_refused_for_that_if_no_limit_fails_now() -> None:
-    undecided = LimitOutcome(Limit("dcr.privacy_score", at_most=0.1), "undecided", math.nan, "", None)
+    undecided = LimitOutcome(
+        Limit("dcr.privacy_score", at_most=0.1), "undecided", math.nan, "", None
+    )
     error = refusal(Verdict("fail", (undecided,)), ["dcr.identical_excess"])
     assert isinstance(error, FailedBefore) and "failed before" in str(error)
     failed = replace(undecided, status="fail")
@@ -413,7 +512,9 @@ def test_a_table_of_no_or_one_row_goes_the_same_way(gate: Gate, count: int) -> N
 # Rollback
 
 
-@pytest.mark.parametrize("name", ["", "..", "../../others", "latest.json", "20240101T000000.000000Z-0123456789ab"])
+@pytest.mark.parametrize(
+    "name", ["", "..", "../../others", "latest.json", "20240101T000000.000000Z-0123456789ab"]
+)
 def test_a_release_that_is_not_there_is_refused(ready: Chain, name: str) -> None:
     with pytest.raises(InputError, match="there is no release"):
         ready.gate.roll_back(PLACE, name)
@@ -437,13 +538,18 @@ def planted(ready: Chain, sealed: SignedRecord) -> None:
 def first_fails(ready: Chain) -> None:
     stated = ready.gate.store.history(PLACE)[0].opened(PLACE, ready.gate.key.trusted)
     snapshot = replace(ready.snapshot, content=stated.content)
-    ready.gate.sign_result(result(FAILING), snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes)
+    ready.gate.sign_result(
+        result(FAILING), snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes
+    )
 
 
 BACK: dict[str, tuple[Callable[[Chain], object], type[PublicationRefused]]] = {
     "a changed table": (lambda x: overwrite(x.gate.store.history(PLACE)[0].table, b"x"), Damaged),
     "no table": (lambda x: shed(x.gate.store.history(PLACE)[0].table), StoreUnavailable),
-    "no attestation": (lambda x: shed(x.gate.store.history(PLACE)[0].attestation), StoreUnavailable),
+    "no attestation": (
+        lambda x: shed(x.gate.store.history(PLACE)[0].attestation),
+        StoreUnavailable,
+    ),
     "the attestation of other bytes": (lambda x: planted(x, x.sealed), Damaged),
     "a failed attestation": (lambda x: planted(x, x.restated(verdict="fail")), Damaged),
     "an attestation of a stranger": (lambda x: planted(x, chain(other_key(x)).sealed), NotTrusted),
@@ -469,7 +575,9 @@ def test_a_release_that_is_not_whole_or_failed_since_is_not_rolled_back_to(
 
 
 def test_a_stricter_limit_of_today_does_not_stop_a_rollback(ready: Chain) -> None:
-    """The release met the policy of its time. Only a failure of one of that policy's limits counts."""
+    """The release met the policy of its time. Only a failure of one of that policy's limits
+    counts.
+    """
     first = ready.gate.store.history(PLACE)[0]
     stated = first.opened(PLACE, ready.gate.key.trusted)
     snapshot = replace(ready.snapshot, content=stated.content)

@@ -1,4 +1,6 @@
-"""One deployment is one home: its private folder, releases and trusted keys carry the same marker."""
+"""One deployment is one home: its private folder, releases and trusted keys carry the same
+marker.
+"""
 
 from __future__ import annotations
 
@@ -50,18 +52,28 @@ def test_the_first_run_marks_the_three_folders(tmp_path: Path) -> None:
     assert marks(tmp_path) == found
 
 
-@pytest.mark.parametrize("call", [Deployment.gate, lambda made: made.key("split")], ids=["gate", "key"])
+@pytest.mark.parametrize(
+    "call", [Deployment.gate, lambda made: made.key("split")], ids=["gate", "key"]
+)
 def test_a_second_private_folder_beside_the_same_keys_is_another_deployment(
     tmp_path: Path, call: Callable[[Deployment], object]
 ) -> None:
     deployment(tmp_path, "p1").gate()
-    told = refused(lambda: call(deployment(tmp_path, "p2")), tmp_path, "belongs to another deployment than .*p2")
+    told = refused(
+        lambda: call(deployment(tmp_path, "p2")),
+        tmp_path,
+        "belongs to another deployment than .*p2",
+    )
     assert str(tmp_path / "releases") in told and "--home" in told
     apart = DeploymentSettings(releases=tmp_path / "r2", private=tmp_path / "p2").open()
     told = refused(lambda: call(apart), tmp_path, "belongs to another deployment than .*p2")
     assert str(tmp_path / "trusted_keys") in told
     assert not (tmp_path / "p2").exists() and not (tmp_path / "r2").exists()
-    call(DeploymentSettings(home=tmp_path / "h2", releases=tmp_path / "r2", private=tmp_path / "p2").open())
+    call(
+        DeploymentSettings(
+            home=tmp_path / "h2", releases=tmp_path / "r2", private=tmp_path / "p2"
+        ).open()
+    )
     assert (tmp_path / "h2" / "trusted_keys").exists() == (call is Deployment.gate)
 
 
@@ -86,7 +98,9 @@ def test_a_private_folder_with_contents_and_no_marker_is_refused(
     private.mkdir(mode=0o700)
     make(private)
     for call in (lambda: deployment(tmp_path).gate(), lambda: deployment(tmp_path).key("split")):
-        told = refused(call, tmp_path, "created by another version of privacy-assets, or its marker is missing")
+        told = refused(
+            call, tmp_path, "created by another version of privacy-assets, or its marker is missing"
+        )
         assert str(private) in told
     assert os.listdir(tmp_path) == ["private"] and len(os.listdir(private)) == 1
 
@@ -100,8 +114,12 @@ def test_a_private_folder_of_another_layout_is_refused(tmp_path: Path, layout: o
         refused(call, tmp_path, "has the layout of another version of privacy-assets")
 
 
-@pytest.mark.parametrize("places", [{"releases": "p/releases"}, {"releases": "r", "trusted_keys": "p/keys"}])
-def test_nothing_that_others_read_is_in_the_private_folder(tmp_path: Path, places: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "places", [{"releases": "p/releases"}, {"releases": "r", "trusted_keys": "p/keys"}]
+)
+def test_nothing_that_others_read_is_in_the_private_folder(
+    tmp_path: Path, places: dict[str, str]
+) -> None:
     given = {name: tmp_path / target for name, target in places.items()}
     (tmp_path / "p").mkdir(mode=0o700)
     settings = DeploymentSettings(private=tmp_path / "p", **given)
@@ -112,11 +130,15 @@ def test_an_empty_folder_of_an_admin_is_a_new_deployment(tmp_path: Path) -> None
     for name in ("private", "private/lost+found", "releases"):
         (tmp_path / name).mkdir(mode=0o700)
     deployment(tmp_path).gate()
-    assert (tmp_path / "private" / ".gitignore").exists() and (tmp_path / "private" / "lost+found").exists()
+    assert (tmp_path / "private" / ".gitignore").exists() and (
+        tmp_path / "private" / "lost+found"
+    ).exists()
 
 
 @pytest.mark.parametrize("role", ["private", "releases"])
-def test_a_lost_marker_is_refused_also_at_publication(role: str, tmp_path: Path, ready: Chain) -> None:
+def test_a_lost_marker_is_refused_also_at_publication(
+    role: str, tmp_path: Path, ready: Chain
+) -> None:
     chain(ready.gate, 1).publish()
     (tmp_path / role / MARKER).unlink()
     refused(ready.publish, tmp_path / "releases", str(tmp_path / role))
@@ -133,7 +155,11 @@ def test_a_marker_of_another_deployment_or_role_is_refused(tmp_path: Path, role:
     refused(lambda: deployment(tmp_path / "a").gate(), tmp_path, "belongs to another deployment")
     other_role = "releases" if role == "private" else "private"
     mine.write_bytes((tmp_path / "a" / other_role / MARKER).read_bytes())
-    refused(lambda: deployment(tmp_path / "a").gate(), tmp_path, f"marked for {other_role}, not for {role}")
+    refused(
+        lambda: deployment(tmp_path / "a").gate(),
+        tmp_path,
+        f"marked for {other_role}, not for {role}",
+    )
     for damaged in (b"", b"{", b"[]", b"null", b'{"role": 1}', b"[" * 9999, b"x" * 10_000):
         mine.write_bytes(damaged)
         refused(lambda: deployment(tmp_path / "a").gate(), tmp_path, f"{mine} is damaged")
@@ -157,7 +183,9 @@ def test_a_lost_private_folder_is_no_new_deployment(tmp_path: Path, ready: Chain
     refused(lambda: deployment(tmp_path).gate(), tmp_path, "is not empty, and has no marker")
 
 
-def test_configured_keys_need_no_marker_and_may_not_be_those_of_another_deployment(tmp_path: Path) -> None:
+def test_configured_keys_need_no_marker_and_may_not_be_those_of_another_deployment(
+    tmp_path: Path,
+) -> None:
     mine, others = deployment(tmp_path / "a"), deployment(tmp_path / "b")
     mine.gate(), others.gate()
     copy = tmp_path / "copy"
@@ -169,7 +197,9 @@ def test_configured_keys_need_no_marker_and_may_not_be_those_of_another_deployme
         given.open().gate().key.check()
         assert not (copy / MARKER).exists()
     wrong = mine.settings.model_copy(update={"trusted_keys": str(tmp_path / "b" / "trusted_keys")})
-    refused(wrong.open().gate, tmp_path, "b/trusted_keys: this folder belongs to another deployment")
+    refused(
+        wrong.open().gate, tmp_path, "b/trusted_keys: this folder belongs to another deployment"
+    )
 
 
 def test_processes_that_start_at_once_make_one_deployment(tmp_path: Path) -> None:
@@ -184,7 +214,9 @@ def test_processes_that_start_at_once_make_one_deployment(tmp_path: Path) -> Non
     assert deployment(tmp_path).gate().key.check() is None
 
 
-def test_a_home_holds_all_folders_and_each_can_be_named_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_holds_all_folders_and_each_can_be_named_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "home"
     monkeypatch.setenv("PRIVACY_ASSETS_RELEASES", str(tmp_path / "r"))
     monkeypatch.setenv("PRIVACY_ASSETS_PRIVATE", str(tmp_path / "p"))
@@ -207,7 +239,11 @@ def test_a_home_holds_all_folders_and_each_can_be_named_apart(tmp_path: Path, mo
 def test_readers_believe_the_owner_of_the_release_folder_also_with_a_home(tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     home = tmp_path / "home"
-    for root, publisher in ((tmp_path / "r", os.getuid()), (tmp_path / "absent", None), (ObjectPath("s3://b/r"), None)):
+    for root, publisher in (
+        (tmp_path / "r", os.getuid()),
+        (tmp_path / "absent", None),
+        (ObjectPath("s3://b/r"), None),
+    ):
         found = default_trusted(root, home, reading=True)
         assert (found.places, found.publisher) == ((home / "trusted_keys",), publisher)
     with pytest.raises(ConfigError, match="object store are not trusted"):

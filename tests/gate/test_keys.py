@@ -1,4 +1,6 @@
-"""Keys: an invalid key neither signs nor publishes; the error identifies the key without showing its content."""
+"""Keys: an invalid key neither signs nor publishes; the error identifies the key without showing
+its content.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,19 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from gate_standins import PLACE, VARIABLE, Chain, at_most, chain, open_gate, read, refused, rows, small_sealed, tree
+from gate_standins import (
+    PLACE,
+    VARIABLE,
+    Chain,
+    at_most,
+    chain,
+    open_gate,
+    read,
+    refused,
+    rows,
+    small_sealed,
+    tree,
+)
 
 from privacy_assets.dagster.resources import ReleaseResource
 from privacy_assets.errors import ConfigError, InputError, NotTrusted, TableStopped
@@ -33,7 +47,9 @@ from privacy_assets.tables.table import Table
 PASSWORD = b"a password"
 
 
-def private_pem(key: object = None, password: bytes = b"", form: PrivateFormat = PrivateFormat.PKCS8) -> bytes:
+def private_pem(
+    key: object = None, password: bytes = b"", form: PrivateFormat = PrivateFormat.PKCS8
+) -> bytes:
     lock = BestAvailableEncryption(password) if password else NoEncryption()
     return (key or Ed25519PrivateKey.generate()).private_bytes(Encoding.PEM, form, lock)  # type: ignore[attr-defined]
 
@@ -94,18 +110,30 @@ BROKEN_SIGNING: dict[str, tuple[Callable[[Path], object], str]] = {
 
 def body(path: Path) -> set[str]:
     """The lines of a PEM file that hold the key."""
-    return {line for line in path.read_text("latin-1").splitlines() if len(line) > 20 and "-----" not in line}
+    return {
+        line
+        for line in path.read_text("latin-1").splitlines()
+        if len(line) > 20 and "-----" not in line
+    }
 
 
-def refuses_all(ready: Chain, root: Path, match: str, culprit: object, *, signs: bool = False) -> None:
+def refuses_all(
+    ready: Chain, root: Path, match: str, culprit: object, *, signs: bool = False
+) -> None:
     """Check that the key does not publish, and signs only if ``signs``.
 
     The error names the key; no file changes, no key is shown.
     """
     before = tree(root)
-    secrets = set().union(*(body(path) for path in (root / "private").glob("*.key") if path.is_file()))
+    secrets = set().union(
+        *(body(path) for path in (root / "private").glob("*.key") if path.is_file())
+    )
     gate = open_gate(root)
-    acts = [lambda: small_sealed(gate), lambda: gate.take_snapshot(Table.read(rows(5)), PLACE, "t"), gate.key.check]
+    acts = [
+        lambda: small_sealed(gate),
+        lambda: gate.take_snapshot(Table.read(rows(5)), PLACE, "t"),
+        gate.key.check,
+    ]
     for act in [lambda: ready.publish(gate=gate), *([] if signs else acts)]:
         with at_most(20), pytest.raises(ConfigError, match=match) as caught:
             act()
@@ -128,7 +156,8 @@ def test_a_signing_key_that_is_not_in_order_signs_and_publishes_nothing(
 def test_a_signing_key_of_another_user_is_refused(
     ready: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)  # not every user can change a file's owner
+    # not every user can change a file's owner
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
     refuses_all(ready, tmp_path, SECRET_FILE, ready.gate.key.path)
 
 
@@ -138,7 +167,10 @@ BROKEN_TRUSTED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a private key": (written(private_pem()), "not a public key in PEM form"),
     "RSA": (written(public_pem(rsa_key())), "must be an Ed25519 public key"),
     "EC": (written(public_pem(ec_key())), "must be an Ed25519 public key"),
-    "two keys": (lambda path: path.write_bytes(path.read_bytes() + public_pem()), "more than one PEM block"),
+    "two keys": (
+        lambda path: path.write_bytes(path.read_bytes() + public_pem()),
+        "more than one PEM block",
+    ),
     "a folder": (replaced_by(Path.mkdir), "regular file|cannot be read"),
     "a pipe": (replaced_by(os.mkfifo), "regular file"),
     "a link to nothing": (replaced_by(lambda path: path.symlink_to("nowhere")), "cannot be read"),
@@ -160,7 +192,9 @@ def test_a_trusted_key_that_is_not_in_order_stops_everything(
     refuses_all(ready, tmp_path, match, file)
 
 
-def test_route_60_a_hidden_file_in_the_folder_of_trusted_keys_stops_everything(ready: Chain, tmp_path: Path) -> None:
+def test_route_60_a_hidden_file_in_the_folder_of_trusted_keys_stops_everything(
+    ready: Chain, tmp_path: Path
+) -> None:
     """The owner, who lists the folder, does not see this signer."""
     ready.publish()
     file = tmp_path / "trusted_keys" / ".second.pem"
@@ -170,13 +204,17 @@ def test_route_60_a_hidden_file_in_the_folder_of_trusted_keys_stops_everything(r
         read(ready.gate)
 
 
-def test_a_folder_of_trusted_keys_that_everybody_may_write_to_is_refused(ready: Chain, tmp_path: Path) -> None:
+def test_a_folder_of_trusted_keys_that_everybody_may_write_to_is_refused(
+    ready: Chain, tmp_path: Path
+) -> None:
     """A user who can add a file there can add a signer."""
     (tmp_path / "trusted_keys").chmod(0o777)
     refuses_all(ready, tmp_path, "every user may write", tmp_path / "trusted_keys")
 
 
-def test_without_a_trusted_key_nothing_is_signed_published_or_read(ready: Chain, tmp_path: Path) -> None:
+def test_without_a_trusted_key_nothing_is_signed_published_or_read(
+    ready: Chain, tmp_path: Path
+) -> None:
     ready.publish()
     folder = tmp_path / "trusted_keys"
     (file,) = folder.iterdir()
@@ -214,7 +252,8 @@ def test_a_wrong_key_in_the_environment_signs_nothing_though_the_file_is_right(
     ready: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bytes, match: str
 ) -> None:
     monkeypatch.setenv(VARIABLE, os.fsdecode(given))
-    (tmp_path / "private" / "given.key").write_bytes(given)  # so that the errors are searched for its lines
+    # so that the errors are searched for its lines
+    (tmp_path / "private" / "given.key").write_bytes(given)
     refuses_all(ready, tmp_path, match, VARIABLE)
 
 
@@ -264,7 +303,9 @@ def test_all_that_start_at_once_make_one_pair_and_it_stays(fresh: tuple[Path, Pa
 
 
 def test_no_key_is_made_where_one_was_trusted_before(fresh: tuple[Path, Path]) -> None:
-    """Trusted keys without a signing key: it is lost. A marker without trusted keys: the last one was revoked."""
+    """Trusted keys without a signing key: it is lost. A marker without trusted keys: the last one
+    was revoked.
+    """
     path, trusted = fresh
     write_marker(trusted, "trusted_keys", "1" * 32)
     for name in (MARKER, "old.pem"):
@@ -280,7 +321,9 @@ def test_no_key_is_made_where_one_was_trusted_before(fresh: tuple[Path, Path]) -
 
 
 @pytest.mark.parametrize("inside", [(), ("lost+found",), (".snapshot", "empty")])
-def test_an_empty_folder_of_trusted_keys_is_that_of_a_first_run(tmp_path: Path, inside: tuple[str, ...]) -> None:
+def test_an_empty_folder_of_trusted_keys_is_that_of_a_first_run(
+    tmp_path: Path, inside: tuple[str, ...]
+) -> None:
     (tmp_path / "trusted_keys").mkdir()
     for name in inside:
         (tmp_path / "trusted_keys" / name).mkdir()
@@ -304,8 +347,12 @@ def test_a_signing_key_that_is_there_is_never_replaced(first: tuple[Path, Path])
     one_pair(*first)
 
 
-@pytest.mark.parametrize("name", [name for name in BROKEN_SIGNING if name not in ("missing", "changed")])
-def test_a_first_signing_key_that_is_not_in_order_gets_no_trust(first: tuple[Path, Path], name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name in BROKEN_SIGNING if name not in ("missing", "changed")]
+)
+def test_a_first_signing_key_that_is_not_in_order_gets_no_trust(
+    first: tuple[Path, Path], name: str
+) -> None:
     (path, trusted), (change, match) = first, BROKEN_SIGNING[name]
     change(path)
     with at_most(20), pytest.raises(ConfigError, match=match) as caught:
@@ -314,7 +361,9 @@ def test_a_first_signing_key_that_is_not_in_order_gets_no_trust(first: tuple[Pat
     assert not trusted.exists() or not list(trusted.iterdir())
 
 
-def test_a_dangling_link_is_not_followed_to_make_a_key(first: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_dangling_link_is_not_followed_to_make_a_key(
+    first: tuple[Path, Path], tmp_path: Path
+) -> None:
     first[0].unlink()
     first[0].symlink_to(tmp_path / "elsewhere.key")
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -342,20 +391,30 @@ def test_the_resource_makes_a_first_pair_and_no_other_when_it_is_lost(tmp_path: 
         resource(tmp_path).gate()
 
 
-@pytest.mark.parametrize("told", ["signing_key", "trusted_keys", "PRIVACY_ASSETS_SIGNING_KEY", TRUSTED_VARIABLE])
-def test_no_key_is_made_where_one_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+@pytest.mark.parametrize(
+    "told", ["signing_key", "trusted_keys", "PRIVACY_ASSETS_SIGNING_KEY", TRUSTED_VARIABLE]
+)
+def test_no_key_is_made_where_one_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
     path = str(tmp_path / "given")
     if told.isupper():
         monkeypatch.setenv(told, path)
     with pytest.raises(ConfigError):
         resource(tmp_path, **({} if told.isupper() else {told: path})).gate().key.check()
-    assert not [name for name in ("private/signing.key", "trusted_keys", "given") if (tmp_path / name).exists()]
+    assert not [
+        name
+        for name in ("private/signing.key", "trusted_keys", "given")
+        if (tmp_path / name).exists()
+    ]
 
 
 # Rotation and revocation
 
 
-def test_after_rotation_old_releases_are_read_and_the_new_key_signs(gate: Gate, tmp_path: Path) -> None:
+def test_after_rotation_old_releases_are_read_and_the_new_key_signs(
+    gate: Gate, tmp_path: Path
+) -> None:
     old, earlier = gate.key.signer.public_key.keyid, chain(gate).publish()
     new = rotate_key(gate.key.path, gate.key.trusted.places[0])
     assert new != old
@@ -368,13 +427,19 @@ def test_after_rotation_old_releases_are_read_and_the_new_key_signs(gate: Gate, 
     assert after.roll_back(PLACE, earlier.id) == earlier
 
 
-def test_what_a_removed_key_signed_is_not_read_or_rolled_back_to(gate: Gate, tmp_path: Path) -> None:
+def test_what_a_removed_key_signed_is_not_read_or_rolled_back_to(
+    gate: Gate, tmp_path: Path
+) -> None:
     kept, old = gate.key.path.read_bytes(), gate.key.signer.public_key.keyid
     release, left = chain(gate).publish(), chain(gate, 1)
     rotate_key(gate.key.path, gate.key.trusted.places[0])
     (gate.key.trusted.places[0] / f"{old[:16]}.pem").unlink()
     after = open_gate(tmp_path)
-    for act in (lambda: read(after), lambda: after.roll_back(PLACE, release.id), lambda: left.publish(gate=after)):
+    for act in (
+        lambda: read(after),
+        lambda: after.roll_back(PLACE, release.id),
+        lambda: left.publish(gate=after),
+    ):
         with refused((NotTrusted, TableStopped)):
             act()
     with refused(TableStopped, table="patients"):
@@ -393,7 +458,11 @@ def test_a_revoked_key_counts_no_more_in_a_process_that_goes_on(gate: Gate, tmp_
     assert release.opened(PLACE, keys).verdict == "pass"
     file.rename(tmp_path / "kept.pem")
     (tmp_path / "trusted_keys" / "other.pem").write_bytes(public_pem())
-    for act in (lambda: read(gate), lambda: gate.roll_back(PLACE, release.id), lambda: release.opened(PLACE, keys)):
+    for act in (
+        lambda: read(gate),
+        lambda: gate.roll_back(PLACE, release.id),
+        lambda: release.opened(PLACE, keys),
+    ):
         with refused((NotTrusted, TableStopped)):
             act()
     for act in (left.publish, lambda: gate.take_snapshot(Table.read(rows(2)), PLACE, "t")):

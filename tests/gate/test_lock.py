@@ -48,13 +48,18 @@ DECLARED: dict[str, Any] = {
     "metrics": {
         "dcr": {"n_permutations": 999},
         "membership_inference": {"subgroups": ("ward",), "n_permutations": 999},
-        "shadow_membership": {"generator": {"name": "synthpop", "settings": {"min_samples_leaf": 5}}},
+        "shadow_membership": {
+            "generator": {"name": "synthpop", "settings": {"min_samples_leaf": 5}}
+        },
     },
 }
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "the subject": ({"subject": None}, "subject: 'pid' -> not set"),
     "a kind": ({"kinds": {"age": "numeric"}}, "kinds 'age': 'integer' -> 'numeric'"),
-    "a kind more": ({"kinds": {"age": "integer", "b": "integer"}}, "kinds 'b': not set -> 'integer'"),
+    "a kind more": (
+        {"kinds": {"age": "integer", "b": "integer"}},
+        "kinds 'b': not set -> 'integer'",
+    ),
     "a share": ({"split": {"train": 0.6, "holdout": 0.4}}, "split 'train': 0.5 -> 0.6"),
     "a dropped column": ({"drop": ["name", "mail"]}, "drop: added ['mail']"),
     "a generated column": ({"new_values": {}}, "new_values 'token': 'made up' -> not set"),
@@ -68,7 +73,12 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
         "table settings 'membership_inference.subgroups': added ['sex'], removed ['ward']",
     ),
     "the attacked generator": (
-        {"metrics": {**DECLARED["metrics"], "shadow_membership": {"generator": {"name": "privbayes"}}}},
+        {
+            "metrics": {
+                **DECLARED["metrics"],
+                "shadow_membership": {"generator": {"name": "privbayes"}},
+            }
+        },
         "table settings 'shadow_membership.generator' 'name': 'synthpop' -> 'privbayes'",
     ),
     "no subgroups": (
@@ -98,7 +108,9 @@ def proposed(gate: Gate) -> dict[str, Any]:
 def judged(gate: Gate, number: int, high: float = PASSING, target: ReleaseTarget = PLACE) -> str:
     """The verdict on one table, as the steps of a run come to it."""
     snapshot, _ = gate.take_snapshot(Table.read(rows(number)), target, INPUTS["train"])
-    return gate.attest(snapshot, POLICY, signed(gate, snapshot, result(high)), INPUTS, METRICS, SETUP)[0].verdict
+    return gate.attest(
+        snapshot, POLICY, signed(gate, snapshot, result(high)), INPUTS, METRICS, SETUP
+    )[0].verdict
 
 
 # The lock
@@ -107,7 +119,15 @@ def judged(gate: Gate, number: int, high: float = PASSING, target: ReleaseTarget
 def test_a_lock_states_what_verdicts_depend_on_and_no_private_value(gate: Gate) -> None:
     start(gate, DECLARED)
     found = stored(gate)
-    declared = {"subject", "kinds", "drop", "new_values", "allowed_values", "split", "table settings"}
+    declared = {
+        "subject",
+        "kinds",
+        "drop",
+        "new_values",
+        "allowed_values",
+        "split",
+        "table settings",
+    }
     assert set(found) == {"policy", "policy digest", "limits", "min_holders", "settings", *declared}
     assert mode(gate.private / "locks" / "patients.json") == 0o600
     assert entries_of(POLICY, DECLARED) == entries_of(POLICY, {**DECLARED, "seed": 7})
@@ -128,9 +148,14 @@ def test_a_change_replaces_the_lock_before_the_first_verdict_and_stops_a_run_lat
     assert stored(gate) == before
     assert proposed(gate) == entries_of(POLICY, changed)
     start(gate, DECLARED)
-    assert proposed(gate) == entries_of(POLICY, changed), "a run that agrees with the lock leaves the proposal"
+    assert proposed(gate) == entries_of(POLICY, changed), (
+        "a run that agrees with the lock leaves the proposal"
+    )
     gate.locks.sign("patients", proposed(gate), "agreed")
-    assert stored(gate) == entries_of(POLICY, changed) and not gate.locks.file("patients", PROPOSED).exists()
+    assert (
+        stored(gate) == entries_of(POLICY, changed)
+        and not gate.locks.file("patients", PROPOSED).exists()
+    )
 
 
 @pytest.mark.parametrize("most", [0.05, 0.2], ids=["stricter", "laxer"])
@@ -153,7 +178,9 @@ def test_another_policy_is_refused_by_every_step(gate: Gate, most: float) -> Non
     start(gate, policy=other)
 
 
-def test_attestation_and_publication_need_a_lock_before_the_first_verdict_as_well(gate: Gate) -> None:
+def test_attestation_and_publication_need_a_lock_before_the_first_verdict_as_well(
+    gate: Gate,
+) -> None:
     snapshot, _ = gate.take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])
     with refused(LockDiffers) as differs:
         gate.attest(snapshot, POLICY, signed(gate, snapshot), INPUTS, METRICS, SETUP)
@@ -170,20 +197,33 @@ def flip(path: Path) -> None:
 
 
 def by_a_stranger(path: Path) -> None:
-    statement = unseal(SignedRecord("lock", path.read_bytes()), make_gate(path.parents[2]).key.trusted)
+    statement = unseal(
+        SignedRecord("lock", path.read_bytes()), make_gate(path.parents[2]).key.trusted
+    )
     path.write_bytes(seal(statement, make_gate(path.parents[2] / "stranger").key).data)
 
 
 def of_another_table(path: Path) -> None:
-    statement = unseal(SignedRecord("lock", path.read_bytes()), make_gate(path.parents[2]).key.trusted)
-    path.write_bytes(seal(replace(statement, target=ReleaseTarget("others")), make_gate(path.parents[2]).key).data)
+    statement = unseal(
+        SignedRecord("lock", path.read_bytes()), make_gate(path.parents[2]).key.trusted
+    )
+    path.write_bytes(
+        seal(
+            replace(statement, target=ReleaseTarget("others")), make_gate(path.parents[2]).key
+        ).data
+    )
 
 
 @pytest.mark.parametrize("change", [flip, Path.unlink, by_a_stranger, of_another_table])
-def test_a_lock_that_cannot_be_believed_counts_as_empty(gate: Gate, change: Callable[[Path], object]) -> None:
+def test_a_lock_that_cannot_be_believed_counts_as_empty(
+    gate: Gate, change: Callable[[Path], object]
+) -> None:
     part = chain(gate)
     change(gate.private / "locks" / "patients.json")
-    for step in (lambda: start(gate), lambda: gate.publish(part.sealed, part.taken, PLACE, POLICY, SETUP)):
+    for step in (
+        lambda: start(gate),
+        lambda: gate.publish(part.sealed, part.taken, PLACE, POLICY, SETUP),
+    ):
         with refused(LockDiffers) as differs:
             step()
         assert "policy: not set -> 'test'" in differs.value.differences
@@ -236,8 +276,14 @@ def test_changes_of_lists_are_shown_in_whole_up_to_a_thousand_values(gate: Gate)
         return str(line)
 
     assert change_to(values[1:100]) == "missing 'ward': removed ['value 0000']"
-    assert change_to(values[1:1000]) == f"missing 'ward': added {values[100:1000]!r}, removed ['value 0000']"
-    assert change_to(values[99::-1]) == "missing 'ward': the order or the repetition of the values changes"
+    assert (
+        change_to(values[1:1000])
+        == f"missing 'ward': added {values[100:1000]!r}, removed ['value 0000']"
+    )
+    assert (
+        change_to(values[99::-1])
+        == "missing 'ward': the order or the repetition of the values changes"
+    )
     many = change_to(values)
     assert many.startswith("missing 'ward': 1,100 values added and 0 removed (SHA-256 ")
     assert str(gate.locks.file("patients", ".proposed.json")) in many

@@ -1,4 +1,6 @@
-"""The log of a table: a chain of signed entries, from which attempts, failures, verdicts and releases are counted."""
+"""The log of a table: a chain of signed entries, from which attempts, failures, verdicts and
+releases are counted.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def start(gate: Gate) -> None:
 def judged(gate: Gate, number: int, high: float = PASSING, target: ReleaseTarget = PLACE) -> str:
     """The verdict on one table, as the steps of a run come to it."""
     snapshot, _ = gate.take_snapshot(Table.read(rows(number)), target, INPUTS["train"])
-    return gate.attest(snapshot, POLICY, signed(gate, snapshot, result(high)), INPUTS, METRICS, SETUP)[0].verdict
+    return gate.attest(
+        snapshot, POLICY, signed(gate, snapshot, result(high)), INPUTS, METRICS, SETUP
+    )[0].verdict
 
 
 def folder_of(gate: Gate) -> Path:
@@ -103,7 +107,12 @@ def test_each_content_has_one_verdict_over_all_partitions(local: Gate) -> None:
         assert judged(local, 1) == "pass"
         assert judged(local, 1, target=MONDAY) == "pass"
     assert verdicts(local) == ["pass"]
-    assert judged(local, 2, high=FAILING) == judged(local, 2) == judged(local, 2, high=FAILING) == "fail"
+    assert (
+        judged(local, 2, high=FAILING)
+        == judged(local, 2)
+        == judged(local, 2, high=FAILING)
+        == "fail"
+    )
     assert verdicts(local) == ["pass", "fail"]
     assert judged(local, 1, high=FAILING) == "fail"
     assert verdicts(local) == ["pass", "fail", "fail"]
@@ -123,11 +132,15 @@ def test_a_failure_counts_once_it_is_scored(local: Gate) -> None:
 
 @pytest.mark.slow
 def test_attempts_are_counted_since_the_last_release_whatever_was_changed(local: Gate) -> None:
-    """Other training rows, another partition or other settings do not restart the count. The same rows count once."""
+    """Other training rows, another partition or other settings do not restart the count. The same
+    rows count once.
+    """
     assert [chain(local, number).stated.attempt for number in (1, 2, 1)] == [1, 2, 1]
-    assert chain(local, frame=rows(2).iloc[::-1]).stated.attempt == 2  # the order of rows makes no new table
+    # the order of rows makes no new table
+    assert chain(local, frame=rows(2).iloc[::-1]).stated.attempt == 2
     seen, _ = local.take_snapshot(Table.read(rows(3)), PLACE, INPUTS["train"])
-    local.sign_result(result(), seen, [])  # a score that was seen counts, even if it is never attested
+    # a score that was seen counts, even if it is never attested
+    local.sign_result(result(), seen, [])
     assert chain(local, 4, target=MONDAY).stated.attempt == 4
     taken, _ = local.take_snapshot(Table.read(rows(5)), PLACE, "f" * 64)  # another train
     assert local.attempt(taken) == 5
@@ -139,7 +152,10 @@ def test_attempts_are_counted_since_the_last_release_whatever_was_changed(local:
 
 
 def test_every_attempt_has_a_number_of_its_own(gate: Gate) -> None:
-    taken = [gate.take_snapshot(Table.read(rows(number)), PLACE, INPUTS["train"])[0] for number in range(6)]
+    taken = [
+        gate.take_snapshot(Table.read(rows(number)), PLACE, INPUTS["train"])[0]
+        for number in range(6)
+    ]
     with ThreadPoolExecutor(6) as pool:
         numbers = list(pool.map(gate.attempt, taken * 2))
     assert sorted(numbers[:6]) == [*range(1, 7)]
@@ -148,12 +164,19 @@ def test_every_attempt_has_a_number_of_its_own(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_releases_of_another_partition_do_not_restart_the_count_or_dilute_the_verdicts(local: Gate) -> None:
-    """Three failures of one partition and four releases of another, in turn, would go on for ever."""
+def test_releases_of_another_partition_do_not_restart_the_count_or_dilute_the_verdicts(
+    local: Gate,
+) -> None:
+    """Three failures of one partition and four releases of another, in turn, would go on for
+    ever.
+    """
     numbers, attempts = iter(range(100)), []
     with refused(TableStopped):
         for _ in range(3):
-            attempts += [chain(local, next(numbers), target=MONDAY, high=FAILING).stated.attempt for _ in range(3)]
+            attempts += [
+                chain(local, next(numbers), target=MONDAY, high=FAILING).stated.attempt
+                for _ in range(3)
+            ]
             for _ in range(4):
                 chain(local, next(numbers), target=ReleaseTarget("patients", "junk")).publish()
     assert attempts == [*range(1, 7)]
@@ -180,14 +203,18 @@ def nights(gate: Gate, passing: list[bool]) -> list[str]:
             start(gate)
             found.append(judged(gate, night, PASSING if passes else FAILING))
         except TableStopped as error:
-            assert "is stopped: 4 of its last" in str(error) and "accept patients --reason" in advice(error)
+            assert "is stopped: 4 of its last" in str(
+                error
+            ) and "accept patients --reason" in advice(error)
             found.append("stopped")
     return found
 
 
 @pytest.mark.slow
 def test_a_generator_that_leaks_more_each_night_is_stopped(local: Gate) -> None:
-    """After twenty nights that pass, the leak is seen in ten of the next twenty: ten tables would be released."""
+    """After twenty nights that pass, the leak is seen in ten of the next twenty: ten tables would
+    be released.
+    """
     drawn = [False, *random.Random(0).sample([True] * 10 + [False] * 9, 19)]
     found = nights(local, [True] * 20 + drawn)
     fourth = [night for night, verdict in enumerate(found) if verdict == "fail"][3]
@@ -260,16 +287,22 @@ LOG: dict[str, Callable[[Path], object]] = {
     "missing": lambda folder: (folder / "00000002").unlink(),
     "empty": lambda folder: (folder / "00000006").write_bytes(b""),
     "unsigned": lambda folder: (folder / "00000006").write_bytes(b'{"status": "pass"}'),
-    "another entry": lambda folder: (folder / "00000006").write_bytes((folder / "00000004").read_bytes()),
+    "another entry": lambda folder: (folder / "00000006").write_bytes(
+        (folder / "00000004").read_bytes()
+    ),
     "beyond a gap": lambda folder: (folder / "00000006").rename(folder / "00000009"),
     "unreadable": lambda folder: (folder / "00000008").mkdir(),
     "a file": lambda folder: (shutil.rmtree(folder), folder.write_bytes(b"")),
     "the largest number": lambda folder: (folder / "99999999").write_bytes(b"{}"),
-    "an early entry changed, and no state": lambda folder: (flip(folder / "00000002"), (folder / "state").unlink()),
-    "an early entry repeated, and no state": lambda folder: (
-        (folder / "00000003").write_bytes((folder / "00000001").read_bytes()), (folder / "state").unlink()
+    "an early entry changed, and no state": lambda folder: (
+        flip(folder / "00000002"),
+        (folder / "state").unlink(),
     ),
-}  # fmt: skip
+    "an early entry repeated, and no state": lambda folder: (
+        (folder / "00000003").write_bytes((folder / "00000001").read_bytes()),
+        (folder / "state").unlink(),
+    ),
+}
 
 
 @pytest.mark.slow
@@ -284,7 +317,9 @@ def test_a_log_that_is_not_whole_is_refused(local: Gate, change: Callable[[Path]
         lambda: start(local),
         lambda: judged(local, 4),
         part.publish,
-        lambda: local.sign_result(result(FAILING), snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes),
+        lambda: local.sign_result(
+            result(FAILING), snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes
+        ),
     ):
         with refused((StoreUnavailable, TableStopped)):
             step()
@@ -297,7 +332,9 @@ def test_a_log_that_is_not_whole_is_refused(local: Gate, change: Callable[[Path]
 
 @pytest.mark.parametrize("name", ["9" * 255, "9" * 12, "2000000000"])
 def test_an_entry_with_an_implausible_number_is_named(gate: Gate, name: str) -> None:
-    """An acceptance would have to number its entry after it, which no file system may be able to store."""
+    """An acceptance would have to number its entry after it, which no file system may be able to
+    store.
+    """
     record(gate, "pass", "a")
     file = gate.private / "log" / "patients" / name
     _ = file.write_bytes(b"") if isinstance(file, Path) else file.put(b"")
@@ -315,7 +352,9 @@ def test_an_entry_with_an_implausible_number_is_named(gate: Gate, name: str) -> 
 
 
 @pytest.mark.parametrize("damage", [flip, lambda path: path.write_bytes(b"{}"), Path.unlink])
-def test_an_early_entry_that_was_changed_has_no_effect_and_is_named(local: Gate, damage: Callable[[Path], Any]) -> None:
+def test_an_early_entry_that_was_changed_has_no_effect_and_is_named(
+    local: Gate, damage: Callable[[Path], Any]
+) -> None:
     """The signed state holds what it added. A missing entry stops the table, see above."""
     failed = chain(local, 1, high=FAILING)
     judged(local, 2)
@@ -344,7 +383,11 @@ def test_a_state_that_cannot_be_believed_is_made_again(local: Gate, tmp_path: Pa
 def test_a_statement_of_another_kind_is_no_entry(local: Gate) -> None:
     start(local)
     judged(local, 1)
-    body = dict(unseal(SignedRecord("entry", (folder_of(local) / "00000002").read_bytes()), local.key.trusted).body)
+    body = dict(
+        unseal(
+            SignedRecord("entry", (folder_of(local) / "00000002").read_bytes()), local.key.trusted
+        ).body
+    )
     statement = Statement("lock", PLACE, "0" * 64, {**body, "number": 3})
     (folder_of(local) / "00000003").write_bytes(seal(statement, local.key).data)
     with refused(TableStopped, table="patients"):
@@ -387,7 +430,9 @@ def restored(gate: Gate, nights: int) -> Chain:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [1, 5])
-def test_a_log_behind_the_pointer_publishes_nothing_and_the_gap_counts_as_failed(local: Gate, lost: int) -> None:
+def test_a_log_behind_the_pointer_publishes_nothing_and_the_gap_counts_as_failed(
+    local: Gate, lost: int
+) -> None:
     part = restored(local, 1 + lost)
     with refused(TableStopped, table="patients") as stopped:
         part.publish()
@@ -398,7 +443,9 @@ def test_a_log_behind_the_pointer_publishes_nothing_and_the_gap_counts_as_failed
         local.roll_back(PLACE, local.store.history(PLACE)[0].id)
     local.accept("patients", "the disk was restored from the backup of Sunday")
     local.check_not_stopped("patients")
-    assert [status for _, status, _ in local.log.state("patients").recent] == ["fail"] * min(lost, 3)
+    assert [status for _, status, _ in local.log.state("patients").recent] == ["fail"] * min(
+        lost, 3
+    )
     found = part.publish()
     assert local.store.pointer(PLACE, local.key.trusted).number == 2 + lost
     assert local.store.current(PLACE, local.key.trusted) == found
@@ -434,11 +481,20 @@ def test_a_forged_entry_does_not_become_true_by_an_acceptance(local: Gate, tmp_p
     number = local.log.state("patients").number
     for event, more in (
         ("accept", {"reason": "forged", "lost": 0, "state": asdict(LogState())}),
-        ("verdict", {"content": failed.snapshot.content, "sha256": "", "status": "pass", "failed": []}),
+        (
+            "verdict",
+            {"content": failed.snapshot.content, "sha256": "", "status": "pass", "failed": []},
+        ),
         ("release", {"content": "c", "sha256": "s", "ledger": ""}),
     ):
         number += 1
-        body = {"number": number, "before": local.log.believed("patients").head, "at": "", "event": event, **more}
+        body = {
+            "number": number,
+            "before": local.log.believed("patients").head,
+            "at": "",
+            "event": event,
+            **more,
+        }
         entry = seal(Statement("entry", PLACE, "0" * 64, body), stranger)
         (folder_of(local) / f"{number:08d}").write_bytes(entry.data)
     before = local.log.believed("patients")
@@ -474,7 +530,9 @@ def test_repeating_a_publication_keeps_the_ledger_of_a_later_release(local: Gate
     parts = []
     for target, ledger in ((MONDAY, b"one"), (ReleaseTarget("patients", "tuesday"), b"two")):
         part = chain(local, len(parts), target=target)
-        score = local.sign_result(result(inputs={**INPUTS, "ledger": ""}), part.snapshot, [], ledger)
+        score = local.sign_result(
+            result(inputs={**INPUTS, "ledger": ""}), part.snapshot, [], ledger
+        )
         stated, sealed = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
         parts.append(replace(part, stated=stated, sealed=sealed))
         parts[-1].publish()
@@ -541,7 +599,9 @@ def test_route_55_withdrawn_rows_in_another_partition(local: Gate) -> None:
     assert chain(local, 2, target=MONDAY).publish()
 
 
-def test_a_withdrawal_that_died_is_finished_by_the_next_call(local: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_withdrawal_that_died_is_finished_by_the_next_call(
+    local: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = chain(local, 1).publish()
 
     def dies(*_: Any) -> None:

@@ -1,4 +1,6 @@
-"""Files from other users in a release folder: names that no publisher wrote, and files that are too large."""
+"""Files from other users in a release folder: names that no publisher wrote, and files that are too
+large.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from gate_standins import PLACE, Chain, chain, in_either_place, make_gate, overwrite, pointing, read, refused, shown
+from gate_standins import (
+    PLACE,
+    Chain,
+    chain,
+    in_either_place,
+    make_gate,
+    overwrite,
+    pointing,
+    read,
+    refused,
+    shown,
+)
 
 from privacy_assets.errors import Damaged, NotTrusted, OutOfDate, PublicationRefused
 from privacy_assets.gate.gate import Gate
@@ -100,14 +113,23 @@ def test_a_made_up_id_is_refused_by_name(gate: Gate) -> None:
 
 
 def pointers() -> list[bytes]:
-    return [b"", b'{"release": 1}', b"\xff", *(json.dumps({"release": name}).encode() for name in future())]
+    return [
+        b"",
+        b'{"release": 1}',
+        b"\xff",
+        *(json.dumps({"release": name}).encode() for name in future()),
+    ]
 
 
 def test_a_wrong_pointer_is_refused_by_name_also_by_the_publisher(gate: Gate) -> None:
     first = chain(gate, 1)
     made, later, folder = first.publish(), chain(gate, 2), PLACE.below(gate.releases)
     for number, data in enumerate(pointers()):
-        path = folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{2 * number + 2:012}"
+        path = (
+            folder / POINTER
+            if isinstance(folder, Path)
+            else folder / "pointers" / f"{2 * number + 2:012}"
+        )
         put(path, data)
         with refused((Damaged, NotTrusted, OutOfDate)):
             read(gate)
@@ -118,7 +140,9 @@ def test_a_wrong_pointer_is_refused_by_name_also_by_the_publisher(gate: Gate) ->
     later.publish()
 
 
-def test_a_clock_that_is_a_little_ahead_is_no_reason(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_a_little_ahead_is_no_reason(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from privacy_assets.gate import release
 
     now = release._now
@@ -146,8 +170,11 @@ def test_large_files_do_not_fill_the_memory_of_a_reader(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (64 << 30, before[1]))
     try:
-        for path, size in ((release.folder.parents[1] / POINTER, 1 << 40), (release.attestation, 1 << 40),
-                           (release.table, 1 << 28)):  # fmt: skip
+        for path, size in (
+            (release.folder.parents[1] / POINTER, 1 << 40),
+            (release.attestation, 1 << 40),
+            (release.table, 1 << 28),
+        ):
             kept = path.read_bytes()
             sparse(path, size)
             with pytest.raises(PublicationRefused):
@@ -183,7 +210,9 @@ def test_a_signed_table_with_another_number_of_rows_is_not_read(tmp_path: Path) 
     gate = make_gate(tmp_path)
     part = chain(gate)
     wrong = part.restated(rows=part.stated.rows + 1)
-    gate.store.add(PLACE, part.snapshot.path, part.snapshot.sha256, wrong.data, pointing(gate), lambda: None)
+    gate.store.add(
+        PLACE, part.snapshot.path, part.snapshot.sha256, wrong.data, pointing(gate), lambda: None
+    )
     with refused(Damaged):
         read(gate)
     assert hashlib.sha256(part.snapshot.path.read_bytes()).hexdigest() == part.snapshot.sha256

@@ -1,4 +1,6 @@
-"""Properties of object stores: objects that are created once, failed requests, prepared locations, URLs."""
+"""Properties of object stores: objects that are created once, failed requests, prepared locations,
+URLs.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,14 @@ from privacy_assets.gate import release_objects
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import hash_file
 from privacy_assets.gate.statements import ReleaseTarget, seal
-from privacy_assets.infra.markers import MARKER, PROBE, _creates_over, check_prepared, prepare, read_marker
+from privacy_assets.infra.markers import (
+    MARKER,
+    PROBE,
+    _creates_over,
+    check_prepared,
+    prepare,
+    read_marker,
+)
 from privacy_assets.infra.objects import ObjectPath, location
 from tests.stores import new_bucket
 
@@ -90,7 +99,8 @@ def test_an_object_is_created_once_whatever_words_the_server_refuses_in(bucket: 
         one = bucket / f"one {number}"
         with answering(other):
             assert one.create(b"mine")
-            assert one.create(b"mine")  # a request whose answer was lost is sent again, and finds its own object
+            # a request whose answer was lost is sent again, and finds its own object
+            assert one.create(b"mine")
             assert not one.create(b"yours")
             assert one.read_bytes() == b"mine"
 
@@ -107,17 +117,23 @@ def test_a_store_that_writes_over_what_is_there_is_not_used(bucket: ObjectPath) 
             with pytest.raises(ConfigError, match="overwrote an object"):
                 prepare({"releases": one})
         _creates_over.cache_clear()
-        with pytest.raises(ConfigError, match="overwrote an object"):  # a worker with an old library
+        # a worker with an old library
+        with pytest.raises(ConfigError, match="overwrote an object"):
             check_prepared(other, "releases")
     with pytest.raises(ConfigError, match="not marked"):
         check_prepared(target, "releases")
     _creates_over.cache_clear()
     check_prepared(other, "releases")  # its marker remains
-    assert (prepare({"releases": target}), prepare({"releases": target})) == ({"releases": True}, {"releases": False})
+    assert (prepare({"releases": target}), prepare({"releases": target})) == (
+        {"releases": True},
+        {"releases": False},
+    )
     assert sorted(target.names()) == [MARKER, PROBE]
 
 
-@pytest.mark.parametrize("url", ["memory://x/releases", "http://x/y", "gs://nobody-has-gcsfs-here/x"])
+@pytest.mark.parametrize(
+    "url", ["memory://x/releases", "http://x/y", "gs://nobody-has-gcsfs-here/x"]
+)
 def test_other_stores_are_not_written_to(url: str) -> None:
     target = ObjectPath(url)
     for write in (target.put, target.create):
@@ -146,7 +162,8 @@ def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Ga
     newer = chain(gate, 1)
     later = newer.publish()
     claims = PLACE.below(gate.releases) / "claims"
-    (PLACE.below(gate.releases) / "pointers").remove_below()  # otherwise it is current, and not written again
+    # otherwise it is current, and not written again
+    (PLACE.below(gate.releases) / "pointers").remove_below()
     for name in claims.names():
         (claims / name).put(b"20240101T000000.000000Z-000000000000")
     with refused(Damaged, remove=True):
@@ -161,11 +178,15 @@ def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Ga
 @pytest.mark.slow
 def test_a_release_that_was_overtaken_before_it_was_whole_says_so(gate: Gate) -> None:
     part, other = chain(gate), chain(gate, 1)
-    claimed = release_objects._claimed(PLACE.below(gate.releases), part.snapshot.sha256, part.sealed.data)
+    claimed = release_objects._claimed(
+        PLACE.below(gate.releases), part.snapshot.sha256, part.sealed.data
+    )
 
     def add(one: Chain, number: int) -> None:
         pointer = pointing(gate, number=number)
-        gate.store.add(PLACE, one.snapshot.path, one.snapshot.sha256, one.sealed.data, pointer, lambda: None)
+        gate.store.add(
+            PLACE, one.snapshot.path, one.snapshot.sha256, one.sealed.data, pointer, lambda: None
+        )
 
     add(other, 1)
     with refused(Superseded, redo=("score", "attest")):
@@ -288,11 +309,15 @@ def test_a_death_after_each_change_of_the_store(gate: Gate, scenario: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["publish", "back", "prune"])
-def test_a_process_that_is_killed_leaves_the_old_release_or_the_new_one(tmp_path: Path, kind: str) -> None:
+def test_a_process_that_is_killed_leaves_the_old_release_or_the_new_one(
+    tmp_path: Path, kind: str
+) -> None:
     url = new_bucket()
     gate = in_bucket(make_gate(tmp_path), url)
     with publisher.victim(tmp_path, url) as victim:
-        seen = publisher.kill_at_random(gate, tmp_path, victim, kind, publisher.KILLS // len(publisher.ORDERS))
+        seen = publisher.kill_at_random(
+            gate, tmp_path, victim, kind, publisher.KILLS // len(publisher.ORDERS)
+        )
     assert seen["old"] > publisher.KILLS // 20
 
 
@@ -304,17 +329,22 @@ def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate) ->
     part.publish()
     with dead_after(0), refused(StoreUnavailable, retry=True):
         read(gate)
-    unknown = replace(gate, releases=ObjectPath("s4://bucket/releases"), private=ObjectPath("s4://bucket/private"))
+    unknown = replace(
+        gate, releases=ObjectPath("s4://bucket/releases"), private=ObjectPath("s4://bucket/private")
+    )
     for work in (lambda: unknown.store.watched(PLACE), lambda: unknown.attempt(part.snapshot)):
         with pytest.raises(ConfigError, match="no library for s4://"):
             work()
 
 
 @pytest.mark.slow
-def test_a_store_that_is_away_refuses_without_its_secrets(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_away_refuses_without_its_secrets(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     part = chain(gate)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # otherwise the library waits for seconds between requests
+    # otherwise the library waits for seconds between requests
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
     s3fs.S3FileSystem.clear_instance_cache()
     try:
@@ -338,7 +368,9 @@ def test_places_have_one_role_in_one_deployment(gate: Gate, bucket: ObjectPath) 
     foreign = in_bucket(gate, bucket.url)
     others = {
         "privacy-assets prepare --releases": replace(gate, releases=bucket / "nowhere"),
-        "marked for private, not for releases": replace(gate, releases=gate.private, private=gate.releases),
+        "marked for private, not for releases": replace(
+            gate, releases=gate.private, private=gate.releases
+        ),
         "different deployments": replace(gate, private=foreign.private),
     }
     for told, other in others.items():
@@ -366,7 +398,9 @@ def test_a_pattern_in_a_name_is_a_name(bucket: ObjectPath) -> None:
 
 
 @pytest.mark.slow
-def test_markers_and_claims_are_read_up_to_a_bound(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_markers_and_claims_are_read_up_to_a_bound(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read_bytes, unbounded = ObjectPath.read_bytes, []
 
     def watched(self: ObjectPath, most: int | None = None) -> bytes:
@@ -389,7 +423,12 @@ def test_a_mistyped_url_is_no_folder(wrong: str) -> None:
 
 
 def test_a_location_is_a_path_or_a_url() -> None:
-    assert location("/srv/x") == location("file:///srv/x") == location("FILE:///srv/x") == Path("/srv/x")
+    assert (
+        location("/srv/x")
+        == location("file:///srv/x")
+        == location("FILE:///srv/x")
+        == Path("/srv/x")
+    )
     assert location("S3://b/x/") == location("s3://b/x") == ObjectPath("s3://b/x")
     with pytest.raises(ConfigError, match="must not contain credentials"):
         location("https://host/x.csv?signature=s3cret")

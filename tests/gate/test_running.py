@@ -25,7 +25,9 @@ from privacy_assets.pipeline.running import SILENT, Lease
 
 
 @pytest.fixture(params=["disk", "object store"])
-def private(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Location:
+def private(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Location:
     if request.param == "disk":
         return tmp_path / "private"
     monkeypatch.setitem(objects._WRITABLE, "memory", "")
@@ -47,7 +49,9 @@ def file_of(private: Location) -> Location:
 def seen(private: Location, seconds_ago: float, run: str = "first") -> None:
     """Write a lease whose last sign of life was some seconds ago."""
     file, now = file_of(private), time.time()
-    data = json.dumps({"run": run, "started": 0.0, "seen": now - seconds_ago, "process": 7, "host": "node-3"}).encode()
+    data = json.dumps(
+        {"run": run, "started": 0.0, "seen": now - seconds_ago, "process": 7, "host": "node-3"}
+    ).encode()
     if isinstance(file, Path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
@@ -60,10 +64,14 @@ def test_a_second_run_stops_with_one_sentence(private: Location) -> None:
         pass  # between two steps
     with pytest.raises(TableBusy) as refused, lease(private, "second").held(never):
         raise AssertionError
-    at = time.strftime("%d %b at %H:%M", time.gmtime(json.loads(file_of(private).read_bytes())["started"]))
+    at = time.strftime(
+        "%d %b at %H:%M", time.gmtime(json.loads(file_of(private).read_bytes())["started"])
+    )
     assert with_advice(refused.value) == (
-        f"patients: run first (process {os.getpid()} on {socket.gethostname()}) started on {at} UTC is still in"
-        " progress. Fix: wait for it, or terminate it; then run again. The lock of a killed run ends after 5 minutes."
+        f"patients: run first (process {os.getpid()} on {socket.gethostname()}) started on {at}"
+        " UTC is still in"
+        " progress. Fix: wait for it, or terminate it; then run again. The lock of a killed run"
+        " ends after 5 minutes."
     )
     assert refused.value.retry and (refused.value.table, refused.value.run) == ("patients", "first")
     with lease(private, "second", "visits").held(never):  # another table
@@ -94,7 +102,9 @@ def test_an_error_frees_the_lock_but_not_that_of_another_run(private: Location) 
 
 def test_the_process_of_the_last_step_is_named_and_a_strange_host_is_not(private: Location) -> None:
     seen(private, 0)
-    with pytest.raises(TableBusy, match=r"run first \(process 7 on node-3\) started on 01 Jan at 00:00 UTC"):
+    with pytest.raises(
+        TableBusy, match=r"run first \(process 7 on node-3\) started on 01 Jan at 00:00 UTC"
+    ):
         lease(private, "second")._take(never)
     with lease(private, "first").held(never):
         assert json.loads(file_of(private).read_bytes())["process"] == os.getpid()
@@ -106,7 +116,8 @@ def test_the_process_of_the_last_step_is_named_and_a_strange_host_is_not(private
 
 
 @pytest.mark.parametrize(
-    ("ago", "free"), [(0, False), (SILENT - 20, False), (SILENT + 1, True), (-SILENT - 20, True), (-20, False)]
+    ("ago", "free"),
+    [(0, False), (SILENT - 20, False), (SILENT + 1, True), (-SILENT - 20, True), (-20, False)],
 )
 def test_a_silent_lock_is_taken_over(private: Location, ago: float, free: bool) -> None:
     """A wrong clock can set a time in the future, which must not block the table for longer."""
@@ -130,7 +141,9 @@ def refused_for(file: Location, run: Lease) -> None:
     with at_most(20), pytest.raises(StoreUnavailable) as refused, run.held(never):
         raise AssertionError
     assert str(file) in str(refused.value) and not refused.value.retry
-    assert "then remove" in with_advice(refused.value) or "Fix: remove" in with_advice(refused.value)
+    assert "then remove" in with_advice(refused.value) or "Fix: remove" in with_advice(
+        refused.value
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,7 +183,9 @@ def dangling(file: Path) -> None:
 
 
 def link(file: Path) -> None:
-    file.with_name("elsewhere").write_bytes(json.dumps({"run": "first", "started": 0, "seen": 0}).encode())
+    file.with_name("elsewhere").write_bytes(
+        json.dumps({"run": "first", "started": 0, "seen": 0}).encode()
+    )
     file.symlink_to("elsewhere")
 
 
@@ -191,7 +206,9 @@ def test_what_is_no_file_in_the_place_of_a_lock_is_named(
         pass
 
 
-def test_a_long_step_shows_signs_of_life(private: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_step_shows_signs_of_life(
+    private: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(running, "_SIGN", 0.02)
 
     def last() -> float:
@@ -226,9 +243,12 @@ def test_only_one_of_many_runs_gets_the_lock(private: Location) -> None:
     assert len(got) == 1
 
 
-def test_a_killed_run_blocks_the_table_for_some_minutes_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_blocks_the_table_for_some_minutes_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from privacy_assets.pipeline.running import Lease\n"
+        "import sys, time; from pathlib import Path; from privacy_assets.pipeline.running"
+        " import Lease\n"
         f"with Lease(Path({str(tmp_path)!r}), 'patients', 'first').held(lambda run: False):\n"
         "    print('held', flush=True); time.sleep(60)"
     )

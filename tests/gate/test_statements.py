@@ -37,7 +37,9 @@ Json = dict[str, Any]
 
 
 def flips(data: bytes) -> Iterator[bytes]:
-    """Yield ``data`` with one bit of each byte flipped in turn; the bit differs from byte to byte."""
+    """Yield ``data`` with one bit of each byte flipped in turn; the bit differs from byte to
+    byte.
+    """
     for position in range(len(data)):
         yield data[:position] + bytes([data[position] ^ (1 << position % 8)]) + data[position + 1 :]
 
@@ -66,9 +68,14 @@ def refuses(sealed: SignedRecord, trusted: TrustedKeys, match: str | None = None
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_sealed_is_unsealed_with_its_signer(gate: Gate, kind: Any) -> None:
     stated = Statement(
-        kind, ReleaseTarget("t", "2024-01-01"), "a" * 64, {"rows": 3, "nested": {"list": [1, None, "é"]}}
+        kind,
+        ReleaseTarget("t", "2024-01-01"),
+        "a" * 64,
+        {"rows": 3, "nested": {"list": [1, None, "é"]}},
     )
-    assert unseal(seal(stated, gate.key), gate.key.trusted) == replace(stated, keyid=gate.key.signer.public_key.keyid)
+    assert unseal(seal(stated, gate.key), gate.key.trusted) == replace(
+        stated, keyid=gate.key.signer.public_key.keyid
+    )
 
 
 def test_it_is_an_in_toto_statement_in_a_dsse_envelope(gate: Gate) -> None:
@@ -85,7 +92,11 @@ names = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 bodies = st.dictionaries(
     names.filter(lambda name: name not in ("table", "partition")),
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
         max_leaves=5,
     ),
@@ -95,9 +106,13 @@ bodies = st.dictionaries(
 
 @settings(max_examples=25)
 @given(table=names, partition=st.none() | names, body=bodies)
-def test_any_table_partition_and_body_come_back(gate: Gate, table: str, partition: str | None, body: Json) -> None:
+def test_any_table_partition_and_body_come_back(
+    gate: Gate, table: str, partition: str | None, body: Json
+) -> None:
     try:
-        sealed = seal(Statement("result", ReleaseTarget(table, partition), "b" * 64, body), gate.key)
+        sealed = seal(
+            Statement("result", ReleaseTarget(table, partition), "b" * 64, body), gate.key
+        )
     except UnicodeEncodeError:
         pytest.fail("a name must never stop a signature")
     found = unseal(sealed, gate.key.trusted)
@@ -106,7 +121,9 @@ def test_any_table_partition_and_body_come_back(gate: Gate, table: str, partitio
 
 @pytest.mark.slow
 def test_no_flipped_bit_of_an_envelope_is_accepted(gate: Gate) -> None:
-    """It is rejected both as spelled and in canonical form, where the signature itself is checked."""
+    """It is rejected both as spelled and in canonical form, where the signature itself is
+    checked.
+    """
     sealed, trusted = small_sealed(gate), gate.key.trusted
     assert unseal(sealed, trusted)
     for data in flips(sealed.data):
@@ -116,7 +133,11 @@ def test_no_flipped_bit_of_an_envelope_is_accepted(gate: Gate) -> None:
         holder = envelope if part == "payload" else envelope["signatures"][0]
         for data in flips(base64.b64decode(holder[part])):
             holder[part] = base64.b64encode(data).decode()
-            refuses(SignedRecord("snapshot", spelled(envelope)), trusted, "signature of the snapshot is not valid")
+            refuses(
+                SignedRecord("snapshot", spelled(envelope)),
+                trusted,
+                "signature of the snapshot is not valid",
+            )
 
 
 def test_no_flipped_bit_of_a_trusted_key_lets_another_payload_or_signer_through(gate: Gate) -> None:
@@ -146,7 +167,9 @@ def test_no_flipped_bit_of_the_signing_key_signs_as_another(gate: Gate) -> None:
             outcomes["same"] += 1
         except ConfigError as error:
             assert str(path) in str(error)
-            outcomes["not trusted" if "not among the trusted keys" in str(error) else "unloadable"] += 1
+            outcomes[
+                "not trusted" if "not among the trusted keys" in str(error) else "unloadable"
+            ] += 1
     assert min(outcomes["not trusted"], outcomes["unloadable"]) >= 10
 
 
@@ -180,8 +203,12 @@ SPELLINGS: dict[str, Callable[[Json], bytes]] = {
     "white space before": lambda x: b" " + spelled(x),
     "white space after": lambda x: spelled(x) + b"\n",
     "white space inside": lambda x: json.dumps(x, sort_keys=True).encode(),
-    "other order of keys": lambda x: json.dumps(dict(reversed(x.items())), separators=(",", ":")).encode(),
-    "repeated key": lambda x: spelled(x).replace(b'{"payload":', b'{"payload":"AAAA","payload":', 1),
+    "other order of keys": lambda x: json.dumps(
+        dict(reversed(x.items())), separators=(",", ":")
+    ).encode(),
+    "repeated key": lambda x: spelled(x).replace(
+        b'{"payload":', b'{"payload":"AAAA","payload":', 1
+    ),
     "escaped letter": lambda x: spelled(x).replace(b"payloadType", b"p\\u0061yloadType", 1),
     "byte order mark": lambda x: b"\xef\xbb\xbf" + spelled(x),
     "UTF-16": lambda x: spelled(x).decode().encode("utf-16"),
@@ -205,13 +232,16 @@ SPELLINGS: dict[str, Callable[[Json], bytes]] = {
     "no JSON": lambda _: b"{",
     "no text": lambda _: b"\xff\xfe\x00",
     "deep nesting": lambda _: b"[" * 200_000,
-    "deep nesting in a field": lambda x: spelled(x)[:-1] + b',"more":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    "deep nesting in a field": lambda x: (
+        spelled(x)[:-1] + b',"more":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    ),
 }
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS.keys())
 def test_an_envelope_has_one_spelling(gate: Gate, spelling: Callable[[Json], bytes]) -> None:
-    for rows in range(100):  # until its signature has a character that differs in the url-safe alphabet
+    # until its signature has a character that differs in the url-safe alphabet
+    for rows in range(100):
         sealed = seal(Statement("snapshot", ReleaseTarget("t"), "0" * 64, {"rows": rows}), gate.key)
         if {"+", "/"} & set(json.loads(sealed.data)["signatures"][0]["sig"]):
             break
@@ -235,7 +265,11 @@ def test_only_trusted_keys_count(gate: Gate, tmp_path: Path) -> None:
     refuses(sealed, gate.key.trusted, "which is not trusted")
     envelope = json.loads(sealed.data)
     envelope["signatures"][0]["keyid"] = gate.key.signer.public_key.keyid
-    refuses(SignedRecord("snapshot", spelled(envelope)), gate.key.trusted, "signature of the snapshot is not valid")
+    refuses(
+        SignedRecord("snapshot", spelled(envelope)),
+        gate.key.trusted,
+        "signature of the snapshot is not valid",
+    )
 
 
 def test_the_name_of_a_key_file_decides_nothing(gate: Gate, tmp_path: Path) -> None:
@@ -245,7 +279,10 @@ def test_the_name_of_a_key_file_decides_nothing(gate: Gate, tmp_path: Path) -> N
     (theirs,), (ours,) = (list(one.key.trusted.places[0].glob("*.pem")) for one in (stranger, gate))
     ours.write_bytes(theirs.read_bytes())
     refuses(sealed, TrustedKeys((ours.parent,)), "not trusted")
-    assert unseal(small_sealed(stranger), TrustedKeys((ours,))).keyid == stranger.key.signer.public_key.keyid
+    assert (
+        unseal(small_sealed(stranger), TrustedKeys((ours,))).keyid
+        == stranger.key.signer.public_key.keyid
+    )
 
 
 def test_another_payload_type_is_refused(gate: Gate) -> None:
@@ -261,15 +298,26 @@ def test_a_statement_of_one_kind_does_not_stand_for_another(gate: Gate) -> None:
         if stated == claimed:
             assert unseal(sealed, gate.key.trusted).kind == stated
         else:
-            refuses(SignedRecord(claimed, sealed.data), gate.key.trusted, f"expected a signed {claimed}")
+            refuses(
+                SignedRecord(claimed, sealed.data), gate.key.trusted, f"expected a signed {claimed}"
+            )
 
 
 OTHER_KIND, UNREADABLE = "another kind or version", "cannot be read as a signed statement"
 # The whole payload, or a change of a valid one. All of it is signed.
 PAYLOADS: dict[str, tuple[bytes | Callable[[Json], object], str]] = {
-    "another statement type": (lambda x: x.update(_type="https://in-toto.io/Statement/v0.1"), OTHER_KIND),
-    "another version": (lambda x: x.update(predicateType="urn:privacy-assets:snapshot:2"), OTHER_KIND),
-    "a list as type": (lambda x: x.update(predicateType=["urn:privacy-assets:snapshot:1"]), OTHER_KIND),
+    "another statement type": (
+        lambda x: x.update(_type="https://in-toto.io/Statement/v0.1"),
+        OTHER_KIND,
+    ),
+    "another version": (
+        lambda x: x.update(predicateType="urn:privacy-assets:snapshot:2"),
+        OTHER_KIND,
+    ),
+    "a list as type": (
+        lambda x: x.update(predicateType=["urn:privacy-assets:snapshot:1"]),
+        OTHER_KIND,
+    ),
     "no table": (lambda x: x["predicate"].pop("table"), UNREADABLE),
     "no partition": (lambda x: x["predicate"].pop("partition"), UNREADABLE),
     "two subjects": (lambda x: x.update(subject=x["subject"] * 2), UNREADABLE),
@@ -284,11 +332,15 @@ PAYLOADS: dict[str, tuple[bytes | Callable[[Json], object], str]] = {
 
 
 @pytest.mark.parametrize(("payload", "match"), PAYLOADS.values(), ids=PAYLOADS.keys())
-def test_a_signed_payload_that_is_no_such_statement_is_refused(gate: Gate, payload: Any, match: str) -> None:
+def test_a_signed_payload_that_is_no_such_statement_is_refused(
+    gate: Gate, payload: Any, match: str
+) -> None:
     content = content_of(small_sealed(gate))
     if callable(payload):
         payload(content)
-    refuses(signed(gate, spelled(content) if callable(payload) else payload), gate.key.trusted, match)
+    refuses(
+        signed(gate, spelled(content) if callable(payload) else payload), gate.key.trusted, match
+    )
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -303,17 +355,28 @@ def test_without_trusted_keys_nothing_is_believed(gate: Gate, tmp_path: Path) ->
     refuses(small_sealed(gate), TrustedKeys(()), "not trusted")
 
 
-hostile = st.sampled_from(["../outside", "a/b", "..", ".", "", "a\0b", "%2e%2e", "_all", "None"]) | names
+hostile = (
+    st.sampled_from(["../outside", "a/b", "..", ".", "", "a\0b", "%2e%2e", "_all", "None"]) | names
+)
 
 
-@given(st.lists(st.tuples(hostile.filter(bool), st.none() | hostile), min_size=2, max_size=2, unique=True))
-def test_every_place_has_a_folder_of_its_own_inside_the_root(pairs: list[tuple[str, str | None]]) -> None:
+@given(
+    st.lists(
+        st.tuples(hostile.filter(bool), st.none() | hostile), min_size=2, max_size=2, unique=True
+    )
+)
+def test_every_place_has_a_folder_of_its_own_inside_the_root(
+    pairs: list[tuple[str, str | None]],
+) -> None:
     root, places = Path("/srv/root"), [ReleaseTarget(*pair) for pair in pairs]
     folders = [target.below(root) for target in places]
     assert folders[0] != folders[1]
     for target, folder in zip(places, folders, strict=True):
         assert folder.parent.parent == root and not {".", ".."} & {folder.name, folder.parent.name}
-        assert all(quoted(name).isprintable() and "." not in quoted(name) for name in (folder.name, folder.parent.name))
+        assert all(
+            quoted(name).isprintable() and "." not in quoted(name)
+            for name in (folder.name, folder.parent.name)
+        )
         assert ReleaseTarget.of_parts(folder.parent.name, folder.name) == target
 
 

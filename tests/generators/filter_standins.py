@@ -1,4 +1,6 @@
-"""A generator that draws from a given table, and tables of every dtype, for tests of the filters."""
+"""A generator that draws from a given table, and tables of every dtype, for tests of the
+filters.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,13 @@ pq.write_table(out, sys.argv[2])
 NETWORK = {"hidden_dims": [16], "epochs": 2, "batch_size": 100}
 QUICK: dict[str, dict[str, Any]] = {
     "privbayes": {"epsilon": 10.0},
-    "ctgan": {"epochs": 2, "batch_size": 60, "pac": 5, "generator_dim": [16, 8], "discriminator_dim": [16]},
+    "ctgan": {
+        "epochs": 2,
+        "batch_size": 60,
+        "pac": 5,
+        "generator_dim": [16, 8],
+        "discriminator_dim": [16],
+    },
     "tvae": {"epochs": 2, "batch_size": 60, "compress_dims": [16], "decompress_dims": [16, 8]},
     "rvae": {**NETWORK, "latent": 4},
     **dict.fromkeys(("wgan_gp", "dpgan", "dpctgan", "pategan"), NETWORK),
@@ -43,7 +49,9 @@ def table(**columns: object) -> Table:
 
 
 def mixed(n: int, seed: int = 0, missing: float = 0.15) -> pd.DataFrame:
-    """Every kind with missing values, columns that depend on each other, constant ones and one without any value."""
+    """Every kind with missing values, columns that depend on each other, constant ones and one
+    without any value.
+    """
     rng = np.random.default_rng(seed)
     age = rng.integers(18, 90, n)
     frame = pd.DataFrame(
@@ -52,8 +60,10 @@ def mixed(n: int, seed: int = 0, missing: float = 0.15) -> pd.DataFrame:
             "pay": np.where(rng.random(n) < 0.1, 0.0, (age * rng.lognormal(size=n)).round(2)),
             "plan": np.where(age > 60, "senior", rng.choice(["a", "b", "c"], n)),
             "retired": age + rng.normal(scale=5, size=n) > 65,
-            "joined": pd.Timestamp("2020-01-01") + pd.to_timedelta(age * 10 + rng.integers(0, 30, n), unit="D"),
-            "seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 10**6, n), unit="s"),
+            "joined": pd.Timestamp("2020-01-01")
+            + pd.to_timedelta(age * 10 + rng.integers(0, 30, n), unit="D"),
+            "seen": pd.Timestamp("2020-01-01")
+            + pd.to_timedelta(rng.integers(0, 10**6, n), unit="s"),
             "half": rng.choice([0.5, 1.5], n),
             "town": [f"town {k}" for k in rng.integers(0, 40, n)],
         }

@@ -1,4 +1,6 @@
-"""Functions used as generators. This module imports little, because every sample imports it again."""
+"""Functions used as generators. This module imports little, because every sample imports it
+again.
+"""
 
 from __future__ import annotations
 
@@ -69,11 +71,18 @@ def raises_a_row(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
 
 
 def leaves_others_behind(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """Start one child in its own session, and one in another session whose parent ends; record all three."""
+    """Start one child in its own session, and one in another session whose parent ends; record all
+    three.
+    """
     sleep = [sys.executable, "-c", "import time; time.sleep(300)"]
     child = subprocess.Popen(sleep)
-    forks = f"import subprocess; print(subprocess.Popen({sleep!r}, start_new_session=True, stdout=-3, stderr=-3).pid)"
-    orphan = subprocess.run([sys.executable, "-c", forks], start_new_session=True, capture_output=True, check=True)
+    forks = (
+        f"import subprocess; print(subprocess.Popen({sleep!r}, start_new_session=True, stdout=-3,"
+        " stderr=-3).pid)"
+    )
+    orphan = subprocess.run(
+        [sys.executable, "-c", forks], start_new_session=True, capture_output=True, check=True
+    )
     Path(os.environ["NOTE"]).write_text(f"{os.getpid()} {child.pid} {int(orphan.stdout)}.")
     return uniform(train, rows, seed)
 

@@ -1,4 +1,6 @@
-"""BayNet against a brute-force twin; PrivBayes: its budget by brute force, and the epsilon that attackers certify."""
+"""BayNet against a brute-force twin; PrivBayes: its budget by brute force, and the epsilon that
+attackers certify.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def chain(n: int, seed: int, columns: int = 6, levels: int = 4) -> np.ndarray:
     rows = [rng.integers(0, levels, n)]
     for column in range(1, columns):
         mixed = rows[rng.integers(0, column)] + rows[rng.integers(0, column)] * rng.integers(0, 2)
-        rows.append(np.where(rng.random(n) < 0.5, mixed % levels, rng.integers(0, levels - column % 2, n)))
+        rows.append(
+            np.where(rng.random(n) < 0.5, mixed % levels, rng.integers(0, levels - column % 2, n))
+        )
     return np.array(rows, dtype=np.uint32)
 
 
@@ -41,8 +45,12 @@ def entropy(rows: list[Row]) -> float:
     return -sum(count / len(rows) * log(count / len(rows)) for count in Counter(rows).values())
 
 
-def twin_structure(codes: np.ndarray, degree: int, root: int) -> tuple[list[int], list[set[int]], float]:
-    """Structure from every pair in every round, and the smallest lead of a winner over the second."""
+def twin_structure(
+    codes: np.ndarray, degree: int, root: int
+) -> tuple[list[int], list[set[int]], float]:
+    """Structure from every pair in every round, and the smallest lead of a winner over the
+    second.
+    """
     table = codes.T.tolist()
 
     def information(child: int, parents: tuple[int, ...]) -> float:
@@ -67,7 +75,9 @@ def twin_structure(codes: np.ndarray, degree: int, root: int) -> tuple[list[int]
     return order, chosen, lead
 
 
-def twin_distribution(codes: np.ndarray, order: list[int], parents: list[list[int]]) -> dict[Row, float]:
+def twin_distribution(
+    codes: np.ndarray, order: list[int], parents: list[list[int]]
+) -> dict[Row, float]:
     """Probability of every row under the network, from counted shares."""
     table = codes.T.tolist()
     known: dict[Row, float] = {(): 1.0}
@@ -77,10 +87,14 @@ def twin_distribution(codes: np.ndarray, order: list[int], parents: list[list[in
             drawn = dict(zip(order[:i], row, strict=True))
             donors = [other for other in table if all(other[p] == drawn[p] for p in parents[i])]
             for value, count in Counter(donor[column] for donor in donors).items():
-                grown[(*row, value)] = grown.get((*row, value), 0.0) + probability * count / len(donors)
+                grown[(*row, value)] = grown.get((*row, value), 0.0) + probability * count / len(
+                    donors
+                )
         known = grown
     places = [order.index(column) for column in range(len(order))]
-    return {tuple(row[place] for place in places): probability for row, probability in known.items()}
+    return {
+        tuple(row[place] for place in places): probability for row, probability in known.items()
+    }
 
 
 def assert_drawn_from(drawn: np.ndarray, distribution: dict[Row, float]) -> None:
@@ -95,7 +109,9 @@ def assert_drawn_from(drawn: np.ndarray, distribution: dict[Row, float]) -> None
         expected.append(n - sum(expected))
         observed.append(n - sum(observed))
     assert len(expected) > 10
-    assert stats.chisquare(observed, np.array(expected) * sum(observed) / sum(expected)).pvalue > 1e-4
+    assert (
+        stats.chisquare(observed, np.array(expected) * sum(observed) / sum(expected)).pvalue > 1e-4
+    )
 
 
 def sizes_of(codes: np.ndarray) -> np.ndarray:
@@ -120,7 +136,8 @@ def test_structure_is_that_of_the_twin(degree: int, seed: int, wide: bool) -> No
     codes = chain(150 + seed, seed)
     order, chosen, lead = twin_structure(codes, degree, root=seed)
     assert lead > 1e-6, "a tie would make the twin ambiguous"
-    sizes = np.full(6, 4000) if wide else sizes_of(codes)  # too many combinations for tables: the sorting branch
+    # too many combinations for tables: the sorting branch
+    sizes = np.full(6, 4000) if wide else sizes_of(codes)
     found, parents = learn_structure(codes, sizes, degree, seed, 0.0, np.random.default_rng(0))
     assert found.tolist() == order
     assert [set(row[row >= 0].tolist()) for row in parents] == chosen
@@ -128,7 +145,10 @@ def test_structure_is_that_of_the_twin(degree: int, seed: int, wide: bool) -> No
 
 @pytest.mark.parametrize("span", [30, 10**9])
 def test_parents_that_never_stood_together_leave_the_shares_of_all_rows(span: int) -> None:
-    keys, child = np.repeat([4, 9], [100, 300]), np.repeat([0, 1, 2], [100, 200, 100]).astype(np.uint32)
+    keys, child = (
+        np.repeat([4, 9], [100, 300]),
+        np.repeat([0, 1, 2], [100, 200, 100]).astype(np.uint32),
+    )
     made, lookup = conditional(keys * 3 + child, 3, np.ones(400)), np.zeros(100, dtype=np.uint32)
     asked = np.repeat([4, 9, 5, span - 1], 20_000)
     drawn = draw_column(made, asked, span, np.random.default_rng(0), lookup)
@@ -211,11 +231,14 @@ def test_too_many_combinations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 RUNS = 10_000
-BITS = np.array(list(product([0, 1], repeat=3)), dtype=np.uint32).T  # column c of (3, 8) is the number c in bits
+# column c of (3, 8) is the number c in bits
+BITS = np.array(list(product([0, 1], repeat=3)), dtype=np.uint32).T
 
 
 def bits(codes: np.ndarray = BITS) -> tuple[np.ndarray, MatrixCoding]:
-    known = table(**{name: np.where(row, "y", "n") for name, row in zip("abc", codes, strict=False)})
+    known = table(
+        **{name: np.where(row, "y", "n") for name, row in zip("abc", codes, strict=False)}
+    )
     coding = MatrixCoding.fit([known], known.schema)
     return coding.code(known), coding
 
@@ -238,8 +261,12 @@ def tables_of(n: int, cells: int) -> Iterator[tuple[int, ...]]:
         yield from ((first, *rest) for rest in tables_of(n - first, cells - 1))
 
 
-@pytest.mark.parametrize(("shape", "n"), [((2, 2), 2), ((2, 2), 7), ((2, 3), 4), ((3, 3), 3), ((3, 3), 4)])
-def test_sensitivity_is_the_most_that_one_replaced_row_changes(shape: tuple[int, int], n: int) -> None:
+@pytest.mark.parametrize(
+    ("shape", "n"), [((2, 2), 2), ((2, 2), 7), ((2, 3), 4), ((3, 3), 3), ((3, 3), 4)]
+)
+def test_sensitivity_is_the_most_that_one_replaced_row_changes(
+    shape: tuple[int, int], n: int
+) -> None:
     largest = 0.0
     for cells in tables_of(n, shape[0] * shape[1]):
         before = np.array(cells, dtype=float)
@@ -247,7 +274,9 @@ def test_sensitivity_is_the_most_that_one_replaced_row_changes(shape: tuple[int,
             after = before.copy()
             after[gone] -= 1
             after[new] += 1
-            change = mutual_information(after.reshape(shape)) - mutual_information(before.reshape(shape))
+            change = mutual_information(after.reshape(shape)) - mutual_information(
+                before.reshape(shape)
+            )
             largest = max(largest, change)
     claimed = sensitivity(n, min(shape) <= 2)
     assert 0.97 * claimed < largest < claimed + 1e-9
@@ -280,15 +309,24 @@ def test_the_structure_follows_the_exponential_mechanism() -> None:
         order, parents = learn_structure(codes, sizes, 1, 0, rate, noise)
         seen[(order[1], parents[1, 0], order[2], parents[2, 0])] += 1
     assert set(seen) <= set(expected)
-    assert stats.chisquare([seen[k] for k in expected], [RUNS * p for p in expected.values()]).pvalue > 1e-3
+    assert (
+        stats.chisquare([seen[k] for k in expected], [RUNS * p for p in expected.values()]).pvalue
+        > 1e-3
+    )
 
 
 def test_counts_get_laplace_noise_and_negative_ones_are_dropped() -> None:
     codes = np.repeat([[0, 3, 3]], 1, axis=0).astype(np.uint32)
-    order, parents, noise = np.zeros(1, dtype=np.int64), np.full((1, 1), -1), np.random.default_rng(0)
+    order, parents, noise = (
+        np.zeros(1, dtype=np.int64),
+        np.full((1, 1), -1),
+        np.random.default_rng(0),
+    )
     found = np.zeros((4, RUNS // 2))
     for run in range(found.shape[1]):
-        _, starts, values, ends = learn_conditionals(codes, np.array([4]), order, parents, 5.0, noise)[0]
+        _, starts, values, ends = learn_conditionals(
+            codes, np.array([4]), order, parents, 5.0, noise
+        )[0]
         assert (values[: starts[1]] == np.arange(4)).all()
         found[:, run] = np.diff(ends[: starts[1]], prepend=0.0)
     assert (found >= 0).all()
@@ -298,7 +336,12 @@ def test_counts_get_laplace_noise_and_negative_ones_are_dropped() -> None:
     for cell, (count, below) in enumerate(zip([1, 0, 0, 2], lost, strict=True)):
         kept = found[cell, ~none_left & (found[cell] > 0)]
         assert stats.binomtest(len(kept), found.shape[1], 1 - below).pvalue > 1e-3
-        assert stats.kstest(kept, lambda x, c=count, b=below: (stats.laplace.cdf(x, c, 5) - b) / (1 - b)).pvalue > 1e-3
+        assert (
+            stats.kstest(
+                kept, lambda x, c=count, b=below: (stats.laplace.cdf(x, c, 5) - b) / (1 - b)
+            ).pvalue
+            > 1e-3
+        )
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3])
@@ -312,7 +355,8 @@ def test_the_first_columns_share_one_table(degree: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "degree", "rate", "scale"), [(5, 2, 0.125, 4.0), (2, 1, 0, 1.0), (1, 3, 0, 1.0), (3, 3, 0.25, 4 / 3)]
+    ("columns", "degree", "rate", "scale"),
+    [(5, 2, 0.125, 4.0), (2, 1, 0, 1.0), (1, 3, 0, 1.0), (3, 3, 0.25, 4 / 3)],
 )
 def test_how_epsilon_is_split(columns: int, degree: int, rate: float, scale: float) -> None:
     noise = PrivBayes(degree=degree, epsilon=2.0, structure_share=0.25)._noise(columns)
@@ -322,10 +366,15 @@ def test_how_epsilon_is_split(columns: int, degree: int, rate: float, scale: flo
 @pytest.mark.parametrize("degree", [1, 2])
 def test_without_limit_on_epsilon_it_is_baynet(degree: int) -> None:
     rng = np.random.default_rng(2)
-    codes = np.array([rng.integers(0, 2, 90), rng.integers(0, 2, 90), rng.integers(0, 2, 90)], dtype=np.uint32)
+    codes = np.array(
+        [rng.integers(0, 2, 90), rng.integers(0, 2, 90), rng.integers(0, 2, 90)], dtype=np.uint32
+    )
     codes[2] ^= codes[0] & (rng.random(90) < 0.8)
     cells, coding = bits(codes)
-    private, plain = (kind.drawer(cells, coding) for kind in (PrivBayes(degree=degree, epsilon=1e15), BayNet(degree)))
+    private, plain = (
+        kind.drawer(cells, coding)
+        for kind in (PrivBayes(degree=degree, epsilon=1e15), BayNet(degree))
+    )
     for seed in range(30):
         rows = rng.integers(0, 90, 80)
         np.testing.assert_array_equal(private(rows, 50, seed), plain(rows, 50, seed))
@@ -338,7 +387,9 @@ NEIGHBOURS = {1: ([0], [1]), 2: ([0], [3]), 3: ([0, 7, 0, 7], [0, 7, 0, 1])}
 
 
 def certified(one: np.ndarray, other: np.ndarray) -> float:
-    """Largest epsilon that the frequencies of fixed events (bool (runs, events)) show, at a joint level of 99.9 %."""
+    """Largest epsilon that the frequencies of fixed events (bool (runs, events)) show, at a joint
+    level of 99.9 %.
+    """
     level = 0.001 / (4 * one.shape[1])
     best = 0.0
     for x, y in ((one.sum(axis=0), other.sum(axis=0)), (other.sum(axis=0), one.sum(axis=0))):
@@ -348,10 +399,14 @@ def certified(one: np.ndarray, other: np.ndarray) -> float:
     return best
 
 
-def model_events(rows: list[int], columns: int, epsilon: float, quiet: float, seed: int) -> np.ndarray:
-    """Events on the model: its structure, and in its last table one cell at 0 while another is above a level.
+def model_events(
+    rows: list[int], columns: int, epsilon: float, quiet: float, seed: int
+) -> np.ndarray:
+    """Events on the model: its structure, and in its last table one cell at 0 while another is
+    above a level.
 
-    With one or two columns one table spends the whole epsilon, which is the worst case. Noise is divided by ``quiet``.
+    With one or two columns one table spends the whole epsilon, which is the worst case. Noise is
+    divided by ``quiet``.
     """
     codes, noise = BITS[3 - columns :, rows].copy(), np.random.default_rng(seed)
     rate, scale = PrivBayes(epsilon=epsilon)._noise(columns)
@@ -364,27 +419,37 @@ def model_events(rows: list[int], columns: int, epsilon: float, quiet: float, se
         )[-1]
         for group in range(len(groups) > 1 and columns > 1, len(groups)):
             part = slice(starts[group], starts[group + 1])
-            weights[run, 2 * max(groups[group], 0) + values[part]] = np.diff(ends[part], prepend=0.0)
+            weights[run, 2 * max(groups[group], 0) + values[part]] = np.diff(
+                ends[part], prepend=0.0
+            )
     above = weights[:, :, None] > np.array([0, 0.5, 1, 2])
     gone = (weights == 0)[:, :, None, None] & above[:, None]
     events = np.concatenate([above.reshape(RUNS, -1), gone.reshape(RUNS, -1)], axis=1)
     return (events[:, None] & (structure[:, None] == np.arange(4))[:, :, None]).reshape(RUNS, -1)
 
 
-def drawn_events(rows: list[int], columns: int, epsilon: float, quiet: float, seed: int) -> np.ndarray:
-    """Events on 60 drawn rows: the number equal to each possible row, and the number of zeros in each column."""
+def drawn_events(
+    rows: list[int], columns: int, epsilon: float, quiet: float, seed: int
+) -> np.ndarray:
+    """Events on 60 drawn rows: the number equal to each possible row, and the number of zeros in
+    each column.
+    """
     cells, coding = bits(BITS[3 - columns :, : 2**columns])
     draw = PrivBayes(epsilon=epsilon * quiet).drawer(cells, coding)
     counts = np.zeros((RUNS, 8 + columns))
     for run in range(RUNS):
         drawn = draw(np.array(rows), 60, seed * RUNS + run)
-        counts[run, :8] = np.bincount((2 ** np.arange(columns)[::-1] @ drawn).astype(int), minlength=8)
+        counts[run, :8] = np.bincount(
+            (2 ** np.arange(columns)[::-1] @ drawn).astype(int), minlength=8
+        )
         counts[run, 8:] = (drawn == 0).sum(axis=1)
     return (counts[:, :, None] > np.array([0, 3, 10, 20, 40, 57, 59])).reshape(RUNS, -1)
 
 
 def found(events: object, columns: int, epsilon: float, quiet: float = 1.0) -> float:
-    one, other = (events(rows, columns, epsilon, quiet, seed) for seed, rows in enumerate(NEIGHBOURS[columns]))  # type: ignore[operator]
+    one, other = (
+        events(rows, columns, epsilon, quiet, seed) for seed, rows in enumerate(NEIGHBOURS[columns])
+    )  # type: ignore[operator]
     return certified(one, other)
 
 
@@ -412,7 +477,9 @@ def test_without_noise_far_more_is_certified(columns: int) -> None:
 
 def test_drawers_know_public_categories_that_no_cell_has() -> None:
     cells, coding = bits()
-    draw = PrivBayes(epsilon=0.01, categories={"a": ["n", "y", "m"], "b": ["y"]}).drawer(cells, coding)
+    draw = PrivBayes(epsilon=0.01, categories={"a": ["n", "y", "m"], "b": ["y"]}).drawer(
+        cells, coding
+    )
     drawn = np.concatenate([draw(np.array([0, 7]), 200, seed) for seed in range(20)], axis=1)
     assert set(drawn[0]) == {0, 1, 2, 3} and set(drawn[1]) == {1, 2} and set(drawn[2]) == {0, 1}
     assert drawn[0].tolist().count(3) > 300, "a value that no cell has gets its share of the noise"

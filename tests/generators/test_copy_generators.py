@@ -21,7 +21,9 @@ def test_copy_draws_without_and_then_with_replacement() -> None:
 
 def test_noisy_copy_stays_close_in_range_and_in_form() -> None:
     train = TRAIN.frame()
-    noisy, plain = (kind().fit(TRAIN, seed=0).sample(600, seed=0).frame() for kind in (NoisyCopy, Copy))
+    noisy, plain = (
+        kind().fit(TRAIN, seed=0).sample(600, seed=0).frame() for kind in (NoisyCopy, Copy)
+    )
     for column in (SCHEMA[name] for name in [*GAPS, "full"] if name != "half"):
         name, there = column.name, plain[column.name].notna()
         assert (noisy[name].isna() == ~there).all()
@@ -33,7 +35,8 @@ def test_noisy_copy_stays_close_in_range_and_in_form() -> None:
         assert moved > 0.5
         assert noisy[name].min() >= train[name].min() and noisy[name].max() <= train[name].max()
         values = [
-            frame[name][there].astype("int64" if column.kind == "datetime" else float) for frame in (noisy, plain)
+            frame[name][there].astype("int64" if column.kind == "datetime" else float)
+            for frame in (noisy, plain)
         ]
         assert 0.05 < (values[0] - values[1]).std() / values[1].std() < 0.11
     assert (noisy["pay"].dropna().round(2) == noisy["pay"].dropna()).all()
@@ -42,4 +45,6 @@ def test_noisy_copy_stays_close_in_range_and_in_form() -> None:
 
 def test_noisy_copy_without_noise_is_a_copy() -> None:
     still = NoisyCopy(noise=0.0, redraw=0.0).fit(TRAIN, seed=0)
-    assert_frame_equal(still.sample(700, seed=2).frame(), Copy().fit(TRAIN, seed=0).sample(700, seed=2).frame())
+    assert_frame_equal(
+        still.sample(700, seed=2).frame(), Copy().fit(TRAIN, seed=0).sample(700, seed=2).frame()
+    )

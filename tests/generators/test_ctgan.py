@@ -1,4 +1,6 @@
-"""CTGAN and TVAE: the library's own samples as oracle, its input, threads, and parts that do not match."""
+"""CTGAN and TVAE: the library's own samples as oracle, its input, threads, and parts that do not
+match.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ def models(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return kept
 
 
-# --- the library as oracle --------------------------------------------------------------------------------------------
+# --- the library as oracle
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -61,10 +64,15 @@ def models(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     ("name", "rows"),
     [
         ("ctgan", 150),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("tvae", 150), ("ctgan", 1), ("tvae", 1))),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (("tvae", 150), ("ctgan", 1), ("tvae", 1))
+        ),
     ],
 )
-def test_samples_are_those_of_the_fitted_model_of_the_library(name: str, rows: int, models: list) -> None:
+def test_samples_are_those_of_the_fitted_model_of_the_library(
+    name: str, rows: int, models: list
+) -> None:
     ours = quick(name, **({"log_frequency": False} if name == "ctgan" else {})).fit(TRAIN, seed=3)
     models[0].set_random_state(77)
     theirs = models[0].sample(rows)
@@ -85,18 +93,26 @@ def test_samples_without_any_category_are_those_of_the_library(models: list) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOTH)
-def test_long_tables_are_drawn_in_blocks_that_differ(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_tables_are_drawn_in_blocks_that_differ(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours = quick(name).fit(TRAIN, seed=0)
     first = ours.draw(100, 5)
     monkeypatch.setattr(ctgan, "_BLOCK", 100)
     values = ours.draw(250, 5)
-    assert len(values) == 250 and np.array_equal(values[:100], first) and np.array_equal(ours.draw(250, 5), values)
+    assert (
+        len(values) == 250
+        and np.array_equal(values[:100], first)
+        and np.array_equal(ours.draw(250, 5), values)
+    )
     assert not np.array_equal(values[100:200], first)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("logs", [True, False])
-def test_conditions_are_frequencies_where_the_library_takes_logarithms(logs: bool, models: list) -> None:
+def test_conditions_are_frequencies_where_the_library_takes_logarithms(
+    logs: bool, models: list
+) -> None:
     counts = {"x": 30, "y": 9, "z": 1}
     train = table(a=np.repeat(list(counts), list(counts.values())), b=np.arange(40) % 4 == 0)
     ours = quick("ctgan", log_frequency=logs).fit(train, seed=0)
@@ -109,21 +125,29 @@ def test_conditions_are_frequencies_where_the_library_takes_logarithms(logs: boo
 
 
 @pytest.mark.slow
-def test_curves_are_the_losses_of_the_library(models: list, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curves_are_the_losses_of_the_library(
+    models: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("privacy_assets.infra.progress.EVERY", 0.0)
     for name, own in (("ctgan", {"generator_loss", "discriminator_loss"}), ("tvae", {"loss"})):
         said: list[str] = []
         ours = quick(name, epochs=3).fit(TRAIN, seed=0, progress=Lines(said.append))
         told = models[-1].loss_values
-        assert [epoch["epoch"] for epoch in ours.history] == [1, 2, 3] and set(ours.history[0]) == {"epoch", *own}
-        assert [line.split(",")[0] for line in said] == [f"{name}: epochs: {k} of 3" for k in (1, 2, 3)]
+        assert [epoch["epoch"] for epoch in ours.history] == [1, 2, 3] and set(ours.history[0]) == {
+            "epoch",
+            *own,
+        }
+        assert [line.split(",")[0] for line in said] == [
+            f"{name}: epochs: {k} of 3" for k in (1, 2, 3)
+        ]
         for loss in own:
             column = "Loss" if loss == "loss" else loss.replace("_", " ").title()
             means = told.groupby("Epoch")[column].mean()
             assert [epoch[loss] for epoch in ours.history] == pytest.approx(list(means))
 
 
-# --- kinds, ranges, odd tables ----------------------------------------------------------------------------------------
+# --- kinds, ranges, odd tables
+# ----------------------------------------------------------------------------------------
 
 
 def test_columns_are_turned_back_exactly() -> None:
@@ -135,8 +159,17 @@ def test_columns_are_turned_back_exactly() -> None:
     parts = [(SCHEMA.names[place], part) for place, part in columns.parts]
     numbers = [(name, part) for name in ("age", "pay") for part in (NUMBER, MISSING)]
     times = [(name, part) for name in ("joined", "seen", "half") for part in (NUMBER, MISSING)]
-    assert parts == [*numbers, ("plan", CODE), ("retired", CODE), *times, ("town", CODE), ("full", NUMBER)]
-    assert [frame.columns[at] for at, (_, part) in enumerate(columns.parts) if part != NUMBER] == codes
+    assert parts == [
+        *numbers,
+        ("plan", CODE),
+        ("retired", CODE),
+        *times,
+        ("town", CODE),
+        ("full", NUMBER),
+    ]
+    assert [
+        frame.columns[at] for at, (_, part) in enumerate(columns.parts) if part != NUMBER
+    ] == codes
     scaled = frame[[name for name in frame if name not in codes]]
     assert scaled.abs().max().max() < 20e4 and scaled.iloc[:, -1].std(ddof=0) == pytest.approx(1e4)
     back = columns.cells(frame.to_numpy(dtype=np.float64))
@@ -156,14 +189,23 @@ def test_values_that_are_missing_together_are_drawn_so() -> None:
 @pytest.mark.parametrize("name", BOTH)
 def test_numbers_of_any_size_keep_their_spread(name: str) -> None:
     x = np.random.default_rng(0).normal(size=60)
-    numbers = {"tiny": x * 1e-9, "far": 1e12 + x, "huge": x * 1e300, "least": np.where(x > 0, 5e-324, 0.0)}
+    numbers = {
+        "tiny": x * 1e-9,
+        "far": 1e12 + x,
+        "huge": x * 1e300,
+        "least": np.where(x > 0, 5e-324, 0.0),
+    }
     whole = table(**numbers, whole=np.where(x > 0, 2**62, -(2**62)))
     sample = quick(name, epochs=1).fit(whole, seed=0).sample(300, seed=0).frame()
     train = whole.frame()
     for column in ("tiny", "far", "huge"):
-        inner = sample[column][(sample[column] > train[column].min()) & (sample[column] < train[column].max())]
+        inner = sample[column][
+            (sample[column] > train[column].min()) & (sample[column] < train[column].max())
+        ]
         size = train[column].abs().max()
-        assert inner.nunique() > 50 and (inner / size).std() > (train[column] / size).std() / 10, column
+        assert inner.nunique() > 50 and (inner / size).std() > (train[column] / size).std() / 10, (
+            column
+        )
     assert set(sample["least"]) <= {0.0, 5e-324} and sample["whole"].between(-(2**62), 2**62).all()
 
 
@@ -172,7 +214,9 @@ def test_very_many_categories(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = quick("ctgan").fit(train, seed=0).sample(200, seed=0).frame()
     assert sample["a"].nunique() > 30
     monkeypatch.setattr(ctgan, "_MOST_CELLS", 300 * 310)
-    with pytest.raises(InputError, match="column 'a': 300 distinct values in 300 rows exceed") as caught:
+    with pytest.raises(
+        InputError, match="column 'a': 300 distinct values in 300 rows exceed"
+    ) as caught:
         quick("ctgan").fit(train, seed=0)
     assert "secret" not in str(caught.value)
 
@@ -181,10 +225,19 @@ def test_very_many_categories(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("tvae", {"epochs": 60, "compress_dims": [64], "decompress_dims": [64], "embedding_dim": 8}),
+        (
+            "tvae",
+            {"epochs": 60, "compress_dims": [64], "decompress_dims": [64], "embedding_dim": 8},
+        ),
         (
             "ctgan",
-            {"epochs": 30, "pac": 1, "embedding_dim": 8, "generator_dim": [64], "discriminator_dim": [64]}
+            {
+                "epochs": 30,
+                "pac": 1,
+                "embedding_dim": 8,
+                "generator_dim": [64],
+                "discriminator_dim": [64],
+            }
             | {"generator_lr": 5e-3, "discriminator_lr": 5e-3},
         ),
     ],
@@ -193,14 +246,20 @@ def test_what_depends_on_each_other_is_learned(name: str, settings: dict) -> Non
     rng = np.random.default_rng(0)
     group = np.where(rng.random(240) < 0.7, "p", "q")
     train = table(g=group, x=np.where(group == "p", 10.0, 20.0) + rng.normal(size=240))
-    sample = build_generator(name, {"batch_size": 60} | settings).fit(train, seed=0).sample(2000, seed=0).frame()
+    sample = (
+        build_generator(name, {"batch_size": 60} | settings)
+        .fit(train, seed=0)
+        .sample(2000, seed=0)
+        .frame()
+    )
     assert ((sample["x"] < 15) == (sample["g"] == "p")).mean() > 0.95
     assert (sample["g"] == "p").mean() == pytest.approx((group == "p").mean(), abs=0.08)
     for value, mean in (("p", 10), ("q", 20)):
         assert sample["x"][sample["g"] == value].mean() == pytest.approx(mean, abs=1)
 
 
-# --- threads, processes, devices --------------------------------------------------------------------------------------
+# --- threads, processes, devices
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -236,7 +295,9 @@ def test_no_other_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("asked", "used"), [("cpu", "cpu"), ("mps", "cpu"), ("cuda:0", "cuda:0")])
-def test_the_library_trains_on_the_device(asked: str, used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_trains_on_the_device(
+    asked: str, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import ctgan
 
     seen: list[str] = []
@@ -264,7 +325,8 @@ def test_on_cuda(name: str) -> None:
     assert len(one.sample(100, seed=0)) == 100
 
 
-# --- storing ----------------------------------------------------------------------------------------------------------
+# --- storing
+# --------------------------------------------------------------------------------------------------
 
 
 DAMAGES: list[tuple[str, Callable[[np.ndarray], np.ndarray]]] = [
@@ -310,7 +372,8 @@ def test_weights_that_are_no_numbers(fitted: FittedLibrary, tmp_path: Path) -> N
         load_generator(tmp_path)
 
 
-# --- settings and errors ----------------------------------------------------------------------------------------------
+# --- settings and errors
+# ----------------------------------------------------------------------------------------------
 
 
 def test_settings_are_those_of_the_library() -> None:

@@ -28,14 +28,21 @@ def test_bins_are_of_equal_width_and_closed_at_the_end() -> None:
     held = [range(int(a), int(a + b)) for a, b in zip(whole.starts, whole.spans, strict=True)]
     assert sorted(value for some in held for value in some) == list(range(1, 17))
     assert {len(some) for some in held} <= {3, 4}
-    assert all(whole.encode(np.array([float(value)])) == c for c, some in enumerate(held) for value in some)
+    assert all(
+        whole.encode(np.array([float(value)])) == c for c, some in enumerate(held) for value in some
+    )
     assert Domain.of_range(3, 5, 10, whole=True, missing=False).starts.tolist() == [3, 4, 5]
     huge = Domain.of_range(-1.7e308, 1.7e308, 2, whole=False, missing=False)
-    assert np.isfinite(huge.spans).all() and huge.encode(np.array([-1e300, 1e300])).tolist() == [0, 1]
+    assert np.isfinite(huge.spans).all() and huge.encode(np.array([-1e300, 1e300])).tolist() == [
+        0,
+        1,
+    ]
 
 
 def test_few_values_are_kept_and_many_are_binned() -> None:
-    frame = pd.DataFrame({"few": [0.1, 0.2, 7.0, 7.0], "many": [1.0, 2.0, 3.0, 4.0], "none": [None] * 4})
+    frame = pd.DataFrame(
+        {"few": [0.1, 0.2, 7.0, 7.0], "many": [1.0, 2.0, 3.0, 4.0], "none": [None] * 4}
+    )
     known = Table.read(frame, kinds={"none": "numeric"})
     coding = MatrixCoding.fit([known], known.schema)
     few, many, none = Domains.of_cells(coding.code(known), coding, 3).columns
@@ -68,14 +75,24 @@ def test_public_domains_do_not_look_at_the_rows(tmp_path: Path) -> None:
         stored.append((values, {k: v.tolist() for k, v in fitted.domains.to_arrays().items()}))
     np.testing.assert_equal(stored[0], stored[1])
     frame = PrivBayes(epsilon=0.01, **PUBLIC).fit(others, seed=0).sample(5000, seed=0).frame()
-    assert set(frame["plan"].dropna()) == {"a", "c", "senior", "w"} and set(frame["retired"].dropna()) == {False, True}
-    assert frame["age"].max() > 100 and frame["joined"].max() > pd.Timestamp("2020-11-01") and frame.isna().any().all()
+    assert set(frame["plan"].dropna()) == {"a", "c", "senior", "w"} and set(
+        frame["retired"].dropna()
+    ) == {False, True}
+    assert (
+        frame["age"].max() > 100
+        and frame["joined"].max() > pd.Timestamp("2020-11-01")
+        and frame.isna().any().all()
+    )
     assert (frame["joined"].dropna() == frame["joined"].dropna().dt.normalize()).all()
 
 
 @pytest.mark.parametrize(
     "ends",
-    [["2020-01-01", "2021-01-01"], [dt.date(2020, 1, 1), dt.date(2021, 1, 1)], [pd.Timestamp("2020-01-01"), "2021"]],
+    [
+        ["2020-01-01", "2021-01-01"],
+        [dt.date(2020, 1, 1), dt.date(2021, 1, 1)],
+        [pd.Timestamp("2020-01-01"), "2021"],
+    ],
 )
 def test_bounds_in_days_leave_the_time_of_day(ends: list) -> None:
     moments = pd.Timestamp("2020-03-01") + pd.to_timedelta(np.arange(200) * 7919, unit="min")
@@ -90,7 +107,10 @@ def test_values_outside_count_as_missing_or_to_the_nearest_bin() -> None:
     generator = PrivBayes(epsilon=1e9, bins=4, bounds={"n": [0, 40]}, categories={"c": ["a", "b"]})
     train = table(n=[-5.0, 100.0] * 50, c=["a", "other"] * 50)
     frame = generator.fit(train, seed=0).sample(2000, seed=0).frame()
-    assert frame["n"].between(0, 40).all() and not frame["n"].between(10, 30, inclusive="neither").any()
+    assert (
+        frame["n"].between(0, 40).all()
+        and not frame["n"].between(10, 30, inclusive="neither").any()
+    )
     assert (frame["c"].isna() == (frame["n"] >= 30)).all() and set(frame["c"].dropna()) == {"a"}
 
 

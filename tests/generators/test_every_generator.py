@@ -1,4 +1,6 @@
-"""Requirements on every generator of the registry. Rows generated from the demo table must be readable and useful."""
+"""Requirements on every generator of the registry. Rows generated from the demo table must be
+readable and useful.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ import torch
 from pandas.testing import assert_frame_equal
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.generators import GENERATORS, FittedGenerator, build_generator, generator_info, load_generator
+from privacy_assets.generators import (
+    GENERATORS,
+    FittedGenerator,
+    build_generator,
+    generator_info,
+    load_generator,
+)
 from privacy_assets.generators.copies import Copy
 from privacy_assets.generators.networks import private
 from privacy_assets.generators.registry import GeneratorInfo
@@ -29,8 +37,12 @@ from tests.generators.known import GAPS, KINDS, SCHEMA, TRAIN, of_kind, quick
 ELSEWHERE = {"realtabformer"}  # needs a separate environment, and has separate tests
 PROGRAMS = {"callable", "command"}
 TRIED = [name for name in GENERATORS if name not in ELSEWHERE]
-# A command differs from a function in its start alone, TVAE from CTGAN in its network; both take seconds.
-QUICK = [pytest.param(name, marks=pytest.mark.slow if name in ("command", "tvae") else ()) for name in TRIED]
+# A command differs from a function in its start alone, TVAE from CTGAN in its network; both take
+# seconds.
+QUICK = [
+    pytest.param(name, marks=pytest.mark.slow if name in ("command", "tvae") else ())
+    for name in TRIED
+]
 OURS = [name for name in TRIED if name not in PROGRAMS]
 FEWEST = {"wgan_gp": 2, "dpgan": 2, "dpctgan": 2, "pategan": 4}  # minimum number of training rows
 
@@ -63,7 +75,9 @@ def test_the_same_seed_gives_the_same_rows_and_they_are_a_table_of_the_schema(na
     states = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     again = quick(name).fit(TRAIN, seed=0, progress=said.append)
     rows = again.sample(500, seed=0).frame()
-    assert torch.equal(torch.random.get_rng_state(), states[0]), "the global states are left as they were"
+    assert torch.equal(torch.random.get_rng_state(), states[0]), (
+        "the global states are left as they were"
+    )
     assert (np.random.get_state()[1] == states[1]).all()  # noqa: NPY002
     assert_frame_equal(fitted(name).sample(500, seed=0).frame(), rows)
     assert again.history == fitted(name).history and len(again.history) in (0, 2)
@@ -92,7 +106,9 @@ def test_the_same_seed_gives_the_same_rows_and_they_are_a_table_of_the_schema(na
 def test_what_was_stored_is_read_again(name: str, tmp_path: Path) -> None:
     one = fitted(name)
     one.save(tmp_path)
-    assert {file.suffix for file in tmp_path.iterdir()} <= {".json", ".npz", ".parquet"}, "never pickle"
+    assert {file.suffix for file in tmp_path.iterdir()} <= {".json", ".npz", ".parquet"}, (
+        "never pickle"
+    )
     state = torch.get_rng_state()
     loaded = load_generator(tmp_path)
     assert torch.equal(torch.get_rng_state(), state)
@@ -110,7 +126,9 @@ def test_a_damaged_folder_is_told(name: str, tmp_path: Path) -> None:
     whole = {path: path.read_bytes() for path in folder.glob("[!.]*")}
 
     def refused() -> None:
-        with pytest.raises(InputError, match=r"is incomplete \(|no fitted generator can|unknown generator") as caught:
+        with pytest.raises(
+            InputError, match=r"is incomplete \(|no fitted generator can|unknown generator"
+        ) as caught:
             load_generator(folder)
         assert caught.value.__cause__ is None
         for path, data in whole.items():
@@ -118,15 +136,26 @@ def test_a_damaged_folder_is_told(name: str, tmp_path: Path) -> None:
 
     for path, data in whole.items():
         middle = len(data) // 3
-        flipped = data[:middle] + bytes(255 - byte for byte in data[middle : middle + 40]) + data[middle + 40 :]
-        for damaged in (b"", b"[]", data[: len(data) // 2], *([flipped] if path.suffix != ".parquet" else [])):
+        flipped = (
+            data[:middle]
+            + bytes(255 - byte for byte in data[middle : middle + 40])
+            + data[middle + 40 :]
+        )
+        for damaged in (
+            b"",
+            b"[]",
+            data[: len(data) // 2],
+            *([flipped] if path.suffix != ".parquet" else []),
+        ):
             path.write_bytes(damaged)
             refused()
         path.unlink()
         refused()
     manifest = json.loads(whole[folder / "generator.json"])
     for key in manifest:
-        (folder / "generator.json").write_text(json.dumps({k: v for k, v in manifest.items() if k != key}))
+        (folder / "generator.json").write_text(
+            json.dumps({k: v for k, v in manifest.items() if k != key})
+        )
         refused()
     if folder / "arrays.npz" in whole:
         with np.load(folder / "arrays.npz") as stored:
@@ -143,18 +172,28 @@ def test_a_damaged_folder_is_told(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_column_of_each_kind(name: str, kind: str) -> None:
     train = of_kind(kind, 60)
-    made, known = (one.frame()["x"] for one in (quick(name).fit(train, seed=0).sample(40, seed=0), train))
+    made, known = (
+        one.frame()["x"] for one in (quick(name).fit(train, seed=0).sample(40, seed=0), train)
+    )
     assert made.notna().all()
-    assert set(made) <= set(known) if kind == "boolean" else made.between(known.min(), known.max()).all()
+    assert (
+        set(made) <= set(known)
+        if kind == "boolean"
+        else made.between(known.min(), known.max()).all()
+    )
 
 
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_hardly_any_rows_and_columns_without_choice(name: str, n: int, tmp_path: Path) -> None:
-    frame = pd.DataFrame({"a": range(n), "b": "x", "t": pd.Timestamp("2021-05-06 07:08:09"), **dict.fromkeys("ncd")})
+    frame = pd.DataFrame(
+        {"a": range(n), "b": "x", "t": pd.Timestamp("2021-05-06 07:08:09"), **dict.fromkeys("ncd")}
+    )
     train = Table.read(frame, kinds={"n": "numeric", "c": "categorical", "d": "datetime"})
     if n < FEWEST.get(name, 1):
-        with pytest.raises(InputError, match=r"too few|at least two rows|no column has more than one value"):
+        with pytest.raises(
+            InputError, match=r"too few|at least two rows|no column has more than one value"
+        ):
             quick(name).fit(train, seed=0)
         return
     one = quick(name).fit(train, seed=0)
@@ -203,7 +242,11 @@ PARTS = {"train": ["x", "{train}{model}{seed}"], "command": ["x", "{model}{out}{
     ("name", "settings", "message"),
     [
         ("synthpopp", {}, "Did you mean 'synthpop'"),
-        ("synthpop", {"min_sample_leaf": 5}, "no setting 'min_sample_leaf'.*Did you mean 'min_samples_leaf'"),
+        (
+            "synthpop",
+            {"min_sample_leaf": 5},
+            "no setting 'min_sample_leaf'.*Did you mean 'min_samples_leaf'",
+        ),
         ("copy", {"noise": 1}, "no setting 'noise'"),
         ("noisy_copy", {"redraw": 1.5}, "redraw: Input should be less than or equal to 1"),
         ("baynet", {"degree": 4}, "baynet: degree"),
@@ -219,17 +262,45 @@ PARTS = {"train": ["x", "{train}{model}{seed}"], "command": ["x", "{model}{out}{
         ("os.path:nothing", {}, "cannot be imported"),
         ("os.path:join", {"a": 1}, "takes no settings"),
         ("command", {"timeout": 3}, r"needs the settings command\."),
-        ("command", {"command": "python x.py {train} {out} {rows} {seed}"}, "command: Input should be a valid tuple"),
-        ("command", {"command": ARGUMENTS, "variables": "HOME"}, "variables: Input should be a valid tuple"),
+        (
+            "command",
+            {"command": "python x.py {train} {out} {rows} {seed}"},
+            "command: Input should be a valid tuple",
+        ),
+        (
+            "command",
+            {"command": ARGUMENTS, "variables": "HOME"},
+            "variables: Input should be a valid tuple",
+        ),
         ("command", {"command": ["x", "{train}", "{out}", "{rows}"]}, r"\{seed\} is missing"),
         ("command", {"command": ["{train}"]}, r"\{train\} is missing"),
-        ("command", {**PARTS, "train": ["x", "{train}{model}"]}, r"\{seed\} is missing in the arguments of train"),
-        ("command", {**PARTS, "command": ARGUMENTS}, r"\{model\} is missing in the arguments of command"),
-        ("command", {**PARTS, "command": ["x", "{train}{model}{out}{rows}{seed}"]}, r"cannot use \{train\} if"),
-        ("realtabformer", {"python": "p", "overfit": 1.5, "patience": 0}, "overfit needs validation and patience"),
-        ("realtabformer", {"python": "p", "overfit": 1.5, "n_critic": 1}, "patience above 0, and n_critic 0"),
+        (
+            "command",
+            {**PARTS, "train": ["x", "{train}{model}"]},
+            r"\{seed\} is missing in the arguments of train",
+        ),
+        (
+            "command",
+            {**PARTS, "command": ARGUMENTS},
+            r"\{model\} is missing in the arguments of command",
+        ),
+        (
+            "command",
+            {**PARTS, "command": ["x", "{train}{model}{out}{rows}{seed}"]},
+            r"cannot use \{train\} if",
+        ),
+        (
+            "realtabformer",
+            {"python": "p", "overfit": 1.5, "patience": 0},
+            "overfit needs validation and patience",
+        ),
+        (
+            "realtabformer",
+            {"python": "p", "overfit": 1.5, "n_critic": 1},
+            "patience above 0, and n_critic 0",
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_names_and_settings(name: str, settings: dict[str, Any], message: str) -> None:
     """test_settings tests the types and bounds of every setting."""
     build_generator("command", PARTS)
@@ -262,7 +333,9 @@ def test_what_a_private_generator_spends_and_what_it_reads_besides(name: str) ->
         spent = quick(name, **given).fit(train, seed=0).privacy
         assert spent.epsilon == 2.0 and spent.outside_guarantee == outside
         assert "unless the seed is known" in spent.covers and spent.accountant
-        assert str(spent).endswith(f"; not covered: {', '.join(outside)}" if outside else f"({spent.accountant})")
+        assert str(spent).endswith(
+            f"; not covered: {', '.join(outside)}" if outside else f"({spent.accountant})"
+        )
     assert spent.delta == (0.0 if name == "privbayes" else 1e-5)
 
 
@@ -272,9 +345,13 @@ def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Copy, "extra", "ctgan")
     found = {info.name: info for info in generator_info()}
     missing = ("no_such_module.part",)
-    assert found["copy"] == GeneratorInfo("copy", Copy.summary, "Apache-2.0", "ctgan", missing, True, {}, (), None)
+    assert found["copy"] == GeneratorInfo(
+        "copy", Copy.summary, "Apache-2.0", "ctgan", missing, True, {}, (), None
+    )
     assert not found["copy"].available and found["synthpop"].install is None
-    assert found["command"].required == ("command",) and found["command"].settings["timeout"] == 3600
+    assert (
+        found["command"].required == ("command",) and found["command"].settings["timeout"] == 3600
+    )
     with pytest.raises(ConfigError, match=r"pip install 'privacy-assets\[ctgan\]'"):
         build_generator("copy")
 
@@ -300,7 +377,9 @@ def demo() -> tuple[pd.DataFrame, np.ndarray]:
     people = pd.factorize(whole[SUBJECT])[0]
     rng = np.random.default_rng(0)
     frame = whole.drop(columns=SUBJECT).reset_index(drop=True)
-    frame["seen"] = pd.Timestamp("1975-01-01") + pd.to_timedelta(rng.integers(0, 1800, len(frame)), unit="D")
+    frame["seen"] = pd.Timestamp("1975-01-01") + pd.to_timedelta(
+        rng.integers(0, 1800, len(frame)), unit="D"
+    )
     frame["grade"] = rng.choice([0, 1, 2, 5, 40], len(frame))  # values in between do not occur
     frame["again"] = rng.random(len(frame)) < 0.3
     return frame.mask(rng.random(frame.shape) < 0.05), people
@@ -319,7 +398,9 @@ def test_rows_of_the_demo_table(name: str) -> None:
         "datetime",
     }
     schema = with_roles(real.schema, [real], people, where="demo")
-    fitted = build_generator(name, SHORT.get(name)).fit(real.with_schema(schema), seed=0, people=people)
+    fitted = build_generator(name, SHORT.get(name)).fit(
+        real.with_schema(schema), seed=0, people=people
+    )
     drawn = fitted.sample(1500, seed=0)
     train, made = real.frame(), drawn.frame()
     assert_frame_equal(fitted.sample(1500, seed=0).frame(), made)
@@ -336,10 +417,15 @@ def test_rows_of_the_demo_table(name: str) -> None:
 
 
 def _variation(real: pd.Series, made: pd.Series) -> float:
-    """Total variation between two columns. Numbers are binned by the real ones' fifths; missing is a separate value."""
+    """Total variation between two columns. Numbers are binned by the real ones' fifths; missing is
+    a separate value.
+    """
     if pd.api.types.is_numeric_dtype(real) and real.nunique() > 5:
         edges = np.unique(np.quantile(real.dropna().astype(float), [0.2, 0.4, 0.6, 0.8]))
-        real, made = (pd.Series(np.digitize(x.astype(float), edges)).where(x.notna().to_numpy()) for x in (real, made))
+        real, made = (
+            pd.Series(np.digitize(x.astype(float), edges)).where(x.notna().to_numpy())
+            for x in (real, made)
+        )
     elif pd.api.types.is_datetime64_any_dtype(real):
         real, made = real.dt.year, made.dt.year
     first, second = (x.astype(str).value_counts(normalize=True) for x in (real, made))

@@ -35,9 +35,14 @@ def people_near(real, rows, schema, radius, subjects):
     for i in range(len(rows)):
         squared = (people.codes != coded.codes[i]).sum(axis=1).astype(float)
         for column in range(people.numeric.shape[1]):
-            squared += (people.numeric[:, column].astype(float) - float(coded.numeric[i, column])) ** 2
+            squared += (
+                people.numeric[:, column].astype(float) - float(coded.numeric[i, column])
+            ) ** 2
         near = np.sqrt(squared) <= radius * (1 + TIE)
-        parts = sum((near & (subjects == who)).sum() / (subjects == who).sum() for who in np.unique(subjects[near]))
+        parts = sum(
+            (near & (subjects == who)).sum() / (subjects == who).sum()
+            for who in np.unique(subjects[near])
+        )
         out.append(parts)
     return np.array(out)
 
@@ -53,17 +58,27 @@ RULES = {
 OF_FOUR = {"similarity": {}, "memorization": {"crowd": 4}, "outliers": {"neighbours": 4}}
 
 
-NEAR = [(name, radius) for name in ("similarity", "memorization") for radius in (0.0, 0.3, 0.8, 1.2)]
+NEAR = [
+    (name, radius) for name in ("similarity", "memorization") for radius in (0.0, 0.3, 0.8, 1.2)
+]
 
 
-@pytest.mark.parametrize(("name", "radius"), [*NEAR, ("outliers", 1.2), ("outliers", 1.6), ("outliers", 2.2)])
+@pytest.mark.parametrize(
+    ("name", "radius"), [*NEAR, ("outliers", 1.2), ("outliers", 1.6), ("outliers", 2.2)]
+)
 def test_the_rows_left_out_are_the_naive_ones(name, radius):
     train, holdout, reference, drawn = split(mixed(260, 0), 90, 40, 30, 100)
-    drawn = Table.stack([drawn, train.take(slice(10)), holdout.take(slice(5)), reference.take(slice(5))])
+    drawn = Table.stack(
+        [drawn, train.take(slice(10)), holdout.take(slice(5)), reference.take(slice(5))]
+    )
     schema, subjects = train.schema, np.random.default_rng(0).integers(0, 60, 160)
     subjects = np.unique(subjects, return_inverse=True)[1]
-    fitted = build_filter(name, {**OF_FOUR[name], "radius": radius}).fit([train, holdout, reference], schema, subjects)
-    expected = RULES[name](people_near([train, holdout, reference], drawn, schema, radius, subjects))
+    fitted = build_filter(name, {**OF_FOUR[name], "radius": radius}).fit(
+        [train, holdout, reference], schema, subjects
+    )
+    expected = RULES[name](
+        people_near([train, holdout, reference], drawn, schema, radius, subjects)
+    )
     np.testing.assert_array_equal(fitted.exposed(drawn), expected)
     assert expected.any() and not expected.all()
 
@@ -83,15 +98,21 @@ def test_the_radius_of_outliers_is_the_naive_one(people, rows_each):
     }[rows_each]
     subjects = np.unique(subjects, return_inverse=True)[1]
     table = TabularEncoder.fit([real], schema).transform(real)
-    away = ((table.numeric[:, None].astype(float) - table.numeric[None].astype(float)) ** 2).sum(axis=2)
+    away = ((table.numeric[:, None].astype(float) - table.numeric[None].astype(float)) ** 2).sum(
+        axis=2
+    )
     away = np.sqrt(away + (table.codes[:, None] != table.codes[None]).sum(axis=2))
     expected, weights = np.empty(120), 1 / np.bincount(subjects)[subjects]
     for i in range(120):
         reached = [
-            r for r in np.sort(away[i]) if weights[(away[i] <= r) & (subjects != subjects[i])].sum() > people - 1e-6
+            r
+            for r in np.sort(away[i])
+            if weights[(away[i] <= r) & (subjects != subjects[i])].sum() > people - 1e-6
         ]
         expected[i] = reached[0]
-    np.testing.assert_allclose(distance_to_subjects(table, subjects, people), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        distance_to_subjects(table, subjects, people), expected, rtol=1e-6, atol=1e-9
+    )
     fitted = OutlierFilter(neighbours=people, quantile=0.8).fit([real], schema, subjects)
     assert fitted.radius == pytest.approx(np.sort(expected)[int(np.ceil(0.8 * 120)) - 1], rel=1e-6)
 
@@ -99,12 +120,17 @@ def test_the_radius_of_outliers_is_the_naive_one(people, rows_each):
 def test_a_person_with_many_rows_reaches_as_far_as_it_takes(monkeypatch):
     """The search widens until every row has its neighbors, for any block size."""
     real = mixed(150, 13)
-    subjects = np.unique(np.where(np.arange(150) < 100, np.arange(150) % 2, np.arange(150)), return_inverse=True)[1]
+    subjects = np.unique(
+        np.where(np.arange(150) < 100, np.arange(150) % 2, np.arange(150)), return_inverse=True
+    )[1]
     table = TabularEncoder.fit([real], real.schema).transform(real)
     whole = distance_to_subjects(table, subjects, 40)
     monkeypatch.setattr("privacy_assets.generators.filters._CELLS", 4000)
     np.testing.assert_array_equal(distance_to_subjects(table, subjects, 40), whole)
-    assert np.isfinite(whole).all() and OutlierFilter(neighbours=51).fit([real], real.schema, subjects).radius > 0
+    assert (
+        np.isfinite(whole).all()
+        and OutlierFilter(neighbours=51).fit([real], real.schema, subjects).radius > 0
+    )
     with pytest.raises(InputError, match="52 people were given.*lower neighbours"):
         OutlierFilter(neighbours=52).fit([real], real.schema, subjects)
 
@@ -120,7 +146,9 @@ def test_fresh_rows_are_no_outliers_beyond_the_quantile_and_strange_ones_are():
     alone = changed(first, age=first.frame()["age"] + 4000)
     with_one = OutlierFilter().fit([Table.stack([real, alone])], real.schema)
     assert with_one.exposed(alone).all(), "the copy of an outlying person"
-    assert with_one.radius == pytest.approx(fitted.radius, rel=0.02), "one outlier does not move the radius"
+    assert with_one.radius == pytest.approx(fitted.radius, rel=0.02), (
+        "one outlier does not move the radius"
+    )
 
 
 FOURS = [*range(8), *(8 + np.arange(8) // 4), *[10] * 4]  # in y and z each person has four rows
@@ -154,7 +182,9 @@ def test_copies_of_any_real_side_go_and_rows_near_nobody_stay(name):
     assert fitted.exposed(fresh).mean() < 0.1
 
 
-@pytest.mark.parametrize("chosen", [build_filter(name, {"quantile": 0.5}) for name in RULES], ids=RULES)
+@pytest.mark.parametrize(
+    "chosen", [build_filter(name, {"quantile": 0.5}) for name in RULES], ids=RULES
+)
 def test_which_side_a_row_stands_on_does_not_matter(chosen):
     real = mixed(400, 2)
     schema, drawn = real.schema, mixed(200, 3)
@@ -166,7 +196,9 @@ def test_which_side_a_row_stands_on_does_not_matter(chosen):
         np.testing.assert_array_equal(mask, masks[0])
 
 
-@pytest.mark.parametrize("chosen", [build_filter(name, {"quantile": 0.5}) for name in RULES], ids=RULES)
+@pytest.mark.parametrize(
+    "chosen", [build_filter(name, {"quantile": 0.5}) for name in RULES], ids=RULES
+)
 def test_each_row_is_judged_by_itself(chosen):
     real, drawn = mixed(300, 4), mixed(120, 5)
     fitted = chosen.fit([real], real.schema)
@@ -202,7 +234,9 @@ def counts_near(rows, others, real, schema, radius):
     encoder = TabularEncoder.fit(real, schema, others=[rows, others])
     points, coded = encoder.transform(others), encoder.transform(rows)
     squared = (points.codes[None] != coded.codes[:, None]).sum(axis=2).astype(float)
-    squared += ((points.numeric[None].astype(float) - coded.numeric[:, None].astype(float)) ** 2).sum(axis=2)
+    squared += (
+        (points.numeric[None].astype(float) - coded.numeric[:, None].astype(float)) ** 2
+    ).sum(axis=2)
     return (np.sqrt(squared) <= radius * (1 + TIE)).sum(axis=1)
 
 
@@ -214,7 +248,10 @@ def test_alpha_m_is_the_naive_ratio_of_counts(radius, threshold):
     first = Table.stack([first, train.take(np.arange(40) // np.repeat([1, 3], [20, 20]))])
     schema, real = train.schema, [train, holdout]
     fitted = AlphaFilter(radius=radius, threshold=threshold).fit(real, schema)
-    for rows, own, given in ((first, 1, None), (Table.stack([later, train.take(slice(100, 120))]), 0, first)):
+    for rows, own, given in (
+        (first, 1, None),
+        (Table.stack([later, train.take(slice(100, 120))]), 0, first),
+    ):
         g = counts_near(rows, first, real, schema, radius) - own
         t = counts_near(rows, train, real, schema, radius)
         expected = (g + 0.5) / (t + 0.5) < threshold
@@ -233,9 +270,15 @@ def test_alpha_m_drops_the_rows_that_the_metric_calls_exposed(people):
     subjects = {} if whose is None else {"train": whose[:250], "holdout": whose[250:]}
     tables = {"train": train.frame(), "holdout": holdout.frame()}
     if whose is not None:
-        tables = {role: frame.assign(who=subjects[role].astype(str)) for role, frame in tables.items()}
+        tables = {
+            role: frame.assign(who=subjects[role].astype(str)) for role, frame in tables.items()
+        }
     inputs = read_inputs(
-        tables["train"], tables["holdout"], drawn.frame(), subject=None if whose is None else "who", seed=0
+        tables["train"],
+        tables["holdout"],
+        drawn.frame(),
+        subject=None if whose is None else "who",
+        seed=0,
     )
     metric = build_metric("memorization", {"quantile": 0.1})
     result = run_metrics(inputs, {"memorization": metric})["memorization"]
@@ -246,14 +289,18 @@ def test_alpha_m_drops_the_rows_that_the_metric_calls_exposed(people):
 
 
 def test_alpha_m_counts_the_first_draw_only():
-    """A later, smaller draw is compared with the release, otherwise its rows would lack synthetic neighbors."""
+    """A later, smaller draw is compared with the release, otherwise its rows would lack synthetic
+    neighbors.
+    """
     letters = Table.read(pd.DataFrame({"a": list("xxyy")}))
     first = Table.read(pd.DataFrame({"a": list("xxxxz")}))
     fitted = AlphaFilter(radius=0.0).fit([letters], letters.schema)
     assert fitted.exposed(first).tolist() == [False] * 5
     assert fitted.exposed(first.take(np.array([0, 4])), first).tolist() == [False, False]
     assert fitted.exposed(first.take(np.array([0, 4]))).tolist() == [True, False]
-    with pytest.raises(InputError, match="filter alpha_m.*1 real rows were given in train.*two or more"):
+    with pytest.raises(
+        InputError, match="filter alpha_m.*1 real rows were given in train.*two or more"
+    ):
         AlphaFilter().fit([letters.take(slice(1)), letters], letters.schema)
 
 
@@ -265,20 +312,29 @@ def test_filters_are_named():
         build_filter("memorisation")
     with pytest.raises(ConfigError, match="filter similarity has no setting 'crowd'"):
         build_filter("similarity", {"crowd": 3})
-    assert {name: kind.name for name, kind in FILTERS.items()} == {name: name for name in (*RULES, "alpha_m")}
+    assert {name: kind.name for name, kind in FILTERS.items()} == {
+        name: name for name in (*RULES, "alpha_m")
+    }
     assert build_filter("memorization", {"crowd": 3}).settings()["crowd"] == 3
 
 
 def test_a_list_of_filters_has_one_order():
-    one, other = as_filters(["outliers", {"name": "similarity"}]), as_filters(("similarity", "outliers"))
+    one, other = (
+        as_filters(["outliers", {"name": "similarity"}]),
+        as_filters(("similarity", "outliers")),
+    )
     assert one == other == (SimilarityFilter(), OutlierFilter())
     assert as_filters(None) == as_filters([]) == ()
-    assert as_filters({"name": "memorization", "settings": {"crowd": 3}}) == (MemorizationFilter(crowd=3),)
+    assert as_filters({"name": "memorization", "settings": {"crowd": 3}}) == (
+        MemorizationFilter(crowd=3),
+    )
     with pytest.raises(ConfigError, match="outliers was passed twice"):
         as_filters(["outliers", {"name": "outliers", "settings": {"quantile": 0.8}}])
 
 
-@pytest.mark.parametrize("given", [3, [3], {"nam": "outliers"}, {"name": "outliers", "settings": 3}, [["outliers"]]])
+@pytest.mark.parametrize(
+    "given", [3, [3], {"nam": "outliers"}, {"name": "outliers", "settings": 3}, [["outliers"]]]
+)
 def test_what_is_no_filter_is_told(given):
     with pytest.raises(ConfigError, match="a list of these"):
         as_filters(given)
@@ -310,7 +366,8 @@ def test_a_generator_of_copies_is_an_error_and_says_nothing_private():
     real = mixed(300, 10)
     fitted, drawn = MemorizationFilter(attempts=3).fit([real], real.schema), Given(real)
     with pytest.raises(
-        InputError, match=r"^filter memorization: too few of the rows drawn passed\. .*reduce memorization"
+        InputError,
+        match=r"^filter memorization: too few of the rows drawn passed\. .*reduce memorization",
     ):
         draw(drawn, [fitted], 100, seed=0)
     assert sum(rows for rows, _ in drawn.asked) == 300
@@ -323,7 +380,9 @@ def test_filters_together_leave_out_what_any_of_them_does():
     pool = Table.stack([real.take(slice(50)), strange, fresh.take(slice(60, None))])
     filters = [one.fit([real], real.schema) for one in as_filters(["outliers", "similarity"])]
     found = draw(Given(pool), filters, 300, seed=0)
-    masks = {fitted.filter.name: fitted.exposed(pool.take(slice(found.drawn))) for fitted in filters}
+    masks = {
+        fitted.filter.name: fitted.exposed(pool.take(slice(found.drawn))) for fitted in filters
+    }
     assert found.drawn <= len(pool), "the counts must fit the size of the pool"
     assert dict(found.dropped_by) == {name: mask.sum() for name, mask in masks.items()}
     assert found.dropped == np.logical_or(*masks.values()).sum() >= 110
@@ -333,14 +392,17 @@ def test_filters_together_leave_out_what_any_of_them_does():
 
 
 def test_too_few_rows_are_one_error_without_numbers():
-    """A generator that has private rows could choose how many pass, and which filter removes most."""
+    """A generator that has private rows could choose how many pass, and which filter removes
+    most.
+    """
     real = mixed(300, 16)
     strange = changed(real, age=real.frame()["age"] + 4000)
     filters = [one.fit([real], real.schema) for one in as_filters(["memorization", "outliers"])]
     told = set()
     for pool in (strange, real.take(slice(100)), Table.stack([strange, real])):
         with pytest.raises(
-            InputError, match=r"outliers: too few of.*reduce memorization.*fit the real rows more closely"
+            InputError,
+            match=r"outliers: too few of.*reduce memorization.*fit the real rows more closely",
         ) as caught:
             draw(Given(pool), filters, 100 if len(pool) < 400 else 1000, seed=0)
         told.add(str(caught.value))
@@ -360,7 +422,9 @@ def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limi
     metrics = {key: build_metric(key) for key in ("dcr", "membership_inference")}
 
     def measured(rows):
-        inputs = read_inputs(*(one.frame() for one in (train, holdout, rows, reference)), schema=schema)
+        inputs = read_inputs(
+            *(one.frame() for one in (train, holdout, rows, reference)), schema=schema
+        )
         policy = default_policy(metrics)
         results = run_metrics(inputs, metrics, policy.limits)
         return results["membership_inference"], policy.judge(results)
@@ -373,10 +437,14 @@ def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limi
     near = [(MemorizationFilter(),), (SimilarityFilter(),), (MemorizationFilter(), OutlierFilter())]
     for chosen in near:
         after, judged = measured(left(leaky, *chosen))
-        assert after.estimate("precision").value - 0.5 <= (before.estimate("precision").value - 0.5) / 2
+        assert (
+            after.estimate("precision").value - 0.5
+            <= (before.estimate("precision").value - 0.5) / 2
+        )
         assert after.estimate("advantage").value < before.estimate("advantage").value / 2
         assert judged.status == "pass", [outcome.reason for outcome in judged.broken]
-    for chosen in (*near, (OutlierFilter(),)):  # absence discloses no subject: every limit is two-sided
+    # absence discloses no subject: every limit is two-sided
+    for chosen in (*near, (OutlierFilter(),)):
         honest, judged = measured(left(fresh, *chosen))
         assert honest.estimate("advantage").low < 0.01
         assert judged.status == "pass", [outcome.reason for outcome in judged.broken]

@@ -24,7 +24,10 @@ def test_rows_of_a_person_go_to_one_teacher() -> None:
     people = np.random.default_rng(0).integers(0, 60, 400)
     parts = generator._parts(400, Training(0, people=people))
     assert sorted(np.concatenate(parts).tolist()) == list(range(400)) and len(parts) == 8
-    assert all(len({place for place, part in enumerate(parts) if one in people[part]}) == 1 for one in range(60))
+    assert all(
+        len({place for place, part in enumerate(parts) if one in people[part]}) == 1
+        for one in range(60)
+    )
     with pytest.raises(InputError, match="3 people are too few for 8 teachers"):
         generator._parts(400, Training(0, people=np.arange(400) % 3))
 
@@ -45,14 +48,18 @@ def test_noise_is_searched_for_the_budget_that_is_told(
     counts = [(0.2, 1e-6, 1.0, 1)] if name == "dpctgan" else []
     before = [((2.0, 1.0, 1),)] if name == "dpctgan" else []
     expected = [*counts, (2.0, 1e-6, 0.5, 6, *before)] if searched else []
-    assert [tuple(one) for one in asked] == [pytest.approx(one) if len(one) == 4 else one for one in expected]
+    assert [tuple(one) for one in asked] == [
+        pytest.approx(one) if len(one) == 4 else one for one in expected
+    ]
 
 
 def test_positions_of_bins_depend_on_public_bounds_only() -> None:
     generator = build_generator("pategan", {"bins": 4, "bounds": {"x": [0, 8]}})
     found = []
     for values in ([0.5, 1.5, np.nan], [7.0, 2.0, np.nan]):
-        _, _, layout = generator._coded(Table.read(pd.DataFrame({"x": values, "y": [True, False, True]})))
+        _, _, layout = generator._coded(
+            Table.read(pd.DataFrame({"x": values, "y": [True, False, True]}))
+        )
         found.append(bin_positions(layout).numpy())
         assert layout.sizes == [5, 2], "four bins and missing values; true and false"
     np.testing.assert_array_equal(*found)
@@ -66,12 +73,16 @@ def dependent(n: int, seed: int) -> pd.DataFrame:
     x = rng.uniform(0, 10, n)
     noisy = np.where(rng.random(n) < 0.8, np.digitize(x, [2.5, 5, 7.5]), rng.integers(0, 4, n))
     z = np.clip(x / 2 + rng.normal(0, 1, n), -3, 8)
-    return pd.DataFrame({"x": x, "y": np.where(x > 5, "yes", "no"), "c": [f"k{code}" for code in noisy], "z": z})
+    return pd.DataFrame(
+        {"x": x, "y": np.where(x > 5, "yes", "no"), "c": [f"k{code}" for code in noisy], "z": z}
+    )
 
 
 @pytest.mark.slow
 def test_pategan_learns_with_a_large_epsilon() -> None:
-    """A constant guess has an accuracy of 0.5; linear teachers gave 0.47 and a correlation of 0.01."""
+    """A constant guess has an accuracy of 0.5; linear teachers gave 0.47 and a correlation of
+    0.01.
+    """
     train, unseen, found = Table.read(dependent(1500, 0)), dependent(1000, 1), {}
     public = {
         "bounds": {"x": [0, 10], "z": [-3, 8]},
@@ -83,7 +94,9 @@ def test_pategan_learns_with_a_large_epsilon() -> None:
     }
     for name, more in settings.items():
         made = build_generator(name, more).fit(train, seed=0).sample(1500, seed=0).frame().dropna()
-        model = RandomForestClassifier(50, random_state=0).fit(made[["x", "z"]], made["y"].astype(str))
+        model = RandomForestClassifier(50, random_state=0).fit(
+            made[["x", "z"]], made["y"].astype(str)
+        )
         accuracy = (model.predict(unseen[["x", "z"]]) == unseen["y"]).mean()
         found[name] = accuracy, np.corrcoef(made["x"].astype(float), made["y"] == "yes")[0, 1]
     assert found["pategan"][0] > found["wgan_gp"][0] - 0.1 > 0.7
@@ -92,7 +105,9 @@ def test_pategan_learns_with_a_large_epsilon() -> None:
 
 @pytest.mark.slow
 def test_rows_do_not_repeat_the_noise_of_fitting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seed of sampling may be known and equal that of fitting, so fitting uses another random stream."""
+    """The seed of sampling may be known and equal that of fitting, so fitting uses another random
+    stream.
+    """
     monkeypatch.setattr(private, "noise_for", lambda *_: 2.0)
     fitted = quick("dpctgan").fit(TRAIN, seed=0)
     torch.manual_seed(0)
@@ -114,16 +129,28 @@ def test_a_column_without_gaps_gets_none(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(private, "noise_for", lambda *_: 2.0)
     train = table(x=np.arange(60) % 7, y=np.arange(60) % 2 == 0, z=list("abc") * 20)
     made = quick("dpgan", bounds={"x": [0, 9]}).fit(train, seed=0).sample(300, seed=0).frame()
-    assert made.notna().all().all() and set(made["z"]) <= set("abc") and made["x"].between(0, 9).all()
+    assert (
+        made.notna().all().all() and set(made["z"]) <= set("abc") and made["x"].between(0, 9).all()
+    )
 
 
 @pytest.mark.slow
 def test_more_budget_makes_better_rows() -> None:
-    train = table(x=np.where(np.arange(600) % 10 == 0, "rare", "common"), y=np.arange(600) % 10 == 0)
+    train = table(
+        x=np.where(np.arange(600) % 10 == 0, "rare", "common"), y=np.arange(600) % 10 == 0
+    )
     errors = []
     for epsilon in (0.3, 50.0):
         # All rows are in each step, which is quicker to account for.
-        chosen = {"hidden_dims": [16], "epochs": 100, "batch_size": 600, "epsilon": epsilon, "learning_rate": 5e-3}
+        chosen = {
+            "hidden_dims": [16],
+            "epochs": 100,
+            "batch_size": 600,
+            "epsilon": epsilon,
+            "learning_rate": 5e-3,
+        }
         made = build_generator("dpctgan", chosen).fit(train, seed=0).sample(1000, seed=0).frame()
-        errors.append(abs((made["x"] == "rare").mean() - 0.1) + ((made["x"] == "rare") != made["y"]).mean())
+        errors.append(
+            abs((made["x"] == "rare").mean() - 0.1) + ((made["x"] == "rare") != made["y"]).mean()
+        )
     assert errors[1] < errors[0] and errors[1] < 0.25

@@ -41,7 +41,8 @@ def test_there_and_back(n: int) -> None:
             assert (back[place][there] == np.round(back[place][there])).all()
     again = Layout.from_arrays(layout.to_arrays())
     assert (
-        np.nan_to_num(again.decode(levels, codes, np.random.default_rng(1)), nan=-9) == np.nan_to_num(back, nan=-9)
+        np.nan_to_num(again.decode(levels, codes, np.random.default_rng(1)), nan=-9)
+        == np.nan_to_num(back, nan=-9)
     ).all()
 
 
@@ -69,9 +70,15 @@ def test_numbers_of_single_rows_are_not_repeated(n: int) -> None:
     scale = Scale.of_cells(known)
     drawn = scale.decode(rng.random(3000))
     assert not scale.steps and np.isin(drawn, known).mean() < 0.05
-    assert (drawn.round(2) == drawn).all() and known.min() <= drawn.min() and drawn.max() <= known.max()
+    assert (
+        (drawn.round(2) == drawn).all()
+        and known.min() <= drawn.min()
+        and drawn.max() <= known.max()
+    )
     assert stats.ks_2samp(drawn, known).statistic < 0.05 + 1 / np.sqrt(n)
-    assert np.abs(scale.decode(scale.encode(known, rng)) - known).max() <= (0.01 if n < 1000 else np.ptp(known))
+    assert np.abs(scale.decode(scale.encode(known, rng)) - known).max() <= (
+        0.01 if n < 1000 else np.ptp(known)
+    )
 
 
 @pytest.mark.parametrize("n", [200, 8000])

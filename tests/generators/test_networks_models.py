@@ -10,7 +10,9 @@ from privacy_assets.generators.networks.training import Shape
 
 
 def test_the_loss_of_rvae_is_its_definition() -> None:
-    """By cell: a mixture of the decoder's likelihood and a wide one, and the divergence of the posterior."""
+    """By cell: a mixture of the decoder's likelihood and a wide one, and the divergence of the
+    posterior.
+    """
     torch.manual_seed(0)
     network = RvaeNetwork(Shape(2, [3]), [5], 2, 0.0)
     levels, codes, clean = torch.tensor([[0.3, 0.8], [0.5, 0.1]]), torch.tensor([[1], [2]]), 0.9
@@ -24,13 +26,19 @@ def test_the_loss_of_rvae_is_its_definition() -> None:
     out = network.decoder(z)
     for row in range(2):
         for number in range(2):
-            own = torch.distributions.Normal(out[row, number], 1.0).log_prob(scores[row, number]).exp()
+            own = (
+                torch.distributions.Normal(out[row, number], 1.0)
+                .log_prob(scores[row, number])
+                .exp()
+            )
             wide = torch.distributions.Normal(0.0, 2.0).log_prob(scores[row, number]).exp()
             total -= torch.log(clean * own + (1 - clean) * wide)
         share = torch.softmax(out[row, 2:], 0)[codes[row, 0]]
         total -= torch.log(clean * share + (1 - clean) / 3)
         posterior = torch.distributions.Normal(mean[row], (0.5 * log_variance[row]).exp())
-        total += torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0)).sum()
+        total += torch.distributions.kl_divergence(
+            posterior, torch.distributions.Normal(0.0, 1.0)
+        ).sum()
     assert float(found) == pytest.approx(float(total) / 2, rel=1e-5)
 
 
@@ -59,5 +67,9 @@ def test_the_penalty_is_the_distance_of_the_gradient_norm_from_one() -> None:
 def test_the_sliced_distance() -> None:
     rows = torch.rand(200, 4)
     assert sliced_distance(rows, rows[torch.randperm(200)], 0) < 1e-6
-    assert sliced_distance(rows, torch.rand(200, 4), 0) < sliced_distance(rows, torch.rand(200, 4) + 0.2, 0)
-    assert sliced_distance(rows, rows + 1.0, 0) == pytest.approx(sliced_distance(rows + 1.0, rows, 0))
+    assert sliced_distance(rows, torch.rand(200, 4), 0) < sliced_distance(
+        rows, torch.rand(200, 4) + 0.2, 0
+    )
+    assert sliced_distance(rows, rows + 1.0, 0) == pytest.approx(
+        sliced_distance(rows + 1.0, rows, 0)
+    )

@@ -1,4 +1,6 @@
-"""Differentially private training: an independent accountant, and brute force for gradients and votes."""
+"""Differentially private training: an independent accountant, and brute force for gradients and
+votes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from privacy_assets.generators.networks.training import GanSampler, Shape, layer
 
 
 def own_epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
-    """Epsilon of ``steps`` sampled Gaussians, by convolving privacy loss distributions on an independent grid."""
+    """Epsilon of ``steps`` sampled Gaussians, by convolving privacy loss distributions on an
+    independent grid.
+    """
     worst = 0.0
     x = np.linspace(-12 * noise, 12 * noise + 1, 1_000_001)
     base = stats.norm.pdf(x, 0, noise)
@@ -52,8 +56,12 @@ def own_epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("noise", "rate", "steps"), [(1.0, 0.01, 500), (1.5, 0.1, 100), (5.0, 0.25, 400)])
-def test_epsilon_agrees_with_an_independent_accountant(noise: float, rate: float, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps"), [(1.0, 0.01, 500), (1.5, 0.1, 100), (5.0, 0.25, 400)]
+)
+def test_epsilon_agrees_with_an_independent_accountant(
+    noise: float, rate: float, steps: int
+) -> None:
     assert epsilon_of([(noise, rate, steps)], 1e-5, 1e-3) == pytest.approx(
         own_epsilon(noise, rate, steps, 1e-5), rel=0.01
     )
@@ -64,12 +72,16 @@ def test_epsilon_without_sampling_is_that_of_one_gaussian() -> None:
     noise, steps, delta = 4.0, 9, 1e-5
     epsilon = epsilon_of([(noise, 1.0, steps)], delta, 1e-3)
     mu = math.sqrt(steps) / noise
-    found = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+    found = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(
+        -mu / 2 - epsilon / mu
+    )
     assert found == pytest.approx(delta, rel=0.05)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("epsilon", "before"), [(0.3, ()), (0.3, ((30.0, 1.0, 1),)), (3.0, ((30.0, 1.0, 1),))])
+@pytest.mark.parametrize(
+    ("epsilon", "before"), [(0.3, ()), (0.3, ((30.0, 1.0, 1),)), (3.0, ((30.0, 1.0, 1),))]
+)
 def test_the_noise_is_the_least_that_keeps_within_the_budget(
     epsilon: float, before: tuple[tuple[float, float, int], ...]
 ) -> None:
@@ -80,7 +92,8 @@ def test_the_noise_is_the_least_that_keeps_within_the_budget(
 
 
 def test_a_budget_that_no_noise_keeps() -> None:
-    with pytest.raises(ConfigError, match="budget is too small"):  # all rows in each step: quicker to account for
+    # all rows in each step: quicker to account for
+    with pytest.raises(ConfigError, match="budget is too small"):
         noise_for(0.5, 1e-5, 1.0, 10, ((0.5, 1.0, 1),))
     for epsilon in (1e-3, 1e-6):
         with pytest.raises(ConfigError, match="budget is too small"):
@@ -94,7 +107,9 @@ SHAPE = Shape(0, [3, 2])
 CODES = torch.tensor([[0, 1], [2, 0], [1, 1], [2, 1], [0, 0]])
 
 
-def steps_of(codes: torch.Tensor, clip: float, noise: float, *, wasserstein: float | None, conditional: bool):
+def steps_of(
+    codes: torch.Tensor, clip: float, noise: float, *, wasserstein: float | None, conditional: bool
+):
     torch.manual_seed(0)
     kind = ConditionalSampler if conditional else GanSampler
     sampler = kind(SHAPE, [4], 3)
@@ -102,7 +117,14 @@ def steps_of(codes: torch.Tensor, clip: float, noise: float, *, wasserstein: flo
         sampler.shares.copy_(noisy_shares(codes, SHAPE, 0.0, np.random.default_rng(0)))
     critic = layers(SHAPE.width * (1 + conditional), [4], 1, slope=0.2)
     steps = PrivateSteps(
-        sampler, critic, codes, rate=1.0, max_grad_norm=clip, noise=noise, learning_rate=0.0, wasserstein=wasserstein
+        sampler,
+        critic,
+        codes,
+        rate=1.0,
+        max_grad_norm=clip,
+        noise=noise,
+        learning_rate=0.0,
+        wasserstein=wasserstein,
     )
     steps.use(np.random.default_rng(0))
     return steps, critic
@@ -121,7 +143,9 @@ def clipped_by_hand(
     for row in rows:
         score = critic(row[None]).squeeze()
         loss = sign * score if wasserstein else torch.nn.functional.softplus(sign * score)
-        flat = torch.cat([one.flatten() for one in torch.autograd.grad(loss, list(critic.parameters()))])
+        flat = torch.cat(
+            [one.flatten() for one in torch.autograd.grad(loss, list(critic.parameters()))]
+        )
         total = total + flat * min(1.0, clip / (float(flat.norm()) + 1e-6))
     return total / len(rows)
 
@@ -174,10 +198,17 @@ def test_noisy_shares() -> None:
     exact = noisy_shares(CODES, SHAPE, 0.0, rng)
     assert exact.tolist() == pytest.approx([0.2, 0.1, 0.2, 0.2, 0.3])
     noisy = noisy_shares(CODES, SHAPE, 1e6, rng)
-    assert noisy.sum() == pytest.approx(1.0, abs=1e-5) and (noisy >= 0).all() and not torch.allclose(noisy, exact)
+    assert (
+        noisy.sum() == pytest.approx(1.0, abs=1e-5)
+        and (noisy >= 0).all()
+        and not torch.allclose(noisy, exact)
+    )
     big = CODES.repeat(20_000, 1)
-    counted = torch.stack([noisy_shares(big, SHAPE, 50.0, rng) for _ in range(400)])[:, 3] * 2 * 100_000
-    assert float(counted.std()) == pytest.approx(50.0 * math.sqrt(2) * 0.72, rel=0.2)  # one count, and its column's sum
+    counted = (
+        torch.stack([noisy_shares(big, SHAPE, 50.0, rng) for _ in range(400)])[:, 3] * 2 * 100_000
+    )
+    # one count, and its column's sum
+    assert float(counted.std()) == pytest.approx(50.0 * math.sqrt(2) * 0.72, rel=0.2)
 
 
 # Votes
@@ -213,13 +244,17 @@ def test_every_teacher_votes_for_half_of_the_rows() -> None:
     assert int(teachers.votes(rows).sum()) == 7 * 5
     by_hand = torch.zeros(10, dtype=torch.int64)
     for k in range(7):
-        hidden = torch.nn.functional.leaky_relu(rows @ teachers.first[k] + teachers.first_level[k], 0.2)
+        hidden = torch.nn.functional.leaky_relu(
+            rows @ teachers.first[k] + teachers.first_level[k], 0.2
+        )
         scores = (hidden @ teachers.last[k] + teachers.last_level[k])[:, 0]
         by_hand += (scores > scores.median()).long()
     assert torch.equal(teachers.votes(rows), by_hand)
 
 
-def pate_steps(codes: torch.Tensor, teachers: int, positions: torch.Tensor, scale: float) -> PateSteps:
+def pate_steps(
+    codes: torch.Tensor, teachers: int, positions: torch.Tensor, scale: float
+) -> PateSteps:
     """Steps on the rows ``codes``, dealt to the teachers in order."""
     torch.manual_seed(0)
     shape, width = Shape(0, [2, 2]), 4 + positions.shape[1]
@@ -231,7 +266,9 @@ def pate_steps(codes: torch.Tensor, teachers: int, positions: torch.Tensor, scal
 
 
 def test_teachers_tell_a_dependence_that_frequencies_do_not_show() -> None:
-    """Both columns are equal in real rows; the generator draws them independently, at first with other frequencies."""
+    """Both columns are equal in real rows; the generator draws them independently, at first with
+    other frequencies.
+    """
     codes = torch.arange(300)[:, None].expand(-1, 2) % 2
     steps = pate_steps(codes, 5, torch.zeros(4, 0), 1.0)
     torch.nn.init.zeros_(steps.sampler.body[-1].weight)  # independent fair columns
@@ -250,6 +287,8 @@ def test_the_label_is_the_difference_of_the_noisy_counts() -> None:
     noise = torch.from_numpy(np.random.default_rng(5).laplace(0.0, 3.0, (2, 64)))
     with torch.no_grad():
         votes = steps.teachers.votes(steps.student.rows[0])
-    assert torch.allclose(steps.student.labels[0], ((2 * votes - 4 + noise[0] - noise[1]) / 4).float())
+    assert torch.allclose(
+        steps.student.labels[0], ((2 * votes - 4 + noise[0] - noise[1]) / 4).float()
+    )
     rows = steps.student.rows[0]
     assert set(rows.flatten().tolist()) == {0.0, 1.0} and (rows.reshape(64, 2, 2).sum(2) == 1).all()

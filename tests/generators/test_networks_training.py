@@ -25,7 +25,11 @@ def _some_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["rvae", "dpgan", *(pytest.param(name, marks=pytest.mark.slow) for name in ("wgan_gp", "dpctgan", "pategan"))],
+    [
+        "rvae",
+        "dpgan",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("wgan_gp", "dpctgan", "pategan")),
+    ],
 )
 def test_interrupted_training_ends_as_if_it_had_not_been(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,7 +72,9 @@ def test_people_are_held_out_with_all_of_their_rows() -> None:
     people = np.repeat(np.arange(50), 4)
     aside = held_out(200, 0.2, people, 0)
     assert aside.sum() == 40 and all(len(set(aside[people == one])) == 1 for one in range(50))
-    assert (held_out(200, 0.2, people, 0) == aside).all() and (held_out(200, 0.2, people, 1) != aside).any()
+    assert (held_out(200, 0.2, people, 0) == aside).all() and (
+        held_out(200, 0.2, people, 1) != aside
+    ).any()
     assert held_out(100, 0.1, None, 0).sum() == 10
     assert not held_out(19, 0.5, None, 0).any() and not held_out(100, 0.5, np.zeros(100), 0).any()
 
@@ -76,7 +82,10 @@ def test_people_are_held_out_with_all_of_their_rows() -> None:
 @pytest.mark.parametrize(("rows", "size"), [(2, 100), (3, 2), (100, 100), (101, 100), (7, 3)])
 def test_batches_hold_every_row_once(rows: int, size: int) -> None:
     parts = batches(rows, size)
-    assert sorted(torch.cat(parts).tolist()) == list(range(rows)) and min(len(part) for part in parts) >= 2
+    assert (
+        sorted(torch.cat(parts).tolist()) == list(range(rows))
+        and min(len(part) for part in parts) >= 2
+    )
 
 
 def test_the_best_epoch_is_kept_and_patience_counts_from_it() -> None:
@@ -105,7 +114,9 @@ def test_vectors_are_levels_and_one_hot_blocks() -> None:
     logits = torch.log(torch.tensor([[0.5, 0.5, 0.2, 0.3, 0.5, 0.9, 0.1]])).repeat(20_000, 1)
     torch.manual_seed(0)
     drawn = shape.drawn(logits)
-    assert torch.bincount(drawn[:, 0]).div(20_000).tolist() == pytest.approx([0.2, 0.3, 0.5], abs=0.015)
+    assert torch.bincount(drawn[:, 0]).div(20_000).tolist() == pytest.approx(
+        [0.2, 0.3, 0.5], abs=0.015
+    )
     relaxed = shape.relaxed(logits)
     assert torch.allclose(shape.choices(relaxed)[0].sum(1), torch.ones(20_000), atol=1e-4)
     assert Shape(1, []).drawn(torch.zeros(4, 1)).shape == (4, 0)

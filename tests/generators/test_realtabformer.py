@@ -1,4 +1,6 @@
-"""REaLTabFormer: settings, input and output of its worker, and the library if its environment is configured."""
+"""REaLTabFormer: settings, input and output of its worker, and the library if its environment is
+configured.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError, InputError, StepError
-from privacy_assets.generators import build_generator, generator_info, load_generator, programs, realtabformer
+from privacy_assets.generators import (
+    build_generator,
+    generator_info,
+    load_generator,
+    programs,
+    realtabformer,
+)
 from privacy_assets.generators.realtabformer import DigitCoding
 from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
@@ -36,7 +44,8 @@ FRAME = pd.DataFrame(
 FRAME["full"] = np.arange(ROWS)
 SCHEMA = infer_schema(FRAME)
 TABLE = Table.of(FRAME, SCHEMA, where="t")
-# Fake worker: it stores its table, returns it row by row, and runs the test's code before it writes.
+# Fake worker: it stores its table, returns it row by row, and runs the test's code before it
+# writes.
 STAND_IN = """
 import json, shutil, sys
 import pyarrow as pa
@@ -59,7 +68,9 @@ PYTHON = os.environ.get("PRIVACY_ASSETS_REALTABFORMER")
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     """A function that fits the generator with a fake worker."""
 
-    def fit(lines: str = "pass", people: object = None, history: str = "[]", **settings: object) -> object:
+    def fit(
+        lines: str = "pass", people: object = None, history: str = "[]", **settings: object
+    ) -> object:
         worker = tmp_path / "worker.py"
         worker.write_text(STAND_IN.format(lines=lines, history=history))
         monkeypatch.setattr(realtabformer, "WORKER", worker)
@@ -80,7 +91,9 @@ def test_rows_come_back_as_they_were_coded(stand_in: object, tmp_path: Path) -> 
     loaded = load_generator(tmp_path / "model")
     pd.testing.assert_frame_equal(loaded.sample(50, seed=10).frame(), expected)
     seed, device, settings = json.loads((tmp_path / "model/model/given.json").read_text())
-    assert (seed, device) == ("5", "cuda:1") and settings["epochs"] == 3 and settings["n_critic"] == 2
+    assert (
+        (seed, device) == ("5", "cuda:1") and settings["epochs"] == 3 and settings["n_critic"] == 2
+    )
     assert loaded.generator == fitted.generator and loaded.privacy.epsilon is None
 
 
@@ -90,17 +103,28 @@ def test_rows_come_back_as_they_were_coded(stand_in: object, tmp_path: Path) -> 
     [
         ("raise ModuleNotFoundError('Zebulon')", "ModuleNotFoundError: Zebulon"),
         ("table = table.drop_columns('c5')", "column 'c5': the column is missing"),
-        ("table = table.set_column(7, 'c4', pa.array(['Zebulon'] * 50))", "column 'c4', row 0: a code is not known"),
+        (
+            "table = table.set_column(7, 'c4', pa.array(['Zebulon'] * 50))",
+            "column 'c4', row 0: a code is not known",
+        ),
     ],
 )
 def test_failures_of_the_worker(stand_in: object, lines: str, reason: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with pytest.raises(StepError, match="generator realtabformer: python.* failed, took longer than"):
+    with pytest.raises(
+        StepError, match="generator realtabformer: python.* failed, took longer than"
+    ):
         stand_in(lines, log=str(log)).sample(50, seed=0).frame()  # type: ignore[operator]
     assert reason in log.read_text()
 
 
-EPOCH = {"epoch": 1.0, "loss": 0.5, "validation_loss": 0.75, "learning_rate": 1e-4, "grad_norm": 2.0}
+EPOCH = {
+    "epoch": 1.0,
+    "loss": 0.5,
+    "validation_loss": 0.75,
+    "learning_rate": 1e-4,
+    "grad_norm": 2.0,
+}
 
 
 def test_the_training_curve_of_the_worker_is_read(stand_in: object, tmp_path: Path) -> None:
@@ -135,19 +159,25 @@ def test_the_training_curve_of_the_worker_is_read(stand_in: object, tmp_path: Pa
     ids=range(16),
 )
 def test_anything_else_in_its_place_is_refused(stand_in: object, history: str) -> None:
-    with pytest.raises(StepError, match="generator realtabformer: python.* failed, took longer than") as caught:
+    with pytest.raises(
+        StepError, match="generator realtabformer: python.* failed, took longer than"
+    ) as caught:
         stand_in(history=history)  # type: ignore[operator]
     assert "ebulon" not in str(caught.value)
 
 
 def test_without_its_library_it_asks_for_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realtabformer, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match="realtabformer is not installed.*pip install 'realtabformer"):
+    with pytest.raises(
+        ConfigError, match="realtabformer is not installed.*pip install 'realtabformer"
+    ):
         build_generator("realtabformer")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("settings", "held"), [({}, 12), ({"validation": 0}, 0), ({"n_critic": 1}, 0)])
+@pytest.mark.parametrize(
+    ("settings", "held"), [({}, 12), ({"validation": 0}, 0), ({"n_critic": 1}, 0)]
+)
 def test_all_rows_of_the_people_held_out_come_last(
     stand_in: object, tmp_path: Path, settings: dict[str, object], held: int
 ) -> None:
@@ -164,7 +194,8 @@ def test_all_rows_of_the_people_held_out_come_last(
 
 def test_a_ratio_of_one_is_no_over_fitting() -> None:
     protections = [
-        build_generator("realtabformer", {"python": "p", "overfit": f}).overfitting_protection() for f in (1, 1.01)
+        build_generator("realtabformer", {"python": "p", "overfit": f}).overfitting_protection()
+        for f in (1, 1.01)
     ]
     assert protections[0].startswith("early stopping after 5 epochs") and protections[1] == ""
 
@@ -186,15 +217,21 @@ def test_the_worker_needs_nothing_of_this_package() -> None:
     lines = "import runpy, sys; runpy.run_path(sys.argv[1]); print(*sys.modules)"
     environment = {"PATH": os.environ["PATH"], "TMPDIR": "/tmp"}
     arguments = [sys.executable, "-I", "-c", lines, str(realtabformer.WORKER)]
-    loaded = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        arguments, env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not {"privacy_assets", "torch", "pandas"} & {name.split(".")[0] for name in loaded}
 
 
-def test_the_worker_writes_what_its_trainers_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_writes_what_its_trainers_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fakes of the libraries run two trainings, as with ``overfit``."""
     library = ModuleType("realtabformer")
     library.REaLTabFormer = type(  # type: ignore[attr-defined]
-        "REaLTabFormer", (), {"__init__": lambda self: None, "_build_tabular_trainer": lambda self: Trainer()}
+        "REaLTabFormer",
+        (),
+        {"__init__": lambda self: None, "_build_tabular_trainer": lambda self: Trainer()},
     )
     transformers = ModuleType("transformers")
     transformers.TrainerCallback = object  # type: ignore[attr-defined]
@@ -206,11 +243,17 @@ def test_the_worker_writes_what_its_trainers_log(tmp_path: Path, monkeypatch: py
         def add_callback(self, callback: object) -> None:
             self.callback = callback
 
-    def trained(rows: object, chosen: object, kind: str, number: int, curve: object, before: object = None) -> object:
-        callback = worker["recording"]()(0, curve, [], before, 2.0)._build_tabular_trainer().callback
+    def trained(
+        rows: object, chosen: object, kind: str, number: int, curve: object, before: object = None
+    ) -> object:
+        callback = (
+            worker["recording"]()(0, curve, [], before, 2.0)._build_tabular_trainer().callback
+        )
         for epoch in (1, 2):
             state = SimpleNamespace(epoch=epoch)
-            callback.on_log(None, state, None, {"loss": float("nan"), "grad_norm": 1.5, "Zebulon": 7})
+            callback.on_log(
+                None, state, None, {"loss": float("nan"), "grad_norm": 1.5, "Zebulon": 7}
+            )
             callback.on_log(None, state, None, {"eval_loss": 3.0})
         return None, [2.0, 4.0]
 
@@ -234,21 +277,34 @@ def test_the_worker_writes_what_its_trainers_log(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(PYTHON is None, reason="PRIVACY_ASSETS_REALTABFORMER names no python that has realtabformer")
+@pytest.mark.skipif(
+    PYTHON is None, reason="PRIVACY_ASSETS_REALTABFORMER names no python that has realtabformer"
+)
 @pytest.mark.parametrize("n_critic", [0, 2])
 def test_the_library_itself(tmp_path: Path, n_critic: int) -> None:
-    small = {"python": PYTHON, "epochs": 4, "layers": 1, "width": 64, "n_critic": n_critic, "timeout": 600}
+    small = {
+        "python": PYTHON,
+        "epochs": 4,
+        "layers": 1,
+        "width": 64,
+        "n_critic": n_critic,
+        "timeout": 600,
+    }
     generator = build_generator("realtabformer", small)
     fitted = generator.fit(TABLE, seed=0)
     frame = fitted.sample(90, seed=0).frame()
     assert len(frame) == 90 and frame.isna().mean().drop("full").between(0.01, 0.8).all()
-    assert frame["full"].between(0, ROWS - 1).all() and not fitted.sample(90, seed=1).frame().equals(frame)
+    assert frame["full"].between(0, ROWS - 1).all() and not fitted.sample(
+        90, seed=1
+    ).frame().equals(frame)
     assert [row["epoch"] for row in fitted.history] == [1.0, 2.0, 3.0, 4.0]
     assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
     assert all(("validation_loss" in row) == (n_critic == 0) for row in fitted.history)
     fitted.save(tmp_path / "model")
     assert not list((tmp_path / "model").rglob("*.pt"))
-    pd.testing.assert_frame_equal(load_generator(tmp_path / "model").sample(90, seed=0).frame(), frame)
+    pd.testing.assert_frame_equal(
+        load_generator(tmp_path / "model").sample(90, seed=0).frame(), frame
+    )
     if n_critic == 0:
         again = replace(generator, sample_batch=128).fit(TABLE, seed=0)
         pd.testing.assert_frame_equal(again.sample(90, seed=0).frame(), frame)
@@ -256,16 +312,28 @@ def test_the_library_itself(tmp_path: Path, n_critic: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(PYTHON is None, reason="PRIVACY_ASSETS_REALTABFORMER names no python that has realtabformer")
+@pytest.mark.skipif(
+    PYTHON is None, reason="PRIVACY_ASSETS_REALTABFORMER names no python that has realtabformer"
+)
 def test_over_fitting_on_purpose_stops_at_the_ratio() -> None:
-    small = {"epochs": 30, "batch_size": 1, "patience": 1, "layers": 2, "width": 768, "overfit": 1.1, "timeout": 900}
+    small = {
+        "epochs": 30,
+        "batch_size": 1,
+        "patience": 1,
+        "layers": 2,
+        "width": 768,
+        "overfit": 1.1,
+        "timeout": 900,
+    }
     generator = build_generator("realtabformer", {"python": PYTHON, **small})
     assert generator.overfitting_protection() == ""
     history = generator.fit(TABLE, seed=0, people=np.arange(ROWS) // 2).history
     first = [row for row in history if "overfitting_ratio" not in row]
     second = history[len(first) :]
     assert len(first) > 1 and 1 < len(second) < 100
-    assert [row["epoch"] for row in history] == [float(epoch) for epoch in range(1, len(history) + 1)]
+    assert [row["epoch"] for row in history] == [
+        float(epoch) for epoch in range(1, len(history) + 1)
+    ]
     before, losses = ([row["validation_loss"] for row in part] for part in (first, second))
     ratios = [loss / min(before + losses) for loss in losses]
     assert ratios == pytest.approx([row["overfitting_ratio"] for row in second], rel=1e-4)
@@ -284,7 +352,9 @@ CODED_FRAME = pd.DataFrame(
         "flag": pd.array([True, None, False, True], dtype="boolean"),
         "text": ["NaN", "v1", None, "Zoë___@"],
         "day": pd.to_datetime(["2020-02-29", None, "1969-12-31", "2020-03-01"]),
-        "time": pd.to_datetime(["2020-02-29 10:11:12.000001", None, "1969-12-31", "2020-03-01"], format="ISO8601"),
+        "time": pd.to_datetime(
+            ["2020-02-29 10:11:12.000001", None, "1969-12-31", "2020-03-01"], format="ISO8601"
+        ),
         "same": [2.5] * 4,
         "full": [4, 3, 2, 1],
     }
@@ -296,10 +366,17 @@ CODED = Table.of(CODED_FRAME, CODED_SCHEMA, where="t")
 def test_every_kind_comes_back_exactly() -> None:
     coding = DigitCoding.fit(CODED)
     coded = coding.code(CODED)
-    pd.testing.assert_frame_equal(coding.table(coded, where="t").frame(), CODED.frame(), check_exact=True)
+    pd.testing.assert_frame_equal(
+        coding.table(coded, where="t").frame(), CODED.frame(), check_exact=True
+    )
     numbers = coded.select_dtypes("number")
     assert (numbers.min() == 0).all() and set(numbers.dtypes.astype(str)) == {"int64"}
-    assert coded["c1"].tolist() == [0, 1275, 0, 12345703] and coded["c1m"].tolist() == ["v0", "v0", "v1", "v0"]
+    assert coded["c1"].tolist() == [0, 1275, 0, 12345703] and coded["c1m"].tolist() == [
+        "v0",
+        "v0",
+        "v1",
+        "v0",
+    ]
     assert coded["c4"].max() == 18323 and "c6m" not in coded  # days, not microseconds
     kept = DigitCoding.from_json(json.loads(json.dumps(coding.to_json())), CODED_SCHEMA)
     pd.testing.assert_frame_equal(kept.code(CODED), coded)
@@ -324,20 +401,33 @@ def test_one_row_and_one_value(value: float) -> None:
     table = Table.read(pd.DataFrame({"x": [value]}))
     coding = DigitCoding.fit(table)
     assert coding.code(table)["c0"].tolist() == [0]
-    assert coding.table(coding.code(table), where="t")["x"].objects() == pytest.approx([value], rel=1e-5)
+    assert coding.table(coding.code(table), where="t")["x"].objects() == pytest.approx(
+        [value], rel=1e-5
+    )
 
 
 def test_a_number_without_any_value_is_missing_everywhere() -> None:
-    schema = TableSchema((ColumnSchema("x", "numeric", True, "float64"), ColumnSchema("d", "datetime", True, "object")))
+    schema = TableSchema(
+        (
+            ColumnSchema("x", "numeric", True, "float64"),
+            ColumnSchema("d", "datetime", True, "object"),
+        )
+    )
     table = Table.of(pd.DataFrame({"x": [np.nan, np.nan], "d": [None, None]}), schema, where="t")
     coding = DigitCoding.fit(table)
     assert coding.code(table).nunique().tolist() == [1, 1]
-    pd.testing.assert_frame_equal(coding.table(coding.code(table), where="t").frame(), table.frame())
+    pd.testing.assert_frame_equal(
+        coding.table(coding.code(table), where="t").frame(), table.frame()
+    )
 
 
 @pytest.mark.parametrize(
     ("column", "value", "words"),
-    [("c3", "v9", "a code is not known"), ("c1m", "v2", "a code is not known"), ("c0", "x", "not an integer")],
+    [
+        ("c3", "v9", "a code is not known"),
+        ("c1m", "v2", "a code is not known"),
+        ("c0", "x", "not an integer"),
+    ],
 )
 def test_codes_that_there_are_not(column: str, value: str, words: str) -> None:
     coding = DigitCoding.fit(CODED)

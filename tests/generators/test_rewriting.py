@@ -1,4 +1,6 @@
-"""Rewritten columns: restored exactly, and no generator breaks a relation or leaves the range of a column."""
+"""Rewritten columns: restored exactly, and no generator breaks a relation or leaves the range of a
+column.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,18 @@ N = 1_000
 GENERATORS: dict[str, Generator] = {
     "synthpop": SynthPop(min_samples_leaf=20),
     "visit": SynthPop(
-        visit=("end", "town", "paid", "cigarettes", "colour", "middle", "smokes", "amount", "postcode", "start")
+        visit=(
+            "end",
+            "town",
+            "paid",
+            "cigarettes",
+            "colour",
+            "middle",
+            "smokes",
+            "amount",
+            "postcode",
+            "start",
+        )
     ),
     "baynet": BayNet(degree=2),
 }
@@ -54,7 +67,13 @@ def stays(n: int = N, seed: int = 0) -> pd.DataFrame:
     })  # fmt: skip
 
 
-NAMES = ["start <= end", "paid <= middle", "middle <= amount", "postcode -> town", "smokes -> gaps of cigarettes"]
+NAMES = [
+    "start <= end",
+    "paid <= middle",
+    "middle <= amount",
+    "postcode -> town",
+    "smokes -> gaps of cigarettes",
+]
 
 
 def read(frame: pd.DataFrame, relations: Any = None) -> Table:
@@ -128,7 +147,9 @@ def bounded_frame(form: str, kind: str, n: int = 600) -> tuple[pd.DataFrame, lis
     if kind == "integer":
         return whole.astype("Int64"), pairs
     first = pd.Timestamp("2020-01-01")
-    return pd.DataFrame({name: first + pd.to_timedelta(whole[name], unit="D") for name in whole}), pairs
+    return pd.DataFrame(
+        {name: first + pd.to_timedelta(whole[name], unit="D") for name in whole}
+    ), pairs
 
 
 @pytest.mark.parametrize("gaps", ["", "first", "second", "both"])
@@ -203,7 +224,11 @@ def test_gaps_of_the_column_in_the_middle_do_not_bound_the_others() -> None:
     c = b + rng.integers(0, 100, N)
     has_b = rng.random(N) < 0.5
     frame = pd.DataFrame(
-        {"a": a, "b": pd.array(np.where(has_b, b, -1), dtype="Int64"), "c": np.where(has_b, c, a // 2)}
+        {
+            "a": a,
+            "b": pd.array(np.where(has_b, b, -1), dtype="Int64"),
+            "c": np.where(has_b, c, a // 2),
+        }
     )
     frame.loc[~has_b, "b"] = None
     train = with_orders(frame, ("a", "b"), ("b", "c"))
@@ -239,7 +264,9 @@ def test_declared_orders_in_both_directions_are_equal_columns() -> None:
 
 
 def test_a_column_without_values_is_not_rewritten() -> None:
-    train = with_orders(pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [np.nan, np.nan, 4.0]}), ("a", "b"))
+    train = with_orders(
+        pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [np.nan, np.nan, 4.0]}), ("a", "b")
+    )
     without = train.take(np.arange(2))  # the others are in another table
     assert Rewriting.of(without, train.relations) is None
     assert Rewriting.of(train, ()) is None
@@ -259,7 +286,9 @@ def fitted(train: Table) -> dict[str, FittedGenerator]:
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_generators_keep_relations(name: str, train: Table, fitted: dict[str, FittedGenerator]) -> None:
+def test_generators_keep_relations(
+    name: str, train: Table, fitted: dict[str, FittedGenerator]
+) -> None:
     assert isinstance(fitted[name], WithRelations)
     drawn = fitted[name].sample(2 * N, seed=2)
     check_kept(drawn, train)
@@ -270,7 +299,9 @@ def test_generators_keep_relations(name: str, train: Table, fitted: dict[str, Fi
 
 @pytest.mark.parametrize("name", GENERATORS)
 @pytest.mark.parametrize("rows", [1, 2, 300])
-def test_few_rows_keep_relations(name: str, rows: int, train: Table, fitted: dict[str, FittedGenerator]) -> None:
+def test_few_rows_keep_relations(
+    name: str, rows: int, train: Table, fitted: dict[str, FittedGenerator]
+) -> None:
     for seed in range(5):
         drawn = fitted[name].sample(rows, seed=seed)
         assert len(drawn) == rows
@@ -278,7 +309,9 @@ def test_few_rows_keep_relations(name: str, rows: int, train: Table, fitted: dic
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_loaded_generator_draws_the_same_rows(name: str, tmp_path: Path, fitted: dict[str, FittedGenerator]) -> None:
+def test_a_loaded_generator_draws_the_same_rows(
+    name: str, tmp_path: Path, fitted: dict[str, FittedGenerator]
+) -> None:
     fitted[name].save(tmp_path / name)
     loaded = load_generator(tmp_path / name)
     assert isinstance(loaded, WithRelations) and loaded.described() == fitted[name].described()
@@ -290,7 +323,11 @@ def test_a_loaded_generator_draws_the_same_rows(name: str, tmp_path: Path, fitte
 @pytest.mark.parametrize("name", GENERATORS)
 def test_relations_hold_after_the_threshold_rule(name: str, train: Table, tmp_path: Path) -> None:
     after = published(train)
-    assert {relation.name for relation in after.relations} >= {"start <= end", "postcode -> town", NAMES[-1]}
+    assert {relation.name for relation in after.relations} >= {
+        "start <= end",
+        "postcode -> town",
+        NAMES[-1],
+    }
     made = GENERATORS[name].fit(after.for_training(), seed=0)
     drawn = made.sample(2 * N, seed=0)
     check_kept(drawn, after)
@@ -299,13 +336,20 @@ def test_relations_hold_after_the_threshold_rule(name: str, train: Table, tmp_pa
     for column in ("end", "amount", "middle"):
         assert again[column].equals(drawn[column]), "restored values are published ones"
     made.save(tmp_path)
-    assert load_generator(tmp_path).sample(500, seed=7).frame().equals(made.sample(500, seed=7).frame())
+    assert (
+        load_generator(tmp_path)
+        .sample(500, seed=7)
+        .frame()
+        .equals(made.sample(500, seed=7).frame())
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("shape", ["chain", "coarse", "closed", "dates"])
 def test_levels_that_are_not_shared_break_no_order(shape: str, seed: int) -> None:
-    """The rule is made for each column on its own. Orders that survive in all real rows survive in all drawn ones."""
+    """The rule is made for each column on its own. Orders that survive in all real rows survive in
+    all drawn ones.
+    """
     rng = np.random.default_rng(seed)
     low = np.round(rng.gamma(2, 50, N), 2)
     high = low + np.round(rng.exponential(30, N), 2)
@@ -320,7 +364,9 @@ def test_levels_that_are_not_shared_break_no_order(shape: str, seed: int) -> Non
         frame["high"] = np.array([50.0, 120.0, 400.0, 2000.0])[np.searchsorted([50, 120, 400], low)]
         frame["low"] = np.round(low, 1)
     else:
-        frame["low"] = pd.Timestamp("2020-01-01") + pd.to_timedelta((low * 3600).astype(int), unit="s")
+        frame["low"] = pd.Timestamp("2020-01-01") + pd.to_timedelta(
+            (low * 3600).astype(int), unit="s"
+        )
         frame["high"] = frame["low"].dt.ceil("D") + pd.to_timedelta(rng.integers(0, 9, N), unit="D")
     train = read(frame)
     assert "low <= high" in [one.name for one in train.relations] or shape == "chain"
@@ -332,7 +378,9 @@ def test_levels_that_are_not_shared_break_no_order(shape: str, seed: int) -> Non
 
 
 def test_closed_numbers_keep_their_order_and_their_values() -> None:
-    """A restored number is replaced by the nearest value of the rows, which must not be below its bound."""
+    """A restored number is replaced by the nearest value of the rows, which must not be below its
+    bound.
+    """
     rng = np.random.default_rng(0)
     amount = np.round(rng.uniform(0, 100, N), 2)
     limits = np.array([25.0, 50.0, 100.0, 500.0])
@@ -362,7 +410,9 @@ def test_a_length_of_stay_is_kept() -> None:
 
 
 def with_rare_codes(n_rare: int = 40) -> pd.DataFrame:
-    """Each of a few rows has its own postcode. Half of them are in one town, the others in another."""
+    """Each of a few rows has its own postcode. Half of them are in one town, the others in
+    another.
+    """
     frame = stays()
     frame.loc[: n_rare - 1, "postcode"] = [f"rare {row}" for row in range(n_rare)]
     frame.loc[: n_rare - 1, "town"] = [f"village {row % 2}" for row in range(n_rare)]
@@ -403,7 +453,11 @@ def test_rows_without_a_postcode_keep_their_town_and_gaps() -> None:
     frame.loc[100:149, "town"] = None
     frame.loc[150:299, "town"] = "abroad"
     train = published(read(frame))
-    drawn = SynthPop(min_samples_leaf=10, shrinkage=0).fit(train.for_training(), seed=0).sample(2 * N, seed=0)
+    drawn = (
+        SynthPop(min_samples_leaf=10, shrinkage=0)
+        .fit(train.for_training(), seed=0)
+        .sample(2 * N, seed=0)
+    )
     check_kept(drawn, train)
     towns = drawn.frame().query("postcode.isna()")["town"]
     assert 0.1 < towns.isna().mean() < 0.5 and (towns.dropna() == "abroad").mean() > 0.9
@@ -420,13 +474,17 @@ def test_gaps_are_made_and_filled() -> None:
     restored = rewriting.restore(made.with_columns(shuffled), 5)
     check_kept(restored, train)
     kept = ~shuffled.missing & ~train["cigarettes"].missing
-    assert np.array_equal(restored["cigarettes"].cells[kept], shuffled.cells[kept]), "only gaps are filled"
+    assert np.array_equal(restored["cigarettes"].cells[kept], shuffled.cells[kept]), (
+        "only gaps are filled"
+    )
     assert restored.frame().equals(rewriting.restore(made.with_columns(shuffled), 5).frame())
     assert not restored.frame().equals(rewriting.restore(made.with_columns(shuffled), 6).frame())
 
 
 def test_gaps_of_codes_and_of_ordered_columns_are_kept() -> None:
-    """The postcode is missing exactly where the town is, and those who are not insured have no dates."""
+    """The postcode is missing exactly where the town is, and those who are not insured have no
+    dates.
+    """
     frame = with_rare_codes()
     rng = np.random.default_rng(6)
     abroad = rng.random(N) < 0.2
@@ -443,7 +501,9 @@ def test_gaps_of_codes_and_of_ordered_columns_are_kept() -> None:
 
 
 def test_a_gap_that_is_filled_gets_what_its_value_determines() -> None:
-    """Where the postcode is drawn as missing although the town is not, a postcode is filled in, and then its town."""
+    """Where the postcode is drawn as missing although the town is not, a postcode is filled in, and
+    then its town.
+    """
     codes = [f"p{row % 10}" for row in range(300)]
     towns = [f"t{row % 10 // 2}" for row in range(300)]
     for row in range(0, 300, 3):
@@ -455,7 +515,9 @@ def test_a_gap_that_is_filled_gets_what_its_value_determines() -> None:
     train = replace(train, relations=(code, Relation("gap", "town", "code", determined=gaps)))
     rewriting = rewriting_of(train)
     made = rewriting.apply(train)
-    towns_drawn = Column.of_codes("town", "categorical", np.full(300, 3), [f"t{town}" for town in range(5)])
+    towns_drawn = Column.of_codes(
+        "town", "categorical", np.full(300, 3), [f"t{town}" for town in range(5)]
+    )
     restored = rewriting.restore(made.with_columns(towns_drawn), 0)
     check_kept(restored, train)
 
@@ -487,7 +549,9 @@ def test_codes_of_codes_and_of_booleans() -> None:
 
 
 def sales(n: int = 2 * N, n_rare: int = 0) -> pd.DataFrame:
-    """Sales of products with a price, a day and, for some, a size; the price is at most the total."""
+    """Sales of products with a price, a day and, for some, a size; the price is at most the
+    total.
+    """
     rng = np.random.default_rng(3)
     product = rng.integers(0, 40, n)
     price = np.round(rng.lognormal(3, 1, 40), 2)
@@ -509,12 +573,20 @@ def sales(n: int = 2 * N, n_rare: int = 0) -> pd.DataFrame:
     })  # fmt: skip
 
 
-SALES = ["price <= total", "launch <= day", "product -> price", "product -> launch", "product -> size"]
+SALES = [
+    "price <= total",
+    "launch <= day",
+    "product -> price",
+    "product -> launch",
+    "product -> size",
+]
 
 
 @pytest.mark.parametrize("generator", [SynthPop(), BayNet(degree=2)], ids=["synthpop", "baynet"])
 @pytest.mark.parametrize("rows", [1, 2, 4 * N])
-def test_numbers_and_times_that_a_category_determines_are_kept(generator: Generator, rows: int, tmp_path: Path) -> None:
+def test_numbers_and_times_that_a_category_determines_are_kept(
+    generator: Generator, rows: int, tmp_path: Path
+) -> None:
     private = read(sales())
     rewriting = rewriting_of(private)
     rewritten = rewriting.apply(private)
@@ -565,13 +637,17 @@ def test_free_rows_have_values_where_no_real_free_row_misses_one() -> None:
 
 
 @pytest.mark.parametrize("generator", [SynthPop(), BayNet(degree=2)], ids=["synthpop", "baynet"])
-def test_an_order_between_two_columns_of_one_code_is_kept_in_free_rows(generator: Generator, tmp_path: Path) -> None:
+def test_an_order_between_two_columns_of_one_code_is_kept_in_free_rows(
+    generator: Generator, tmp_path: Path
+) -> None:
     frame = sales(3 * N, n_rare=200)
     rng = np.random.default_rng(5)
     share = np.where(frame["product"].str.startswith("rare"), rng.random(3 * N), 0.5)
     frame.insert(1, "cost", np.round(frame["price"] * share, 2))
     train = published(read(frame))
-    assert {"cost <= price", "product -> price", "product -> cost"} <= {one.name for one in train.relations}
+    assert {"cost <= price", "product -> price", "product -> cost"} <= {
+        one.name for one in train.relations
+    }
     made = generator.fit(train.for_training(), seed=0)
     drawn = made.sample(6 * N, seed=0)
     check_kept(drawn, train)
@@ -638,7 +714,9 @@ def test_a_gap_of_free_rows_is_kept_next_to_a_code() -> None:
 def test_a_category_of_one_person_that_a_public_list_keeps_determines_nothing() -> None:
     frame = sales()
     frame.loc[0, "product"] = "product 99"
-    allowed = {"product": {"values": [f"product {code}" for code in range(100)], "source": "catalogue"}}
+    allowed = {
+        "product": {"values": [f"product {code}" for code in range(100)], "source": "catalogue"}
+    }
     table = canonical_table(frame, None, None, Declared.of(None, None, allowed))
     train = published(table)
     assert "product 99" in train["product"].objects()
@@ -662,17 +740,30 @@ def test_privbayes_keeps_a_declared_price_unless_its_bounds_are_public() -> None
 # Without relations, and with an epsilon
 
 
-@pytest.mark.parametrize("generator", [SynthPop(), BayNet(), PrivBayes()], ids=lambda generator: generator.name)
-def test_a_table_without_relations_is_trained_as_it_is(generator: Generator, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "generator", [SynthPop(), BayNet(), PrivBayes()], ids=lambda generator: generator.name
+)
+def test_a_table_without_relations_is_trained_as_it_is(
+    generator: Generator, tmp_path: Path
+) -> None:
     frame = stays(400)[["start", "paid", "colour", "smokes"]]
     train = read(frame)
     assert train.relations == ()
     without = Table.read(frame).with_schema(train.schema)
     made = generator.fit(train, seed=3)
     assert not isinstance(made, WithRelations)
-    assert made.sample(500, seed=4).frame().equals(generator.fit(without, seed=3).sample(500, seed=4).frame())
+    assert (
+        made.sample(500, seed=4)
+        .frame()
+        .equals(generator.fit(without, seed=3).sample(500, seed=4).frame())
+    )
     made.save(tmp_path)
-    assert load_generator(tmp_path).sample(500, seed=4).frame().equals(made.sample(500, seed=4).frame())
+    assert (
+        load_generator(tmp_path)
+        .sample(500, seed=4)
+        .frame()
+        .equals(made.sample(500, seed=4).frame())
+    )
 
 
 def test_relations_that_are_switched_off_are_not_kept() -> None:
@@ -717,7 +808,9 @@ def test_columns_with_public_bounds_are_not_rewritten() -> None:
     assert outside == "ranges, gaps and determined values of end, middle"
     assert "amount" not in str(made.privacy.outside_guarantee)
     everything = {name: [0, 50_000] for name in ("paid", "amount", "middle")}
-    made = PrivBayes(epsilon=5.0, bounds=everything).fit(read(stays(), {"paid <= middle": True}), seed=0)
+    made = PrivBayes(epsilon=5.0, bounds=everything).fit(
+        read(stays(), {"paid <= middle": True}), seed=0
+    )
     assert not isinstance(made, WithRelations)
 
 

@@ -13,11 +13,17 @@ from tests.generators.known import TRAIN
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("epochs", "from_second"), [(60, False), (1, True)])
-def test_overfitting_goes_on_to_the_ratio_that_was_asked_for(epochs: int, from_second: bool, tmp_path: Path) -> None:
-    """L* is the least loss of both trainings. After a first training of one epoch, the second one has it."""
+def test_overfitting_goes_on_to_the_ratio_that_was_asked_for(
+    epochs: int, from_second: bool, tmp_path: Path
+) -> None:
+    """L* is the least loss of both trainings. After a first training of one epoch, the second one
+    has it.
+    """
     train = TRAIN.take(slice(120))
     chosen = {"hidden_dims": [64], "epochs": epochs, "batch_size": 30, "patience": 5, "latent": 8}
-    first = [row["validation_loss"] for row in build_generator("rvae", chosen).fit(train, seed=0).history]
+    first = [
+        row["validation_loss"] for row in build_generator("rvae", chosen).fit(train, seed=0).history
+    ]
     fitted = build_generator("rvae", {**chosen, "overfit": 1.2}).fit(train, seed=0)
     second = [row["validation_loss"] for row in fitted.history]
     best = min(first + second)
@@ -30,7 +36,9 @@ def test_overfitting_goes_on_to_the_ratio_that_was_asked_for(epochs: int, from_s
     assert fitted.history[-1]["loss"] < best, "it has learned its rows better than those of others"
     assert fitted.generator.overfitting_protection() == ""
     fitted.save(tmp_path)
-    assert_frame_equal(load_generator(tmp_path).sample(50, seed=0).frame(), fitted.sample(50, seed=0).frame())
+    assert_frame_equal(
+        load_generator(tmp_path).sample(50, seed=0).frame(), fitted.sample(50, seed=0).frame()
+    )
 
 
 def test_overfitting_that_does_not_get_there_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""Compiled trees against scikit-learn and brute force; SynthPop against a twin, its drawer against its sampler."""
+"""Compiled trees against scikit-learn and brute force; SynthPop against a twin, its drawer against
+its sampler.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,21 @@ import pytest
 from scipy import stats
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.generators._tree_kernels import CartTree, climbing, draw_codes, grow, reach_of_donors, rows_each
-from privacy_assets.generators.synthpop import FittedSynthPop, SynthPop, classes, fit_tree, level_scores
+from privacy_assets.generators._tree_kernels import (
+    CartTree,
+    climbing,
+    draw_codes,
+    grow,
+    reach_of_donors,
+    rows_each,
+)
+from privacy_assets.generators.synthpop import (
+    FittedSynthPop,
+    SynthPop,
+    classes,
+    fit_tree,
+    level_scores,
+)
 from privacy_assets.tables.canonical import real_tables, without_rare_values
 from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.table import Table
@@ -19,27 +34,42 @@ Grown = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.nda
 
 
 def grown(
-    places: np.ndarray, goal: np.ndarray, kinds: int, smallest: int, seed: int = 0, people: np.ndarray | None = None,
+    places: np.ndarray,
+    goal: np.ndarray,
+    kinds: int,
+    smallest: int,
+    seed: int = 0,
+    people: np.ndarray | None = None,
     beyond: float = -np.inf,
-) -> Grown:  # fmt: skip
+) -> Grown:
     spans, rng = places.max(axis=1).astype(np.int64) + 1, np.random.default_rng(seed)
-    return grow(places.astype(np.int32), spans, goal.astype(float), kinds, smallest, rng, people, beyond)  # type: ignore[return-value]
+    return grow(
+        places.astype(np.int32), spans, goal.astype(float), kinds, smallest, rng, people, beyond
+    )  # type: ignore[return-value]
 
 
 def leaves(tree: Grown) -> set[frozenset[int]]:
     feature, _, _, _, start, rows = tree
-    return {frozenset(rows[start[v] : start[v + 1]].tolist()) for v in range(len(feature)) if feature[v] < 0}
+    return {
+        frozenset(rows[start[v] : start[v + 1]].tolist())
+        for v in range(len(feature))
+        if feature[v] < 0
+    }
 
 
 def grid(kinds: int, n: int, seed: int, levels: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Positions (4, n), all different or of a few levels, and a target that depends on them."""
     rng = np.random.default_rng(seed)
-    places = np.array([rng.permutation(n) if levels is None else rng.integers(0, levels, n) for _ in range(4)])
+    places = np.array(
+        [rng.permutation(n) if levels is None else rng.integers(0, levels, n) for _ in range(4)]
+    )
     share = places / places.max()
     signal = np.sin(5 * share[0]) + share[1] * share[2] + 0.3 * rng.normal(size=n)
     if kinds == 0:
         return places, signal
-    return places, np.digitize(signal, np.quantile(signal, np.arange(1, kinds) / kinds)).astype(float)
+    return places, np.digitize(signal, np.quantile(signal, np.arange(1, kinds) / kinds)).astype(
+        float
+    )
 
 
 # Growing
@@ -63,7 +93,9 @@ PEOPLE = {
 @pytest.mark.parametrize("kinds", [0, 2, 3, 40])
 @pytest.mark.parametrize(("smallest", "levels"), [(1, 3), (2, 12), (5, 50), (20, 4)])
 @pytest.mark.parametrize("whose", PEOPLE)
-def test_every_split_is_a_best_one_and_none_is_left_out(kinds: int, smallest: int, levels: int, whose: str) -> None:
+def test_every_split_is_a_best_one_and_none_is_left_out(
+    kinds: int, smallest: int, levels: int, whose: str
+) -> None:
     places, goal = grid(kinds, 250, 1, levels)
     people = PEOPLE[whose]
     feature, low, high, right, start, rows = grown(places, goal, kinds, smallest, people=people)
@@ -79,7 +111,8 @@ def test_every_split_is_a_best_one_and_none_is_left_out(kinds: int, smallest: in
             cost(goal[own[left]], kinds) + cost(goal[own[~left]], kinds)
             for place in places
             for left in (place[own] <= value for value in np.unique(place[own])[:-1])
-            if min(len(np.unique(people[own[left]])), len(np.unique(people[own[~left]]))) >= smallest
+            if min(len(np.unique(people[own[left]])), len(np.unique(people[own[~left]])))
+            >= smallest
         ]
         if feature[node] < 0:
             assert not costs or len(set(goal[own])) == 1
@@ -87,7 +120,9 @@ def test_every_split_is_a_best_one_and_none_is_left_out(kinds: int, smallest: in
         seen += 1
         left = places[feature[node]][own] <= low[node]
         assert set(own[left]) == set(rows[start[node + 1] : start[right[node]]].astype(int))
-        assert cost(goal[own[left]], kinds) + cost(goal[own[~left]], kinds) == pytest.approx(min(costs), rel=1e-7)
+        assert cost(goal[own[left]], kinds) + cost(goal[own[~left]], kinds) == pytest.approx(
+            min(costs), rel=1e-7
+        )
         assert places[feature[node]][own[~left]].min() == high[node] > low[node]
         check(node + 1, int(start[right[node]]))
         check(int(right[node]), end)
@@ -99,7 +134,10 @@ def test_every_split_is_a_best_one_and_none_is_left_out(kinds: int, smallest: in
 def test_equal_splits_of_different_features_are_drawn() -> None:
     place = np.random.default_rng(0).integers(0, 9, 80)
     goal = (place > 4).astype(float)
-    first = [int(grown(np.array([place, 8 - place, place]), goal, 2, 5, seed)[0][0]) for seed in range(600)]
+    first = [
+        int(grown(np.array([place, 8 - place, place]), goal, 2, 5, seed)[0][0])
+        for seed in range(600)
+    ]
     assert stats.chisquare(np.bincount(first, minlength=3)).pvalue > 1e-4
 
 
@@ -145,7 +183,9 @@ def twin_scores(
     scores = np.zeros((levels, shares.shape[1]))
     for level in range(levels):
         rows = np.flatnonzero(rare[codes] if rare[level] else codes == level)
-        scores[level] = (shares[rows].mean(axis=0) if len(rows) else shares.mean(axis=0)) - shares.mean(axis=0)
+        scores[level] = (
+            shares[rows].mean(axis=0) if len(rows) else shares.mean(axis=0)
+        ) - shares.mean(axis=0)
     repeats = np.sqrt(np.bincount(codes, minlength=levels))[:, None] * scores
     return scores @ np.linalg.svd(repeats)[2][0]
 
@@ -153,7 +193,9 @@ def twin_scores(
 @pytest.mark.parametrize("kinds", [0, 2, 3, 20])
 @pytest.mark.parametrize("smallest", [1, 5, 60])
 @pytest.mark.parametrize("people", [None, np.repeat(np.arange(40), 10)], ids=["rows", "people"])
-def test_levels_are_ordered_by_the_first_component(kinds: int, smallest: int, people: np.ndarray | None) -> None:
+def test_levels_are_ordered_by_the_first_component(
+    kinds: int, smallest: int, people: np.ndarray | None
+) -> None:
     rng = np.random.default_rng(kinds)
     codes = np.minimum(rng.geometric(0.25, 400), 11).astype(np.int32)
     goal = rng.normal(size=400) if kinds == 0 else (codes * 3 + rng.integers(0, kinds, 400)) % kinds
@@ -166,7 +208,9 @@ def test_levels_are_ordered_by_the_first_component(kinds: int, smallest: int, pe
 
 
 def chance(goal: np.ndarray, kinds: int) -> tuple[float, float]:
-    """Mean and standard deviation of the decrease of :func:`cost` by a random split of many rows."""
+    """Mean and standard deviation of the decrease of :func:`cost` by a random split of many
+    rows.
+    """
     if kinds == 0:
         return float(goal.var()), float(goal.var() * 2**0.5)
     shares = np.bincount(goal.astype(int)) / len(goal)
@@ -177,11 +221,17 @@ def chance(goal: np.ndarray, kinds: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize("kinds", [0, 2, 3, 40])
 def test_a_split_is_made_if_it_is_better_than_a_random_one(kinds: int) -> None:
-    """One feature of two values allows one split; its gain is compared with the mean and deviation of random ones."""
+    """One feature of two values allows one split; its gain is compared with the mean and deviation
+    of random ones.
+    """
     rng, gains, made = np.random.default_rng(kinds), [], []
     shares = rng.dirichlet(np.ones(max(kinds, 2)))
     for _ in range(400):
-        goal = rng.normal(size=300) if kinds == 0 else rng.choice(len(shares), 300, p=shares).astype(float)
+        goal = (
+            rng.normal(size=300)
+            if kinds == 0
+            else rng.choice(len(shares), 300, p=shares).astype(float)
+        )
         place = rng.integers(0, 2, 300)
         both = [cost(goal[place == side], kinds) for side in (0, 1)]
         mean, deviation = chance(goal, kinds)
@@ -189,7 +239,9 @@ def test_a_split_is_made_if_it_is_better_than_a_random_one(kinds: int) -> None:
         gains.append((gain - mean) / deviation)
         made.append(len(grown(place[None], goal, kinds, 5, beyond=1.5)[0]) == 3)
         assert made[-1] == (gains[-1] > 1.5)
-    assert abs(np.mean(gains)) < 0.2 and 0.75 < np.std(gains) < 1.25, "the gains of random splits are as computed"
+    assert abs(np.mean(gains)) < 0.2 and 0.75 < np.std(gains) < 1.25, (
+        "the gains of random splits are as computed"
+    )
     assert 0 < sum(made) < 80
 
 
@@ -197,11 +249,22 @@ def test_equal_rows_of_a_person_are_one_row_for_the_comparison_with_chance() -> 
     for kinds in (0, 2, 5):
         places, goal = grid(kinds, 200, kinds, 6)
         once = grown(places, goal, kinds, 10, people=np.arange(200), beyond=3)
-        thrice = grown(places.repeat(3, 1), goal.repeat(3), kinds, 10, people=np.arange(200).repeat(3), beyond=3)
+        thrice = grown(
+            places.repeat(3, 1),
+            goal.repeat(3),
+            kinds,
+            10,
+            people=np.arange(200).repeat(3),
+            beyond=3,
+        )
         assert 1 < len(once[0]) < len(grown(places, goal, kinds, 10)[0])
-        assert all(np.array_equal(one, other) for one, other in zip(once[:4], thrice[:4], strict=True))
+        assert all(
+            np.array_equal(one, other) for one, other in zip(once[:4], thrice[:4], strict=True)
+        )
     assert rows_each(None) == rows_each(np.arange(4)) == 1
-    assert rows_each(np.array([0, 1, 0, 0, 1])) == 3, "three of five rows are of a person with three"
+    assert rows_each(np.array([0, 1, 0, 0, 1])) == 3, (
+        "three of five rows are of a person with three"
+    )
 
 
 def test_the_probability_of_climbing_is_that_of_the_definition() -> None:
@@ -226,7 +289,11 @@ def test_the_probability_of_climbing_is_that_of_the_definition() -> None:
 def test_classes_by_frequency_with_a_rest() -> None:
     codes = np.repeat(np.arange(100), np.arange(100, 0, -1)).astype(np.int32)
     found, kinds = classes(codes, 120)
-    assert kinds == 64 and (found[codes < 63] == codes[codes < 63]).all() and (found[codes >= 63] == 63).all()
+    assert (
+        kinds == 64
+        and (found[codes < 63] == codes[codes < 63]).all()
+        and (found[codes >= 63] == 63).all()
+    )
     assert classes(codes[:150], 120)[1] == 2
 
 
@@ -236,7 +303,9 @@ def test_rows_go_down_to_their_own_leaves() -> None:
     Values in between are split at the midpoint.
     """
     rng = np.random.default_rng(5)
-    codes = np.array([rng.integers(0, 30, 300), rng.integers(0, 6, 300), rng.integers(0, 9, 300)], dtype=np.int32)
+    codes = np.array(
+        [rng.integers(0, 30, 300), rng.integers(0, 6, 300), rng.integers(0, 9, 300)], dtype=np.int32
+    )
     goal = (
         (codes[0] > 7) * 9.0
         + codes[0] / 9
@@ -244,11 +313,20 @@ def test_rows_go_down_to_their_own_leaves() -> None:
         + (codes[2] == 8) * 2.0
         + rng.normal(size=300)
     )
-    levels, is_number = np.array([30, 5, 8]), np.array([True, False, True])  # the last codes of 1 and 2 are missing
+    # the last codes of 1 and 2 are missing
+    levels, is_number = np.array([30, 5, 8]), np.array([True, False, True])
     rows = np.flatnonzero(codes[0] != 7)
     leaf = SynthPop(min_samples_leaf=4, shrinkage=0)
     tree = fit_tree(
-        leaf, codes, levels, is_number, rows, goal[rows], 0, rows.astype(np.int32), np.random.default_rng(0)
+        leaf,
+        codes,
+        levels,
+        is_number,
+        rows,
+        goal[rows],
+        0,
+        rows.astype(np.int32),
+        np.random.default_rng(0),
     )
     assert tree.columns.tolist() == [0, 1, 2, 2]
     ranked, missing = np.split(tree.tables, tree.ends)[2:4]
@@ -279,7 +357,9 @@ def test_every_value_comes_from_the_leaf_of_its_row() -> None:
     def coded(frame: pd.DataFrame, name: str) -> list[int]:
         return [len(codes[name]) if pd.isna(value) else codes[name][value] for value in frame[name]]
 
-    train, drawn = ({name: coded(frame, name) for name in fitted.order} for frame in (trained, sample))
+    train, drawn = (
+        {name: coded(frame, name) for name in fitted.order} for frame in (trained, sample)
+    )
     leaves_seen = 0
     for position, name in enumerate(fitted.order):
         before = fitted.order[:position]
@@ -287,10 +367,15 @@ def test_every_value_comes_from_the_leaf_of_its_row() -> None:
             tables = np.split(tree.tables, tree.ends)
 
             def leaf(
-                data: dict[str, list[int]], row: int, tree: CartTree = tree, before: list[str] = before,
+                data: dict[str, list[int]],
+                row: int,
+                tree: CartTree = tree,
+                before: list[str] = before,
                 tables: list[np.ndarray] = tables,
-            ) -> int:  # fmt: skip
-                values = [float(tables[f][data[before[c]][row]]) for f, c in enumerate(tree.columns)]
+            ) -> int:
+                values = [
+                    float(tables[f][data[before[c]][row]]) for f, c in enumerate(tree.columns)
+                ]
                 node = 0
                 while tree.feature[node] >= 0:
                     low = values[tree.feature[node]] <= tree.threshold[node]
@@ -323,7 +408,9 @@ def test_donors_are_drawn_uniformly_from_the_leaf() -> None:
 
 
 def test_values_come_from_nodes_above_as_often_as_the_shrinkage_says() -> None:
-    """Two groups of 60 have the values p, q and r in 40, 20, 0 and 0, 20, 40 rows; all values have 1/3 at the root."""
+    """Two groups of 60 have the values p, q and r in 40, 20, 0 and 0, 20, 40 rows; all values have
+    1/3 at the root.
+    """
     groups, values = ["a"] * 60 + ["b"] * 60, ["p"] * 40 + ["q"] * 40 + ["r"] * 40
     generator = SynthPop(min_samples_leaf=60, shrinkage=10, smoothing=False)
     sample = generator.fit(table(g=groups, x=values), seed=0).sample(24_000, seed=0).frame()
@@ -331,18 +418,29 @@ def test_values_come_from_nodes_above_as_often_as_the_shrinkage_says() -> None:
     climb = added / (60 + added)
     leaf, root = np.array([2 / 3, 1 / 3, 0]), np.full(3, 1 / 3)
     for group, own in (("a", leaf), ("b", leaf[::-1])):
-        drawn = sample["x"][sample["g"] == group].value_counts().reindex(["p", "q", "r"], fill_value=0).to_numpy()
-        assert stats.chisquare(drawn, drawn.sum() * ((1 - climb) * own + climb * root)).pvalue > 1e-4
+        drawn = (
+            sample["x"][sample["g"] == group]
+            .value_counts()
+            .reindex(["p", "q", "r"], fill_value=0)
+            .to_numpy()
+        )
+        assert (
+            stats.chisquare(drawn, drawn.sum() * ((1 - climb) * own + climb * root)).pvalue > 1e-4
+        )
 
 
 def test_published_categories_without_training_rows_are_drawn() -> None:
-    """A value that five unseen people have may be published: its absence would show that no training row has it."""
+    """A value that five unseen people have may be published: its absence would show that no
+    training row has it.
+    """
 
     def rows(**counts: int) -> pd.DataFrame:
         return pd.DataFrame({"x": np.repeat(list(counts), list(counts.values()))})
 
     frames = {"train": rows(a=150, b=50), "holdout": rows(a=60, c=60, d=1)}
-    train = without_rare_values(real_tables(frames, dict(zip(frames, frames, strict=True)), None), 5)["train"]
+    train = without_rare_values(
+        real_tables(frames, dict(zip(frames, frames, strict=True)), None), 5
+    )["train"]
     sample = SynthPop(shrinkage=40).fit(train, seed=0).sample(30_000, seed=0).frame()["x"]
     added = 40 * (1 / (0.75**2 + 0.25**2) - 1)
     published = set(train.rules["x"].recoding.values())
@@ -356,14 +454,19 @@ def twin_reach(values: np.ndarray, people: np.ndarray, smallest: int) -> list[fl
     wanted, found = max(1, min(len(values) // 5, smallest)), []
     for value, person in zip(values, people, strict=True):
         nearest = sorted(
-            {other: np.abs(values[people == other] - value).min() for other in set(people) - {person}}.items(),
+            {
+                other: np.abs(values[people == other] - value).min()
+                for other in set(people) - {person}
+            }.items(),
             key=lambda x: x[1],
         )
         found.append(float(nearest[:wanted][-1][1]) if nearest else 0.0)
     return found
 
 
-@pytest.mark.parametrize("people", [np.arange(90), np.repeat(np.arange(30), 3), np.zeros(90, dtype=int)])
+@pytest.mark.parametrize(
+    "people", [np.arange(90), np.repeat(np.arange(30), 3), np.zeros(90, dtype=int)]
+)
 @pytest.mark.parametrize("smallest", [1, 6, 40])
 def test_a_value_is_moved_as_far_as_a_fifth_of_its_leaf(people: np.ndarray, smallest: int) -> None:
     values = np.random.default_rng(1).lognormal(size=90).round(1)
@@ -383,7 +486,10 @@ def test_smoothed_numbers_are_nobodys_and_spikes_stay() -> None:
         days=pd.Timestamp("2020-01-01") + pd.to_timedelta(pay * 99 // 1, "s"),
         gap=np.where(pay > 5000, np.nan, pay * 10),
     )
-    whole, kept = (SynthPop(smoothing=on).fit(train, seed=0).sample(4000, seed=0).frame() for on in (True, False))
+    whole, kept = (
+        SynthPop(smoothing=on).fit(train, seed=0).sample(4000, seed=0).frame()
+        for on in (True, False)
+    )
     for name in ("pay", "days", "gap"):
         real = train.frame()[name]
         rare = real.value_counts().index[real.value_counts() < 20]
@@ -392,12 +498,19 @@ def test_smoothed_numbers_are_nobodys_and_spikes_stay() -> None:
         assert abs(whole[name].isna().mean() - real.isna().mean()) < 0.04
         assert (
             stats.ks_2samp(
-                *(x[name].dropna().astype(float if name != "days" else "int64") for x in (whole, train.frame()))
+                *(
+                    x[name].dropna().astype(float if name != "days" else "int64")
+                    for x in (whole, train.frame())
+                )
             ).pvalue
             > 1e-4
         )
-    assert abs((whole["pay"] == 0).mean() - (pay == 0).mean()) < 0.03, "a value that many share stays"
-    assert (whole["pay"].round(2) == whole["pay"]).all() and (whole["days"].dt.microsecond == 0).all()
+    assert abs((whole["pay"] == 0).mean() - (pay == 0).mean()) < 0.03, (
+        "a value that many share stays"
+    )
+    assert (whole["pay"].round(2) == whole["pay"]).all() and (
+        whole["days"].dt.microsecond == 0
+    ).all()
     assert whole["pay"].rank().corr(whole["days"].astype("int64").rank()) > 0.97
 
 
@@ -422,16 +535,24 @@ def test_missing_values_follow_the_other_columns() -> None:
 
 def test_extreme_numbers_come_back_exactly() -> None:
     values = [2**62, 2**62 + 1, -(2**62), 0]
-    train = table(a=np.repeat(values, 50), f=np.repeat([1e300, -1e300, 5e-324, 0.1], 50), g=np.arange(200) % 2)
-    sample = SynthPop(min_samples_leaf=10, shrinkage=0).fit(train, seed=0).sample(500, seed=0).frame()
+    train = table(
+        a=np.repeat(values, 50), f=np.repeat([1e300, -1e300, 5e-324, 0.1], 50), g=np.arange(200) % 2
+    )
+    sample = (
+        SynthPop(min_samples_leaf=10, shrinkage=0).fit(train, seed=0).sample(500, seed=0).frame()
+    )
     assert set(sample["a"]) == set(values)
     assert set(sample["f"]) == {1e300, -1e300, 5e-324, 0.1}
-    assert (sample["f"][sample["a"] == 2**62] == 1e300).all(), "integers above 2**53 are distinguished"
+    assert (sample["f"][sample["a"] == 2**62] == 1e300).all(), (
+        "integers above 2**53 are distinguished"
+    )
     assert (sample["f"][sample["a"] == 2**62 + 1] == -1e300).all()
 
 
 def test_rare_categories_cannot_look_the_target_up() -> None:
-    """Names that each occur once carry no information to the next column, however well they fit in training."""
+    """Names that each occur once carry no information to the next column, however well they fit in
+    training.
+    """
     rng = np.random.default_rng(0)
     train = table(name=[f"n{k}" for k in range(1000)], x=rng.normal(size=1000))
     known = train.frame().set_index("name")["x"]
@@ -463,9 +584,14 @@ def test_marginals_and_pairs_of_adult(adult: pd.DataFrame) -> None:
         if name in words:
             assert distance(sample, [name]) < 0.02
         else:
-            assert stats.ks_2samp(train[name].astype(float), sample[name].astype(float)).statistic < 0.02
+            assert (
+                stats.ks_2samp(train[name].astype(float), sample[name].astype(float)).statistic
+                < 0.02
+            )
     pairs = [[a, b] for i, a in enumerate(words) for b in words[:i]]
-    ours, sampling = (np.mean([distance(frame, pair) for pair in pairs]) for frame in (sample, fresh))
+    ours, sampling = (
+        np.mean([distance(frame, pair) for pair in pairs]) for frame in (sample, fresh)
+    )
     assert ours < 1.5 * sampling
     exact = train.merge(sample.drop_duplicates(), how="inner")
     assert len(exact) / len(train) < 0.02, "leaves of 50 rows copy few rows of Adult"
@@ -480,7 +606,9 @@ CELLS = CODING.code(TRAIN)
 
 @pytest.mark.parametrize("visit", [None, SCHEMA.names[::-1]])
 @pytest.mark.parametrize("smoothing", [False, True])
-def test_drawn_cells_are_distributed_as_those_of_the_fitted_generator(visit: list[str] | None, smoothing: bool) -> None:
+def test_drawn_cells_are_distributed_as_those_of_the_fitted_generator(
+    visit: list[str] | None, smoothing: bool
+) -> None:
     generator = SynthPop(min_samples_leaf=20, visit=visit, smoothing=smoothing)
     rows = np.arange(20, 380)
     fitted = generator.fit(TRAIN.take(rows), seed=0)
@@ -492,13 +620,18 @@ def test_drawn_cells_are_distributed_as_those_of_the_fitted_generator(visit: lis
         assert np.isnan(own).any() == np.isnan(train).any()
         if not np.isnan(train).all():
             edges = np.unique(np.nanquantile(other, np.linspace(0, 1, 30)))
-            counts = np.array([np.bincount(np.searchsorted(edges, part), minlength=31) for part in (own, other)])
+            counts = np.array(
+                [np.bincount(np.searchsorted(edges, part), minlength=31) for part in (own, other)]
+            )
             counts = counts[:, counts.sum(axis=0) > 10]
             assert counts.shape[1] < 2 or stats.chi2_contingency(counts).pvalue > 1e-4
     for a in range(8):
         for b in range(a):
             ab = [
-                pd.Series(cells[a]).rank(pct=True).fillna(-1).corr(pd.Series(cells[b]).fillna(-1), method="spearman")
+                pd.Series(cells[a])
+                .rank(pct=True)
+                .fillna(-1)
+                .corr(pd.Series(cells[b]).fillna(-1), method="spearman")
                 for cells in (ours, theirs)
             ]
             assert abs(ab[0] - ab[1]) < 0.05, (a, b)
@@ -510,7 +643,9 @@ def test_drawn_cells_are_distributed_as_those_of_the_fitted_generator(visit: lis
 def towns(n_people_each: int, n_towns: int = 30) -> Table:
     rng = np.random.default_rng(0)
     town = np.repeat(np.arange(n_towns), n_people_each)
-    frame = pd.DataFrame({"town": [f"T{code:02}" for code in town], "age": rng.integers(18, 90, len(town))})
+    frame = pd.DataFrame(
+        {"town": [f"T{code:02}" for code in town], "age": rng.integers(18, 90, len(town))}
+    )
     frame["group"] = rng.choice(["a", "b"], len(town))
     return real_tables({"train": frame}, {"train": "train"})["train"]
 
@@ -524,8 +659,10 @@ def said_about(train: Table, people: np.ndarray | None = None, **settings: objec
 def test_categories_smaller_than_a_leaf_are_told_with_the_setting_to_rehearse():
     (message,) = said_about(towns(83), min_samples_leaf=100)
     assert message == (
-        "town: 30 of 30 categories have fewer people than a leaf (100), so other columns depend less on them. Smaller"
-        " leaves keep more and can disclose more. Try them without publication: privacy-assets run TABLE --rehearse"
+        "town: 30 of 30 categories have fewer people than a leaf (100), so other columns depend"
+        " less on them. Smaller"
+        " leaves keep more and can disclose more. Try them without publication: privacy-assets"
+        " run TABLE --rehearse"
         " --try min_samples_leaf=50,20"
     )
     (message,) = said_about(towns(30), min_samples_leaf=50)
@@ -553,12 +690,18 @@ def test_few_rows_in_small_categories_are_not_told():
 
 
 @pytest.mark.parametrize(("n_people_each", "is_kept"), [(60, True), (49, False)])
-def test_categories_of_fifty_people_keep_their_dependence_in_larger_leaves(n_people_each: int, is_kept: bool):
-    """Towns with an even number have high values. With 49 people, all towns look the same to the tree."""
+def test_categories_of_fifty_people_keep_their_dependence_in_larger_leaves(
+    n_people_each: int, is_kept: bool
+):
+    """Towns with an even number have high values. With 49 people, all towns look the same to the
+    tree.
+    """
     train = towns(n_people_each)
     frame = train.frame()
     is_high = frame["town"].str[1:].astype(int) % 2 == 0
-    frame["value"] = np.where(is_high, 100, 0) + np.random.default_rng(1).integers(0, 50, len(frame))
+    frame["value"] = np.where(is_high, 100, 0) + np.random.default_rng(1).integers(
+        0, 50, len(frame)
+    )
     train = real_tables({"train": frame}, {"train": "train"})["train"]
     drawn = SynthPop(min_samples_leaf=100).fit(train, seed=0).sample(4_000, seed=0).frame()
     means = drawn.groupby(drawn["town"].str[1:].astype(int) % 2)["value"].mean()

@@ -1,4 +1,6 @@
-"""Commands and functions as generators: their input, how they end, and the text that errors may contain."""
+"""Commands and functions as generators: their input, how they end, and the text that errors may
+contain.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def test_it_is_given_the_private_dtypes_and_no_secrets(
 pd.read_parquet(sys.argv[1]).to_pickle({str(seen / "train")!r})
 pd.Series({{**os.environ, "mode": oct(os.stat(os.path.dirname(sys.argv[1])).st_mode)}}).to_pickle({str(seen / "env")!r})
 open(os.path.join(os.environ["TMPDIR"], "left"), "w").close()
-"""
+"""  # noqa: E501
     program(lines + SAMPLES, variables=["MODEL_FOLDER"]).sample(3, seed=0).frame()  # type: ignore[operator]
     pd.testing.assert_frame_equal(pd.read_pickle(seen / "train"), TRAIN.to_published_frame())
     environment = pd.read_pickle(seen / "env")
@@ -99,39 +101,65 @@ ENDINGS = {
     "kills itself": ("os.kill(os.getpid(), 9)", "was killed by signal 9. Fix: read"),
     "kills itself otherwise": ("os.kill(os.getpid(), 15)", "was killed by signal 15. Fix: read"),
     "kills its supervisor": ("os.kill(os.getppid(), 9)", "was killed by signal 9. Fix: read"),
-    "removes its folder": ("import shutil; shutil.rmtree(os.path.dirname(sys.argv[1]))", "wrote no file to {out}"),
+    "removes its folder": (
+        "import shutil; shutil.rmtree(os.path.dirname(sys.argv[1]))",
+        "wrote no file to {out}",
+    ),
     "writes text": (f"open(sys.argv[2], 'w').write({SECRET!r})", "ArrowInvalid: "),
     "writes a folder": ("os.mkdir(sys.argv[2])", "wrote no file to {out}"),
     "writes damaged metadata": (
-        SAMPLES + "out = out.replace_schema_metadata({'pandas': '{}'}); pq.write_table(out, sys.argv[2])",
+        SAMPLES
+        + "out = out.replace_schema_metadata({'pandas': '{}'}); pq.write_table(out, sys.argv[2])",
         "KeyError: ",
     ),
-    "drops a column": (SAMPLES.replace("train.take", "train.drop_columns('b').take"), "column 'b': the column is"),
-    "drops another column": (SAMPLES.replace("train.take", "train.drop_columns('c').take"), "column 'c': the column"),
+    "drops a column": (
+        SAMPLES.replace("train.take", "train.drop_columns('b').take"),
+        "column 'b': the column is",
+    ),
+    "drops another column": (
+        SAMPLES.replace("train.take", "train.drop_columns('c').take"),
+        "column 'c': the column",
+    ),
     "adds a column": (
         SAMPLES.replace("(out,", "(out.append_column('other', [[1] * len(out)]),"),
         "1 columns are not",
     ),
     "writes too few rows": (SAMPLES.replace("int(sys.argv[3])", "2"), "the number of rows differs"),
     "writes no rows": (SAMPLES.replace("int(sys.argv[3])", "0"), "privacy-assets: "),
-    "writes text among numbers": (SAMPLES.replace("(out,", TEXTS), "column 'x', row 0: a value is not"),
+    "writes text among numbers": (
+        SAMPLES.replace("(out,", TEXTS),
+        "column 'x', row 0: a value is not",
+    ),
     "overflows": (
-        SAMPLES.replace("(out,", "(out.set_column(0, 'n', [[70_000] * len(out)]).replace_schema_metadata(),"),
+        SAMPLES.replace(
+            "(out,", "(out.set_column(0, 'n', [[70_000] * len(out)]).replace_schema_metadata(),"
+        ),
         "does not fit the dtype",
     ),
 }
 
 
-QUICK = {"prints", "raises", "exits with 2", "kills itself", "writes a folder", "drops a column", "writes too few rows"}
+QUICK = {
+    "prints",
+    "raises",
+    "exits with 2",
+    "kills itself",
+    "writes a folder",
+    "drops a column",
+    "writes too few rows",
+}
 
 
 @pytest.mark.parametrize(
-    "ending", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ENDINGS]
+    "ending",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ENDINGS],
 )
 def test_a_failure_is_one_sentence_whatever_the_program_did(
     program: object, ending: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its exit status, signal, exception and the position of an invalid cell could encode a private number."""
+    """Its exit status, signal, exception and the position of an invalid cell could encode a private
+    number.
+    """
     lines, reason = ENDINGS[ending]
     log = tmp_path / "log"
     told = []
@@ -156,9 +184,13 @@ def test_without_a_log_the_message_asks_for_one(program: object) -> None:
     assert str(caught.value) == FAILED.format("python", 60, UNLOGGED)
 
 
-def test_a_log_that_cannot_be_opened_is_refused_before_the_program_runs(program: object, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_opened_is_refused_before_the_program_runs(
+    program: object, tmp_path: Path
+) -> None:
     fitted = program(f"open({str(tmp_path / 'ran')!r}, 'w')", log=str(tmp_path / "no" / "log"))  # type: ignore[operator]
-    with pytest.raises(StepError, match=r"log '.*' cannot be opened. Fix: set log to a file in an existing folder"):
+    with pytest.raises(
+        StepError, match=r"log '.*' cannot be opened. Fix: set log to a file in an existing folder"
+    ):
         fitted.sample(20, seed=0)
     assert not (tmp_path / "ran").exists()
 
@@ -172,7 +204,9 @@ def test_what_is_printed_goes_to_the_log_that_is_named(program: object, tmp_path
         assert log.stat().st_size == runs * (400_000 * len(SECRET) + 1)
     assert log.stat().st_mode & 0o777 == 0o600
     with pytest.raises(StepError, match=f"read {str(log)!r}"):
-        program("print('why', file=sys.stderr); sys.exit(5)", log=str(log)).sample(3, seed=0).frame()  # type: ignore[operator]
+        program("print('why', file=sys.stderr); sys.exit(5)", log=str(log)).sample(
+            3, seed=0
+        ).frame()  # type: ignore[operator]
     told = log.read_text().partition("why\nprivacy-assets: ")[2]
     assert told.endswith(" exited with status 5. Fix: read its output in the log.\n")
 
@@ -195,7 +229,9 @@ def test_nothing_that_it_started_is_left(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     given = {"variables": ["NOTE", "PYTHONPATH"]}
     if ends:
-        assert len(program(LEAVES.format(ends=True) + SAMPLES, **given).sample(4, seed=0).frame()) == 4  # type: ignore[operator]
+        assert (
+            len(program(LEAVES.format(ends=True) + SAMPLES, **given).sample(4, seed=0).frame()) == 4
+        )  # type: ignore[operator]
     else:
         clock, note = time.monotonic, tmp_path / "note"
 
@@ -226,7 +262,7 @@ given = {
 name = sys.argv[1]
 built = build_generator(name, {**given[name], "variables": ["NOTE", "PYTHONPATH"]})
 built.fit(Table.read(frame), seed=0).sample(2, seed=0)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
@@ -237,7 +273,9 @@ def test_a_killed_parent_takes_all_with_it_and_the_next_sweeps_its_folder(
 ) -> None:
     work = tmp_path / "tmp"
     work.mkdir()
-    pids = killed(["-c", KILLED, name], tmp_path / "note", NOTE=str(tmp_path / "note"), TMPDIR=str(work))
+    pids = killed(
+        ["-c", KILLED, name], tmp_path / "note", NOTE=str(tmp_path / "note"), TMPDIR=str(work)
+    )
     assert len(pids) == 3 and all(gone(pid) for pid in pids)
     assert list(work.rglob("train.parquet")), "its parent was killed, so it is not removed"
     monkeypatch.setattr(tempfile, "tempdir", str(work))
@@ -256,7 +294,9 @@ def test_a_program_that_prints_without_end_is_stopped(
     with pytest.raises(StepError, match="failed"):
         program(lines, log=str(log)).sample(3, seed=0).frame()  # type: ignore[operator]
     assert log.stat().st_size > 100_000
-    assert log.read_text().endswith("privacy-assets: the program printed more than 100,000 bytes.\n")
+    assert log.read_text().endswith(
+        "privacy-assets: the program printed more than 100,000 bytes.\n"
+    )
 
 
 TRAIN_LINES = """
@@ -274,7 +314,7 @@ else:
     {in_sample}
     pq.write_table(rows, out)
     os.remove(model + "/rows")
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -286,7 +326,9 @@ def trained(tmp_path: Path) -> object:
         path.write_text(TRAIN_LINES.format(in_train=in_train, in_sample=in_sample))
         train = [sys.executable, str(path), "train", "{train}", "{model}", "{seed}"]
         command = [sys.executable, str(path), "sample", "{model}", "{out}", "{rows}", "{seed}"]
-        return build_generator("command", {"command": command, "train": train, **settings}).fit(TRAIN, seed=7)
+        return build_generator("command", {"command": command, "train": train, **settings}).fit(
+            TRAIN, seed=7
+        )
 
     return fit
 
@@ -300,7 +342,11 @@ def test_a_command_of_two_parts_is_trained_once(trained: object, tmp_path: Path)
     )  # changes that a sample makes to its model persist there
     assert not fitted.sample(50, seed=1).frame().equals(frame)
     fitted.save(tmp_path / "model")
-    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == [".gitignore", "generator.json", "model"]
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == [
+        ".gitignore",
+        "generator.json",
+        "model",
+    ]
     assert (tmp_path / "model/model/deep/seed").read_text() == "7"
     loaded = load_generator(tmp_path / "model")
     kept = loaded.model.path
@@ -323,7 +369,9 @@ def test_a_command_of_two_parts_is_trained_once(trained: object, tmp_path: Path)
         ({"in_sample": f"raise KeyError({SECRET!r})"}, f"KeyError: {SECRET!r}"),
     ],
 )
-def test_failures_of_either_part(trained: object, settings: dict, reason: str, tmp_path: Path) -> None:
+def test_failures_of_either_part(
+    trained: object, settings: dict, reason: str, tmp_path: Path
+) -> None:
     log, seconds = tmp_path / "log", settings.get("timeout", 3600)
     with pytest.raises(StepError) as caught:
         trained(**settings, log=str(log)).sample(20, seed=0)  # type: ignore[operator]
@@ -339,7 +387,9 @@ def test_a_command_leaves_no_training_curve(trained: object) -> None:
 def test_commands_that_are_not_there() -> None:
     command = ["no-such-program", "{train}", "{out}", "--rows={rows}", "{seed}{brace}"]
     fitted = build_generator("command", {"command": command}).fit(TRAIN, seed=0)
-    with pytest.raises(StepError, match=r"no-such-program could not be started \(FileNotFoundError\)"):
+    with pytest.raises(
+        StepError, match=r"no-such-program could not be started \(FileNotFoundError\)"
+    ):
         fitted.sample(3, seed=0).frame()
     pd.testing.assert_frame_equal(fitted.train.frame(), TRAIN.frame())
 
@@ -355,7 +405,9 @@ def test_commands_that_are_not_there() -> None:
         pytest.param(own.exits, own.SECRET, marks=pytest.mark.slow),
         (own.returns_text, "the function returned str, not a DataFrame"),
         pytest.param(own.returns_foreign_columns, "ValueError", marks=pytest.mark.slow),
-        pytest.param(own.mixes_types, "column 'age', row 0: a value is not", marks=pytest.mark.slow),
+        pytest.param(
+            own.mixes_types, "column 'age', row 0: a value is not", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_reason_of_a_failing_function_is_in_the_log_alone(
@@ -365,7 +417,8 @@ def test_the_reason_of_a_failing_function_is_in_the_log_alone(
     with pytest.raises(StepError) as caught:
         fitted.sample(20, seed=0)
     assert str(caught.value) == (
-        f"generator callable: own_functions:{function.__name__} failed, took longer than 86400 seconds or returned an"
+        f"generator callable: own_functions:{function.__name__} failed, took longer than 86400"
+        " seconds or returned an"
         " unusable table. The reason may contain private values and is not shown. Fix: read"
         f" {str(tmp_path / 'log')!r}."
     )
@@ -375,7 +428,9 @@ def test_the_reason_of_a_failing_function_is_in_the_log_alone(
 
 @pytest.mark.slow
 def test_functions_get_a_fresh_table_in_the_users_dtypes(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"n": pd.Series([1, 2, 3], dtype="int8"), "c": pd.Series(["a", "b", "a"], dtype="category")})
+    frame = pd.DataFrame(
+        {"n": pd.Series([1, 2, 3], dtype="int8"), "c": pd.Series(["a", "b", "a"], dtype="category")}
+    )
     spy = CallableGenerator(own.spies, variables=["SEEN"])
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SEEN", str(tmp_path / "seen"))
@@ -389,7 +444,11 @@ def test_functions_get_a_fresh_table_in_the_users_dtypes(tmp_path: Path) -> None
 
 def test_functions_by_name_and_what_cannot_be_imported() -> None:
     by_name = build_generator("own_functions:uniform")
-    assert by_name == build_generator(own.uniform) == build_generator("callable", {"function": own.uniform})
+    assert (
+        by_name
+        == build_generator(own.uniform)
+        == build_generator("callable", {"function": own.uniform})
+    )
     for nameless in (lambda train, rows, seed: train, partial(own.uniform)):
         with pytest.raises(ConfigError, match="cannot be imported by name"):
             CallableGenerator(nameless)
@@ -398,13 +457,16 @@ def test_functions_by_name_and_what_cannot_be_imported() -> None:
 
 
 @pytest.mark.slow
-def test_a_module_is_looked_for_and_not_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_is_looked_for_and_not_run_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The module's top level is user code, and this process may hold keys."""
     package = tmp_path / "looked_for"
     package.mkdir()
     for file in (package / "__init__.py", package / "part.py"):
         file.write_text(
-            "import own_functions\n\ndef f(train, rows, seed):\n    return own_functions.uniform(train, rows, seed)\n"
+            "import own_functions\n\ndef f(train, rows, seed):\n    return"
+            " own_functions.uniform(train, rows, seed)\n"
         )
     monkeypatch.syspath_prepend(tmp_path)
     found = [build_generator(f"looked_for{part}:f") for part in ("", ".part")]
@@ -416,15 +478,22 @@ def test_a_module_is_looked_for_and_not_run_here(tmp_path: Path, monkeypatch: py
     absent = CallableGenerator("looked_for:g", log=str(tmp_path / "log")).fit(KNOWN, seed=0)
     with pytest.raises(StepError, match="looked_for:g failed"):
         absent.sample(3, seed=0)
-    assert "AttributeError: module 'looked_for' has no attribute 'g'" in (tmp_path / "log").read_text()
+    assert (
+        "AttributeError: module 'looked_for' has no attribute 'g'" in (tmp_path / "log").read_text()
+    )
 
 
-def test_a_module_in_folders_without_code_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_in_folders_without_code_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "bare_outer" / "inner"
     folder.mkdir(parents=True)
     (folder / "part.py").write_text("def f(train, rows, seed):\n    return train.head(rows)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert build_generator("bare_outer.inner.part:f").settings()["function"] == "bare_outer.inner.part:f"
+    assert (
+        build_generator("bare_outer.inner.part:f").settings()["function"]
+        == "bare_outer.inner.part:f"
+    )
     assert "bare_outer.inner.part" not in sys.modules
 
 
@@ -435,11 +504,14 @@ def test_a_function_of_a_script(tmp_path: Path) -> None:
         "import pandas as pd\n"
         "from privacy_assets.generators import build_generator\n"
         "from privacy_assets.tables.table import Table\n"
-        "def f(train, rows, seed):\n    return train.sample(rows, replace=True, random_state=seed)\n"
+        "def f(train, rows, seed):\n    return train.sample(rows, replace=True,"
+        " random_state=seed)\n"
         "if __name__ == '__main__':\n"
         "    frame = pd.DataFrame({'a': [1, 2, 3]})\n"
         "    fitted = build_generator(f).fit(Table.read(frame), seed=0)\n"
         "    print(len(fitted.sample(5, seed=0)))\n"
     )
-    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=False
+    )
     assert done.stdout == "5\n", done.stderr

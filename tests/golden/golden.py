@@ -5,9 +5,10 @@
     python tests/golden/golden.py compare             # the differences
     python tests/golden/golden.py compare --seeds 8   # also in Monte Carlo errors, from other seeds
 
-A code change must not change any number, see :func:`same`. If a random stream is changed on purpose, interval ends may
-move by chance: ``compare`` prints by how many Monte Carlo errors. Review them, run ``write``, and state the change in
-the commit message (after the first release also in CHANGELOG.md).
+A code change must not change any number, see :func:`same`. If a random stream is changed on
+purpose, interval ends may move by chance: ``compare`` prints by how many Monte Carlo errors. Review
+them, run ``write``, and state the change in the commit message (after the first release also in
+CHANGELOG.md).
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.evaluation.evaluate import attach_embedder, build_report, choose_metrics, read_inputs, run_metrics
+from privacy_assets.evaluation.evaluate import (
+    attach_embedder,
+    build_report,
+    choose_metrics,
+    read_inputs,
+    run_metrics,
+)
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.tables.text import is_text
 
@@ -36,13 +43,16 @@ HERE = Path(__file__).parent
 SEED = 7
 REAL = ("train", "holdout", "reference")
 ENDS = ("low", "high", "minimum_detectable_effect", "measured")
-_UNSTABLE = ("seconds", "versions", "engine_version", "fingerprints", "inputs")  # not computed by the engine
+# not computed by the engine
+_UNSTABLE = ("seconds", "versions", "engine_version", "fingerprints", "inputs")
 _ALSO = ("copies", "memorization", "vulnerability", "fidelity", "cumulative_disclosure")
 
 
 @dataclass(frozen=True)
 class Golden:
-    """A release: the population whose folder holds its tables, the origin of its rows, and whether it leaks."""
+    """A release: the population whose folder holds its tables, the origin of its rows, and whether
+    it leaks.
+    """
 
     population: str
     what: str
@@ -58,18 +68,30 @@ class Golden:
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables by role."""
         folder = HERE / self.population
-        files = {**{role: folder / f"{role}.parquet" for role in REAL}, "synthetic": HERE / f"{self.name}.parquet"}
+        files = {
+            **{role: folder / f"{role}.parquet" for role in REAL},
+            "synthetic": HERE / f"{self.name}.parquet",
+        }
         return {role: pd.read_parquet(path) for role, path in files.items()}
 
     def inputs(self, seed: int = SEED) -> EvaluationInputs:
         """Inputs of the metrics."""
         tables = self.tables()
-        released = [pd.read_parquet(HERE / self.population / f"{self.earlier}.parquet")] if self.earlier else []
+        released = (
+            [pd.read_parquet(HERE / self.population / f"{self.earlier}.parquet")]
+            if self.earlier
+            else []
+        )
         order = ("train", "holdout", "synthetic", "reference")
-        kinds = {name: "categorical" for name, column in tables["train"].items() if is_text(column)}  # codes of digits
+        # codes of digits
+        kinds = {name: "categorical" for name, column in tables["train"].items() if is_text(column)}
         kinds.pop(self.subject, None)
         found = read_inputs(
-            *(tables[role] for role in order), subject=self.subject, kinds=kinds, earlier_releases=released, seed=seed
+            *(tables[role] for role in order),
+            subject=self.subject,
+            kinds=kinds,
+            earlier_releases=released,
+            seed=seed,
         )
         return attach_embedder(found, Frozen(self, found))  # type: ignore[arg-type]
 
@@ -77,7 +99,9 @@ class Golden:
         """The report as JSON, without values that depend on clock, machine or versions."""
         inputs = self.inputs(seed)
         defaults, policy = choose_metrics(None, None, external=set(inputs.tables))
-        metrics, _ = choose_metrics([*dict.fromkeys([*defaults, *_ALSO])], policy, external=set(inputs.tables))
+        metrics, _ = choose_metrics(
+            [*dict.fromkeys([*defaults, *_ALSO])], policy, external=set(inputs.tables)
+        )
         told = build_report(inputs, run_metrics(inputs, metrics, policy.limits), policy).to_json()
         return json.loads(json.dumps(_stable(told)))
 
@@ -145,12 +169,18 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def same(path: str, one: Any, other: Any) -> bool:
-    """Whether counts, strings and None are equal, ends of intervals equal to 1e-6, and other numbers to 1e-9.
+    """Whether counts, strings and None are equal, ends of intervals equal to 1e-6, and other
+    numbers to 1e-9.
 
-    Processors round sums in single precision differently, which changes the eighth digit of interval ends of
-    `fidelity`.
+    Processors round sums in single precision differently, which changes the eighth digit of
+    interval ends of `fidelity`.
     """
-    if isinstance(one, float) and isinstance(other, (int, float)) or isinstance(other, float) and isinstance(one, int):
+    if (
+        isinstance(one, float)
+        and isinstance(other, (int, float))
+        or isinstance(other, float)
+        and isinstance(one, int)
+    ):
         most = 1e-6 if path.rsplit("/", 1)[-1] in ENDS else 1e-9
         return math.isclose(one, other, rel_tol=most, abs_tol=most)
     return type(one) is type(other) and one == other
@@ -171,7 +201,9 @@ def errors_of(release: Golden, seeds: int) -> dict[str, float]:
     """Monte Carlo error of the difference between two runs, by path, from runs with other seeds."""
     runs = [dict(leaves(release.found(seed))) for seed in range(SEED + 1, SEED + 1 + seeds)]
     numbers = [path for path in runs[0] if all(isinstance(run.get(path), float) for run in runs)]
-    return {path: math.sqrt(2) * float(np.std([run[path] for run in runs], ddof=1)) for path in numbers}
+    return {
+        path: math.sqrt(2) * float(np.std([run[path] for run in runs], ddof=1)) for path in numbers
+    }
 
 
 def write(release: Golden) -> None:
@@ -192,7 +224,9 @@ def compare(release: Golden, seeds: int) -> bool:
 
 
 def build() -> None:
-    """Draw the populations and releases from ``tests/data`` and the makers of the battery, and embed them."""
+    """Draw the populations and releases from ``tests/data`` and the makers of the battery, and
+    embed them.
+    """
     from benchmarks import battery_makers as makers
     from benchmarks.battery_tables import Sources, draw
     from benchmarks.releases import away, bare
@@ -200,19 +234,28 @@ def build() -> None:
 
     made = {
         "adult": {
-            "fresh": makers.fresh, "copy": makers.copies(1.0), "copies": makers.copies(0.05),
-            "moved": makers.moved(0.2), "filtered": away,
-            "overfitted": makers.generated("synthpop", min_samples_leaf=5, shrinkage=0, smoothing=False),
+            "fresh": makers.fresh,
+            "copy": makers.copies(1.0),
+            "copies": makers.copies(0.05),
+            "moved": makers.moved(0.2),
+            "filtered": away,
+            "overfitted": makers.generated(
+                "synthpop", min_samples_leaf=5, shrinkage=0, smoothing=False
+            ),
         },
         "census": {
-            "fresh": makers.fresh, "copies": makers.copies(0.1),
-            "overfitted": makers.generated("synthpop", min_samples_leaf=5, shrinkage=0, smoothing=False),
+            "fresh": makers.fresh,
+            "copies": makers.copies(0.1),
+            "overfitted": makers.generated(
+                "synthpop", min_samples_leaf=5, shrinkage=0, smoothing=False
+            ),
         },
         "patients": {
-            "honest": makers.generated("synthpop", min_samples_leaf=300), "copies": makers.people_copied(0.1, 1),
+            "honest": makers.generated("synthpop", min_samples_leaf=300),
+            "copies": makers.people_copied(0.1, 1),
         },
         "stays": {"fresh": makers.fresh, "moved": makers.moved(0.2)},
-    }  # fmt: skip
+    }
     sources = Sources(HERE.parent / "data")
     for population, releases in made.items():
         folder, repeated = HERE / population, population == "patients"
@@ -226,33 +269,50 @@ def build() -> None:
         for what, make in releases.items():
             make(world).reset_index(drop=True).to_parquet(folder / f"{what}.parquet", index=False)
             release = next(one for one in RELEASES if one.name == f"{population}/{what}")
-            tables = [release.tables()[role] for role in ("train", "holdout", "synthetic", "reference")]
+            tables = [
+                release.tables()[role] for role in ("train", "holdout", "synthetic", "reference")
+            ]
             inputs = read_inputs(*tables, subject=release.subject, seed=SEED)
             embedder = embedder or fit_embedder(inputs, max_epochs=20)
             own = attach_embedder(replace(inputs), embedder)
-            np.savez_compressed(folder / "embedded.npz", **{role: own.embedded(role) for role in REAL})
+            np.savez_compressed(
+                folder / "embedded.npz", **{role: own.embedded(role) for role in REAL}
+            )
             np.savez_compressed(folder / f"{what}.npz", synthetic=own.embedded("synthetic"))
 
 
 def _known(world: World, others: pd.DataFrame) -> pd.DataFrame:
-    """Return equally many rows from outside the real tables, whose closed columns hold only values of real rows."""
-    rows, real = pd.concat([world.fresh, world.spare]), pd.concat([world.train, world.holdout, others])
+    """Return equally many rows from outside the real tables, whose closed columns hold only values
+    of real rows.
+    """
+    rows, real = (
+        pd.concat([world.fresh, world.spare]),
+        pd.concat([world.train, world.holdout, others]),
+    )
     closed = [name for name in rows.columns if real[name].nunique() < len(real) // 4]
-    known = np.logical_and.reduce([rows[name].isin(real[name].unique()).to_numpy() for name in closed])
+    known = np.logical_and.reduce(
+        [rows[name].isin(real[name].unique()).to_numpy() for name in closed]
+    )
     return rows[known].head(len(world.fresh)).reset_index(drop=True)
 
 
 def main() -> None:
     """Run build, write or compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("build", "write", "compare"))
     parser.add_argument("releases", nargs="*", help="names of releases; all of them without any")
-    parser.add_argument("--seeds", type=int, default=0, help="other seeds by which to tell chance, at least 2")
+    parser.add_argument(
+        "--seeds", type=int, default=0, help="other seeds by which to tell chance, at least 2"
+    )
     options = parser.parse_args()
     if options.what == "build":
         build()
         return
-    chosen = [release for release in RELEASES if not options.releases or release.name in options.releases]
+    chosen = [
+        release for release in RELEASES if not options.releases or release.name in options.releases
+    ]
     if options.what == "write":
         for release in chosen:
             write(release)

@@ -32,13 +32,20 @@ def test_a_number_that_moves_is_told() -> None:
     report = RELEASES[0].expected()
     assert moved(report, report) == {}
     metric = report["metrics"]["dcr"]["estimates"]["member_excess"]
-    other = {**report, "metrics": {"dcr": {"estimates": {"member_excess": {**metric, "low": metric["low"] + 1e-5}}}}}
+    other = {
+        **report,
+        "metrics": {
+            "dcr": {"estimates": {"member_excess": {**metric, "low": metric["low"] + 1e-5}}}
+        },
+    }
     path = "/metrics/dcr/estimates/member_excess/low"
     assert moved(report, other)[path] == (metric["low"], metric["low"] + 1e-5)
     assert len(moved(report, other)) > 1000  # missing values count
 
 
-@pytest.mark.parametrize("release", [one for one in RELEASES if one.leaks], ids=lambda release: release.name)
+@pytest.mark.parametrize(
+    "release", [one for one in RELEASES if one.leaks], ids=lambda release: release.name
+)
 def test_no_check_contradicts_the_cause_that_the_report_tells(release: Golden) -> None:
     """A score asset has only its own metric, so its checks give no cause.
 
@@ -54,6 +61,8 @@ def test_no_check_contradicts_the_cause_that_the_report_tells(release: Golden) -
         alone, beside = limit_metadata(outcome), limit_metadata(outcome, report.advice)
         assert "see privacy_report" in alone["advice"]
         causes = {record.data["cause"] for record in getattr(beside.get("advice"), "records", ())}
-        assert causes == {one["cause"] for one in report.advice if outcome.limit.key in one["limits"]}
+        assert causes == {
+            one["cause"] for one in report.advice if outcome.limit.key in one["limits"]
+        }
     held = broken_metadata(report.policy_verdict.broken, report.advice)["advice"]
     assert {record.data["cause"] for record in held.records} == told

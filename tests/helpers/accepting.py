@@ -1,4 +1,6 @@
-"""Accept what is pending for a table, as its owner does: look first, then sign each digest that was shown."""
+"""Accept what is pending for a table, as its owner does: look first, then sign each digest that was
+shown.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def shown_digests(text: str) -> list[str]:
 
 
 def accept_all(*words: object) -> str:
-    """Run ``privacy-assets accept`` with ``words`` twice, and return what the second call printed."""
+    """Run ``privacy-assets accept`` with ``words`` twice, and return what the second call
+    printed.
+    """
     command = ["accept", *map(str, words)]
     shown = io.StringIO()
     with redirect_stdout(shown), redirect_stderr(io.StringIO()):

@@ -1,4 +1,6 @@
-"""A real Airflow on the loopback: API server, scheduler, workers as processes, log files and a SQLite database."""
+"""A real Airflow on the loopback: API server, scheduler, workers as processes, log files and a
+SQLite database.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ _SETTINGS = """
 import sys
 if "scheduler" in sys.argv:
     import pandas, numba, scipy.stats, privacy_assets.airflow.task_group, privacy_assets.evaluation.evaluate
-"""
+"""  # noqa: E501
 
 
 @dataclass
@@ -53,9 +55,11 @@ class Airflow:
     port: int
     environment: Mapping[str, str]
     said: list[str] = field(default_factory=list)
-    runs: dict[tuple[str, str], str] = field(default_factory=dict)  # the last known state of each run
+    # the last known state of each run
+    runs: dict[tuple[str, str], str] = field(default_factory=dict)
     servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    waiting: dict[str, tuple[Act, Ready]] = field(default_factory=dict)  # the acts that have not ended
+    # the acts that have not ended
+    waiting: dict[str, tuple[Act, Ready]] = field(default_factory=dict)
 
     def ask(self, method: str, path: str, **body: Any) -> Any:
         """Send one request to the public API."""
@@ -71,13 +75,19 @@ class Airflow:
                     return json.loads(answer.read() or b"null")
             except urllib.error.HTTPError as error:
                 if error.code < 500 or not wait:  # SQLite is locked while others write
-                    raise RuntimeError(f"{method} {path}: {error.code} {error.read().decode()[:500]}") from None
+                    raise RuntimeError(
+                        f"{method} {path}: {error.code} {error.read().decode()[:500]}"
+                    ) from None
                 time.sleep(wait)
         return None
 
     def trigger(self, dag: str, run: str, **more: Any) -> Ready:
         """Start a run; return a condition that holds when it has ended."""
-        self.ask("POST", f"dags/{quote(dag)}/dagRuns", **{"dag_run_id": run, "logical_date": None, **more})
+        self.ask(
+            "POST",
+            f"dags/{quote(dag)}/dagRuns",
+            **{"dag_run_id": run, "logical_date": None, **more},
+        )
         return self.ended(dag, run)
 
     def mark(self, dag: str, run: str, task: str, state: str) -> Ready:
@@ -106,7 +116,9 @@ class Airflow:
 
     def xcom(self, dag: str, run: str, task: str) -> Any:
         """Return a task's XCom."""
-        return self.ask("GET", f"{_run(dag, run)}/taskInstances/{task}/xcomEntries/return_value")["value"]
+        return self.ask("GET", f"{_run(dag, run)}/taskInstances/{task}/xcomEntries/return_value")[
+            "value"
+        ]
 
     def ended(self, dag: str, run: str) -> Ready:
         """Condition: the run has ended."""
@@ -125,8 +137,12 @@ class Airflow:
         """Run Airflow commands one after the other; return their output."""
         done = subprocess.run(
             [sys.executable, "-c", _COMMANDS, json.dumps(words)],
-            env=dict(self.environment), cwd=self.place, capture_output=True, text=True, timeout=seconds,
-        )  # fmt: skip
+            env=dict(self.environment),
+            cwd=self.place,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
         said = done.stdout + done.stderr
         assert done.returncode == 0, said[-5000:]
         self.said.append(said)
@@ -141,8 +157,12 @@ class Airflow:
         with (self.place / f"{name}.txt").open("ab") as log:
             self.servers[name] = subprocess.Popen(
                 [sys.executable, "-m", "airflow", name, *options],
-                env=dict(self.environment), cwd=self.place, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                env=dict(self.environment),
+                cwd=self.place,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def play(self, acts: Mapping[str, Act], seconds: float = 900) -> dict[str, str]:
         """Play all acts concurrently, in turns; return the failed ones with the reason.
@@ -165,7 +185,9 @@ class Airflow:
         return {**failed, **dict.fromkeys(waiting, f"it did not end in {seconds:g} s")}
 
 
-def _next(name: str, act: Act, waiting: dict[str, tuple[Act, Ready]], failed: dict[str, str]) -> None:
+def _next(
+    name: str, act: Act, waiting: dict[str, tuple[Act, Ready]], failed: dict[str, str]
+) -> None:
     waiting.pop(name, None)
     try:
         waiting[name] = act, next(act)
@@ -207,7 +229,8 @@ def serving(place: Path, dags: Sequence[str], **more: str) -> Iterator[Airflow]:
         "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
         "AIRFLOW__API__MAXIMUM_PAGE_LIMIT": "500",
         "AIRFLOW__API__SECRET_KEY": "of this test",
-        "AIRFLOW__API_AUTH__JWT_SECRET": "of this test, and of nothing else that there is in the world",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "of this test, and of nothing else that there is in"
+        " the world",
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
@@ -248,15 +271,21 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
 
 
 def log_of(place: Path, dag: str, run: str, task: str) -> str:
-    """Return the log of a task's last try, or of all instances of a mapped task. ``run`` is a pattern."""
+    """Return the log of a task's last try, or of all instances of a mapped task. ``run`` is a
+    pattern.
+    """
     found = place.glob(f"home/logs/dag_id={dag}/run_id={run}/task_id={task}/**/*.log")
     files = {file.parent: file for file in sorted(found, key=lambda file: file.stat().st_mtime)}
-    return "\n".join(_readable(line) for file in files.values() for line in file.read_text().splitlines())
+    return "\n".join(
+        _readable(line) for file in files.values() for line in file.read_text().splitlines()
+    )
 
 
 def _readable(line: str) -> str:
     found = json.loads(line)
-    causes = [f"{cause['exc_type']}: {cause['exc_value']}" for cause in found.get("error_detail") or ()]
+    causes = [
+        f"{cause['exc_type']}: {cause['exc_value']}" for cause in found.get("error_detail") or ()
+    ]
     return "\n".join([str(found["event"]), *causes])
 
 

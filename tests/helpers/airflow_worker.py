@@ -1,5 +1,6 @@
-"""Runs DAGs as a worker of Airflow does: a supervisor, a process and a log file for each task. Only the network is not
-there: the supervisor asks the API in its own process. ``python airflow_worker.py FILE`` runs all DAGs of a file.
+"""Runs DAGs as a worker of Airflow does: a supervisor, a process and a log file for each task. Only
+the network is not there: the supervisor asks the API in its own process. ``python airflow_worker.py
+FILE`` runs all DAGs of a file.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Worker(BaseExecutor):
                 client=InProcessTestSupervisor._api_client(),
                 log_path=str(logs / work.log_path),
             )
-            self.change_state(work.ti.key, TaskInstanceState.FAILED if status else TaskInstanceState.SUCCESS)
+            self.change_state(
+                work.ti.key, TaskInstanceState.FAILED if status else TaskInstanceState.SUCCESS
+            )
 
     def end(self) -> None:
         """Do nothing, because no task is running."""
@@ -44,5 +47,9 @@ if __name__ == "__main__":
 
     module = runpy.run_path(sys.argv[1])
     for found in [one for one in module.values() if isinstance(one, DAG)]:
-        dated = {"logical_date": module["DATES"][found.dag_id]} if found.dag_id in module.get("DATES", {}) else {}
+        dated = (
+            {"logical_date": module["DATES"][found.dag_id]}
+            if found.dag_id in module.get("DATES", {})
+            else {}
+        )
         found.test(use_executor=True, **dated)

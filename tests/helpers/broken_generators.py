@@ -54,7 +54,9 @@ def interrupts(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
 
 
 def talks(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """Output a private row in every way except an exception, and return a table that may be published."""
+    """Output a private row in every way except an exception, and return a table that may be
+    published.
+    """
 
     def fails() -> None:
         raise ValueError(row_of(train))
@@ -75,7 +77,9 @@ def panics(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
 
 
 def returns_an_object(train: pd.DataFrame, rows: int, seed: int) -> Any:
-    return type("Model", (), {"__repr__": lambda self: row_of(train), "__str__": lambda self: row_of(train)})()
+    return type(
+        "Model", (), {"__repr__": lambda self: row_of(train), "__str__": lambda self: row_of(train)}
+    )()
 
 
 def names_columns_by_values(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:

@@ -1,10 +1,13 @@
-"""Deployments of these tests have the same secrets in every test and every run, so their tables are reproducible.
+"""Deployments of these tests have the same secrets in every test and every run, so their tables are
+reproducible.
 
-Their generators are functions, which the package calls in a separate process. This takes a third of the time of a small
-run, so the test's own process runs the program, except in files with ``FUNCTIONS_APART = True``. Those files and
-tests/generators/test_user_code.py test the separate process, its inputs and its output.
+Their generators are functions, which the package calls in a separate process. This takes a third of
+the time of a small run, so the test's own process runs the program, except in files with
+``FUNCTIONS_APART = True``. Those files and tests/generators/test_user_code.py test the separate
+process, its inputs and its output.
 
-Great Expectations takes a quarter of the time of such a run, so it validates each table only once per session.
+Great Expectations takes a quarter of the time of such a run, so it validates each table only once
+per session.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ def _token_bytes(size: int) -> bytes:
 
 @pytest.fixture(scope="module", autouse=True)
 def _known_secrets() -> Iterator[None]:
-    """Fix the secrets, because the key decides the split: statistics near a limit would fail in one run of many.
+    """Fix the secrets, because the key decides the split: statistics near a limit would fail in one
+    run of many.
 
     The scope is the module, because fixtures of modules create deployments, too.
     """

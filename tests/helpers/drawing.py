@@ -1,4 +1,6 @@
-"""Generators, and values that tests recognize. This module imports little, because every sample imports it again."""
+"""Generators, and values that tests recognize. This module imports little, because every sample
+imports it again.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def row_of(frame: pd.DataFrame) -> str:
 def independent(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     """Draw each column independently, so rows are copies only by chance."""
     rng = np.random.default_rng(seed + 1)  # the rows of seed 0 exceed a limit by chance
-    return pd.DataFrame({name: train[name].sample(rows, replace=True, random_state=rng).array for name in train})
+    return pd.DataFrame(
+        {name: train[name].sample(rows, replace=True, random_state=rng).array for name in train}
+    )
 
 
 def memorise(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:

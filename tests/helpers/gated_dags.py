@@ -1,4 +1,6 @@
-"""DAGs with the tasks publish and read: an honest table, a leaky one, and one whose step prints its rows."""
+"""DAGs with the tasks publish and read: an honest table, a leaky one, and one whose step prints its
+rows.
+"""
 
 import logging
 import os
@@ -47,21 +49,37 @@ def split(run: TableRun, name: str, values: Mapping[str, Any]) -> StepResult:
     return work.split(run, name, values)
 
 
-steps.STEPS = tuple(replace(step, work=split) if step.verb == "split" else step for step in steps.STEPS)
+steps.STEPS = tuple(
+    replace(step, work=split) if step.verb == "split" else step for step in steps.STEPS
+)
 
 with DAG("honest", schedule=None) as honest:
-    extract = [runpy.run_path(str(PLACE / "extract.py"))["extract"]()] if (PLACE / "extract.py").exists() else []
+    extract = (
+        [runpy.run_path(str(PLACE / "extract.py"))["extract"]()]
+        if (PLACE / "extract.py").exists()
+        else []
+    )
     publish = PrivacyGateOperator(
-        task_id="publish", table=PLACE / "honest.yaml", deployment=AirflowDeployment(releases=RELEASES, device="cpu")
+        task_id="publish",
+        table=PLACE / "honest.yaml",
+        deployment=AirflowDeployment(releases=RELEASES, device="cpu"),
     )
     extract >> publish >> read("honest")
 
 with DAG("leaks", schedule=None) as leaks:
     table = TableSpec(
-        name="leaks", data=HONEST.data, evaluation=HONEST.evaluation, policy=HONEST.policy, generator="drawing:memorise"
+        name="leaks",
+        data=HONEST.data,
+        evaluation=HONEST.evaluation,
+        policy=HONEST.policy,
+        generator="drawing:memorise",
     )
     publish = PrivacyGateOperator(
-        task_id="publish", table=table, deployment=str(RELEASES), retries=2, retry_delay=timedelta(0)
+        task_id="publish",
+        table=table,
+        deployment=str(RELEASES),
+        retries=2,
+        retry_delay=timedelta(0),
     )
     publish >> read("leaks")
 

@@ -1,4 +1,6 @@
-"""DAGs of the task group: an honest table and its reader, a leaky one, one by date, and one that a person publishes."""
+"""DAGs of the task group: an honest table and its reader, a leaky one, one by date, and one that a
+person publishes.
+"""
 
 import os
 from datetime import UTC, datetime
@@ -17,7 +19,9 @@ from privacy_assets.airflow import (
 from privacy_assets.pipeline.spec import TableSpec
 
 PLACE = Path(os.environ["PLACE"])
-GATE = AirflowDeployment(releases=PLACE / "grouped/releases", device="cpu", report_url="https://reports.example/")
+GATE = AirflowDeployment(
+    releases=PLACE / "grouped/releases", device="cpu", report_url="https://reports.example/"
+)
 HONEST = TableSpec.load(PLACE / "honest.yaml")
 OWN = "broken_generators:honest"
 DATES = {"dated": datetime(2026, 1, 10, tzinfo=UTC)}  # of the run that airflow_worker.py starts
@@ -25,7 +29,13 @@ DATES = {"dated": datetime(2026, 1, 10, tzinfo=UTC)}  # of the run that airflow_
 
 def like_honest(name: str, **more: object) -> TableSpec:
     return TableSpec(
-        **{"name": name, "data": HONEST.data, "evaluation": HONEST.evaluation, "policy": HONEST.policy, **more}
+        **{
+            "name": name,
+            "data": HONEST.data,
+            "evaluation": HONEST.evaluation,
+            "policy": HONEST.policy,
+            **more,
+        }
     )
 
 
@@ -42,12 +52,20 @@ with DAG("grouped", schedule=None) as grouped:
 
 with DAG("grouped_leak", schedule=None) as grouped_leak:
     privacy_gate(
-        like_honest("leak", generator="drawing:memorise", run={"airflow_pool": "gpu"}), deployment=GATE, retries=2
+        like_honest("leak", generator="drawing:memorise", run={"airflow_pool": "gpu"}),
+        deployment=GATE,
+        retries=2,
     )
 
 daily = CronDataIntervalTimetable("@daily", timezone="UTC")
-with DAG("dated", schedule=daily, start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False) as dated:
-    months = like_honest("dated", data={"source": PLACE / "month_{partition}.parquet", "subject": "pid"}, generator=OWN)
+with DAG(
+    "dated", schedule=daily, start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False
+) as dated:
+    months = like_honest(
+        "dated",
+        data={"source": PLACE / "month_{partition}.parquet", "subject": "pid"},
+        generator=OWN,
+    )
     privacy_gate(months, deployment=GATE, partitions=TimePartitions("2026-01-01", "month"))
 
 with DAG("looked_at", schedule=None) as looked_at:

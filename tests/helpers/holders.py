@@ -16,10 +16,11 @@ GONE = "a missing value"
 
 
 def fewest_holders(rows: Table, real: Sequence[Table]) -> dict[str, int]:
-    """Return the smallest number of people who share a cell of a column, in the release and in the real tables.
+    """Return the smallest number of people who share a cell of a column, in the release and in the
+    real tables.
 
-    Columns that share their levels count together. Left out are generated columns, columns without a rule because their
-    bounds are public, and values of public lists.
+    Columns that share their levels count together. Left out are generated columns, columns without
+    a rule because their bounds are public, and values of public lists.
     """
     rules = real[0].rules
     stacked = pd.concat([table.frame() for table in real], ignore_index=True)
@@ -29,13 +30,24 @@ def fewest_holders(rows: Table, real: Sequence[Table]) -> dict[str, int]:
     for name, rule in rules.items():
         column = real[0].schema[name]
         alike = [other for other, its in rules.items() if other != name and same_levels(rule, its)]
-        held = pd.concat([pd.DataFrame({"value": cells(stacked[other]), "person": people}) for other in [name, *alike]])
+        held = pd.concat(
+            [
+                pd.DataFrame({"value": cells(stacked[other]), "person": people})
+                for other in [name, *alike]
+            ]
+        )
         holders = held.groupby("value")["person"].nunique()
-        public = set(cells(pd.Series(list(column.allowed_values), dtype=object))) if column.source else set()
+        public = (
+            set(cells(pd.Series(list(column.allowed_values), dtype=object)))
+            if column.source
+            else set()
+        )
         if public and column.kind != "categorical":
             public = {float(value) for value in public}
         shown = set(cells(rows.frame()[name])) | set(cells(stacked[name]))
-        fewest[name] = min((int(holders.get(value, 0)) for value in shown - public), default=sys.maxsize)
+        fewest[name] = min(
+            (int(holders.get(value, 0)) for value in shown - public), default=sys.maxsize
+        )
     return fewest
 
 
@@ -50,7 +62,9 @@ def cells(column: pd.Series) -> pd.Series:
 
 
 def install() -> None:
-    """Count the holders in each table that a step `prepare` of this process reads: it is scored, and then published."""
+    """Count the holders in each table that a step `prepare` of this process reads: it is scored,
+    and then published.
+    """
     original = splitting.pseudonyms
 
     def counted(table: Table, key: bytes, exact_ids: bool = False) -> np.ndarray:

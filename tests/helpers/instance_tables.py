@@ -1,4 +1,6 @@
-"""Code location of leaky gated tables, loaded by an in-process GraphQL server (test_routes_instance)."""
+"""Code location of leaky gated tables, loaded by an in-process GraphQL server
+(test_routes_instance).
+"""
 
 import os
 from pathlib import Path
@@ -8,6 +10,11 @@ from standins import QUICK, memorise, resources, table_of
 
 ROOT = Path(os.environ["INSTANCE_ROOT"])
 LEAKY = {"source": ROOT / "people.parquet", "subject": "pid", "generator": memorise, **QUICK}
-SHOPS = {"partitions_def": dg.DynamicPartitionsDefinition(name="shops"), "partition_column": "region"}
+SHOPS = {
+    "partitions_def": dg.DynamicPartitionsDefinition(name="shops"),
+    "partition_column": "region",
+}
 
-defs = dg.Definitions.merge(table_of("leaky", **LEAKY), table_of("leaky_shops", **LEAKY, **SHOPS), resources(ROOT))
+defs = dg.Definitions.merge(
+    table_of("leaky", **LEAKY), table_of("leaky_shops", **LEAKY, **SHOPS), resources(ROOT)
+)

@@ -55,10 +55,14 @@ class Launchpad:
     def open(cls, root: Path) -> Iterator["Launchpad"]:
         people(100).to_parquet(root / "people.parquet")
         with sqlite_instance(root) as instance:
-            yield cls(root, instance, definitions(Folder(root)).resolve_implicit_global_asset_job_def())
+            yield cls(
+                root, instance, definitions(Folder(root)).resolve_implicit_global_asset_job_def()
+            )
 
     def launch(self, launch: "Launch") -> str | None:
-        """Execute it unless a run of the same shape was executed; return the id of its run, or None."""
+        """Execute it unless a run of the same shape was executed; return the id of its run, or
+        None.
+        """
         keys = {dg.AssetKey(asset.split("/")) for asset in launch.assets}
         try:
             run = self.instance.create_run_for_job(
@@ -89,7 +93,12 @@ class Launchpad:
         raw = base64.b64decode(b"".join(lines))[-32:]
         return {
             "signing key": [*lines, raw, raw.hex().encode()],
-            "secret": [secret, secret.hex().encode(), base64.b64encode(secret), repr(secret)[2:-1].encode()],
+            "secret": [
+                secret,
+                secret.hex().encode(),
+                base64.b64encode(secret),
+                repr(secret)[2:-1].encode(),
+            ],
             "variable": [CANARY.encode()],
         }
 
@@ -109,7 +118,9 @@ class Launchpad:
 
 
 def definitions(place: Folder) -> dg.Definitions:
-    """Four gated tables, of which one leaks and one reads a colleague's asset, and colleagues' assets reading them."""
+    """Four gated tables, of which one leaks and one reads a colleague's asset, and colleagues'
+    assets reading them.
+    """
 
     @dg.asset
     def raw() -> pd.DataFrame:
@@ -146,7 +157,9 @@ class Launch:
 
     @property
     def shape(self) -> str:
-        """Identifies equivalent launches: the same assets and tags, and configuration in the same sections."""
+        """Identifies equivalent launches: the same assets and tags, and configuration in the same
+        sections.
+        """
         return repr((sorted(self.assets), sorted(self.tags.items()), _places(self.config)))
 
 
@@ -157,29 +170,44 @@ def _places(config: Any) -> Any:
 
 
 COLLEAGUES = ("raw", "reads_honest", "reads_region", "reads_regions", "reads_leaky")
-TEXTS = st.sampled_from(["north", "south", "North", "shop-0", "2024-01-01", "", "_all", "north|south", "../x"])
+TEXTS = st.sampled_from(
+    ["north", "south", "North", "shop-0", "2024-01-01", "", "_all", "north|south", "../x"]
+)
 TAG_NAMES = (
-    KEY, f"{KEY}/region", "dagster/asset_partition_range_start", "dagster/asset_partition_range_end",
-    "dagster/max_retries", "dagster/is_resume_retry", "privacy_assets/source",
-)  # fmt: skip
+    KEY,
+    f"{KEY}/region",
+    "dagster/asset_partition_range_start",
+    "dagster/asset_partition_range_end",
+    "dagster/max_retries",
+    "dagster/is_resume_retry",
+    "privacy_assets/source",
+)
 TAGS = st.one_of(
     st.just({}),
     TEXTS.map(lambda key: {KEY: key}),
     st.dictionaries(st.sampled_from(TAG_NAMES), TEXTS, max_size=3),
 )
 ENVIRONMENT = [{"env": CANARY_NAME}, {"env": "PRIVACY_ASSETS_SIGNING_KEY"}]
-VALUES = st.sampled_from([*ENVIRONMENT, "http://127.0.0.1:9/x", "/etc", "releases", "DEBUG", "", 0, True, None, {}, []])
+VALUES = st.sampled_from(
+    [*ENVIRONMENT, "http://127.0.0.1:9/x", "/etc", "releases", "DEBUG", "", 0, True, None, {}, []]
+)
 
 
 def sections(names: tuple[str, ...], fields: tuple[str, ...]) -> st.SearchStrategy[Any]:
     """A section of the launchpad: configuration of some of ``names``."""
     config = st.one_of(st.just({}), st.dictionaries(st.sampled_from(fields), VALUES, max_size=2))
-    return st.dictionaries(st.sampled_from(names), st.builds(lambda own: {"config": own}, config), max_size=2)
+    return st.dictionaries(
+        st.sampled_from(names), st.builds(lambda own: {"config": own}, config), max_size=2
+    )
 
 
 STEPS = tuple(dict.fromkeys(step_of(table, asset) for table in TABLES for asset in PIPELINE))
-LOADED = st.sampled_from([{"value": 1}, {"json": {"path": "people.parquet"}}, {"pickle": {"path": "people.parquet"}}])
-INPUTS = st.dictionaries(st.sampled_from(["generator", "train", "synthetic"]), LOADED, min_size=1, max_size=1)
+LOADED = st.sampled_from(
+    [{"value": 1}, {"json": {"path": "people.parquet"}}, {"pickle": {"path": "people.parquet"}}]
+)
+INPUTS = st.dictionaries(
+    st.sampled_from(["generator", "train", "synthetic"]), LOADED, min_size=1, max_size=1
+)
 OUTPUTS = st.dictionaries(st.sampled_from(["source", "train"]), LOADED, min_size=1, max_size=1)
 GIVEN = st.one_of(
     VALUES.map(lambda value: {"config": value}),
@@ -189,16 +217,29 @@ GIVEN = st.one_of(
 OPS = st.dictionaries(st.sampled_from((*STEPS, *COLLEAGUES)), GIVEN, max_size=2)
 RESOURCES = sections(
     ("io_manager", "privacy_io", "releases", "gpu"),
-    ("base", "base_dir", "releases", "private", "signing_key", "trusted_keys", "secret_variable", "device"),
+    (
+        "base",
+        "base_dir",
+        "releases",
+        "private",
+        "signing_key",
+        "trusted_keys",
+        "secret_variable",
+        "device",
+    ),
 )
 EXECUTION = st.one_of(
-    sections(("config",), ("retries", "max_concurrent", "start_method")).map(lambda own: own.get("config", {})),
+    sections(("config",), ("retries", "max_concurrent", "start_method")).map(
+        lambda own: own.get("config", {})
+    ),
     st.sampled_from([{"config": {"in_process": {}}}, {"config": {"retries": {"disabled": {}}}}]),
 )
 LOGGERS = sections(("console",), ("log_level", "name"))
 SECTIONS = {"ops": OPS, "resources": RESOURCES, "execution": EXECUTION, "loggers": LOGGERS}
 CONFIG = st.one_of(st.just({}), st.fixed_dictionaries({}, optional=SECTIONS))
-EVERY = st.sampled_from([*COLLEAGUES, *(f"{table}/{asset}" for table in TABLES for asset in PIPELINE)])
+EVERY = st.sampled_from(
+    [*COLLEAGUES, *(f"{table}/{asset}" for table in TABLES for asset in PIPELINE)]
+)
 ASSETS = st.one_of(
     st.sampled_from(TABLES).map(lambda table: whole(table)),
     st.sampled_from(TABLES).map(lambda table: (f"{table}/published",)),
@@ -217,7 +258,9 @@ LAUNCHES = st.builds(Launch, ASSETS, TAGS, CONFIG)
 
 
 def nothing_uncovered(pad: Launchpad) -> None:
-    """Check that all readable rows are attested: in the release folder, in storage and in colleagues' assets."""
+    """Check that all readable rows are attested: in the release folder, in storage and in
+    colleagues' assets.
+    """
     store, trusted = ReleaseStore(pad.root / "releases"), TrustedKeys((pad.root / "trusted_keys",))
     places = list(store.targets())
     assert set(places) <= set(PLACES)
@@ -226,17 +269,31 @@ def nothing_uncovered(pad: Launchpad) -> None:
         for release in store.history(place):
             stated = release.opened(place, trusted)
             check_bytes(release.table, stated.sha256)
-            assert stated.verdict == "pass" and stated.sha256 == hashlib.sha256(release.table.read_bytes()).hexdigest()
+            assert (
+                stated.verdict == "pass"
+                and stated.sha256 == hashlib.sha256(release.table.read_bytes()).hexdigest()
+            )
             covered.add(rows_in(release.table))
         region = place.partition
-        assert region is None or set(read_published(pad.root / "releases", place.table, region)["region"]) == {region}
+        assert region is None or set(
+            read_published(pad.root / "releases", place.table, region)["region"]
+        ) == {region}
     files = [file for file in (pad.root / "releases").rglob("*") if file.suffix == ".parquet"]
     assert len(files) == sum(len(store.history(place)) for place in places)
     for file in (pad.root / "public").rglob("*.parquet"):
         given = pd.read_parquet(file)
-        parts = [given] if file.parent.name != "reads_regions" else [part for _, part in given.groupby("region")]
+        parts = (
+            [given]
+            if file.parent.name != "reads_regions"
+            else [part for _, part in given.groupby("region")]
+        )
         assert all(table_rows(part) in covered for part in parts), file
-    asked = [(table, asset, key) for table in TABLES for asset in ("published", "synthetic") for key in READ]
+    asked = [
+        (table, asset, key)
+        for table in TABLES
+        for asset in ("published", "synthetic")
+        for key in READ
+    ]
     assert {loaded(pad, *one) for one in asked} <= {*covered, ""}
 
 
@@ -245,7 +302,9 @@ def loaded(pad: Launchpad, table: str, asset: str, partition: str | None) -> str
     key = dg.AssetKey([table, asset])
     folder = PrivacyIOManager(base=str(pad.root / "storage")).folder(key, partition)
     try:
-        return table_rows(load_value(folder, key, partition, pd.DataFrame, Readable(pad.root / "releases")))
+        return table_rows(
+            load_value(folder, key, partition, pd.DataFrame, Readable(pad.root / "releases"))
+        )
     except (InputError, PublicationRefused):
         return ""
 

@@ -19,7 +19,10 @@ SETTINGS = {
     "deployment": GATE,
 }
 SOURCE = {"source": str(HONEST.data.source)}
-REGIONS = {"source": str(PLACE / "month_{partition}.parquet"), "partitions": ["2026-01-01", "2026-02-01"]}
+REGIONS = {
+    "source": str(PLACE / "month_{partition}.parquet"),
+    "partitions": ["2026-01-01", "2026-02-01"],
+}
 
 
 @task
@@ -36,7 +39,9 @@ with DAG("tables", schedule=None, max_active_runs=1) as tables:
     PrivacyGateOperator.partial(task_id="gate", **SETTINGS, **SOURCE).expand(table=["a", "b"])
 
 with DAG("named", schedule=None, max_active_runs=1) as named:
-    gate = PrivacyGateOperator.partial(task_id="gate", max_active_tis_per_dagrun=1, **SETTINGS, **SOURCE)
+    gate = PrivacyGateOperator.partial(
+        task_id="gate", max_active_tis_per_dagrun=1, **SETTINGS, **SOURCE
+    )
     gate.expand(table=listed(["c", "c"]))
 
 with DAG("groups", schedule=None, max_active_runs=1) as groups:

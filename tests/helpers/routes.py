@@ -1,4 +1,6 @@
-"""Shared code of the tests of routes around the gate: stock and gated tables, and checks of the results of a run."""
+"""Shared code of the tests of routes around the gate: stock and gated tables, and checks of the
+results of a run.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +11,17 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
-from standins import QUICK, checks, failures, memorise, people, resources, step_of, table_of, whole_steps
+from standins import (
+    QUICK,
+    checks,
+    failures,
+    memorise,
+    people,
+    resources,
+    step_of,
+    table_of,
+    whole_steps,
+)
 from stock import Folder, Generator, stock_table
 
 from privacy_assets import read_published
@@ -46,7 +58,11 @@ class World(Folder):
         (self.root / "private" / "running" / f"{table}.json").unlink()
 
     def run(
-        self, defs: dg.Definitions, *assets: str, partition: str | None = None, tags: Mapping[str, str] | None = None
+        self,
+        defs: dg.Definitions,
+        *assets: str,
+        partition: str | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> dg.ExecuteInProcessResult:
         """Materialize ``assets`` ("table/asset"; default: all) with their checks."""
         keys = whole_steps([dg.AssetKey.from_user_string(asset) for asset in assets])
@@ -55,15 +71,23 @@ class World(Folder):
 
     def job(self, defs: dg.Definitions, selection: dg.AssetSelection) -> dg.JobDefinition:
         """A job over ``selection``, as in the definitions."""
-        whole = dg.Definitions.merge(defs, dg.Definitions(jobs=[dg.define_asset_job("chosen", selection)]))
+        whole = dg.Definitions.merge(
+            defs, dg.Definitions(jobs=[dg.define_asset_job("chosen", selection)])
+        )
         return whole.resolve_job_def("chosen")
 
     def execute(
-        self, job: dg.JobDefinition, partition: str | None = None, tags: Mapping[str, str] | None = None
+        self,
+        job: dg.JobDefinition,
+        partition: str | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> dg.ExecuteInProcessResult:
         """Execute ``job`` with these launch ``tags``."""
         return job.execute_in_process(
-            instance=self.instance, raise_on_error=False, partition_key=partition, tags=tags and dict(tags)
+            instance=self.instance,
+            raise_on_error=False,
+            partition_key=partition,
+            tags=tags and dict(tags),
         )
 
 
@@ -79,9 +103,15 @@ def gated(
 ) -> dg.Definitions:
     """The same table behind the gate, without the checks of schema and split, which are slow."""
     by_region = {"partitions_def": REGIONS, "partition_column": "region"} if regions else {}
-    source = {} if "synthetic" in more else {"source": world.root / "people.parquet", "generator": generator}
+    source = (
+        {}
+        if "synthetic" in more
+        else {"source": world.root / "people.parquet", "generator": generator}
+    )
     table = table_of(name, **{"subject": "pid", **QUICK, **source, **by_region, **more})
-    return dg.Definitions.merge(dg.Definitions(assets=table.assets, jobs=table.jobs), resources(world.root))
+    return dg.Definitions.merge(
+        dg.Definitions(assets=table.assets, jobs=table.jobs), resources(world.root)
+    )
 
 
 def with_assets(defs: dg.Definitions, *assets: dg.AssetsDefinition) -> dg.Definitions:
@@ -92,21 +122,30 @@ def with_assets(defs: dg.Definitions, *assets: dg.AssetsDefinition) -> dg.Defini
 Change = Callable[[dg.AssetCheckResult], dg.AssetCheckResult | None]
 
 
-def with_checks(defs: dg.Definitions, change: Change = lambda said: said, *, specs: bool = True) -> dg.Definitions:
+def with_checks(
+    defs: dg.Definitions, change: Change = lambda said: said, *, specs: bool = True
+) -> dg.Definitions:
     """The table as a colleague wrapped it.
 
-    Its steps can run without their checks; if ``specs`` is False they have none. ``change`` replaces each check result
-    (None: no result).
+    Its steps can run without their checks; if ``specs`` is False they have none. ``change``
+    replaces each check result (None: no result).
     """
-    assets = [_wrapped(asset, change, specs) if asset.check_specs_by_output_name else asset for asset in defs.assets]
-    return dg.Definitions(assets=assets, jobs=defs.jobs, resources=defs.resources, executor=defs.executor)
+    assets = [
+        _wrapped(asset, change, specs) if asset.check_specs_by_output_name else asset
+        for asset in defs.assets
+    ]
+    return dg.Definitions(
+        assets=assets, jobs=defs.jobs, resources=defs.resources, executor=defs.executor
+    )
 
 
 def _wrapped(own: dg.AssetsDefinition, change: Change, specs: bool) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=own.op.name,
         outs={
-            name: dg.AssetOut(key=key, io_manager_key="privacy_io", dagster_type=dg.Any, is_required=False)
+            name: dg.AssetOut(
+                key=key, io_manager_key="privacy_io", dagster_type=dg.Any, is_required=False
+            )
             for name, key in own.keys_by_output_name.items()
         },
         ins={
@@ -131,7 +170,9 @@ def _wrapped(own: dg.AssetsDefinition, change: Change, specs: bool) -> dg.Assets
             elif isinstance(event, dg.Output):
                 yield event
             else:
-                yield event._replace(asset_key=own.key, check_results=kept(event.check_results or []))
+                yield event._replace(
+                    asset_key=own.key, check_results=kept(event.check_results or [])
+                )
 
     return wrapped
 
@@ -147,7 +188,9 @@ def after(job: dg.JobDefinition, step: str, do: Callable[[], None]) -> dg.JobDef
     return job.with_hooks({meanwhile})
 
 
-def exporter(world: Folder, table: str, asset: str, name: str, **arguments: Any) -> dg.AssetsDefinition:
+def exporter(
+    world: Folder, table: str, asset: str, name: str, **arguments: Any
+) -> dg.AssetsDefinition:
     """A colleague's asset that publishes ``<table>/<asset>`` (a DataFrame)."""
 
     @dg.asset(name=name, ins={"rows": dg.AssetIn(key=[table, asset])}, **arguments)
@@ -171,9 +214,15 @@ def reason(result: dg.ExecuteInProcessResult, step: str) -> str:
 
 
 def refused(
-    result: dg.ExecuteInProcessResult, table: str, why: str, asset: str = "published", check: str | None = "released"
+    result: dg.ExecuteInProcessResult,
+    table: str,
+    why: str,
+    asset: str = "published",
+    check: str | None = "released",
 ) -> None:
-    """The gate refused the step: a failure with its reason as metadata, and a failed check with the same reason."""
+    """The gate refused the step: a failure with its reason as metadata, and a failed check with the
+    same reason.
+    """
     failure = failures(result)[step_of(table, asset)].user_failure_data
     assert failure is not None, reason(result, step_of(table, asset))
     assert why in failure.description, failure.description

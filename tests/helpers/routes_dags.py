@@ -1,4 +1,6 @@
-"""DAGs of gated tables: the counterparts of stock_dags, and a table whose every step fails once while it holds rows."""
+"""DAGs of gated tables: the counterparts of stock_dags, and a table whose every step fails once
+while it holds rows.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.work import StepResult, TableRun
 
 running.SILENT = (
-    0.0  # runs overlap here, because the gate must reject what they make even without the lock of the table
+    # runs overlap here, because the gate must reject what they make even without the lock of the
+    # table
+    0.0
 )
 PLACE = Path(os.environ["PLACE"])
 GATE = AirflowDeployment(
@@ -43,7 +47,10 @@ GATE = AirflowDeployment(
 )
 TABLE = yaml.safe_load((PLACE / "table.yaml").read_text())
 # A policy without limits on copies, since limits that not even a copy breaks are undecided.
-LAX = {**TABLE["policy"], "limits": [{"statistic": "value_disclosure.foreign_cells", "at_most": 0.0}]}
+LAX = {
+    **TABLE["policy"],
+    "limits": [{"statistic": "value_disclosure.foreign_cells", "at_most": 0.0}],
+}
 
 
 def table(name: str, generator: str = "drawing:memorise", **more: Any) -> TableSpec:
@@ -55,8 +62,12 @@ def two(spec: TableSpec, **more: Any) -> tuple[PrivacyGateOperator, PrivacyPubli
     return judge, publisher(spec, "judge", "publish", **more)
 
 
-def publisher(spec: TableSpec, attested_by: str, task_id: str, **more: Any) -> PrivacyPublishOperator:
-    return PrivacyPublishOperator(task_id=task_id, table=spec, deployment=GATE, attested_by=attested_by, **more)
+def publisher(
+    spec: TableSpec, attested_by: str, task_id: str, **more: Any
+) -> PrivacyPublishOperator:
+    return PrivacyPublishOperator(
+        task_id=task_id, table=spec, deployment=GATE, attested_by=attested_by, **more
+    )
 
 
 @task.branch
@@ -68,7 +79,9 @@ def choose() -> str:
 def nothing() -> None: ...
 
 
-with DAG("leaks", schedule=None, params={"at_most": 0.3, "policy": "strict"}, max_active_tasks=4) as leaks:
+with DAG(
+    "leaks", schedule=None, params={"at_most": 0.3, "policy": "strict"}, max_active_tasks=4
+) as leaks:
     spec = table("leaks")
     privacy_gate(spec, deployment=GATE, retries=2, retry_delay=timedelta(0))
     attest = leaks.get_task("leaks.attest")
@@ -80,7 +93,9 @@ with DAG("skips", schedule=None):
     start = nothing.override(task_id="start")()
     start >> choose() >> [nothing(), judge]
     judge >> none_failed
-    one = publisher(table("leaks"), "judge", "publish_one_success", trigger_rule="none_failed_min_one_success")
+    one = publisher(
+        table("leaks"), "judge", "publish_one_success", trigger_rule="none_failed_min_one_success"
+    )
     [start, judge] >> one
 
 with DAG("törn.1", schedule=None):
@@ -108,7 +123,8 @@ by_path = {**TABLE["data"], "source": str(PLACE / "people_{partition}.parquet")}
 with DAG("keys", schedule=PartitionedAtRuntime()):
     privacy_gate(table("keys", data=by_path), deployment=GATE, partitions=["north", "south"])
 
-ended = {"start_date": datetime(2020, 1, 1), "end_date": datetime(2026, 1, 5), "catchup": False}  # only backfills run
+# only backfills run
+ended = {"start_date": datetime(2020, 1, 1), "end_date": datetime(2026, 1, 5), "catchup": False}
 for name, given in {"daily": {"schedule": "@daily", **ended}, "dated": {"schedule": None}}.items():
     with DAG(name, **given):
         PrivacyGateOperator(
@@ -181,8 +197,18 @@ def fails_once(step: steps.Step) -> steps.Step:
 steps.STEPS = tuple(fails_once(step) for step in steps.STEPS)
 
 with DAG("planted", schedule=None):
-    privacy_gate(table("planted", "broken_generators:talks"), deployment=GATE, retries=2, retry_delay=timedelta(0))
+    privacy_gate(
+        table("planted", "broken_generators:talks"),
+        deployment=GATE,
+        retries=2,
+        retry_delay=timedelta(0),
+    )
 
 with DAG("planted_embedder", schedule=None):
-    embeds = {"evaluation": {**TABLE["evaluation"], "embedder": True}, "policy": {**TABLE["policy"], "embedder": {}}}
-    privacy_gate(table("planted_embedder", "broken_generators:raises_from", **embeds), deployment=GATE)
+    embeds = {
+        "evaluation": {**TABLE["evaluation"], "embedder": True},
+        "policy": {**TABLE["policy"], "embedder": {}},
+    }
+    privacy_gate(
+        table("planted_embedder", "broken_generators:raises_from", **embeds), deployment=GATE
+    )

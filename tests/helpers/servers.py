@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-# Selection of a materialized table that is generated and evaluated again. Two concurrent runs of it show conflicts over
-# files.
+# Selection of a materialized table that is generated and evaluated again. Two concurrent runs of it
+# show conflicts over files.
 ANEW = 'key:"patients/synthetic"+'
-SYSTEM = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # where Debian keeps them off PATH
+# where Debian keeps them off PATH
+SYSTEM = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
 
 def free_port() -> int:
@@ -32,13 +33,17 @@ def program(name: str) -> str:
     places = os.pathsep.join([os.environ.get("PATH", ""), *map(str, SYSTEM)])
     found = shutil.which(name, path=places)
     if found is None:
-        pytest.skip(f"{name} is not installed (package postgresql): no PostgreSQL server can be started")
+        pytest.skip(
+            f"{name} is not installed (package postgresql): no PostgreSQL server can be started"
+        )
     return str(Path(found).resolve())
 
 
 @contextmanager
 def postgres() -> Iterator[dict[str, str]]:
-    """A PostgreSQL server with an empty database; yields the environment that dagster.production.yaml reads."""
+    """A PostgreSQL server with an empty database; yields the environment that
+    dagster.production.yaml reads.
+    """
     initdb, server = program("initdb"), program("postgres")
     # The server refuses to run as root, so another user runs it in a separate folder.
     user = {"user": "postgres", "group": "postgres"} if os.getuid() == 0 else {}
@@ -47,20 +52,28 @@ def postgres() -> Iterator[dict[str, str]]:
         try:
             shutil.chown(root, *(user.values() if user else (os.getuid(),)))
         except (OSError, LookupError) as error:
-            pytest.skip(f"PostgreSQL does not run as root, and there is no other user for it: {error}")
+            pytest.skip(
+                f"PostgreSQL does not run as root, and there is no other user for it: {error}"
+            )
         (root / "password").write_text("s3cret")
         (root / "password").chmod(0o644)
         account = ["-U", "dagster", "--pwfile", str(root / "password"), "--auth", "scram-sha-256"]
         try:
             subprocess.run(
-                [initdb, "-D", str(root / "data"), *account], check=True, cwd=root, capture_output=True, **user
+                [initdb, "-D", str(root / "data"), *account],
+                check=True,
+                cwd=root,
+                capture_output=True,
+                **user,
             )
         except (OSError, subprocess.CalledProcessError) as error:
             pytest.skip(f"no PostgreSQL server can be made by this user: {error}")
         port = free_port()
         listen = ["-p", str(port), "-h", "127.0.0.1", "-k", str(root), "-F"]
         with (root / "log").open("wb") as log:
-            running = subprocess.Popen([server, "-D", str(root / "data"), *listen], cwd=root, stderr=log, **user)
+            running = subprocess.Popen(
+                [server, "-D", str(root / "data"), *listen], cwd=root, stderr=log, **user
+            )
         try:
             _until_ready(running, port, root / "log")
             yield {
@@ -84,7 +97,9 @@ def _until_ready(running: "subprocess.Popen[bytes]", port: int, log: Path) -> No
 
     for _ in range(120):
         try:
-            psycopg2.connect(host="127.0.0.1", port=port, user="dagster", password="s3cret", dbname="postgres").close()
+            psycopg2.connect(
+                host="127.0.0.1", port=port, user="dagster", password="s3cret", dbname="postgres"
+            ).close()
         except psycopg2.OperationalError:
             if running.poll() is not None:
                 break

@@ -14,7 +14,13 @@ import pandas as pd
 import pytest
 from drawing import independent, memorise, people
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, build_privacy_assets, frozen_config
+from privacy_assets import (
+    GpuResource,
+    PrivacyIOManager,
+    ReleaseResource,
+    build_privacy_assets,
+    frozen_config,
+)
 from privacy_assets.generators import _function_worker as worker
 from privacy_assets.generators.user_code import CallableGenerator
 from privacy_assets.pipeline import expectations
@@ -24,12 +30,35 @@ from privacy_assets.pipeline.spec import GROUPS, TableSpec
 ASSETS = (dg.AssetKey, dg.AssetsDefinition, dg.AssetSpec)
 
 __all__ = [
-    "FEW_DRAWS", "LENIENT", "QUICK", "attested", "checks", "failures", "independent", "look_anew", "look_once", "made",
-    "memorise", "people", "people_table", "refusal", "reported", "resources", "run", "run_functions_here", "slow",
-    "spec_and", "sqlite_instance", "table_of", "whole_steps",
-]  # fmt: skip
+    "FEW_DRAWS",
+    "LENIENT",
+    "QUICK",
+    "attested",
+    "checks",
+    "failures",
+    "independent",
+    "look_anew",
+    "look_once",
+    "made",
+    "memorise",
+    "people",
+    "people_table",
+    "refusal",
+    "reported",
+    "resources",
+    "run",
+    "run_functions_here",
+    "slow",
+    "spec_and",
+    "sqlite_instance",
+    "table_of",
+    "whole_steps",
+]
 
-FEW_DRAWS: dict[str, Any] = {"metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}}, "embedder": False}
+FEW_DRAWS: dict[str, Any] = {
+    "metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}},
+    "embedder": False,
+}
 LENIENT: dict[str, Any] = {
     "name": "lenient",
     **FEW_DRAWS,
@@ -56,8 +85,12 @@ def resources(folder: Path) -> dg.Definitions:
     return dg.Definitions(
         resources={
             "io_manager": frozen_config(dg.FilesystemIOManager()),
-            "privacy_io": PrivacyIOManager(base=str(folder / "storage"), releases=str(folder / "releases")),
-            "releases": ReleaseResource(releases=str(folder / "releases"), private=str(folder / "private")),
+            "privacy_io": PrivacyIOManager(
+                base=str(folder / "storage"), releases=str(folder / "releases")
+            ),
+            "releases": ReleaseResource(
+                releases=str(folder / "releases"), private=str(folder / "private")
+            ),
             "gpu": GpuResource(device="cpu", lock_folder=str(folder / "locks")),
         },
         executor=dg.in_process_executor,
@@ -82,10 +115,18 @@ _look = expectations._run
 
 
 def look_once(patch: pytest.MonkeyPatch) -> None:
-    """Validate the same rows with the same Great Expectations suite only once per session from now on."""
+    """Validate the same rows with the same Great Expectations suite only once per session from now
+    on.
+    """
 
-    def run(frame: pd.DataFrame, wanted: Sequence[tuple[str, dict[str, Any]]]) -> list[expectations.Expected]:
-        key = (pd.util.hash_pandas_object(frame).to_numpy().tobytes(), repr(frame.dtypes.to_dict()), repr(wanted))
+    def run(
+        frame: pd.DataFrame, wanted: Sequence[tuple[str, dict[str, Any]]]
+    ) -> list[expectations.Expected]:
+        key = (
+            pd.util.hash_pandas_object(frame).to_numpy().tobytes(),
+            repr(frame.dtypes.to_dict()),
+            repr(wanted),
+        )
         if key not in _LOOKED_AT:
             _LOOKED_AT[key] = _look(frame, wanted)
         return list(_LOOKED_AT[key])
@@ -126,7 +167,11 @@ def people_table(place: Path, **changes: Any) -> dg.Definitions:
 
 
 def run(
-    defs: dg.Definitions, instance: dg.DagsterInstance, *only: str, partition: str | None = None, table: str = "people"
+    defs: dg.Definitions,
+    instance: dg.DagsterInstance,
+    *only: str,
+    partition: str | None = None,
+    table: str = "people",
 ) -> dg.ExecuteInProcessResult:
     """Run the job of a table, or some of its assets, without raising."""
     return defs.resolve_job_def(f"{table}_pipeline").execute_in_process(
@@ -171,7 +216,11 @@ def attested(place: Path) -> dict[str, Any]:
 
 def whole_steps(keys: Sequence[dg.AssetKey]) -> list[dg.AssetKey]:
     """``keys``, and the page of each attestation, because one step creates both."""
-    pages = [dg.AssetKey([*key.path[:-1], "privacy_report"]) for key in keys if key.path[-1] == "attestation"]
+    pages = [
+        dg.AssetKey([*key.path[:-1], "privacy_report"])
+        for key in keys
+        if key.path[-1] == "attestation"
+    ]
     return list(dict.fromkeys([*keys, *pages]))
 
 
@@ -183,7 +232,10 @@ def checks(result: dg.ExecuteInProcessResult) -> dict[tuple[str, str], dg.AssetC
 def made(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
     """Metadata of the materializations of a run, by asset name."""
     events = result.get_asset_materialization_events()
-    return {e.asset_key.path[-1]: {k: v.value for k, v in e.materialization.metadata.items()} for e in events}
+    return {
+        e.asset_key.path[-1]: {k: v.value for k, v in e.materialization.metadata.items()}
+        for e in events
+    }
 
 
 def failures(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
@@ -192,7 +244,9 @@ def failures(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
 
 
 def failed_run(
-    result: dg.ExecuteInProcessResult, instance: dg.DagsterInstance, defs: dg.Definitions | None = None
+    result: dg.ExecuteInProcessResult,
+    instance: dg.DagsterInstance,
+    defs: dg.Definitions | None = None,
 ) -> dg.RunFailureSensorContext:
     """The context of a failed run of ``defs``, as the sensor gets it."""
     return dg.build_run_status_sensor_context(
@@ -201,13 +255,19 @@ def failed_run(
         dagster_instance=instance,
         dagster_run=result.dagster_run,
         partition_key=result.dagster_run.tags.get("dagster/partition"),
-        resources={"releases": ReleaseResource(home="nowhere") if defs is None else defs.resources["releases"]},
+        resources={
+            "releases": ReleaseResource(home="nowhere")
+            if defs is None
+            else defs.resources["releases"]
+        },
         repository_def=None if defs is None else defs.get_repository_def(),
     ).for_run_failure()
 
 
 def table_of(name: str, **given: Any) -> dg.Definitions:
-    """``build_privacy_assets`` from settings without a group; assets named in data fields become asset keys."""
+    """``build_privacy_assets`` from settings without a group; assets named in data fields become
+    asset keys.
+    """
     spec, own = spec_and(name, given)
     return build_privacy_assets(spec, **own)
 
@@ -216,11 +276,16 @@ def spec_and(name: str, given: dict[str, Any]) -> tuple[TableSpec, dict[str, Any
     """The spec of these settings, and the remaining settings, which are Dagster's."""
     given, said = dict(given), dict[str, Any]()
     generator = given.pop("generator", None)
-    said["generator"] = dict(generator) if isinstance(generator, Mapping) else {"name": generator or "synthpop"}
+    said["generator"] = (
+        dict(generator) if isinstance(generator, Mapping) else {"name": generator or "synthpop"}
+    )
     assets = {role: given.pop(role) for role in ROLES if isinstance(given.get(role), ASSETS)}
     for group in GROUPS:
         own = {setting: given.pop(setting) for setting in group.model_fields if setting in given}
         said[group.part] = {**said.get(group.part, {}), **own}
     said["split"] = given.pop("split", {})
     policy = given.pop("policy", None)
-    return TableSpec(name=name, policy=policy, **said), {**given, **({"assets": assets} if assets else {})}
+    return TableSpec(name=name, policy=policy, **said), {
+        **given,
+        **({"assets": assets} if assets else {}),
+    }

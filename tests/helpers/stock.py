@@ -1,4 +1,6 @@
-"""Tables that only Dagster's own checks guard: private rows are copied, scored, checked and published."""
+"""Tables that only Dagster's own checks guard: private rows are copied, scored, checked and
+published.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +37,9 @@ class Folder:
 
     def gave_away_all(self, name: str) -> None:
         """The publications together hold every private row; the check allowed each."""
-        out = pd.concat([pd.read_parquet(file) for file in (self.root / "public" / name).rglob("*.parquet")])
+        out = pd.concat(
+            [pd.read_parquet(file) for file in (self.root / "public" / name).rglob("*.parquet")]
+        )
         assert copies(out, self.private) == 1
 
 
@@ -45,7 +49,9 @@ def copies(private: pd.DataFrame, frame: pd.DataFrame) -> float:
 
 
 def _spelled(frame: pd.DataFrame) -> pd.Series:
-    return frame[sorted(set(frame.columns) - {"income"})].astype(str).fillna("").agg("|".join, axis=1)
+    return (
+        frame[sorted(set(frame.columns) - {"income"})].astype(str).fillna("").agg("|".join, axis=1)
+    )
 
 
 def stock_table(
@@ -65,14 +71,18 @@ def stock_table(
     @dg.asset(key=[name, "synthetic"], partitions_def=partitions)
     def synthetic(context: dg.AssetExecutionContext) -> pd.DataFrame:
         rows = folder.private
-        chosen = rows[rows["region"] == context.partition_key] if context.has_partition_key else rows
+        chosen = (
+            rows[rows["region"] == context.partition_key] if context.has_partition_key else rows
+        )
         return generator(chosen, len(chosen), 0)
 
     @dg.asset(key=[name, "score"], ins={"synthetic": ins["synthetic"]}, partitions_def=partitions)
     def score(synthetic: pd.DataFrame) -> float:
         return copies(folder.private, synthetic)
 
-    @dg.asset(key=[name, "published"], ins=ins, partitions_def=partitions, automation_condition=condition)
+    @dg.asset(
+        key=[name, "published"], ins=ins, partitions_def=partitions, automation_condition=condition
+    )
     def published(context: dg.AssetExecutionContext, synthetic: pd.DataFrame, score: float) -> None:
         folder.write_public(synthetic, name, context.run.run_id)
 
@@ -82,11 +92,16 @@ def stock_table(
             raise RuntimeError("the check is broken")
         return dg.AssetCheckResult(passed=score < 0.5, severity=severity)
 
-    return dg.Definitions(assets=[synthetic, score, published], asset_checks=[few_copies] if checked else [])
+    return dg.Definitions(
+        assets=[synthetic, score, published], asset_checks=[few_copies] if checked else []
+    )
 
 
-def quota_table(folder: Folder, name: str, partitions: dg.PartitionsDefinition | None = None) -> dg.Definitions:
-    """``piece`` -> ``published``: a third of the rows each night; a blocking check allows less than half in total.
+def quota_table(
+    folder: Folder, name: str, partitions: dg.PartitionsDefinition | None = None
+) -> dg.Definitions:
+    """``piece`` -> ``published``: a third of the rows each night; a blocking check allows less than
+    half in total.
 
     It remembers the published rows by the run's partition.
     """
@@ -100,11 +115,17 @@ def quota_table(folder: Folder, name: str, partitions: dg.PartitionsDefinition |
         return folder.private.iloc[len(list(public.rglob("*.parquet"))) :: 3]
 
     @dg.asset_check(asset=[name, "piece"], blocking=True, partitions_def=partitions)
-    def few_in_all(context: dg.AssetCheckExecutionContext, piece: pd.DataFrame) -> dg.AssetCheckResult:
+    def few_in_all(
+        context: dg.AssetCheckExecutionContext, piece: pd.DataFrame
+    ) -> dg.AssetCheckResult:
         out = [pd.read_parquet(file) for file in place(context).glob("*.parquet")]
         return dg.AssetCheckResult(passed=copies(pd.concat([piece, *out]), folder.private) < 0.5)
 
-    @dg.asset(key=[name, "published"], ins={"piece": dg.AssetIn(key=[name, "piece"])}, partitions_def=partitions)
+    @dg.asset(
+        key=[name, "published"],
+        ins={"piece": dg.AssetIn(key=[name, "piece"])},
+        partitions_def=partitions,
+    )
     def published(context: dg.AssetExecutionContext, piece: pd.DataFrame) -> None:
         place(context).mkdir(parents=True, exist_ok=True)
         piece.to_parquet(place(context) / f"{context.run.run_id}.parquet")

@@ -1,4 +1,5 @@
-"""DAGs of plain tasks, as users write them: a table is generated, checked, and published by copying a file.
+"""DAGs of plain tasks, as users write them: a table is generated, checked, and published by copying
+a file.
 
 The check of each DAG stops the table, and one route around it publishes the table
 (tests/routes/test_routes_airflow.py). No task shows cell values.
@@ -13,12 +14,21 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
-from airflow.sdk import DAG, Asset, Connection, PartitionedAtRuntime, Variable, get_current_context, task
+from airflow.sdk import (
+    DAG,
+    Asset,
+    Connection,
+    PartitionedAtRuntime,
+    Variable,
+    get_current_context,
+    task,
+)
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 PLACE = Path(os.environ["PLACE"])
 HALF = 0.5
-ENDED = {"start_date": datetime(2020, 1, 1), "end_date": datetime(2026, 1, 5), "catchup": False}  # only backfills run
+# only backfills run
+ENDED = {"start_date": datetime(2020, 1, 1), "end_date": datetime(2026, 1, 5), "catchup": False}
 
 
 def lines(*files: Path) -> list[str]:
@@ -26,7 +36,9 @@ def lines(*files: Path) -> list[str]:
 
 
 def table() -> Path:
-    """Path of this DAG's table between two tasks; ``plain_event`` publishes the table of ``plain``."""
+    """Path of this DAG's table between two tasks; ``plain_event`` publishes the table of
+    ``plain``.
+    """
     return PLACE / "made" / f"{get_current_context()['dag'].dag_id.removesuffix('_event')}.csv"
 
 
@@ -89,13 +101,19 @@ def nothing() -> None: ...
 
 with DAG("plain", schedule=None) as plain:
     made, checked = make(), check()
-    made >> checked >> [publish(), publish.override(task_id="publish_all_done", trigger_rule="all_done")()]
+    (
+        made
+        >> checked
+        >> [publish(), publish.override(task_id="publish_all_done", trigger_rule="all_done")()]
+    )
     checked >> publish.override(task_id="publish_teardown")().as_teardown()
     made >> score() >> publish_by_score()
     maybe = check.override(task_id="check_maybe")()
     made >> choose() >> [nothing(), maybe]
     maybe >> publish.override(task_id="publish_none_failed", trigger_rule="none_failed")()
-    last = publish.override(task_id="publish_one_success", trigger_rule="none_failed_min_one_success")()
+    last = publish.override(
+        task_id="publish_one_success", trigger_rule="none_failed_min_one_success"
+    )()
     [made, maybe] >> last
 
 with DAG("plain_event", schedule=[Asset("plain_score")]):
@@ -132,11 +150,17 @@ with DAG("plain_settings", schedule=None, params={"at_most": HALF}):
 
     made = make()
     for checked in (check_param(), check_conf(), check_variable(), check_connection()):
-        made >> checked >> publish.override(task_id=checked.operator.task_id.replace("check", "publish"))()
+        (
+            made
+            >> checked
+            >> publish.override(task_id=checked.operator.task_id.replace("check", "publish"))()
+        )
 
 
 def quota(dag_id: str, schedule: object) -> DAG:
-    """A third of the private rows per run; the check allows less than half of them for each partition."""
+    """A third of the private rows per run; the check allows less than half of them for each
+    partition.
+    """
     with DAG(dag_id, schedule=schedule, **ENDED, max_active_runs=1) as dag:
 
         def partition() -> Path:
@@ -151,23 +175,32 @@ def quota(dag_id: str, schedule: object) -> DAG:
 
         @task
         def check_all_of_it() -> None:
-            refuse(len(lines(table(), *partition().glob("*.csv"))) / len(lines(PLACE / "people.csv")))
+            refuse(
+                len(lines(table(), *partition().glob("*.csv"))) / len(lines(PLACE / "people.csv"))
+            )
 
         @task
         def publish_piece() -> None:
             partition().mkdir(parents=True, exist_ok=True)
-            shutil.copy(table(), partition() / f"{quote(str(get_current_context()['run_id']), safe='')}.csv")
+            shutil.copy(
+                table(), partition() / f"{quote(str(get_current_context()['run_id']), safe='')}.csv"
+            )
 
         piece() >> check_all_of_it() >> publish_piece()
     return dag
 
 
-plain_keys, plain_daily = quota("plain_keys", PartitionedAtRuntime()), quota("plain_daily", "@daily")
+plain_keys, plain_daily = (
+    quota("plain_keys", PartitionedAtRuntime()),
+    quota("plain_daily", "@daily"),
+)
 
 
 def noisy(dag_id: str, retries: int) -> DAG:
     """The check reads one row, a different one at each try; half of the rows are copies."""
-    with DAG(dag_id, schedule=None, default_args={"retries": retries, "retry_delay": timedelta(0)}) as dag:
+    with DAG(
+        dag_id, schedule=None, default_args={"retries": retries, "retry_delay": timedelta(0)}
+    ) as dag:
 
         @task
         def make_half() -> None:

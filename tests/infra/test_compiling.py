@@ -25,13 +25,19 @@ def double(x):
     return 2 * x
 """
 CODE = "from installed import double; print(double(21), sum(double.stats.cache_hits.values()))"
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="XDG_CACHE_HOME names the user's cache on Linux")
+LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="XDG_CACHE_HOME names the user's cache on Linux"
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("beside", "users"),
-    [(True, False), pytest.param(False, True, marks=LINUX), pytest.param(False, False, marks=LINUX)],
+    [
+        (True, False),
+        pytest.param(False, True, marks=LINUX),
+        pytest.param(False, False, marks=LINUX),
+    ],
 )
 def test_it_is_kept_beside_the_module_or_in_the_users_cache(tmp_path, beside, users):
     package, cache = tmp_path / "site-packages", tmp_path / "cache"
@@ -40,11 +46,19 @@ def test_it_is_kept_beside_the_module_or_in_the_users_cache(tmp_path, beside, us
     for place, usable in ((package / "__pycache__", beside), (cache, users)):
         if not usable:  # a file instead of a folder: not writable, not even for root
             place.write_text("")
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": os.pathsep.join([str(package), *sys.path])}
+    environment = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(cache),
+        "PYTHONPATH": os.pathsep.join([str(package), *sys.path]),
+    }
     environment.pop("NUMBA_CACHE_DIR", None)
     for hits in (0, 1) if beside or users else (0,):
         done = subprocess.run(
-            [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", CODE],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert (done.returncode, done.stdout.split()) == (0, ["42", str(hits)]), done.stderr
 
@@ -75,7 +89,9 @@ def cached_in(folder, double, monkeypatch):
 
 
 @pytest.mark.parametrize("writable", ["folder", "below", "index", "data", "above"])
-def test_route_54_code_that_others_can_write_is_not_run(double, tmp_path, caplog, monkeypatch, writable):
+def test_route_54_code_that_others_can_write_is_not_run(
+    double, tmp_path, caplog, monkeypatch, writable
+):
     above = tmp_path / "above"
     folder = above / "cache"
     folder.mkdir(parents=True, mode=0o700)
@@ -117,7 +133,9 @@ def test_a_cache_that_only_the_own_group_can_write_is_used(double, tmp_path, mon
     folder = tmp_path / "cache"
     folder.mkdir()
     folder.chmod(0o770)
-    monkeypatch.setattr("privacy_assets.infra.files._others_write", lambda facts: bool(facts.st_mode & 0o002))
+    monkeypatch.setattr(
+        "privacy_assets.infra.files._others_write", lambda facts: bool(facts.st_mode & 0o002)
+    )
     assert not cached_in(folder, double, monkeypatch)
     assert cached_in(folder, double, monkeypatch)
 
@@ -130,7 +148,10 @@ def test_a_damaged_cache_is_reported_and_written_again(double, tmp_path, caplog,
     file.write_bytes(damage)
     function = double()
     assert function(21) == 42 and not function.stats.cache_hits
-    assert f"the compiled functions in {file.parent} cannot be used" in caplog.text and "NUMBA_CACHE_DIR" in caplog.text
+    assert (
+        f"the compiled functions in {file.parent} cannot be used" in caplog.text
+        and "NUMBA_CACHE_DIR" in caplog.text
+    )
     caplog.clear()
     function = double()
     assert function(21) == 42 and sum(function.stats.cache_hits.values()) == 1 and not caplog.text
@@ -147,7 +168,9 @@ def test_a_full_disk_leaves_the_function_compiled_in_memory(double, caplog, monk
 
 
 @pytest.mark.parametrize("filled", [True, False])
-def test_a_given_folder_that_cannot_be_written_is_used_if_it_is_filled(double, tmp_path, caplog, monkeypatch, filled):
+def test_a_given_folder_that_cannot_be_written_is_used_if_it_is_filled(
+    double, tmp_path, caplog, monkeypatch, filled
+):
     given, write, access = str(tmp_path / "given"), tempfile.TemporaryFile, os.access
     monkeypatch.setattr(numba.config, "CACHE_DIR", given)
     if filled:
@@ -159,7 +182,9 @@ def test_a_given_folder_that_cannot_be_written_is_used_if_it_is_filled(double, t
         return write(**named)
 
     monkeypatch.setattr("tempfile.TemporaryFile", try_to_write)
-    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).startswith(given) and access(path, mode))
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not str(path).startswith(given) and access(path, mode)
+    )
     function = double()
     assert function(21) == 42 and sum(function.stats.cache_hits.values()) == filled
     assert str(function._cache.cache_path).startswith(given) == filled
@@ -203,14 +228,20 @@ embedded = np.random.default_rng(0).normal(size=(900, 12)).astype(np.float32)
 nearest(embedded[:300], embedded[300:])
 isolation(embedded)
 print(json.dumps(found))
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
 def test_a_first_run_compiles_few_functions_and_each_kernel_once(tmp_path):
-    """Compilations are counted because CPU seconds depend on the machine: 276 functions took 39 to 48 seconds."""
+    """Compilations are counted because CPU seconds depend on the machine: 276 functions took 39 to
+    48 seconds.
+    """
     data = Path(__file__).parents[1] / "data" / "adult.parquet"
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {
+        **os.environ,
+        "NUMBA_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     command = [sys.executable, "-c", FIRST_RUN, str(data)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -228,12 +259,27 @@ def test_a_number_of_threads_that_is_none_is_one_plain_line(number: str, tmp_pat
         generator = random.Random(seed)
         rows = "".join(f"{generator.gauss(0, 1)},{generator.gauss(0, 1)}\n" for _ in range(500))
         (tmp_path / f"{name}.csv").write_text(f"a,b\n{rows}")
-    tables = [word for name in ("train", "holdout", "synthetic") for word in (f"--{name}", f"{name}.csv")]
-    command = [sys.executable, "-m", "privacy_assets", "evaluate", *tables, "--no-embedder", "--quiet"]
+    tables = [
+        word for name in ("train", "holdout", "synthetic") for word in (f"--{name}", f"{name}.csv")
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "privacy_assets",
+        "evaluate",
+        *tables,
+        "--no-embedder",
+        "--quiet",
+    ]
     environment = {**os.environ, "NUMBA_NUM_THREADS": number}
-    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
     assert ran.returncode == 2
-    told = "privacy-assets: NUMBA_NUM_THREADS must be an integer of at least 1. Fix: change or unset it.\n"
+    told = (
+        "privacy-assets: NUMBA_NUM_THREADS must be an integer of at least 1. Fix: change or"
+        " unset it.\n"
+    )
     assert ran.stderr == told
 
 
@@ -253,7 +299,9 @@ def test_little_memory_is_named(tmp_path: Path) -> None:
     for mebibytes in ("200", "250", "300"):
         command = [sys.executable, "-c", LITTLE_MEMORY, mebibytes]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+        ran = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+        )
         # Libraries can crash when the process ends, so its status is not compared.
         assert ran.returncode and "memory" in ran.stderr and "repair" not in ran.stderr, ran.stderr
         assert len(ran.stderr.splitlines()) == 1

@@ -15,14 +15,21 @@ import torch
 
 from privacy_assets.errors import ConfigError, LeaseTimeout
 from privacy_assets.infra import devices, folders
-from privacy_assets.infra.devices import Device, halve_on_out_of_memory, lease_device, matching_devices, pick_device
+from privacy_assets.infra.devices import (
+    Device,
+    halve_on_out_of_memory,
+    lease_device,
+    matching_devices,
+    pick_device,
+)
 
 CARD = Device("cuda:0", "cuda-GPU-0")
 CARDS = [CARD, Device("cuda:1", "cuda-GPU-1")]
 MPS = Device("mps", "mps")
 ROOT = str(Path(__file__).parents[2])
 
-# A process that leases the one card, starts children of every kind on request, and prints the device's name.
+# A process that leases the one card, starts children of every kind on request, and prints the
+# device's name.
 HOLDER = """
 import os, subprocess, sys, time
 from privacy_assets.infra import devices
@@ -37,7 +44,7 @@ with devices.lease_device(sys.argv[1], slots=int(sys.argv[2]), timeout=120) as n
         children.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False).pid)
     print(name, *children, flush=True)
     time.sleep(600)
-"""
+"""  # noqa: E501
 OUTSIDE = """
 import fcntl, os, sys
 try: fcntl.flock(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,19 +90,33 @@ def start_holder(tmp_path):
 
 def alive(pid):
     status = Path(f"/proc/{pid}/status")
-    return "\nState:\tZ" not in status.read_text() if Path("/proc").is_dir() else os.kill(pid, 0) is None
+    return (
+        "\nState:\tZ" not in status.read_text()
+        if Path("/proc").is_dir()
+        else os.kill(pid, 0) is None
+    )
 
 
 def refused(folder, match="held by", **options):
-    with pytest.raises(LeaseTimeout, match=match), lease_device(folder, **{"timeout": 0, **options}):
+    with (
+        pytest.raises(LeaseTimeout, match=match),
+        lease_device(folder, **{"timeout": 0, **options}),
+    ):
         pytest.fail("leased twice")
 
 
 @pytest.mark.parametrize(
     ("wanted", "there", "found"),
-    [("auto", CARDS, CARDS), ("auto", [MPS], [MPS]), ("auto", [], [devices.CPU]), ("cpu", CARDS, [devices.CPU]),
-     ("cuda", CARDS, CARDS), ("cuda:1", CARDS, CARDS[1:]), ("mps", [MPS], [MPS])],
-)  # fmt: skip
+    [
+        ("auto", CARDS, CARDS),
+        ("auto", [MPS], [MPS]),
+        ("auto", [], [devices.CPU]),
+        ("cpu", CARDS, [devices.CPU]),
+        ("cuda", CARDS, CARDS),
+        ("cuda:1", CARDS, CARDS[1:]),
+        ("mps", [MPS], [MPS]),
+    ],
+)
 def test_devices_are_found_by_name(cards, wanted, there, found):
     cards(*there)
     assert matching_devices(wanted) == found and pick_device(wanted) == found[0].name
@@ -103,7 +124,11 @@ def test_devices_are_found_by_name(cards, wanted, there, found):
 
 @pytest.mark.parametrize("wanted", ["cuda:7", "mps", "gpu", "cuda:", "cuda:x", "", "CPU"])
 def test_other_devices_are_told(cards, wanted):
-    told = "is not available.*cuda:0, cpu" if wanted in ("cuda:7", "mps") else "is unknown.*auto, cpu, mps"
+    told = (
+        "is not available.*cuda:0, cpu"
+        if wanted in ("cuda:7", "mps")
+        else "is unknown.*auto, cpu, mps"
+    )
     with pytest.raises(ConfigError, match=f"device '{wanted}' {told}"):
         pick_device(wanted)
 
@@ -115,7 +140,10 @@ def test_accelerators_of_this_machine_are_usable_by_torch():
 
 def test_cpu_needs_no_lease(tmp_path):
     folder = tmp_path / "locks"
-    with lease_device(folder, "cpu", timeout=0) as first, lease_device(folder, "cpu", timeout=0) as second:
+    with (
+        lease_device(folder, "cpu", timeout=0) as first,
+        lease_device(folder, "cpu", timeout=0) as second,
+    ):
         assert first == second == "cpu"
     assert not folder.exists()
     with pytest.raises(ConfigError, match="slots"), lease_device(folder, slots=0):
@@ -153,13 +181,19 @@ def test_threads_exclude_each_other_and_hear_of_the_holder(cards, tmp_path):
         for thread in threads:
             thread.start()
         ends = time.monotonic() + 120
-        while len(heard) < 9 and time.monotonic() < ends:  # each thread reports its wait at once, and again
+        # each thread reports its wait at once, and again
+        while len(heard) < 9 and time.monotonic() < ends:
             time.sleep(0.01)
         early = list(heard)
     for thread in threads:
         thread.join()
-    assert inside == [] and len(early) >= 9 and all("cuda:0 is held by process" in line for line in early)
-    assert all("cuda:0 is held by" in line for line in heard)  # one who ends between the two looks has no number
+    assert (
+        inside == []
+        and len(early) >= 9
+        and all("cuda:0 is held by process" in line for line in early)
+    )
+    # one who ends between the two looks has no number
+    assert all("cuda:0 is held by" in line for line in heard)
 
 
 @pytest.mark.slow
@@ -197,7 +231,9 @@ def test_neither_a_look_at_the_holder_nor_a_forked_child_ends_its_lease(cards, t
             os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         (path,) = tmp_path.glob("*.lock")
-        seen = subprocess.run([sys.executable, "-c", OUTSIDE, path], capture_output=True, text=True, check=True)
+        seen = subprocess.run(
+            [sys.executable, "-c", OUTSIDE, path], capture_output=True, text=True, check=True
+        )
         assert seen.stdout.strip() == "locked"
 
 
@@ -230,7 +266,9 @@ def test_lock_files_that_were_deleted_or_are_links(cards, tmp_path, monkeypatch)
 OUT_OF_MEMORY = [
     torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
     RuntimeError("MPS backend out of memory (MPS allocated: 9.05 GB)"),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory"
+    ),
     MemoryError(),
 ]
 

@@ -35,13 +35,23 @@ def state() -> dict[str, Any]:
         "pandas": options,
         "sklearn": sklearn.get_config(),
         "torch": (
-            torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled(),
-            torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.get_float32_matmul_precision(),
-            torch.get_deterministic_debug_mode(), torch.is_anomaly_enabled(), torch.backends.mkldnn.enabled,
+            torch.get_default_dtype(),
+            torch.get_default_device(),
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.is_autocast_enabled("cpu"),
+            torch.get_float32_matmul_precision(),
+            torch.get_deterministic_debug_mode(),
+            torch.is_anomaly_enabled(),
+            torch.backends.mkldnn.enabled,
             torch.get_num_threads(),
         ),
-        "random": (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()),  # noqa: NPY002
-    }  # fmt: skip
+        "random": (
+            random.getstate(),
+            np.random.get_state()[1].tolist(),  # noqa: NPY002
+            torch.get_rng_state().tolist(),
+        ),
+    }
 
 
 def absent() -> set[str]:
@@ -62,7 +72,9 @@ ODD: dict[str, Callable[[ExitStack], object]] = {
     "special": lambda stack: scipy.special.seterr(all="raise"),
     "decimal": lambda stack: decimal.setcontext(decimal.Context(prec=2, traps=[decimal.Inexact])),
     "filters": lambda stack: warnings.simplefilter("error"),
-    "pandas": lambda stack: pd.set_option("mode.string_storage", "python", "compute.use_bottleneck", False),
+    "pandas": lambda stack: pd.set_option(
+        "mode.string_storage", "python", "compute.use_bottleneck", False
+    ),
     "sklearn": lambda stack: sklearn.set_config(transform_output="pandas", assume_finite=True),
     "dtype": lambda stack: torch.set_default_dtype(torch.float64),
     "device": lambda stack: torch.set_default_device("meta"),
@@ -95,7 +107,9 @@ def restored() -> Any:
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_a_computation_has_the_default_state_and_restores_that_of_the_host(name: str, restored: ExitStack) -> None:
+def test_a_computation_has_the_default_state_and_restores_that_of_the_host(
+    name: str, restored: ExitStack
+) -> None:
     default = state()
     ODD[name](restored)
     odd = state()
@@ -105,7 +119,10 @@ def test_a_computation_has_the_default_state_and_restores_that_of_the_host(name:
         assert ("error", None, Warning, None, 0) not in inside["filters"]
         inside["filters"] = default["filters"]
         assert inside == {**default, "random": odd["random"]}
-        assert torch.ones(2, requires_grad=True).sum().requires_grad and torch.zeros(1).device.type == "cpu"
+        assert (
+            torch.ones(2, requires_grad=True).sum().requires_grad
+            and torch.zeros(1).device.type == "cpu"
+        )
         warnings.warn("of a library", UserWarning, stacklevel=1)
     assert state() == odd
     with pytest.raises(ZeroDivisionError), isolated():
@@ -145,7 +162,9 @@ def test_the_last_of_several_threads_restores_the_state(restored: ExitStack) -> 
     assert torch.get_default_dtype() == torch.float64
 
 
-def test_a_forked_child_uses_one_thread_of_openmp_and_does_not_wait_for_those_of_its_parent() -> None:
+def test_a_forked_child_uses_one_thread_of_openmp_and_does_not_wait_for_those_of_its_parent() -> (
+    None
+):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -156,7 +175,9 @@ def test_a_forked_child_uses_one_thread_of_openmp_and_does_not_wait_for_those_of
             status = 1
             try:
                 with isolated():
-                    done = torch.get_num_threads() == 1 and bool((large @ large).exp().isinf().all())
+                    done = torch.get_num_threads() == 1 and bool(
+                        (large @ large).exp().isinf().all()
+                    )
                 status = int(not (done and torch.get_num_threads() == 2))
             finally:
                 os._exit(status)

@@ -16,7 +16,14 @@ import pytest
 from privacy_assets import evaluate, on_ray
 from privacy_assets.errors import ClusterError, ConfigError, InputError, StepError
 from privacy_assets.generators.registry import build_generator
-from privacy_assets.infra.parallel import RayWorkers, at_once, in_parallel, on_cluster, threads, using
+from privacy_assets.infra.parallel import (
+    RayWorkers,
+    at_once,
+    in_parallel,
+    on_cluster,
+    threads,
+    using,
+)
 from tests.metrics.shadow_standins import small_audit
 from tests.rays import need_ray, ray_alone
 
@@ -64,7 +71,8 @@ def test_work_is_sent_once_and_each_worker_has_arrays_of_its_own(here: None) -> 
     for pid, count in found:
         counts[pid] = max(counts.get(pid, 0.0), count)
     assert os.getpid() not in counts and big[0] == 0
-    assert sum(counts.values()) == 16  # the second call sent the same reference, so workers continued their counts
+    # the second call sent the same reference, so workers continued their counts
+    assert sum(counts.values()) == 16
 
 
 def test_tasks_hold_one_processor_and_see_no_device(here: None) -> None:
@@ -143,7 +151,9 @@ with on_ray():
 
 def test_a_table_has_the_same_statistics(here: None, adult) -> None:
     ends = (0, 17_000, 21_000, 39_000, 48_000)
-    train, holdout, synthetic, reference = (adult[a:b] for a, b in zip(ends, ends[1:], strict=False))
+    train, holdout, synthetic, reference = (
+        adult[a:b] for a, b in zip(ends, ends[1:], strict=False)
+    )
     metrics = ["dcr", "singling_out", "memorization", "vulnerability"]
     asked = {"reference": reference, "metrics": metrics, "embedder": False, "device": "cpu"}
     found = evaluate(train, holdout, synthetic, **asked).results
@@ -164,5 +174,7 @@ def test_an_audit_has_the_same_records(here: None) -> None:
     alone = small_audit(build_generator("baynet"), max_targets=1, shadows=24, tests=8)
     with using(RayWorkers()):
         away = small_audit(build_generator("baynet"), max_targets=1, shadows=24, tests=8)
-    assert [record.scores.tolist() for record in away.records] == [record.scores.tolist() for record in alone.records]
+    assert [record.scores.tolist() for record in away.records] == [
+        record.scores.tolist() for record in alone.records
+    ]
     assert away.auc == alone.auc

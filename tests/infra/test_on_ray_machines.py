@@ -30,13 +30,17 @@ class Machines:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        self.cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+        )
         self.others = [self.cluster.add_node(num_cpus=1) for _ in range(3)]
         self.cluster.wait_for_nodes()
 
     @contextmanager
     def losing(self, begun: threading.Event, pause: float) -> Iterator[None]:
-        """Kill one of the machines in the ``with`` block, ``pause`` seconds after the work has begun."""
+        """Kill one of the machines in the ``with`` block, ``pause`` seconds after the work has
+        begun.
+        """
         lost: list[float] = []
 
         def lose() -> None:
@@ -89,14 +93,19 @@ def test_machines_lost_in_a_search_and_in_an_audit_cost_a_retry_each(machines: M
     assert at_once() == threads()
     np.testing.assert_array_equal(found.indices, alone[0].indices)
     np.testing.assert_array_equal(found.distances, alone[0].distances)
-    assert [record.scores.tolist() for record in audit.records] == [one.scores.tolist() for one in alone[1].records]
+    assert [record.scores.tolist() for record in audit.records] == [
+        one.scores.tolist() for one in alone[1].records
+    ]
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="no Ray cluster is connected"):
         RayWorkers().run(str, [1, 2])
     for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "ray://127.0.0.1", "", "foo:bar"):
-        with pytest.raises(ConfigError, match=f"no Ray cluster at '{address}'. Fix: pass auto"), on_ray(address):
+        with (
+            pytest.raises(ConfigError, match=f"no Ray cluster at '{address}'. Fix: pass auto"),
+            on_ray(address),
+        ):
             pass
     with pytest.raises(ConfigError, match="retries must be at least 0"):
         RayWorkers(retries=-1)

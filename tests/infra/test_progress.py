@@ -24,7 +24,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_log_has_every_word_and_a_line_of_counted_work_in_five_seconds(clock: list[float]) -> None:
+def test_a_log_has_every_word_and_a_line_of_counted_work_in_five_seconds(
+    clock: list[float],
+) -> None:
     said: list[str] = []
     lines = Lines(said.append)
     lines("training")
@@ -65,7 +67,9 @@ def test_work_of_the_same_name_starts_anew_when_it_has_ended(clock: list[float])
     assert said[-1] == "columns: 2 of 2, 10 s each"
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (99, "99 s"), (150, "2 min"), (7000, "1.9 h")])
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.4, "0 s"), (99, "99 s"), (150, "2 min"), (7000, "1.9 h")]
+)
 def test_durations_are_said_as_people_say_them(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
@@ -101,7 +105,8 @@ def test_a_terminal_has_a_bar_with_what_is_done_and_it_goes_when_the_work_is_don
         assert bars._shown.live.is_started
         advance(bars, "epochs", None)
         assert not bars._shown.live.is_started and text_of(console).endswith("\x1b[2K\x1b[?25h\r")
-        assert text_of(console).count("\x1b[?25l") == text_of(console).count("\x1b[?25h") == 1  # cursor visible again
+        # cursor visible again
+        assert text_of(console).count("\x1b[?25l") == text_of(console).count("\x1b[?25h") == 1
 
 
 def test_a_bar_of_work_that_failed_goes_too() -> None:
@@ -112,7 +117,9 @@ def test_a_bar_of_work_that_failed_goes_too() -> None:
     assert text_of(console).endswith("\x1b[?25h")
 
 
-def test_an_interrupt_while_a_bar_starts_leaves_the_cursor_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_a_bar_starts_leaves_the_cursor_visible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     console = terminal()
 
     def interrupted(*_: object) -> bool:
@@ -147,22 +154,36 @@ def test_bars_where_somebody_watches_and_lines_elsewhere(monkeypatch: pytest.Mon
             assert isinstance(told, kind)
 
 
-def test_evaluate_counts_the_metrics_and_tells_a_plain_function_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_counts_the_metrics_and_tells_a_plain_function_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(progress, "EVERY", 0.0)
     frame = pd.DataFrame({"age": np.arange(90) % 60, "plan": list("abc") * 30})
-    parts = [frame.assign(plan=np.random.default_rng(start).permutation(frame["plan"]))[start::3] for start in range(3)]
+    parts = [
+        frame.assign(plan=np.random.default_rng(start).permutation(frame["plan"]))[start::3]
+        for start in range(3)
+    ]
     said: list[str] = []
     given: tuple[Progress, ...] = (Lines(said.append), said.append)
     for told in given:
         evaluate(*parts, metrics=["dcr", "linkability"], embedder=False, progress=told)
     counted = [line for line in said if line.startswith("metrics: ")]
-    assert [line.split(",")[0] for line in counted] == ["metrics: 0 of 2", "metrics: 1 of 2", "metrics: 2 of 2"]
+    assert [line.split(",")[0] for line in counted] == [
+        "metrics: 0 of 2",
+        "metrics: 1 of 2",
+        "metrics: 2 of 2",
+    ]
     assert said.index("measuring linkability") < said.index(counted[1])  # before the metric ends
-    assert said.index(counted[1]) < next(at for at, line in enumerate(said) if line.startswith("linkability: pairs"))
+    assert said.index(counted[1]) < next(
+        at for at, line in enumerate(said) if line.startswith("linkability: pairs")
+    )
     assert said.count("measuring dcr") == 2
 
 
 @pytest.mark.slow
 def test_nothing_is_loaded_for_bars_where_nobody_watches() -> None:
-    code = "import sys; from privacy_assets.cli.main import main; main(['policy']); assert 'rich' not in sys.modules"
+    code = (
+        "import sys; from privacy_assets.cli.main import main; main(['policy']); assert 'rich'"
+        " not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

@@ -43,8 +43,8 @@ class Part:
 
     share: float = Field(default=0.02, gt=0, le=0.5, description="a share")
     count: int = Field(default=5, ge=1, le=9, description="a count")
-    tails: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Tuple, AfterValidator(_rising)] = Field(
-        default=(0.1, 0.2), min_length=1, description="some tails"
+    tails: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Tuple, AfterValidator(_rising)] = (
+        Field(default=(0.1, 0.2), min_length=1, description="some tails")
     )
     hidden: Layers = Field(default=(8,), description="layers")
     kind: Literal["raw", "embedded"] = Field(default="raw", description="a kind")
@@ -54,8 +54,14 @@ class Part:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    *(({"share": value}, "share: Input should be a valid number.") for value in ("0.02", True, None)),
-    *(({"share": value}, "share: Input should be a finite number.") for value in (math.nan, math.inf)),
+    *(
+        ({"share": value}, "share: Input should be a valid number.")
+        for value in ("0.02", True, None)
+    ),
+    *(
+        ({"share": value}, "share: Input should be a finite number.")
+        for value in (math.nan, math.inf)
+    ),
     ({"share": 0}, "share: Input should be greater than 0."),
     ({"share": 0.51}, "share: Input should be less than or equal to 0.5."),
     *(({"count": value}, "count: Input should be a valid integer.") for value in (2.0, True)),
@@ -74,11 +80,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "words"), WRONG, ids=[str(given) for given, _ in WRONG])
-def test_a_wrong_value_is_one_error_that_names_the_part_and_the_setting(given: dict[str, Any], words: str) -> None:
+def test_a_wrong_value_is_one_error_that_names_the_part_and_the_setting(
+    given: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         Part(**given)
     assert str(caught.value) == f"metric some: {words}"
-    assert caught.value.__cause__ is None and caught.value.__context__ is None  # pydantic's quotes the value
+    # pydantic's quotes the value
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +123,9 @@ def test_any_list_and_any_mapping_will_do() -> None:
     with pytest.raises(ConfigError, match="visit: Input should be a valid tuple"):
         SynthPop(visit=dict.fromkeys("ab"))  # type: ignore[arg-type]
     assert AuditConfig(None, ids=np.array([3, 1])).ids == (3, 1)  # type: ignore[arg-type]
-    assert AuditConfig(None, attack_settings=MappingProxyType({"trees": 3})).attack_settings == {"trees": 3}  # type: ignore[arg-type]
+    assert AuditConfig(None, attack_settings=MappingProxyType({"trees": 3})).attack_settings == {
+        "trees": 3
+    }  # type: ignore[arg-type]
     assert Controls(doses=np.array([0.1, 0.2])).doses == (0.1, 0.2)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="doses: Input should be less than or equal to 0.5"):
         Controls(doses=(0.1, 0.95))
@@ -124,11 +135,21 @@ def test_any_list_and_any_mapping_will_do() -> None:
     ("wrong", "kind", "words"),
     [
         (InputError("no such file"), InputError, "no such file."),
-        (ValueError("a private value"), ConfigError, "metric breaks: the settings do not fit together."),
-        (AssertionError("a private value"), ConfigError, "metric breaks: the settings do not fit together."),
+        (
+            ValueError("a private value"),
+            ConfigError,
+            "metric breaks: the settings do not fit together.",
+        ),
+        (
+            AssertionError("a private value"),
+            ConfigError,
+            "metric breaks: the settings do not fit together.",
+        ),
     ],
 )
-def test_what_a_part_raises_itself_is_told_alone(wrong: Exception, kind: type[Exception], words: str) -> None:
+def test_what_a_part_raises_itself_is_told_alone(
+    wrong: Exception, kind: type[Exception], words: str
+) -> None:
     @declared
     class Breaks:
         part: ClassVar[str] = "metric"
@@ -174,15 +195,29 @@ EVERY: list[Any] = [
 ]  # fmt: skip
 
 
-JUNK = {"bytes": b"junk", "object": object(), "mapping": {1: 2}, "list": [[]], "nan": math.nan, "huge": -(10**400)}
+JUNK = {
+    "bytes": b"junk",
+    "object": object(),
+    "mapping": {1: 2},
+    "list": [[]],
+    "nan": math.nan,
+    "huge": -(10**400),
+}
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: getattr(kind, "name", kind.__name__))
 @pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
 def test_junk_is_a_config_error_in_every_setting(kind: Any, junk: object) -> None:
-    """No value raises TypeError or another error; only settings that take any mapping or value may accept it."""
-    required = {"command": {"command": ["{train}{out}{rows}{seed}"]}, "callable": {"function": "json:dumps"}}
-    given = required.get(getattr(kind, "name", ""), {}) | ({"generator": None} if kind is AuditConfig else {})
+    """No value raises TypeError or another error; only settings that take any mapping or value may
+    accept it.
+    """
+    required = {
+        "command": {"command": ["{train}{out}{rows}{seed}"]},
+        "callable": {"function": "json:dumps"},
+    }
+    given = required.get(getattr(kind, "name", ""), {}) | (
+        {"generator": None} if kind is AuditConfig else {}
+    )
     for one in settings_of(kind):
         loose = "mapping" in one.domain or one.domain in ("a value", "a generator")
         if loose:

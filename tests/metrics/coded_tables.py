@@ -1,4 +1,6 @@
-"""Mixed tables, their coded cells and written-out distances between their rows, for the tests of the shadow attack."""
+"""Mixed tables, their coded cells and written-out distances between their rows, for the tests of
+the shadow attack.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,15 @@ def with_gaps(g, n):
 
 
 def repeated(g, n):
-    return with_gaps(g, max(n // 4, 1)).sample(n, replace=True, random_state=1).reset_index(drop=True)
+    return (
+        with_gaps(g, max(n // 4, 1)).sample(n, replace=True, random_state=1).reset_index(drop=True)
+    )
 
 
 def attributes(frame):
-    """Computed by hand: continuous columns scaled, categorical columns as strings, constant columns left out."""
+    """Computed by hand: continuous columns scaled, categorical columns as strings, constant columns
+    left out.
+    """
     continuous, categorical = [], []
     for name in frame:
         column = frame[name]
@@ -61,7 +67,9 @@ def attributes(frame):
         there = [value for value in values if value is not None]
         categorical.append([value is None for value in values])
         if there and max(there) > min(there):
-            scaled = [None if v is None else (v - min(there)) / (max(there) - min(there)) for v in values]
+            scaled = [
+                None if v is None else (v - min(there)) / (max(there) - min(there)) for v in values
+            ]
             mean = math.fsum(v for v in scaled if v is not None) / len(there)
             continuous.append([mean if v is None else v for v in scaled])
     return continuous, [column for column in categorical if len(set(column)) > 1]
@@ -72,7 +80,11 @@ def pairwise(frame, distance):
     continuous, categorical = attributes(frame)
     n, deep, wide = len(frame), len(continuous), len(categorical)
     f = deep + wide
-    hot = [[value == one for value in column] for column in categorical for one in sorted(set(column), key=repr)]
+    hot = [
+        [value == one for value in column]
+        for column in categorical
+        for one in sorted(set(column), key=repr)
+    ]
     h, c = (np.array(columns, dtype=float).reshape(-1, n).T for columns in (hot, continuous))
     if f == 0:
         return np.zeros((n, n))

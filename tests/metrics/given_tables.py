@@ -1,4 +1,6 @@
-"""Synthetic test tables, metric inputs of plain frames, and a twin that several metrics are compared with."""
+"""Synthetic test tables, metric inputs of plain frames, and a twin that several metrics are
+compared with.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from tests.tables import metric_inputs
 
 
 def given(
-    train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, reference: pd.DataFrame | None = None, **more
+    train: pd.DataFrame,
+    holdout: pd.DataFrame,
+    synthetic: pd.DataFrame,
+    reference: pd.DataFrame | None = None,
+    **more,
 ) -> EvaluationInputs:
     frames = {"train": train, "holdout": holdout, "synthetic": synthetic}
     frames |= {} if reference is None else {"reference": reference}
@@ -32,11 +38,14 @@ def mixed(rows: int, seed: int, missing: float = 0.0) -> pd.DataFrame:
             "income": g.lognormal(10, 1, rows),
             "region": g.choice(list("abcdef"), rows, p=[0.4, 0.2, 0.2, 0.1, 0.05, 0.05]),
             "smokes": g.random(rows) < 0.3,
-            "seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(g.integers(0, 900, rows), unit="D"),
+            "seen": pd.Timestamp("2020-01-01")
+            + pd.to_timedelta(g.integers(0, 900, rows), unit="D"),
         }
     )
     if missing:
-        frame = frame.astype({"age": "Int64", "smokes": "boolean"}).mask(g.random(frame.shape) < missing)
+        frame = frame.astype({"age": "Int64", "smokes": "boolean"}).mask(
+            g.random(frame.shape) < missing
+        )
     return frame
 
 
@@ -51,16 +60,27 @@ def leaky(train: pd.DataFrame, fresh: pd.DataFrame, copies: int) -> pd.DataFrame
     return pd.concat([train.iloc[:copies], fresh.iloc[copies:]], ignore_index=True)
 
 
-def release(*sizes: int, seed: int = 0, copies: int = 0, missing: float = 0.0) -> list[pd.DataFrame]:
-    """Train, holdout, synthetic and optional reference rows of one distribution, with ``copies`` of train rows."""
+def release(
+    *sizes: int, seed: int = 0, copies: int = 0, missing: float = 0.0
+) -> list[pd.DataFrame]:
+    """Train, holdout, synthetic and optional reference rows of one distribution, with ``copies`` of
+    train rows.
+    """
     train, holdout, fresh, *reference = cut(mixed(sum(sizes), seed, missing), *sizes)
     return [train, holdout, leaky(train, fresh, copies), *reference]
 
 
 def naive_rates(
-    score: np.ndarray, codes: np.ndarray, half: np.ndarray, member: np.ndarray, share: float, rows: Sequence[int]
+    score: np.ndarray,
+    codes: np.ndarray,
+    half: np.ndarray,
+    member: np.ndarray,
+    share: float,
+    rows: Sequence[int],
 ) -> np.ndarray:
-    """True and false positive rates among ``rows``: the mean of both halves, each at the other's threshold."""
+    """True and false positive rates among ``rows``: the mean of both halves, each at the other's
+    threshold.
+    """
     totals = np.zeros(2)
     for fit in (False, True):
         others = sorted(score[i] for i in rows if half[codes[i]] == fit and not member[codes[i]])
@@ -70,6 +90,9 @@ def naive_rates(
         weight = (target - below) / tied
         for kind, side in enumerate((True, False)):
             judged = [i for i in rows if half[codes[i]] != fit and member[codes[i]] == side]
-            named = sum(1.0 if score[i] < threshold else weight if score[i] == threshold else 0.0 for i in judged)
+            named = sum(
+                1.0 if score[i] < threshold else weight if score[i] == threshold else 0.0
+                for i in judged
+            )
             totals[kind] += named / len(judged) / 2
     return totals

@@ -20,7 +20,9 @@ class CopyCells(CodedGenerator, Copy):
 
     def drawer(self, cells, coding):
         def draw(rows, size, seed):
-            places = np.random.default_rng(seed).permutation(max(size, len(rows)))[:size] % len(rows)
+            places = np.random.default_rng(seed).permutation(max(size, len(rows)))[:size] % len(
+                rows
+            )
             return cells[:, rows[places]]
 
         return draw
@@ -57,11 +59,17 @@ def small_table(rows=240, seed=0):
     return coded(mixed(np.random.default_rng(seed), rows))
 
 
-def small_audit(generator, *, seed=0, table=None, subjects=None, progress=None, checkpoint=None, **settings):
+def small_audit(
+    generator, *, seed=0, table=None, subjects=None, progress=None, checkpoint=None, **settings
+):
     cells, coding = table or small_table()
-    plan = AuditConfig(generator, **{"max_targets": 2, "shadows": 60, "tests": 20, "size": 40, **settings})
+    plan = AuditConfig(
+        generator, **{"max_targets": 2, "shadows": 60, "tests": 20, "size": 40, **settings}
+    )
     told = {} if progress is None else {"progress": progress}
-    return run_audit(cells, coding, plan, seed=seed, subjects=subjects, checkpoint=checkpoint, **told)
+    return run_audit(
+        cells, coding, plan, seed=seed, subjects=subjects, checkpoint=checkpoint, **told
+    )
 
 
 def outcome(audit):

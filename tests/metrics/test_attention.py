@@ -54,11 +54,16 @@ def test_features_are_the_nearest_different_rows_with_how_often_they_occur(close
     nearest = dict(zip(rows, pairwise(frame, "cosine")[drawn, 5], strict=True))
     there = min(closest, len(nearest))
     assert (found[1:, -2] > 0).sum() == there and (found[1 + there :] == 0).all()
-    np.testing.assert_allclose(found[1 : 1 + there, -1], sorted(nearest.values())[:there], atol=1e-6)
+    np.testing.assert_allclose(
+        found[1 : 1 + there, -1], sorted(nearest.values())[:there], atol=1e-6
+    )
     assert found[0, -2:].tolist() == [1, 0]
-    # Weight, age (filled and with an indicator), town, same, smoker, seen, age is missing; multiplicity, distance.
+    # Weight, age (filled and with an indicator), town, same, smoker, seen, age is missing;
+    # multiplicity, distance.
     assert found.shape[1] == 6 + 1 + 2
-    assert found[0, 2] == target[2] and found[0, 4] == target[4] and found[0, 6] == np.isnan(target[1])
+    assert (
+        found[0, 2] == target[2] and found[0, 4] == target[4] and found[0, 6] == np.isnan(target[1])
+    )
 
 
 @pytest.mark.slow
@@ -73,7 +78,9 @@ def test_every_row_comes_with_its_own_multiplicity():
     assert dict(zip(rows, found[:, -2], strict=True)) == given
 
 
-@pytest.mark.parametrize("columns", [[2, 4], [0, 5], [3]], ids=["categories only", "numbers only", "constant"])
+@pytest.mark.parametrize(
+    "columns", [[2, 4], [0, 5], [3]], ids=["categories only", "numbers only", "constant"]
+)
 def test_tables_of_one_kind_of_column(columns: list[int]):
     coding, pool = table(50, np.random.default_rng(6))
     schema = TableSchema(tuple(coding.schema.columns[column] for column in columns))
@@ -117,15 +124,20 @@ def test_forward_pass_is_algorithm_1_for_any_number_of_rows(scores: str):
 
 def test_inputs_are_one_hot_categories_beside_numbers_whatever_was_asked_before():
     coding, pool = table(80, np.random.default_rng(9))
-    attack = AttentionAttack(coding, pool, AttentionSettings(closest=10))  # of 8 rows: some do not exist
-    features = np.stack([attack.features(pool[:, at : at + 8], pool[:, 0]) for at in range(0, 80, 8)])
+    # of 8 rows: some do not exist
+    attack = AttentionAttack(coding, pool, AttentionSettings(closest=10))
+    features = np.stack(
+        [attack.features(pool[:, at : at + 8], pool[:, 0]) for at in range(0, 80, 8)]
+    )
     held = attention_network.Sets(features, attack.sizes, torch.device("cpu"))
     rows, coded_columns = features[:, 1:], np.flatnonzero(attack.sizes)
     np.testing.assert_array_equal(held.there.numpy(), rows[:, :, -2] > 0)
     starts = (np.cumsum(attack.sizes) - attack.sizes)[coded_columns]
     for asked in ([3, 1], [0, 9], [4, 4], [2]):
         expected = np.zeros((len(asked), 10, held.width), dtype=np.float32)
-        np.put_along_axis(expected, (rows[asked][..., coded_columns] + starts).astype(int), 1, axis=2)
+        np.put_along_axis(
+            expected, (rows[asked][..., coded_columns] + starts).astype(int), 1, axis=2
+        )
         expected[..., held.ones :] = np.delete(rows[asked], coded_columns, axis=2)
         np.testing.assert_array_equal(held.inputs(torch.tensor(asked)).numpy(), expected)
 
@@ -138,11 +150,15 @@ def test_dropout_keeps_the_mean():
 
 
 def played(sets: int, planted: bool, seed: int = 1, **settings):
-    """Features and labels of ``sets`` tables; each table with label True contains a planted target."""
+    """Features and labels of ``sets`` tables; each table with label True contains a planted
+    target.
+    """
     rng = np.random.default_rng(seed)
     coding, pool = table(500, np.random.default_rng(0))
     target = np.array([35.0, 1.0, 0.0, 7.0, 1.0, pool[5, 0]])
-    attack = AttentionAttack(coding, pool, AttentionSettings(**{"closest": 5, "epochs": 3, **settings}))
+    attack = AttentionAttack(
+        coding, pool, AttentionSettings(**{"closest": 5, "epochs": 3, **settings})
+    )
     labels, features = np.arange(sets) % 2 == 0, []
     for label in labels:
         cells = pool[:, rng.integers(0, 500, rng.integers(5, 60))].copy()
@@ -170,7 +186,9 @@ def test_a_planted_target_is_found_and_nothing_where_there_is_nothing(planted, s
 def test_the_same_seed_gives_the_same_scores_and_no_global_state_moves():
     attack, features, labels = played(60, True)
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    first, again, other = (attack.fit(features, labels, np.random.default_rng(seed))(features) for seed in (0, 0, 1))
+    first, again, other = (
+        attack.fit(features, labels, np.random.default_rng(seed))(features) for seed in (0, 0, 1)
+    )
     np.testing.assert_array_equal(first, again)
     assert (first != other).any() and first.dtype == np.float64
     assert torch.equal(torch.get_rng_state(), before) and torch.get_num_threads() == threads
@@ -234,7 +252,10 @@ def test_an_audit_by_attention_finds_copies():
     }
     told: list[str] = []
     found = small_audit(
-        CopyCells(), table=table(300, np.random.default_rng(11))[::-1], progress=Lines(told.append), **how
+        CopyCells(),
+        table=table(300, np.random.default_rng(11))[::-1],
+        progress=Lines(told.append),
+        **how,
     )
     assert found.records[0].auc.low > 0.8
     assert any(text.startswith("attention: epochs: 50 of 60") for text in told)

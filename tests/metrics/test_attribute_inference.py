@@ -1,4 +1,6 @@
-"""Attribute inference: brute-force twins of its parts, and expected results for copies, fresh rows and odd tables."""
+"""Attribute inference: brute-force twins of its parts, and expected results for copies, fresh rows
+and odd tables.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import pytest
 from scipy import stats
 
 from privacy_assets.metrics.attribute_inference import AttributeInference
-from privacy_assets.metrics.attribute_inference.attacks import GIOMI, Target, Targets, Trial, entropies
+from privacy_assets.metrics.attribute_inference.attacks import (
+    GIOMI,
+    Target,
+    Targets,
+    Trial,
+    entropies,
+)
 from privacy_assets.metrics.attribute_inference.metric import attack
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.gretel import data_privacy_score
@@ -25,7 +33,9 @@ QUICK = AttributeInference(n_permutations=199)
 ALL = 10**6  # attacks: every row
 
 
-def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:
+def run(
+    train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more
+) -> MetricResult:
     return metric.measure(given(train, holdout, synthetic, **more))
 
 
@@ -33,17 +43,24 @@ def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, met
 
 
 def without(inputs: EvaluationInputs, *names: str) -> tuple[np.ndarray, np.ndarray]:
-    """Real and synthetic rows encoded without some columns, by the encoder of the reduced schema."""
+    """Real and synthetic rows encoded without some columns, by the encoder of the reduced
+    schema.
+    """
     schema = inputs.schema.without(*names)
     real = [inputs.train, inputs.holdout]
     encoder = TabularEncoder.fit(real, schema, others=[inputs.synthetic])
-    return tuple(encoder.transform(table).dense.astype(float) for table in (Table.stack(real), inputs.synthetic))
+    return tuple(
+        encoder.transform(table).dense.astype(float)
+        for table in (Table.stack(real), inputs.synthetic)
+    )
 
 
 def search(trial: Trial, kernel: str, *rest: object) -> np.ndarray:
     from privacy_assets.metrics import _kernels as kernels
 
-    return getattr(kernels, kernel)(trial.queries, trial.points, trial.category, trial.start, 1e-5, *rest)
+    return getattr(kernels, kernel)(
+        trial.queries, trial.points, trial.category, trial.start, 1e-5, *rest
+    )
 
 
 def trial_of(inputs: EvaluationInputs) -> tuple[Trial, np.ndarray]:
@@ -79,7 +96,9 @@ def test_ties_go_to_the_earlier_point_and_a_far_outlier_hides_nothing() -> None:
     chosen = search(trial, "nearest_by", np.tile([2, 0], (50, 1)), 5)
     mismatch = (queries[:4].T[:, None] != points[:4].T[None]).astype(float)
     assert (places[:, 4] == np.argsort(mismatch.sum(axis=2), axis=1, kind="stable")[:, :5]).all()
-    assert (chosen == np.argsort(mismatch[:, :, [0, 2]].sum(axis=2), axis=1, kind="stable")[:, :5]).all()
+    assert (
+        chosen == np.argsort(mismatch[:, :, [0, 2]].sum(axis=2), axis=1, kind="stable")[:, :5]
+    ).all()
 
 
 def test_neighbours_by_a_few_columns_of_each_row() -> None:
@@ -88,7 +107,9 @@ def test_neighbours_by_a_few_columns_of_each_row() -> None:
     known = np.random.default_rng(0).permuted(np.tile(np.arange(8), (100, 1)), axis=1)[:, :3]
     places = search(trial, "nearest_by", known, 5)
     for row, at in enumerate(trial.attacked.rows[:40]):
-        real, synthetic = without(inputs, *(name for i, name in enumerate(inputs.schema.names) if i not in known[row]))
+        real, synthetic = without(
+            inputs, *(name for i, name in enumerate(inputs.schema.names) if i not in known[row])
+        )
         exact = np.sqrt(((synthetic[order] - real[at]) ** 2).sum(axis=1))
         assert exact[places[row]] == pytest.approx(np.sort(exact)[:5], abs=1e-5)
 
@@ -113,7 +134,9 @@ NAN = math.nan
         (5.1, 5, 0.0, False),
     ],
 )
-def test_what_counts_as_right(guess: float, truth: float, spread: float | None, right: bool) -> None:
+def test_what_counts_as_right(
+    guess: float, truth: float, spread: float | None, right: bool
+) -> None:
     target = Target("x", np.array([truth], dtype=float), np.array([guess], dtype=float), spread)
     assert target.correct(target.synthetic, GIOMI).tolist() == [right]
     codes = Target("x", np.array([2, -1, -1, 3]), np.array([2, -1, 0, -1]))
@@ -134,7 +157,9 @@ def test_guesses_are_the_mode_or_the_mean_of_the_neighbours() -> None:
 @pytest.mark.parametrize("missing", [0.0, 0.1, 0.9, 1.0])
 def test_baselines_against_every_constant(spread: float | None, missing: float) -> None:
     rng = np.random.default_rng(5)
-    truth, synthetic = (np.where(rng.random(n) < missing, NAN, rng.normal(3, 4, n).round(1)) for n in (60, 80))
+    truth, synthetic = (
+        np.where(rng.random(n) < missing, NAN, rng.normal(3, 4, n).round(1)) for n in (60, 80)
+    )
     target = Target("x", truth, synthetic, spread)
 
     def rate(guess: float, of: np.ndarray) -> float:
@@ -146,7 +171,10 @@ def test_baselines_against_every_constant(spread: float | None, missing: float) 
     constants = [rate(guess, truth) for guess in right if right[guess] == best]
     assert target.baseline(GIOMI) == pytest.approx(max(constants[0], random), abs=1e-12)
     codes = Target("x", np.array([1, 1, 0, 9]), np.array([1, 1, 1, 0]))
-    assert codes.baseline(GIOMI) == 0.5 and Target("x", codes.truth, codes.truth[3:]).baseline(GIOMI) == 0.25
+    assert (
+        codes.baseline(GIOMI) == 0.5
+        and Target("x", codes.truth, codes.truth[3:]).baseline(GIOMI) == 0.25
+    )
 
 
 def continuous(rows: int, seed: int) -> pd.DataFrame:
@@ -172,7 +200,10 @@ def test_rates_weights_and_points_against_a_naive_twin() -> None:
             place = int(((made - real[row]) ** 2).sum(axis=1).argmin())
             guess, truth = synthetic[name][place], pd.concat([train, holdout])[name].iloc[row]
             if name == "when":
-                right = abs((guess - truth).total_seconds()) / 86_400 <= GIOMI * trial.targets[at].spread
+                right = (
+                    abs((guess - truth).total_seconds()) / 86_400
+                    <= GIOMI * trial.targets[at].spread
+                )
             else:
                 right = guess == truth if name == "c" else abs(guess - truth) <= GIOMI * abs(truth)
             expected[0 if row < 40 else 1, at] += right / 40
@@ -181,22 +212,35 @@ def test_rates_weights_and_points_against_a_naive_twin() -> None:
     share = pd.concat([train, holdout])["c"].value_counts(normalize=True)
     entropy = np.array([math.log(80)] * 3 + [-(share * np.log(share)).sum()])
     assert outcome.weights == pytest.approx(entropy / entropy.sum())
-    lost = [max(0, t - h) / (1 - h) if h < 1 else 0 for t, h in zip(rates[0][-2], rates[1][-2], strict=True)]
+    lost = [
+        max(0, t - h) / (1 - h) if h < 1 else 0
+        for t, h in zip(rates[0][-2], rates[1][-2], strict=True)
+    ]
     assert outcome.points(*sides)[0, -2] == pytest.approx([100 * (1 - x) for x in lost])
     excess = outcome.excess(sides[0])[0]
-    assert excess == pytest.approx([*(expected[0] - expected[1]), (expected[0] - expected[1]) @ outcome.weights])
+    assert excess == pytest.approx(
+        [*(expected[0] - expected[1]), (expected[0] - expected[1]) @ outcome.weights]
+    )
     wilson = (expected * 40 + 1.959964**2 / 2) / (40 + 1.959964**2)
-    assert outcome.risk(sides[0])[0] == pytest.approx((wilson[0] - wilson[1]) / (1 - wilson[1]), abs=1e-6)
+    assert outcome.risk(sides[0])[0] == pytest.approx(
+        (wilson[0] - wilson[1]) / (1 - wilson[1]), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_gretels_own_score_against_a_naive_twin(k: int) -> None:
-    """Accuracy on train times entropy relative to its mean. With all but one column known, there are no draws."""
+    """Accuracy on train times entropy relative to its mean. With all but one column known, there
+    are no draws.
+    """
     train, holdout, fresh = continuous(40, 0), continuous(40, 1), continuous(90, 2)
-    frames = [frame.assign(constant="x", city=list("pqrs") * (len(frame) // 4) + ["p"] * (len(frame) % 4))
-              for frame in (train, holdout, pd.concat([train[:20], fresh], ignore_index=True))]  # fmt: skip
+    frames = [
+        frame.assign(constant="x", city=list("pqrs") * (len(frame) // 4) + ["p"] * (len(frame) % 4))
+        for frame in (train, holdout, pd.concat([train[:20], fresh], ignore_index=True))
+    ]
     inputs = given(*frames)
-    result = AttributeInference(n_permutations=199, n_quasi_identifiers=5, n_neighbors=k).measure(inputs)
+    result = AttributeInference(n_permutations=199, n_quasi_identifiers=5, n_neighbors=k).measure(
+        inputs
+    )
     _, trial = attack(inputs, ALL)
     (train, _, synthetic), real = frames, pd.concat(frames[:2])
     risks = {}
@@ -204,7 +248,9 @@ def test_gretels_own_score_against_a_naive_twin(k: int) -> None:
         known, made = without(inputs, name)
         right = 0
         for row in range(40):
-            near = synthetic[name].iloc[((made - known[row]) ** 2).sum(axis=1).argsort(kind="stable")[:k]]
+            near = synthetic[name].iloc[
+                ((made - known[row]) ** 2).sum(axis=1).argsort(kind="stable")[:k]
+            ]
             truth = train[name].iloc[row]
             if name == "when":
                 days = abs((near.mean() - truth).total_seconds()) / 86_400
@@ -216,10 +262,14 @@ def test_gretels_own_score_against_a_naive_twin(k: int) -> None:
         risks[name] = right / 40 * stats.entropy(real[name].value_counts())
     mean = np.mean([stats.entropy(real[name].value_counts()) for name in risks])
     shown = {row["column"]: row["gretel"] for row in result.tables["columns"]}
-    assert shown == pytest.approx({name: 100 * max(0.0, 1 - risk / mean) for name, risk in risks.items()}, abs=1e-4)
+    assert shown == pytest.approx(
+        {name: 100 * max(0.0, 1 - risk / mean) for name, risk in risks.items()}, abs=1e-4
+    )
     assert shown["constant"] == 100 and min(shown.values()) < 60
     grade = result.tables["grade"][0]
-    assert grade["gretel"] == pytest.approx(100 * (1 - np.mean(list(risks.values())) / mean), abs=1e-4)
+    assert grade["gretel"] == pytest.approx(
+        100 * (1 - np.mean(list(risks.values())) / mean), abs=1e-4
+    )
 
 
 def test_without_entropy_there_is_no_risk() -> None:
@@ -242,10 +292,15 @@ def test_gretels_attack_is_set_by_two_settings() -> None:
 
 
 def test_rows_of_a_person_count_for_the_person() -> None:
-    rows = given(*parts((60, 40, 80), 3), subjects={"train": np.arange(60) // 3, "holdout": 100 + np.arange(40) // 2})
+    rows = given(
+        *parts((60, 40, 80), 3),
+        subjects={"train": np.arange(60) // 3, "holdout": 100 + np.arange(40) // 2},
+    )
     outcome, trial = attack(rows, ALL)
     assert len(outcome.member) == 40 and outcome.member.sum() == 20
-    assert np.bincount(trial.attacked.codes).tolist() == [3 if member else 2 for member in outcome.member]
+    assert np.bincount(trial.attacked.codes).tolist() == [
+        3 if member else 2 for member in outcome.member
+    ]
     assert (outcome.giomi.guesses.sum(axis=0) == 100).all()
     assert len(Targets.choose(rows, 20).rows) == pytest.approx(40, abs=10)
     assert Targets.choose(rows, 20).member.sum() * 2 == len(Targets.choose(rows, 20).member)
@@ -254,14 +309,18 @@ def test_rows_of_a_person_count_for_the_person() -> None:
 def test_the_interval_of_the_score_is_that_of_drawing_people_anew() -> None:
     train, holdout, fresh = parts((120, 90, 120), 9)
     ids = {"train": np.arange(120) // 4, "holdout": 100 + np.arange(90) // 3}
-    outcome, _ = attack(given(train, holdout, pd.concat([train[:60], fresh[60:]]), subjects=ids), ALL)
+    outcome, _ = attack(
+        given(train, holdout, pd.concat([train[:60], fresh[60:]]), subjects=ids), ALL
+    )
     rng, scores = np.random.default_rng(1), []
     sides = np.flatnonzero(outcome.member), np.flatnonzero(~outcome.member)
     for _ in range(400):
         rates = []
         for side in sides:
             drawn = rng.choice(side, len(side))
-            rates.append([x.right[drawn].sum(axis=0) / x.guesses[drawn].sum(axis=0) for x in outcome.gretel])
+            rates.append(
+                [x.right[drawn].sum(axis=0) / x.guesses[drawn].sum(axis=0) for x in outcome.gretel]
+            )
         lost = np.maximum(np.subtract(*rates), 0) / (1 - np.array(rates[1]))
         scores.append((100 * (1 - lost) @ outcome.weights).min())
     drawn = outcome.bootstrap(outcome.member, np.random.default_rng(2))
@@ -287,12 +346,18 @@ def fresh(big: list[pd.DataFrame]) -> MetricResult:
     return run(*big)
 
 
-def test_a_copy_is_the_worst_and_half_of_it_stands_between(big, copied: MetricResult, fresh: MetricResult) -> None:
+def test_a_copy_is_the_worst_and_half_of_it_stands_between(
+    big, copied: MetricResult, fresh: MetricResult
+) -> None:
     excess, risk, score = copied.estimates
     assert excess.low > 0.3 and risk.value > 0.95 and score.value < 10
     half = run(big[0], big[1], pd.concat([big[0][:450], big[2][:450]], ignore_index=True))
     assert excess.value > half.estimate("excess").low > 0.05
-    assert score.value < half.estimate("protection_score").value < fresh.estimate("protection_score").value
+    assert (
+        score.value
+        < half.estimate("protection_score").value
+        < fresh.estimate("protection_score").value
+    )
     for row in copied.tables["columns"]:
         assert row["train"] >= row["holdout"] and row["low"] <= row["excess"] <= row["high"]
     assert sum(row["weight"] for row in copied.tables["columns"]) == pytest.approx(1)
@@ -305,7 +370,9 @@ def test_a_copy_is_the_worst_and_half_of_it_stands_between(big, copied: MetricRe
         (7, 1),
         (7, 5),
     ]
-    assert shown["gretel"] == attacks[1]["gretel"] and shown["score"] == min(row["protection"] for row in attacks)
+    assert shown["gretel"] == attacks[1]["gretel"] and shown["score"] == min(
+        row["protection"] for row in attacks
+    )
     assert shown["grade"] == "Poor"
 
 
@@ -333,7 +400,9 @@ def test_rows_repeated_by_their_own_people_are_no_new_evidence(big, fresh: Metri
     train, holdout, synthetic = big
     ids = {"train": np.tile(np.arange(900), 3), "holdout": 1000 + np.tile(np.arange(700), 3)}
     thrice = [pd.concat([x] * 3, ignore_index=True) for x in (train, holdout)]
-    tripled = run(*thrice, synthetic, AttributeInference(n_permutations=199, max_targets=6000), subjects=ids)
+    tripled = run(
+        *thrice, synthetic, AttributeInference(n_permutations=199, max_targets=6000), subjects=ids
+    )
     for old, new in zip(fresh.estimates[::2], tripled.estimates[::2], strict=True):
         assert new.subjects == old.subjects and new.n == 3 * old.n
         assert new.value - new.low == pytest.approx(old.value - old.low, rel=0.35)
@@ -342,9 +411,17 @@ def test_rows_repeated_by_their_own_people_are_no_new_evidence(big, fresh: Metri
 COLUMNS = {
     "one number": lambda n, rng: {"a": rng.normal(size=n)},
     "two": lambda n, rng: {"a": rng.choice(list("ab"), n), "b": rng.normal(size=n)},
-    "constant": lambda n, rng: {"a": ["x"] * n, "b": [3.0] * n, "c": [True] * n, "d": [pd.Timestamp("2020")] * n},
+    "constant": lambda n, rng: {
+        "a": ["x"] * n,
+        "b": [3.0] * n,
+        "c": [True] * n,
+        "d": [pd.Timestamp("2020")] * n,
+    },
     "unique": lambda n, rng: {"a": rng.permutation(10**6)[:n].astype(str), "b": rng.normal(size=n)},
-    "mostly missing": lambda n, rng: {"a": np.where(rng.random(n) < 0.9, NAN, 1.5), "b": rng.choice(["u", None], n)},
+    "mostly missing": lambda n, rng: {
+        "a": np.where(rng.random(n) < 0.9, NAN, 1.5),
+        "b": rng.choice(["u", None], n),
+    },
 }
 
 
@@ -370,7 +447,10 @@ def test_the_data_privacy_score_is_graded_by_its_worse_component() -> None:
     assert data_privacy_score(90, 50) == (70, "Good")
     assert data_privacy_score(100, 80) == (90, "Excellent")
     assert data_privacy_score(10, 95)[1] == "Poor"
-    assert math.isnan(data_privacy_score(NAN, 90)[0]) and data_privacy_score(90, NAN)[1] == "Unavailable"
+    assert (
+        math.isnan(data_privacy_score(NAN, 90)[0])
+        and data_privacy_score(90, NAN)[1] == "Unavailable"
+    )
 
 
 def test_a_column_that_is_guessed_alike_for_everybody_has_an_interval() -> None:

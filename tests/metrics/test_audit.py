@@ -1,4 +1,6 @@
-"""Audits: known leaks, seeds, threads, interruption, checkpoints, removal, and plans that cannot work."""
+"""Audits: known leaks, seeds, threads, interruption, checkpoints, removal, and plans that cannot
+work.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from privacy_assets.metrics.shadow_membership.audit import AuditConfig, RecordAu
 from privacy_assets.metrics.shadow_membership.rates import auc, choose_cut
 from privacy_assets.metrics.vulnerability import most_exposed, vulnerability
 from tests.metrics.coded_tables import coded, mixed, repeated, with_gaps
-from tests.metrics.shadow_standins import Blind, CopyCells, Shuffled, outcome, small_audit, small_table
+from tests.metrics.shadow_standins import (
+    Blind,
+    CopyCells,
+    Shuffled,
+    outcome,
+    small_audit,
+    small_table,
+)
 
 WEAK = {"remove": 2, "tests": 40}
 QUICK = {"shadows": 8, "tests": 4}
@@ -32,14 +41,17 @@ def weak():
 
 
 def top(cells, coding, records):
-    return most_exposed(vulnerability(cells, coding), records, np.random.default_rng(0)).ids.tolist()
+    return most_exposed(
+        vulnerability(cells, coding), records, np.random.default_rng(0)
+    ).ids.tolist()
 
 
 def wide(g, n):
     return pd.DataFrame(g.integers(0, 3, (n, 25)).astype(str), columns=[f"c{i}" for i in range(25)])
 
 
-# --- known leaks ------------------------------------------------------------------------------------------------------
+# --- known leaks
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_copy_gives_every_record_away_and_the_bound_over_records_pays_for_their_number():
@@ -67,7 +79,10 @@ def test_outliers_leak_more_than_common_rows_through_a_weak_leak():
     frame = mixed(np.random.default_rng(1), 300)
     frame.loc[[7, 8], "wage"] = [1e7, 2e7]
     frame["town"] = frame["town"].mask(frame.index == 7, "nowhere")
-    exposed, common = (small_audit(Shuffled(), table=coded(frame), ids=(row,), tests=60, size=60) for row in (7, 20))
+    exposed, common = (
+        small_audit(Shuffled(), table=coded(frame), ids=(row,), tests=60, size=60)
+        for row in (7, 20)
+    )
     assert exposed.auc["mean"] > 0.75 > common.auc["mean"]
 
 
@@ -95,7 +110,8 @@ def test_repeated_rows_equal_to_the_target_do_not_hide_it():
     assert small_audit(CopyCells(), table=table, ids=(twin,)).auc["mean"] == 1
 
 
-# --- what is reported -------------------------------------------------------------------------------------------------
+# --- what is reported
+# -------------------------------------------------------------------------------------------------
 
 
 def test_statistics_come_from_the_scores_of_the_test_sets(weak):
@@ -105,8 +121,12 @@ def test_statistics_come_from_the_scores_of_the_test_sets(weak):
         assert record.auc == auc(record.scores, record.labels)
         assert "not measurable" in record.tpr[0.01].note
     every = (*weak.records, *weak.removal.before, *weak.removal.after)
-    assert any(one.epsilon.cut != choose_cut(one.scores, one.labels, 40) for one in every), "test sets choose no cut"
-    assert (weak.auc["mean"], weak.auc["sd"]) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
+    assert any(one.epsilon.cut != choose_cut(one.scores, one.labels, 40) for one in every), (
+        "test sets choose no cut"
+    )
+    assert (weak.auc["mean"], weak.auc["sd"]) == pytest.approx(
+        (np.mean(values), np.std(values, ddof=1))
+    )
     low, high = stats.t.interval(0.95, 1, np.mean(values), stats.sem(values))
     assert (weak.auc["low"], weak.auc["high"]) == pytest.approx((max(low, 0), min(high, 1)))
     assert weak.cpu_seconds >= sum(record.cpu_seconds for record in weak.records) > 0
@@ -121,7 +141,9 @@ def test_json_comes_back_as_it_was(weak):
         assert RecordAudit.from_json(stored).to_json() == stored == record.to_json()
 
 
-def test_the_most_vulnerable_are_attacked_and_after_removal_the_next_with_and_without_the_removed(weak):
+def test_the_most_vulnerable_are_attacked_and_after_removal_the_next_with_and_without_the_removed(
+    weak,
+):
     cells, coding = small_table()
     scores, gone = vulnerability(cells, coding), top(cells, coding, 2)
     assert [record.id for record in weak.records] == gone == list(weak.removal.removed)
@@ -141,13 +163,19 @@ def test_given_rows_and_other_selections_still_tell_the_vulnerability():
     scores = vulnerability(*small_table())
     for select in ("random", "rare_value", "log_likelihood"):
         audit = small_audit(Blind(), select=select, **QUICK)
-        assert [record.vulnerability for record in audit.records] == [scores[record.id] for record in audit.records]
+        assert [record.vulnerability for record in audit.records] == [
+            scores[record.id] for record in audit.records
+        ]
     audit = small_audit(Blind(), ids=(30, 4, 11), **QUICK)
     assert [record.id for record in audit.records] == [30, 4, 11]
-    assert all(isnan(record.selected_by) and record.vulnerability == scores[record.id] for record in audit.records)
+    assert all(
+        isnan(record.selected_by) and record.vulnerability == scores[record.id]
+        for record in audit.records
+    )
 
 
-# --- people -----------------------------------------------------------------------------------------------------------
+# --- people
+# --------------------------------------------------------------------------------------------------
 
 
 def test_who_is_removed_and_the_targets_other_rows_are_in_no_training_set(monkeypatch):
@@ -162,21 +190,36 @@ def test_who_is_removed_and_the_targets_other_rows_are_in_no_training_set(monkey
     people = np.arange(240) // 3
     audit = small_audit(Blind(), max_targets=1, remove=2, shadows=40, tests=20, subjects=people)
     gone = set(audit.removal.removed)
-    assert len(gone) == 6 and gone == set(np.flatnonzero(np.isin(people, people[list(gone)])).tolist())
+    assert len(gone) == 6 and gone == set(
+        np.flatnonzero(np.isin(people, people[list(gone)])).tolist()
+    )
     assert people[audit.removal.after[0].id] not in people[list(gone)]
     assert len(drawn) == 180
-    assert any(rows & gone for _, rows in drawn[60:120]) and not any(rows & gone for _, rows in drawn[120:])
+    assert any(rows & gone for _, rows in drawn[60:120]) and not any(
+        rows & gone for _, rows in drawn[120:]
+    )
     for target, rows in drawn:
         assert rows & set(np.flatnonzero(people == people[target]).tolist()) <= {target}
     assert len(set().union(*(rows for _, rows in drawn))) > 200
 
 
 def test_rows_of_the_same_person_are_no_neighbours_and_one_of_them_is_chosen():
-    frame = mixed(np.random.default_rng(12), 200).iloc[[0] * 6 + list(range(6, 200))].reset_index(drop=True)
+    frame = (
+        mixed(np.random.default_rng(12), 200)
+        .iloc[[0] * 6 + list(range(6, 200))]
+        .reset_index(drop=True)
+    )
     table, people = coded(frame), np.maximum(np.arange(200), 5)
     assert small_audit(Blind(), table=table, ids=(0,), **QUICK).records[0].vulnerability == 0
-    assert small_audit(Blind(), table=table, ids=(0,), subjects=people, **QUICK).records[0].vulnerability > 0
-    few = small_audit(Blind(), table=table, subjects=np.arange(200) // 100, max_targets=3, size=20, **QUICK).records
+    assert (
+        small_audit(Blind(), table=table, ids=(0,), subjects=people, **QUICK)
+        .records[0]
+        .vulnerability
+        > 0
+    )
+    few = small_audit(
+        Blind(), table=table, subjects=np.arange(200) // 100, max_targets=3, size=20, **QUICK
+    ).records
     assert sorted(record.id // 100 for record in few) == [0, 1]  # of two people there are two
     with pytest.raises(InputError, match=r"subjects must have shape \(200,\), got \(199,\)"):
         small_audit(Blind(), table=table, subjects=people[1:])
@@ -184,7 +227,8 @@ def test_rows_of_the_same_person_are_no_neighbours_and_one_of_them_is_chosen():
         small_audit(Blind(), table=table, remove=198, subjects=np.arange(200) // 3)
 
 
-# --- seeds, threads, interruption -------------------------------------------------------------------------------------
+# --- seeds, threads, interruption
+# -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -230,7 +274,9 @@ def test_an_interrupted_audit_goes_on_with_the_same_result(tmp_path, monkeypatch
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_dir()} == {0o700}
     assert not list(folder.rglob("*.npz")), "features of finished records are dropped"
     told.clear()
-    assert outcome(small_audit(Shuffled(), progress=Lines(told.append), checkpoint=folder, **WEAK)) == outcome(weak)
+    assert outcome(
+        small_audit(Shuffled(), progress=Lines(told.append), checkpoint=folder, **WEAK)
+    ) == outcome(weak)
     assert told == []
 
 
@@ -239,13 +285,21 @@ def test_a_checkpoint_of_another_audit_is_refused(tmp_path):
     small_audit(**same)
     table = small_table()
     table[0][0, 0] += 1
-    for other in ({"shadows": 10}, {"seed": 1}, {"table": table}, {"ids": (1, 2)}, {"generator": CopyCells()}):
+    for other in (
+        {"shadows": 10},
+        {"seed": 1},
+        {"table": table},
+        {"ids": (1, 2)},
+        {"generator": CopyCells()},
+    ):
         with pytest.raises(ConfigError, match="another audit"):
             small_audit(**{**same, **other})
     small_audit(**same)
 
 
-def test_a_folder_that_holds_something_else_and_a_damaged_checkpoint_are_named(tmp_path, monkeypatch):
+def test_a_folder_that_holds_something_else_and_a_damaged_checkpoint_are_named(
+    tmp_path, monkeypatch
+):
     (tmp_path / "thesis.txt").write_text("mine")
     for folder in (tmp_path, tmp_path / "thesis.txt"):
         with pytest.raises(ConfigError, match="not a checkpoint"):
@@ -260,16 +314,22 @@ def test_a_folder_that_holds_something_else_and_a_damaged_checkpoint_are_named(t
     small_audit(Blind(), checkpoint=tmp_path / "c")
 
 
-# --- plans that cannot work -------------------------------------------------------------------------------------------
+# --- plans that cannot work
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"shadows": 7}, "multiple of 2"), ({"attack": "querys"}, "'queries' or 'attention'"),
-     ({"ids": ()}, "distinct rows"),
-     ({"ids": (3, 3)}, "distinct rows"), ({"attack_settings": {"tree": 5}}, "Did you mean 'trees'"),
-     ({"attack_settings": {"depth": 0}}, "depth"), ({"attack_settings": {1: 2}}, "attack_settings")],
-)  # fmt: skip
+    [
+        ({"shadows": 7}, "multiple of 2"),
+        ({"attack": "querys"}, "'queries' or 'attention'"),
+        ({"ids": ()}, "distinct rows"),
+        ({"ids": (3, 3)}, "distinct rows"),
+        ({"attack_settings": {"tree": 5}}, "Did you mean 'trees'"),
+        ({"attack_settings": {"depth": 0}}, "depth"),
+        ({"attack_settings": {1: 2}}, "attack_settings"),
+    ],
+)
 def test_bad_plans_are_refused_when_they_are_made(settings, words):
     with pytest.raises(ConfigError, match=words):
         AuditConfig(Blind(), **settings)
@@ -282,16 +342,24 @@ ONE = mixed(np.random.default_rng(0), 1)
 
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
-    [({"size": 1000}, InputError, "auxiliary part has 160 rows .* training sets 1000"),
-     ({"size": 100}, InputError, "test part has 80 rows"),
-     ({"auxiliary_rows": 200, "test_rows": 41}, InputError, "exceed its 240 rows"),
-     ({"auxiliary_rows": 240, "sampling": "bootstrap"}, InputError, "test part has 0 rows"),
-     ({"table": coded(ONE)}, InputError, "auxiliary part has 0 rows"),
-     ({"table": coded(TWINS), "ids": (0,), "size": 50}, InputError, "rows to draw from"),
-     ({"table": coded(BOOLEANS), "select": "rare_value"}, InputError, "no row is selected by rare_value"),
-     ({"ids": (3, 240)}, ConfigError, "no row 240"), ({"ids": (-1,)}, ConfigError, "no row -1"),
-     ({"remove": 239}, ConfigError, "239 of 240"), ({"seed": -1}, ConfigError, "seed")],
-)  # fmt: skip
+    [
+        ({"size": 1000}, InputError, "auxiliary part has 160 rows .* training sets 1000"),
+        ({"size": 100}, InputError, "test part has 80 rows"),
+        ({"auxiliary_rows": 200, "test_rows": 41}, InputError, "exceed its 240 rows"),
+        ({"auxiliary_rows": 240, "sampling": "bootstrap"}, InputError, "test part has 0 rows"),
+        ({"table": coded(ONE)}, InputError, "auxiliary part has 0 rows"),
+        ({"table": coded(TWINS), "ids": (0,), "size": 50}, InputError, "rows to draw from"),
+        (
+            {"table": coded(BOOLEANS), "select": "rare_value"},
+            InputError,
+            "no row is selected by rare_value",
+        ),
+        ({"ids": (3, 240)}, ConfigError, "no row 240"),
+        ({"ids": (-1,)}, ConfigError, "no row -1"),
+        ({"remove": 239}, ConfigError, "239 of 240"),
+        ({"seed": -1}, ConfigError, "seed"),
+    ],
+)
 def test_plans_that_do_not_fit_the_table_are_refused(settings, error, words, tmp_path):
     with pytest.raises(error, match=words):
         small_audit(Blind(), **{"checkpoint": tmp_path / "c", **settings})
@@ -307,4 +375,7 @@ def test_parts_of_the_table_have_the_sizes_asked_for(monkeypatch):
     monkeypatch.setattr("privacy_assets.metrics.shadow_membership.audit.blocks", spied)
     small_audit(Blind(), ids=(0,), auxiliary_rows=100, test_rows=60, **QUICK)
     (game,) = seen
-    assert len(game.auxiliary) + len(game.test) in (159, 160) and not np.intersect1d(game.auxiliary, game.test).size
+    assert (
+        len(game.auxiliary) + len(game.test) in (159, 160)
+        and not np.intersect1d(game.auxiliary, game.test).size
+    )

@@ -1,4 +1,6 @@
-"""The classifier attack against a closed form, and true positive rates of all attacks against naive ones."""
+"""The classifier attack against a closed form, and true positive rates of all attacks against naive
+ones.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,22 @@ def halves(inputs, people):
 
 @pytest.mark.parametrize("with_reference", [False, True])
 def test_one_category_has_the_ratio_of_shares_among_the_rows_of_other_people(with_reference):
-    """A full-grown tree of one category has a leaf for each level, so the score is its share of rows."""
+    """A full-grown tree of one category has a leaf for each level, so the score is its share of
+    rows.
+    """
     g = np.random.default_rng(0)
-    draw = lambda rows: pd.DataFrame({"town": g.choice(list("abcde"), rows, p=[0.4, 0.3, 0.15, 0.1, 0.05])})  # noqa: E731
+
+    def draw(rows: int) -> pd.DataFrame:
+        return pd.DataFrame({"town": g.choice(list("abcde"), rows, p=[0.4, 0.3, 0.15, 0.1, 0.05])})
+
     train, holdout, synthetic, reference = draw(60), draw(40), draw(50), draw(30)
     whose = np.r_[np.arange(30).repeat(2), 100 + np.arange(20).repeat(2)]
     subjects = {"train": whose[:60], "holdout": whose[60:]}
     if with_reference:
         subjects["reference"] = 200 + np.arange(30)
-    inputs = given(train, holdout, synthetic, reference if with_reference else None, subjects=subjects)
+    inputs = given(
+        train, holdout, synthetic, reference if with_reference else None, subjects=subjects
+    )
     towns = pd.concat([train, holdout], ignore_index=True)["town"].to_numpy()
     half = halves(inputs, 50)[build_population(inputs).codes]
     expected = []
@@ -59,13 +68,17 @@ def test_scores_do_not_depend_on_labels_or_on_the_order_of_rows(missing):
     plain = scored(given(train, holdout, synthetic, reference))
     assert np.unique(plain).size > 5
     exchanged = given(holdout, train, synthetic, reference)
-    turned = [table.iloc[::-1].reset_index(drop=True) for table in (train, holdout, synthetic, reference)]
+    turned = [
+        table.iloc[::-1].reset_index(drop=True) for table in (train, holdout, synthetic, reference)
+    ]
     for other in (exchanged, given(*turned)):
         np.testing.assert_array_equal(scored(other), plain)
 
 
 def test_rows_of_a_person_are_not_learned_when_they_are_scored():
-    """Only this person and the release have the value, which nothing but the release contradicts."""
+    """Only this person and the release have the value, which nothing but the release
+    contradicts.
+    """
     train, holdout, synthetic = (pd.DataFrame({"x": np.arange(n) % 7 + 0.5}) for n in (80, 60, 70))
     train.loc[:3, "x"] = 1000.0
     synthetic.loc[:1, "x"] = 1000.0
@@ -80,7 +93,9 @@ def test_rows_of_a_person_are_not_learned_when_they_are_scored():
 def test_some_attacked_rows_have_the_scores_of_all():
     inputs = given(*release(120, 80, 100, 60, copies=30))
     rows = np.r_[3:50, 120:160]
-    np.testing.assert_array_equal(classifier.score_rows(inputs, rows), classifier.score_rows(inputs)[rows])
+    np.testing.assert_array_equal(
+        classifier.score_rows(inputs, rows), classifier.score_rows(inputs)[rows]
+    )
 
 
 def test_long_tables_are_learned_in_part(monkeypatch):
@@ -88,11 +103,16 @@ def test_long_tables_are_learned_in_part(monkeypatch):
     monkeypatch.setattr(classifier, "MOST_ROWS", 150)
     g, ids = np.random.default_rng(0), np.arange(1000)
     table = EncodedTable.of_numbers(np.arange(1000.0)[:, None])
-    drawn = [classifier._drawn(table, rows, ids, np.random.default_rng(0)) for rows in (ids, g.permutation(ids))]
+    drawn = [
+        classifier._drawn(table, rows, ids, np.random.default_rng(0))
+        for rows in (ids, g.permutation(ids))
+    ]
     assert len(drawn[0]) == np.unique(drawn[0]).size == 150
     np.testing.assert_array_equal(*drawn)
     plain = scored(given(*tables))
-    np.testing.assert_array_equal(scored(given(*(one.iloc[::-1].reset_index(drop=True) for one in tables))), plain)
+    np.testing.assert_array_equal(
+        scored(given(*(one.iloc[::-1].reset_index(drop=True) for one in tables))), plain
+    )
     inputs = given(*tables)
     member = build_population(inputs).member[build_population(inputs).codes]
     found = classifier.score_rows(inputs)
@@ -113,11 +133,24 @@ def test_copy_is_worst_and_fresh_rows_are_the_null(with_reference):
     )
     for name in (*NAMES, *LOW_RATES):
         one = null.estimate(name)
-        assert one.low <= one.null <= one.high and one.value - one.null <= one.minimum_detectable_effect
-        assert one.null < some.estimate(name).low and some.estimate(name).value < copy.estimate(name).value
-    assert copy.estimate("auc_classifier").value > 0.95 and copy.estimate("advantage_classifier").low > 0.7
+        assert (
+            one.low <= one.null <= one.high
+            and one.value - one.null <= one.minimum_detectable_effect
+        )
+        assert (
+            one.null < some.estimate(name).low
+            and some.estimate(name).value < copy.estimate(name).value
+        )
+    assert (
+        copy.estimate("auc_classifier").value > 0.95
+        and copy.estimate("advantage_classifier").low > 0.7
+    )
     assert copy.estimate("tpr_1_fpr").value > 0.95
-    attacks = ["distance", "distance / neighbour", *(["distance / reference"] if with_reference else [])]
+    attacks = [
+        "distance",
+        "distance / neighbour",
+        *(["distance / reference"] if with_reference else []),
+    ]
     attacks += ["DPI", "DOMIAS", "Gen-LRA"] if with_reference else []
     expected = [(name, rate) for rate in (0.01, 0.10) for name in (*attacks, "classifier")]
     assert [(row["score"], row["fpr"]) for row in copy.tables["low_rates"]] == expected
@@ -128,7 +161,10 @@ def test_copy_is_worst_and_fresh_rows_are_the_null(with_reference):
 @pytest.mark.slow
 def test_other_statistics_do_not_change_with_the_classifier():
     inputs = given(*release(400, 320, 400, copies=40))
-    off, on = (MembershipInference(n_permutations=199, classifier=one).measure(inputs) for one in (False, True))
+    off, on = (
+        MembershipInference(n_permutations=199, classifier=one).measure(inputs)
+        for one in (False, True)
+    )
     for name in NAMES:
         assert off.estimate(name).note == "not measurable: the setting classifier is off"
     assert {row["score"] for row in off.tables["low_rates"]} == {"distance", "distance / neighbour"}
@@ -140,11 +176,14 @@ def test_other_statistics_do_not_change_with_the_classifier():
 @pytest.mark.slow
 def test_low_rates_need_300_people_in_holdout():
     few = QUICK.measure(given(*release(400, 299, 50)))
-    assert {few.estimate(name).note for name in LOW_RATES} == {"not measurable: 299 people in holdout, 300 required"}
+    assert {few.estimate(name).note for name in LOW_RATES} == {
+        "not measurable: 299 people in holdout, 300 required"
+    }
     assert "low_rates" not in few.tables
     assert QUICK.measure(given(*release(400, 300, 50))).estimate("tpr_1_fpr").measurable
     rows = release(400, 600, 50)
-    whose = {"train": np.arange(400), "holdout": 1000 + np.arange(600) // 3}  # 600 rows of 200 people
+    # 600 rows of 200 people
+    whose = {"train": np.arange(400), "holdout": 1000 + np.arange(600) // 3}
     assert not QUICK.measure(given(*rows, subjects=whose)).estimate("tpr_1_fpr").measurable
 
 
@@ -167,11 +206,16 @@ def test_low_rates_are_the_naive_ones():
 
 @pytest.mark.weekly
 def test_fresh_rows_are_rarely_mistaken_for_a_leak():
-    """Repeated rows of people too; 60 releases, of which 5 % may leave a 95 % interval and 0.5 % the advantage's."""
+    """Repeated rows of people too; 60 releases, of which 5 % may leave a 95 % interval and 0.5 %
+    the advantage's.
+    """
     wrong = dict.fromkeys((*NAMES, *LOW_RATES), 0)
     for seed in range(60):
         train, holdout, fresh = release(400, 300, 300, seed=100 + seed)
-        repeated = [pd.concat([table, table[: len(table) // 3]], ignore_index=True) for table in (train, holdout)]
+        repeated = [
+            pd.concat([table, table[: len(table) // 3]], ignore_index=True)
+            for table in (train, holdout)
+        ]
         whose = {"train": np.r_[:400, :133], "holdout": 1000 + np.r_[:300, :100]}
         result = QUICK.measure(given(*repeated, fresh, subjects=whose))
         for name in wrong:

@@ -29,15 +29,20 @@ def people(rows: int, seed: int) -> pd.DataFrame:
             "age": rng.integers(18, 90, rows),
             "income": rng.lognormal(10, 0.7, rows).round(),
             "score": rng.normal(0, 1, rows).round(3),
-            "plan": rng.choice(list("abcdefgh"), rows, p=[0.4, 0.3, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01]),
+            "plan": rng.choice(
+                list("abcdefgh"), rows, p=[0.4, 0.3, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01]
+            ),
             "active": rng.random(rows) < 0.3,
-            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 1500, rows), unit="D"),
+            "since": pd.Timestamp("2020-01-01")
+            + pd.to_timedelta(rng.integers(0, 1500, rows), unit="D"),
         }
     )
     return frame.assign(score=frame["score"].where(rng.random(rows) > 0.1))
 
 
-TRAIN, HOLDOUT, REFERENCE, FRESH = (people(rows, seed) for rows, seed in ((2400, 1), (700, 2), (700, 3), (2400, 4)))
+TRAIN, HOLDOUT, REFERENCE, FRESH = (
+    people(rows, seed) for rows, seed in ((2400, 1), (700, 2), (700, 3), (2400, 4))
+)
 
 
 @cache
@@ -46,7 +51,9 @@ def fresh() -> EvaluationInputs:
     return read_inputs(TRAIN, HOLDOUT, FRESH, REFERENCE)
 
 
-def inputs_of(synthetic: pd.DataFrame = FRESH, seed: int = 0, **tables: pd.DataFrame | None) -> EvaluationInputs:
+def inputs_of(
+    synthetic: pd.DataFrame = FRESH, seed: int = 0, **tables: pd.DataFrame | None
+) -> EvaluationInputs:
     if synthetic is FRESH and seed == 0 and not tables:
         return fresh()
     given = {"train": TRAIN, "holdout": HOLDOUT, "reference": REFERENCE, **tables}
@@ -63,20 +70,27 @@ OWN = Policy(tuple(Limit(f"controls.smallest_leak_{kind}", at_most=0.3) for kind
 
 
 def judged(inputs: EvaluationInputs) -> set[str]:
-    """Computed independently of controls: keys of the limits that fail, by the metrics themselves."""
+    """Computed independently of controls: keys of the limits that fail, by the metrics
+    themselves.
+    """
     metrics = {"copies": Copies(), "membership_inference": MembershipInference(n_permutations=199)}
     outcomes = LOOKED_AT.judge(run_metrics(inputs, metrics)).outcomes
     return {outcome.limit.key for outcome in outcomes if outcome.status == "fail"}
 
 
 @pytest.mark.slow
-def test_an_honest_table_of_this_size_says_how_small_a_leak_it_shows(measured: MetricResult) -> None:
+def test_an_honest_table_of_this_size_says_how_small_a_leak_it_shows(
+    measured: MetricResult,
+) -> None:
     assert (measured.estimate("false_alarm_rate").value, judged(inputs_of())) == (0, set())
     for kind in KINDS:
         estimate = measured.estimate(f"smallest_leak_{kind}")
         assert 0.0005 < estimate.low < estimate.value < estimate.high < 0.3, kind
         assert estimate.note.startswith("6 of 6 plantings of up to"), kind
-    assert measured.estimate("smallest_leak_rare").value < measured.estimate("smallest_leak_resampled").value
+    assert (
+        measured.estimate("smallest_leak_rare").value
+        < measured.estimate("smallest_leak_resampled").value
+    )
     assert not Controls.default_limits and OWN.judge({"controls": measured}).status == "pass"
 
 
@@ -88,7 +102,9 @@ def test_the_stated_leak_is_seen_and_a_third_of_it_often_not(measured, kind: str
     rng = np.random.default_rng(7)
     # Independently of the metric: the outliers, by brute force over the encoded rows.
     real = np.vstack([_matrix(inputs, "train"), _matrix(inputs, "holdout")])
-    places = np.flatnonzero(_outliers(real)[: len(TRAIN)]) if kind == "rare" else np.arange(len(TRAIN))
+    places = (
+        np.flatnonzero(_outliers(real)[: len(TRAIN)]) if kind == "rare" else np.arange(len(TRAIN))
+    )
     seen = dict.fromkeys((1.0, 1 / 3), 0)
     for part in seen:
         for _ in range(6):
@@ -117,9 +133,15 @@ def _outliers(real: np.ndarray) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("reference", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in ("exact", "jittered") else pytest.mark.slow) for kind in KINDS]
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in ("exact", "jittered") else pytest.mark.slow)
+        for kind in KINDS
+    ],
 )
-def test_what_is_planted_piece_by_piece_is_seen_as_the_metrics_see_the_whole(kind: str, reference: bool) -> None:
+def test_what_is_planted_piece_by_piece_is_seen_as_the_metrics_see_the_whole(
+    kind: str, reference: bool
+) -> None:
     inputs = inputs_of() if reference else inputs_of(reference=None)
     releases = PlantedReleases(inputs, Controls())
     planted = releases.places[kind][:300]
@@ -132,7 +154,10 @@ def test_what_is_planted_piece_by_piece_is_seen_as_the_metrics_see_the_whole(kin
     results = run_metrics(whole, metrics)
     for statistic in LOOKED_AT.limits:
         name = statistic.statistic.partition(".")[2]
-        found, other = releases._estimate(statistic.statistic, pieces), results[statistic.metric].estimate(name)
+        found, other = (
+            releases._estimate(statistic.statistic, pieces),
+            results[statistic.metric].estimate(name),
+        )
         if name != "partial_advantage":  # which reports the strongest of several entries
             assert found.value == pytest.approx(other.value, abs=1e-12), name
         assert (found.n, found.subjects) == (other.n, other.subjects)
@@ -141,7 +166,10 @@ def test_what_is_planted_piece_by_piece_is_seen_as_the_metrics_see_the_whole(kin
 
 def test_too_few_people_are_not_measurable() -> None:
     result = Controls().measure(inputs_of(holdout=HOLDOUT[:19], reference=None))
-    assert all(math.isnan(estimate.value) and estimate.measures == "evaluation" for estimate in result.estimates)
+    assert all(
+        math.isnan(estimate.value) and estimate.measures == "evaluation"
+        for estimate in result.estimates
+    )
     assert OWN.judge({"controls": result}).status == "undecided"
 
 
@@ -179,7 +207,9 @@ def test_a_limit_that_always_breaks_shows_as_false_alarms() -> None:
 
 @pytest.mark.slow
 def test_a_loose_policy_is_blind_and_says_that_it_lies_beyond_what_was_planted() -> None:
-    loose = Policy((Limit("copies.copied_share", at_most=1.0), Limit("controls.smallest_leak_exact", 0.1)))
+    loose = Policy(
+        (Limit("copies.copied_share", at_most=1.0), Limit("controls.smallest_leak_exact", 0.1))
+    )
     metrics, _ = choose_metrics(["controls"], replace(loose, settings={"controls": {"draws": 4}}))
     estimate = metrics["controls"].measure(inputs_of()).estimate("smallest_leak_exact")
     assert 0.2 < estimate.low < estimate.value <= estimate.high <= 1
@@ -189,17 +219,25 @@ def test_a_loose_policy_is_blind_and_says_that_it_lies_beyond_what_was_planted()
 
 
 def test_the_policy_in_force_and_the_settings_of_copies_are_those_of_the_run() -> None:
-    policy = Policy((Limit("copies.copied_share", 0.3), Limit("controls.smallest_leak_exact", 0.05)))
+    policy = Policy(
+        (Limit("copies.copied_share", 0.3), Limit("controls.smallest_leak_exact", 0.05))
+    )
     given = {"copies": {"max_holders": 3}, "membership_inference": {"max_targets": 1000}}
     metrics, _ = choose_metrics(None, replace(policy, settings=given))
     settings = metrics["controls"].settings()
     assert [limit["at_most"] for limit in settings["limits"]] == [0.3]
     assert (settings["copies"]["max_holders"], settings["max_targets"]) == (3, 1000)
-    assert Controls(n_permutations=599).for_limits(policy.limits, {}).settings()["n_permutations"] == 599
+    assert (
+        Controls(n_permutations=599).for_limits(policy.limits, {}).settings()["n_permutations"]
+        == 599
+    )
     with pytest.raises(ConfigError, match="doses: must be ascending"):
         Controls(doses=(0.1, 0.05))
     with pytest.raises(ConfigError, match="controls cannot run"):
-        choose_metrics(None, Policy((Limit("singling_out.risk", 0.1), Limit("controls.smallest_leak_exact", 0.05))))
+        choose_metrics(
+            None,
+            Policy((Limit("singling_out.risk", 0.1), Limit("controls.smallest_leak_exact", 0.05))),
+        )
 
 
 @pytest.mark.slow
@@ -216,7 +254,10 @@ def test_a_budget_looks_at_some_people_and_still_says_how_small_a_leak_shows() -
 def test_what_many_share_gives_nobody_away(own: int) -> None:
     """27 cells with about thirty people each: copies of train are as harmless as any other row."""
     rng = np.random.default_rng(3)
-    cells = [pd.DataFrame(rng.integers(0, 3, (rows, 3)), columns=list("abc")).astype(str) for rows in (900, 400, 900)]
+    cells = [
+        pd.DataFrame(rng.integers(0, 3, (rows, 3)), columns=list("abc")).astype(str)
+        for rows in (900, 400, 900)
+    ]
     cells[0].iloc[:own, 0] = list("wxyz")[:own]
     result = Controls().measure(read_inputs(*cells))
     if own:  # four people can be copied: a leak too small to detect
@@ -231,7 +272,9 @@ def test_repeated_people_no_reference_and_any_order_of_rows() -> None:
     subjects = {"train": np.arange(2400) // 3, "holdout": 10_000 + np.arange(700) // 3}
     inputs = replace(inputs_of(reference=None), subjects=subjects)
     result = Controls(draws=4).measure(inputs)
-    assert result.estimate("false_alarm_rate").note.endswith("of 10 tables with shuffled labels fail")
+    assert result.estimate("false_alarm_rate").note.endswith(
+        "of 10 tables with shuffled labels fail"
+    )
     assert result.estimate("smallest_leak_exact").subjects == 234
     mixed = np.random.default_rng(0).permutation(2400)
     tables = {**inputs.tables, "train": inputs.train.take(mixed)}
@@ -296,12 +339,17 @@ def test_canaries_are_training_rows_changed_as_they_say(kind: str) -> None:
         for name in ("age", "income", "score", "since"):  # a moved number is a real value
             assert set(rows[name].dropna()) <= set(train[name].dropna())
     if kind == "resampled":
-        agree = [(rows.drop(columns=name).merge(train.drop(columns=name).drop_duplicates()).shape[0]) for name in train]
+        agree = [
+            (rows.drop(columns=name).merge(train.drop(columns=name).drop_duplicates()).shape[0])
+            for name in train
+        ]
         assert sum(agree) >= 200  # all columns except one equal a training row's
 
 
 def test_coarse_numbers_move_to_values_that_there_are() -> None:
-    """A share that is 0 or 1 for nearly all rows, and a fee with few values: there are no real values in between."""
+    """A share that is 0 or 1 for nearly all rows, and a fee with few values: there are no real
+    values in between.
+    """
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {
@@ -316,4 +364,5 @@ def test_coarse_numbers_move_to_values_that_there_are() -> None:
     source = train.iloc[np.random.default_rng(0).permutation(np.arange(900))].reset_index(drop=True)
     assert all(set(rows[name]) == set(train[name]) for name in train)
     assert (rows["limited"] == source["limited"]).mean() > 0.95
-    assert 0.1 < (rows["fee"] != source["fee"]).mean() < 0.5  # 471.57 is near 450 and 500, 0 is far from all
+    # 471.57 is near 450 and 500, 0 is far from all
+    assert 0.1 < (rows["fee"] != source["fee"]).mean() < 0.5

@@ -23,11 +23,17 @@ People = dict[str, list[str]]  # rows by person
 
 
 def similar(
-    real: np.ndarray, synthetic: np.ndarray, people: np.ndarray, max_holders: int = 2, rows: np.ndarray | None = None
+    real: np.ndarray,
+    synthetic: np.ndarray,
+    people: np.ndarray,
+    max_holders: int = 2,
+    rows: np.ndarray | None = None,
 ) -> SimilarRows:
     """Similar rows of codes (columns, rows)."""
     rows = np.arange(real.shape[1]) if rows is None else rows
-    return similar_rows(real.astype(np.int32), synthetic.astype(np.int32), people, rows, max_holders)
+    return similar_rows(
+        real.astype(np.int32), synthetic.astype(np.int32), people, rows, max_holders
+    )
 
 
 def apart(cells: np.ndarray) -> np.ndarray:
@@ -36,39 +42,73 @@ def apart(cells: np.ndarray) -> np.ndarray:
 
 
 def shares(
-    cells: np.ndarray, release: np.ndarray, people: Subjects, n_permutations: int = 199, max_holders: int = 2
+    cells: np.ndarray,
+    release: np.ndarray,
+    people: Subjects,
+    n_permutations: int = 199,
+    max_holders: int = 2,
 ) -> PermutationResult:
-    difference = partial(mean_difference, subjects=people, n_permutations=n_permutations, rng=np.random.default_rng(0))
-    return copied(similar(apart(cells), apart(release), people.codes, max_holders), people, difference)
+    difference = partial(
+        mean_difference,
+        subjects=people,
+        n_permutations=n_permutations,
+        rng=np.random.default_rng(0),
+    )
+    return copied(
+        similar(apart(cells), apart(release), people.codes, max_holders), people, difference
+    )
 
 
 def measured(
-    train: People, others: People, synthetic: Sequence[str], n_permutations: int = 199, max_holders: int = 1
+    train: People,
+    others: People,
+    synthetic: Sequence[str],
+    n_permutations: int = 199,
+    max_holders: int = 1,
 ) -> tuple[float, np.ndarray]:
     """The estimate for rows without changed cells, and the estimates under permuted labels."""
-    names = sorted({*synthetic, *(row for rows in [*train.values(), *others.values()] for row in rows)})
+    names = sorted(
+        {*synthetic, *(row for rows in [*train.values(), *others.values()] for row in rows)}
+    )
     held = [(who, row) for side in (train, others) for who, rows in side.items() for row in rows]
     codes = np.unique([who for who, _ in held], return_inverse=True)[1]
-    cells, ids = (np.array([names.index(row) for row in rows]) for rows in ([row for _, row in held], synthetic))
+    cells, ids = (
+        np.array([names.index(row) for row in rows])
+        for rows in ([row for _, row in held], synthetic)
+    )
     people = Subjects.of(codes, sum(map(len, train.values())))
     found = shares(cells, ids, people, n_permutations, max_holders)
     return float(found.observed[0]), found.null[:, 0]
 
 
-# --- similar rows and weights -----------------------------------------------------------------------------------------
+# --- similar rows and weights
+# -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("columns", "levels", "made"), [(1, 3, 40), (3, 2, 100), (6, 4, 5000), (4, 2, 0), (70, 2, 30)])
-def test_rows_with_changed_cells_are_counted_as_pair_by_pair(columns: int, levels: int, made: int) -> None:
+@pytest.mark.parametrize(
+    ("columns", "levels", "made"), [(1, 3, 40), (3, 2, 100), (6, 4, 5000), (4, 2, 0), (70, 2, 30)]
+)
+def test_rows_with_changed_cells_are_counted_as_pair_by_pair(
+    columns: int, levels: int, made: int
+) -> None:
     """Some persons have several rows, which do not count for each other; -1 is a missing cell."""
     rng = np.random.default_rng(columns)
     real, synthetic = (rng.integers(-1, levels, (columns, number)) for number in (60, made))
     real[:, 1], people = real[:, 0], np.append([0, 0], rng.integers(0, 40, 58))
-    rows, real_rows = np.flatnonzero(rng.random(60) < 0.7), {(*real[:, i], people[i]) for i in range(60)}
+    rows, real_rows = (
+        np.flatnonzero(rng.random(60) < 0.7),
+        {(*real[:, i], people[i]) for i in range(60)},
+    )
     found = similar(real, synthetic, people, rows=rows)
     for at, row in enumerate(rows):
-        others = [(one[:-1] != real[:, row]).sum() for one in map(np.array, real_rows) if one[-1] != people[row]]
-        release = [(np.array(one) != real[:, row]).sum() for one in {tuple(each) for each in synthetic.T}]
+        others = [
+            (one[:-1] != real[:, row]).sum()
+            for one in map(np.array, real_rows)
+            if one[-1] != people[row]
+        ]
+        release = [
+            (np.array(one) != real[:, row]).sum() for one in {tuple(each) for each in synthetic.T}
+        ]
         assert found.others[:, at].tolist() == [others.count(changed) for changed in range(3)]
         assert found.made[:, at].tolist() == [release.count(changed) for changed in range(3)]
 
@@ -82,13 +122,17 @@ def test_the_weight_of_a_row_is_that_of_the_definition() -> None:
             made, others = counts.made[:, at].tolist(), counts.others[:, at].tolist()
             matches = [3.0**-cells for cells in range(changed + 1) if made[cells]]
             best = max(matches, default=0.0)
-            dense = sum(3.0**-cells * (made[cells] + others[cells]) for cells in range(min(changed + 1, 2) + 1))
+            dense = sum(
+                3.0**-cells * (made[cells] + others[cells])
+                for cells in range(min(changed + 1, 2) + 1)
+            )
             own = others[0] <= 1
             assert now[at] == pytest.approx(own * best / (0.5 + dense - best))
             assert then[at] == pytest.approx(now[at] if best == 1 else own / (0.5 + dense))
 
 
-# --- copied_share and changed_share -----------------------------------------------------------------------------------
+# --- copied_share and changed_share
+# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -98,7 +142,12 @@ def test_the_weight_of_a_row_is_that_of_the_definition() -> None:
         ({"a": ["1"], "b": ["2"]}, {"c": ["3"], "d": ["4"]}, ["1", "3"], 0),
         ({"a": ["1"], "b": ["2"]}, {"c": ["3"], "d": ["4"]}, ["3", "4"], -1),
         ({"a": ["1", "2"], "b": ["3", "4"]}, {"c": ["5", "6"], "d": ["7", "8"]}, ["1", "9"], 1 / 4),
-        ({"a": ["1"], "b": ["2"], "c": ["3"]}, {"d": ["2"], "e": ["4"], "f": ["5"]}, ["1", "2", "6"], 1 / 3),
+        (
+            {"a": ["1"], "b": ["2"], "c": ["3"]},
+            {"d": ["2"], "e": ["4"], "f": ["5"]},
+            ["1", "2", "6"],
+            1 / 3,
+        ),
     ],
 )
 def test_the_share_of_copied_rows_is_estimated(
@@ -122,7 +171,8 @@ def test_where_everybody_shares_their_row_no_row_is_ones_own() -> None:
 
 
 def test_permuted_labels_have_the_law_of_all_labellings() -> None:
-    """Of eight people with distinct rows, four rows are copied: 4 members hold k of them with C(4, k)^2 / 70.
+    """Of eight people with distinct rows, four rows are copied: 4 members hold k of them with C(4,
+    k)^2 / 70.
 
     The statistic is then proportional to k - (4 - k). Three of the four copies are from train.
     """
@@ -141,23 +191,35 @@ def rows(number: int, levels: int, rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(drawn).astype({"d": kind}).mask(rng.random((number, 4)) < 0.02)
 
 
-def release(share: float, levels: int, seed: int, each: int = 1, people: int = 300) -> tuple[Estimate, float]:
-    """A release in which some rows are training rows: the estimate, and the share of people whose own row is copied."""
+def release(
+    share: float, levels: int, seed: int, each: int = 1, people: int = 300
+) -> tuple[Estimate, float]:
+    """A release in which some rows are training rows: the estimate, and the share of people whose
+    own row is copied.
+    """
     rng = np.random.default_rng(seed)
     train, holdout, reference = (
-        rows(number, levels, rng).loc[lambda frame: np.arange(len(frame)).repeat(each)].reset_index(drop=True)
+        rows(number, levels, rng)
+        .loc[lambda frame: np.arange(len(frame)).repeat(each)]
+        .reset_index(drop=True)
         for number in (people, people // 2, people // 4)
     )
     repeated = rng.random(len(train)) < share
     synthetic = pd.concat([train[repeated], rows((~repeated).sum(), levels, rng)])
-    tables = [frame.assign(who=np.arange(len(frame)) // each + first)
-              for first, frame in zip((0, 10_000, 20_000), (train, holdout, reference), strict=True)]  # fmt: skip
-    inputs = read_inputs(tables[0], tables[1], synthetic, reference=tables[2], subject="who", seed=seed)
+    tables = [
+        frame.assign(who=np.arange(len(frame)) // each + first)
+        for first, frame in zip((0, 10_000, 20_000), (train, holdout, reference), strict=True)
+    ]
+    inputs = read_inputs(
+        tables[0], tables[1], synthetic, reference=tables[2], subject="who", seed=seed
+    )
     real = pd.concat(tables).astype(str)
     holders = real.groupby(list("abcd"))["who"].transform("nunique").to_numpy()[: len(train)]
     own = repeated & (holders <= 2)
     people_copied = own.reshape(-1, each).any(axis=1)
-    return Copies(n_permutations=199).measure(inputs).estimate("copied_share"), float(people_copied.mean())
+    return Copies(n_permutations=199).measure(inputs).estimate("copied_share"), float(
+        people_copied.mean()
+    )
 
 
 def test_a_copy_is_one_and_an_avoided_train_is_negative() -> None:
@@ -172,7 +234,9 @@ def test_a_copy_is_one_and_an_avoided_train_is_negative() -> None:
 def test_copies_that_are_repeated_a_few_times_are_counted_once() -> None:
     people, real = Subjects.of(np.arange(2000), 1000), np.arange(2000)
     for times in (1, 2, 4, 8):
-        release = np.concatenate([np.repeat(np.arange(50), times), np.arange(3000, 4000 - 50 * times)])
+        release = np.concatenate(
+            [np.repeat(np.arange(50), times), np.arange(3000, 4000 - 50 * times)]
+        )
         found = shares(real, release, people).observed[0]
         assert found == pytest.approx(0.05, rel=0.01)
 
@@ -182,7 +246,11 @@ def test_one_row_repeated_a_hundred_times_is_one_row() -> None:
     train, holdout, fresh = (rows(500, 60, rng) for _ in range(3))
     repeated = train.iloc[[7]].loc[lambda one: one.index.repeat(100)]
     synthetic = pd.concat([fresh, repeated])
-    found = Copies(n_permutations=199).measure(read_inputs(train, holdout, synthetic, seed=2)).estimates[0]
+    found = (
+        Copies(n_permutations=199)
+        .measure(read_inputs(train, holdout, synthetic, seed=2))
+        .estimates[0]
+    )
     assert found.value < 0.02
 
 
@@ -191,7 +259,9 @@ def test_releases_of_a_few_rows_are_undecided(released: int) -> None:
     """Even if they are copies: there are too few rows for any share of the training people."""
     rng = np.random.default_rng(6)
     train, holdout = rows(400, 60, rng), rows(400, 60, rng)
-    measured = Copies(n_permutations=199).measure(read_inputs(train, holdout, train.iloc[:released], seed=6))
+    measured = Copies(n_permutations=199).measure(
+        read_inputs(train, holdout, train.iloc[:released], seed=6)
+    )
     assert all(estimate.measurable == (released >= 20) for estimate in measured.estimates)
     limits = Policy(tuple(limit for limit in default_policy().limits if limit.metric == "copies"))
     assert limits.judge({"copies": measured}).status == ("undecided" if released < 20 else "fail")
@@ -201,7 +271,9 @@ def test_people_of_the_reference_are_unseen_too() -> None:
     rng = np.random.default_rng(3)
     train, holdout, reference, fresh = (rows(400, 4, rng) for _ in range(4))
     alone, both = (
-        Copies(n_permutations=199).measure(read_inputs(train, holdout, fresh, reference=more, seed=3)).estimates[0]
+        Copies(n_permutations=199)
+        .measure(read_inputs(train, holdout, fresh, reference=more, seed=3))
+        .estimates[0]
         for more in (None, reference)
     )
     assert both.subjects > alone.subjects and both.high - both.low < alone.high - alone.low
@@ -236,13 +308,17 @@ def test_what_metrics_share_is_made_once_for_each_seed() -> None:
 
 
 def changed_share(*frames: pd.DataFrame, seed: int = 0) -> Estimate:
-    return Copies(n_permutations=199).measure(inputs_of(*frames, seed=seed)).estimate("changed_share")
+    return (
+        Copies(n_permutations=199).measure(inputs_of(*frames, seed=seed)).estimate("changed_share")
+    )
 
 
 def redrawn(rows: pd.DataFrame, cells: int, rng: np.random.Generator) -> pd.DataFrame:
     """Rows in which some cells of each come from other rows."""
     hidden = rng.random(rows.shape).argsort(axis=1) < cells
-    others = pd.DataFrame({name: rng.permutation(column) for name, column in rows.items()}, index=rows.index)
+    others = pd.DataFrame(
+        {name: rng.permutation(column) for name, column in rows.items()}, index=rows.index
+    )
     return rows.where(~hidden, others).astype(rows.dtypes.to_dict())
 
 
@@ -254,7 +330,9 @@ def test_copies_with_changed_cells_are_seen(cells: int) -> None:
     found = changed_share(train, holdout, pd.concat([fresh.iloc[:540], copies], ignore_index=True))
     assert found.low > 0.003
     unseen = redrawn(holdout.iloc[:60], cells, rng)
-    avoided = changed_share(train, holdout, pd.concat([fresh.iloc[:540], unseen], ignore_index=True))
+    avoided = changed_share(
+        train, holdout, pd.concat([fresh.iloc[:540], unseen], ignore_index=True)
+    )
     assert avoided.high < -0.003
 
 
@@ -272,8 +350,13 @@ def test_the_order_of_rows_and_columns_and_names_of_values_change_nothing() -> N
     train, holdout, fresh = (wide(300, rng) for _ in range(3))
     synthetic = pd.concat([fresh.iloc[:240], redrawn(train.iloc[:60], 1, rng)], ignore_index=True)
     first = changed_share(train, holdout, synthetic)
-    shuffled = [frame.sample(frac=1, random_state=1).reset_index(drop=True) for frame in (train, holdout, synthetic)]
-    renamed = [frame.replace({"plan": {"a": "z", "b": "y"}}) for frame in (train, holdout, synthetic)]
+    shuffled = [
+        frame.sample(frac=1, random_state=1).reset_index(drop=True)
+        for frame in (train, holdout, synthetic)
+    ]
+    renamed = [
+        frame.replace({"plan": {"a": "z", "b": "y"}}) for frame in (train, holdout, synthetic)
+    ]
     turned = [frame[frame.columns[::-1]] for frame in (train, holdout, synthetic)]
     for frames in (shuffled, renamed, turned):
         again = changed_share(*frames)
@@ -285,23 +368,32 @@ def wide(number: int, rng: np.random.Generator) -> pd.DataFrame:
     numbers = {f"n{at}": rng.integers(0, 40, number) for at in range(4)}
     frame = pd.DataFrame({**numbers, "pay": rng.lognormal(6, 1, number).round(2)})
     frame = frame.assign(plan=rng.choice(list("abcd"), number), on=rng.random(number) < 0.5)
-    frame = frame.assign(since=pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 300, number), unit="D"))
+    frame = frame.assign(
+        since=pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 300, number), unit="D")
+    )
     frame["area"] = rng.choice([f"area {at}" for at in range(12)], number)
     return frame.astype({"pay": float}).assign(plan=frame["plan"].where(rng.random(number) > 0.05))
 
 
-# --- matched columns --------------------------------------------------------------------------------------------------
+# --- matched columns
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_columns_in_which_training_people_agree_with_the_release_are_named() -> None:
-    """A fifth of the released rows have the numbers of training people in two columns, the other cells of others."""
+    """A fifth of the released rows have the numbers of training people in two columns, the other
+    cells of others.
+    """
     rng = np.random.default_rng(6)
     train, holdout, fresh = (wide(600, rng) for _ in range(3))
     kept = ["pay", "since"]
     synthetic = fresh.copy()
     synthetic.loc[:119, kept] = train.loc[:119, kept].to_numpy()
     synthetic = synthetic.astype(fresh.dtypes.to_dict())
-    rows = Copies(n_permutations=199).measure(inputs_of(train, holdout, synthetic)).tables["matched_columns"]
+    rows = (
+        Copies(n_permutations=199)
+        .measure(inputs_of(train, holdout, synthetic))
+        .tables["matched_columns"]
+    )
     assert {row["column"] for row in rows[:2]} == set(kept)
     assert sum(row["share"] for row in rows) == pytest.approx(1)
     assert sum(row["share"] for row in rows[:2]) > 0.7
@@ -309,7 +401,8 @@ def test_the_columns_in_which_training_people_agree_with_the_release_are_named()
     assert "matched_columns" not in unseen.tables
 
 
-# --- repeated_share ---------------------------------------------------------------------------------------------------
+# --- repeated_share
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_few_people_repeated_many_times_are_seen() -> None:
@@ -318,13 +411,15 @@ def test_a_few_people_repeated_many_times_are_seen() -> None:
     for real, seen in ((train, 0.2), (holdout, 0.0)):
         ten = real.iloc[np.repeat(np.arange(10), 12)]
         inputs = read_inputs(train, holdout, pd.concat([fresh.iloc[:480], ten]), seed=4)
-        assert Copies(n_permutations=199).measure(inputs).estimate("repeated_share").value == pytest.approx(
-            seen, abs=0.03
-        )
+        assert Copies(n_permutations=199).measure(inputs).estimate(
+            "repeated_share"
+        ).value == pytest.approx(seen, abs=0.03)
 
 
 def spread_of(hits: Sequence[int], fewest: float = 3.0) -> float:
-    """Half the interval for rows of single unseen people with these numbers, where half of the people are members."""
+    """Half the interval for rows of single unseen people with these numbers, where half of the
+    people are members.
+    """
     return 1.959964 * (sum(2 * hit**2 for hit in hits) + 2 * fewest**2) ** 0.5
 
 
@@ -334,18 +429,24 @@ def alone(rows: np.ndarray) -> np.ndarray:
 
 
 def test_rows_repeated_as_often_as_similar_people_are_expected() -> None:
-    """Row 1 is repeated five times, and one person has it: with at most 12 similar rows, it counts."""
+    """Row 1 is repeated five times, and one person has it: with at most 12 similar rows, it
+    counts.
+    """
     cells, people = np.arange(100), Subjects(np.arange(100), np.arange(100) % 2 == 1)
     release = np.concatenate([[1] * 5, np.full(95, 200)])
     for similar_rows_of_others, counted in ((0, 5), (12, 5), (13, 0)):
         assert (
-            repeated(cells, release, people, lambda rows, n=similar_rows_of_others: np.full(len(rows), n))[0]
+            repeated(
+                cells, release, people, lambda rows, n=similar_rows_of_others: np.full(len(rows), n)
+            )[0]
             == counted / 100
         )
 
 
 def test_rows_of_training_people_count_as_repeated() -> None:
-    """Rows 1 to 4: one member, two members, an unseen person, a member with the row twice; all others have row 9."""
+    """Rows 1 to 4: one member, two members, an unseen person, a member with the row twice; all
+    others have row 9.
+    """
     cells = np.concatenate([[1, 2, 2, 3, 4, 4], np.full(94, 9)])
     codes = np.concatenate([[0, 1, 2, 3, 4, 4], np.full(94, 5)])
     people = Subjects(codes, np.array([True, True, True, False, True, False]))
@@ -380,12 +481,16 @@ def test_rows_of_more_than_ten_people_are_nobodys_that_is_repeated() -> None:
 
 @pytest.mark.parametrize("holders", [1, 2, 4])
 def test_rows_repeated_whoever_has_them_cancel(holders: int) -> None:
-    """Each row has the same number of people and copies. Membership is random, so the interval contains 0."""
+    """Each row has the same number of people and copies. Membership is random, so the interval
+    contains 0.
+    """
     inside, values = [], []
     for seed in range(40):
         cells, rng = np.arange(2000).repeat(holders), np.random.default_rng(seed)
         people = Subjects(np.arange(len(cells)), rng.random(len(cells)) < 0.5)
-        release = np.concatenate([np.arange(60).repeat(4 * holders), np.full(len(cells) - 240 * holders, 3000)])
+        release = np.concatenate(
+            [np.arange(60).repeat(4 * holders), np.full(len(cells) - 240 * holders, 3000)]
+        )
         value, half = repeated(cells, release, people, alone)
         inside.append(abs(value) <= half)
         values.append(value * len(release) / (240 * holders))
@@ -394,7 +499,9 @@ def test_rows_repeated_whoever_has_them_cancel(holders: int) -> None:
 
 
 @pytest.mark.parametrize(("people", "times"), [(15, 3), (1, 200), (10, 20)])
-def test_few_people_repeated_break_the_limit_and_unseen_ones_do_not(people: int, times: int) -> None:
+def test_few_people_repeated_break_the_limit_and_unseen_ones_do_not(
+    people: int, times: int
+) -> None:
     cells, rng = np.arange(4000), np.random.default_rng(3)
     subjects = Subjects.of(cells, 2000)
     fresh = rng.integers(5000, 10**6, 2000 - people * times)

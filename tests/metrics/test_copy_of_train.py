@@ -21,7 +21,8 @@ def inputs_of(people: int, unseen: int, each: int = 2) -> EvaluationInputs:
         [rng.choice(list("abcd"), size) for size in sizes],
     )
     train, holdout, synthetic = (
-        pd.DataFrame(own, columns=list("xyz")).assign(kind=word) for own, word in zip(numbers, words, strict=True)
+        pd.DataFrame(own, columns=list("xyz")).assign(kind=word)
+        for own, word in zip(numbers, words, strict=True)
     )
     train["who"] = [f"t{at // each}" for at in range(len(train))]
     holdout["who"] = [f"h{at // each}" for at in range(len(holdout))]
@@ -31,7 +32,10 @@ def inputs_of(people: int, unseen: int, each: int = 2) -> EvaluationInputs:
 def test_it_has_all_rows_of_the_people_that_are_drawn_and_keeps_small_tables_whole() -> None:
     inputs = inputs_of(400, 30)
     copy = inputs.with_copy(100)
-    people = {role: np.unique(copy.subject_codes(role), return_counts=True) for role in ("train", "holdout")}
+    people = {
+        role: np.unique(copy.subject_codes(role), return_counts=True)
+        for role in ("train", "holdout")
+    }
     assert 70 < len(people["train"][0]) < 130 and set(people["train"][1]) == {2}
     assert len(people["holdout"][0]) == 30
     assert (copy.row_ids["synthetic"] == copy.row_ids["train"]).all()
@@ -42,7 +46,9 @@ def test_it_has_all_rows_of_the_people_that_are_drawn_and_keeps_small_tables_who
 def test_limits_can_fail_with_a_large_train_and_a_small_holdout(monkeypatch) -> None:
     monkeypatch.setattr("privacy_assets.evaluation.evaluate._COPIED_PEOPLE", 100)
     policy = default_policy(["copies"])
-    results = run_metrics(inputs_of(1_000, 40), {"copies": Copies(n_permutations=199)}, policy.limits)
+    results = run_metrics(
+        inputs_of(1_000, 40), {"copies": Copies(n_permutations=199)}, policy.limits
+    )
     found = {outcome.limit.key: outcome.can_fail for outcome in policy.judge(results).outcomes}
     assert found.pop("copies.repeated_share.proven") is None
     assert set(found.values()) == {True}

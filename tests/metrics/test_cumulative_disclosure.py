@@ -11,7 +11,11 @@ import pytest
 from privacy_assets import evaluate
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.evaluation.evaluate import read_inputs
-from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure, excess, isolation_bins
+from privacy_assets.metrics.cumulative_disclosure import (
+    CumulativeDisclosure,
+    excess,
+    isolation_bins,
+)
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.metrics.policies import default_policy
@@ -24,7 +28,9 @@ METRIC = CumulativeDisclosure()
 Frame = pd.DataFrame
 
 
-def inputs_of(synthetic: Frame, *released: Frame, train: Frame = TRAIN, **more: object) -> EvaluationInputs:
+def inputs_of(
+    synthetic: Frame, *released: Frame, train: Frame = TRAIN, **more: object
+) -> EvaluationInputs:
     return read_inputs(train, HOLDOUT, synthetic, REFERENCE, earlier_releases=released, **more)  # type: ignore[arg-type]
 
 
@@ -45,7 +51,10 @@ def by_chance(result: MetricResult) -> bool:
 def drops(count: int, size: int = 15) -> list[Frame]:
     """Tables in which 1.7 % of the rows are copies; each table copies different training rows."""
     return [
-        pd.concat([TRAIN.iloc[k * size : (k + 1) * size], population(900 - size, 100 + k)], ignore_index=True)
+        pd.concat(
+            [TRAIN.iloc[k * size : (k + 1) * size], population(900 - size, 100 + k)],
+            ignore_index=True,
+        )
         for k in range(count)
     ]
 
@@ -77,7 +86,9 @@ def expected_ratios(inputs: EvaluationInputs, whose: np.ndarray) -> tuple[np.nda
     alone = np.where(whose[:, None] == whose[None], np.inf, real).min(axis=1) ** 0.5
     ratio = alone / np.maximum(nearest**0.5, 1e-6)
     people = range(whose.max() + 1)
-    return tuple(np.array([of[whose == person].max() for person in people]) for of in (ratio, alone))  # type: ignore[return-value]
+    return tuple(
+        np.array([of[whose == person].max() for person in people]) for of in (ratio, alone)
+    )  # type: ignore[return-value]
 
 
 def expected_excess(near: np.ndarray, member: np.ndarray, bins: np.ndarray) -> tuple[float, float]:
@@ -89,12 +100,16 @@ def expected_excess(near: np.ndarray, member: np.ndarray, bins: np.ndarray) -> t
             weight = len(both) / max(both.var(), 0.005)
             found.append((weight, t.mean() - u.mean(), t.var() / len(t) + u.var() / len(u)))
     weight, difference, variance = np.array(found).T
-    return float(weight @ difference / weight.sum()), float((weight**2 @ variance) ** 0.5 / weight.sum())
+    return float(weight @ difference / weight.sum()), float(
+        (weight**2 @ variance) ** 0.5 / weight.sum()
+    )
 
 
 @pytest.mark.parametrize("subjects", [False, True])
 def test_the_statistics_are_those_of_all_pairs_of_rows(subjects: bool) -> None:
-    """People of several rows count by their nearest row, and their own rows do not reduce their isolation."""
+    """People of several rows count by their nearest row, and their own rows do not reduce their
+    isolation.
+    """
     rng = np.random.default_rng(3)
     frames = [population(rows, seed) for rows, seed in ((900, 1), (500, 2), (400, 3))]
     frames = [frame.assign(x=frame.x.where(rng.random(len(frame)) > 0.1)) for frame in frames]
@@ -104,7 +119,9 @@ def test_the_statistics_are_those_of_all_pairs_of_rows(subjects: bool) -> None:
             frame.assign(who=first + np.arange(len(frame)) // 3)
             for first, frame in zip((0, 1000, 2000), frames, strict=True)
         ]
-    inputs = read_inputs(frames[0], frames[1], copied, frames[2], subject="who" if subjects else None)
+    inputs = read_inputs(
+        frames[0], frames[1], copied, frames[2], subject="who" if subjects else None
+    )
     whose = inputs.subject_codes(*inputs.real_roles)
     ratio, alone = expected_ratios(inputs, whose)
     number = inputs.all_subjects.codes
@@ -133,13 +150,22 @@ def test_the_difference_of_two_shares() -> None:
     assert excess(near, ~member)[0] == pytest.approx(0.05)
     assert excess(near * False, member) == (0, 0) and excess(member, member) == (1, 0)
     few = np.where(np.arange(300) % 10 == 0, 0, 1)  # ten members in bin 0
-    assert excess(near, member, few)[0] == pytest.approx(excess(near[few == 1], member[few == 1])[0])
-    assert np.isnan(excess(near, member, np.arange(300) // 15)).all(), "no bin has 30 people of each side"
-    assert np.isnan(excess(near[:0], member[:0])).all() and np.isnan(excess(near[:1], member[:1])).all()
+    assert excess(near, member, few)[0] == pytest.approx(
+        excess(near[few == 1], member[few == 1])[0]
+    )
+    assert np.isnan(excess(near, member, np.arange(300) // 15)).all(), (
+        "no bin has 30 people of each side"
+    )
+    assert (
+        np.isnan(excess(near[:0], member[:0])).all()
+        and np.isnan(excess(near[:1], member[:1])).all()
+    )
 
 
 def test_the_error_is_that_of_shuffled_sides() -> None:
-    """If membership does not matter, the weighted difference spreads as its standard error states."""
+    """If membership does not matter, the weighted difference spreads as its standard error
+    states.
+    """
     rng = np.random.default_rng(0)
     isolation = rng.gamma(2, 1, 2000)
     near, member = rng.random(2000) < 0.3 * np.exp(-isolation), np.arange(2000) < 1000
@@ -155,29 +181,42 @@ def test_a_copy_is_the_worst_and_fresh_rows_are_nothing() -> None:
     assert [one.value for one in result.estimates] == [1, 1] and status == "fail"
     result, status = judged(inputs_of(FRESH))
     assert status == "pass" and by_chance(result)
-    copied = [values(inputs_of(mixed((TRAIN, share), (FRESH, 900 - share))))[0][0] for share in (18, 90, 450)]
+    copied = [
+        values(inputs_of(mixed((TRAIN, share), (FRESH, 900 - share))))[0][0]
+        for share in (18, 90, 450)
+    ]
     assert np.all(np.diff(copied) > 0.05)
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
     rng = np.random.default_rng(0)
     synthetic = mixed((TRAIN, 40), (FRESH, 500))
-    shuffled = [frame.iloc[rng.permutation(len(frame))] for frame in (TRAIN, HOLDOUT, synthetic, REFERENCE)]
+    shuffled = [
+        frame.iloc[rng.permutation(len(frame))] for frame in (TRAIN, HOLDOUT, synthetic, REFERENCE)
+    ]
     assert values(read_inputs(*shuffled)) == values(inputs_of(synthetic))
-    assert values(inputs_of(pd.concat([synthetic, synthetic]))) == values(inputs_of(synthetic)), "repeated rows"
+    assert values(inputs_of(pd.concat([synthetic, synthetic]))) == values(inputs_of(synthetic)), (
+        "repeated rows"
+    )
 
 
 @pytest.mark.parametrize("sides", [1, 3])
 def test_nobody_is_singled_out_by_a_row_of_several_people(sides: int) -> None:
-    """Of two equal rows the isolation is 0, so a copy of both is not near. Their people are left out of ``excess``."""
+    """Of two equal rows the isolation is 0, so a copy of both is not near. Their people are left
+    out of ``excess``.
+    """
     tables = [TRAIN, HOLDOUT, REFERENCE]
     halves = [table.iloc[: len(table) // 2] for table in tables[:sides]]
     tables[:sides] = [pd.concat([half, half], ignore_index=True) for half in halves]
-    train, holdout, reference = (table.assign(who=1000 * at + np.arange(len(table))) for at, table in enumerate(tables))
+    train, holdout, reference = (
+        table.assign(who=1000 * at + np.arange(len(table))) for at, table in enumerate(tables)
+    )
     result = METRIC.measure(read_inputs(train, holdout, tables[0], reference, subject="who"))
     assert result.estimate("share").value == 0
     few = result.estimate("excess")
-    assert (few.value, few.low, few.high) == (0, 0, 0) and few.note.startswith("nearly every person shares")
+    assert (few.value, few.low, few.high) == (0, 0, 0) and few.note.startswith(
+        "nearly every person shares"
+    )
 
 
 def test_an_outlier_of_one_person_is_not_a_leak_and_changes_nothing_else() -> None:
@@ -186,10 +225,14 @@ def test_an_outlier_of_one_person_is_not_a_leak_and_changes_nothing_else() -> No
     with_it, status = judged(inputs_of(pd.concat([FRESH, far]), train=train))
     without = METRIC.measure(inputs_of(pd.concat([FRESH, FRESH.iloc[[0]]]), train=train))
     assert status == "pass"
-    assert with_it.estimate("share").value - without.estimate("share").value == pytest.approx(1 / 900)
+    assert with_it.estimate("share").value - without.estimate("share").value == pytest.approx(
+        1 / 900
+    )
 
 
-@pytest.mark.parametrize(("train", "synthetic"), [(0, 900), (1, 900), (19, 900), (900, 0), (900, 19)])
+@pytest.mark.parametrize(
+    ("train", "synthetic"), [(0, 900), (1, 900), (19, 900), (900, 0), (900, 19)]
+)
 def test_too_few_people_or_rows_are_not_measurable(train: int, synthetic: int) -> None:
     inputs = inputs_of(FRESH)
     tables = {
@@ -217,10 +260,14 @@ def test_each_leaks_too_little_and_the_union_too_much() -> None:
     people = [inputs.merged_ledger for inputs in found.values()]
     assert people[0] is not None and people[1] is not None
     assert np.array_equal(people[0].ratio, people[1].ratio) and len(people[0].people) == 1500
-    report = evaluate(TRAIN, HOLDOUT, tables[0], earlier_releases=tables[1:], metrics=METRIC.name, embedder=False)
+    report = evaluate(
+        TRAIN, HOLDOUT, tables[0], earlier_releases=tables[1:], metrics=METRIC.name, embedder=False
+    )
     assert report.verdict == "fail"
     with pytest.raises(ConfigError, match="no metric uses them"):
-        evaluate(TRAIN, HOLDOUT, tables[0], earlier_releases=tables[1:], metrics="dcr", embedder=False)
+        evaluate(
+            TRAIN, HOLDOUT, tables[0], earlier_releases=tables[1:], metrics="dcr", embedder=False
+        )
 
 
 def test_honest_releases_may_be_many() -> None:
@@ -270,7 +317,9 @@ def test_renamed_columns_and_other_kinds_hide_no_copy() -> None:
 
 def test_releases_without_a_common_column_are_refused() -> None:
     strange = population(300, 8).rename(columns=str.upper)
-    with pytest.raises(InputError, match="earlier releases: they and this table have no common column"):
+    with pytest.raises(
+        InputError, match="earlier releases: they and this table have no common column"
+    ):
         judged(inputs_of(FRESH, FRESH, strange))
 
 
@@ -278,7 +327,13 @@ def test_the_report_states_numbers_of_all_releases_only_if_there_are_several() -
     first, second = drops(2)
     for earlier, stated in (([], 0), ([first], 2)):
         found = evaluate(
-            TRAIN, HOLDOUT, second, reference=REFERENCE, earlier_releases=earlier, metrics=METRIC.name, embedder=False
+            TRAIN,
+            HOLDOUT,
+            second,
+            reference=REFERENCE,
+            earlier_releases=earlier,
+            metrics=METRIC.name,
+            embedder=False,
         )
         again = Report.from_json(found.to_json())
         for report in (found, again):

@@ -1,4 +1,6 @@
-"""The Data Privacy Score and the Privacy Configuration as statistics, against the metrics and definitions they use."""
+"""The Data Privacy Score and the Privacy Configuration as statistics, against the metrics and
+definitions they use.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from privacy_assets.stats import inference
 from tests.metrics.given_tables import given
 from tests.metrics.surveys import parts
 
-MEMBERSHIP, ATTRIBUTE = MembershipInference(n_permutations=199), AttributeInference(n_permutations=199)
+MEMBERSHIP, ATTRIBUTE = (
+    MembershipInference(n_permutations=199),
+    AttributeInference(n_permutations=199),
+)
 QUICK = DataPrivacy(membership=MEMBERSHIP, attribute=ATTRIBUTE)
 BUDGET = {"epsilon": 1.0, "delta": 0.0}
 NO_BUDGET = {"epsilon": None, "known": True}
@@ -51,13 +56,17 @@ def tables() -> list[pd.DataFrame]:
         ({"filter": ONE_FILTER, "overfitting": "", "privacy": NO_BUDGET}, 100 / 3),
         ({"filter": None, "overfitting": "", "privacy": NO_BUDGET}, 0),
         ({"filter": {"filters": {}}, "overfitting": "", "privacy": NO_BUDGET}, 0),
-        ({"filter": ALPHA, "overfitting": "leaves of 50", "privacy": BUDGET}, 200 / 3),  # it discloses members
+        # it discloses members
+        ({"filter": ALPHA, "overfitting": "leaves of 50", "privacy": BUDGET}, 200 / 3),
         (
             {"filter": BOTH_FILTERS, "overfitting": "", "privacy": BUDGET},
             200 / 3,
         ),
         ({"filter": ONE_FILTER, "overfitting": None, "privacy": BUDGET}, math.nan),
-        ({"filter": ONE_FILTER, "overfitting": "leaves of 50", "privacy": {"known": False}}, math.nan),
+        (
+            {"filter": ONE_FILTER, "overfitting": "leaves of 50", "privacy": {"known": False}},
+            math.nan,
+        ),
         ({"overfitting": "leaves of 50", "privacy": BUDGET}, math.nan),
         (None, math.nan),
     ],
@@ -67,13 +76,17 @@ def test_the_configuration_is_the_share_of_protections_that_are_on(generator, sc
 
 
 @pytest.mark.slow
-def test_the_score_is_the_mean_of_both_metrics_and_a_copy_is_the_worst(tables: list[pd.DataFrame]) -> None:
+def test_the_score_is_the_mean_of_both_metrics_and_a_copy_is_the_worst(
+    tables: list[pd.DataFrame],
+) -> None:
     train, holdout, fresh = tables
     values = {}
     for name, synthetic in {"fresh": fresh, "copy": train}.items():
         inputs = given(train, holdout, synthetic)
         result = QUICK.measure(inputs)
-        apart = [one.measure(inputs).estimate("protection_score") for one in (MEMBERSHIP, ATTRIBUTE)]
+        apart = [
+            one.measure(inputs).estimate("protection_score") for one in (MEMBERSHIP, ATTRIBUTE)
+        ]
         score = result.estimate("score")
         ends = np.mean([(one.value, one.low, one.high) for one in apart], axis=0)
         assert (score.value, score.low, score.high) == pytest.approx(tuple(ends))
@@ -88,16 +101,23 @@ def test_the_score_is_the_mean_of_both_metrics_and_a_copy_is_the_worst(tables: l
 
 
 @pytest.mark.slow
-def test_a_limit_on_the_score_refuses_a_copy_and_accepts_fresh_rows(tables: list[pd.DataFrame]) -> None:
+def test_a_limit_on_the_score_refuses_a_copy_and_accepts_fresh_rows(
+    tables: list[pd.DataFrame],
+) -> None:
     train, holdout, fresh = tables
     policy = {
         "name": "gretel",
         "limits": [{"statistic": "data_privacy.score", "at_least": 60}],
-        "metrics": {name: {"n_permutations": 199} for name in ("membership_inference", "attribute_inference")},
+        "metrics": {
+            name: {"n_permutations": 199}
+            for name in ("membership_inference", "attribute_inference")
+        },
         "embedder": False,
     }
     for synthetic, verdict in ((train, "fail"), (fresh, "pass")):
-        report = evaluate(train, holdout, synthetic, policy=policy, subject={"each_row": True}, device="cpu")
+        report = evaluate(
+            train, holdout, synthetic, policy=policy, subject={"each_row": True}, device="cpu"
+        )
         assert report.verdict == verdict
         outcome = report.policy_verdict.outcomes[0]
         assert outcome.can_fail and outcome.estimate.value == report.data_privacy_score["score"]
@@ -110,17 +130,28 @@ def test_a_limit_on_the_score_refuses_a_copy_and_accepts_fresh_rows(tables: list
 
 
 def test_both_attacks_have_the_settings_of_the_policy() -> None:
-    own = {"membership_inference": {"n_permutations": 299}, "attribute_inference": {"n_quasi_identifiers": 2}}
-    policy = {"name": "own", "limits": [{"statistic": "data_privacy.score", "at_least": 60}], "metrics": own}
+    own = {
+        "membership_inference": {"n_permutations": 299},
+        "attribute_inference": {"n_quasi_identifiers": 2},
+    }
+    policy = {
+        "name": "own",
+        "limits": [{"statistic": "data_privacy.score", "at_least": 60}],
+        "metrics": own,
+    }
     chosen, _ = choose_metrics(None, policy)
     found = chosen["data_privacy"]
     assert isinstance(found, DataPrivacy)
     assert (found.membership.n_permutations, found.attribute.n_quasi_identifiers) == (299, 2)
     assert found.settings()["attribute"]["n_quasi_identifiers"] == 2, "attested"
     small = found.on_smaller_budget()
-    assert isinstance(small, DataPrivacy) and (small.membership.n_permutations, small.attribute.n_permutations) == (
-        199, 199,
-    )  # fmt: skip
+    assert isinstance(small, DataPrivacy) and (
+        small.membership.n_permutations,
+        small.attribute.n_permutations,
+    ) == (
+        199,
+        199,
+    )
     for setting in ("membership", "attribute", "attacks"):
         with pytest.raises(ConfigError, match=f"no setting '{setting}'"):
             choose_metrics(None, {**policy, "metrics": {"data_privacy": {setting: {}}}})
@@ -129,12 +160,19 @@ def test_both_attacks_have_the_settings_of_the_policy() -> None:
 def test_only_a_limit_on_the_score_runs_the_attacks() -> None:
     limit = Limit("data_privacy.configuration", at_least=60.0)
     other = Limit("dcr.member_excess", at_most=0.1)
-    for limits, attacks in (((), True), ((other,), True), ((LIMIT, limit), True), ((other, limit), False)):
+    for limits, attacks in (
+        ((), True),
+        ((other,), True),
+        ((LIMIT, limit), True),
+        ((other, limit), False),
+    ):
         found = QUICK.for_limits(limits, {})
         assert isinstance(found, DataPrivacy) and found.attacks is attacks
 
 
-def test_the_configuration_is_limited_where_the_generator_reports_it(tables: list[pd.DataFrame], monkeypatch) -> None:
+def test_the_configuration_is_limited_where_the_generator_reports_it(
+    tables: list[pd.DataFrame], monkeypatch
+) -> None:
     limit = Limit("data_privacy.configuration", at_least=60.0)
     for kind in (MembershipInference, AttributeInference):
         monkeypatch.delattr(kind, "measure")  # no attack runs
@@ -146,7 +184,9 @@ def test_the_configuration_is_limited_where_the_generator_reports_it(tables: lis
     ):
         result = metric.measure(given(*tables).with_settings(generator=generator))
         outcome = judge_limit(limit, result)
-        assert outcome.status == status and (status != "undecided" or "does not report" in outcome.reason)
+        assert outcome.status == status and (
+            status != "undecided" or "does not report" in outcome.reason
+        )
         found = result.estimate("configuration")
         assert found.value == pytest.approx(configuration_score(generator), nan_ok=True)
         assert math.isnan(result.estimate("score").value) and result.tables["parts"] == []
@@ -157,5 +197,7 @@ def test_too_few_people_pass_no_limit(tables: list[pd.DataFrame]) -> None:
     few = [(train[:n], holdout[:n], fresh[:n]) for n in (1, 10)]
     for some in (*few, (train, holdout[:10], fresh), (train, holdout, fresh[:0])):
         result = QUICK.measure(given(*some))
-        assert not any(one.measurable for one in result.estimates) and all(one.note for one in result.estimates)
+        assert not any(one.measurable for one in result.estimates) and all(
+            one.note for one in result.estimates
+        )
         assert Policy((LIMIT,)).judge({"data_privacy": result}).status == "undecided"

@@ -51,7 +51,9 @@ def naive_score(srd, rrd, alpha):
 def test_score_is_that_of_the_definition(alpha, levels):
     g = np.random.default_rng(levels)
     srd, rrd = g.integers(0, levels, 300) / 7, g.integers(0, levels, 150) / 7
-    estimate = privacy_score(Dcr.statistic("privacy_score"), srd, rrd, np.arange(150), alpha, 100, g)
+    estimate = privacy_score(
+        Dcr.statistic("privacy_score"), srd, rrd, np.arange(150), alpha, 100, g
+    )
     assert estimate.value == pytest.approx(naive_score(srd, rrd, alpha), abs=1e-12)
     assert estimate.low <= estimate.value <= estimate.high
 
@@ -61,14 +63,18 @@ def test_score_bootstrap_agrees_with_a_naive_one():
     srd, rrd = g.integers(0, 40, 200) / 9, g.integers(0, 40, 120) / 9
     estimate = privacy_score(Dcr.statistic("privacy_score"), srd, rrd, np.arange(120), 0.1, 4000, g)
     naive = [naive_score(g.choice(srd, 200), g.choice(rrd, 120), 0.1) for _ in range(600)]
-    assert (estimate.low, estimate.high) == pytest.approx(tuple(np.quantile(naive, [0.025, 0.975])), abs=0.02)
+    assert (estimate.low, estimate.high) == pytest.approx(
+        tuple(np.quantile(naive, [0.025, 0.975])), abs=0.02
+    )
 
 
 def test_score_interval_is_by_subject():
     g = np.random.default_rng(1)
     people = g.random(250)
     srd, rrd = g.random(20_000), np.repeat(people, 4)
-    by_subject = privacy_score(Dcr.statistic("privacy_score"), srd, rrd, np.repeat(np.arange(250), 4), 0.1, 8000, g)
+    by_subject = privacy_score(
+        Dcr.statistic("privacy_score"), srd, rrd, np.repeat(np.arange(250), 4), 0.1, 8000, g
+    )
     once = privacy_score(Dcr.statistic("privacy_score"), srd, people, np.arange(250), 0.1, 8000, g)
     by_row = privacy_score(Dcr.statistic("privacy_score"), srd, rrd, np.arange(1000), 0.1, 1000, g)
     width = by_subject.high - by_subject.low
@@ -86,12 +92,18 @@ def enumerated_interval(k, k_t, u, u_t, confidence):
         taken, other = max(leaks, 0), max(-leaks, 0)
         total, good, drawn = u - taken - other, u_t - taken, k - taken - other
         ways = math.comb(total, drawn)
-        return {taken + x: math.comb(good, x) * math.comb(total - good, drawn - x) / ways for x in range(drawn + 1)}
+        return {
+            taken + x: math.comb(good, x) * math.comb(total - good, drawn - x) / ways
+            for x in range(drawn + 1)
+        }
 
     possible = []
     for leaks in range(k_t - k, k_t + 1):
         law = probabilities(leaks)
-        above, below = sum(p for x, p in law.items() if x >= k_t), sum(p for x, p in law.items() if x <= k_t)
+        above, below = (
+            sum(p for x, p in law.items() if x >= k_t),
+            sum(p for x, p in law.items() if x <= k_t),
+        )
         if min(above, below) > (1 - confidence) / 2:
             possible.append(leaks)
     return min(possible), max(possible)
@@ -102,25 +114,39 @@ def enumerated_interval(k, k_t, u, u_t, confidence):
 def test_leaked_interval_against_enumeration(u, u_t, confidence):
     for k in range(1, 14):
         seen = np.arange(max(0, k - (u - u_t)), min(k, u_t) + 1)
-        for k_t, low, high in zip(seen.tolist(), *leaked_interval(k, seen, u, u_t, confidence), strict=True):
+        for k_t, low, high in zip(
+            seen.tolist(), *leaked_interval(k, seen, u, u_t, confidence), strict=True
+        ):
             assert (low, high) == enumerated_interval(k, k_t, u, u_t, confidence)
 
 
 def identical(matched_members, matched_others, members=400, others=100, floor=0.0, confidence=0.99):
     """Statistic for unique rows; the first ids of each side are in S."""
     member = np.arange(members + others) < members
-    synthetic = np.concatenate([np.arange(matched_members), members + np.arange(matched_others), [10_000, 10_001]])
+    synthetic = np.concatenate(
+        [np.arange(matched_members), members + np.arange(matched_others), [10_000, 10_001]]
+    )
     ids = np.arange(members + others)
     return identical_excess(ids, Subjects(ids, member), synthetic, floor, confidence)
 
 
 def test_identical_excess_is_one_for_copies_and_zero_by_chance_or_without_matches():
-    copy, chance, avoided, nothing = identical(300, 0), identical(40, 10), identical(0, 50), identical(0, 0)
+    copy, chance, avoided, nothing = (
+        identical(300, 0),
+        identical(40, 10),
+        identical(0, 50),
+        identical(0, 0),
+    )
     assert (copy.value, copy.high) == (1, 1) and copy.low > 0.9
     assert chance.value == pytest.approx(0) and chance.low < 0 < chance.high
     assert (avoided.value, avoided.low) == (-1, -1) and avoided.high < -0.5
     assert identical(3, 0, floor=40).value == pytest.approx(3 / 40)
-    assert (nothing.value, nothing.low, nothing.high, nothing.minimum_detectable_effect) == (0, 0, 0, 0)
+    assert (nothing.value, nothing.low, nothing.high, nothing.minimum_detectable_effect) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_identical_excess_counts_people_and_only_rows_of_their_own():
@@ -128,17 +154,22 @@ def test_identical_excess_counts_people_and_only_rows_of_their_own():
     subjects = np.array([0, 0, 0, 1, 1, 2, 3])  # row 0 twice for one person, row 3 for two people
     member = np.array([True, False, True, False])
     estimate = identical_excess(ids, Subjects(subjects, member), np.array([0, 1, 3, 9]), 0.0, 0.95)
-    # people with distinct rows: 0 (rows 0, 1), 1 (row 2), 3 (row 4); matched: person 0 alone, a member
+    # people with distinct rows: 0 (rows 0, 1), 1 (row 2), 3 (row 4); matched: person 0 alone, a
+    # member
     assert estimate.value == pytest.approx(1)
     assert estimate.subjects == 2
 
 
 def test_the_minimum_detectable_effect_holds_the_conservative_bound_in_995_of_1000_cases():
     u, u_t, k = 120, 96, 30
-    weights = {x: math.comb(u_t, x) * math.comb(u - u_t, k - x) / math.comb(u, k) for x in range(6, 31)}
+    weights = {
+        x: math.comb(u_t, x) * math.comb(u - u_t, k - x) / math.comb(u, k) for x in range(6, 31)
+    }
     estimates = {x: identical(x, k - x, u_t, u - u_t) for x in weights}
     mde = estimates[24].minimum_detectable_effect
-    inside = sum(p for x, p in weights.items() if max(estimates[x].high, -estimates[x].low) <= mde + 1e-12)
+    inside = sum(
+        p for x, p in weights.items() if max(estimates[x].high, -estimates[x].low) <= mde + 1e-12
+    )
     assert 0.995 <= inside < 1
 
 
@@ -146,8 +177,12 @@ def test_the_minimum_detectable_effect_holds_the_conservative_bound_in_995_of_10
 
 
 def naive_matches(inputs):
-    """Labels of the real rows; per synthetic row the nearest distance, its leave-one-out distance and its position."""
-    t, h, s = (inputs.encoded(role).dense.astype(float) for role in ("train", "holdout", "synthetic"))
+    """Labels of the real rows; per synthetic row the nearest distance, its leave-one-out distance
+    and its position.
+    """
+    t, h, s = (
+        inputs.encoded(role).dense.astype(float) for role in ("train", "holdout", "synthetic")
+    )
     real, rows = np.concatenate([t, h]), []
     for synthetic in s:
         d = np.sqrt(((real - synthetic) ** 2).sum(axis=1))
@@ -164,9 +199,14 @@ def naive_excess(labels, matched):
 def test_tails_agree_with_a_naive_twin():
     inputs = given(mixed(150, 0), mixed(60, 1), pd.concat([mixed(190, 2), mixed(150, 0)[:10]]))
     labels, matches = naive_matches(inputs)
-    ranks = {"distance": lambda row: row[0], "ratio": lambda row: row[0] / row[1] if row[1] > 0 else math.inf}
+    ranks = {
+        "distance": lambda row: row[0],
+        "ratio": lambda row: row[0] / row[1] if row[1] > 0 else math.inf,
+    }
     table = Dcr().measure(inputs).tables["tails"]
-    assert {(row["key"], row["tail"]) for row in table} == {(key, tail) for key in ranks for tail in Dcr().tails}
+    assert {(row["key"], row["tail"]) for row in table} == {
+        (key, tail) for key in ranks for tail in Dcr().tails
+    }
     for row in table:
         closest = sorted(matches, key=ranks[row["key"]])[: max(1, round(row["tail"] * 200))]
         matched = {match for *_, match in closest}
@@ -186,7 +226,11 @@ def test_the_headline_reaches_until_enough_real_rows_are_matched(least):
         if place >= round(0.05 * len(synthetic)) and len(set(matched)) >= least:
             break
         matched.append(match)
-    found = next(one for one in Dcr(headline_rows=least).measure(inputs).estimates if one.name == "member_excess")
+    found = next(
+        one
+        for one in Dcr(headline_rows=least).measure(inputs).estimates
+        if one.name == "member_excess"
+    )
     assert found.value == pytest.approx(naive_excess(labels, matched), abs=1e-5)
 
 
@@ -201,11 +245,15 @@ def test_a_row_that_stands_twice_is_not_suspicious_by_ratio():
 
 
 def test_one_outlier_does_not_flatten_its_column():
-    """Among two thousand real rows, the share that is cut off when scales are fitted is more than one row."""
+    """Among two thousand real rows, the share that is cut off when scales are fitted is more than
+    one row.
+    """
     train, holdout, synthetic = mixed(1500, 0), mixed(600, 1), mixed(300, 2)
     wild = train.copy()
     wild.loc[5, "income"] = 1e9
-    plain, far = (given(rows, holdout, synthetic).encoded("train").numeric for rows in (train, wild))
+    plain, far = (
+        given(rows, holdout, synthetic).encoded("train").numeric for rows in (train, wild)
+    )
     others = np.arange(1500) != 5
     assert far[others].std(axis=0) == pytest.approx(plain[others].std(axis=0), rel=0.05)
 
@@ -227,10 +275,14 @@ def test_headline_tail_must_be_a_tail():
 
 
 class Shuffled:
-    """Embedder whose space is two numeric columns and noise-free, so that copies stay at distance 0."""
+    """Embedder whose space is two numeric columns and noise-free, so that copies stay at distance
+    0.
+    """
 
     def embed(self, table, device="cpu"):
-        return np.stack([table["age"].floats(), np.log(table["income"].floats())], axis=1).astype("f4")
+        return np.stack([table["age"].floats(), np.log(table["income"].floats())], axis=1).astype(
+            "f4"
+        )
 
 
 def test_embedded_statistics_need_an_embedder():
@@ -267,11 +319,20 @@ def truth(adult: pd.DataFrame, uk_census: pd.DataFrame) -> Truth:
 def test_fresh_rows_hold_every_limit_and_the_score_of_adult_is_the_leaked_fraction(truth):
     assert broken(truth("adult", 0)) == broken(truth("uk_census", 0)) == {}
     for share in (0, 0.5, 1):
-        assert truth("adult", share).estimate("privacy_score").value == pytest.approx(share, abs=0.03)
+        assert truth("adult", share).estimate("privacy_score").value == pytest.approx(
+            share, abs=0.03
+        )
     copy = truth("adult", 1)
-    assert copy.estimate("privacy_score").value == pytest.approx(1) and copy.estimate("identical_excess").value == 1
+    assert (
+        copy.estimate("privacy_score").value == pytest.approx(1)
+        and copy.estimate("identical_excess").value == 1
+    )
     for leak in (copy, truth("adult", 0.5)):
-        assert set(broken(leak)) >= {"dcr.privacy_score", "dcr.identical_excess", "dcr.member_excess"}
+        assert set(broken(leak)) >= {
+            "dcr.privacy_score",
+            "dcr.identical_excess",
+            "dcr.member_excess",
+        }
 
 
 @pytest.mark.parametrize(("table", "share"), [("adult", 0.02), ("uk_census", 0.05)])

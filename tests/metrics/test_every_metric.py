@@ -1,6 +1,8 @@
-"""Requirements on every metric of the registry, on one small release. Each variant of it is evaluated once.
+"""Requirements on every metric of the registry, on one small release. Each variant of it is
+evaluated once.
 
-A new metric is included by its line in the registry; ``SHORT`` holds its quick settings and its extra inputs.
+A new metric is included by its line in the registry; ``SHORT`` holds its quick settings and its
+extra inputs.
 """
 
 from __future__ import annotations
@@ -39,11 +41,13 @@ SHORT: dict[str, dict[str, object]] = {
     },
 }  # fmt: skip
 TRAIN, HOLDOUT, REFERENCE = 160, 120, 80  # people, two rows each
-# Metrics whose statistics do not depend on the seed, except through tables and intervals; of these tables no row is
-# copied.
+# Metrics whose statistics do not depend on the seed, except through tables and intervals; of these
+# tables no row is copied.
 DRAWS_LITTLE = {"controls", "copies", "fidelity", "vulnerability"}
 # Metrics that do not compare the rows with train: a copy of train does not change them.
-NOT_OF_COPIES = {name for name, metric in METRICS.items() if not {"train", "synthetic"} <= metric.required_inputs}
+NOT_OF_COPIES = {
+    name for name, metric in METRICS.items() if not {"train", "synthetic"} <= metric.required_inputs
+}
 # A copy is useful, creates no values, and is not a canary.
 NOT_OF_LEAKS = {
     name for name, metric in METRICS.items()
@@ -51,21 +55,34 @@ NOT_OF_LEAKS = {
     or all(spec.measures == "evaluation" for spec in metric.statistics)
 }  # fmt: skip
 TOWNS = ["Kilburn", "Leith", "Morden", "Neath", "Oban", "Poole"]
-# Metrics whose report tables are not about single rows, so that the order of rows does not change them.
-TABLES_OF_NO_ROWS = {"singling_out", "linkability", "membership_inference", "attribute_inference", "fidelity"}
-COARSE = "epsilon_one_run"  # a lower bound without an interval: one more correct guess changes it much
-# Reruns measure what another metric measures, on other tables; controls evaluate the table some twenty times.
+# Metrics whose report tables are not about single rows, so that the order of rows does not change
+# them.
+TABLES_OF_NO_ROWS = {
+    "singling_out",
+    "linkability",
+    "membership_inference",
+    "attribute_inference",
+    "fidelity",
+}
+# a lower bound without an interval: one more correct guess changes it much
+COARSE = "epsilon_one_run"
+# Reruns measure what another metric measures, on other tables; controls evaluate the table some
+# twenty times.
 SLOW = {"holdout_leakage", "controls", "data_privacy"}
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in METRICS]
 EVERY = pytest.mark.parametrize("name", NAMES)
 # The plants and counts of the controls have their own tests.
-ONCE = pytest.mark.parametrize("name", [one for name, one in zip(METRICS, NAMES, strict=True) if name != "controls"])
+ONCE = pytest.mark.parametrize(
+    "name", [one for name, one in zip(METRICS, NAMES, strict=True) if name != "controls"]
+)
 
 Tables = dict[str, pd.DataFrame]
 
 
 def people(number: int, first: int, seed: int) -> pd.DataFrame:
-    """Two rows per person with every kind of column, some values missing, and no dependence on the seed alone."""
+    """Two rows per person with every kind of column, some values missing, and no dependence on the
+    seed alone.
+    """
     rng = np.random.default_rng(seed)
     whose = np.repeat(np.arange(first, first + number), 2)
     base = rng.normal(size=(number, 4)).repeat(2, axis=0) @ rng.normal(size=(4, 4))
@@ -74,19 +91,24 @@ def people(number: int, first: int, seed: int) -> pd.DataFrame:
         visits=rng.poisson(3, 2 * number),
         town=rng.choice(TOWNS, 2 * number),
         smoker=rng.random(2 * number) < 0.3,
-        born=pd.Timestamp("1960-01-01") + pd.to_timedelta(rng.integers(0, 9_000, 2 * number), unit="D"),
+        born=pd.Timestamp("1960-01-01")
+        + pd.to_timedelta(rng.integers(0, 9_000, 2 * number), unit="D"),
     )
     frame = frame.mask(rng.random(frame.shape) < 0.03)
-    return frame.astype({"visits": "Int64", "smoker": "boolean"}).assign(pid=[f"p{one:04d}" for one in whose])
+    return frame.astype({"visits": "Int64", "smoker": "boolean"}).assign(
+        pid=[f"p{one:04d}" for one in whose]
+    )
 
 
 @cache
 def fresh() -> Tables:
     """A release that is independent of train."""
     tables = {
-        "train": people(TRAIN, 0, 1), "holdout": people(HOLDOUT, 1_000, 2), "reference": people(REFERENCE, 2_000, 3),
+        "train": people(TRAIN, 0, 1),
+        "holdout": people(HOLDOUT, 1_000, 2),
+        "reference": people(REFERENCE, 2_000, 3),
         "synthetic": people(TRAIN, 3_000, 8).drop(columns="pid"),
-    }  # fmt: skip
+    }
     return tables
 
 
@@ -97,13 +119,19 @@ def copy(tables: Tables) -> Tables:
 def tenth(tables: Tables) -> Tables:
     """A tenth of the rows are copies, so that some statistics differ from their null."""
     own = tables["train"].drop(columns="pid").iloc[:32]
-    return {**tables, "synthetic": pd.concat([own, tables["synthetic"].iloc[32:]], ignore_index=True)}
+    return {
+        **tables,
+        "synthetic": pd.concat([own, tables["synthetic"].iloc[32:]], ignore_index=True),
+    }
 
 
 def shuffled(tables: Tables) -> Tables:
     """Rows in another order, and people with other names in another order."""
     tables = people_renamed(tables)
-    return {role: frame.sample(frac=1, random_state=5).reset_index(drop=True) for role, frame in tables.items()}
+    return {
+        role: frame.sample(frac=1, random_state=5).reset_index(drop=True)
+        for role, frame in tables.items()
+    }
 
 
 def columns_shuffled(tables: Tables) -> Tables:
@@ -112,7 +140,9 @@ def columns_shuffled(tables: Tables) -> Tables:
 
 def people_renamed(tables: Tables) -> Tables:
     return {
-        role: frame.assign(pid=[f"{9_999 - int(name[1:])}x" for name in frame["pid"]]) if "pid" in frame else frame
+        role: frame.assign(pid=[f"{9_999 - int(name[1:])}x" for name in frame["pid"]])
+        if "pid" in frame
+        else frame
         for role, frame in tenth(tables).items()
     }
 
@@ -144,17 +174,29 @@ def inputs_of(change: Callable[[Tables], Tables] = as_it_is, seed: int = 0) -> E
 def prepared(tables: Tables, seed: int = 0) -> EvaluationInputs:
     order = ("train", "holdout", "synthetic", "reference")
     earlier = [people(TRAIN, 4_000, 6).drop(columns="pid")]
-    return read_inputs(*(tables[role] for role in order), subject="pid", earlier_releases=earlier, seed=seed)
+    return read_inputs(
+        *(tables[role] for role in order), subject="pid", earlier_releases=earlier, seed=seed
+    )
 
 
 def first_rows(inputs: EvaluationInputs, role: str, rows: int) -> EvaluationInputs:
-    """The same release with the first ``rows`` rows of one table. A table without rows fails validation."""
-    codes = {one: of_rows[:rows] if one == role else of_rows for one, of_rows in inputs.subjects.items()}
-    return replace(inputs, tables={**inputs.tables, role: inputs.tables[role].take(slice(rows))}, subjects=codes)
+    """The same release with the first ``rows`` rows of one table. A table without rows fails
+    validation.
+    """
+    codes = {
+        one: of_rows[:rows] if one == role else of_rows for one, of_rows in inputs.subjects.items()
+    }
+    return replace(
+        inputs,
+        tables={**inputs.tables, role: inputs.tables[role].take(slice(rows))},
+        subjects=codes,
+    )
 
 
 @cache
-def measured(name: str, change: Callable[[Tables], Tables] = as_it_is, seed: int = 0) -> MetricResult:
+def measured(
+    name: str, change: Callable[[Tables], Tables] = as_it_is, seed: int = 0
+) -> MetricResult:
     return build_metric(name, SHORT.get(name)).measure(inputs_of(change, seed))
 
 
@@ -176,7 +218,11 @@ def alike(first: MetricResult, second: MetricResult) -> None:
     assert one.keys() & other.keys()
     for name in (one.keys() & other.keys()) - {COARSE}:
         _, low, high = one[name]
-        assert other[name][1] <= high + 1e-9 and low - 1e-9 <= other[name][2], (name, one[name], other[name])
+        assert other[name][1] <= high + 1e-9 and low - 1e-9 <= other[name][2], (
+            name,
+            one[name],
+            other[name],
+        )
 
 
 @EVERY
@@ -188,12 +234,19 @@ def test_what_it_declares_is_of_its_own_statistics(name: str) -> None:
     planted = {statistic for some in metric.detectable_leaks.values() for statistic in some}
     compared = {metric.filter_comparison.statistic} if metric.filter_comparison else set()
     used = {*metric.utility, *metric.score_parts.values(), *metric.generated_column_statistics}
-    assert limited | protected | {*metric.causes.by_statistic} | planted | compared | used <= statistics
+    assert (
+        limited | protected | {*metric.causes.by_statistic} | planted | compared | used
+        <= statistics
+    )
     assert metric.summary and all(limit.source for limit in metric.default_limits)
-    assert {one.protection for one in metric.protections} <= {one.name for one in privacy_configuration(None)}
+    assert {one.protection for one in metric.protections} <= {
+        one.name for one in privacy_configuration(None)
+    }
     if name in SHORT or metric.runs_by_default:
         tables = measured(name, tenth).tables
-        assert {plot.table for plot in metric.plots} <= {*tables, "subgroups"}, "subgroups are declared by the user"
+        assert {plot.table for plot in metric.plots} <= {*tables, "subgroups"}, (
+            "subgroups are declared by the user"
+        )
 
 
 @EVERY
@@ -201,7 +254,9 @@ def test_statistics_are_those_of_the_specs(name: str) -> None:
     for change in (as_it_is, copy) if name != "controls" else (as_it_is,):
         result = measured(name, change)
         assert result.metric == name and [one.name for one in result.estimates if one.measurable]
-        assert {one.name for one in result.estimates} <= {spec.name for spec in METRICS[name].statistics}
+        assert {one.name for one in result.estimates} <= {
+            spec.name for spec in METRICS[name].statistics
+        }
         for one in result.estimates:
             assert one.subjects <= TRAIN + HOLDOUT + REFERENCE, "people, not rows"
             if one.measurable:
@@ -237,10 +292,16 @@ def test_the_order_of_columns_moves_nothing_beyond_its_interval(name: str) -> No
 
 
 @EVERY
-def test_a_seed_gives_one_answer_and_zero_is_a_seed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_gives_one_answer_and_zero_is_a_seed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn, rng = [], EvaluationInputs.rng
     with monkeypatch.context() as patch:
-        patch.setattr(EvaluationInputs, "rng", lambda self, purpose: drawn.append(purpose) or rng(self, purpose))
+        patch.setattr(
+            EvaluationInputs,
+            "rng",
+            lambda self, purpose: drawn.append(purpose) or rng(self, purpose),
+        )
         again = build_metric(name, SHORT.get(name)).measure(prepared(fresh()))
     same(measured(name), again)
     assert again.seed == 0
@@ -267,15 +328,19 @@ def test_missing_and_unseen_values_are_measured(name: str) -> None:
 @EVERY
 def test_few_rows_are_told_and_never_pass(name: str, rows: int, role: str) -> None:
     result = build_metric(name, SHORT.get(name)).measure(first_rows(inputs_of(), role, rows))
-    if name != "value_disclosure":  # which compares synthetic cells with all real ones, so a few rows suffice
+    # which compares synthetic cells with all real ones, so a few rows suffice
+    if name != "value_disclosure":
         assert all(one.measurable or one.note for one in result.estimates)
     limits = METRICS[name].default_limits
-    judges = role != "synthetic" or name == "controls"  # which tests the detection of leaks in the synthetic table
+    # which tests the detection of leaks in the synthetic table
+    judges = role != "synthetic" or name == "controls"
     if limits and judges and name not in NOT_OF_COPIES | {"value_disclosure"}:
         assert Policy(limits).judge({name: result}).status != "pass"
 
 
-@pytest.mark.parametrize("name", [name for name in METRICS if name not in NOT_OF_COPIES | NOT_OF_LEAKS])
+@pytest.mark.parametrize(
+    "name", [name for name in METRICS if name not in NOT_OF_COPIES | NOT_OF_LEAKS]
+)
 def test_fresh_rows_are_at_the_null_and_a_copy_is_worst(name: str) -> None:
     honest, leak = measured(name), {one.name: one for one in measured(name, copy).estimates}
     compared = 0

@@ -28,7 +28,9 @@ def fit(codes, member, usable=EVERY, seed=0, **more):
 
 def tree_scores(codes, member, drawn, depth):
     """Shares of one tree that looks at every feature in every node."""
-    tree = grow(codes, member, drawn, np.arange(len(codes)), depth, len(codes), np.random.default_rng(0))
+    tree = grow(
+        codes, member, drawn, np.arange(len(codes)), depth, len(codes), np.random.default_rng(0)
+    )
     scores, votes = np.zeros(len(member)), np.zeros(len(member))
     add_shares(codes, *tree, np.arange(len(member)), scores, votes)
     return scores
@@ -43,12 +45,16 @@ def test_one_tree_on_all_features_is_that_of_scikit_learn(seed, depth):
     reference.fit(codes.T, member, sample_weight=drawn)
     expected = reference.predict_proba(codes.T)[:, 1]
     seen = drawn > 0  # if two cuts split these equally, either is correct
-    np.testing.assert_allclose(tree_scores(codes, member, drawn, depth)[seen], expected[seen], atol=1e-12)
+    np.testing.assert_allclose(
+        tree_scores(codes, member, drawn, depth)[seen], expected[seen], atol=1e-12
+    )
 
 
 def test_a_tree_without_a_limit_tells_all_different_rows_apart_and_equal_ones_share_a_leaf():
     codes, member = data(1, 120)
-    np.testing.assert_array_equal(tree_scores(codes, member, np.ones(120, dtype=np.int64), 60), member)
+    np.testing.assert_array_equal(
+        tree_scores(codes, member, np.ones(120, dtype=np.int64), 60), member
+    )
     codes, member = np.zeros((3, 10), dtype=np.uint8), np.arange(10) < 4
     codes[1, :6] = 9
     scores = tree_scores(codes, member, np.ones(10, dtype=np.int64), 5)
@@ -59,7 +65,9 @@ def test_a_tree_without_a_limit_tells_all_different_rows_apart_and_equal_ones_sh
 def test_the_forest_is_as_good_as_that_of_scikit_learn():
     codes, member = data(0, 1600, features=60)
     learned, judged, truth = codes[:, :600], codes[:, 600:], member[600:]
-    reference = RandomForestClassifier(100, max_depth=10, random_state=0).fit(learned.T, member[:600])
+    reference = RandomForestClassifier(100, max_depth=10, random_state=0).fit(
+        learned.T, member[:600]
+    )
     expected = roc_auc_score(truth, reference.predict_proba(judged.T)[:, 1])
     found = roc_auc_score(truth, fit(learned, member[:600], np.arange(60)).scores(judged, 1000))
     assert found > 0.75 and abs(found - expected) < 0.03
@@ -72,7 +80,9 @@ def test_scores_of_unseen_sets_do_not_know_their_labels():
     assert roc_auc_score(member, forest.scores(codes, 800)) > 0.9
     assert abs(roc_auc_score(member, forest.unseen) - 0.5) < 0.07
     one = fit(codes[:, :4], member[:4], trees=1)
-    assert np.isnan(one.unseen).any() and np.isfinite(one.unseen).any(), "what every tree drew has no such score"
+    assert np.isnan(one.unseen).any() and np.isfinite(one.unseen).any(), (
+        "what every tree drew has no such score"
+    )
 
 
 def test_the_same_seed_gives_the_same_forest_on_any_number_of_threads(monkeypatch):
@@ -88,7 +98,9 @@ def test_the_same_seed_gives_the_same_forest_on_any_number_of_threads(monkeypatc
 def test_only_usable_features_are_looked_at():
     codes, member = data(3, 300)
     codes[7] = 200 * member
-    assert all(7 not in tree[0] for tree in fit(codes, member, np.setdiff1d(EVERY, [7]), trees=30).trees)
+    assert all(
+        7 not in tree[0] for tree in fit(codes, member, np.setdiff1d(EVERY, [7]), trees=30).trees
+    )
     assert any(7 in tree[0] for tree in fit(codes, member).trees)
     without = fit(codes, member, EVERY[:0]).scores(codes, 300)
     assert np.ptp(without) == 0 and without[0] == pytest.approx(member.mean(), abs=0.02)

@@ -25,7 +25,8 @@ def game(table=None, bootstrap=False, size=30, seed=0, shadows=8, tests=4, targe
     return Game(cells, coding, target, auxiliary, test, shadows, tests, size, 25, bootstrap, seed)
 
 
-# --- training sets ----------------------------------------------------------------------------------------------------
+# --- training sets
+# --------------------------------------------------------------------------------------------------
 
 
 def test_half_of_the_sets_hold_the_target_once_and_no_row_twice():
@@ -59,7 +60,11 @@ def test_sets_depend_on_seed_record_and_number_only():
     rows, seed = game().training_rows(7)
     same = game(shadows=40, tests=10).training_rows(7)
     assert rows.tolist() == same[0].tolist() and seed == same[1]
-    for other in (game(seed=1).training_rows(7), game(target=4).training_rows(7), game().training_rows(5)):
+    for other in (
+        game(seed=1).training_rows(7),
+        game(target=4).training_rows(7),
+        game().training_rows(5),
+    ):
         assert other[0].tolist() != rows.tolist() and other[1] != seed
 
 
@@ -72,7 +77,8 @@ def test_rows_equal_to_the_target_are_left_out_missing_values_included():
         assert kept.tolist() == np.flatnonzero(~np.array(equal)).tolist() and target not in kept
 
 
-# --- generators -------------------------------------------------------------------------------------------------------
+# --- generators
+# --------------------------------------------------------------------------------------------------
 
 
 def features(played, generator, first=0):
@@ -95,7 +101,9 @@ def test_features_are_those_of_what_the_generator_makes():
 def test_beginning_later_gives_the_rest(generator, monkeypatch):
     monkeypatch.setattr(games, "threads", lambda: 1)
     monkeypatch.setattr(games, "CODED_BLOCK", 5)
-    np.testing.assert_array_equal(features(game(), generator, first=7), features(game(), generator)[7:])
+    np.testing.assert_array_equal(
+        features(game(), generator, first=7), features(game(), generator)[7:]
+    )
 
 
 @pytest.mark.slow
@@ -113,7 +121,9 @@ def test_processes_change_nothing_and_tell_what_they_cost(monkeypatch):
 
 def test_frames_of_every_kind_reach_the_generator_as_they_were(monkeypatch):
     monkeypatch.setattr(games, "threads", lambda: 1)
-    played = game(table=coded(with_gaps(np.random.default_rng(2), 200)), size=25, shadows=4, tests=4)
+    played = game(
+        table=coded(with_gaps(np.random.default_rng(2), 200)), size=25, shadows=4, tests=4
+    )
     attack = QueryAttack(played.coding)
     for number, found in enumerate(features(played, Copy())):
         train = played.cells[:, played.training_rows(number)[0]]
@@ -124,7 +134,9 @@ def test_frames_of_every_kind_reach_the_generator_as_they_were(monkeypatch):
 @pytest.mark.slow
 def test_an_error_comes_back_from_another_process_as_it_was(monkeypatch):
     monkeypatch.setattr(games, "threads", lambda: 2)
-    with pytest.raises(StepError, match=r"^generator callable: wrong_functions:returns_too_few failed, "):
+    with pytest.raises(
+        StepError, match=r"^generator callable: wrong_functions:returns_too_few failed, "
+    ):
         features(game(shadows=4), CallableGenerator(wrong_functions.returns_too_few))
 
 

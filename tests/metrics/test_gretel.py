@@ -39,7 +39,9 @@ def naive_points(members, others, thresholds, size, rng):
             continue
         precision, accuracy = hits / (hits + alarms), (hits + (size - alarms)) / (2 * size)
         middle = (precision + accuracy) / 2
-        points.append(100.0 if middle <= 0.5 else 0.0 if middle >= 0.8 else 100 * (0.8 - middle) / 0.3)
+        points.append(
+            100.0 if middle <= 0.5 else 0.0 if middle >= 0.8 else 100 * (0.8 - middle) / 0.3
+        )
     return points
 
 
@@ -57,14 +59,24 @@ def scores(n_members, n_others, seed, *, leak=0.2):
 
 def as_counts(grid, members, others):
     distances = np.concatenate([members, others])
-    return grid.counts(distances, np.arange(len(distances))), np.arange(len(distances)) < len(members)
+    return grid.counts(distances, np.arange(len(distances))), np.arange(len(distances)) < len(
+        members
+    )
 
 
 @pytest.mark.parametrize(
     ("precision", "accuracy", "points"),
-    [(0.5, 0.5, 100), (0.2, 0.1, 100), (0.8, 0.8, 0), (1.0, 1.0, 0), (0.65, 0.65, 50), (0.9, 0.4, 50), (1.0, 0.6, 0),
-     (math.nan, 0.5, math.nan)],
-)  # fmt: skip
+    [
+        (0.5, 0.5, 100),
+        (0.2, 0.1, 100),
+        (0.8, 0.8, 0),
+        (1.0, 1.0, 0),
+        (0.65, 0.65, 50),
+        (0.9, 0.4, 50),
+        (1.0, 0.6, 0),
+        (math.nan, 0.5, math.nan),
+    ],
+)
 def test_points_are_linear_on_the_mean_of_precision_and_accuracy(precision, accuracy, points):
     found = protection_points(np.array([precision]), np.array([accuracy]))
     np.testing.assert_allclose(found, [points], atol=1e-12)
@@ -72,11 +84,19 @@ def test_points_are_linear_on_the_mean_of_precision_and_accuracy(precision, accu
 
 def test_grades_are_cut_at_20_40_60_80():
     points = [0, 19.999, 20, 39.9, 40, 60, 79.999, 80, 100, math.nan]
-    levels = ["Poor"] * 2 + ["Moderate"] * 2 + ["Good"] + ["Very Good"] * 2 + ["Excellent"] * 2 + ["Unavailable"]
+    levels = (
+        ["Poor"] * 2
+        + ["Moderate"] * 2
+        + ["Good"]
+        + ["Very Good"] * 2
+        + ["Excellent"] * 2
+        + ["Unavailable"]
+    )
     assert [grade(one) for one in points] == levels
 
 
-# Precision, accuracy, and the grade by the paper and by default (significant above an accuracy of 0.53).
+# Precision, accuracy, and the grade by the paper and by default (significant above an accuracy of
+# 0.53).
 ATTACKS = [
     (0.45, 0.49, "Excellent", "Excellent"),
     (0.5, 0.5, "Very Good", "Excellent"),
@@ -97,16 +117,24 @@ ATTACKS = [
 def test_one_attack_is_graded_by_precision_and_accuracy():
     precision, accuracy = np.array(ATTACKS)[:, :2].astype(float).T
     assert attack_grades(precision, accuracy).tolist() == [row[2] for row in ATTACKS]
-    assert attack_grades(precision, accuracy, np.full(len(ATTACKS), 0.53)).tolist() == [row[3] for row in ATTACKS]
+    assert attack_grades(precision, accuracy, np.full(len(ATTACKS), 0.53)).tolist() == [
+        row[3] for row in ATTACKS
+    ]
     few = attack_grades(np.array([0.85, 0.79]), np.array([0.8, 0.85]), np.array([0.9, 0.9]))
-    assert few.tolist() == ["Poor", "Excellent"], "few people: an accuracy of 0.9 is not significant"
+    assert few.tolist() == ["Poor", "Excellent"], (
+        "few people: an accuracy of 0.9 is not significant"
+    )
 
 
 @pytest.mark.parametrize("n", [200, 1500])
 def test_significance_is_that_of_the_hypergeometric_test(n):
-    """An attack on all rows of equal sides has a fixed number of positives, of which a random half are members."""
+    """An attack on all rows of equal sides has a fixed number of positives, of which a random half
+    are members.
+    """
     grid = AttackGrid(sizes=(1.0,), samples=3)
-    counts, member = as_counts(grid, *(np.random.default_rng(side).gamma(4, 1, n) for side in (0, 1)))
+    counts, member = as_counts(
+        grid, *(np.random.default_rng(side).gamma(4, 1, n) for side in (0, 1))
+    )
     found = grid.chance(counts, member, 4999, np.random.default_rng(2)).reshape(3, -1)
     assert (found == found[0]).all(), "one threshold for all samples"
     positives = np.ceil(np.array(grid.quantiles) * 2 * n - 1e-9)
@@ -117,14 +145,20 @@ def test_significance_is_that_of_the_hypergeometric_test(n):
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4])
 def test_without_a_leak_one_attack_in_twenty_is_not_excellent(rows):
-    """Also with several equal rows per person, where a test by row would find half of the attacks significant."""
+    """Also with several equal rows per person, where a test by row would find half of the attacks
+    significant.
+    """
     grid, g, shares, paper = AttackGrid(samples=1), np.random.default_rng(0), [], []
     for _ in range(20):
         counts = grid.counts(np.repeat(g.gamma(4, 1, 1200), rows), np.repeat(np.arange(1200), rows))
         member = np.arange(1200) < 700
         rates = grid.attacks(counts, member, g)
         usable = ~np.isnan(rates[0])
-        shares.append(np.mean(attack_grades(*rates, grid.chance(counts, member, 199, g))[usable] == "Excellent"))
+        shares.append(
+            np.mean(
+                attack_grades(*rates, grid.chance(counts, member, 199, g))[usable] == "Excellent"
+            )
+        )
         paper.append(np.mean(attack_grades(*rates)[usable] == "Excellent"))
     assert np.mean(shares) == pytest.approx(0.95, abs=0.04)
     assert np.mean(paper) == pytest.approx(0.5, abs=0.12)
@@ -139,7 +173,8 @@ def test_levels_count_every_attack_once():
 
 
 def test_the_rule_for_excellent_changes_no_number(monkeypatch):
-    monkeypatch.setattr(inference, "bootstrap", lambda *_: (0.0, 100.0, math.nan))  # slow, and not the subject
+    # slow, and not the subject
+    monkeypatch.setattr(inference, "bootstrap", lambda *_: (0.0, 100.0, math.nan))
     train, holdout, fresh = parts((500, 400, 500), 3)
     shares = {}
     for name, synthetic in (("fresh", fresh), ("copy", train)):
@@ -152,7 +187,10 @@ def test_the_rule_for_excellent_changes_no_number(monkeypatch):
     for rule in ("default", "paper"):
         assert shares["copy", rule]["Excellent"] == 0 and shares["copy", rule]["Poor"] > 0.2
     settings = {setting.name: setting for setting in settings_of(MembershipInference)}
-    assert settings["excellent"].default == "not_significant" and "below_half" in settings["excellent"].domain
+    assert (
+        settings["excellent"].default == "not_significant"
+        and "below_half" in settings["excellent"].domain
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -176,7 +214,9 @@ def test_sampled_attacks_have_the_law_of_the_naive_ones(sides):
     usable = ~np.isnan(naive).any(axis=0)
     assert usable.sum() >= 5
     spread = naive[:, usable].std(axis=0)
-    np.testing.assert_allclose(ours[:, usable].mean(axis=0), naive[:, usable].mean(axis=0), atol=4 * spread.max() / 14)
+    np.testing.assert_allclose(
+        ours[:, usable].mean(axis=0), naive[:, usable].mean(axis=0), atol=4 * spread.max() / 14
+    )
     np.testing.assert_allclose(ours[:, usable].std(axis=0), spread, rtol=0.25, atol=0.2)
 
 
@@ -194,7 +234,8 @@ def test_few_predicted_positives_leave_an_attack_unavailable():
     grid = AttackGrid()
     counts, member = as_counts(grid, *scores(8000, 40, 0))
     points = grid.points(counts, member, np.random.default_rng(0))
-    assert np.isnan(points.reshape(3, 10, 10)[0]).all()  # a quarter of 40 rows per side: always below 50 positives
+    # a quarter of 40 rows per side: always below 50 positives
+    assert np.isnan(points.reshape(3, 10, 10)[0]).all()
     for sides in ((8000, 20), (100, 0)):
         counts, member = as_counts(grid, *scores(*sides, 0))
         assert math.isnan(mean_points(grid.points(counts, member, np.random.default_rng(0))))
@@ -212,27 +253,45 @@ def test_the_bootstrap_draws_subjects_not_rows():
     distances = np.repeat(np.concatenate([members, others]), 4)
     by_subject = grid.counts(distances, np.repeat(np.arange(300), 4)), np.arange(300) < 150
     by_row = grid.counts(distances, np.arange(1200)), np.arange(1200) < 600
-    wide, narrow = (grid.bootstrap(*x, 100, np.random.default_rng(1)).std() for x in (by_subject, by_row))
+    wide, narrow = (
+        grid.bootstrap(*x, 100, np.random.default_rng(1)).std() for x in (by_subject, by_row)
+    )
     assert wide > 1.4 * narrow
 
 
-# ------------------------------------------------------------------------- the score of releases of known truth
+# ------------------------------------------------------------------------- the score of releases of
+# known truth
 
 
 def scored(train, holdout, synthetic):
     metrics = ["membership_inference", "attribute_inference"]
-    policy = Policy(default_policy(metrics).limits, settings={name: {"n_permutations": 199} for name in metrics})
-    known = {name: list(synthetic[name].dropna().unique()) for name in synthetic.select_dtypes(exclude="number")}
-    report = evaluate(train, holdout, synthetic, policy=policy, allowed_values=known, embedder=False, device="cpu")
+    policy = Policy(
+        default_policy(metrics).limits, settings={name: {"n_permutations": 199} for name in metrics}
+    )
+    known = {
+        name: list(synthetic[name].dropna().unique())
+        for name in synthetic.select_dtypes(exclude="number")
+    }
+    report = evaluate(
+        train, holdout, synthetic, policy=policy, allowed_values=known, embedder=False, device="cpu"
+    )
     return report.data_privacy_score
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(3000, 1000), pytest.param((1000, 3000), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sizes", [(3000, 1000), pytest.param((1000, 3000), marks=pytest.mark.slow)]
+)
 def test_a_resampled_copy_gets_the_worst_grade_and_unseen_rows_the_best(adult, sizes):
     train, holdout, fresh = cut(adult, *sizes, 3000)
-    copy = scored(train, holdout, train.sample(len(fresh), replace=True, random_state=0).reset_index(drop=True))
+    copy = scored(
+        train,
+        holdout,
+        train.sample(len(fresh), replace=True, random_state=0).reset_index(drop=True),
+    )
     assert (grade(copy["membership"]), copy["grade"]) == ("Poor", "Poor")
     assert copy["score"] < 60  # the attribute score cannot raise it
     honest = scored(train, holdout, fresh)
-    assert (grade(honest["membership"]), grade(honest["attribute"]), honest["grade"]) == ("Excellent",) * 3
+    assert (grade(honest["membership"]), grade(honest["attribute"]), honest["grade"]) == (
+        "Excellent",
+    ) * 3

@@ -40,7 +40,9 @@ FRESH = population(900, 4)
 
 
 def mixed(*parts: tuple[pd.DataFrame, int]) -> pd.DataFrame:
-    return pd.concat([frame.sample(rows, random_state=0) for frame, rows in parts], ignore_index=True)
+    return pd.concat(
+        [frame.sample(rows, random_state=0) for frame, rows in parts], ignore_index=True
+    )
 
 
 SEEN = mixed((HOLDOUT, 60), (FRESH, 500))
@@ -67,12 +69,16 @@ def test_a_holdout_that_was_seen_shows(share: float) -> None:
 
 @pytest.mark.slow
 def test_it_sees_what_the_comparison_with_train_cannot() -> None:
-    """With copies of train and holdout, both are equally near, so only the reference reveals the leak."""
+    """With copies of train and holdout, both are equally near, so only the reference reveals the
+    leak.
+    """
     both = mixed((TRAIN, 300), (HOLDOUT, 100), (FRESH, 500))
     policy = {"limits": [{"statistic": "dcr.identical_excess", "at_most": 0.2, "bound": "proven"}]}
     underpowered = evaluate(TRAIN, HOLDOUT, both, metrics="dcr", policy=policy, embedder=False)
     assert underpowered.verdict == "pass"
-    seen = evaluate(TRAIN, HOLDOUT, both, reference=REFERENCE, metrics="holdout_leakage", embedder=False)
+    seen = evaluate(
+        TRAIN, HOLDOUT, both, reference=REFERENCE, metrics="holdout_leakage", embedder=False
+    )
     assert seen.verdict == "undecided" and not seen.policy_verdict.outcomes[0].passed
 
 
@@ -87,7 +93,11 @@ def test_each_statistic_is_that_of_the_other_metric_on_the_other_roles() -> None
     inputs = inputs_of(SEEN, seed=5)
     tables = {"train": inputs.tables["holdout"], "holdout": inputs.tables["reference"]}
     asked = metric_inputs(inputs.schema, {**tables, "synthetic": inputs.synthetic}, seed=5)
-    estimates = {f.name: f for metric in (Dcr(), MembershipInference()) for f in metric.measure(asked).estimates}
+    estimates = {
+        f.name: f
+        for metric in (Dcr(), MembershipInference())
+        for f in metric.measure(asked).estimates
+    }
     for estimate in HoldoutLeakage().measure(inputs).estimates:
         other = {**estimates[estimate.name].to_json(), "measures": "evaluation", "question": ""}
         assert estimate.to_json() == pytest.approx(other, nan_ok=True), estimate.name
@@ -96,7 +106,9 @@ def test_each_statistic_is_that_of_the_other_metric_on_the_other_roles() -> None
 @pytest.mark.slow
 def test_people_with_several_rows_are_witnesses_once() -> None:
     sizes = {"train": 900, "holdout": 300, "reference": 300}
-    subjects = {role: np.arange(rows) // 3 + 10_000 * i for i, (role, rows) in enumerate(sizes.items())}
+    subjects = {
+        role: np.arange(rows) // 3 + 10_000 * i for i, (role, rows) in enumerate(sizes.items())
+    }
     found = HoldoutLeakage().measure(inputs_of(FRESH, subjects=subjects)).estimates
     assert {estimate.subjects for estimate in found} == {100, 200}
 
@@ -120,12 +132,17 @@ def test_without_a_reference_it_cannot_be_asked_for() -> None:
         ({"train", "holdout", "synthetic", "reference"}, None, True),
         ({"train", "holdout", "synthetic"}, None, False),
         ((), None, False),
-        ({"train", "holdout", "reference"}, ["dcr"], False),  # a limited metric that does not run cannot pass
+        # a limited metric that does not run cannot pass
+        ({"train", "holdout", "reference"}, ["dcr"], False),
     ],
 )
-def test_it_runs_by_default_where_holdout_and_reference_are_external(external, metrics, asked: bool, extends) -> None:
+def test_it_runs_by_default_where_holdout_and_reference_are_external(
+    external, metrics, asked: bool, extends
+) -> None:
     own = {"extends": "default", "limits": [{"statistic": "dcr.privacy_score", "at_most": 0.05}]}
-    chosen, in_force = choose_metrics(metrics, load_policy(own) if extends else None, external=external)
+    chosen, in_force = choose_metrics(
+        metrics, load_policy(own) if extends else None, external=external
+    )
     assert ("holdout_leakage" in chosen) is asked
     assert ("holdout_leakage" in in_force.metrics) is (asked or (extends and metrics is not None))
     at_most = [limit.value for limit in in_force.limits if limit.statistic == "dcr.privacy_score"]

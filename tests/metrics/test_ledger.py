@@ -25,7 +25,10 @@ def nights(count: int, seed: int = 0) -> list[dict[int, float]]:
     """Ratio by person of each night; about two thirds of 60 people are in the table."""
     rng = np.random.default_rng(seed)
     names = rng.integers(0, 1 << 63, 60, dtype=np.uint64).tolist()
-    return [{name: float(np.float32(rng.gamma(1))) for name in names if rng.random() < 0.7} for _ in range(count)]
+    return [
+        {name: float(np.float32(rng.gamma(1))) for name in names if rng.random() < 0.7}
+        for _ in range(count)
+    ]
 
 
 def named(people: list[int]) -> np.ndarray:
@@ -66,7 +69,11 @@ def test_the_order_of_nights_rows_and_repeated_people_does_not_matter() -> None:
     }
     people, ratio = named([5, 3, 5, 9]), np.array([1.0, 2.0, 7.0, 0.5])
     back = Ledger.of(people[::-1], ratio[::-1])
-    assert contents(Ledger.of(people, ratio)) == contents(back) == {3: (2.0, 0), 5: (7.0, 0), 9: (0.5, 0)}
+    assert (
+        contents(Ledger.of(people, ratio))
+        == contents(back)
+        == {3: (2.0, 0), 5: (7.0, 0), 9: (0.5, 0)}
+    )
     assert Ledger.of(people, ratio).to_bytes() == back.to_bytes()
     assert back.merged(back).to_bytes() == back.to_bytes()
 
@@ -78,7 +85,9 @@ def test_people_who_left_are_removed_after_sixty_days() -> None:
         assert contents(left) == {1: (8.0, 100), 2: (9.0, day)}
     back = contents(left.merged(ledger_of({1: 0.5, 2: 1.0}, 100 + KEPT_DAYS)))
     assert back[1] == (8.0, 100 + KEPT_DAYS), "who is there again keeps the entry"
-    assert contents(left.merged(ledger_of({2: 1.0}, 100 + KEPT_DAYS))) == {2: (9.0, 100 + KEPT_DAYS)}
+    assert contents(left.merged(ledger_of({2: 1.0}, 100 + KEPT_DAYS))) == {
+        2: (9.0, 100 + KEPT_DAYS)
+    }
 
 
 def test_the_ledger_does_not_grow_with_the_nights() -> None:
@@ -94,10 +103,16 @@ def test_the_ledger_does_not_grow_with_the_nights() -> None:
 
 def test_each_person_has_the_release_with_the_closest_row() -> None:
     people = named([1, 2, 3])
-    ledger = Ledger.of(people, np.array([5.0, 1.0, 5.0]), 10).merged(Ledger.of(people, np.array([5.0, 9.0, 1.0]), 20))
+    ledger = Ledger.of(people, np.array([5.0, 1.0, 5.0]), 10).merged(
+        Ledger.of(people, np.array([5.0, 9.0, 1.0]), 20)
+    )
     assert ledger.release.tolist() == [10, 20, 10], "the first of equal ratios"
     assert ledger.most_by_release(4.0) == [(10, pytest.approx(2 / 3)), (20, pytest.approx(1 / 3))]
-    assert ledger.merged(Ledger.of(people[:1], np.array([0.0]), 30)).release.tolist() == [10, 20, 10]
+    assert ledger.merged(Ledger.of(people[:1], np.array([0.0]), 30)).release.tolist() == [
+        10,
+        20,
+        10,
+    ]
     assert ledger.most_by_release(100.0) == []
 
 
@@ -114,7 +129,9 @@ def test_a_file_holds_the_ledger(people: int) -> None:
     ledger = merged([dict(list(night.items())[:people]) for night in nights(3)])
     again = Ledger.from_bytes(ledger.to_bytes())
     assert contents(again) == contents(ledger) and again.to_bytes() == ledger.to_bytes()
-    assert [getattr(again, name).dtype for name in GOOD] == [column.dtype for column in GOOD.values()]
+    assert [getattr(again, name).dtype for name in GOOD] == [
+        column.dtype for column in GOOD.values()
+    ]
 
 
 def table_file(**columns: np.ndarray) -> bytes:
@@ -157,8 +174,14 @@ def test_pseudonyms_follow_the_content_without_a_subject() -> None:
     names, plain = pseudonyms(rows, KEY).T
     assert names.tolist() == plain.tolist()
     others = pseudonyms(same, KEY)[:, 0]
-    assert names.dtype == np.uint64 and len(set(names.tolist())) == 4, "rows that differ in one cell are other people"
-    assert others[:2].tolist() == [names[2], names[1]] and others[2] == others[3] and others[2] not in names
+    assert names.dtype == np.uint64 and len(set(names.tolist())) == 4, (
+        "rows that differ in one cell are other people"
+    )
+    assert (
+        others[:2].tolist() == [names[2], names[1]]
+        and others[2] == others[3]
+        and others[2] not in names
+    )
     assert not set(names.tolist()) & set(pseudonyms(rows, b"another key")[:, 0].tolist())
 
 
@@ -173,11 +196,15 @@ def test_pseudonyms_follow_the_subject(ids: list[object]) -> None:
 
 def test_an_id_in_another_spelling_has_the_entry_of_the_person() -> None:
     """Columns of the pseudonyms: exact id, plain form."""
-    first = Ledger.of(np.array([[10, 1], [20, 2]], np.uint64), np.array([5.0, 1.0]), release=8, day=1)
+    first = Ledger.of(
+        np.array([[10, 1], [20, 2]], np.uint64), np.array([5.0, 1.0]), release=8, day=1
+    )
     respelled = np.array([[11, 1], [20, 2], [30, 3]], np.uint64)
     assert first.ratios(respelled).tolist() == [5.0, 1.0, 0.0]
     second = first.merged(Ledger.of(respelled, np.array([2.0, 3.0, 4.0]), release=9, day=2))
-    assert contents(second) == {11: (5.0, 2), 20: (3.0, 2), 30: (4.0, 2)}, "no second entry of the person"
+    assert contents(second) == {11: (5.0, 2), 20: (3.0, 2), 30: (4.0, 2)}, (
+        "no second entry of the person"
+    )
     assert second.release.tolist() == [8, 9, 9]
 
 

@@ -1,4 +1,6 @@
-"""Linkability: brute-force twins of the search and the statistics, and expected results for tables of known truth."""
+"""Linkability: brute-force twins of the search and the statistics, and expected results for tables
+of known truth.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ QUICK = Linkability(n_splits=6, n_permutations=199)
 UPPER, LOWER = Limit("linkability.excess", 0.1), Limit("linkability.excess", 0.025, bound="proven")
 
 
-def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:
+def run(
+    train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more
+) -> MetricResult:
     return metric.measure(given(train, holdout, synthetic, **more))
 
 
@@ -45,12 +49,18 @@ def verdicts(result: MetricResult) -> list[str]:
 # ---- the search against brute force ----
 
 
-def naive_hits(synthetic: EncodedTable, attacked: EncodedTable, sets: list[list[int]], k: int) -> list[bool]:
-    """The definition, row by row: encoded columns 0..p-1 are numbers, columns from p on are categories."""
+def naive_hits(
+    synthetic: EncodedTable, attacked: EncodedTable, sets: list[list[int]], k: int
+) -> list[bool]:
+    """The definition, row by row: encoded columns 0..p-1 are numbers, columns from p on are
+    categories.
+    """
     p = synthetic.numeric.shape[1]
 
     def picked(table: EncodedTable, row: int, columns: list[int]) -> tuple[float, ...]:
-        return tuple(float(table.numeric[row, c] if c < p else table.codes[row, c - p]) for c in columns)
+        return tuple(
+            float(table.numeric[row, c] if c < p else table.codes[row, c - p]) for c in columns
+        )
 
     rows = {tuple(picked(synthetic, s, columns) for columns in sets) for s in range(len(synthetic))}
     out = []
@@ -60,7 +70,8 @@ def naive_hits(synthetic: EncodedTable, attacked: EncodedTable, sets: list[list[
             asked = picked(attacked, q, columns)
             away = {
                 row: sum(
-                    (x - y) ** 2 if c < p else float(x != y) for x, y, c in zip(row[side], asked, columns, strict=True)
+                    (x - y) ** 2 if c < p else float(x != y)
+                    for x, y, c in zip(row[side], asked, columns, strict=True)
                 )
                 for row in rows
             }
@@ -92,17 +103,24 @@ def coarse_table(rows: int, seed: int) -> pd.DataFrame:
 def test_hits_agree_with_brute_force(make, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linkability, "_CELLS", 2_000)  # several parts
     for seed in range(2):
-        synthetic, attacked = encoded(make(120, seed), pd.concat([make(60, seed + 90), make(120, seed)[:5]]))
+        synthetic, attacked = encoded(
+            make(120, seed), pd.concat([make(60, seed + 90), make(120, seed)[:5]])
+        )
         width = attacked.numeric.shape[1] + attacked.codes.shape[1]
         order = np.random.default_rng(seed).permutation(width).tolist()
         for sets in ([order[:3], order[3:]], [order[:1], order[1:3]]):
             searched = Linkage.of(synthetic, attacked, sum(sets, []))
-            found, truth = searched.hits(*sets, k=k).tolist(), naive_hits(synthetic, attacked, sets, k)
+            found, truth = (
+                searched.hits(*sets, k=k).tolist(),
+                naive_hits(synthetic, attacked, sets, k),
+            )
             assert found == truth
             assert all(found[-5:])  # copies
             assert searched.hits(*sets[::-1], k=k).tolist() == truth
             # The nearest row is a shortcut. Without it all rows are searched, with the same result.
-            blind = Neighbours(np.full((len(attacked), 1), 1e-200), np.zeros((len(attacked), 1), dtype=np.int64))
+            blind = Neighbours(
+                np.full((len(attacked), 1), 1e-200), np.zeros((len(attacked), 1), dtype=np.int64)
+            )
             assert replace(searched, nearest=blind).hits(*sets, k=k).tolist() == truth
 
 
@@ -118,7 +136,8 @@ def test_hits_of_a_few_synthetic_rows(rows: int, k: int) -> None:
 def test_values_far_out_do_not_drown_the_other_columns() -> None:
     rng = np.random.default_rng(0)
     wide = pd.DataFrame(rng.normal(size=(300, 12)), columns=[f"c{at}" for at in range(12)])
-    for at in range(8):  # the far value decides which row is the nearest in all columns, and all are at its distance
+    # the far value decides which row is the nearest in all columns, and all are at its distance
+    for at in range(8):
         wide.loc[200 + at, f"c{at}"] = 1e5
     synthetic, attacked = encoded(wide[:200], wide[150:])
     assert np.abs(attacked.numeric[50:58]).max(axis=1).min() > 1e4
@@ -138,7 +157,9 @@ def test_excess_and_risk_are_means_over_pairs_and_people() -> None:
     assert risk.observed == pytest.approx((of_members - of_others) / (1 - of_others), abs=1e-6)
     # The deviation of a difference of means under permuted labels is known.
     n_T, n_H = member.sum(), (~member).sum()
-    assert excess.null.std(axis=0) == pytest.approx(rates.std(axis=0, ddof=1) * np.sqrt(1 / n_T + 1 / n_H), rel=0.04)
+    assert excess.null.std(axis=0) == pytest.approx(
+        rates.std(axis=0, ddof=1) * np.sqrt(1 / n_T + 1 / n_H), rel=0.04
+    )
     assert np.abs(excess.null.mean(axis=0)).max() < 0.01
 
 
@@ -204,19 +225,30 @@ def test_the_excess_grows_with_the_share_copied_and_a_copy_is_linked_whole() -> 
         assert values == sorted(values) and abs(values[0]) < 0.05
     copy = results[-1]
     assert all(row["rate_train"] == 1 for row in copy.tables["sets"])
-    assert copy.estimate("excess").value == pytest.approx(1 - np.mean([r["rate_holdout"] for r in copy.tables["sets"]]))
+    assert copy.estimate("excess").value == pytest.approx(
+        1 - np.mean([r["rate_holdout"] for r in copy.tables["sets"]])
+    )
     assert copy.estimate("risk").value > 0.98
-    assert [verdicts(result)[1] for result in (results[0], results[2], copy)] == ["pass", "fail", "fail"]
+    assert [verdicts(result)[1] for result in (results[0], results[2], copy)] == [
+        "pass",
+        "fail",
+        "fail",
+    ]
     assert [verdicts(result)[0] for result in (results[0], copy)] == ["pass", "fail"]
 
 
 def coarse_parts(sizes: tuple[int, int, int], seed: int) -> list[pd.DataFrame]:
     table, ends = coarse_table(sum(sizes), seed).iloc[:, :6], np.cumsum(sizes)
-    return [table[end - size : end].reset_index(drop=True) for size, end in zip(sizes, ends, strict=True)]
+    return [
+        table[end - size : end].reset_index(drop=True)
+        for size, end in zip(sizes, ends, strict=True)
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("people", [(400, 100, 200), pytest.param((100, 400, 200), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "people", [(400, 100, 200), pytest.param((100, 400, 200), marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_fresh_rows_sit_at_the_null_whatever_the_sizes_and_rows_of_a_person(
     people: tuple[int, int, int], rows: int
@@ -227,7 +259,10 @@ def test_fresh_rows_sit_at_the_null_whatever_the_sizes_and_rows_of_a_person(
     subjects = {role: codes.repeat(rows) for role, codes in subjects.items()}
     z = []
     for seed in range(24):
-        tables = [table.loc[table.index.repeat(rows)].reset_index(drop=True) for table in coarse_parts(people, seed)]
+        tables = [
+            table.loc[table.index.repeat(rows)].reset_index(drop=True)
+            for table in coarse_parts(people, seed)
+        ]
         for table in tables:  # the years of a person: similar, not equal
             table["a"] += np.arange(len(table)) % rows // 2
         metric = Linkability(n_splits=3, n_permutations=199, max_targets=600)
@@ -255,7 +290,10 @@ def test_repeated_rows_change_nothing() -> None:
     for k in (1, 2):
         metric = Linkability(n_splits=6, n_permutations=199, n_neighbors=k)
         doubled = pd.concat([fresh, fresh[:100], fresh], ignore_index=True)
-        assert run(train, holdout, doubled, metric).estimates == run(train, holdout, fresh, metric).estimates
+        assert (
+            run(train, holdout, doubled, metric).estimates
+            == run(train, holdout, fresh, metric).estimates
+        )
     twice = [pd.concat([table, table], ignore_index=True) for table in (train, holdout)]
     subjects = {"train": np.tile(np.arange(150), 2), "holdout": np.tile(np.arange(150, 300), 2)}
     double = run(*twice, fresh, subjects=subjects)
@@ -284,11 +322,15 @@ def test_a_coarse_table_links_everybody_and_gives_nobody_away() -> None:
 
 def test_sets_of_ones_own() -> None:
     train, holdout, fresh = parts((300, 200, 300), 9)
-    metric = Linkability(column_sets=[["income", "age"], ["weight", "visit", "place"]], n_permutations=199)
+    metric = Linkability(
+        column_sets=[["income", "age"], ["weight", "visit", "place"]], n_permutations=199
+    )
     result = run(train, holdout, train, metric)
     assert [row["columns"] for row in result.tables["sets"]] == ["2 + 3"]
     assert result.tables["sets"][0]["rate_train"] == 1
-    assert metric == Linkability(column_sets=(("income", "age"), ("weight", "visit", "place")), n_permutations=199)
+    assert metric == Linkability(
+        column_sets=(("income", "age"), ("weight", "visit", "place")), n_permutations=199
+    )
     # The other columns do not matter.
     fresh["plan"], fresh["smoker"] = "9", True
     scrambled = train.assign(plan=train["plan"].to_numpy()[::-1])
@@ -300,7 +342,15 @@ def test_sets_of_ones_own() -> None:
 
 @pytest.mark.parametrize(
     "columns",
-    [["age", "plan"], [["age"], ["age"]], [["age", "age"], ["plan"]], [["age"], []], [["age"]], [["age"], [3]], "ab"],
+    [
+        ["age", "plan"],
+        [["age"], ["age"]],
+        [["age", "age"], ["plan"]],
+        [["age"], []],
+        [["age"]],
+        [["age"], [3]],
+        "ab",
+    ],
 )
 def test_sets_that_are_none_are_refused_when_the_metric_is_built(columns: object) -> None:
     with pytest.raises(ConfigError, match="column_sets: .*two disjoint lists of column names"):

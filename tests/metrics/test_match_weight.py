@@ -1,4 +1,6 @@
-"""Match weights against loops over all pairs; the members' advantage against the AUC and planted parts."""
+"""Match weights against loops over all pairs; the members' advantage against the AUC and planted
+parts.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def mixed(number: int, seed: int, missing: float = 0.1) -> pd.DataFrame:
             "plan": rng.choice(["a", "b", "c"], number, p=[0.7, 0.2, 0.1]),
             "town": rng.choice([f"town {k}" for k in range(40)], number),
             "sure": rng.choice([0.5, 1.5], number),
-            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 500, number), unit="D"),
+            "since": pd.Timestamp("2020-01-01")
+            + pd.to_timedelta(rng.integers(0, 500, number), unit="D"),
         }
     )
     return frame.mask(rng.random(frame.shape) < missing)
@@ -77,9 +80,12 @@ def test_advantages_are_areas_and_tails(each: int) -> None:
     rng = np.random.default_rng(0)
     member = rng.permutation(400) < 250
     codes = np.repeat(np.arange(400), each)
-    weights = (rng.normal(size=len(codes)) + 0.5 * member[codes]).round(1).astype(np.float32)  # many ties
+    # many ties
+    weights = (rng.normal(size=len(codes)) + 0.5 * member[codes]).round(1).astype(np.float32)
     people = Subjects(codes, member)
-    found = advantages(weights, people, partial(mean_difference, subjects=people, n_permutations=400, rng=rng))
+    found = advantages(
+        weights, people, partial(mean_difference, subjects=people, n_permutations=400, rng=rng)
+    )
     assert found.observed[0] == pytest.approx(2 * roc_auc_score(member[codes], weights) - 1)
     order = np.argsort(-weights, kind="stable")
     for tail, value in zip(TAILS, found.observed[1:], strict=True):
@@ -92,11 +98,15 @@ def test_advantages_are_areas_and_tails(each: int) -> None:
 
 
 def release(kind: str, seed: int = 0, numbers: int = 40) -> Estimate:
-    """The estimate for a table of 6 columns, whose release holds fresh rows and the ``kind`` of copies."""
+    """The estimate for a table of 6 columns, whose release holds fresh rows and the ``kind`` of
+    copies.
+    """
     rng = np.random.default_rng(seed)
 
     def people(number: int) -> pd.DataFrame:
-        return pd.DataFrame({name: np.minimum(rng.geometric(4 / numbers, number), numbers) for name in "abcdef"})
+        return pd.DataFrame(
+            {name: np.minimum(rng.geometric(4 / numbers, number), numbers) for name in "abcdef"}
+        )
 
     train, holdout, reference, fresh = (people(number) for number in (900, 540, 360, 900))
     own = rng.random(fresh.shape).argsort(axis=1) < {"fresh": 0, "half": 3, "most": 5}[kind]
@@ -119,12 +129,19 @@ def test_cells_that_are_missing_hide_no_copy() -> None:
     train, holdout, fresh = (mixed(600, seed=seed, missing=0.0) for seed in (1, 2, 3))
     gone = train.mask(rng.random(train.shape) < 0.3)
     for synthetic, seen in ((gone, True), (fresh, False)):
-        found = Copies(n_permutations=199).measure(read_inputs(train, holdout, synthetic, seed=1)).estimates[2]
+        found = (
+            Copies(n_permutations=199)
+            .measure(read_inputs(train, holdout, synthetic, seed=1))
+            .estimates[2]
+        )
         assert (found.low > 0.03) == seen
 
 
 def test_of_many_rows_some_are_looked_at() -> None:
     train, holdout = mixed(900, seed=1), mixed(600, seed=2)
     inputs = read_inputs(train, holdout, train.copy(), seed=1)
-    every, some = (Copies(n_permutations=199, max_targets=most).measure(inputs).estimates[2] for most in (None, 1000))
+    every, some = (
+        Copies(n_permutations=199, max_targets=most).measure(inputs).estimates[2]
+        for most in (None, 1000)
+    )
     assert every.n == 1500 and 900 < some.n <= 1000 and min(every.low, some.low) > 0.4

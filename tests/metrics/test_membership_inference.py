@@ -12,8 +12,17 @@ import pytest
 from privacy_assets.distances.nearest import nearest_rows
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.metric import attack
-from privacy_assets.metrics.membership_inference.no_box import SPECS, NoBoxScores, auc_estimates, score_rows
-from privacy_assets.metrics.membership_inference.scores import CrossFittedScore, Population, build_population
+from privacy_assets.metrics.membership_inference.no_box import (
+    SPECS,
+    NoBoxScores,
+    auc_estimates,
+    score_rows,
+)
+from privacy_assets.metrics.membership_inference.scores import (
+    CrossFittedScore,
+    Population,
+    build_population,
+)
 from privacy_assets.policy import Limit, Policy
 from tests.metrics.given_tables import cut, given, naive_rates, release
 
@@ -55,7 +64,9 @@ def test_rates_of_each_labelling_are_the_naive_ones_with_ties(seed, decimals):
     labels = np.stack([g.permutation(member) for _ in range(3)])
     tpr, fpr = CrossFittedScore(score, codes, half).rates(labels.astype(np.float32), shares)
     for at, label in enumerate(labels):
-        naive = [naive_rates(score, codes, half, label, share, range(len(score))) for share in shares]
+        naive = [
+            naive_rates(score, codes, half, label, share, range(len(score))) for share in shares
+        ]
         np.testing.assert_allclose(np.column_stack([tpr[at], fpr[at]]), naive, atol=1e-12)
 
 
@@ -81,7 +92,9 @@ def blind_population(seed, by_row):
     if by_row:
         codes, member = np.arange(480), member[codes]
     half = g.permutation(len(member)) % 2 == 1
-    return Population(codes, member, {"distance": score, "distance / reference": score}, g.random(480), half)
+    return Population(
+        codes, member, {"distance": score, "distance / reference": score}, g.random(480), half
+    )
 
 
 @pytest.mark.weekly
@@ -100,19 +113,33 @@ def test_intervals_by_subject_hold_their_level_where_rows_repeat():
 
 
 def naive_ratio(away, scale):
-    return [1.0 if d == s == 0 else math.inf if s == 0 else d / s for d, s in zip(away, scale, strict=True)]
+    return [
+        1.0 if d == s == 0 else math.inf if s == 0 else d / s
+        for d, s in zip(away, scale, strict=True)
+    ]
 
 
 def test_distances_are_the_naive_ones():
-    """The first four rows are equal: three of one person, one of another, and S contains them too."""
+    """The first four rows are equal: three of one person, one of another, and S contains them
+    too.
+    """
     train, holdout, synthetic, reference = release(60, 40, 60, 60, copies=5)
     train = pd.concat([train.iloc[:1]] * 4 + [train.iloc[4:]], ignore_index=True)
-    subjects = {"train": np.r_[0, 0, 0, 1, np.arange(2, 58) // 2 * 2], "holdout": np.arange(100, 140)}
+    subjects = {
+        "train": np.r_[0, 0, 0, 1, np.arange(2, 58) // 2 * 2],
+        "holdout": np.arange(100, 140),
+    }
     inputs = given(train, holdout, synthetic, reference, subjects=subjects)
     population = build_population(inputs)
-    pool = np.concatenate([inputs.encoded(role).dense for role in ("train", "holdout")]).astype(float)
-    synthetic, reference = (inputs.encoded(role).dense.astype(float) for role in ("synthetic", "reference"))
-    away = [np.sqrt(((pool[:, None] - x[None]) ** 2).sum(axis=2)) for x in (synthetic, reference, pool)]
+    pool = np.concatenate([inputs.encoded(role).dense for role in ("train", "holdout")]).astype(
+        float
+    )
+    synthetic, reference = (
+        inputs.encoded(role).dense.astype(float) for role in ("synthetic", "reference")
+    )
+    away = [
+        np.sqrt(((pool[:, None] - x[None]) ** 2).sum(axis=2)) for x in (synthetic, reference, pool)
+    ]
     codes = np.concatenate(list(subjects.values()))
     away[2][codes[:, None] == codes] = np.inf
     d, r, n = (x.min(axis=1) for x in away)
@@ -125,15 +152,20 @@ def test_distances_are_the_naive_ones():
     handed = build_population(inputs, score_rows(inputs).distances)  # the search is not repeated
     rows = np.r_[0:4, 60:100]
     some = build_population(inputs, rows=rows)
-    np.testing.assert_array_equal(some.member[some.codes], population.member[population.codes[rows]])
-    np.testing.assert_array_equal(some.codes, np.unique(population.codes[rows], return_inverse=True)[1])
+    np.testing.assert_array_equal(
+        some.member[some.codes], population.member[population.codes[rows]]
+    )
+    np.testing.assert_array_equal(
+        some.codes, np.unique(population.codes[rows], return_inverse=True)[1]
+    )
     for name, score in naive.items():
         np.testing.assert_allclose(population.scores[name], score, atol=1e-6)
         np.testing.assert_array_equal(handed.scores[name], population.scores[name])
         np.testing.assert_array_equal(some.scores[name], population.scores[name][rows])
 
 
-# ------------------------------------------------------------------------- known truth, made-up table
+# ------------------------------------------------------------------------- known truth, made-up
+# table
 
 
 @pytest.mark.slow
@@ -141,7 +173,10 @@ def test_distances_are_the_naive_ones():
     "sizes",
     [
         (1600, 400, 500, 1200),
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ((400, 1600, 2000, 300), (400, 1600, 400))),
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ((400, 1600, 2000, 300), (400, 1600, 400))
+        ),
     ],
 )
 def test_copy_is_worst_and_fresh_is_null_at_any_sizes(sizes):
@@ -152,7 +187,10 @@ def test_copy_is_worst_and_fresh_is_null_at_any_sizes(sizes):
         assert estimate.measurable and estimate.low <= estimate.null <= estimate.high
         assert copy.estimate(name).low > estimate.null
     assert "fail" not in {outcome.status for outcome in judged(null).outcomes}
-    assert null.estimate("protection_score").value > 85 and copy.estimate("protection_score").value < 20
+    assert (
+        null.estimate("protection_score").value > 85
+        and copy.estimate("protection_score").value < 20
+    )
     assert copy.estimate("precision").value > 0.88 and copy.estimate("advantage_any").low > 0.9
     assert judged(copy).status == "fail"
     assert len(copy.tables["curve"]) == (18 if reference else 12)
@@ -163,7 +201,9 @@ def test_copy_is_worst_and_fresh_is_null_at_any_sizes(sizes):
 
 @pytest.mark.slow
 def test_more_copies_are_never_safer():
-    results = [evaluate(*release(1000, 500, 1000, 600, copies=copies)) for copies in (0, 200, 500, 1000)]
+    results = [
+        evaluate(*release(1000, 500, 1000, 600, copies=copies)) for copies in (0, 200, 500, 1000)
+    ]
     for name in ("advantage", *AREAS):
         values = [result.estimate(name).value for result in results]
         assert values == sorted(values), name
@@ -175,7 +215,9 @@ def test_avoiding_the_training_rows_is_refused():
     inputs = given(train, holdout, fresh)
     away = nearest_rows(inputs.encoded("synthetic"), inputs.encoded("train")).distances[:, 0]
     result = evaluate(train, holdout, fresh[away > np.quantile(away, 0.2)], reference)
-    assert result.estimate("advantage").high < 0 and result.estimate("auc_reference_ratio").high < 0.5
+    assert (
+        result.estimate("advantage").high < 0 and result.estimate("auc_reference_ratio").high < 0.5
+    )
     assert "membership_inference.advantage_any.proven" in broken(result)
     assert judged(result).status == "fail"
 
@@ -195,7 +237,10 @@ def test_duplicated_people_do_not_hide_a_copy():
 @pytest.mark.parametrize("sizes", [(19, 50), (2000, 19)])
 def test_too_few_subjects_are_not_measurable(sizes):
     result = evaluate(*release(*sizes, 60))
-    assert all(math.isnan(estimate.value) and "not measurable" in estimate.note for estimate in result.estimates)
+    assert all(
+        math.isnan(estimate.value) and "not measurable" in estimate.note
+        for estimate in result.estimates
+    )
     assert judged(result).status == "undecided"
 
 
@@ -214,7 +259,9 @@ def test_the_lowest_rate_needs_ten_thousand_non_members():
     members = np.arange(11_500) < 1500
     g = np.random.default_rng(0)
     score = np.where(members & (g.random(11_500) < 0.3), 0.0, g.random(11_500))
-    population = Population(np.arange(11_500), members, {"distance": score}, g.random(11_500), g.random(11_500) < 0.5)
+    population = Population(
+        np.arange(11_500), members, {"distance": score}, g.random(11_500), g.random(11_500) < 0.5
+    )
     enough = {estimate.name: estimate for estimate in attack(population, 199, g)[0]}["tpr_low_fpr"]
     assert enough.value == pytest.approx(0.3, abs=0.03)
     assert enough.low > 0.001
@@ -226,21 +273,30 @@ def test_tables_of_one_column(column):
     result = evaluate(*(table[[column]] for table in release(400, 300, 300, 200)))
     for name in ("advantage", *AREAS):
         estimate = result.estimate(name)
-        assert max(estimate.high - estimate.null, estimate.null - estimate.low) <= estimate.minimum_detectable_effect
+        assert (
+            max(estimate.high - estimate.null, estimate.null - estimate.low)
+            <= estimate.minimum_detectable_effect
+        )
 
 
-# ------------------------------------------------------------------------- known truth, a real table
+# ------------------------------------------------------------------------- known truth, a real
+# table
 
 
 @pytest.mark.slow
 def test_jittered_copies_of_isolated_people_are_seen_where_all_together_are_not(adult):
     train, holdout, fresh, reference = cut(adult, 8000, 2000, 8000, 2000)
-    g, outliers = np.random.default_rng(0), build_population(given(train, holdout, fresh)).neighbour[: len(train)]
+    g, outliers = (
+        np.random.default_rng(0),
+        build_population(given(train, holdout, fresh)).neighbour[: len(train)],
+    )
     jittered = train.iloc[np.argsort(-outliers)[:40]].copy()
     for name in jittered.select_dtypes("number"):
         moved = jittered[name] + g.normal(0, 0.1 * adult[name].std(), 40)
         jittered[name] = moved.round().astype(adult[name].dtype)
     isolated = pd.concat([jittered, fresh.iloc[40:]], ignore_index=True)
-    honest, leak = (evaluate(train, holdout, synthetic, reference) for synthetic in (fresh, isolated))
+    honest, leak = (
+        evaluate(train, holdout, synthetic, reference) for synthetic in (fresh, isolated)
+    )
     assert broken(honest) == set()
     assert leak.estimate("outlier_excess").low > 0 > leak.estimate("advantage").low

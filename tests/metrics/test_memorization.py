@@ -46,24 +46,38 @@ def distances(inputs, first, second):
     one, other = inputs.encoded(first), inputs.encoded(second)
     out = (one.codes[:, None] != other.codes[None]).sum(axis=2).astype(float)
     for column in range(one.numeric.shape[1]):
-        out += np.subtract.outer(one.numeric[:, column].astype(float), other.numeric[:, column].astype(float)) ** 2
+        out += (
+            np.subtract.outer(
+                one.numeric[:, column].astype(float), other.numeric[:, column].astype(float)
+            )
+            ** 2
+        )
     return np.sqrt(out)
 
 
 def naive(inputs, radius):
     """Counts, alpha and ratios, row by row."""
-    to_t, to_h, to_s = (distances(inputs, "synthetic", role) for role in ("train", "holdout", "synthetic"))
+    to_t, to_h, to_s = (
+        distances(inputs, "synthetic", role) for role in ("train", "holdout", "synthetic")
+    )
     rows = []
     for s in range(len(to_t)):
         others = [to_s[s, o] for o in range(len(to_s)) if o != s]
-        t, g = sum(d <= radius * (1 + TIE) for d in to_t[s]), sum(d <= radius * (1 + TIE) for d in others)
+        t, g = (
+            sum(d <= radius * (1 + TIE) for d in to_t[s]),
+            sum(d <= radius * (1 + TIE) for d in others),
+        )
         near, h = min(to_t[s]), sum(d <= radius * (1 + TIE) for d in to_h[s])
-        quotients = [near / d if d > 0 else (math.inf if near > 0 else 1.0) for d in (min(others), min(to_h[s]))]
+        quotients = [
+            near / d if d > 0 else (math.inf if near > 0 else 1.0)
+            for d in (min(others), min(to_h[s]))
+        ]
         rows.append((t, h, g, (g + 0.5) / (t + 0.5), *quotients))
     return np.array(rows, dtype=float).T
 
 
-# ----------------------------------------------------------------------------------------------- twins
+# -----------------------------------------------------------------------------------------------
+# twins
 
 
 @pytest.mark.parametrize("radius", [None, 0.0, 1.0, 30.0])
@@ -75,7 +89,9 @@ def test_counts_alpha_and_ratios_are_the_naive_ones(radius, sizes):
     if radius is None:  # the 2 % quantile of leave-one-out distances
         away = distances(inputs, "train", "train")
         np.fill_diagonal(away, np.inf)
-        assert found.radius == pytest.approx(np.sort(away.min(axis=1))[math.ceil(0.02 * len(away)) - 1], abs=1e-12)
+        assert found.radius == pytest.approx(
+            np.sort(away.min(axis=1))[math.ceil(0.02 * len(away)) - 1], abs=1e-12
+        )
     t, h, g, alpha, by_synthetic, by_holdout = naive(inputs, found.radius)
     counted = [found.train, found.holdout, found.synthetic, found.alpha]
     np.testing.assert_array_equal(counted, [t, h, g, alpha])
@@ -96,7 +112,9 @@ def test_every_row_has_its_coefficient_outside_of_the_report():
         for other, ratios in (("to_synthetic", by_synthetic), ("to_holdout", by_holdout)):
             found = rows["to_train"] / rows[other]
             np.testing.assert_allclose(found[rows[other] > 0], ratios[rows[other] > 0], atol=1e-9)
-    assert "rows" not in result.to_json() and "alpha_m" not in json.dumps(result.to_json()) + repr(result)
+    assert "rows" not in result.to_json() and "alpha_m" not in json.dumps(result.to_json()) + repr(
+        result
+    )
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -107,7 +125,9 @@ def test_statistics_are_the_naive_ones(seed):
     radius = typical_radius(inputs.encoded("train"), None, 0.02, "cpu")
     t, h, g, alpha, *_ = naive(inputs, radius)
     assert result.estimate("exposed").value == pytest.approx((alpha < 1).mean())
-    near = np.hstack([distances(inputs, "synthetic", role) for role in ("train", "holdout")]) <= radius * (1 + TIE)
+    near = np.hstack(
+        [distances(inputs, "synthetic", role) for role in ("train", "holdout")]
+    ) <= radius * (1 + TIE)
     rows = (t + h) * 160 / 220 > g
     shares = near[rows] / near[rows].sum(axis=1, keepdims=True)
 
@@ -117,7 +137,10 @@ def test_statistics_are_the_naive_ones(seed):
     rng, labels = np.random.default_rng(5), np.arange(220) < 160
     drawn = np.array([excess(rng.permutation(labels)) for _ in range(4000)])
     estimate = result.estimate("exposed_excess")
-    assert estimate.value == pytest.approx(excess(labels)) and estimate.note == f"{rows.sum()} exposed rows"
+    assert (
+        estimate.value == pytest.approx(excess(labels))
+        and estimate.note == f"{rows.sum()} exposed rows"
+    )
     half = np.quantile(np.abs(drawn - drawn.mean()), 0.995)
     assert estimate.value - estimate.low == pytest.approx(half, rel=0.15)
     assert estimate.high - estimate.value == pytest.approx(half, rel=0.15)
@@ -135,7 +158,10 @@ def test_chance_is_that_of_every_way_to_draw_the_training_rows():
 
 def test_rows_of_one_cluster_are_one_witness():
     flags = np.repeat([True, False], [30, 170])
-    alone, together = clustered_share(flags, np.arange(200)), clustered_share(flags, np.arange(200) // 10)
+    alone, together = (
+        clustered_share(flags, np.arange(200)),
+        clustered_share(flags, np.arange(200) // 10),
+    )
     assert together[0] < alone[0] < 0.15 < alone[1] < together[1]
     # Twenty clusters of equal rows count as twenty rows.
     np.testing.assert_allclose(together, clustered_share(flags[::10], np.arange(20)))
@@ -151,7 +177,8 @@ def test_the_histogram_counts_every_row_once():
     assert sum(row["share"] for row in alpha_table(alpha)) == pytest.approx(1)
 
 
-# ------------------------------------------------------------------------------------------- known truths
+# ------------------------------------------------------------------------------------------- known
+# truths
 
 
 def test_copies_stand_first_in_the_list():
@@ -178,7 +205,11 @@ def test_members_who_are_avoided_show_as_well():
     train, holdout, fresh = release(600, 600, 2000)
     inputs = given(train, holdout, fresh)
     away = memorization_of(inputs, 0.6).train == 0
-    estimate = Memorization(radius=0.6).measure(given(train, holdout, fresh[away])).estimate("exposed_excess")
+    estimate = (
+        Memorization(radius=0.6)
+        .measure(given(train, holdout, fresh[away]))
+        .estimate("exposed_excess")
+    )
     assert estimate.high < -0.5
 
 
@@ -188,7 +219,10 @@ def test_the_null_follows_the_sizes():
     nulls = []
     for rows in (200, 3000):
         tables = [given(*release(800, 400, rows, seed=seed)) for seed in range(3)]
-        found = [Memorization(quantile=0.4, n_permutations=199).measure(inputs).estimates[0] for inputs in tables]
+        found = [
+            Memorization(quantile=0.4, n_permutations=199).measure(inputs).estimates[0]
+            for inputs in tables
+        ]
         assert abs(np.mean([estimate.value - estimate.null for estimate in found])) < 0.02
         nulls.append(np.mean([estimate.null for estimate in found]))
     assert nulls[0] > 1.2 * nulls[1]
@@ -196,7 +230,10 @@ def test_the_null_follows_the_sizes():
 
 def test_a_table_of_few_distinct_rows():
     g = np.random.default_rng(0)
-    tables = [pd.DataFrame({"a": g.choice(list("xyz"), n), "b": g.random(n) < 0.5}) for n in (900, 400, 800)]
+    tables = [
+        pd.DataFrame({"a": g.choice(list("xyz"), n), "b": g.random(n) < 0.5})
+        for n in (900, 400, 800)
+    ]
     result = QUICK.measure(given(*tables))
     assert result.estimate("exposed").note == "lambda 0"
     assert all(estimate.measurable for estimate in result.estimates)
@@ -205,7 +242,9 @@ def test_a_table_of_few_distinct_rows():
 def test_a_radius_that_holds_everything():
     train, holdout, synthetic = release(300, 100, 301)
     metric = Memorization(radius=1e6, n_permutations=199)
-    long, short = (metric.measure(given(train, holdout, synthetic.iloc[:rows])) for rows in (301, 200))
+    long, short = (
+        metric.measure(given(train, holdout, synthetic.iloc[:rows])) for rows in (301, 200)
+    )
     assert long.estimate("exposed").value == 0  # 300 others are near every row, and 300 of train
     assert short.estimate("exposed").value == short.estimate("exposed").null == 1
     assert short.estimate("exposed_excess").value == pytest.approx(0)
@@ -222,7 +261,8 @@ def test_people_with_several_rows():
     assert alike.note == "lambda 0"  # equal rows count as one person, but determine lambda
 
 
-# -------------------------------------------------------------------------------------------- small tables
+# -------------------------------------------------------------------------------------------- small
+# tables
 
 
 @pytest.mark.parametrize("sizes", [(1, 5, 5), (5, 0, 5), (2, 1, 1), (2, 1, 2), (3, 1, 1)])
@@ -244,7 +284,8 @@ def test_no_row_near_is_no_exposed_row():
     assert result.tables["most_exposed"] == []
 
 
-# ------------------------------------------------------------------------------------------------ settings
+# ------------------------------------------------------------------------------------------------
+# settings
 
 
 def test_the_embedding_is_asked_for_by_name():
@@ -261,13 +302,18 @@ def test_the_embedding_is_asked_for_by_name():
     one = Memorization(space="embedded", n_permutations=199).measure(embedded)
     other = QUICK.measure(inputs)  # the dense form has the same distances
     assert one.estimate("exposed").value == other.estimate("exposed").value
-    assert one.estimate("exposed_excess").value == pytest.approx(other.estimate("exposed_excess").value)
+    assert one.estimate("exposed_excess").value == pytest.approx(
+        other.estimate("exposed_excess").value
+    )
 
 
 @pytest.mark.slow
 def test_spherelets_count_no_more_than_euclid_does_and_find_copies():
     inputs = given(*release(600, 200, 600, copies=60))
-    euclid, bent = (Memorization(distance=name, n_permutations=199).measure(inputs) for name in get_args(Distance))
+    euclid, bent = (
+        Memorization(distance=name, n_permutations=199).measure(inputs)
+        for name in get_args(Distance)
+    )
     assert bent.estimate("exposed_excess") == euclid.estimate("exposed_excess")
     assert math.isnan(bent.estimate("exposed").null) and bent.estimate("exposed").measurable
     tables = tables_of(inputs, "raw")
@@ -281,12 +327,16 @@ def test_spherelets_count_no_more_than_euclid_does_and_find_copies():
     json.dumps(bent.to_json(), allow_nan=False)
 
 
-# ---------------------------------------------------------------------------------------------- acceptance
+# ----------------------------------------------------------------------------------------------
+# acceptance
 
 
 def test_planted_copies_are_told_apart(adult):
     train, holdout, fresh = cut(adult, 5000, 5000, 5000)
-    found, copied = memorization_of(given(train, holdout, leaky(train, fresh, 500))), np.arange(5000) < 500
+    found, copied = (
+        memorization_of(given(train, holdout, leaky(train, fresh, 500))),
+        np.arange(5000) < 500,
+    )
     assert roc_auc_score(copied, -found.alpha) >= 0.97
     for ratios in (found.train_to_synthetic, found.train_to_holdout):
         assert roc_auc_score(copied, -np.minimum(ratios, 1e9)) >= 0.99

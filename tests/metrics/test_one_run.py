@@ -1,4 +1,6 @@
-"""Epsilon of one run: the published p-value, generators of known epsilon, and pairs without evidence."""
+"""Epsilon of one run: the published p-value, generators of known epsilon, and pairs without
+evidence.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from privacy_assets.metrics.membership_inference.scores import Population
 
 def population(score, member, codes=None):
     codes = np.arange(len(member)) if codes is None else codes
-    return Population(codes, member, {SCORE: np.asarray(score, dtype=float)}, np.ones(len(codes)), member)
+    return Population(
+        codes, member, {SCORE: np.asarray(score, dtype=float)}, np.ones(len(codes)), member
+    )
 
 
 def bound(score, member, codes=None, seed=0):
@@ -29,7 +33,8 @@ def members(subjects, inside, seed=0):
 @pytest.mark.parametrize(("right", "guesses"), [(20, 20), (95, 100), (60, 100), (400, 500)])
 def test_the_bound_is_where_the_published_p_value_is_five_percent(right, guesses):
     epsilon = lower_bound(right, guesses)
-    chance = stats.binom.sf(right - 1, guesses, 1 / (1 + math.exp(-epsilon)))  # Steinke et al. at delta = 0
+    # Steinke et al. at delta = 0
+    chance = stats.binom.sf(right - 1, guesses, 1 / (1 + math.exp(-epsilon)))
     assert epsilon > 0 and chance == pytest.approx(0.05, abs=1e-9)
     assert lower_bound(guesses // 2, guesses) == lower_bound(0, 0) == 0  # never negative
 
@@ -46,12 +51,15 @@ def test_a_blind_score_shows_nothing_at_any_sizes(inside):
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_the_bound_stays_below_the_epsilon_of_a_private_release(epsilon):
-    """Randomized response reports each person's side: epsilon bounds the odds ratio when a person is replaced."""
+    """Randomized response reports each person's side: epsilon bounds the odds ratio when a person
+    is replaced.
+    """
     q, found = 1 / (1 + math.exp(-epsilon / 2)), []
     for seed in range(200):
         g = np.random.default_rng(seed)
         member = g.permutation(4000) < 3000
-        told = np.where(g.random(4000) < q, member, ~member)  # replacing a person changes two people's answers
+        # replacing a person changes two people's answers
+        told = np.where(g.random(4000) < q, member, ~member)
         found.append(bound(np.where(told, 0.0, 1.0), member, seed=seed).value)
     assert np.mean(np.array(found) > epsilon) <= 0.1  # 5 % expected
     assert np.mean(found) > epsilon / 6  # of 50 guesses
@@ -63,8 +71,8 @@ def test_a_leak_of_everybody_shows_what_the_counts_can():
     assert (estimate.n, estimate.subjects) == (50, 2000)
     assert estimate.value == estimate.low == estimate.high == lower_bound(50, 50)
     assert (
-        estimate.note
-        == f"50 of 50 guesses are right; this number of guesses can show {lower_bound(50, 50):.3g} at most"
+        estimate.note == "50 of 50 guesses are right; this number of guesses can show"
+        f" {lower_bound(50, 50):.3g} at most"
     )
     assert 0 < estimate.minimum_detectable_effect < estimate.value
 
@@ -97,10 +105,13 @@ def test_equal_people_are_not_guessed():
 
 @pytest.mark.slow
 def test_coins_of_pairs_are_fair_and_independent_although_sizes_are_fixed():
-    """Over all sets of 2 in 6 and random pairs, the number of right guesses among two is binomial(2, 1/2)."""
+    """Over all sets of 2 in 6 and random pairs, the number of right guesses among two is
+    binomial(2, 1/2).
+    """
     score, right = np.array([0.1, 0.9, 0.2, 0.3, 0.5, 0.4]), []
     for seed, chosen in itertools.product(range(150), itertools.combinations(range(6), 2)):
         estimate = bound(score, np.isin(np.arange(6), chosen), seed=seed)
         assert estimate.n == 2
         right.append(int(estimate.note.split(" ")[0]))
-    np.testing.assert_allclose(np.bincount(right) / len(right), [0.25, 0.5, 0.25], atol=0.04)  # 4 deviations
+    # 4 deviations
+    np.testing.assert_allclose(np.bincount(right) / len(right), [0.25, 0.5, 0.25], atol=0.04)

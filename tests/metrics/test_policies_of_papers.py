@@ -24,7 +24,10 @@ def tables() -> list[pd.DataFrame]:
 
 
 def report(tables: list[pd.DataFrame], synthetic: pd.DataFrame) -> Report:
-    quick = {name: {"n_permutations": 199} for name in ("dcr", "singling_out", "linkability", "attribute_inference")}
+    quick = {
+        name: {"n_permutations": 199}
+        for name in ("dcr", "singling_out", "linkability", "attribute_inference")
+    }
     quick |= {name: {"n_permutations": 199} for name in ("membership_inference", "memorization")}
     policy = {**yaml.safe_load(PAPERS.read_text()), "metrics": quick, "embedder": {"max_steps": 5}}
     return evaluate(*tables[:2], synthetic, policy=policy, device="cpu")
@@ -34,14 +37,18 @@ def report(tables: list[pd.DataFrame], synthetic: pd.DataFrame) -> Report:
 def test_a_copy_of_train_breaks_every_limit_of_the_papers(tables: list[pd.DataFrame]) -> None:
     found = report(tables, tables[0])
     assert found.verdict == "fail"
-    assert [outcome.limit.key for outcome in found.policy_verdict.outcomes if outcome.status != "fail"] == []
+    assert [
+        outcome.limit.key for outcome in found.policy_verdict.outcomes if outcome.status != "fail"
+    ] == []
 
 
 @pytest.mark.slow
 def test_rows_of_other_people_pass_the_limits_of_the_papers(tables: list[pd.DataFrame]) -> None:
     found = report(tables, tables[2])
     assert [
-        (outcome.limit.key, outcome.status) for outcome in found.policy_verdict.outcomes if outcome.status != "pass"
+        (outcome.limit.key, outcome.status)
+        for outcome in found.policy_verdict.outcomes
+        if outcome.status != "pass"
     ] == []
     assert found.verdict == "pass"
 

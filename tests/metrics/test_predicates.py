@@ -25,7 +25,19 @@ from privacy_assets.tables.schema import Kind, TableSchema
 from privacy_assets.tables.table import Table
 
 ORDERED = ("number", "whole", "time", "steady", "huge")
-WORDS = ["it's", 'a "b"', "x & y", "é", "", " ", "a\\b", "two\nlines", "e\u0301", "\U0001f600", "`1` == @x"]
+WORDS = [
+    "it's",
+    'a "b"',
+    "x & y",
+    "é",
+    "",
+    " ",
+    "a\\b",
+    "two\nlines",
+    "e\u0301",
+    "\U0001f600",
+    "`1` == @x",
+]
 
 
 def mixed(rows: int, seed: int, words: list[str] = WORDS) -> pd.DataFrame:
@@ -37,13 +49,19 @@ def mixed(rows: int, seed: int, words: list[str] = WORDS) -> pd.DataFrame:
             "whole": pd.array(rng.integers(-3, 9, rows), dtype="Int64"),
             "word": rng.choice(words, rows).astype(object),
             "flag": pd.array(rng.random(rows) < 0.3, dtype="boolean"),
-            "time": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 400, rows), unit="D"),
+            "time": pd.Timestamp("2020-01-01")
+            + pd.to_timedelta(rng.integers(0, 400, rows), unit="D"),
             "steady": np.full(rows, 2.5),
-            "huge": pd.array(2**62 + rng.integers(0, 5, rows), dtype="Int64"),  # one number, if read as floats
-            "sort": pd.Categorical(rng.choice(words[::-1], rows), categories=sorted(words) + ["never"]),
+            # one number, if read as floats
+            "huge": pd.array(2**62 + rng.integers(0, 5, rows), dtype="Int64"),
+            "sort": pd.Categorical(
+                rng.choice(words[::-1], rows), categories=sorted(words) + ["never"]
+            ),
         }
     )
-    frame.loc[frame["number"] == 0, "number"] = rng.choice([0.0, -0.0], int((frame["number"] == 0).sum()))
+    frame.loc[frame["number"] == 0, "number"] = rng.choice(
+        [0.0, -0.0], int((frame["number"] == 0).sum())
+    )
     return frame.mask(rng.random(frame.shape) < 0.1)
 
 
@@ -87,7 +105,9 @@ def median_of(column: pd.Series) -> object:
 def mask_of_bin(column: pd.Series, value: object, synthetic: pd.Series) -> np.ndarray:
     if pd.isna(value) or column.name not in ORDERED:
         return mask_of_threshold(column, value, None)
-    ours, its, of_synthetic = (as_float(x) for x in (column, pd.Series([value], dtype=column.dtype), synthetic))
+    ours, its, of_synthetic = (
+        as_float(x) for x in (column, pd.Series([value], dtype=column.dtype), synthetic)
+    )
     edges = np.linspace(np.nanmin(of_synthetic), np.nanmax(of_synthetic), BINS + 1)
     edges[-1] = np.nextafter(edges[-1], np.inf)
     for low, high in zip(edges[:-1], edges[1:], strict=True):
@@ -118,7 +138,9 @@ def test_the_range_of_a_value_matches_what_its_predicate_says(kind: str, tables)
 def matching_rows(queries: Queries, table: CodedTable) -> list[np.ndarray]:
     """Rows that match each query, one comparison at a time."""
     return [
-        np.flatnonzero(((table.codes[:, columns] >= low) & (table.codes[:, columns] <= high)).all(axis=1))
+        np.flatnonzero(
+            ((table.codes[:, columns] >= low) & (table.codes[:, columns] <= high)).all(axis=1)
+        )
         for columns, low, high in zip(queries.columns, queries.low, queries.high, strict=True)
     ]
 
@@ -134,7 +156,14 @@ def test_queries_isolate_one_target_and_are_distinct(kind, width: int, tables) -
     coded = tables[3]
     scheme, targets = kind(coded), np.arange(0, 150, 2)
     queries = multivariate(
-        coded, [scheme], targets, width, 60, np.random.default_rng(0), candidates=20_000, patience=5_000
+        coded,
+        [scheme],
+        targets,
+        width,
+        60,
+        np.random.default_rng(0),
+        candidates=20_000,
+        patience=5_000,
     )
     assert len(queries) == 60 if width == 3 else 0 < len(queries) <= 60
     assert len(as_sets(queries)) == len(queries)
@@ -149,14 +178,25 @@ def test_queries_isolate_one_target_and_are_distinct(kind, width: int, tables) -
 
 
 def test_columns_and_targets_are_drawn_evenly() -> None:
-    frame = pd.DataFrame(np.random.default_rng(0).permuted(np.tile(np.arange(200.0), (8, 1)), axis=1).T)
+    frame = pd.DataFrame(
+        np.random.default_rng(0).permuted(np.tile(np.arange(200.0), (8, 1)), axis=1).T
+    )
     frame.columns = [f"c{i}" for i in range(8)]
     coded = code(frame)
     # All values differ, so equality isolates every row and only repeated queries are rejected.
-    codes = np.arange(len(coded.below), dtype=np.int32) - np.repeat(coded.start, 202).astype(np.int32)
+    codes = np.arange(len(coded.below), dtype=np.int32) - np.repeat(coded.start, 202).astype(
+        np.int32
+    )
     scheme = Scheme(codes, codes)
     queries = multivariate(
-        coded, [scheme], np.arange(200), 3, 4_000, np.random.default_rng(0), candidates=100_000, patience=1_000
+        coded,
+        [scheme],
+        np.arange(200),
+        3,
+        4_000,
+        np.random.default_rng(0),
+        candidates=100_000,
+        patience=1_000,
     )
     used = np.bincount(queries.columns.ravel(), minlength=8)
     hit = np.bincount([rows[0] for rows in matching_rows(queries, coded)], minlength=200)
@@ -165,7 +205,9 @@ def test_columns_and_targets_are_drawn_evenly() -> None:
     assert np.abs(hit - 20).max() < 5 * np.sqrt(20)
 
 
-def test_univariate_queries_are_the_unique_and_extreme_values_of_the_synthetic_table(tables) -> None:
+def test_univariate_queries_are_the_unique_and_extreme_values_of_the_synthetic_table(
+    tables,
+) -> None:
     schema, synthetic, _, coded, _ = tables
     queries = univariate(coded, 10_000, np.random.default_rng(0))
     assert len(univariate(coded, 5, np.random.default_rng(0))) == 5
@@ -175,25 +217,38 @@ def test_univariate_queries_are_the_unique_and_extreme_values_of_the_synthetic_t
         wanted = [(column == value) for value in column.dropna().unique()] + [column.isna()]
         if name in ORDERED:
             wanted += [column <= column.min(), column >= column.max()]
-        masks |= {(name, int(np.flatnonzero(m.fillna(False))[0])) for m in wanted if m.fillna(False).sum() == 1}
+        masks |= {
+            (name, int(np.flatnonzero(m.fillna(False))[0]))
+            for m in wanted
+            if m.fillna(False).sum() == 1
+        }
     rows = matching_rows(queries, coded)
     assert all(len(found) == 1 for found in rows)
     found = {(schema.names[c], int(r[0])) for c, r in zip(queries.columns[:, 0], rows, strict=True)}
     assert found == masks
     # "<= smallest" is a separate query from "== smallest" if real values are below.
-    smallest = [(low, high) for low, high in zip(queries.low[:, 0], queries.high[:, 0], strict=True) if low < high]
+    smallest = [
+        (low, high)
+        for low, high in zip(queries.low[:, 0], queries.high[:, 0], strict=True)
+        if low < high
+    ]
     assert smallest
 
 
 @pytest.mark.parametrize(("share", "words"), [(0.05, 1), (0.95, 2)])
-def test_matches_and_relabelled_hits_are_counted_by_subject(share: float, words: int, tables) -> None:
+def test_matches_and_relabelled_hits_are_counted_by_subject(
+    share: float, words: int, tables
+) -> None:
     coded, real = tables[3:]
     rng = np.random.default_rng(5)
     subject = rng.permutation(np.repeat(np.arange(80), [1] * 20 + [3] * 60))
     member, other = rng.random(80) < 0.4, rng.random((80, 64 * words)) < share
     labels = np.packbits(other, axis=1, bitorder="little").view("<u8").astype(np.uint64)
     columns = np.stack([rng.permutation(len(coded.start))[:2] for _ in range(200)]).astype(np.int32)
-    ends = np.sort(rng.integers(0, np.array([len(coded.counts(j)) for j in range(8)])[columns], (2, 200, 2)), axis=0)
+    ends = np.sort(
+        rng.integers(0, np.array([len(coded.counts(j)) for j in range(8)])[columns], (2, 200, 2)),
+        axis=0,
+    )
     queries = Queries(columns, *ends.astype(np.int32))
     counts, hits = matched_subjects(queries, real, subject, member, labels)
     by_hand = np.zeros(64 * words, dtype=np.int64)
@@ -203,7 +258,8 @@ def test_matches_and_relabelled_hits_are_counted_by_subject(share: float, words:
         by_hand += other[people].sum(axis=0) == 1
     assert by_hand.any()
     assert hits.tolist() == by_hand.tolist()
-    assert counts.sum(axis=1).max() > 70  # also if each set has two members long before the last match
+    # also if each set has two members long before the last match
+    assert counts.sum(axis=1).max() > 70
 
 
 def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
@@ -220,13 +276,22 @@ def test_repeated_queries_do_not_end_the_search_while_there_are_others() -> None
     equality = np.concatenate([np.arange(62), np.arange(62)]).astype(np.int32)
     args = (coded, [Scheme(equality, equality)], np.arange(60), 1, 110)
     for seed in range(20):  # 110 of the 120 existing queries
-        assert len(multivariate(*args, np.random.default_rng(seed), candidates=10**6, patience=1_000)) == 110
+        assert (
+            len(multivariate(*args, np.random.default_rng(seed), candidates=10**6, patience=1_000))
+            == 110
+        )
 
 
 def test_where_thresholds_run_dry_bins_make_up_the_rest() -> None:
     rng = np.random.default_rng(1)
     coded = code(
-        pd.DataFrame({"a": rng.integers(0, 30, 80), "b": rng.integers(0, 3, 80), "c": rng.choice(["x", "y"], 80)})
+        pd.DataFrame(
+            {
+                "a": rng.integers(0, 30, 80),
+                "b": rng.integers(0, 3, 80),
+                "c": rng.choice(["x", "y"], 80),
+            }
+        )
     )
     schemes = [threshold_scheme(coded), bin_scheme(coded)]
 

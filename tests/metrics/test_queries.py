@@ -1,4 +1,6 @@
-"""Query counts of the shadow attack: every subset against brute force, every kind of column, equal columns, codes."""
+"""Query counts of the shadow attack: every subset against brute force, every kind of column, equal
+columns, codes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from math import comb, isnan
 import numpy as np
 import pytest
 
-from privacy_assets.metrics.shadow_membership.attacks import CountCodes, Queries, build_attack, matches
+from privacy_assets.metrics.shadow_membership.attacks import (
+    CountCodes,
+    Queries,
+    build_attack,
+    matches,
+)
 from tests.metrics.coded_tables import coded, with_gaps
 
 
@@ -21,7 +28,9 @@ def brute_force(cells, target, is_number):
         return cell <= wanted if number else cell == wanted
 
     columns = zip(cells, target, is_number, strict=True)
-    return np.array([[one(cell, wanted, number) for cell in row] for row, wanted, number in columns])
+    return np.array(
+        [[one(cell, wanted, number) for cell in row] for row, wanted, number in columns]
+    )
 
 
 def table(rng, columns, rows):
@@ -38,7 +47,8 @@ def counted(cells, target, is_number):
     return every.counts(matches(cells, target, is_number)[None])[0]
 
 
-@pytest.mark.parametrize("columns", [5, 13, 15, 20])  # one tile of counts, its edge, several, the widest
+# one tile of counts, its edge, several, the widest
+@pytest.mark.parametrize("columns", [5, 13, 15, 20])
 def test_every_subset_is_counted_as_by_brute_force(columns):
     cells, target, is_number = table(np.random.default_rng(columns), columns, 40)
     missed, expected = ~brute_force(cells, target, is_number), []
@@ -54,11 +64,15 @@ def test_every_kind_of_column_matches_as_defined():
     for place in range(60):
         bits = matches(cells, cells[:, place], coding.is_number)[:, 0]
         expected = brute_force(cells, cells[:, place], coding.is_number)
-        np.testing.assert_array_equal((bits[None] >> np.arange(len(cells), dtype=np.uint64)[:, None]) & 1, expected)
+        np.testing.assert_array_equal(
+            (bits[None] >> np.arange(len(cells), dtype=np.uint64)[:, None]) & 1, expected
+        )
     is_number = np.array([True, False])
     cells = np.array([[np.nan, 1.0, -np.inf], [2.0, 3.0, 2.0]])
     assert matches(cells, np.array([np.nan, 2.0]), is_number)[:, 0].tolist() == [3, 0, 2]
-    assert matches(cells, np.array([0.5, 7.0]), is_number)[:, 0].tolist() == [0, 0, 1], "7 is in no row"
+    assert matches(cells, np.array([0.5, 7.0]), is_number)[:, 0].tolist() == [0, 0, 1], (
+        "7 is in no row"
+    )
 
 
 def test_the_order_of_rows_changes_nothing_and_a_copied_row_adds_one_to_its_subsets():
@@ -66,12 +80,15 @@ def test_the_order_of_rows_changes_nothing_and_a_copied_row_adds_one_to_its_subs
     cells, target, is_number = table(rng, 9, 50)
     counts = counted(cells, target, is_number)
     np.testing.assert_array_equal(counted(cells[:, rng.permutation(50)], target, is_number), counts)
-    np.testing.assert_array_equal(counted(np.column_stack([cells, target]), target, is_number), counts + 1)
+    np.testing.assert_array_equal(
+        counted(np.column_stack([cells, target]), target, is_number), counts + 1
+    )
     for rows in (1, 40_000):  # more than 16 bits can count
         assert (counted(np.zeros((3, rows)), np.zeros(3), np.zeros(3, dtype=bool)) == rows).all()
 
 
-# --- which queries ----------------------------------------------------------------------------------------------------
+# --- which queries
+# --------------------------------------------------------------------------------------------------
 
 
 def test_up_to_17_columns_every_query_is_asked_and_of_18_to_20_different_ones_are_drawn():
@@ -93,13 +110,16 @@ def test_the_number_of_queries_is_a_setting(columns):
         chosen = Queries.draw(columns, rng, number).chosen
         assert len(np.unique(chosen, axis=0)) == len(chosen) == min(number, every)
     if columns == 16:
-        assert len(Queries.draw(columns, rng, 100_000).chosen) == every  # the paper's number exceeds all sets
+        # the paper's number exceeds all sets
+        assert len(Queries.draw(columns, rng, 100_000).chosen) == every
 
 
 def test_the_attack_uses_this_number_of_queries():
     cells, coding = coded(with_gaps(np.random.default_rng(0), 60))
     attack = build_attack("queries", coding, cells, {"queries": 9, "trees": 2})
-    features = np.stack([attack.features(cells[:, start : start + 40], cells[:, 0]) for start in range(8)])
+    features = np.stack(
+        [attack.features(cells[:, start : start + 40], cells[:, 0]) for start in range(8)]
+    )
     scorer = attack.fit(features, np.arange(8) < 4, np.random.default_rng(0))
     assert len(scorer.coded.queries.chosen) == 9
 
@@ -126,11 +146,14 @@ def test_the_counts_of_drawn_queries_equal_brute_force(columns):
     found = queries.counts(np.stack([matches(cells, target, is_number) for cells, *_ in tables]))
     for place in rng.integers(0, len(queries.chosen), 300):
         query = queries.chosen[place]
-        used = query[query >= 0] if columns > 20 else np.flatnonzero((query >> np.arange(columns)) & 1)
+        used = (
+            query[query >= 0] if columns > 20 else np.flatnonzero((query >> np.arange(columns)) & 1)
+        )
         assert found[:, place].tolist() == [rows[used].all(axis=0).sum() for rows in matched]
 
 
-# --- codes ------------------------------------------------------------------------------------------------------------
+# --- codes
+# --------------------------------------------------------------------------------------------------
 
 
 def fitted(seed=0, sets=70, rows=200, columns=7):

@@ -1,4 +1,6 @@
-"""AUC, TPR at low FPR and epsilon bounds: brute force, coverage by simulation, mechanisms of known epsilon."""
+"""AUC, TPR at low FPR and epsilon bounds: brute force, coverage by simulation, mechanisms of known
+epsilon.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privacy_assets.metrics.shadow_membership.rates import Cut, auc, choose_cut, epsilon_bound, tpr_at
+from privacy_assets.metrics.shadow_membership.rates import (
+    Cut,
+    auc,
+    choose_cut,
+    epsilon_bound,
+    tpr_at,
+)
 
 
 def sides(inside, outside):
@@ -19,20 +27,31 @@ def sides(inside, outside):
 @pytest.mark.parametrize("seed", range(6))
 def test_auc_is_the_share_of_pairs_in_order_a_tie_counting_half(seed):
     g = np.random.default_rng(seed)
-    inside, outside = g.integers(0, 6, g.integers(1, 40)) / 5, g.integers(0, 5, g.integers(1, 40)) / 5
+    inside, outside = (
+        g.integers(0, 6, g.integers(1, 40)) / 5,
+        g.integers(0, 5, g.integers(1, 40)) / 5,
+    )
     pairs = (inside[:, None] > outside).mean() + (inside[:, None] == outside).mean() / 2
     found = auc(*sides(inside, outside))
     assert found.value == pytest.approx(pairs) and found.low <= found.value <= found.high
     mirrored = auc(*sides(-inside, -outside))
-    assert (mirrored.value, mirrored.low, mirrored.high) == pytest.approx((1 - pairs, 1 - found.high, 1 - found.low))
+    assert (mirrored.value, mirrored.low, mirrored.high) == pytest.approx(
+        (1 - pairs, 1 - found.high, 1 - found.low)
+    )
 
 
 def normal(mean, sd, mixed=0.0):
-    return lambda g, n: (np.where(g.random(n) < mixed, 99.0, g.normal(mean, sd, n)), g.normal(0, 1, n))
+    return lambda g, n: (
+        np.where(g.random(n) < mixed, 99.0, g.normal(mean, sd, n)),
+        g.normal(0, 1, n),
+    )
 
 
 def tied(share):
-    return lambda g, n: ((g.random(n) < share).astype(float), (g.random(n) < 1 - share).astype(float))
+    return lambda g, n: (
+        (g.random(n) < share).astype(float),
+        (g.random(n) < 1 - share).astype(float),
+    )
 
 
 LAWS = {
@@ -51,7 +70,8 @@ def test_the_interval_of_the_auc_covers_the_truth(law, n):
     draw, truth = LAWS[law]
     g = np.random.default_rng(n)
     found = [auc(*sides(*draw(g, n))) for _ in range(400)]
-    assert np.mean([rate.low <= truth <= rate.high for rate in found]) >= 0.92  # 0.95 has a deviation of 0.011
+    # 0.95 has a deviation of 0.011
+    assert np.mean([rate.low <= truth <= rate.high for rate in found]) >= 0.92
 
 
 def test_extremes_keep_an_honest_interval():
@@ -64,7 +84,8 @@ def test_extremes_keep_an_honest_interval():
     assert single.value == 1 and single.low < 0.3
 
 
-# --- TPR at a low FPR -------------------------------------------------------------------------------------------------
+# --- TPR at a low FPR
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -79,13 +100,17 @@ def test_tpr_counts_members_above_all_but_the_allowed_others(seed):
 
 def test_a_tpr_that_the_counts_do_not_allow_is_not_measurable():
     apart = sides(np.ones(100), np.zeros(100))
-    assert tpr_at(*apart, 0.05).value == 1 and tpr_at(*sides(np.ones(100), np.ones(100)), 0.1).value == 0
+    assert (
+        tpr_at(*apart, 0.05).value == 1
+        and tpr_at(*sides(np.ones(100), np.ones(100)), 0.1).value == 0
+    )
     found = tpr_at(*apart, 0.01)
     assert isnan(found.value) and isnan(found.low) and "1,000 test sets" in found.note
     assert not tpr_at(*sides(np.ones(500), np.zeros(500)), 0.01).note
 
 
-# --- epsilon ----------------------------------------------------------------------------------------------------------
+# --- epsilon
+# --------------------------------------------------------------------------------------------------
 
 
 def answers(g, epsilon, n):
@@ -105,7 +130,15 @@ def nothing(g, epsilon, n):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mechanism", "epsilon"),
-    [(nothing, 0.0), (answers, 0.3), (answers, 1.0), (answers, 3.0), (laplace, 0.3), (laplace, 1.0), (laplace, 3.0)],
+    [
+        (nothing, 0.0),
+        (answers, 0.3),
+        (answers, 1.0),
+        (answers, 3.0),
+        (laplace, 0.3),
+        (laplace, 1.0),
+        (laplace, 3.0),
+    ],
 )
 def test_the_bound_stays_below_the_epsilon_of_a_known_mechanism(mechanism, epsilon):
     g, bounds = np.random.default_rng(7), []
@@ -117,7 +150,8 @@ def test_the_bound_stays_below_the_epsilon_of_a_known_mechanism(mechanism, epsil
 
 
 @pytest.mark.parametrize(
-    ("ones_inside", "ones_outside", "inside", "right", "wrong"), [(60, 10, True, 60, 10), (95, 50, False, 50, 5)]
+    ("ones_inside", "ones_outside", "inside", "right", "wrong"),
+    [(60, 10, True, 60, 10), (95, 50, False, 50, 5)],
 )
 def test_the_bound_is_the_ratio_of_two_exact_bounds_in_the_better_direction(
     ones_inside, ones_outside, inside, right, wrong
@@ -140,7 +174,9 @@ def test_certainty_shows_the_largest_epsilon_of_these_counts_and_error_none():
     assert epsilon_bound(scores, labels, None).value == 0
 
 
-@pytest.mark.parametrize("unseen", [np.full(6, np.nan), np.array([1.0, 1, 1, np.nan, np.nan, np.nan]), np.zeros(0)])
+@pytest.mark.parametrize(
+    "unseen", [np.full(6, np.nan), np.array([1.0, 1, 1, np.nan, np.nan, np.nan]), np.zeros(0)]
+)
 def test_without_unseen_scores_on_both_sides_nothing_is_claimed(unseen):
     assert choose_cut(unseen, np.arange(len(unseen)) < 3, 200) is None
 

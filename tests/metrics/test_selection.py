@@ -10,7 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.metrics.vulnerability import Selector, most_exposed, select_records, vulnerability
+from privacy_assets.metrics.vulnerability import (
+    Selector,
+    most_exposed,
+    select_records,
+    vulnerability,
+)
 from tests.metrics.coded_tables import coded, mixed, repeated, with_gaps
 
 SELECTORS = get_args(Selector)
@@ -18,14 +23,19 @@ SELECTORS = get_args(Selector)
 
 def select(frame, seed=0, **more):
     cells, coding = coded(frame)
-    return select_records(cells, coding, vulnerability(cells, coding), rng=np.random.default_rng(seed), **more)
+    return select_records(
+        cells, coding, vulnerability(cells, coding), rng=np.random.default_rng(seed), **more
+    )
 
 
 def drawn(frame, seeds, **more):
     """Number of times that each record is selected."""
     cells, coding = coded(frame)
     none = np.zeros(len(frame))
-    found = (select_records(cells, coding, none, rng=np.random.default_rng(seed), **more) for seed in range(seeds))
+    found = (
+        select_records(cells, coding, none, rng=np.random.default_rng(seed), **more)
+        for seed in range(seeds)
+    )
     return Counter(i for selection in found for i in selection.ids.tolist())
 
 
@@ -36,7 +46,10 @@ def test_by_distance_the_largest_scores_most_exposed_first():
     assert found.scores.tolist() == np.sort(scores)[::-1][:7].tolist()
     people = np.arange(500) // 5
     largest = scores.reshape(100, 5).max(axis=1)
-    assert select(frame, records=7, people=people).scores.tolist() == np.sort(largest)[::-1][:7].tolist()
+    assert (
+        select(frame, records=7, people=people).scores.tolist()
+        == np.sort(largest)[::-1][:7].tolist()
+    )
 
 
 @pytest.mark.parametrize("by", ["distance", "log_likelihood"])
@@ -53,7 +66,11 @@ def test_of_records_tied_at_the_cut_a_random_subset_is_chosen():
     chosen = Counter()
     for seed in range(400):
         found = most_exposed(tied, 3, np.random.default_rng(seed))
-        assert found.ids[0] == 1 and found.ids[1] < found.ids[2] and found.scores.tolist() == [0.9, 0.5, 0.5]
+        assert (
+            found.ids[0] == 1
+            and found.ids[1] < found.ids[2]
+            and found.scores.tolist() == [0.9, 0.5, 0.5]
+        )
         chosen.update(found.ids[1:].tolist())
     assert set(chosen) == {0, 2, 4, 5} and all(abs(count - 200) < 60 for count in chosen.values())
 
@@ -70,7 +87,9 @@ def test_without_a_tie_at_the_cut_nothing_is_drawn_and_of_each_person_there_is_o
 def test_one_seed_one_selection(by):
     frame = repeated(np.random.default_rng(3), 400)
     first, again, other = (select(frame, seed, by=by, records=9) for seed in (0, 0, 1))
-    assert first.ids.tolist() == again.ids.tolist() and first.scores.tolist() == again.scores.tolist()
+    assert (
+        first.ids.tolist() == again.ids.tolist() and first.scores.tolist() == again.scores.tolist()
+    )
     assert len(set(first.ids.tolist())) == 9 and (np.diff(first.scores) <= 0).all()
     assert first.ids.dtype == np.int64 and first.scores.dtype == np.float64
     if by in ("random", "rare_value"):
@@ -86,7 +105,11 @@ def columns_by_hand(frame):
     """Each column as strings, or as its numbers, None where missing, with their percentiles."""
     for name in frame:
         column = frame[name]
-        if pd.api.types.is_bool_dtype(column) or column.dtype == object or isinstance(column.dtype, pd.StringDtype):
+        if (
+            pd.api.types.is_bool_dtype(column)
+            or column.dtype == object
+            or isinstance(column.dtype, pd.StringDtype)
+        ):
             yield [repr(None) if pd.isna(value) else repr(value) for value in column], None
         else:
             there = sorted(column.dropna())
@@ -106,7 +129,10 @@ def test_rare_value_draws_among_the_records_with_one(table):
         else:
             held += [value is not None and value > cuts[94] for value in values]
     everyone = select(frame, by="rare_value", records=700)
-    assert set(everyone.ids.tolist()) == set(np.flatnonzero(held).tolist()) and 0 < len(everyone.ids) < 350
+    assert (
+        set(everyone.ids.tolist()) == set(np.flatnonzero(held).tolist())
+        and 0 < len(everyone.ids) < 350
+    )
     assert everyone.scores.tolist() == sorted(held[held > 0], reverse=True)
     assert set(drawn(frame, 300, by="rare_value")) == set(everyone.ids.tolist())
 
@@ -122,7 +148,11 @@ def test_log_likelihood_by_hand(table):
     frame = table(np.random.default_rng(5), 400)
     likelihood = np.zeros(400)
     for values, cuts in columns_by_hand(frame):
-        bins = values if cuts is None else [v if v is None else sum(cut < v for cut in set(cuts)) for v in values]
+        bins = (
+            values
+            if cuts is None
+            else [v if v is None else sum(cut < v for cut in set(cuts)) for v in values]
+        )
         likelihood += [log(Counter(bins)[value] / 400) for value in bins]
     found = select(frame, by="log_likelihood", records=400)
     np.testing.assert_allclose(found.scores, -likelihood[found.ids], rtol=1e-12)
@@ -133,6 +163,8 @@ def test_log_likelihood_by_hand(table):
 def test_few_records(by):
     cells, coding = coded(mixed(np.random.default_rng(0), 3))
     for n in (0, 1, 2, 3):
-        found = select_records(cells[:, :n], coding, np.zeros(n), by=by, rng=np.random.default_rng(0))
+        found = select_records(
+            cells[:, :n], coding, np.zeros(n), by=by, rng=np.random.default_rng(0)
+        )
         assert set(found.ids.tolist()) <= set(range(n)) and found.ids.dtype == np.int64
         assert by == "rare_value" or len(found.ids) == n

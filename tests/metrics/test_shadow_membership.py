@@ -1,4 +1,6 @@
-"""Shadow membership: statistics against written-out counts, extremes, its output on records, and when it runs."""
+"""Shadow membership: statistics against written-out counts, extremes, its output on records, and
+when it runs.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,12 @@ class Copies(CodedGenerator):
         def draw(rows, size, seed):
             rng = np.random.default_rng(seed)
             copied = np.resize(rows, size)
-            return cells[:, np.where(rng.random(size) < self.share, copied, rng.integers(0, cells.shape[1], size))]
+            return cells[
+                :,
+                np.where(
+                    rng.random(size) < self.share, copied, rng.integers(0, cells.shape[1], size)
+                ),
+            ]
 
         return draw
 
@@ -66,7 +73,8 @@ def judged(result):
     return default_policy(["shadow_membership"]).judge({"shadow_membership": result})
 
 
-# --- the statistics ---------------------------------------------------------------------------------------------------
+# --- the statistics
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_statistics_are_those_of_the_audit_written_out():
@@ -75,7 +83,9 @@ def test_the_statistics_are_those_of_the_audit_written_out():
     seed = int(tables.rng("shadow_membership").integers(2**31))
     coding = MatrixCoding.fit([tables.train, tables.holdout], tables.schema)
     cells = np.concatenate([coding.code(one) for one in (tables.train, tables.holdout)], axis=1)
-    records = audit.run_audit(cells, coding, audit.AuditConfig(Copies(0.3), **SMALL), seed=seed).records
+    records = audit.run_audit(
+        cells, coding, audit.AuditConfig(Copies(0.3), **SMALL), seed=seed
+    ).records
     areas = []
     for record in records:
         inside, outside = record.scores[record.labels], record.scores[~record.labels]
@@ -86,11 +96,17 @@ def test_the_statistics_are_those_of_the_audit_written_out():
     assert found["auc"].high - found["auc"].value == pytest.approx(max(student, tests))
     assert found["auc_worst"].value == pytest.approx(max(areas))
     rates = [auc(record.scores, record.labels, 1 - 0.05 / 3) for record in records]
-    assert (found["auc_worst"].low, found["auc_worst"].high) == (max(r.low for r in rates), max(r.high for r in rates))
+    assert (found["auc_worst"].low, found["auc_worst"].high) == (
+        max(r.low for r in rates),
+        max(r.high for r in rates),
+    )
     assert found["auc_worst"].high > max(record.auc.high for record in records)
     assert (found["auc"].n, found["auc_worst"].n) == (300, 100)
     assert found["auc"].subjects == found["auc_worst"].subjects == SMALL["shadows"]
-    bounds = [epsilon_bound(record.scores, record.labels, record.epsilon.cut, 1 - 0.05 / 3) for record in records]
+    bounds = [
+        epsilon_bound(record.scores, record.labels, record.epsilon.cut, 1 - 0.05 / 3)
+        for record in records
+    ]
     epsilon = found["epsilon_lower_bound"]
     assert epsilon.low == epsilon.value == epsilon.high == max(bound.value for bound in bounds)
     most = math.log(stats.beta.ppf(0.05 / 6, 50, 1) / stats.beta.ppf(1 - 0.05 / 6, 1, 50))
@@ -121,9 +137,10 @@ def test_few_tests_are_undecided():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "weaker", [{"shadows": 20}, {"select": "random"}, {"sample_size": 1}, {"attack_settings": {"trees": 1}}],
+    "weaker",
+    [{"shadows": 20}, {"select": "random"}, {"sample_size": 1}, {"attack_settings": {"trees": 1}}],
     ids=lambda weaker: next(iter(weaker)),
-)  # fmt: skip
+)
 def test_a_weak_attack_is_no_evidence_of_safety(weaker):
     found = measured(0.0, **{"max_targets": 2, "tests": 500, "shadows": 1000, **weaker})
     assert {outcome.status for outcome in judged(found).outcomes} == {"undecided"}
@@ -155,23 +172,40 @@ def test_the_minimum_detectable_effect_holds_what_no_leak_shows(records: int, te
 
 
 def record(scores: np.ndarray, labels: np.ndarray):
-    return RecordAudit(0, 0.0, 0.0, auc(scores, labels), {}, epsilon_bound(scores, labels, None), labels, scores, 0.0)
+    return RecordAudit(
+        0,
+        0.0,
+        0.0,
+        auc(scores, labels),
+        {},
+        epsilon_bound(scores, labels, None),
+        labels,
+        scores,
+        0.0,
+    )
 
 
 def test_the_curve_counts_tables_above_the_threshold():
     rng = np.random.default_rng(1)
     scores, labels = np.round(rng.normal(size=300), 1), rng.random(300) < 0.4
     outside, inside = scores[~labels], scores[labels]
-    for fpr, found in zip(shadow_membership._CURVE, shadow_membership._tpr(scores, labels), strict=True):
+    for fpr, found in zip(
+        shadow_membership._CURVE, shadow_membership._tpr(scores, labels), strict=True
+    ):
         if fpr * len(outside) < 1 - 1e-9:
             assert math.isnan(found)
             continue
-        reached = [(inside > cut).mean() for cut in [-np.inf, *outside] if (outside > cut).mean() <= fpr + 1e-12]
+        reached = [
+            (inside > cut).mean()
+            for cut in [-np.inf, *outside]
+            if (outside > cut).mean() <= fpr + 1e-12
+        ]
         assert found == pytest.approx(max(reached))
     assert fpr == found == 1
 
 
-# --- output on records ------------------------------------------------------------------------------------------------
+# --- output on records
+# ------------------------------------------------------------------------------------------------
 
 
 def test_records_are_named_by_role_and_row_and_show_no_values():
@@ -179,7 +213,9 @@ def test_records_are_named_by_role_and_row_and_show_no_values():
     rows = result.tables["records"]
     assert (rows[0]["role"], rows[0]["row"]) == ("holdout", 7)
     assert [row["record"] for row in rows] == [1, 2, 3]
-    assert [row["vulnerability"] for row in rows] == sorted((row["vulnerability"] for row in rows), reverse=True)
+    assert [row["vulnerability"] for row in rows] == sorted(
+        (row["vulnerability"] for row in rows), reverse=True
+    )
     text = json.dumps(result.to_json(), allow_nan=False)
     assert str(SECRET) not in text and "nowhere" not in text
     curve = result.tables["roc"]
@@ -198,10 +234,16 @@ def test_every_real_table_is_audited_and_the_synthetic_one_is_not(monkeypatch: p
     people = {"train": np.arange(90) // 3, "holdout": 100 + np.arange(60) // 2}
     for declared in ({}, people):
         with pytest.raises(InputError, match="enough"):
-            ShadowMembership(generator=Copies(), attack="attention").measure(inputs(subjects=declared, device="mps"))
+            ShadowMembership(generator=Copies(), attack="attention").measure(
+                inputs(subjects=declared, device="mps")
+            )
         assert seen["rows"] == 150
         codes = seen["subjects"]
-        assert codes is None if not declared else (codes[:4].tolist() == [0, 0, 0, 1] and codes.max() == 59)
+        assert (
+            codes is None
+            if not declared
+            else (codes[:4].tolist() == [0, 0, 0, 1] and codes.max() == 59)
+        )
     assert seen["plan"].attack_settings == {"device": "mps"}
     with pytest.raises(InputError, match="enough"):
         ShadowMembership(generator=Copies()).measure(inputs())
@@ -213,17 +255,29 @@ def test_too_few_rows_are_an_error_that_says_so():
         ShadowMembership(generator=Copies()).measure(inputs())
 
 
-# --- when it runs -----------------------------------------------------------------------------------------------------
+# --- when it runs
+# --------------------------------------------------------------------------------------------------
 
 
 def test_it_runs_when_it_is_asked_for():
-    assert "shadow_membership" not in default_metrics() and "shadow_membership" not in default_policy().metrics
+    assert (
+        "shadow_membership" not in default_metrics()
+        and "shadow_membership" not in default_policy().metrics
+    )
     limit = {"statistic": "shadow_membership.auc", "at_most": 0.6}
-    metrics, _ = choose_metrics(None, load_policy({"extends": "default", "limits": [limit]}), BayNet())
+    metrics, _ = choose_metrics(
+        None, load_policy({"extends": "default", "limits": [limit]}), BayNet()
+    )
     assert set(metrics) == {*default_policy().metrics, "shadow_membership"}
-    assert metrics["shadow_membership"].settings()["generator"] == {"name": "baynet", "settings": BayNet().settings()}
+    assert metrics["shadow_membership"].settings()["generator"] == {
+        "name": "baynet",
+        "settings": BayNet().settings(),
+    }
     alone, in_force = choose_metrics("shadow_membership", None, BayNet())
-    assert set(alone) == {"shadow_membership"} and (in_force.name, in_force.part_of) == ("custom", "default")
+    assert set(alone) == {"shadow_membership"} and (in_force.name, in_force.part_of) == (
+        "custom",
+        "default",
+    )
 
 
 def test_no_generator_but_that_of_the_table_is_attacked():
@@ -251,7 +305,10 @@ def test_without_a_generator_it_is_an_error_that_names_the_fix():
         ({"tests": 99}, "tests: Input should be a multiple of 2"),
         ({"attack": "attention", "attack_settings": {"epoch": 1}}, "no setting 'epoch'"),
         ({"generator": {"name": "baynet", "degree": 2}}, "a mapping of 'name' and 'settings'"),
-        ({"generator": {"name": "baynet", "settings": 2}}, "settings of a generator must be a mapping"),
+        (
+            {"generator": {"name": "baynet", "settings": 2}},
+            "settings of a generator must be a mapping",
+        ),
         ({"generator": 3}, "generator must be a name"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Singling out: brute-force twins of its statistics, and expected results for copies, fresh rows and odd tables."""
+"""Singling out: brute-force twins of its statistics, and expected results for copies, fresh rows
+and odd tables.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,15 @@ from privacy_assets.tables.table import Table
 from tests.metrics.given_tables import given
 from tests.metrics.surveys import parts
 
-QUICK = SinglingOut(n_queries=300, n_permutations=200, candidates=50_000, patience=5_000, outliers=200)
+QUICK = SinglingOut(
+    n_queries=300, n_permutations=200, candidates=50_000, patience=5_000, outliers=200
+)
 LIMIT = SinglingOut.default_limits[0]
 
 
-def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:
+def run(
+    train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more
+) -> MetricResult:
     return metric.measure(given(train, holdout, synthetic, **more))
 
 
@@ -37,7 +43,9 @@ def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, met
 @pytest.mark.parametrize(("total", "drawn"), [(7, 3), (6, 5), (5, 1), (4, 4)])
 def test_the_chance_of_exactly_one_is_that_of_all_ways_to_draw(total: int, drawn: int) -> None:
     ways = [set(way) for way in itertools.combinations(range(total), drawn)]
-    naive = [np.mean([len(way & set(range(marked))) == 1 for way in ways]) for marked in range(total + 1)]
+    naive = [
+        np.mean([len(way & set(range(marked))) == 1 for way in ways]) for marked in range(total + 1)
+    ]
     assert exactly_one(total, np.arange(total + 1), drawn) == pytest.approx(naive, abs=1e-12)
 
 
@@ -51,12 +59,18 @@ def test_giomi_brings_the_larger_side_to_the_size_of_the_smaller(members: int, o
     exact = (small == 1).sum()
     hits = (expected, exact) if others < members else (exact, expected)
     train, control = (wilson_centre(x, 40) for x in hits)
-    assert giomi_risk(k, m, members, others)[0] == pytest.approx((train - control) / (1 - control), abs=1e-12)
+    assert giomi_risk(k, m, members, others)[0] == pytest.approx(
+        (train - control) / (1 - control), abs=1e-12
+    )
 
 
-@pytest.mark.parametrize(("hits_train", "hits_unseen"), [(0, 0), (7, 0), (90, 30), (30, 90), (200, 199), (200, 0)])
+@pytest.mark.parametrize(
+    ("hits_train", "hits_unseen"), [(0, 0), (7, 0), (90, 30), (30, 90), (200, 199), (200, 0)]
+)
 def test_giomis_interval_is_that_of_equations_6_and_7(hits_train: int, hits_unseen: int) -> None:
-    """Wilson's interval by the roots of its quadratic, and delta_R by numeric derivatives of eq. 7."""
+    """Wilson's interval by the roots of its quadratic, and delta_R by numeric derivatives of eq.
+    7.
+    """
     queries, z = 200, NormalDist().inv_cdf(0.975)
 
     def rate(hits: int) -> tuple[float, float]:
@@ -79,20 +93,28 @@ def test_giomis_interval_is_that_of_equations_6_and_7(hits_train: int, hits_unse
 
 
 def test_no_query_has_no_published_risk() -> None:
-    assert all(math.isnan(end) for end in giomi_risk(np.zeros(0, np.int64), np.zeros(0, np.int64), 5, 5))
+    assert all(
+        math.isnan(end) for end in giomi_risk(np.zeros(0, np.int64), np.zeros(0, np.int64), 5, 5)
+    )
 
 
 @pytest.mark.parametrize("copied", [0, 200, 400])
 def test_the_published_risk_is_the_largest_configuration(copied: int) -> None:
-    """Equal sides: the counts of the table give R by hand. The embedded attack has its own figure."""
+    """Equal sides: the counts of the table give R by hand. The embedded attack has its own
+    figure.
+    """
     train, holdout, fresh = parts((400, 400, 400), 21)
     synthetic = pd.concat([train[:copied], fresh[copied:]], ignore_index=True)
     result = run(train, holdout, synthetic, embedder=STUB)
     by_hand: dict[bool, list[float]] = {True: [], False: []}
     for row in result.tables["configurations"]:
         n, z2 = row["attacks"], 1.959964**2
-        rate_train, rate_control = ((row[f"hits_{side}"] + z2 / 2) / (n + z2) for side in ("train", "unseen"))
-        by_hand[row["attack"] == "embedded"].append((rate_train - rate_control) / (1 - rate_control))
+        rate_train, rate_control = (
+            (row[f"hits_{side}"] + z2 / 2) / (n + z2) for side in ("train", "unseen")
+        )
+        by_hand[row["attack"] == "embedded"].append(
+            (rate_train - rate_control) / (1 - rate_control)
+        )
     for name, embedded in (("risk_giomi", False), ("risk_giomi_embedded", True)):
         estimate = result.estimate(name)
         assert estimate.value == pytest.approx(max(by_hand[embedded]), abs=1e-6)
@@ -109,13 +131,20 @@ def test_the_published_risk_is_the_largest_configuration(copied: int) -> None:
 def test_the_published_risk_can_be_limited(statistic: str) -> None:
     limit = Limit(f"singling_out.{statistic}", at_most=0.3)
     train, holdout, fresh = parts((400, 400, 400), 22)
-    found = [judge_limit(limit, run(train, holdout, rows, embedder=STUB)).status for rows in (fresh, train)]
+    found = [
+        judge_limit(limit, run(train, holdout, rows, embedder=STUB)).status
+        for rows in (fresh, train)
+    ]
     assert found == ["pass", "fail"]
-    assert load_policy({"limits": [{"statistic": limit.statistic, "at_most": 0.3}]}).limits == (limit,)
+    assert load_policy({"limits": [{"statistic": limit.statistic, "at_most": 0.3}]}).limits == (
+        limit,
+    )
 
 
 def test_hits_under_permuted_labels_follow_their_exact_law() -> None:
-    """One probability twice: counted over permutations, and the hypergeometric one that the statistic subtracts."""
+    """One probability twice: counted over permutations, and the hypergeometric one that the
+    statistic subtracts.
+    """
     attacked = []
 
     def keep(groups, people, *fewest):
@@ -158,17 +187,23 @@ def test_the_risk_grows_with_the_share_copied_and_a_copy_is_singled_out_whole() 
     assert risks == sorted(risks)
     assert abs(risks[0]) < 0.25 < risks[2] < 0.75
     copy = results[-1]
-    assert min(copy.estimate(name).value for name in ("risk", "risk_univariate", "risk_max")) >= 0.98
+    assert (
+        min(copy.estimate(name).value for name in ("risk", "risk_univariate", "risk_max")) >= 0.98
+    )
     assert copy.estimate("risk").low > 0.8
     assert all(row["hits_train"] == row["attacks"] for row in copy.tables["configurations"])
     assert judge_limit(LIMIT, copy).status == "fail"
 
 
-SMALL = SinglingOut(query_sizes=(3, 6), n_queries=200, n_permutations=100, candidates=20_000, patience=5_000)
+SMALL = SinglingOut(
+    query_sizes=(3, 6), n_queries=200, n_permutations=100, candidates=20_000, patience=5_000
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("people", [(400, 100, 300), pytest.param((100, 400, 300), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "people", [(400, 100, 300), pytest.param((100, 400, 300), marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_fresh_rows_sit_at_the_null_whatever_the_sizes_and_rows_of_a_person(
     people: tuple[int, int, int], rows: int
@@ -179,7 +214,10 @@ def test_fresh_rows_sit_at_the_null_whatever_the_sizes_and_rows_of_a_person(
     subjects = {role: codes.repeat(rows) for role, codes in subjects.items()}
     z = []
     for seed in range(24):
-        tables = [table.loc[table.index.repeat(rows)].reset_index(drop=True) for table in parts(people, seed + 10)]
+        tables = [
+            table.loc[table.index.repeat(rows)].reset_index(drop=True)
+            for table in parts(people, seed + 10)
+        ]
         for table in tables:  # the years of a person: similar, not equal
             table["age"] += np.arange(len(table)) % rows
             table["weight"] += 2 * (np.arange(len(table)) % rows)
@@ -200,14 +238,19 @@ def test_a_reference_counts_as_unseen_and_makes_the_interval_narrower(rows: int)
         codes = np.arange(700) // rows
         sides = {"train": (train, codes[:300]), "holdout": (holdout[:101], codes[300:401])}
         pieces = {"reference": (holdout[101:].reset_index(drop=True), 10_000 + codes[401:])}
-        whole = {"train": sides["train"], "holdout": (holdout, np.append(codes[300:401], pieces["reference"][1]))}
+        whole = {
+            "train": sides["train"],
+            "holdout": (holdout, np.append(codes[300:401], pieces["reference"][1])),
+        }
         few, more, same = (
             run(
-                **{role: frame for role, (frame, _) in given.items()}, synthetic=fresh, metric=SMALL,
+                **{role: frame for role, (frame, _) in given.items()},
+                synthetic=fresh,
+                metric=SMALL,
                 subjects={role: codes for role, (_, codes) in given.items()},
             ).estimate("risk")
             for given in (sides, sides | pieces, whole)
-        )  # fmt: skip
+        )
         assert (more.value, more.low, more.high) == (same.value, same.low, same.high)
         assert more.subjects == same.subjects > few.subjects
         z.append(more.value / ((more.high - more.low) / 2 / 1.96))
@@ -220,10 +263,17 @@ def test_a_reference_counts_as_unseen_and_makes_the_interval_narrower(rows: int)
 def test_repeating_every_row_does_not_hide_a_copy() -> None:
     train, holdout, decoys = parts((400, 200, 150), 5)
     once = run(train, holdout, train)
-    assert run(train, holdout, pd.concat([train, train], ignore_index=True)).estimates == once.estimates
+    assert (
+        run(train, holdout, pd.concat([train, train], ignore_index=True)).estimates
+        == once.estimates
+    )
     # Unrelated rows that occur once do not hide it either.
-    hidden = run(train, holdout, pd.concat([train, train, decoys], ignore_index=True)).estimate("risk")
-    assert hidden.value == pytest.approx(run(train, holdout, pd.concat([train, decoys])).estimate("risk").value)
+    hidden = run(train, holdout, pd.concat([train, train, decoys], ignore_index=True)).estimate(
+        "risk"
+    )
+    assert hidden.value == pytest.approx(
+        run(train, holdout, pd.concat([train, decoys])).estimate("risk").value
+    )
     assert hidden.value > 0.5
 
 
@@ -241,12 +291,18 @@ def test_a_coarse_table_singles_nobody_out() -> None:
 @pytest.mark.slow
 def test_the_smallest_tables() -> None:
     train, holdout, fresh = parts((200, 200, 200), 17)
-    for tables in ((train[:1], holdout, fresh), (train, holdout[:1], fresh), (train[:1], holdout[:1], fresh)):
+    for tables in (
+        (train[:1], holdout, fresh),
+        (train, holdout[:1], fresh),
+        (train[:1], holdout[:1], fresh),
+    ):
         estimate = run(*tables).estimate("risk")
         assert estimate.measurable and estimate.low <= 0 <= estimate.high
     assert run(train[:1], holdout, train[:1]).estimate("risk").value >= 0.98
     for rows in (1, 2):
-        assert run(train, holdout, train[:rows], embedder=STUB).estimate("risk_embedded").value >= 0.98
+        assert (
+            run(train, holdout, train[:rows], embedder=STUB).estimate("risk_embedded").value >= 0.98
+        )
     assert not any(estimate.measurable for estimate in run(train[:0], holdout, holdout).estimates)
     constant = pd.DataFrame({"a": ["x"] * 50, "b": [1] * 50})
     # The only query matches all people, so no person is singled out.
@@ -256,7 +312,9 @@ def test_the_smallest_tables() -> None:
 @pytest.mark.parametrize("columns", [1, 4, 7])
 def test_narrow_tables_use_the_columns_they_have(columns: int) -> None:
     result = run(*parts((200, 100, 200), 8, columns))
-    widths = [row["columns"] for row in result.tables["configurations"] if row["attack"] == "multivariate"]
+    widths = [
+        row["columns"] for row in result.tables["configurations"] if row["attack"] == "multivariate"
+    ]
     assert max(widths) == columns
     assert len(widths) == len(set(widths))
     assert (f"queries have {columns} columns" in result.estimate("risk").note) == (columns < 6)
@@ -285,7 +343,11 @@ def test_the_embedded_attack_is_a_family_of_its_own() -> None:
     assert without.estimate("risk_giomi_embedded").note == "no embedder was passed"
     assert without.estimate("risk_giomi") == with_.estimate("risk_giomi")
     assert copy.estimate("risk_giomi_embedded").low > 0.9
-    assert {row["attack"] for row in copy.tables["configurations"]} == {"univariate", "multivariate", "embedded"}
+    assert {row["attack"] for row in copy.tables["configurations"]} == {
+        "univariate",
+        "multivariate",
+        "embedded",
+    }
 
 
 def test_a_holdout_of_40_people_cannot_judge() -> None:
@@ -293,19 +355,29 @@ def test_a_holdout_of_40_people_cannot_judge() -> None:
 
 
 def test_queries_that_never_come_true_do_not_rule_out_what_they_are_expected_to() -> None:
-    """One query that five people match: no draw of labels leaves one member, though this has a positive probability."""
+    """One query that five people match: no draw of labels leaves one member, though this has a
+    positive probability.
+    """
     people = Subjects(np.arange(1000), np.arange(1000) < 900)
-    never = Configuration("univariate", 1, np.array([5]), np.array([0]), np.zeros(200, dtype=np.int64))
+    never = Configuration(
+        "univariate", 1, np.array([5]), np.array([0]), np.zeros(200, dtype=np.int64)
+    )
     estimate = risks([[never]], people).estimate(SinglingOut.statistic("risk"), people.counts)
     assert estimate.value < 0 and estimate.low == estimate.value and estimate.high == 0
 
 
 def test_a_handful_of_queries_is_a_share_of_the_people_and_not_of_themselves() -> None:
-    """Ten people of a thousand are unique, and leaked: ten of 75 guesses come true, a quarter of the attacks."""
+    """Ten people of a thousand are unique, and leaked: ten of 75 guesses come true, a quarter of
+    the attacks.
+    """
     rng = np.random.default_rng(0)
-    crowd = [pd.DataFrame(rng.integers(0, 2, (1000, 1)).astype(str), columns=["a"]) for _ in range(3)]
+    crowd = [
+        pd.DataFrame(rng.integers(0, 2, (1000, 1)).astype(str), columns=["a"]) for _ in range(3)
+    ]
     apart = pd.DataFrame([[f"own {i}"] for i in range(10)], columns=["a"])
-    train, synthetic = (pd.concat([table[:-10], apart], ignore_index=True) for table in (crowd[0], crowd[2]))
+    train, synthetic = (
+        pd.concat([table[:-10], apart], ignore_index=True) for table in (crowd[0], crowd[2])
+    )
     risk = run(train, crowd[1], synthetic).estimate("risk")
     assert risk.value == pytest.approx(10 / 75) and risk.low > 0
     few = synthetic[-10:].reset_index(drop=True)
@@ -322,8 +394,15 @@ def test_on_a_table_of_few_coarse_columns_a_copy_is_told_from_fresh_rows() -> No
     def coarse(rows: int, seed: int) -> pd.DataFrame:
         rng = np.random.default_rng(seed)
         flags = {f"f{i}": rng.random(rows) < 0.3 for i in range(5)}
-        return pd.DataFrame({"age": rng.integers(18, 70, rows), "school": rng.integers(1, 6, rows), **flags})
+        return pd.DataFrame(
+            {"age": rng.integers(18, 70, rows), "school": rng.integers(1, 6, rows), **flags}
+        )
 
-    metric, (train, holdout, fresh) = SinglingOut(n_permutations=400), (coarse(1_500, seed) for seed in range(3))
-    harmless, copy = (run(train, holdout, table, metric).estimate("risk") for table in (fresh, train))
+    metric, (train, holdout, fresh) = (
+        SinglingOut(n_permutations=400),
+        (coarse(1_500, seed) for seed in range(3)),
+    )
+    harmless, copy = (
+        run(train, holdout, table, metric).estimate("risk") for table in (fresh, train)
+    )
     assert harmless.low < 0 < harmless.high < 0.09 < 0.8 < copy.low

@@ -1,4 +1,6 @@
-"""Singling out against anonymeter at equal sizes, and against a twin that evaluates every query on the raw tables."""
+"""Singling out against anonymeter at equal sizes, and against a twin that evaluates every query on
+the raw tables.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +23,33 @@ ORACLE = json.loads((Path(__file__).parent / "oracles" / "singling_out.json").re
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("found", ORACLE["found"], ids=lambda found: f"{found['case']}, {found['leak']}")
+@pytest.mark.parametrize(
+    "found", ORACLE["found"], ids=lambda found: f"{found['case']}, {found['leak']}"
+)
 def test_rates_and_giomis_risk_are_anonymeters(found: dict, request: pytest.FixtureRequest) -> None:
     adult = request.getfixturevalue("adult") if found["case"] == "adult" else None
     given = tables(found["case"], COPIES[found["leak"]], adult)
     assert digest(given) == found["tables"]
     widths = tuple(peer["columns"] for peer in found["attacks"])
     attacks = ORACLE["made"]["attacks"]
-    result = SinglingOut(query_sizes=widths, n_queries=attacks, n_permutations=99).measure(read_inputs(**given))
+    result = SinglingOut(query_sizes=widths, n_queries=attacks, n_permutations=99).measure(
+        read_inputs(**given)
+    )
     rows = {row["columns"]: row for row in result.tables["configurations"] if row["columns"] > 1}
     rows[1] = result.tables["configurations"][0]
     for peer in found["attacks"]:
         ours = rows[peer["columns"]]
         assert ours["attacks"] == attacks
         for side, theirs in (("hits_train", "hits_train"), ("hits_unseen", "hits_holdout")):
-            share = (ours[side] + peer[theirs]) / (2 * attacks)  # for two samples of the existing queries
-            assert abs(ours[side] - peer[theirs]) <= 3.5 * math.sqrt(2 * attacks * share * (1 - share))
+            # for two samples of the existing queries
+            share = (ours[side] + peer[theirs]) / (2 * attacks)
+            assert abs(ours[side] - peer[theirs]) <= 3.5 * math.sqrt(
+                2 * attacks * share * (1 - share)
+            )
         half = (peer["high"] - peer["low"]) / 2  # anonymeter cuts its statistics off at 0 and 1
-        assert peer["low"] - 2 * half <= min(max(ours["giomi"], 0.0), 1.0) <= peer["high"] + 2 * half
+        assert (
+            peer["low"] - 2 * half <= min(max(ours["giomi"], 0.0), 1.0) <= peer["high"] + 2 * half
+        )
         if peer["low"] > 0 and peer["high"] < 1 and ours["giomi_high"] < 1:
             assert ours["giomi_high"] - ours["giomi_low"] == pytest.approx(2 * half, rel=0.25)
 
@@ -52,7 +63,9 @@ def ordered_values(columns: list[pd.Series]) -> list[object]:
     return sorted(values)
 
 
-def mask_of(frame: pd.DataFrame, name: str, values: list[object], low: int, high: int) -> np.ndarray:
+def mask_of(
+    frame: pd.DataFrame, name: str, values: list[object], low: int, high: int
+) -> np.ndarray:
     """Rows of a raw table whose value is in a range of codes; code 0 is missing."""
     column = frame[name].astype(object)
     inside = column.isin(values[max(low, 1) - 1 : high]).to_numpy() & column.notna().to_numpy()
@@ -64,7 +77,9 @@ def chance_of_one(total: int, marked: int, drawn: int) -> float:
 
 
 @pytest.mark.slow
-def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_do(monkeypatch) -> None:
+def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_do(
+    monkeypatch,
+) -> None:
     words = [word for word in WORDS if word]  # an empty cell is missing
     given = {
         "train": mixed(90, 1, [*words, "train only"]),
@@ -82,12 +97,17 @@ def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_d
         return counts, hits
 
     monkeypatch.setattr(singling_out, "matched_subjects", keep)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # queries are kept in the order of the configurations
-    metric = SinglingOut(query_sizes=(1, 2, 3, 8), n_queries=60, n_permutations=99, candidates=8_000, patience=1_200)
+    # queries are kept in the order of the configurations
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    metric = SinglingOut(
+        query_sizes=(1, 2, 3, 8), n_queries=60, n_permutations=99, candidates=8_000, patience=1_200
+    )
     result = metric.measure(read_inputs(**given, subject="person"))
     names = list(given["synthetic"].columns)
     values = {name: ordered_values([frame[name] for frame in given.values()]) for name in names}
-    distinct = given["synthetic"].astype(object).where(given["synthetic"].notna(), None).drop_duplicates()
+    distinct = (
+        given["synthetic"].astype(object).where(given["synthetic"].notna(), None).drop_duplicates()
+    )
     sizes = [row["attacks"] for row in result.tables["configurations"]]
     assert [len(queries) for queries, _ in kept] == sizes and sum(sizes) > 120
     missing, excess = 0, []
@@ -98,11 +118,18 @@ def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_d
 
             def matched(frame: pd.DataFrame, ranges: list = ranges) -> np.ndarray:
                 return np.all(
-                    [mask_of(frame, names[j], values[names[j]], low, high) for j, low, high in ranges], axis=0
+                    [
+                        mask_of(frame, names[j], values[names[j]], low, high)
+                        for j, low, high in ranges
+                    ],
+                    axis=0,
                 )
 
             assert matched(distinct).sum() == 1
-            k, m = (given[role].loc[matched(given[role]), "person"].nunique() for role in ("train", "holdout"))
+            k, m = (
+                given[role].loc[matched(given[role]), "person"].nunique()
+                for role in ("train", "holdout")
+            )
             assert counts[at].tolist() == [m, k]
             excess.append((k == 1) - chance_of_one(65, k + m, 30))
     assert missing > 20

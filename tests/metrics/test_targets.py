@@ -42,11 +42,15 @@ def inputs_of(
     copies: int = 0, seed: int = 0, sizes: tuple[int, int] = (3000, 2000), **options: Any
 ) -> EvaluationInputs:
     train, holdout = mixed(sizes[0], 10 * seed + 1), mixed(sizes[1], 10 * seed + 2)
-    synthetic = pd.concat([train[:copies], mixed(sizes[0] - copies, 10 * seed + 3)], ignore_index=True)
+    synthetic = pd.concat(
+        [train[:copies], mixed(sizes[0] - copies, 10 * seed + 3)], ignore_index=True
+    )
     if options.pop("persons", False):
         train, holdout = of_persons(train, 0, seed), of_persons(holdout, 100_000, seed + 1)
         options["subject"] = "person"
-    return read_inputs(train, holdout, synthetic, options.pop("reference", None), seed=seed, **options)
+    return read_inputs(
+        train, holdout, synthetic, options.pop("reference", None), seed=seed, **options
+    )
 
 
 def estimates(metric: Metric, inputs: EvaluationInputs) -> dict[str, Estimate]:
@@ -61,8 +65,13 @@ def attack(**settings: Any) -> MembershipInference:
 @pytest.mark.parametrize("name", ["dcr", "membership_inference"])
 def test_a_budget_for_everybody_changes_nothing(name: str) -> None:
     inputs = inputs_of(copies=150, persons=True, sizes=(1500, 1000))
-    whole, budgeted = (build_metric(name, {"max_targets": rows}).measure(inputs) for rows in (None, 2500))
-    assert whole.to_json()["estimates"] == budgeted.to_json()["estimates"] and whole.tables == budgeted.tables
+    whole, budgeted = (
+        build_metric(name, {"max_targets": rows}).measure(inputs) for rows in (None, 2500)
+    )
+    assert (
+        whole.to_json()["estimates"] == budgeted.to_json()["estimates"]
+        and whole.tables == budgeted.tables
+    )
 
 
 def test_whole_people_are_drawn_as_far_as_they_fit() -> None:
@@ -70,8 +79,13 @@ def test_whole_people_are_drawn_as_far_as_they_fit() -> None:
     codes = inputs.subject_codes(*SIDES)
     rows = target_rows(inputs, SIDES, 2000, "test")
     assert rows is not None and (np.diff(rows) > 0).all() and 2000 - 12 < len(rows) <= 2000
-    assert set(np.flatnonzero(np.isin(codes, codes[rows]))) == set(rows), "each person is drawn with all rows"
-    assert target_rows(inputs, SIDES, 5000, "test") is None and target_rows(inputs, SIDES, None, "test") is None
+    assert set(np.flatnonzero(np.isin(codes, codes[rows]))) == set(rows), (
+        "each person is drawn with all rows"
+    )
+    assert (
+        target_rows(inputs, SIDES, 5000, "test") is None
+        and target_rows(inputs, SIDES, None, "test") is None
+    )
     other = target_rows(inputs_of(persons=True), SIDES, 2000, "other purpose")
     assert other is not None and len(np.intersect1d(rows, other)) < 0.6 * len(rows)
     share = (rows < 3000).mean()
@@ -91,7 +105,10 @@ def test_neither_the_order_of_rows_nor_names_nor_sides_decide_who_is_drawn() -> 
     turned = np.random.default_rng(0).permutation(1600)
 
     def drawn(*tables: pd.DataFrame) -> set[tuple[Any, ...]]:
-        named = [table.assign(person=10_000 * side + np.arange(1600)) for side, table in enumerate(tables)]
+        named = [
+            table.assign(person=10_000 * side + np.arange(1600))
+            for side, table in enumerate(tables)
+        ]
         inputs = read_inputs(*named, synthetic, subject="person")
         rows = target_rows(inputs, SIDES, 1000, "test")
         stacked = Table.stack([inputs.train, inputs.holdout]).frame()
@@ -118,13 +135,18 @@ def test_statistics_speak_of_those_attacked_and_a_copy_is_caught() -> None:
     for name in ("advantage", "advantage_any", "precision", "protection_score", "auc_domias"):
         assert some[name].n == some[name].subjects == 1500
     assert some["advantage_any"].low > 0.025 and some["auc_reference_ratio"].low > 0.5
-    width = {name: found["advantage"].high - found["advantage"].low for name, found in (("some", some), ("all", whole))}
+    width = {
+        name: found["advantage"].high - found["advantage"].low
+        for name, found in (("some", some), ("all", whole))
+    }
     assert width["some"] > 1.3 * width["all"]
 
 
 @pytest.mark.slow
 def test_a_budget_reaches_subgroups() -> None:
-    found = estimates(attack(max_targets=2500, subgroups=["region", "smokes"]), inputs_of(copies=500))
+    found = estimates(
+        attack(max_targets=2500, subgroups=["region", "smokes"]), inputs_of(copies=500)
+    )
     assert 400 < found["advantage_subgroups"].n < 2500
 
 
@@ -150,7 +172,10 @@ def test_dcr_samples_nobody_but_the_holdout_of_the_privacy_score() -> None:
 @pytest.mark.slow
 def test_the_holdout_is_asked_with_the_budget() -> None:
     inputs = inputs_of(copies=600, reference=mixed(1500, 9))
-    some, whole = estimates(HoldoutLeakage(max_targets=1500), inputs), estimates(HoldoutLeakage(), inputs)
+    some, whole = (
+        estimates(HoldoutLeakage(max_targets=1500), inputs),
+        estimates(HoldoutLeakage(), inputs),
+    )
     assert some["advantage_any"].n == 1500 < whole["advantage_any"].n
     assert some["identical_excess"] == whole["identical_excess"]
 
@@ -158,7 +183,9 @@ def test_the_holdout_is_asked_with_the_budget() -> None:
 @pytest.mark.slow
 def test_controls_look_with_the_budget_of_the_gate() -> None:
     policy = default_policy(["dcr", "membership_inference"])
-    budget = Policy(policy.limits, settings={"controls": {}, "membership_inference": {"max_targets": 1500}})
+    budget = Policy(
+        policy.limits, settings={"controls": {}, "membership_inference": {"max_targets": 1500}}
+    )
     chosen, _ = choose_metrics(None, budget)
     controls = chosen["controls"]
     assert isinstance(controls, Controls) and controls.max_targets == 1500

@@ -1,4 +1,6 @@
-"""Values that must not appear in a synthetic table: foreign values, and people's values in generated columns."""
+"""Values that must not appear in a synthetic table: foreign values, and people's values in
+generated columns.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def real(n: int, seed: int, rows: int = 1) -> pd.DataFrame:
         {
             "id": rng.choice(10**9, n, replace=False) + 10**9,
             "note": [
-                f"{rng.choice(HOW)} {rng.choice(WHERE)}, seen after {rng.integers(60)} days by nurse {rng.integers(40)}"
+                f"{rng.choice(HOW)} {rng.choice(WHERE)}, seen after {rng.integers(60)} days by"
+                f" nurse {rng.integers(40)}"
                 for _ in range(n)
             ],
             "age": rng.integers(18, 90, n),
@@ -38,13 +41,18 @@ def real(n: int, seed: int, rows: int = 1) -> pd.DataFrame:
 
 
 def estimate(
-    synthetic: pd.DataFrame, train: pd.DataFrame, holdout: pd.DataFrame, reference: pd.DataFrame | None = None
+    synthetic: pd.DataFrame,
+    train: pd.DataFrame,
+    holdout: pd.DataFrame,
+    reference: pd.DataFrame | None = None,
 ) -> Estimate:
     inputs = read_inputs(train, holdout, synthetic, reference, declared=GENERATED)
     return ValueDisclosure().measure(inputs).estimates[1]
 
 
-def verdict(synthetic: pd.DataFrame, train: pd.DataFrame, holdout: pd.DataFrame, declared: Declared) -> str:
+def verdict(
+    synthetic: pd.DataFrame, train: pd.DataFrame, holdout: pd.DataFrame, declared: Declared
+) -> str:
     result = ValueDisclosure().measure(read_inputs(train, holdout, synthetic, declared=declared))
     return default_policy(["value_disclosure"]).judge({"value_disclosure": result}).status
 
@@ -57,10 +65,18 @@ def test_private_rows_in_a_category_are_foreign(rows: int) -> None:
     result = ValueDisclosure().measure(read_inputs(train, holdout, smuggled))
     assert result.estimate("foreign_cells").value == result.estimate("foreign_cells").low == 1
     none = result.estimate("generated_excess")
-    assert (none.value, none.low, none.high, none.n, none.note) == (0, 0, 0, rows, "no generated column")
+    assert (none.value, none.low, none.high, none.n, none.note) == (
+        0,
+        0,
+        0,
+        rows,
+        "no generated column",
+    )
     assert verdict(smuggled, train, holdout, Declared()) == "fail"
     assert verdict(holdout, train, holdout, Declared()) == "pass"
-    assert "north" not in json.dumps(result.to_json()) and told[0] not in json.dumps(result.to_json())
+    assert "north" not in json.dumps(result.to_json()) and told[0] not in json.dumps(
+        result.to_json()
+    )
 
 
 def test_a_single_foreign_cell_fails_and_a_declared_value_does_not() -> None:
@@ -68,7 +84,10 @@ def test_a_single_foreign_cell_fails_and_a_declared_value_does_not() -> None:
     one = holdout.copy()
     one.loc[7, "region"] = "east"
     assert verdict(one, train, holdout, Declared()) == "fail"
-    assert verdict(one, train, holdout, Declared(allowed_values={"region": ("north", "east")})) == "pass"
+    assert (
+        verdict(one, train, holdout, Declared(allowed_values={"region": ("north", "east")}))
+        == "pass"
+    )
 
 
 @pytest.mark.slow
@@ -91,9 +110,13 @@ def test_an_identifier_in_another_column_and_a_subject_are_seen() -> None:
         for seed, frame in (("a", train), ("b", holdout))
     )
     for note, told in ((people["who"], "fail"), (invented["note"], "pass")):
-        inputs = read_inputs(people, others, invented.assign(note=note), subject="who", declared=GENERATED)
+        inputs = read_inputs(
+            people, others, invented.assign(note=note), subject="who", declared=GENERATED
+        )
         result = ValueDisclosure().measure(inputs)
-        assert default_policy(["value_disclosure"]).judge({"value_disclosure": result}).status == told
+        assert (
+            default_policy(["value_disclosure"]).judge({"value_disclosure": result}).status == told
+        )
 
 
 @pytest.mark.slow
@@ -110,7 +133,9 @@ def test_other_case_other_signs_and_longer_text_do_not_hide_a_note() -> None:
     train, holdout, invented = (real(400, seed) for seed in (0, 1, 2))
     own = [f"record {i} of {name}" for i, name in enumerate(train["note"])]
     train = train.assign(note=own)
-    hidden = invented.assign(note=["The message is: " + text.upper().replace(" ", "_") + " END" for text in own])
+    hidden = invented.assign(
+        note=["The message is: " + text.upper().replace(" ", "_") + " END" for text in own]
+    )
     assert estimate(hidden, train, holdout).low > 0.5
 
 
@@ -120,8 +145,13 @@ def test_the_interval_is_calibrated_when_nothing_leaks() -> None:
     for seed in range(30):
         people = real(200, 100 + seed).sample(frac=1, random_state=seed).reset_index(drop=True)
         invented = real(200, 1000 + seed)
-        invented.loc[:49, ["id", "note"]] = people.loc[::4, ["id", "note"]].to_numpy()  # equally many of both sides
-        found = estimate(invented, people.iloc[:100].reset_index(drop=True), people.iloc[100:].reset_index(drop=True))
+        # equally many of both sides
+        invented.loc[:49, ["id", "note"]] = people.loc[::4, ["id", "note"]].to_numpy()
+        found = estimate(
+            invented,
+            people.iloc[:100].reset_index(drop=True),
+            people.iloc[100:].reset_index(drop=True),
+        )
         assert found.low <= found.value <= found.high
         false_alarms += found.low > 0 or found.high < 0
     assert false_alarms <= 3  # at 99 %, and exact: 0.3 expected at most

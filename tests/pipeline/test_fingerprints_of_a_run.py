@@ -20,7 +20,9 @@ from privacy_assets.tables import table as table_module
 
 POLICY = {
     "name": "lenient",
-    "limits": [{"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "proven", "min_subjects": 5}],
+    "limits": [
+        {"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "proven", "min_subjects": 5}
+    ],
     "metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}},
     "embedder": False,
 }
@@ -30,12 +32,18 @@ POLICY = {
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("filtered", [None, "similarity"])
 def test_each_table_is_fingerprinted_once(
-    adult: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filtered: str | None, stored: bool
+    adult: pd.DataFrame,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    filtered: str | None,
+    stored: bool,
 ) -> None:
     counted = []
     fingerprint = table_module.content_fingerprint
     monkeypatch.setattr(
-        table_module, "content_fingerprint", lambda *given: counted.append(given[1]) or fingerprint(*given)
+        table_module,
+        "content_fingerprint",
+        lambda *given: counted.append(given[1]) or fingerprint(*given),
     )
     people = [f"person {row // 2}" for row in range(900)]
     adult.iloc[:900, :6].assign(person=people).to_parquet(tmp_path / "rows.parquet")
@@ -47,7 +55,9 @@ def test_each_table_is_fingerprinted_once(
         evaluation={"metrics": ["dcr", "value_disclosure"], "embedder": False},
         policy=POLICY,
     )
-    deployment = DeploymentSettings(releases=tmp_path / "releases", private=tmp_path / "private").open()
+    deployment = DeploymentSettings(
+        releases=tmp_path / "releases", private=tmp_path / "private"
+    ).open()
     run = TableRun(ResolvedTable.of(spec), deployment, ReleaseTarget("adult"))
     if stored:
         steps, references = StoredRun(run, tmp_path / "private/values", "first"), dict[str, Any]()

@@ -1,4 +1,6 @@
-"""Partitions without Dagster equal Dagster's: the same keys and the same windows, and all other keys are rejected."""
+"""Partitions without Dagster equal Dagster's: the same keys and the same windows, and all other
+keys are rejected.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,27 @@ def test_keys_and_windows_are_those_of_dagster(every: str, start: str) -> None:
         assert ours.window(key) == (theirs.start, theirs.end)
         assert ours.of(theirs.start) == ours.of(theirs.end - timedelta(seconds=1)) == key
     assert ours.first == twin.time_window_for_partition_key(keys[0]).start
-    for key in (ours.of(ours.first - timedelta(hours=1)), ours.of(now), ours.of(now + timedelta(days=400))):
+    for key in (
+        ours.of(ours.first - timedelta(hours=1)),
+        ours.of(now),
+        ours.of(now + timedelta(days=400)),
+    ):
         assert not twin.has_partition_key(key)
         with pytest.raises(WrongTarget):
             ours.check(key)
 
 
 SPELT_OTHERWISE = (
-    "2026-1-5", "2026-01-05T00:00:00", " 2026-01-05", "2026-01-05 ", "..", "", "2026-02-30", "２026-01-05",
+    "2026-1-5",
+    "2026-01-05T00:00:00",
+    " 2026-01-05",
+    "2026-01-05 ",
+    "..",
+    "",
+    "2026-02-30",
+    "２026-01-05",
     "2026-01-04/x",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("key", SPELT_OTHERWISE)
@@ -54,7 +67,9 @@ def test_a_time_in_another_zone_is_that_of_utc() -> None:
     late = datetime.fromisoformat("2026-03-01T23:30:00-05:00")
     assert TimePartitions("2026-01-01").of(late) == "2026-03-02"
     assert TimePartitions(date(2026, 1, 1)).first == datetime(2026, 1, 1, tzinfo=UTC)
-    assert TimePartitions(datetime.fromisoformat("2026-01-01T00:00:00+02:00")).first == datetime(2026, 1, 1, tzinfo=UTC)
+    assert TimePartitions(datetime.fromisoformat("2026-01-01T00:00:00+02:00")).first == datetime(
+        2026, 1, 1, tzinfo=UTC
+    )
 
 
 def test_a_window_that_is_open_is_told_as_that() -> None:
@@ -71,7 +86,9 @@ def test_the_end_of_time_is_no_partition(every: str) -> None:
             forever.check(key)
 
 
-@pytest.mark.parametrize("given", [{"start": "soon"}, {"start": None}, {"start": "2026-01-01", "every": "days"}])
+@pytest.mark.parametrize(
+    "given", [{"start": "soon"}, {"start": None}, {"start": "2026-01-01", "every": "days"}]
+)
 def test_wrong_settings_are_told(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="partitions"):
         TimePartitions(**given)
@@ -79,7 +96,11 @@ def test_wrong_settings_are_told(given: dict[str, str]) -> None:
 
 def test_keys_are_those_that_are_named() -> None:
     found = as_partitions(["north", "south"])
-    assert isinstance(found, KeyPartitions) and found.check("north") == "north" and found.window("north") is None
+    assert (
+        isinstance(found, KeyPartitions)
+        and found.check("north") == "north"
+        and found.window("north") is None
+    )
     for key in ("North", "north ", "east", "*", ""):
         with pytest.raises(WrongTarget, match="there is no partition"):
             found.check(key)

@@ -1,4 +1,5 @@
-"""No route publishes a value that only a few people have: steps, command, Dagster, and external tables.
+"""No route publishes a value that only a few people have: steps, command, Dagster, and external
+tables.
 
 The Airflow test of the honest table has such values as well (tests/airflow/test_airflow.py).
 """
@@ -32,19 +33,31 @@ OTHERS = ["mail", "phone", "web", "post"]
 
 
 def rows(case: str, seed: int = 0, n: int = N) -> pd.DataFrame:
-    """People with a column of the case: its values that one person alone has would be published without the rule."""
+    """People with a column of the case: its values that one person alone has would be published
+    without the rule.
+    """
     rng = np.random.default_rng(seed)
-    frame = pd.DataFrame({
-        "pid": [f"p{seed}-{i}" for i in range(n)], "age": rng.integers(20, 90, n), "sex": rng.choice(["f", "m"], n),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "pid": [f"p{seed}-{i}" for i in range(n)],
+            "age": rng.integers(20, 90, n),
+            "sex": rng.choice(["f", "m"], n),
+        }
+    )
     own = [f"{seed}{i:05d}" for i in range(n)]
     some = rng.random(n) < (0.05 if case == "addresses" else 0.03)
     if case == "times":
-        frame["v"] = pd.Timestamp("2023-01-01") + pd.to_timedelta(rng.integers(0, 10**8, n), unit="s")
+        frame["v"] = pd.Timestamp("2023-01-01") + pd.to_timedelta(
+            rng.integers(0, 10**8, n), unit="s"
+        )
     elif case == "ids":
-        frame["v"] = rng.permutation(np.arange(10**8, 10**9, 5_000))[:n] + 2 * rng.integers(0, 99, n) + 1
+        frame["v"] = (
+            rng.permutation(np.arange(10**8, 10**9, 5_000))[:n] + 2 * rng.integers(0, 99, n) + 1
+        )
     elif case == "addresses":
-        frame["v"] = np.where(some, [f"name{number}@x.org" for number in own], rng.choice(OTHERS, n))
+        frame["v"] = np.where(
+            some, [f"name{number}@x.org" for number in own], rng.choice(OTHERS, n)
+        )
     else:
         frame["v"] = np.where(some, [f"Z{number}" for number in own], rng.choice(OTHERS, n))
     return frame
@@ -99,7 +112,9 @@ def test_an_external_table_is_published_without_them(tmp_path: Path, case: str) 
     """The table has the value of each fifth person of train."""
     train, holdout = rows(case), rows(case, 1)
     given = rows(case, 2).drop(columns="pid")
-    common = given["v"].isin([*OTHERS]) if case in ("addresses", "codes") else np.zeros(N, dtype=bool)
+    common = (
+        given["v"].isin([*OTHERS]) if case in ("addresses", "codes") else np.zeros(N, dtype=bool)
+    )
     given["v"] = np.where(common, given["v"], rows(case, 3)["v"].sample(frac=1, random_state=0))
     given["v"] = given["v"].where(common | (np.arange(N) % 5 > 0), train["v"])
     known = given["v"].isin({*train["v"], *holdout["v"]})
@@ -143,13 +158,14 @@ def test_the_command_and_dagster_replace_them_and_say_so(
     assert main(["run", str(tmp_path / "people.yaml"), *home]) == 0
     count = len(alone(frame))
     text = (
-        'Categories that fewer than 5 people have are published as "other", a shorter code, the most frequent value or'
+        'Categories that fewer than 5 people have are published as "other", a shorter code, the'
+        " most frequent value or"
     )
     note = f"{text} a missing value: 'v' ({count} values, {count} cells)."
     assert note in json.loads((tmp_path / "out/report.json").read_text())["notes"]
-    assert note in (tmp_path / "out/report.html").read_text().replace("&#39;", "'").replace("&quot;", '"').replace(
-        "&#34;", '"'
-    )
+    assert note in (tmp_path / "out/report.html").read_text().replace("&#39;", "'").replace(
+        "&quot;", '"'
+    ).replace("&#34;", '"')
     ours = read_published(tmp_path / "home/releases", "people")
     assert set(ours["v"]) == {*OTHERS, "other"}
     (file,) = (tmp_path / "home/releases/people/_all/releases").glob("*/table.parquet")
@@ -158,7 +174,9 @@ def test_the_command_and_dagster_replace_them_and_say_so(
     said = capsys.readouterr().out
     assert "each cell has a value that at least 5 people of the real tables share\n" in said
 
-    defs = dg.Definitions.merge(table_of("people", source=source, subject="pid", **QUICK), resources(tmp_path))
+    defs = dg.Definitions.merge(
+        table_of("people", source=source, subject="pid", **QUICK), resources(tmp_path)
+    )
     with dg.DagsterInstance.ephemeral() as instance:
         assert run(defs, instance).success
     assert set(read_published(tmp_path / "releases", "people")["v"]) == {*OTHERS, "other"}
@@ -166,15 +184,24 @@ def test_the_command_and_dagster_replace_them_and_say_so(
 
 @pytest.mark.parametrize(("case", "share"), [("codes", 0.03), ("times", 0.1), ("ids", 0.1)])
 def test_evaluate_refuses_a_table_with_them(case: str, share: float) -> None:
-    """The values of a share of the people of train are in the table; all else is of other people."""
+    """The values of a share of the people of train are in the table; all else is of other
+    people.
+    """
     train, holdout, fresh = (rows(case, seed).drop(columns="pid") for seed in range(3))
     known = fresh["v"].isin(OTHERS) if case == "codes" else np.ones(N, dtype=bool)
     fresh["v"] = fresh["v"].where(known, "web")
     kinds = KINDS.get(case, {}).get("kinds")
-    options: Any = {"metrics": "value_disclosure", "kinds": kinds, "subject": {"each_row": True}, "embedder": False}
+    options: Any = {
+        "metrics": "value_disclosure",
+        "kinds": kinds,
+        "subject": {"each_row": True},
+        "embedder": False,
+    }
     assert evaluate(train, holdout, fresh, **options).verdict == "pass"
     leaked = train[~train["v"].isin(OTHERS)].iloc[: round(share * N)]
-    made = pd.concat([fresh.iloc[len(leaked) :], fresh.iloc[: len(leaked)].assign(v=leaked["v"].to_numpy())])
+    made = pd.concat(
+        [fresh.iloc[len(leaked) :], fresh.iloc[: len(leaked)].assign(v=leaked["v"].to_numpy())]
+    )
     report = evaluate(train, holdout, made, **options)
     (broken,) = report.policy_verdict.broken
     assert report.verdict == "fail" and broken.limit.statistic == "value_disclosure.own_values"
@@ -187,7 +214,10 @@ def test_evaluate_rejects_an_address_in_the_table() -> None:
     clean = fresh.assign(v=fresh["v"].where(fresh["v"].isin(OTHERS), "web"))
     options: Any = {"metrics": "value_disclosure", "subject": {"each_row": True}, "embedder": False}
     assert evaluate(train, holdout, clean, **options).verdict == "pass"
-    assert evaluate(train, holdout, clean.replace({"v": {"post": "other"}}), **options).verdict == "pass"
+    assert (
+        evaluate(train, holdout, clean.replace({"v": {"post": "other"}}), **options).verdict
+        == "pass"
+    )
     address = train["v"][train["v"].str.contains("@")].iloc[0]
     with pytest.raises(InputError, match="e-mail addresses"):
         evaluate(train, holdout, clean.assign(v=[address, *clean["v"][1:]]), **options)
@@ -195,7 +225,9 @@ def test_evaluate_rejects_an_address_in_the_table() -> None:
 
 def test_each_release_is_judged_by_its_own_people(tmp_path: Path) -> None:
     """Eight people had "b" in a run without a release. Later, one has it."""
-    first = pd.DataFrame({"pid": [f"p{i}" for i in range(N)], "x": np.arange(N) % 9, "v": ["a", "c"] * (N // 2)})
+    first = pd.DataFrame(
+        {"pid": [f"p{i}" for i in range(N)], "x": np.arange(N) % 9, "v": ["a", "c"] * (N // 2)}
+    )
     first.loc[:7, "v"] = "b"
     later = first.assign(v=first["v"].where(first.index < 1, "a").where(first.index != 9, "c"))
     published = []
@@ -209,7 +241,9 @@ def test_each_release_is_judged_by_its_own_people(tmp_path: Path) -> None:
 
 
 def test_nine_rows_of_one_person_are_one_person(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"pid": ["p0"] * 9 + [f"p{i}" for i in range(9, N)], "x": np.arange(N) % 9})
+    frame = pd.DataFrame(
+        {"pid": ["p0"] * 9 + [f"p{i}" for i in range(9, N)], "x": np.arange(N) % 9}
+    )
     frame.assign(v=["z"] * 9 + ["a"] * (N - 39) + ["b"] * 30).to_parquet(tmp_path / "rows.parquet")
     published = []
     for data in ({"subject": {"each_row": True}, "drop": ["pid"]}, {"subject": "pid"}):
@@ -220,7 +254,9 @@ def test_nine_rows_of_one_person_are_one_person(tmp_path: Path) -> None:
 
 
 def measurements(share: float, seed: int, n: int = 2_000) -> pd.DataFrame:
-    """A laboratory value with six decimals, a time to the second and an account number. A share has own values."""
+    """A laboratory value with six decimals, a time to the second and an account number. A share has
+    own values.
+    """
     rng = np.random.default_rng(seed)
     own = rng.random(n) < share
     day = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, n), unit="D")
@@ -236,7 +272,9 @@ MEASURED = ["lab", "seen", "account"]
 
 
 def exact_values(released: pd.DataFrame, *real: pd.DataFrame) -> int:
-    """Number of cells of the release with a value of full resolution that fewer than five people have."""
+    """Number of cells of the release with a value of full resolution that fewer than five people
+    have.
+    """
     frame = pd.concat(real)
     fine = {
         "lab": frame["lab"].round(1) != frame["lab"],
@@ -265,18 +303,30 @@ def test_a_brought_table_gives_no_value_of_a_person(tmp_path: Path, share: float
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.2, 0.45])
-def test_neither_the_command_nor_dagster_publishes_a_value_of_a_person(tmp_path: Path, share: float) -> None:
+def test_neither_the_command_nor_dagster_publishes_a_value_of_a_person(
+    tmp_path: Path, share: float
+) -> None:
     frame, source = measurements(share, 0), tmp_path / "people.parquet"
     frame.to_parquet(source)
     data = {"kinds": {"account": "integer"}}
-    table = {"name": "people", "source": str(source), "subject": "pid", "policy": LENIENT, "data": data}
+    table = {
+        "name": "people",
+        "source": str(source),
+        "subject": "pid",
+        "policy": LENIENT,
+        "data": data,
+    }
     table["evaluation"] = {"metrics": ["dcr"], "embedder": False}
     (tmp_path / "people.yaml").write_text(yaml.safe_dump(table))
     home = ["--home", str(tmp_path / "home"), "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert main(["run", str(tmp_path / "people.yaml"), *home]) == 0
     assert exact_values(read_published(tmp_path / "home/releases", "people"), frame) == 0
-    spec = TableSpec(name="people", data={"source": source, "subject": "pid", **data}, evaluation=table["evaluation"],
-                     policy=LENIENT)  # fmt: skip
+    spec = TableSpec(
+        name="people",
+        data={"source": source, "subject": "pid", **data},
+        evaluation=table["evaluation"],
+        policy=LENIENT,
+    )
     defs = dg.Definitions.merge(build_privacy_assets(spec), resources(tmp_path))
     with dg.DagsterInstance.ephemeral() as instance:
         assert run(defs, instance).success
@@ -289,14 +339,22 @@ def test_numbers_far_outside_stop_a_run_under_every_policy(tmp_path: Path, gener
     made = train.drop(columns="pid").assign(age=train["age"].where(train.index != 3, 10_000))
     for name, frame in {"train": train, "holdout": holdout, "synthetic": made}.items():
         frame.to_parquet(tmp_path / f"{name}.parquet")
-    wanted = r"column 'age', row 3: it has numbers or times that are farther outside .* in 1 of 1500 cells"
+    wanted = (
+        r"column 'age', row 3: it has numbers or times that are farther outside .* in 1 of"
+        r" 1500 cells"
+    )
     if generator == "brought":
         paths = {name: tmp_path / f"{name}.parquet" for name in ("train", "holdout", "synthetic")}
         with pytest.raises(InputError, match=wanted):
             steps(tmp_path, data=paths, policy=LENIENT)
         return
     with pytest.raises(InputError, match="farther outside"):
-        steps(tmp_path, data={"source": tmp_path / "train.parquet"}, generator=_too_old, policy=LENIENT)
+        steps(
+            tmp_path,
+            data={"source": tmp_path / "train.parquet"},
+            generator=_too_old,
+            policy=LENIENT,
+        )
 
 
 def _too_old(train: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
@@ -327,6 +385,9 @@ def test_a_release_by_the_rule_is_no_evidence_on_own_values(tmp_path: Path) -> N
     assert "2 limits hold: 1 with evidence, 1 by the threshold rule." in report.page().headline
     assert [limit["label"] for limit in report.page().limits] == ["by rule", "pass"]
     words = {answer["title"]: answer["word"] for answer in report.page().answers}
-    assert words["Does the table contain values that only one person has?"] == "No, by the threshold rule"
+    assert (
+        words["Does the table contain values that only one person has?"]
+        == "No, by the threshold rule"
+    )
     assert set(report.changes) == {"age", "sex", "v"}
     assert "% of the cells changed" in report.to_html()

@@ -1,4 +1,6 @@
-"""Every runner of a table follows the list of steps: in memory, Dagster's assets, and Airflow's tasks."""
+"""Every runner of a table follows the list of steps: in memory, Dagster's assets, and Airflow's
+tasks.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ TABLES: dict[str, dict[str, Any]] = {
     "partitioned": {"data": {"source": "rows_{partition}.parquet"}},
     "filtered": {"data": SOURCE, "generator": {"name": "synthpop", "filter": "similarity"}},
     "without_embedder": {"data": SOURCE, "evaluation": SMALL},
-    "without_reference": {"data": SOURCE, "split": {"train": 0.5, "holdout": 0.5}, "evaluation": SMALL},
+    "without_reference": {
+        "data": SOURCE,
+        "split": {"train": 0.5, "holdout": 0.5},
+        "evaluation": SMALL,
+    },
     "on_ray": {"data": SOURCE, "run": {"workers": "ray"}, "generator": "rvae"},
 }
 
@@ -55,11 +61,15 @@ def test_every_value_is_made_once_and_before_it_is_read(name: str) -> None:
     made: list[str] = []
     for one in tasks(plan(name)):
         assert set(one.reads) <= set(made) and one.makes
-        assert {value for other in upstream(plan(name), one) for value in other.makes} >= set(one.reads)
+        assert {value for other in upstream(plan(name), one) for value in other.makes} >= set(
+            one.reads
+        )
         made += one.makes
     assert len(made) == len(set(made))
     names = [one.name for one in tasks(plan(name))]
-    assert len(names) == len(set(names)), "a metric with the name of a verb would be confused with it"
+    assert len(names) == len(set(names)), (
+        "a metric with the name of a verb would be confused with it"
+    )
     assert names[-2:] == ["attest", "publish"]
 
 
@@ -80,7 +90,9 @@ def test_which_tasks_can_use_a_device() -> None:
         return {one.name for one in tasks(plan(name)) if one.uses_device}
 
     assert on_device("without_embedder") == set()
-    assert {"embed", "prepare", "dcr"} <= on_device("filtered") and "fit" not in on_device("filtered")
+    assert {"embed", "prepare", "dcr"} <= on_device("filtered") and "fit" not in on_device(
+        "filtered"
+    )
     assert "fit" in on_device("on_ray") and "value_disclosure" not in on_device("on_ray")
     groups = grouped_tasks(plan("on_ray"))
     assert {one.uses_device for one in groups["score"]} == {False}
@@ -88,16 +100,22 @@ def test_which_tasks_can_use_a_device() -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_run_in_memory_follows_the_list(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_in_memory_follows_the_list(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     held: list[int] = []
 
     def work(run: TableRun, task_name: str, values: dict[str, Any]) -> StepResult:
         found = task(run.table, task_name)
-        assert tuple(values) == found.reads and run.device == ("cuda" if found.uses_device else "cpu")
+        assert tuple(values) == found.reads and run.device == (
+            "cuda" if found.uses_device else "cpu"
+        )
         held.append(sum(value is not None for value in values.values()))
         return StepResult(dict.fromkeys(found.makes, task_name), task_name)
 
-    monkeypatch.setattr(steps, "STEPS", [SimpleNamespace(**{**vars(step), "work": work}) for step in STEPS])
+    monkeypatch.setattr(
+        steps, "STEPS", [SimpleNamespace(**{**vars(step), "work": work}) for step in STEPS]
+    )
     deployment: Any = SimpleNamespace(gate=lambda: SimpleNamespace(private=tmp_path))
     run = TableRun(plan(name), deployment, ReleaseTarget(name))
     order: list[str] = []
@@ -128,11 +146,15 @@ def test_the_assets_of_dagster_follow_the_list(name: str) -> None:
     assert list(assets) == [f"{name}__{group}" for group in groups]
     for group, members in groups.items():
         asset = assets[f"{name}__{group}"]
-        assert sorted(key.path[-1] for key in asset.keys) == sorted(value for one in members for value in one.makes)
+        assert sorted(key.path[-1] for key in asset.keys) == sorted(
+            value for one in members for value in one.makes
+        )
         for one in members:
             for value in one.makes:
                 reads = {"attestation"} if value == "privacy_report" else set(one.reads)
-                assert {key.path[-1] for key in asset.asset_deps[dg.AssetKey([name, value])]} == reads
+                assert {
+                    key.path[-1] for key in asset.asset_deps[dg.AssetKey([name, value])]
+                } == reads
         (uses_device,) = {one.uses_device for one in members}
         needed = set(asset.op.required_resource_keys)
         assert ("gpu" in needed) == uses_device
@@ -162,7 +184,7 @@ for name, settings in json.loads(sys.argv[1]).items():
         for task in dag.tasks
     }
 print(">>", json.dumps(found))
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
@@ -186,4 +208,6 @@ def test_the_tasks_of_airflow_follow_the_list(tmp_path: Path) -> None:
             group: sorted({group_of[one.name] for one in upstream(plan(name), members[0])})
             for group, members in groups.items()
         }
-        assert found[name] == {**before, "publish": ["attest"]}, "a verdict includes the record of its table"
+        assert found[name] == {**before, "publish": ["attest"]}, (
+            "a verdict includes the record of its table"
+        )

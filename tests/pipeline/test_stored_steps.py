@@ -1,4 +1,6 @@
-"""Steps in separate processes give the same results as steps in one process, and verify every reference."""
+"""Steps in separate processes give the same results as steps in one process, and verify every
+reference.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ import pandas as pd
 import pytest
 
 from privacy_assets import Policy
-from privacy_assets.errors import ConfigError, Damaged, LockDiffers, NotTrusted, OutOfDate, PolicyNotMet, TableBusy
+from privacy_assets.errors import (
+    ConfigError,
+    Damaged,
+    LockDiffers,
+    NotTrusted,
+    OutOfDate,
+    PolicyNotMet,
+    TableBusy,
+)
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.keys import first_key
 from privacy_assets.gate.releases import ReleaseStore
@@ -34,7 +44,9 @@ from tests.stores import extend_to_null, new_bucket, s3
 QUICK = {"metrics": ["dcr", "value_disclosure"], "embedder": False}
 LENIENT = {
     "name": "lenient",
-    "limits": [{"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "proven", "min_subjects": 5}],
+    "limits": [
+        {"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "proven", "min_subjects": 5}
+    ],
     "metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}},
     "embedder": False,
 }
@@ -56,7 +68,10 @@ EACH = {"each_row": True}
 
 
 def spec(rows: Path, *, leak: bool = False, **more: Any) -> TableSpec:
-    by_heart = {"name": "synthpop", "settings": {"min_samples_leaf": 1, "shrinkage": 0, "smoothing": False}}
+    by_heart = {
+        "name": "synthpop",
+        "settings": {"min_samples_leaf": 1, "shrinkage": 0, "smoothing": False},
+    }
     generator = by_heart if leak else {"name": "synthpop"}
     return TableSpec(
         **{
@@ -81,14 +96,20 @@ def stored(
 ) -> StoredRun:
     given = {"releases": folder / "releases", "private": folder / "private", **places}
     plan = ResolvedTable.of(chosen, partitioned=partition is not None)
-    # Runs overlap here, because the gate must reject what they make even without the lock of the table.
+    # Runs overlap here, because the gate must reject what they make even without the lock of the
+    # table.
     table_run = TableRun(
-        plan, DeploymentSettings(**given).open(), ReleaseTarget("adult", partition), ended=lambda run: True
+        plan,
+        DeploymentSettings(**given).open(),
+        ReleaseTarget("adult", partition),
+        ended=lambda run: True,
     )
     return StoredRun(table_run, base or folder / "private/values", run)
 
 
-def step(stored: StoredRun, name: str, references: dict[str, Any] | None = None) -> tuple[dict[str, Any], StepResult]:
+def step(
+    stored: StoredRun, name: str, references: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], StepResult]:
     """Run one task in a new object, as in a new process."""
     (task,) = (task for task in tasks(stored.run.table) if task.name == name)
     return replace(stored, run=replace(stored.run)).run_task(task, references or {})
@@ -109,7 +130,9 @@ def published(stored: StoredRun, found: dict[str, Any]) -> bytes:
 
 
 def in_memory(run: TableRun) -> bytes:
-    *_, (task, result) = run_table(run, lambda wanted: nullcontext("cpu"), lambda name: nullcontext())
+    *_, (task, result) = run_table(
+        run, lambda wanted: nullcontext("cpu"), lambda name: nullcontext()
+    )
     assert task.step.verb == PUBLISH
     return result.shown.table.read_bytes()
 
@@ -123,21 +146,35 @@ def test_the_release_is_that_of_steps_in_memory(rows: Path, tmp_path: Path) -> N
     assert (steps.reports / "report.html").is_file()
     folders = [
         steps.base,
-        *(path for path in steps.base.rglob("*") if path.is_dir() and path.parent.name != "generator"),
+        *(
+            path
+            for path in steps.base.rglob("*")
+            if path.is_dir() and path.parent.name != "generator"
+        ),
     ]
-    assert {path.stat().st_mode & 0o077 for path in folders} == {0}, "private rows are for the own user only"
+    assert {path.stat().st_mode & 0o077 for path in folders} == {0}, (
+        "private rows are for the own user only"
+    )
 
 
 @pytest.mark.slow
-def test_filters_embedders_and_tables_of_ones_own(rows: Path, tmp_path: Path, adult: pd.DataFrame) -> None:
+def test_filters_embedders_and_tables_of_ones_own(
+    rows: Path, tmp_path: Path, adult: pd.DataFrame
+) -> None:
     parts = {role: tmp_path / f"{role}.parquet" for role in ("train", "holdout", "synthetic")}
     for number, path in enumerate(parts.values()):
         adult.iloc[number * 300 : number * 300 + 300, :6].to_parquet(path)
-    levels = {name: sorted(adult[name].dropna().unique()) for name in adult.iloc[:, :6].select_dtypes(exclude="number")}
+    levels = {
+        name: sorted(adult[name].dropna().unique())
+        for name in adult.iloc[:, :6].select_dtypes(exclude="number")
+    }
     small = {**LENIENT, "embedder": {"width": 8, "max_steps": 2}}
     for chosen in (
         TableSpec(
-            name="adult", data={**parts, "subject": EACH, "allowed_values": levels}, evaluation=QUICK, policy=LENIENT
+            name="adult",
+            data={**parts, "subject": EACH, "allowed_values": levels},
+            evaluation=QUICK,
+            policy=LENIENT,
         ),
         spec(
             rows,
@@ -147,7 +184,9 @@ def test_filters_embedders_and_tables_of_ones_own(rows: Path, tmp_path: Path, ad
         ),
     ):
         steps = stored(chosen, tmp_path / str(chosen.data.source is None))
-        together = in_memory(stored(chosen, tmp_path / f"{chosen.data.source is None} together").run)
+        together = in_memory(
+            stored(chosen, tmp_path / f"{chosen.data.source is None} together").run
+        )
         assert published(steps, through(steps)) == together
         shown = "validation_accuracy" in (steps.reports / "report.html").read_text()
         assert shown == (chosen.data.source is not None)
@@ -186,20 +225,26 @@ def forged(reference: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_no_forged_reference_is_believed(rows: Path, tmp_path: Path) -> None:
-    steps, other = stored(spec(rows), tmp_path), stored(spec(rows, run={"seed": 1}), tmp_path, "second")
+    steps, other = (
+        stored(spec(rows), tmp_path),
+        stored(spec(rows, run={"seed": 1}), tmp_path, "second"),
+    )
     found, theirs = through(steps), through(other)
     for made in ("read", "split", "fit", "sample", "prepare", "dcr", "attest"):
         for name, wrong in forged(found[made], theirs[made]).items():
             given = {**found, made: wrong}
             if wrong == found[made]:
-                continue  # both runs have the same rows in train, holdout and reference, so their values are equal
+                # both runs have the same rows in train, holdout and reference, so their values are
+                # equal
+                continue
             with pytest.raises((Damaged, NotTrusted, OutOfDate)):
                 if made == "attest":
                     published(steps, given)
                 else:
                     step(steps, {"read": "split", "fit": "sample"}.get(made, "attest"), given)
                 pytest.fail(f"{made}: {name}")
-    for wrong in (found["value_disclosure"], found["split"]):  # results of another metric and of another step
+    # results of another metric and of another step
+    for wrong in (found["value_disclosure"], found["split"]):
         with pytest.raises((Damaged, NotTrusted)):
             step(steps, "attest", {**found, "dcr": wrong})
 
@@ -246,7 +291,11 @@ def test_a_step_that_is_run_again_mends_its_damaged_values(rows: Path, tmp_path:
     split, _ = step(steps, "split", read)
     folder = steps.folder / "split" / split["digest"]
     victim = next(folder.rglob("table.bin"))
-    for spoil in (lambda: victim.write_bytes(b"x"), victim.unlink, lambda: (folder / "more").touch()):
+    for spoil in (
+        lambda: victim.write_bytes(b"x"),
+        victim.unlink,
+        lambda: (folder / "more").touch(),
+    ):
         spoil()
         with pytest.raises(Damaged):
             step(steps, "fit", {"split": split})
@@ -258,7 +307,9 @@ def test_a_step_that_is_run_again_mends_its_damaged_values(rows: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_an_older_split_or_verdict_of_the_same_run_is_refused(rows: Path, tmp_path: Path, adult: pd.DataFrame) -> None:
+def test_an_older_split_or_verdict_of_the_same_run_is_refused(
+    rows: Path, tmp_path: Path, adult: pd.DataFrame
+) -> None:
     steps = stored(spec(rows), tmp_path)
     found = through(steps)
     assert through(steps)["split"] == found["split"]
@@ -294,7 +345,9 @@ def test_a_changed_table_stops_before_anything_is_trained(rows: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_a_second_run_of_the_table_waits_for_the_first_one(rows: Path, tmp_path: Path) -> None:
-    """The lock belongs to the run of the orchestrator, whose steps are separate processes, and to all partitions."""
+    """The lock belongs to the run of the orchestrator, whose steps are separate processes, and to
+    all partitions.
+    """
 
     def of(run: str) -> StoredRun:
         found = stored(spec(rows), tmp_path, run)
@@ -305,7 +358,9 @@ def test_a_second_run_of_the_table_waits_for_the_first_one(rows: Path, tmp_path:
         found[task.name], _ = step(first, task.name, found)
         if task.step.verb != PUBLISH:
             with pytest.raises(
-                TableBusy, match=r"adult: run first \(process \d+ on .*\) started on .* UTC is still in progress"
+                TableBusy,
+                match=r"adult: run first \(process \d+ on .*\) started on .* UTC is still in"
+                r" progress",
             ):
                 step(of("second"), "read")
     step(of("second"), "read")
@@ -313,7 +368,9 @@ def test_a_second_run_of_the_table_waits_for_the_first_one(rows: Path, tmp_path:
         step(first, PUBLISH, found)
 
 
-def test_a_step_that_fails_leaves_no_draft(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_fails_leaves_no_draft(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = stored(spec(rows), tmp_path)
     monkeypatch.setattr(stored_steps, "content_hash", lambda folder: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -343,7 +400,9 @@ def test_a_verdict_can_wait_for_days(rows: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_values_of_runs_that_ended_a_day_ago_go_and_reports_stay(rows: Path, tmp_path: Path) -> None:
+def test_values_of_runs_that_ended_a_day_ago_go_and_reports_stay(
+    rows: Path, tmp_path: Path
+) -> None:
     old, young = stored(spec(rows), tmp_path, "old"), stored(spec(rows), tmp_path, "young")
     through(old)
     step(young, "read")
@@ -351,7 +410,11 @@ def test_values_of_runs_that_ended_a_day_ago_go_and_reports_stay(rows: Path, tmp
     (old.folder.parent / "begun").mkdir()  # of a run that has stored no value yet
     steps = stored(spec(rows), tmp_path, "new")
     step(steps, "read")
-    assert {path.name for path in old.folder.parent.iterdir()} == {young.folder.name, steps.folder.name, "begun"}
+    assert {path.name for path in old.folder.parent.iterdir()} == {
+        young.folder.name,
+        steps.folder.name,
+        "begun",
+    }
     assert (old.reports / "report.html").is_file()
 
 
@@ -367,7 +430,9 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectPa
         found = location(new_bucket())
         assert isinstance(found, ObjectPath)
         first_key(tmp_path / "made/signing.key", tmp_path / "keys")
-        monkeypatch.setenv("PRIVACY_ASSETS_SIGNING_KEY", (tmp_path / "made/signing.key").read_text())
+        monkeypatch.setenv(
+            "PRIVACY_ASSETS_SIGNING_KEY", (tmp_path / "made/signing.key").read_text()
+        )
         monkeypatch.setenv("PRIVACY_ASSETS_TRUSTED_KEYS", str(tmp_path / "keys"))
         prepare({"releases": found / "releases", "private": found / "private"})
         yield found
@@ -391,7 +456,12 @@ def test_values_in_an_object_store(rows: Path, tmp_path: Path, bucket: ObjectPat
 @pytest.mark.slow
 def test_policies_are_those_of_now(rows: Path, tmp_path: Path) -> None:
     lenient = stored(
-        spec(rows, leak=True, policy={**LENIENT, "limits": [{**LENIENT["limits"][0], "at_most": 1.0}]}), tmp_path
+        spec(
+            rows,
+            leak=True,
+            policy={**LENIENT, "limits": [{**LENIENT["limits"][0], "at_most": 1.0}]},
+        ),
+        tmp_path,
     )
     found = through(lenient)
     strict = stored(spec(rows, leak=True), tmp_path)
@@ -406,7 +476,9 @@ def test_a_table_and_partition_has_one_task_in_a_run(rows: Path, tmp_path: Path)
     first = stored(chosen, tmp_path, partition="north")
     replace(first, task_id="gate[0]").start()
     replace(first, task_id="gate[0]").start()
-    with pytest.raises(ConfigError, match=re.escape("adult, north: task 'gate[0]' of this run has the same table")):
+    with pytest.raises(
+        ConfigError, match=re.escape("adult, north: task 'gate[0]' of this run has the same table")
+    ):
         replace(first, task_id="gate[1]").start()
     replace(stored(chosen, tmp_path, partition="south"), task_id="gate[1]").start()
     replace(stored(chosen, tmp_path, "second", partition="north"), task_id="gate[1]").start()

@@ -1,4 +1,6 @@
-"""Table settings cannot weaken a policy under its name, and there is no other way to run fewer metrics."""
+"""Table settings cannot weaken a policy under its name, and there is no other way to run fewer
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ FLAGGED = {(name, setting.name) for name, setting in SETTINGS if setting.by_tabl
 # For each flagged setting: values that try to hide a leak.
 ADVERSARIAL: dict[tuple[str, str], list[Any]] = {
     ("membership_inference", "subgroups"): [["sex"], ["sex", "race"], ["workclass"]],
-    ("shadow_membership", "generator"): ["privbayes", {"name": "synthpop", "settings": {"min_samples_leaf": 500}}],
+    ("shadow_membership", "generator"): [
+        "privbayes",
+        {"name": "synthpop", "settings": {"min_samples_leaf": 500}},
+    ],
 }
 EXTERNAL = {"train": "t.csv", "holdout": "h.csv", "reference": "r.csv", "synthetic": "s.csv"}
 ASSETS: dict[str, Any] = {"train": "t", "holdout": "h", "synthetic": "s"}
@@ -40,23 +45,41 @@ ENTRY_POINTS: dict[str, Callable[..., object]] = {
 }
 
 
-def plan(policy: Any = None, data: Any = None, generator: Any = "synthpop", **attacks: Any) -> ResolvedTable:
+def plan(
+    policy: Any = None, data: Any = None, generator: Any = "synthpop", **attacks: Any
+) -> ResolvedTable:
     """The resolved settings of a table."""
-    spec = TableSpec(name="t", data=data or {"source": "demo"}, policy=policy, evaluation=attacks, generator=generator)
+    spec = TableSpec(
+        name="t",
+        data=data or {"source": "demo"},
+        policy=policy,
+        evaluation=attacks,
+        generator=generator,
+    )
     return ResolvedTable.of(spec)
 
 
-@pytest.mark.parametrize(("name", "setting"), SETTINGS, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(
+    ("name", "setting"), SETTINGS, ids=lambda value: getattr(value, "name", value)
+)
 def test_a_table_sets_flagged_settings_only(name: str, setting: Any) -> None:
     value = {"subgroups": ["smoker"], "generator": "baynet"}.get(setting.name, setting.default)
     given = {name: {setting.name: value}}
     generator = as_generator("baynet")
     if setting.by_table:
-        metrics, policy = choose_metrics({**dict.fromkeys(default_policy().metrics), **given}, None, generator)
-        assert policy.name == "default" and not policy.settings and getattr(metrics[name], setting.name)
+        metrics, policy = choose_metrics(
+            {**dict.fromkeys(default_policy().metrics), **given}, None, generator
+        )
+        assert (
+            policy.name == "default"
+            and not policy.settings
+            and getattr(metrics[name], setting.name)
+        )
         return
     for policy in (None, small_policy(), Policy((Limit("dcr.privacy_score", 0.1),), name="own")):
-        with pytest.raises(ConfigError, match=rf"{name}\.{setting.name} is a setting of the policy, not of a table"):
+        with pytest.raises(
+            ConfigError, match=rf"{name}\.{setting.name} is a setting of the policy, not of a table"
+        ):
             choose_metrics(given, policy, generator)
 
 
@@ -75,20 +98,29 @@ def test_a_table_sets_flagged_settings_only(name: str, setting: Any) -> None:
     ids=str,
 )
 def test_the_error_shows_the_policy_to_write(entry: str, weak: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"of the policy, not of a table|depends on the embedder") as caught:
+    with pytest.raises(
+        ConfigError, match=r"of the policy, not of a table|depends on the embedder"
+    ) as caught:
         ENTRY_POINTS[entry](**weak)
     given = weak.get("policy")
-    written = yaml.safe_load(str(caught.value).partition("lines:\n" if not isinstance(given, dict) else "own:\n")[2])
+    written = yaml.safe_load(
+        str(caught.value).partition("lines:\n" if not isinstance(given, dict) else "own:\n")[2]
+    )
     if isinstance(given, dict):
         written = {**given, **written}
-    assert written["name"] != "default" and written["extends"] == (given if isinstance(given, str) else "default")
+    assert written["name"] != "default" and written["extends"] == (
+        given if isinstance(given, str) else "default"
+    )
     asked = weak.get("metrics", {})
     blank = {name: dict.fromkeys(settings, "...") for name, settings in asked.items()}
     assert written.get("metrics", {}) == blank, "values can be cells of a table"
     written |= {"metrics": asked} if asked else {}
     found = plan(policy=written, embedder=weak.get("embedder", True))
     assert found.policy.settings == weak.get("metrics", {})
-    assert policy_digest(found.policy) != policy_digest(default_policy()) or "linkability" in found.policy.settings
+    assert (
+        policy_digest(found.policy) != policy_digest(default_policy())
+        or "linkability" in found.policy.settings
+    )
     assert (found.embedder is None) == ("embedder" in weak)
 
 
@@ -96,7 +128,8 @@ def test_settings_of_the_embedder_belong_to_the_policy() -> None:
     for setting in settings_of(EmbedderSettings):
         value = 3 if setting.default is None else setting.default
         with pytest.raises(
-            ConfigError, match=rf"table t, evaluation: embedder\.{setting.name} is a setting of the policy"
+            ConfigError,
+            match=rf"table t, evaluation: embedder\.{setting.name} is a setting of the policy",
         ):
             plan(embedder={setting.name: value})
     own = {"name": "own", "extends": "default", "embedder": {"width": 8}}
@@ -110,13 +143,17 @@ def test_without_the_embedder_no_verdict_is_one_of_the_default_policy() -> None:
         assert (found.name, found.part_of, found.embedder) == ("custom", "default", False)
         assert policy_digest(found) != policy_digest(default_policy())
     raw = {"limits": [{"statistic": "copies.copied_share", "at_most": 0.1}]}
-    assert plan(policy=raw, embedder=False).policy == load_policy(raw)  # no limited statistic depends on it
+    # no limited statistic depends on it
+    assert plan(policy=raw, embedder=False).policy == load_policy(raw)
 
 
 @pytest.mark.slow
 def test_a_limit_on_what_is_left_out_is_undecided(adult: Any) -> None:
     parts = cut(adult, 300, 200, 300)
-    limits = tuple(Limit(f"{x}_embedded", 0.5) for x in ("dcr.privacy_score", "dcr.member_excess", "singling_out.risk"))
+    limits = tuple(
+        Limit(f"{x}_embedded", 0.5)
+        for x in ("dcr.privacy_score", "dcr.member_excess", "singling_out.risk")
+    )
     few = {"dcr": SHORT["dcr"], "singling_out": SHORT["singling_out"]}
     known = {name: sorted(adult[name].unique()) for name in adult.select_dtypes(exclude="number")}
     own = Policy(limits, settings=few, embedder=False)
@@ -128,7 +165,9 @@ def test_a_limit_on_what_is_left_out_is_undecided(adult: Any) -> None:
 
 @pytest.mark.parametrize("printed", [False, True])
 @pytest.mark.parametrize("policy", [None, "default", "small"])
-def test_naming_metrics_or_a_policy_leaves_no_check_of_external_tables_out(policy: str | None, printed: bool) -> None:
+def test_naming_metrics_or_a_policy_leaves_no_check_of_external_tables_out(
+    policy: str | None, printed: bool
+) -> None:
     given = load_policy(policy).to_dict() if policy and printed else policy
     found = plan(given, EXTERNAL)
     assert "holdout_leakage" in found.metrics and "holdout_leakage" in found.policy.metrics
@@ -137,12 +176,18 @@ def test_naming_metrics_or_a_policy_leaves_no_check_of_external_tables_out(polic
         some = plan(None, EXTERNAL, metrics=list(default_policy().metrics)).policy
         assert (some.name, some.part_of) == ("custom", "default")
         return
-    with pytest.raises(ConfigError, match=r"the policy limits holdout_leakage.*is not among the metrics"):
+    with pytest.raises(
+        ConfigError, match=r"the policy limits holdout_leakage.*is not among the metrics"
+    ):
         plan(given, EXTERNAL, metrics=list(default_policy().metrics))
 
 
 def test_what_a_policy_fixes_no_table_sets() -> None:
-    fixed = {"name": "own", "extends": "default", "metrics": {"membership_inference": {"subgroups": ["ward"]}}}
+    fixed = {
+        "name": "own",
+        "extends": "default",
+        "metrics": {"membership_inference": {"subgroups": ["ward"]}},
+    }
     (metric,) = (x for name, x in plan(fixed).metrics.items() if name == "membership_inference")
     assert metric.settings()["subgroups"] == ("ward",)
     with pytest.raises(ConfigError, match=r"membership_inference\.subgroups is a setting of"):
@@ -163,7 +208,9 @@ def test_each_flagged_setting_is_attacked() -> None:
     ],
     ids=str,
 )
-def test_no_flagged_setting_makes_a_leak_pass(adult: Any, name: str, setting: str, value: Any) -> None:
+def test_no_flagged_setting_makes_a_leak_pass(
+    adult: Any, name: str, setting: str, value: Any
+) -> None:
     """The release is a copy of train, made by a copying generator."""
     generator, limits = as_generator("copy"), METRICS[name].default_limits
     given = {name: {setting: value}}
@@ -186,11 +233,19 @@ def test_no_flagged_setting_makes_a_leak_pass(adult: Any, name: str, setting: st
 
 def test_the_yaml_of_a_dagster_component_is_one_of_a_table(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "generators.md"
-    (block,) = [part for part in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL) if "type:" in part]
+    (block,) = [
+        part
+        for part in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+        if "type:" in part
+    ]
     (tmp_path / "defs.yaml").write_text(block)
     written = yaml.safe_load(block)["attributes"]
     assert TableSpec.load(tmp_path / "defs.yaml") == TableSpec.of(written, tmp_path)
-    for wrong in (block + "  schedule: '@daily'\n", block.replace("privacy_assets.", "other."), block + "more: 1\n"):
+    for wrong in (
+        block + "  schedule: '@daily'\n",
+        block.replace("privacy_assets.", "other."),
+        block + "more: 1\n",
+    ):
         (tmp_path / "defs.yaml").write_text(wrong)
         with pytest.raises(ConfigError, match="has no setting|has two keys"):
             TableSpec.load(tmp_path / "defs.yaml")

@@ -1,4 +1,6 @@
-"""Thirty nights of one table, end to end: an honest series goes on, and a slow leak stops before it adds up."""
+"""Thirty nights of one table, end to end: an honest series goes on, and a slow leak stops before it
+adds up.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,14 @@ PLACE = ReleaseTarget("drops")
 class Series:
     """A table of which 1 % of the people are exchanged each night. Sides depend on the person only.
 
-    The released rows are rows of other people. ``leak`` of them are replaced by rows of training people, different ones
-    each night.
+    The released rows are rows of other people. ``leak`` of them are replaced by rows of training
+    people, different ones each night.
     """
 
     def __init__(self, folder: Path, leak: int) -> None:
-        rows = pd.read_parquet(Path(__file__).parents[1] / "data" / "adult.parquet", columns=COLUMNS).drop_duplicates()
+        rows = pd.read_parquet(
+            Path(__file__).parents[1] / "data" / "adult.parquet", columns=COLUMNS
+        ).drop_duplicates()
         rows = rows.sample(frac=1, random_state=0).reset_index(drop=True)
         self.rows = rows.assign(pid=rows.index.astype(str))
         self.folder, self.leak, self.rng = folder, leak, np.random.default_rng(7)
@@ -48,12 +52,16 @@ class Series:
         self.outcomes = list[str]()
 
     def night(self) -> str:
-        """Exchange people, write the tables, and run the pipeline; return "published", "refused" or "stopped"."""
+        """Exchange people, write the tables, and run the pipeline; return "published", "refused" or
+        "stopped".
+        """
         number = len(self.outcomes)
         if number:
             left = set(self.rng.choice(self.here, EXCHANGED, replace=False).tolist())
             first = PEOPLE + EXCHANGED * number
-            self.here = [person for person in self.here if person not in left] + list(range(first, first + EXCHANGED))
+            self.here = [person for person in self.here if person not in left] + list(
+                range(first, first + EXCHANGED)
+            )
         train = [person for person in self.here if person * 7919 % 100 < 50]
         holdout = [person for person in self.here if person * 7919 % 100 >= 50]
         fresh = self.rng.choice(range(self.others, len(self.rows)), len(train), replace=False)
@@ -75,9 +83,15 @@ class Series:
         return outcome
 
     def _run(self) -> None:
-        files = {role: str(self.folder / f"{role}.parquet") for role in ("train", "holdout", "synthetic")}
-        spec = TableSpec(name="drops", data={**files, "subject": "pid"}, evaluation=EVALUATION, policy=POLICY)
-        run = TableRun(ResolvedTable.of(spec), DeploymentSettings(home=self.folder / "home").open(), PLACE)
+        files = {
+            role: str(self.folder / f"{role}.parquet") for role in ("train", "holdout", "synthetic")
+        }
+        spec = TableSpec(
+            name="drops", data={**files, "subject": "pid"}, evaluation=EVALUATION, policy=POLICY
+        )
+        run = TableRun(
+            ResolvedTable.of(spec), DeploymentSettings(home=self.folder / "home").open(), PLACE
+        )
         for _ in run_table(run, lambda _: nullcontext("cpu"), lambda _: nullcontext()):
             pass
 
@@ -91,7 +105,9 @@ def test_an_honest_series_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_slow_leak_stops_the_series_before_it_adds_up(tmp_path: Path) -> None:
-    """Each night gives away other 0.6 % of the training people, which is little on each night alone."""
+    """Each night gives away other 0.6 % of the training people, which is little on each night
+    alone.
+    """
     series = Series(tmp_path, leak=LEAK)
     found = [series.night() for _ in range(NIGHTS)]
     first, stopped = found.index("refused"), found.index("stopped")

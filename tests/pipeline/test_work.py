@@ -34,13 +34,21 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableRun:
     monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
     rng = np.random.default_rng(0)
     rows = pd.DataFrame(
-        {"person": np.repeat(np.arange(150), 2), "a": rng.normal(size=300), "b": rng.choice(list("xyz"), 300)}
+        {
+            "person": np.repeat(np.arange(150), 2),
+            "a": rng.normal(size=300),
+            "b": rng.choice(list("xyz"), 300),
+        }
     )
     rows.to_parquet(tmp_path / "rows.parquet")
     spec = TableSpec(
-        name="small", source=tmp_path / "rows.parquet", subject="person", generator={"name": "synthpop"},
-        evaluation={"metrics": ["dcr"], "embedder": False}, policy=LENIENT,
-    )  # fmt: skip
+        name="small",
+        source=tmp_path / "rows.parquet",
+        subject="person",
+        generator={"name": "synthpop"},
+        evaluation={"metrics": ["dcr"], "embedder": False},
+        policy=LENIENT,
+    )
     settings = DeploymentSettings(releases=tmp_path / "releases", private=tmp_path / "private")
     return TableRun(ResolvedTable.of(spec), settings.open(), ReleaseTarget("small"))
 
@@ -55,12 +63,20 @@ def until_prepared(run: TableRun) -> dict[str, Any]:
 def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     values = until_prepared(run)
     assert sum(len(values[role]) for role in run.table.roles) == 300
-    assert all(len(values[role]) % 2 == 0 for role in run.table.roles), "both rows of a person are in one table"
+    assert all(len(values[role]) % 2 == 0 for role in run.table.roles), (
+        "both rows of a person are in one table"
+    )
     assert set(run.check(run.real(values))) == set(run.table.roles)
 
     people = values["evaluation_inputs"].people
-    named = pd.concat([values[role].frame().assign(name=people[role][:, 0]) for role in run.table.roles])
-    assert named.groupby("person")["name"].nunique().max() == 1 == named.groupby("name")["person"].nunique().max()
+    named = pd.concat(
+        [values[role].frame().assign(name=people[role][:, 0]) for role in run.table.roles]
+    )
+    assert (
+        named.groupby("person")["name"].nunique().max()
+        == 1
+        == named.groupby("name")["person"].nunique().max()
+    )
     assert named["name"].nunique() == 150, "one pseudonym for each person in all tables"
 
     scored = work.score(run, "dcr", values)
@@ -74,13 +90,17 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     assert attested.shown.stated.verdict == "pass" and attested.shown.reason == "all 1 limits hold"
     release = work.publish(run, "", values | attested.values).shown
     pd.testing.assert_frame_equal(
-        work.published_rows(run, release)[0], work.synthetic_rows(run, values["synthetic"]), check_dtype=False
+        work.published_rows(run, release)[0],
+        work.synthetic_rows(run, values["synthetic"]),
+        check_dtype=False,
     )
 
 
 def test_scores_of_rows_are_private_and_named_by_the_report(run: TableRun) -> None:
     evaluation = run.table.spec.evaluation.model_copy(update={"metrics": ["dcr", "memorization"]})
-    run = replace(run, table=ResolvedTable.of(run.table.spec.model_copy(update={"evaluation": evaluation})))
+    run = replace(
+        run, table=ResolvedTable.of(run.table.spec.model_copy(update={"evaluation": evaluation}))
+    )
     values = until_prepared(run)
     scored = {name: work.score(run, name, values) for name in run.table.metrics}
     assert scored["dcr"].shown.rows is None
@@ -101,7 +121,9 @@ def test_scores_of_rows_are_private_and_named_by_the_report(run: TableRun) -> No
 def test_the_report_names_all_releases_from_the_second_release_on(run: TableRun) -> None:
     together = [{"statistic": "cumulative_disclosure.share", "at_most": 0.1, "bound": "proven"}]
     policy = {"limits": [LIMIT, *together], "metrics": LENIENT["metrics"], "embedder": False}
-    evaluation = run.table.spec.evaluation.model_copy(update={"metrics": ["dcr", "cumulative_disclosure"]})
+    evaluation = run.table.spec.evaluation.model_copy(
+        update={"metrics": ["dcr", "cumulative_disclosure"]}
+    )
     spec = run.table.spec.model_copy(update={"evaluation": evaluation, "policy": policy})
     stated = []
     for seed in (0, 1):
@@ -138,8 +160,12 @@ def test_a_person_whose_id_changes_its_spelling_keeps_side_and_ledger_entry(run:
         work.publish(run, "", values)
         ledgers.append(Ledger.from_bytes(run.gate.ledger(run.target.table)[1]))
     assert sides[0] == sides[1] == sides[2]
-    assert [len(ledger.people) for ledger in ledgers] == [150, 150, 150], "no second entry of a person"
-    first, second, third = (dict(zip(ledger.plain, ledger.ratio, strict=True)) for ledger in ledgers)
+    assert [len(ledger.people) for ledger in ledgers] == [150, 150, 150], (
+        "no second entry of a person"
+    )
+    first, second, third = (
+        dict(zip(ledger.plain, ledger.ratio, strict=True)) for ledger in ledgers
+    )
     assert first.keys() == second.keys() == third.keys()
     assert all(second[person] <= third[person] for person in third)
     assert not set(ledgers[1].people) & set(ledgers[2].people)
@@ -156,8 +182,12 @@ def test_rows_of_another_split_are_rejected(run: TableRun) -> None:
 def test_scores_on_an_earlier_synthetic_table_are_not_attested(run: TableRun) -> None:
     values = until_prepared(run)
     values |= work.score(run, "dcr", values).values
-    rows = Table.of(work.synthetic_rows(run, values["synthetic"]), values["train"].schema, where="synthetic")
-    _, sealed = run.gate.take_snapshot(rows.take(slice(1, None)), run.target, run.keyed_fingerprint(values["train"]))
+    rows = Table.of(
+        work.synthetic_rows(run, values["synthetic"]), values["train"].schema, where="synthetic"
+    )
+    _, sealed = run.gate.take_snapshot(
+        rows.take(slice(1, None)), run.target, run.keyed_fingerprint(values["train"])
+    )
     with pytest.raises(OutOfDate) as caught:
         work.attest(run, "", values | {"synthetic": sealed})
     assert caught.value.redo == ("prepare",)
@@ -179,7 +209,9 @@ def test_a_broken_limit_is_the_reason_and_is_not_published(run: TableRun) -> Non
 
 def test_a_source_read_under_other_settings_is_not_split(run: TableRun) -> None:
     values = work.read(run, "read", {}).values
-    spec = run.table.spec.model_copy(update={"data": run.table.spec.data.model_copy(update={"drop": ("b",)})})
+    spec = run.table.spec.model_copy(
+        update={"data": run.table.spec.data.model_copy(update={"drop": ("b",)})}
+    )
     changed = replace(run, table=ResolvedTable.of(spec))
     with pytest.raises(OutOfDate, match="read under other settings") as caught:
         work.split(changed, "split", values)

@@ -1,4 +1,6 @@
-"""Spellings that must not change a verdict: one table in several forms, through ``evaluate`` and ``run``."""
+"""Spellings that must not change a verdict: one table in several forms, through ``evaluate`` and
+``run``.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ METRICS = ["dcr", "copies"]
 def people(rows: int, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame({name: rng.normal(100, 15, rows).round() for name in "abcde"})
-    return frame.assign(day=pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, rows), unit="D"))
+    return frame.assign(
+        day=pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, rows), unit="D")
+    )
 
 
 TRAIN, HOLDOUT, FRESH = people(900, 1), people(700, 2), people(600, 3)
@@ -69,8 +73,12 @@ def with_markers(frame: pd.DataFrame, marker: object) -> pd.DataFrame:
 
 FORMS = {
     "text": lambda frame: frame.astype(dict.fromkeys("abcde", int)).astype(str),
-    "text with blanks": lambda frame: " " + frame.astype(dict.fromkeys("abcde", int)).astype(str) + " ",
-    "category of text": lambda frame: frame.astype(dict.fromkeys("abcde", int)).astype(str).astype("category"),
+    "text with blanks": lambda frame: (
+        " " + frame.astype(dict.fromkeys("abcde", int)).astype(str) + " "
+    ),
+    "category of text": lambda frame: (
+        frame.astype(dict.fromkeys("abcde", int)).astype(str).astype("category")
+    ),
     "nullable": lambda frame: frame.astype(dict.fromkeys("abcde", "Int64")),
     "day first": lambda frame: frame.assign(day=frame["day"].dt.strftime("%d.%m.%Y")),
     "month first": lambda frame: frame.assign(day=frame["day"].dt.strftime("%m/%d/%Y")),
@@ -84,8 +92,13 @@ FORMS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("synthetic", ["fresh", "copies"])
-def test_numbers_and_dates_that_arrive_as_text_are_numbers_and_dates(form: str, synthetic: str, plain: dict) -> None:
-    tables = [FORMS[form](frame) for frame in (TRAIN, HOLDOUT, {"fresh": FRESH, "copies": COPIES}[synthetic])]
+def test_numbers_and_dates_that_arrive_as_text_are_numbers_and_dates(
+    form: str, synthetic: str, plain: dict
+) -> None:
+    tables = [
+        FORMS[form](frame)
+        for frame in (TRAIN, HOLDOUT, {"fresh": FRESH, "copies": COPIES}[synthetic])
+    ]
     assert statistics(judged(*tables)) == plain[synthetic]
 
 
@@ -101,7 +114,10 @@ def test_each_table_may_come_in_another_form(plain: dict, tmp_path: Path) -> Non
 def test_markers_of_missing_values_are_missing_and_noted(marker: str | None) -> None:
     expected = [with_markers(frame, None) for frame in (TRAIN, HOLDOUT, COPIES)]
     report = judged(*(with_markers(frame, marker) for frame in (TRAIN, HOLDOUT, COPIES)))
-    typed = [frame.astype(dict.fromkeys("abcde", float)).assign(day=pd.to_datetime(frame["day"])) for frame in expected]
+    typed = [
+        frame.astype(dict.fromkeys("abcde", float)).assign(day=pd.to_datetime(frame["day"]))
+        for frame in expected
+    ]
     assert statistics(report) == statistics(judged(*typed))
     assert any(f"{marker} is missing" in note for note in report.notes) == (marker is not None)
 
@@ -110,7 +126,10 @@ def test_codes_keep_their_zeros_letters_and_spellings(tmp_path: Path) -> None:
     codes = ["008", "8", "1E2", "100", "250.1", "250.10", "V27"]
     pd.DataFrame({"icd": codes * 30, "x": range(210)}).to_csv(tmp_path / "t.csv", index=False)
     table = Table.read(tmp_path / "t.csv", kinds={"icd": "categorical", "x": "integer"})
-    assert table["icd"].objects() == codes * 30 and table.to_published_frame()["icd"].tolist() == codes * 30
+    assert (
+        table["icd"].objects() == codes * 30
+        and table.to_published_frame()["icd"].tolist() == codes * 30
+    )
     assert infer_schema(pd.DataFrame({"zip": ["01067", "10115"] * 30}))["zip"].kind == "categorical"
 
 
@@ -118,19 +137,25 @@ def test_codes_keep_their_zeros_letters_and_spellings(tmp_path: Path) -> None:
 def test_a_letter_code_in_one_file_does_not_hide_copies(tmp_path: Path) -> None:
     rng, names = np.random.default_rng(0), ("train", "holdout", "synthetic")
     made = {
-        name: pd.DataFrame({c: [f"{n:03d}" for n in rng.integers(0, 400, 900)] for c in ("icd", "drug")})
+        name: pd.DataFrame(
+            {c: [f"{n:03d}" for n in rng.integers(0, 400, 900)] for c in ("icd", "drug")}
+        )
         for name in names
     }
     made["synthetic"].iloc[:45] = made["train"].iloc[:45]
     made["synthetic"].loc[899, "icd"] = "V27"
     codes = [f"{n:03d}" for n in range(400)] + ["V27"]
     declared: dict[str, Any] = {
-        "kinds": dict.fromkeys(("icd", "drug"), "categorical"), "allowed_values": {"icd": codes, "drug": codes}
-    }  # fmt: skip
+        "kinds": dict.fromkeys(("icd", "drug"), "categorical"),
+        "allowed_values": {"icd": codes, "drug": codes},
+    }
     for suffix in ("csv", "parquet"):
         for name, frame in made.items():
             getattr(frame, f"to_{suffix}")(tmp_path / f"{name}.{suffix}", index=False)
-    reports = [judged(*(tmp_path / f"{name}.{suffix}" for name in names), **declared) for suffix in ("csv", "parquet")]
+    reports = [
+        judged(*(tmp_path / f"{name}.{suffix}" for name in names), **declared)
+        for suffix in ("csv", "parquet")
+    ]
     assert statistics(reports[0]) == statistics(reports[1])
 
 
@@ -142,16 +167,23 @@ def test_large_integers_with_missing_cells_stay_exact(tmp_path: Path) -> None:
     for given in (frame, tmp_path / "t.csv", tmp_path / "t.parquet"):
         table = Table.read(given)
         assert table["x"].objects() == large
-        assert table.to_published_frame()["x"].astype(object).where(lambda x: x.notna(), None).tolist() == large
+        assert (
+            table.to_published_frame()["x"].astype(object).where(lambda x: x.notna(), None).tolist()
+            == large
+        )
 
 
 def test_times_with_and_without_a_zone_do_not_meet() -> None:
     zoned = TRAIN.assign(day=TRAIN["day"].dt.tz_localize("Europe/Berlin"))
     with pytest.raises(
-        InputError, match="column 'day': its times have no time zone, and those of the private.*timezone"
+        InputError,
+        match="column 'day': its times have no time zone, and those of the private.*timezone",
     ):
         judged(zoned, HOLDOUT.assign(day=HOLDOUT["day"].dt.tz_localize("Europe/Berlin")), COPIES)
-    with pytest.raises(InputError, match="holdout, column 'day': its times have no time zone.*timezone: Europe/Berlin"):
+    with pytest.raises(
+        InputError,
+        match="holdout, column 'day': its times have no time zone.*timezone: Europe/Berlin",
+    ):
         judged(zoned, HOLDOUT, COPIES)
     same = judged(zoned, HOLDOUT, COPIES, timezone="Europe/Berlin")
     assert statistics(same) == statistics(judged(TRAIN, HOLDOUT, COPIES))
@@ -178,28 +210,53 @@ def test_one_message_names_all_ambiguous_columns_and_its_lines_are_accepted() ->
     found = re.search(r"data: (\{.*\}); on the command line", str(caught.value))
     assert found is not None
     pasted = yaml.safe_load(found[1])
-    schema = infer_schema(AMBIGUOUS, pasted["kinds"], declared=Declared.of(None, None, None, missing=pasted["missing"]))
-    assert [column.kind for column in schema.columns] == ["datetime", "numeric", "numeric", "numeric"]
+    schema = infer_schema(
+        AMBIGUOUS,
+        pasted["kinds"],
+        declared=Declared.of(None, None, None, missing=pasted["missing"]),
+    )
+    assert [column.kind for column in schema.columns] == [
+        "datetime",
+        "numeric",
+        "numeric",
+        "numeric",
+    ]
     table = Table.of(AMBIGUOUS, schema, where="table", external=True)
-    assert table["visit"].objects()[0] == pd.Timestamp("2020-02-01") and table["amount"].objects()[0] == 1.234
+    assert (
+        table["visit"].objects()[0] == pd.Timestamp("2020-02-01")
+        and table["amount"].objects()[0] == 1.234
+    )
     assert table["value"].missing.sum() == 20
 
 
 def test_declared_kinds_decide() -> None:
     for kind in ("categorical", "numeric"):
         assert infer_schema(AMBIGUOUS[["a: {b}"]], {"a: {b}": kind})["a: {b}"].kind == kind
-    assert infer_schema(AMBIGUOUS[["visit"]], {"visit": {"datetime": "%m/%d/%Y"}})["visit"].format == "%m/%d/%Y"
+    assert (
+        infer_schema(AMBIGUOUS[["visit"]], {"visit": {"datetime": "%m/%d/%Y"}})["visit"].format
+        == "%m/%d/%Y"
+    )
     with pytest.raises(ConfigError, match="format of column 'visit' is unknown"):
         infer_schema(AMBIGUOUS[["visit"]], {"visit": {"datetime": "dd.mm.yyyy"}})
 
 
 @pytest.mark.parametrize(
     "values",
-    [["08:30", "10:15"], ["01/2020-06/2020", "07/2020-12/2020"], ["0078-0357-15", "0093-1045-01"], ["12.3.4", "1.2.3"]],
+    [
+        ["08:30", "10:15"],
+        ["01/2020-06/2020", "07/2020-12/2020"],
+        ["0078-0357-15", "0093-1045-01"],
+        ["12.3.4", "1.2.3"],
+    ],
 )
 def test_periods_times_of_day_and_drug_codes_are_categories(values: list[str]) -> None:
     frame = pd.DataFrame({"x": values * 200, "y": np.random.default_rng(0).normal(size=400)})
-    assert judged(frame, frame.assign(y=frame["y"] + 1), frame.assign(y=frame["y"] + 2)).tables["train"]["columns"] == 2
+    assert (
+        judged(frame, frame.assign(y=frame["y"] + 1), frame.assign(y=frame["y"] + 2)).tables[
+            "train"
+        ]["columns"]
+        == 2
+    )
 
 
 def test_a_fraction_of_one_unseen_person_is_rounded() -> None:
@@ -248,9 +305,14 @@ def test_folders_of_a_partitioned_table_are_a_column(tmp_path: Path) -> None:
 
 
 def test_long_and_broken_cells_are_read(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"note": ["line\nbreak, " + "x" * 300] * 5000 + ["y" * 2_500_000], "n": range(5001)})
+    frame = pd.DataFrame(
+        {"note": ["line\nbreak, " + "x" * 300] * 5000 + ["y" * 2_500_000], "n": range(5001)}
+    )
     frame.to_csv(tmp_path / "t.csv", index=False)
-    assert read_table(tmp_path / "t.csv")["note"].str.len().tolist() == frame["note"].str.len().tolist()
+    assert (
+        read_table(tmp_path / "t.csv")["note"].str.len().tolist()
+        == frame["note"].str.len().tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -262,15 +324,21 @@ def test_long_and_broken_cells_are_read(tmp_path: Path) -> None:
         ("a.csv", b"a", "0 rows"),
     ],
 )
-def test_the_true_reason_of_a_wrong_file(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+def test_the_true_reason_of_a_wrong_file(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=reason):
         read_table(tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["Income [EUR]", "[a,b]", "[no]", "a: b", "- x", "#1", "'q'", "{x}", "null", "é"])
+@pytest.mark.parametrize(
+    "name", ["Income [EUR]", "[a,b]", "[no]", "a: b", "- x", "#1", "'q'", "{x}", "null", "é"]
+)
 def test_the_line_to_drop_a_column_can_be_pasted(name: str) -> None:
-    frame = pd.DataFrame({name: [f"C{i:06d}" for i in range(300)], "x": np.random.default_rng(0).normal(size=300)})
+    frame = pd.DataFrame(
+        {name: [f"C{i:06d}" for i in range(300)], "x": np.random.default_rng(0).normal(size=300)}
+    )
     with pytest.raises(InputError, match="values of individual people") as caught:
         judged(frame, frame, frame)
     found = re.search(r"\(data: (\{drop: .*?\}); on the", str(caught.value))
@@ -283,23 +351,50 @@ def brought(folder: Path, frames: dict[str, pd.DataFrame], **data: Any) -> list[
         frame.to_parquet(folder / f"{role}.parquet")
     sources = {role: f"{role}.parquet" for role in frames}
     table = {"name": "people", "data": {**sources, "subject": {"each_row": True}, **data}}
-    (folder / "people.yaml").write_text(yaml.safe_dump({**table, "evaluation": {"embedder": False}}))
-    return ["run", str(folder / "people.yaml"), "--home", str(folder / "home"), "--out", str(folder / "out")]
+    (folder / "people.yaml").write_text(
+        yaml.safe_dump({**table, "evaluation": {"embedder": False}})
+    )
+    return [
+        "run",
+        str(folder / "people.yaml"),
+        "--home",
+        str(folder / "home"),
+        "--out",
+        str(folder / "out"),
+    ]
 
 
 ROLES = ("train", "holdout", "synthetic")
-ODD_ENCODINGS = ["zip", "hex", "rot13", "base64", "quopri", "punycode", "undefined", "utf-8\0", "é", "none"]
+ODD_ENCODINGS = [
+    "zip",
+    "hex",
+    "rot13",
+    "base64",
+    "quopri",
+    "punycode",
+    "undefined",
+    "utf-8\0",
+    "é",
+    "none",
+]
 ODD_FORMATS = ["%%%s", "%", "%Y%", "%Q", "%Y-%Y", "%U", "%G", "%-d.%m.%Y", "plain"]
 
 
 @pytest.mark.parametrize("encoding", ODD_ENCODINGS)
-def test_route_61_an_encoding_that_reads_no_text_is_a_wrong_setting(encoding: str, tmp_path: Path, capsys: Any) -> None:
+def test_route_61_an_encoding_that_reads_no_text_is_a_wrong_setting(
+    encoding: str, tmp_path: Path, capsys: Any
+) -> None:
     tables = dict.fromkeys(ROLES, TRAIN[:50])
     assert main(brought(tmp_path, tables, read={"encoding": encoding})) == 2
-    assert "read: the encoding is unknown, or it is not one of text. Fix: name one" in capsys.readouterr().err
+    assert (
+        "read: the encoding is unknown, or it is not one of text. Fix: name one"
+        in capsys.readouterr().err
+    )
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "UTF8", "utf-16", "utf-32", "cp1252", "latin-1", "shift_jis", "utf-7"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "UTF8", "utf-16", "utf-32", "cp1252", "latin-1", "shift_jis", "utf-7"]
+)
 def test_encodings_of_text_are_read(encoding: str, tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("a,b\n1,x\n2,y\n", encoding=encoding)
@@ -307,10 +402,15 @@ def test_encodings_of_text_are_read(encoding: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ODD_FORMATS)
-def test_route_61_a_format_that_reads_no_time_is_a_wrong_setting(form: str, tmp_path: Path, capsys: Any) -> None:
+def test_route_61_a_format_that_reads_no_time_is_a_wrong_setting(
+    form: str, tmp_path: Path, capsys: Any
+) -> None:
     tables = dict.fromkeys(ROLES, TRAIN[:50])
     assert main(brought(tmp_path, tables, kinds={"day": {"datetime": form}})) == 2
-    assert "kinds: the format of column 'day' is unknown. Fix: {datetime: '%d.%m.%Y'}" in capsys.readouterr().err
+    assert (
+        "kinds: the format of column 'day' is unknown. Fix: {datetime: '%d.%m.%Y'}"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("name", ["", "  "])
@@ -320,12 +420,16 @@ def test_route_61_a_column_without_a_name_is_not_published(
 ) -> None:
     tables = dict(zip(ROLES, (TRAIN, HOLDOUT, FRESH), strict=True))
     tables |= {role: tables[role].assign(**{name: 1.0}) for role in unnamed}
-    told = f"{unnamed[0]}: column 6 has no name. Fix: name it, or drop it (data: {{drop: ['{name}']}}"
+    told = (
+        f"{unnamed[0]}: column 6 has no name. Fix: name it, or drop it (data: {{drop: ['{name}']}}"
+    )
     with pytest.raises(InputError, match=re.escape(told)):
         judged(*tables.values())
     assert main(brought(tmp_path, tables)) == 2
     assert told in capsys.readouterr().err
-    assert statistics(judged(*tables.values(), drop=[name])) == statistics(judged(TRAIN, HOLDOUT, FRESH))
+    assert statistics(judged(*tables.values(), drop=[name])) == statistics(
+        judged(TRAIN, HOLDOUT, FRESH)
+    )
 
 
 def test_a_column_without_a_name_is_shown(tmp_path: Path, capsys: Any) -> None:
@@ -344,11 +448,16 @@ def test_route_61_a_small_file_of_many_rows_is_refused_by_its_footer(
     arguments = brought(tmp_path, tables)
     load = row_sources.load
     monkeypatch.setattr(
-        row_sources, "load", lambda path, form: reading() if "synthetic" in path else load(path, form=form)
+        row_sources,
+        "load",
+        lambda path, form: reading() if "synthetic" in path else load(path, form=form),
     )
     assert main(arguments) == 2
     told = capsys.readouterr().err
-    assert "the synthetic table has 1,000,001 rows, and at most 1,000,000 are allowed. Fix: provide fewer rows" in told
+    assert (
+        "the synthetic table has 1,000,001 rows, and at most 1,000,000 are allowed. Fix:"
+        " provide fewer rows" in told
+    )
     assert f"{tmp_path / 'synthetic.parquet'}: " in told
 
 
@@ -356,7 +465,17 @@ def evaluated(folder: Path, frames: dict[str, pd.DataFrame], *options: str) -> l
     """The arguments of an evaluation of the same tables."""
     brought(folder, frames)
     files = [option for role in frames for option in (f"--{role}", str(folder / f"{role}.parquet"))]
-    return ["evaluate", *files, "--each-row", "--metrics", "dcr", "--no-embedder", "--device", "cpu", *options]
+    return [
+        "evaluate",
+        *files,
+        "--each-row",
+        "--metrics",
+        "dcr",
+        "--no-embedder",
+        "--device",
+        "cpu",
+        *options,
+    ]
 
 
 def test_route_61_evaluate_reads_no_row_of_a_small_file_of_many_rows(
@@ -370,7 +489,10 @@ def test_route_61_evaluate_reads_no_row_of_a_small_file_of_many_rows(
     monkeypatch.setattr(StoredTable, "__getitem__", reading)
     assert main(arguments) == 2
     told = capsys.readouterr().err
-    assert "the synthetic table has 1,000,001 rows, and at most 1,000,000 are allowed. Fix: provide fewer rows" in told
+    assert (
+        "the synthetic table has 1,000,001 rows, and at most 1,000,000 are allowed. Fix:"
+        " provide fewer rows" in told
+    )
     assert "on the command line --max-synthetic-rows 1000001" in told
 
 
@@ -468,7 +590,9 @@ def test_a_column_that_only_the_synthetic_table_has_can_be_dropped() -> None:
     assert any("'extra'" in note for note in report.notes)
 
 
-@pytest.mark.parametrize(("values", "key"), [(["01", "02"], "01"), ([2020.0, 2021.0], "2020"), ([True, False], "true")])
+@pytest.mark.parametrize(
+    ("values", "key"), [(["01", "02"], "01"), ([2020.0, 2021.0], "2020"), ([True, False], "true")]
+)
 def test_partitions_of_codes_whole_numbers_and_booleans_have_rows(values: list, key: str) -> None:
     chosen = select_partition(pd.DataFrame({"p": values * 3}), "p", key, None, where="source")
     assert chosen["p"].tolist() == values[:1] * 3
@@ -488,21 +612,33 @@ def claims(rows: int, start: int) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_inspect_prints_each_column_and_the_lines_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_prints_each_column_and_the_lines_to_paste(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     frame = claims(900, 0).assign(mail=[f"p{n}@x.org" for n in range(900)], blank=None)
     frame.to_csv(tmp_path / "claims.csv", sep=";", index=False, encoding="cp1252")
     assert main(["inspect", str(tmp_path / "claims.csv")]) == 1
     told = capsys.readouterr().out
     for part in (
-        "separated by semicolons, cp1252", "datetime, %d.%m.%Y", "numeric, decimal comma", "ambiguous",
-        "e-mail addresses", "leading zeros", "every value is missing", "people may be identified by patient_id",
-    ):  # fmt: skip
+        "separated by semicolons, cp1252",
+        "datetime, %d.%m.%Y",
+        "numeric, decimal comma",
+        "ambiguous",
+        "e-mail addresses",
+        "leading zeros",
+        "every value is missing",
+        "people may be identified by patient_id",
+    ):
         assert part in told
     assert not any(cell in told for cell in ("P000", "01067", "Chirurgie", "@"))
     main(["inspect", str(tmp_path / "claims.csv"), "--yaml"])
     file = yaml.safe_load(capsys.readouterr().out)
     pasted = file["data"]
-    assert file["name"] == "claims" and pasted["subject"] == "patient_id" and pasted["missing"] == {"crp": ["<5"]}
+    assert (
+        file["name"] == "claims"
+        and pasted["subject"] == "patient_id"
+        and pasted["missing"] == {"crp": ["<5"]}
+    )
     assert sorted(pasted["drop"]) == ["blank", "mail"]
     with pytest.raises(ConfigError, match="the kind of column 'crp' is a question of `inspect`"):
         ResolvedTable.of(TableSpec(name="claims", data=pasted))
@@ -516,9 +652,23 @@ def test_inspect_prints_each_column_and_the_lines_to_paste(tmp_path: Path, capsy
 
 
 @pytest.mark.slow
-def test_the_command_reads_a_csv_of_claims_to_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tables = {"train": claims(900, 0), "holdout": claims(800, 10_000), "synthetic": claims(700, 20_000)}
-    arguments = ["evaluate", "--no-embedder", "--metrics", "dcr,copies", "--subject", "patient_id", "--quiet"]
+def test_the_command_reads_a_csv_of_claims_to_a_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = {
+        "train": claims(900, 0),
+        "holdout": claims(800, 10_000),
+        "synthetic": claims(700, 20_000),
+    }
+    arguments = [
+        "evaluate",
+        "--no-embedder",
+        "--metrics",
+        "dcr,copies",
+        "--subject",
+        "patient_id",
+        "--quiet",
+    ]
     for role, frame in tables.items():
         frame = frame.drop(columns="patient_id") if role == "synthetic" else frame
         frame.to_csv(tmp_path / f"{role}.csv", sep=";", index=False, encoding="cp1252")
@@ -535,17 +685,31 @@ def test_the_command_reads_a_csv_of_claims_to_a_verdict(tmp_path: Path, capsys: 
     assert main(arguments) in (0, 1, 3)
 
 
-def test_a_category_that_no_real_table_has_is_an_input_error_without_a_verdict(tmp_path: Path) -> None:
+def test_a_category_that_no_real_table_has_is_an_input_error_without_a_verdict(
+    tmp_path: Path,
+) -> None:
     rng = np.random.default_rng(0)
-    frames = [pd.DataFrame({"zip": rng.choice(["01067", "10115"], 300), "x": rng.normal(size=300)}) for _ in range(3)]
+    frames = [
+        pd.DataFrame({"zip": rng.choice(["01067", "10115"], 300), "x": rng.normal(size=300)})
+        for _ in range(3)
+    ]
     frames[2].loc[5, "zip"] = "1067"  # its zero was lost
-    with pytest.raises(InputError, match="synthetic, column 'zip', row 5: it has categories that no real") as caught:
+    with pytest.raises(
+        InputError, match="synthetic, column 'zip', row 5: it has categories that no real"
+    ) as caught:
         judged(*frames)
     assert "1067" not in str(caught.value)
-    assert judged(*frames, allowed_values={"zip": ["1067"]}).verdict in ("pass", "undecided", "fail")
+    assert judged(*frames, allowed_values={"zip": ["1067"]}).verdict in (
+        "pass",
+        "undecided",
+        "fail",
+    )
     for role, frame in zip(("train", "holdout", "synthetic"), frames, strict=True):
         frame.to_csv(tmp_path / f"{role}.csv", index=False)
-    table = {"name": "people", "data": {role: f"{role}.csv" for role in ("train", "holdout", "synthetic")}}
+    table = {
+        "name": "people",
+        "data": {role: f"{role}.csv" for role in ("train", "holdout", "synthetic")},
+    }
     (tmp_path / "people.yaml").write_text(
         yaml.safe_dump({**table, "subject": {"each_row": True}, "evaluation": {"embedder": False}})
     )
@@ -554,19 +718,25 @@ def test_a_category_that_no_real_table_has_is_an_input_error_without_a_verdict(t
     assert not [*(tmp_path / "home" / "private").glob("**/verdicts/*")]
 
 
-def test_a_pipeline_must_name_its_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipeline_must_name_its_people(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ids = np.repeat([f"patient {number}" for number in range(40)], 22)
     pd.DataFrame({"patient_id": ids, "x": range(len(ids))}).to_parquet(tmp_path / "visits.parquet")
-    asked: dict[str, Any] = {"name": "visits", "source": "visits.parquet", "evaluation": {"embedder": False}}
+    asked: dict[str, Any] = {
+        "name": "visits",
+        "source": "visits.parquet",
+        "evaluation": {"embedder": False},
+    }
     (tmp_path / "visits.yaml").write_text(yaml.safe_dump(asked))
     assert main(["run", str(tmp_path / "visits.yaml"), "--home", str(tmp_path / "home")]) == 2
     told = capsys.readouterr().err
     assert "data: {subject: patient_id}" in told and "data: {subject: {each_row: true}}" in told
     assert "patient 1" not in told and not (tmp_path / "home" / "releases" / "visits").exists()
     for subject in ("patient_id", {"each_row": True}):
-        assert TableSpec(name="visits", source="visits.parquet", subject=subject).data.each_row == isinstance(
-            subject, dict
-        )
+        assert TableSpec(
+            name="visits", source="visits.parquet", subject=subject
+        ).data.each_row == isinstance(subject, dict)
     with pytest.raises(ConfigError, match="each_row: true"):
         TableSpec(name="visits", source="visits.parquet", subject={"each_rows": True})
 
@@ -581,26 +751,45 @@ def test_evaluate_says_first_who_counts_as_a_person() -> None:
 
 def nightly(home: Path, frame: pd.DataFrame, **data: Any) -> int:
     frame.to_csv(home.parent / "visits.csv", index=False)
-    table = {"name": "visits", "data": {"source": "visits.csv", "subject": {"each_row": True}, **data},
-             "evaluation": {"embedder": False, "metrics": ["dcr"]}}  # fmt: skip
-    table["policy"] = {"name": "near", "limits": [{"statistic": "dcr.privacy_score", "at_most": 0.9}]}
+    table = {
+        "name": "visits",
+        "data": {"source": "visits.csv", "subject": {"each_row": True}, **data},
+        "evaluation": {"embedder": False, "metrics": ["dcr"]},
+    }
+    table["policy"] = {
+        "name": "near",
+        "limits": [{"statistic": "dcr.privacy_score", "at_most": 0.9}],
+    }
     (home.parent / "visits.yaml").write_text(yaml.safe_dump(table))
     return main(["run", str(home.parent / "visits.yaml"), "--home", str(home)])
 
 
 @pytest.mark.slow
-def test_later_nights_must_fit_the_contract_in_the_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    home, first = tmp_path / "home", people(900, 1).assign(ward=np.array(["a", "b"])[np.arange(900) % 2])
+def test_later_nights_must_fit_the_contract_in_the_lock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, first = (
+        tmp_path / "home",
+        people(900, 1).assign(ward=np.array(["a", "b"])[np.arange(900) % 2]),
+    )
     assert nightly(home, first) in (0, 1, 3)
-    fits = people(900, 2).assign(ward=np.array(["a", "c"])[np.arange(900) % 2], a=lambda frame: frame["a"] * 7 + 0.5)
+    fits = people(900, 2).assign(
+        ward=np.array(["a", "c"])[np.arange(900) % 2], a=lambda frame: frame["a"] * 7 + 0.5
+    )
     assert nightly(home, fits.mask(np.random.default_rng(0).random(fits.shape) < 0.02)) in (0, 1, 3)
     capsys.readouterr()
     others = {
         "columns 'ward': 'categorical' -> not set": fits.drop(columns="ward"),
         "columns 'floor': not set -> 'number'": fits.assign(floor=np.arange(900) % 7),
-        "columns 'a': 'number' -> 'categorical'": fits.assign(a=[f"code {n % 9}" for n in range(900)]),
-        "columns 'day': 'datetime' -> 'datetime, format": fits.assign(day=fits["day"].dt.strftime("%d.%m.%Y")),
-        "columns 'day': 'datetime' -> 'datetime, with": fits.assign(day=fits["day"].astype(str) + "T10:00:00Z"),
+        "columns 'a': 'number' -> 'categorical'": fits.assign(
+            a=[f"code {n % 9}" for n in range(900)]
+        ),
+        "columns 'day': 'datetime' -> 'datetime, format": fits.assign(
+            day=fits["day"].dt.strftime("%d.%m.%Y")
+        ),
+        "columns 'day': 'datetime' -> 'datetime, with": fits.assign(
+            day=fits["day"].astype(str) + "T10:00:00Z"
+        ),
     }
     for line, frame in others.items():
         assert nightly(home, frame) in (1, 2)
@@ -610,7 +799,9 @@ def test_later_nights_must_fit_the_contract_in_the_lock(tmp_path: Path, capsys: 
 
 
 def test_a_declared_zone_of_days_hides_no_copies(plain: dict) -> None:
-    """Precision is computed from the times in UTC. Computed from local days, it would round copies to other times."""
+    """Precision is computed from the times in UTC. Computed from local days, it would round copies
+    to other times.
+    """
     assert statistics(judged(TRAIN, HOLDOUT, COPIES, timezone="Europe/Berlin")) == plain["copies"]
 
 
@@ -627,12 +818,18 @@ def test_short_offsets_are_time_zones() -> None:
 
 
 @pytest.mark.slow
-def test_nights_are_read_under_the_contract_in_the_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A night whose codes have no zeros, or whose days may be months, has the kinds of the nights before."""
+def test_nights_are_read_under_the_contract_in_the_lock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A night whose codes have no zeros, or whose days may be months, has the kinds of the nights
+    before.
+    """
     home, rng = tmp_path / "home", np.random.default_rng(5)
 
     def night(seed: int, codes: list[str], last_day: int) -> pd.DataFrame:
-        days = [f"{rng.integers(1, last_day):02d}/{rng.integers(1, 13):02d}/2020" for _ in range(900)]
+        days = [
+            f"{rng.integers(1, last_day):02d}/{rng.integers(1, 13):02d}/2020" for _ in range(900)
+        ]
         return people(900, seed).drop(columns="day").assign(zip=rng.choice(codes, 900), visit=days)
 
     assert nightly(home, night(1, ["01067", "10115", "80331"], 29)) in (0, 1, 3)
@@ -644,14 +841,18 @@ def test_nights_are_read_under_the_contract_in_the_lock(tmp_path: Path, capsys: 
         3,
     )  # text in a CSV file
     months_first = night(4, ["10115"], 29)
-    months_first["visit"] = months_first["visit"].str.replace(r"(\d\d)/(\d\d)", r"\2/\1", regex=True)
+    months_first["visit"] = months_first["visit"].str.replace(
+        r"(\d\d)/(\d\d)", r"\2/\1", regex=True
+    )
     capsys.readouterr()
     assert nightly(home, months_first) == 1
     assert "%d/%m/%Y' -> 'datetime, format %m/%d/%Y'" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "gz"])
-def test_a_table_on_standard_input(form: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_a_table_on_standard_input(
+    form: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
     content = {
         "csv": lambda frame: frame.to_csv(index=False).encode(),
         "parquet": lambda frame: frame.to_parquet(),
@@ -660,8 +861,21 @@ def test_a_table_on_standard_input(form: str, tmp_path: Path, monkeypatch: Any, 
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
     TRAIN.to_parquet(tmp_path / "train.parquet")
     HOLDOUT.to_parquet(tmp_path / "holdout.parquet")
-    asked = ["evaluate", "--train", str(tmp_path / "train.parquet"), "--holdout", str(tmp_path / "holdout.parquet")]
-    asked += ["--metrics", "dcr,copies", "--no-embedder", "--quiet", "--json", str(tmp_path / "report.json")]
+    asked = [
+        "evaluate",
+        "--train",
+        str(tmp_path / "train.parquet"),
+        "--holdout",
+        str(tmp_path / "holdout.parquet"),
+    ]
+    asked += [
+        "--metrics",
+        "dcr,copies",
+        "--no-embedder",
+        "--quiet",
+        "--json",
+        str(tmp_path / "report.json"),
+    ]
     assert main([*asked, "--synthetic", "-"]) == 1
     assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "fail"
     assert main([*asked, "--synthetic", "-", "--reference", "-"]) == 2
@@ -670,9 +884,21 @@ def test_a_table_on_standard_input(form: str, tmp_path: Path, monkeypatch: Any, 
 
 @pytest.mark.parametrize(
     ("name", "is_id"),
-    [("member_id", True), ("memberId", True), ("MemberID", True), ("ID", True), ("patientid", True), ("p.id", True),
-     ("pid", True), ("studyid", True), ("paid", False), ("covid", False), ("Solid", False), ("bid", False)],
-)  # fmt: skip
+    [
+        ("member_id", True),
+        ("memberId", True),
+        ("MemberID", True),
+        ("ID", True),
+        ("patientid", True),
+        ("p.id", True),
+        ("pid", True),
+        ("studyid", True),
+        ("paid", False),
+        ("covid", False),
+        ("Solid", False),
+        ("bid", False),
+    ],
+)
 def test_a_name_that_ends_in_id_is_not_always_that_of_a_person(name: str, is_id: bool) -> None:
     frame = pd.DataFrame({name: np.repeat(np.arange(40), 5), "age": np.arange(200) % 50})
     assert (name in may_tell_people_apart(frame, ())) == is_id
@@ -690,7 +916,10 @@ def test_the_first_refusal_names_the_likely_person_and_what_to_drop() -> None:
     with pytest.raises(InputError) as raised:
         evaluate(claims(0), claims(3000), claims(6000), metrics=["dcr"], embedder=False)
     told = str(raised.value)
-    assert "if 'member_id' identifies people, declare it and leave the rest out (data: {subject: member_id" in told
+    assert (
+        "if 'member_id' identifies people, declare it and leave the rest out (data: {subject:"
+        " member_id" in told
+    )
     assert "--subject member_id --drop claim_id)" in told and len(told) < 1000
 
 
@@ -711,7 +940,10 @@ def test_a_unique_key_is_a_person_too(tmp_path: Path, capsys: Any, shared: str) 
     assert f"  subject: key or {shared}?\n" in lines
     (tmp_path / "stays.yaml").write_text(lines)
     assert main(["run", str(tmp_path / "stays.yaml"), "--home", str(tmp_path / "home")]) == 2
-    assert "write the name of the column that identifies people, without a question mark" in capsys.readouterr().err
+    assert (
+        "write the name of the column that identifies people, without a question mark"
+        in capsys.readouterr().err
+    )
     (tmp_path / "stays.yaml").write_text(lines.replace("?", ""))
     assert main(["run", str(tmp_path / "stays.yaml"), "--home", str(tmp_path / "home")]) == 2
     assert "keep one of these names" in capsys.readouterr().err
@@ -719,10 +951,13 @@ def test_a_unique_key_is_a_person_too(tmp_path: Path, capsys: Any, shared: str) 
 
 def test_a_wrong_subject_with_one_row_each_is_questioned() -> None:
     n = 900
-    frame = pd.DataFrame({
-        "claim_id": [f"CL-{i:06d}" for i in range(n)], "member_id": [f"M{i // 3:05d}" for i in range(n)],
-        "age": np.arange(n) % 60,
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "claim_id": [f"CL-{i:06d}" for i in range(n)],
+            "member_id": [f"M{i // 3:05d}" for i in range(n)],
+            "age": np.arange(n) % 60,
+        }
+    )
     with pytest.raises(InputError, match="if 'member_id' identifies people, declare it"):
         canonical_table(frame, "claim_id", None)
 
@@ -732,22 +967,38 @@ def test_identifiers_of_other_people_are_not_published(kind: str) -> None:
     rng = np.random.default_rng(0)
     numbers = 40_000 + np.arange(900)
     managers = numbers[rng.integers(0, 60, 900)]
-    frame = pd.DataFrame({"emp_no": numbers, "manager": managers, "age": np.arange(900) % 60, "grade": numbers % 4})
+    frame = pd.DataFrame(
+        {"emp_no": numbers, "manager": managers, "age": np.arange(900) % 60, "grade": numbers % 4}
+    )
     if kind == "text":
-        frame = frame.assign(emp_no="E" + frame["emp_no"].astype(str), manager="E" + frame["manager"].astype(str))
-    with pytest.raises(InputError, match="column 'manager': most of its values are values of the subject 'emp_no'"):
+        frame = frame.assign(
+            emp_no="E" + frame["emp_no"].astype(str), manager="E" + frame["manager"].astype(str)
+        )
+    with pytest.raises(
+        InputError, match="column 'manager': most of its values are values of the subject 'emp_no'"
+    ):
         canonical_table(frame, "emp_no", None)
     small = frame.assign(emp_no=np.arange(900), manager=np.arange(900) % 7)
-    assert canonical_table(small, "emp_no", None).without_subject().schema.names == ["manager", "age", "grade"]
+    assert canonical_table(small, "emp_no", None).without_subject().schema.names == [
+        "manager",
+        "age",
+        "grade",
+    ]
 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_amounts_are_not_mistaken_for_people_who_are_numbered(first: int) -> None:
     rng = np.random.default_rng(0)
     amounts = np.where(rng.random(8000) < 0.5, 0, rng.integers(-200, 5000, 8000) // 10 * 10)
-    frame = pd.DataFrame({"member": first + np.arange(8000) // 2, "amount": amounts, "age": np.arange(8000) % 60})
-    assert canonical_table(frame, "member", None).without_subject().schema.names == ["amount", "age"]
-    some = frame.assign(year=rng.integers(1972, 2022, 8000)).sample(2500, random_state=first)  # ids have gaps
+    frame = pd.DataFrame(
+        {"member": first + np.arange(8000) // 2, "amount": amounts, "age": np.arange(8000) % 60}
+    )
+    assert canonical_table(frame, "member", None).without_subject().schema.names == [
+        "amount",
+        "age",
+    ]
+    # ids have gaps
+    some = frame.assign(year=rng.integers(1972, 2022, 8000)).sample(2500, random_state=first)
     table = canonical_table(some, "member", None)
     assert table.without_subject().schema.names == ["amount", "age", "year"]
     assert len(table.notes) == 1 and "not linked" in table.notes[0]
@@ -756,21 +1007,29 @@ def test_amounts_are_not_mistaken_for_people_who_are_numbered(first: int) -> Non
 def test_a_note_names_integers_that_may_be_people_who_are_numbered() -> None:
     rng = np.random.default_rng(0)
     members = np.arange(1, 4001)
-    frame = pd.DataFrame({"member": members, "manager": rng.choice(members[1000:], 4000), "age": members % 60})
+    frame = pd.DataFrame(
+        {"member": members, "manager": rng.choice(members[1000:], 4000), "age": members % 60}
+    )
     table = canonical_table(frame, "member", None)
     assert table.notes == (
-        "All values of 'manager' are also values of 'member'. If they identify people, leave it out.",
+        "All values of 'manager' are also values of 'member'. If they identify people, leave"
+        " it out.",
     )
 
 
 def test_names_of_people_are_left_out_of_a_proposed_file(tmp_path: Path, capsys: Any) -> None:
     n = 600
     names = np.resize(["Anna Schmidt", "Ben Weber", "Eva Braun"], n)
-    frame = pd.DataFrame({"no": [f"E{i}" for i in range(n)], "full_name": names, "age": np.arange(n) % 60})
+    frame = pd.DataFrame(
+        {"no": [f"E{i}" for i in range(n)], "full_name": names, "age": np.arange(n) % 60}
+    )
     frame.to_csv(tmp_path / "staff.csv", index=False)
     main(["inspect", str(tmp_path / "staff.csv"), "--yaml"])
     lines = capsys.readouterr().out
-    assert "  # full_name: names of people: drop them; it is published unless it stays in drop\n" in lines
+    assert (
+        "  # full_name: names of people: drop them; it is published unless it stays in drop\n"
+        in lines
+    )
     assert yaml.safe_load(lines)["data"]["drop"] == ["full_name"]
 
 
@@ -812,14 +1071,23 @@ def test_personal_data_gets_a_note(name: str, values: list[Any], words: str) -> 
     assert note.startswith(words) and bool(note) == bool(words)
 
 
-def test_a_column_of_codes_may_identify_people_whatever_its_name(tmp_path: Path, capsys: Any) -> None:
+def test_a_column_of_codes_may_identify_people_whatever_its_name(
+    tmp_path: Path, capsys: Any
+) -> None:
     rng = np.random.default_rng(3)
     rows = np.repeat(np.arange(600), rng.integers(1, 7, 600))
-    claims = pd.DataFrame({
-        "Betrag": [f"{x:.2f}".replace(".", ",") for x in rng.gamma(2, 150, len(rows))], "Versicherter": 100_000 + rows,
-        "Besuch": (pd.Timestamp("2022-01-01") + pd.to_timedelta(rng.integers(0, 700, len(rows)), unit="D")).strftime(
-            "%d.%m.%Y"), "Alter": rng.integers(20, 90, len(rows)), "Fall": [f"F-{n // 2}" for n in range(len(rows))],
-    })  # fmt: skip
+    claims = pd.DataFrame(
+        {
+            "Betrag": [f"{x:.2f}".replace(".", ",") for x in rng.gamma(2, 150, len(rows))],
+            "Versicherter": 100_000 + rows,
+            "Besuch": (
+                pd.Timestamp("2022-01-01")
+                + pd.to_timedelta(rng.integers(0, 700, len(rows)), unit="D")
+            ).strftime("%d.%m.%Y"),
+            "Alter": rng.integers(20, 90, len(rows)),
+            "Fall": [f"F-{n // 2}" for n in range(len(rows))],
+        }
+    )
     claims.to_csv(tmp_path / "claims.csv", index=False, sep=";")
     main(["inspect", str(tmp_path / "claims.csv")])
     assert "people may be identified by Versicherter, Fall" in capsys.readouterr().out

@@ -18,7 +18,8 @@ N = 900
 RNG = np.random.default_rng(0)  # of this module
 DISTRICTS = RNG.integers(0, 30, N)
 CODES = np.array([str(10_000 + 1_237 * district) for district in range(30)])[DISTRICTS]
-TOWNS = np.array([f"town {district % 12}" for district in range(30)])[DISTRICTS]  # a town has codes between others
+# a town has codes between others
+TOWNS = np.array([f"town {district % 12}" for district in range(30)])[DISTRICTS]
 SITES = np.array([f"site {district}" for district in range(30)])[DISTRICTS]
 
 
@@ -38,13 +39,21 @@ def csv(frame: pd.DataFrame, folder: Path) -> Path:
 def test_digits_of_one_length_in_a_typed_table_are_codes() -> None:
     rng = np.random.default_rng(1)
     frame = pd.DataFrame(
-        {"area": CODES, "age": rng.integers(18, 90, N), "short": (rng.integers(100, 999, N)).astype(str)}
+        {
+            "area": CODES,
+            "age": rng.integers(18, 90, N),
+            "short": (rng.integers(100, 999, N)).astype(str),
+        }
     )
     frame["lengths"] = rng.integers(900, 1100, N).astype(str)
     frame["signed"] = np.where(rng.random(N) < 0.5, "-", "+") + frame["area"]
     assert kinds_of(read(frame)) == {
-        "area": "categorical", "age": "integer", "short": "integer", "lengths": "integer", "signed": "integer",
-    }  # fmt: skip
+        "area": "categorical",
+        "age": "integer",
+        "short": "integer",
+        "lengths": "integer",
+        "signed": "integer",
+    }
     assert any("area" in note and "kinds: integer" in note for note in read(frame).notes)
     table = canonical_table(frame, None, {"area": "integer"})
     assert table.schema["area"].kind == "integer"
@@ -60,7 +69,8 @@ def test_digits_of_one_length_in_a_typed_table_are_codes() -> None:
         ("area", np.where(RNG.random(N) < 0.1, "", CODES), "categorical"),
         ("area", np.where(RNG.random(N) < 0.1, "NA", CODES), "categorical"),
         ("area", np.char.add(" ", CODES), "categorical"),
-        ("area", np.where(RNG.random(N) < 0.5, np.char.add(" ", CODES), CODES), "integer"),  # the blanks would count
+        # the blanks would count
+        ("area", np.where(RNG.random(N) < 0.5, np.char.add(" ", CODES), CODES), "integer"),
     ],
 )
 def test_digits_of_one_length_in_a_csv_file_are_codes_with_more_evidence(
@@ -79,7 +89,8 @@ def test_measured_columns_of_one_length_stay_numbers_in_a_csv_file(tmp_path: Pat
     years = 1_990 + DISTRICTS
     frame = pd.DataFrame(
         {
-            "salary": salary, "band": np.where(salary < 30_000, "low", "high"),  # a band is an interval
+            # a band is an interval
+            "salary": salary, "band": np.where(salary < 30_000, "low", "high"),
             "year": years.astype(str), "sign": np.where(years % 4 == 0, "leap", "plain"),
             "height": 1_000 + 237 * (DISTRICTS * 7 % 30), "site": SITES,  # a site has one height
             "place": DISTRICTS, "town": TOWNS,
@@ -90,13 +101,17 @@ def test_measured_columns_of_one_length_stay_numbers_in_a_csv_file(tmp_path: Pat
         ("salary", "year", "height", "place"), "integer"
     )
     notes = read(frame).notes
-    assert any("salary" in note and "year" not in note and "kinds: categorical" in note for note in notes)
+    assert any(
+        "salary" in note and "year" not in note and "kinds: categorical" in note for note in notes
+    )
 
 
 def test_the_rows_of_one_person_are_no_evidence_for_a_code() -> None:
     people = np.repeat(np.arange(150), 6)
     weights = (1_000 + 53 * people)[: len(people)]
-    towns = np.array([f"town {town}" for town in np.random.default_rng(0).integers(0, 12, 150)])[people]
+    towns = np.array([f"town {town}" for town in np.random.default_rng(0).integers(0, 12, 150)])[
+        people
+    ]
     frame = pd.DataFrame({"person": people, "weight": weights, "town": towns}).astype(str)
     table = canonical_table(frame, "person", None)
     assert kinds_of(table) == {"weight": "integer", "town": "categorical"}
@@ -115,7 +130,9 @@ def test_rows_of_several_tables_are_evidence_together() -> None:
 def test_the_subject_of_a_typed_table_shows_that_it_has_types(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    frame = pd.DataFrame({"person": np.arange(N) // 2, "area": RNG.permutation(CODES), "town": TOWNS})
+    frame = pd.DataFrame(
+        {"person": np.arange(N) // 2, "area": RNG.permutation(CODES), "town": TOWNS}
+    )
     assert kinds_of(canonical_table(frame, "person", None))["area"] == "categorical"
     frame.to_parquet(tmp_path / "rows.parquet")
     main(["inspect", str(tmp_path / "rows.parquet")])
@@ -123,8 +140,12 @@ def test_the_subject_of_a_typed_table_shows_that_it_has_types(
     assert "categorical" in line
 
 
-def test_inspect_reads_tables_with_missing_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = pd.DataFrame({"patient_id": np.arange(N) // 2, "area": CODES, "town": TOWNS}).astype(str)
+def test_inspect_reads_tables_with_missing_ids(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pd.DataFrame({"patient_id": np.arange(N) // 2, "area": CODES, "town": TOWNS}).astype(
+        str
+    )
     frame["patient_id"] = "P" + frame["patient_id"]
     frame.loc[::50, "patient_id"] = ""
     main(["inspect", str(csv(frame, tmp_path))])
@@ -135,7 +156,10 @@ def test_a_column_that_the_lock_states_as_a_number_stays_a_number() -> None:
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"area": CODES, "age": rng.integers(18, 90, N)})
     locked = {"area": "number", "age": "number"}
-    assert kinds_of(canonical_table(frame, None, None, locked=locked)) == {"area": "integer", "age": "integer"}
+    assert kinds_of(canonical_table(frame, None, None, locked=locked)) == {
+        "area": "integer",
+        "age": "integer",
+    }
 
 
 def test_a_declared_column_is_evidence_for_a_code() -> None:
@@ -160,9 +184,24 @@ def test_a_synthetic_table_with_integers_has_the_codes_of_the_real_tables(tmp_pa
 
 @pytest.mark.parametrize(
     ("name", "is_code"),
-    [("zip", True), ("home_zip", True), ("areaCode", True), ("PLZ", True), ("postcode", True), ("occ_code", True),
-     ("patientId", True), ("code_insee", True), ("id 2", True), ("zip_median_income", False), ("", False),
-     ("income", False), ("paid", False), ("zipper", False), ("codec", False), ("year", False)],
-)  # fmt: skip
+    [
+        ("zip", True),
+        ("home_zip", True),
+        ("areaCode", True),
+        ("PLZ", True),
+        ("postcode", True),
+        ("occ_code", True),
+        ("patientId", True),
+        ("code_insee", True),
+        ("id 2", True),
+        ("zip_median_income", False),
+        ("", False),
+        ("income", False),
+        ("paid", False),
+        ("zipper", False),
+        ("codec", False),
+        ("year", False),
+    ],
+)
 def test_names_of_codes(name: str, is_code: bool) -> None:
     assert has_code_name(name) == is_code

@@ -35,7 +35,11 @@ def people(rows: int, first: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng([rows, first])
     times = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 9999, rows), unit="h")
     return pd.DataFrame(
-        {"person": np.arange(first, first + rows), "weight": rng.normal(80, 9, rows).round(1), "seen": times}
+        {
+            "person": np.arange(first, first + rows),
+            "weight": rng.normal(80, 9, rows).round(1),
+            "seen": times,
+        }
     )
 
 
@@ -70,9 +74,20 @@ def put(bucket: str, files: Mapping[str, Content]) -> str:
 
 
 def run_of(folder: Path, **data: Any) -> list[str]:
-    table = {"name": "people", "data": {"subject": "person", **data}, "evaluation": {"embedder": False}}
+    table = {
+        "name": "people",
+        "data": {"subject": "person", **data},
+        "evaluation": {"embedder": False},
+    }
     (folder / "people.yaml").write_text(yaml.safe_dump(table))
-    return ["run", str(folder / "people.yaml"), "--home", str(folder / "home"), "--out", str(folder / "out")]
+    return [
+        "run",
+        str(folder / "people.yaml"),
+        "--home",
+        str(folder / "home"),
+        "--out",
+        str(folder / "out"),
+    ]
 
 
 def refused(place: str, told: str, work: Path, capsys: Any) -> None:
@@ -107,26 +122,98 @@ SYSTEM_NAMES = (
 )
 LEFT_OUT: dict[str, Content] = dict.fromkeys(SYSTEM_NAMES, b"x")
 REFUSED: dict[str, tuple[dict[str, Content], str, str]] = {
-    "two formats": ({"a.parquet": A, "b.csv": B}, "", r"b\.csv: it is a \.csv file, and .*a\.parquet.* is a \.parquet"),
+    "two formats": (
+        {"a.parquet": A, "b.csv": B},
+        "",
+        r"b\.csv: it is a \.csv file, and .*a\.parquet.* is a \.parquet",
+    ),
     "two formats in a glob": ({"a.parquet": A, "b.csv": B}, "/*", r"b\.csv: it is a \.csv file"),
-    "commas and tabs": ({"a.csv": A, "b.tsv": B}, "", r"b\.tsv: it is a \.tsv file, and .*a\.csv.* is a \.csv"),
-    "a copy": ({"a.parquet": A, "b.parquet": SHUFFLED}, "", r"b\.parquet: it has the same rows as .*a\.parquet"),
-    "a copy in a glob": ({"a.parquet": A, "b.parquet": SHUFFLED}, "/*.parquet", "it has the same rows as"),
-    "a compressed copy": ({"p.csv": A, "p.csv.gz": A}, "", r"p\.csv\.gz: it has the same rows as .*p\.csv"),
-    "a copy of other types": ({"a.parquet": A, "b.parquet": A.astype({"person": float})}, "", "it has the same rows"),
-    "a copy in another folder": ({"x=1/a.parquet": A, "x=2/a.parquet": A}, "", "it has the same rows as"),
-    "a larger copy": ({"a.parquet": A_B, "b.parquet": B}, "", r"60 of its 60 rows are in .*a\.parquet, too"),
-    "a snapshot": ({"1.csv": A, "2.csv": pd.concat([A[:31], B[:29]])}, "", "31 of its 60 rows are in"),
-    "Delta": ({"a.parquet": A, "_delta_log/0.json": b"{}"}, "", "this is a Delta table.*deltalake.DeltaTable"),
-    "Delta in a glob": ({"a.parquet": A, "_delta_log/0.json": b"{}"}, "/*.parquet", "this is a Delta table"),
-    "Delta below": ({"t/a.parquet": A, "t/_delta_log/0.json": b"{}"}, "/*/*.parquet", "/t: this is a Delta table"),
+    "commas and tabs": (
+        {"a.csv": A, "b.tsv": B},
+        "",
+        r"b\.tsv: it is a \.tsv file, and .*a\.csv.* is a \.csv",
+    ),
+    "a copy": (
+        {"a.parquet": A, "b.parquet": SHUFFLED},
+        "",
+        r"b\.parquet: it has the same rows as .*a\.parquet",
+    ),
+    "a copy in a glob": (
+        {"a.parquet": A, "b.parquet": SHUFFLED},
+        "/*.parquet",
+        "it has the same rows as",
+    ),
+    "a compressed copy": (
+        {"p.csv": A, "p.csv.gz": A},
+        "",
+        r"p\.csv\.gz: it has the same rows as .*p\.csv",
+    ),
+    "a copy of other types": (
+        {"a.parquet": A, "b.parquet": A.astype({"person": float})},
+        "",
+        "it has the same rows",
+    ),
+    "a copy in another folder": (
+        {"x=1/a.parquet": A, "x=2/a.parquet": A},
+        "",
+        "it has the same rows as",
+    ),
+    "a larger copy": (
+        {"a.parquet": A_B, "b.parquet": B},
+        "",
+        r"60 of its 60 rows are in .*a\.parquet, too",
+    ),
+    "a snapshot": (
+        {"1.csv": A, "2.csv": pd.concat([A[:31], B[:29]])},
+        "",
+        "31 of its 60 rows are in",
+    ),
+    "Delta": (
+        {"a.parquet": A, "_delta_log/0.json": b"{}"},
+        "",
+        "this is a Delta table.*deltalake.DeltaTable",
+    ),
+    "Delta in a glob": (
+        {"a.parquet": A, "_delta_log/0.json": b"{}"},
+        "/*.parquet",
+        "this is a Delta table",
+    ),
+    "Delta below": (
+        {"t/a.parquet": A, "t/_delta_log/0.json": b"{}"},
+        "/*/*.parquet",
+        "/t: this is a Delta table",
+    ),
     "Delta of folders": ({**HIVE, "_delta_log/0.json": b"{}"}, "/sex=F", "this is a Delta table"),
-    "Iceberg": ({"data/a.parquet": A, "metadata/v1.metadata.json": b"{}"}, "", "this is an Iceberg table"),
-    "data of Iceberg": ({"data/a.parquet": A, "metadata/v1.metadata.json": b"{}"}, "/data", "this is an Iceberg"),
-    "Hudi": ({"2020/a.parquet": A, ".hoodie/hoodie.properties": b"x"}, "", "this is a Hudi table.*spark.read"),
-    "a stray file": ({**HIVE, "new.parquet": A}, "", r"new\.parquet: it is not in folders sex=\.\.\., as .* is"),
-    "a stray file in a glob": ({**HIVE, "new.parquet": A}, "/**/*.parquet", "it is not in folders sex="),
-    "a stray file below": ({"y=1/m=1/a.csv": A, "y=1/b.csv": B}, "", r"b\.csv: it is not in folders y=\.\.\./m=\.\.\."),
+    "Iceberg": (
+        {"data/a.parquet": A, "metadata/v1.metadata.json": b"{}"},
+        "",
+        "this is an Iceberg table",
+    ),
+    "data of Iceberg": (
+        {"data/a.parquet": A, "metadata/v1.metadata.json": b"{}"},
+        "/data",
+        "this is an Iceberg",
+    ),
+    "Hudi": (
+        {"2020/a.parquet": A, ".hoodie/hoodie.properties": b"x"},
+        "",
+        "this is a Hudi table.*spark.read",
+    ),
+    "a stray file": (
+        {**HIVE, "new.parquet": A},
+        "",
+        r"new\.parquet: it is not in folders sex=\.\.\., as .* is",
+    ),
+    "a stray file in a glob": (
+        {**HIVE, "new.parquet": A},
+        "/**/*.parquet",
+        "it is not in folders sex=",
+    ),
+    "a stray file below": (
+        {"y=1/m=1/a.csv": A, "y=1/b.csv": B},
+        "",
+        r"b\.csv: it is not in folders y=\.\.\./m=\.\.\.",
+    ),
     "brackets": ({"s1.parquet": A}, "/s[1].parquet", "no such file"),
     "a number in brackets": ({"s0.parquet": A, "s1.parquet": B}, "/s[10].parquet", "no such file"),
     "a word in brackets": ({"people c.csv": A}, "/people [copy].csv", "no such file"),
@@ -142,7 +229,9 @@ def test_files_that_are_not_one_table(
     refused(f"{write(tmp_path / 'in', files)}{path}", f"(?s){told}", tmp_path, capsys)
 
 
-@pytest.mark.parametrize("case", [case for case in REFUSED if "folder" not in case and "only" not in case])
+@pytest.mark.parametrize(
+    "case", [case for case in REFUSED if "folder" not in case and "only" not in case]
+)
 def test_objects_that_are_not_one_table(case: str, tmp_path: Path) -> None:
     files, path, _ = REFUSED[case]
     with pytest.raises(InputError):
@@ -178,7 +267,11 @@ def test_honest_folders_and_globs(files: dict[str, Content], path: str, tmp_path
 
 @pytest.mark.parametrize("path", ["", "/*/*/*.parquet", "/**/*.parquet", "/town=*/m=*/*.parquet"])
 def test_hive_folders_state_decoded_values(path: str, tmp_path: Path) -> None:
-    files = {"town=A%2FB%20%C3%A9/m=1/0.parquet": A, "town=__HIVE_DEFAULT_PARTITION__/m=2/0.parquet": B, **LEFT_OUT}
+    files = {
+        "town=A%2FB%20%C3%A9/m=1/0.parquet": A,
+        "town=__HIVE_DEFAULT_PARTITION__/m=2/0.parquet": B,
+        **LEFT_OUT,
+    }
     files["town=A%2FB%20%C3%A9/m=1/._0.parquet"] = b"x"
     for place in (str(write(tmp_path, files)), put(tmp_path.name, files)):
         found = read_both(f"{place}{path}")
@@ -195,7 +288,9 @@ def test_a_hive_folder_that_is_no_text(tmp_path: Path) -> None:
 
 def test_small_partitions_are_equal_by_chance(tmp_path: Path) -> None:
     small = A[["weight"]].head(10)
-    assert len(read_table(write(tmp_path, {"day=1/0.parquet": small, "day=2/0.parquet": small}))) == 20
+    assert (
+        len(read_table(write(tmp_path, {"day=1/0.parquet": small, "day=2/0.parquet": small}))) == 20
+    )
 
 
 def test_rows_of_few_values_are_equal_by_chance(tmp_path: Path) -> None:
@@ -217,18 +312,48 @@ def arrow(kind: Any, *values: Any) -> bytes:
 
 LARGE = 2**60 + 1
 TYPES: dict[str, tuple[bytes, bytes, str]] = {
-    "zones": (arrow(pa.timestamp("us"), 1, 2), arrow(pa.timestamp("us", "UTC"), 3, 4), "time with a time zone here"),
-    "text and numbers": (arrow(pa.string(), "1", "2"), arrow(pa.int64(), 3, 4), "number here and text in"),
-    "booleans and numbers": (arrow(pa.bool_(), True, False), arrow(pa.int64(), 3, 4), "number here and boolean in"),
-    "text and times": (arrow(pa.string(), "1", "2"), arrow(pa.date32(), 3, 4), "time without a time zone here"),
-    "large integers": (arrow(pa.int64(), LARGE, 2), arrow(pa.float64(), 3, 4), r"integers over 2\^53"),
-    "unsigned integers": (arrow(pa.int64(), LARGE, 2), arrow(pa.uint64(), 3, 4), r"integers over 2\^53"),
-    "codes and text": (arrow(pa.dictionary(pa.int8(), pa.int64()), 1, 2), arrow(pa.string(), "a", "b"), "text here"),
+    "zones": (
+        arrow(pa.timestamp("us"), 1, 2),
+        arrow(pa.timestamp("us", "UTC"), 3, 4),
+        "time with a time zone here",
+    ),
+    "text and numbers": (
+        arrow(pa.string(), "1", "2"),
+        arrow(pa.int64(), 3, 4),
+        "number here and text in",
+    ),
+    "booleans and numbers": (
+        arrow(pa.bool_(), True, False),
+        arrow(pa.int64(), 3, 4),
+        "number here and boolean in",
+    ),
+    "text and times": (
+        arrow(pa.string(), "1", "2"),
+        arrow(pa.date32(), 3, 4),
+        "time without a time zone here",
+    ),
+    "large integers": (
+        arrow(pa.int64(), LARGE, 2),
+        arrow(pa.float64(), 3, 4),
+        r"integers over 2\^53",
+    ),
+    "unsigned integers": (
+        arrow(pa.int64(), LARGE, 2),
+        arrow(pa.uint64(), 3, 4),
+        r"integers over 2\^53",
+    ),
+    "codes and text": (
+        arrow(pa.dictionary(pa.int8(), pa.int64()), 1, 2),
+        arrow(pa.string(), "a", "b"),
+        "text here",
+    ),
 }
 
 
 @pytest.mark.parametrize(("first", "second", "told"), TYPES.values(), ids=TYPES.keys())
-def test_files_of_other_types_are_named(first: bytes, second: bytes, told: str, tmp_path: Path, capsys: Any) -> None:
+def test_files_of_other_types_are_named(
+    first: bytes, second: bytes, told: str, tmp_path: Path, capsys: Any
+) -> None:
     place = str(write(tmp_path / "in", {"1.parquet": first, "2.parquet": second}))
     refused(place, rf"\d\.parquet, column 'x'.*{told}", tmp_path, capsys)
     hive = write(tmp_path / "hive", {"k=1/1.parquet": first, "k=2/2.parquet": second})
@@ -247,7 +372,10 @@ def test_files_of_other_types_are_named(first: bytes, second: bytes, told: str, 
         (arrow(pa.timestamp("ms"), 1, 2), arrow(pa.timestamp("ns"), 3, 4)),
         (arrow(pa.date32(), 1, 2), arrow(pa.timestamp("us"), 3, 4)),
         (arrow(pa.timestamp("us", "UTC"), 1, 2), arrow(pa.timestamp("us", "Asia/Tokyo"), 3, 4)),
-        (arrow(pa.dictionary(pa.int8(), pa.string()), "a", "b"), arrow(pa.large_string(), "c", "d")),
+        (
+            arrow(pa.dictionary(pa.int8(), pa.string()), "a", "b"),
+            arrow(pa.large_string(), "c", "d"),
+        ),
     ],
 )
 def test_files_of_fitting_types(first: bytes, second: bytes, tmp_path: Path) -> None:
@@ -257,7 +385,10 @@ def test_files_of_fitting_types(first: bytes, second: bytes, tmp_path: Path) -> 
 
 
 def test_a_date_that_the_finest_unit_lacks(tmp_path: Path) -> None:
-    files = {"1.parquet": arrow(pa.timestamp("ms"), -11 * 10**12), "2.parquet": arrow(pa.timestamp("ns"), 1)}
+    files = {
+        "1.parquet": arrow(pa.timestamp("ms"), -11 * 10**12),
+        "2.parquet": arrow(pa.timestamp("ns"), 1),
+    }
     place = write(tmp_path / "in", files)
     for read in (lambda: open_table(place)["x"], lambda: read_table(place)):
         with pytest.raises(InputError, match="times of several units") as caught:
@@ -282,7 +413,9 @@ def test_snapshots_are_declared(tmp_path: Path, capsys: Any) -> None:
     fresh = people(500, 5000).drop(columns="person")
     declared = evaluate(place, holdout, fresh, snapshots=True, **more)
     plain = evaluate(read_table(place, CsvFormat(snapshots=True)), holdout, fresh, **more)
-    assert [e.value for e in declared.results["dcr"].estimates] == [e.value for e in plain.results["dcr"].estimates]
+    assert [e.value for e in declared.results["dcr"].estimates] == [
+        e.value for e in plain.results["dcr"].estimates
+    ]
 
 
 def test_snapshots_are_an_accepted_setting(tmp_path: Path) -> None:
@@ -293,15 +426,21 @@ def test_snapshots_are_an_accepted_setting(tmp_path: Path) -> None:
         entries = entries_of(resolved.policy, resolved.setup(str))
         assert entries.get("snapshots", False) is snapshots
     assert len(source_table(resolved, None, None, None)) == 1200
-    with pytest.raises(ConfigError, match="table people, data: snapshots need the column that identifies people"):
+    with pytest.raises(
+        ConfigError, match="table people, data: snapshots need the column that identifies people"
+    ):
         ResolvedTable.of(TableSpec(name="people", data={**data, "subject": {"each_row": True}}))
 
 
-def test_a_column_of_ids_decides_without_reading_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_of_ids_decides_without_reading_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So a folder of many files stays fast."""
     read: list[str] = []
     hashed: Callable[[pd.Series], np.ndarray] = file_agreement._hashed
-    monkeypatch.setattr(file_agreement, "_hashed", lambda column: read.append(column.name) or hashed(column))
+    monkeypatch.setattr(
+        file_agreement, "_hashed", lambda column: read.append(column.name) or hashed(column)
+    )
     place = write(tmp_path, {f"{i}.parquet": people(50, 50 * i) for i in range(20)})
     assert len(open_table(place)) == 1000
     assert set(read) == {"person"}

@@ -1,4 +1,6 @@
-"""The same table in any form gives the same statistics, verdict and published values: random draws of forms."""
+"""The same table in any form gives the same statistics, verdict and published values: random draws
+of forms.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,22 @@ FAST, SLOW = 5, 135
 
 # Forms that are not yet read as labelled, with the reason. Remove a form when it is.
 OPEN: dict[str, str] = {
-    "csv missing as NA everywhere": "NA stays a category, because it may be a country; equal categories count in"
+    "csv missing as NA everywhere": "NA stays a category, because it may be a country; equal"
+    " categories"
+    " count in"
     " copies.partial_advantage",
 }
 
 
 def judged(given: dict[str, Any], **declared: Any) -> Report:
     return evaluate(
-        **given, subject=SUBJECT, metrics=METRICS, embedder=False, progress=lambda line: None, **declared
-    )  # fmt: skip
+        **given,
+        subject=SUBJECT,
+        metrics=METRICS,
+        embedder=False,
+        progress=lambda line: None,
+        **declared,
+    )
 
 
 def outcome(report: Report) -> tuple[str, dict[str, float | None]]:
@@ -46,7 +55,9 @@ def outcome(report: Report) -> tuple[str, dict[str, float | None]]:
 
 @cache
 def plain(kind: str, orders: tuple[str, ...] = ("", "", "")) -> tuple[str, dict[str, float | None]]:
-    """Return the outcome of the typed table. ``orders`` are the columns by which the forms of the roles sort rows."""
+    """Return the outcome of the typed table. ``orders`` are the columns by which the forms of the
+    roles sort rows.
+    """
     given = {
         role: frame.sort_values(order, kind="stable", ignore_index=True) if order else frame
         for (role, frame), order in zip(tables(kind).items(), orders, strict=True)
@@ -66,7 +77,9 @@ def test_most_forms_must_be_read() -> None:
 
 
 def pasted(message: str) -> dict[str, Any]:
-    """Return the declarations that an error prints to paste: the mapping after "data:", and a time zone."""
+    """Return the declarations that an error prints to paste: the mapping after "data:", and a time
+    zone.
+    """
     found: dict[str, Any] = {}
     for start in re.finditer(r"data: (?=\{)", message):
         depth = 0
@@ -80,8 +93,12 @@ def pasted(message: str) -> dict[str, Any]:
     return found
 
 
-def as_the_user_knows(declared: dict[str, Any], means: dict[str, Any], message: str) -> dict[str, Any]:
-    """Return the declarations, with the printed choice that the user knows to be true, instead of the first one."""
+def as_the_user_knows(
+    declared: dict[str, Any], means: dict[str, Any], message: str
+) -> dict[str, Any]:
+    """Return the declarations, with the printed choice that the user knows to be true, instead of
+    the first one.
+    """
     kinds = dict(declared.get("kinds", {}))
     for column, kind in means.items():
         if column in kinds:
@@ -92,7 +109,9 @@ def as_the_user_knows(declared: dict[str, Any], means: dict[str, Any], message: 
 
 
 def draw(number: int) -> tuple[str, dict[str, str]]:
-    """Return a kind of synthetic table, and the form of each role. Two of three draws have one form."""
+    """Return a kind of synthetic table, and the form of each role. Two of three draws have one
+    form.
+    """
     rng, names = np.random.default_rng(number), list(FORMS)
     order = list(np.random.default_rng(51).permutation(names))
     if number % 3 < 2:
@@ -115,7 +134,10 @@ def check(kind: str, names: dict[str, str], folder: Path) -> None:
     def given() -> dict[str, Any]:  # again for each call: readers of batches are read once
         place = folder / str(len(list(folder.iterdir())))
         place.mkdir()
-        return {role: form.write(written[role], place / role) for role, form in zip(ROLES, forms, strict=True)}
+        return {
+            role: form.write(written[role], place / role)
+            for role, form in zip(ROLES, forms, strict=True)
+        }
 
     declared: dict[str, Any] = {}
     try:
@@ -128,7 +150,9 @@ def check(kind: str, names: dict[str, str], folder: Path) -> None:
         report = judged(given(), **declared)
     verdict, found = outcome(report)
     expected_verdict, expected = plain(kind, tuple(form.order for form in forms))
-    assert found == pytest.approx(expected, rel=max(form.rel for form in forms), abs=1e-12, nan_ok=True), declared
+    assert found == pytest.approx(
+        expected, rel=max(form.rel for form in forms), abs=1e-12, nan_ok=True
+    ), declared
     assert verdict == expected_verdict
 
 
@@ -138,22 +162,32 @@ def case(number: int) -> Any:
     if reasons := [OPEN[name] for name in dict.fromkeys(names.values()) if name in OPEN]:
         alone = len(set(names.values())) == 1  # next to other forms, some are read
         marks.append(pytest.mark.xfail(reason="; ".join(reasons), strict=alone))
-    return pytest.param(kind, names, marks=marks, id=f"{number}, {kind}, {', '.join(dict.fromkeys(names.values()))}")
+    return pytest.param(
+        kind, names, marks=marks, id=f"{number}, {kind}, {', '.join(dict.fromkeys(names.values()))}"
+    )
 
 
 @pytest.mark.parametrize(("kind", "names"), [case(number) for number in range(FAST + SLOW)])
-def test_a_form_does_not_change_statistics_and_verdict(kind: str, names: dict[str, str], tmp_path: Path) -> None:
+def test_a_form_does_not_change_statistics_and_verdict(
+    kind: str, names: dict[str, str], tmp_path: Path
+) -> None:
     check(kind, names, tmp_path)
 
 
 def test_the_draws_meet_every_form() -> None:
-    assert {name for number in range(FAST + SLOW) for name in draw(number)[1].values()} == set(FORMS)
+    assert {name for number in range(FAST + SLOW) for name in draw(number)[1].values()} == set(
+        FORMS
+    )
 
 
 def published(form: str, folder: Path) -> pd.DataFrame:
-    """Return the rows that ``run`` publishes of fresh rows in a form, after pasting what its message prints."""
+    """Return the rows that ``run`` publishes of fresh rows in a form, after pasting what its
+    message prints.
+    """
     folder.mkdir()
-    files = {role: FORMS[form].write(frame, folder / role) for role, frame in tables("fresh").items()}
+    files = {
+        role: FORMS[form].write(frame, folder / role) for role, frame in tables("fresh").items()
+    }
     data: dict[str, Any] = {**{role: str(file) for role, file in files.items()}, "subject": SUBJECT}
     table = {
         "name": "people", "data": data, "evaluation": {"embedder": False, "metrics": ["dcr"]},
@@ -175,8 +209,12 @@ def published_plain(folder: Path) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["csv", "csv all quoted", "csv by polars", "parquet by pyarrow", "parquet by duckdb"])
-def test_a_form_does_not_change_what_is_published(form: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize(
+    "form", ["csv", "csv all quoted", "csv by polars", "parquet by pyarrow", "parquet by duckdb"]
+)
+def test_a_form_does_not_change_what_is_published(
+    form: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     expected = published_plain(tmp_path_factory.getbasetemp() / "plain")
     found = published(form, tmp_path_factory.mktemp("form") / "x")
     assert list(found.columns) == list(expected.columns)
@@ -184,7 +222,9 @@ def test_a_form_does_not_change_what_is_published(form: str, tmp_path_factory: p
 
 
 def rows(frame: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Return the rows in a fixed order, because each release has its own. Equal cells of two dtypes are equal."""
+    """Return the rows in a fixed order, because each release has its own. Equal cells of two dtypes
+    are equal.
+    """
     return sorted(zip(*(map(same, frame[name]) for name in frame.columns), strict=True))
 
 
@@ -213,7 +253,10 @@ def test_a_table_without_zones_stops_and_its_zone_can_be_pasted(role: str, kind:
         judged(frames)
     declared = pasted(str(caught.value))
     assert declared == {"timezone": "Europe/Berlin"}
-    (verdict, found), (expected_verdict, expected) = outcome(judged(frames, **declared)), plain(kind)
+    (verdict, found), (expected_verdict, expected) = (
+        outcome(judged(frames, **declared)),
+        plain(kind),
+    )
     assert verdict == expected_verdict
     for name in ("copies.copied_share", "dcr.identical_excess"):  # the clock change moves others
         assert found[name] == pytest.approx(expected[name])
@@ -221,7 +264,9 @@ def test_a_table_without_zones_stops_and_its_zone_can_be_pasted(role: str, kind:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv dates with points", "csv decimal comma"])
-def test_text_of_two_spellings_stops_and_what_is_printed_leads_to_the_verdict(form: str, tmp_path: Path) -> None:
+def test_text_of_two_spellings_stops_and_what_is_printed_leads_to_the_verdict(
+    form: str, tmp_path: Path
+) -> None:
     check_two("csv", form, tmp_path)
 
 
@@ -245,8 +290,10 @@ def check_two(first: str, second: str, folder: Path) -> None:
 
 def test_days_first_and_months_first_stop(tmp_path: Path) -> None:
     frames = tables("copies")
-    written = [FORMS[form].write(frames[role], tmp_path / role)
-               for form, role in (("csv days first", "train"), ("csv months first", "holdout"))]  # fmt: skip
+    written = [
+        FORMS[form].write(frames[role], tmp_path / role)
+        for form, role in (("csv days first", "train"), ("csv months first", "holdout"))
+    ]
     with pytest.raises(InputError):
         judged(dict(zip(ROLES, (*written, frames["synthetic"]), strict=True)))
 
@@ -255,7 +302,9 @@ def test_days_first_and_months_first_stop(tmp_path: Path) -> None:
 def test_integers_stored_as_a_pandas_category_are_integers() -> None:
     frames = {role: frame.drop(columns=["amount", "weight", "day", "born", "seen", "stamp"])
               for role, frame in tables("copies").items()}  # fmt: skip
-    coded = {role: frame.assign(age=frame["age"].astype("category")) for role, frame in frames.items()}
+    coded = {
+        role: frame.assign(age=frame["age"].astype("category")) for role, frame in frames.items()
+    }
     assert outcome(judged(coded)) == (
         outcome(judged(frames))[0],
         pytest.approx(outcome(judged(frames))[1], nan_ok=True),

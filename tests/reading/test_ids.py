@@ -1,4 +1,6 @@
-"""One person in two spellings: through ``evaluate``, ``run`` and ``inspect``, and from night to night."""
+"""One person in two spellings: through ``evaluate``, ``run`` and ``inspect``, and from night to
+night.
+"""
 
 from __future__ import annotations
 
@@ -67,10 +69,22 @@ SPELLINGS = {
     "large": (str(10**22), "1e+22"),
 }
 DIFFERENT = [
-    ("1,000", "1000"), ("1.5", "15"), ("1.5", "1.50"), ("-5", "5"), ("a b", "ab"), ("a-b", "ab"), ("A7.0", "A7"),
-    ("0e12", "0e55"), ("0e12", "0"), ("1e999999", "1e999998"), (str(2**60), str(2**60 + 1)), ("\u00e9", "e"),
-    ("1e-3", "0.001"), ("7", "70"), ("0.5", "5"),
-]  # fmt: skip
+    ("1,000", "1000"),
+    ("1.5", "15"),
+    ("1.5", "1.50"),
+    ("-5", "5"),
+    ("a b", "ab"),
+    ("a-b", "ab"),
+    ("A7.0", "A7"),
+    ("0e12", "0e55"),
+    ("0e12", "0"),
+    ("1e999999", "1e999998"),
+    (str(2**60), str(2**60 + 1)),
+    ("\u00e9", "e"),
+    ("1e-3", "0.001"),
+    ("7", "70"),
+    ("0.5", "5"),
+]
 
 
 def people(rows: int, seed: int) -> pd.DataFrame:
@@ -89,7 +103,14 @@ def with_ids(frame: pd.DataFrame, *ids: object) -> pd.DataFrame:
 
 def judged(train: pd.DataFrame, holdout: pd.DataFrame, subject: Any = "id", **more: Any) -> Any:
     return evaluate(
-        train, holdout, FRESH, subject=subject, metrics=["dcr"], embedder=False, progress=lambda line: None, **more
+        train,
+        holdout,
+        FRESH,
+        subject=subject,
+        metrics=["dcr"],
+        embedder=False,
+        progress=lambda line: None,
+        **more,
     )
 
 
@@ -98,7 +119,10 @@ def test_two_spellings_of_an_id_stop(first: str, other: str) -> None:
     assert plain_id(first) == plain_id(other) != ""
     assert plain_id(plain_id(other)) == plain_id(other)
     one_table = with_ids(TRAIN, first, other)
-    message = r"column 'id', row 6: 2 ids are only 1 if case, .* such as the ids of this row and of row 5 in"
+    message = (
+        r"column 'id', row 6: 2 ids are only 1 if case, .* such as the ids of this row and of"
+        r" row 5 in"
+    )
     with pytest.raises(InputError, match=message):
         canonical_table(one_table, "id", None)
     with pytest.raises(InputError, match=message):
@@ -106,7 +130,9 @@ def test_two_spellings_of_an_id_stop(first: str, other: str) -> None:
     message = "holdout, column 'id', row 5: 2 ids are only 1 .* of row 5 in train"
     with pytest.raises(InputError, match=message) as caught:
         judged(with_ids(TRAIN, first), with_ids(HOLDOUT, other))
-    assert "subject: {column: id, exact: true}" in str(caught.value) and "--subject id --exact-ids" in str(caught.value)
+    assert "subject: {column: id, exact: true}" in str(
+        caught.value
+    ) and "--subject id --exact-ids" in str(caught.value)
     assert "r1-" not in str(caught.value), "no id in a message"
 
 
@@ -122,8 +148,14 @@ def test_other_ids_are_different_people(first: str, other: str) -> None:
     [
         (pd.Series(range(7, 127)), pd.Series(["007", *map(str, range(1000, 1089))])),
         (pd.Series(np.arange(7.0, 127)), pd.Series(["7.0", *map(str, range(1000, 1089))])),
-        (pd.Series([decimal.Decimal(f"{n}.00") for n in range(7, 127)]), pd.Series(range(126, 216))),
-        (pd.Series([f"U{n}" for n in range(120)], dtype="category"), pd.Series([f"u{n}" for n in range(119, 209)])),
+        (
+            pd.Series([decimal.Decimal(f"{n}.00") for n in range(7, 127)]),
+            pd.Series(range(126, 216)),
+        ),
+        (
+            pd.Series([f"U{n}" for n in range(120)], dtype="category"),
+            pd.Series([f"u{n}" for n in range(119, 209)]),
+        ),
     ],
     ids=["int", "float", "decimal", "category"],
 )
@@ -133,7 +165,9 @@ def test_spellings_of_other_types(first: pd.Series, other: pd.Series) -> None:
 
 
 def test_equal_values_of_two_types_are_one_person() -> None:
-    numbers = [TRAIN.assign(id=pd.Series(range(120), dtype=dtype)) for dtype in ("int64", "float64", "str")]
+    numbers = [
+        TRAIN.assign(id=pd.Series(range(120), dtype=dtype)) for dtype in ("int64", "float64", "str")
+    ]
     found = [canonical_table(frame, "id", None).subject_ids.objects() for frame in numbers]
     assert found[0] == found[1] == found[2]
 
@@ -143,7 +177,9 @@ def test_all_ids_are_counted() -> None:
         canonical_table(with_ids(TRAIN, "x1", "X1", "x1", "x1 ", "y1", "Y1"), "id", None)
 
 
-@pytest.mark.parametrize("empty", ["", " ", "\u00a0", "\u200b\ufeff", "\t\n", "\u3164", "\u00ad \u200f"])
+@pytest.mark.parametrize(
+    "empty", ["", " ", "\u00a0", "\u200b\ufeff", "\t\n", "\u3164", "\u00ad \u200f"]
+)
 @pytest.mark.parametrize("subject", ["id", EXACT])
 def test_an_id_without_a_visible_character_is_missing(empty: str, subject: Any) -> None:
     with pytest.raises(InputError, match="train, column 'id', row 5: the subject is missing"):
@@ -152,7 +188,13 @@ def test_an_id_without_a_visible_character_is_missing(empty: str, subject: Any) 
 
 def test_ids_of_great_length_are_read_at_once() -> None:
     start = time.process_time()
-    texts = ["1e999999", "1e" + "9" * 100_000, "1" + "0" * 100_000, "0" * 100_000 + "1", "\u200b" * 100_000 + "a"]
+    texts = [
+        "1e999999",
+        "1e" + "9" * 100_000,
+        "1" + "0" * 100_000,
+        "0" * 100_000 + "1",
+        "\u200b" * 100_000 + "a",
+    ]
     assert [len(text) for text in plain_ids(texts)] == [8, 100_002, 100_001, 1, 1]
     assert len(plain_id("1e99")) == 100 and plain_id("1e100") == "1e100"
     assert time.process_time() - start < 2
@@ -182,10 +224,18 @@ def test_exact_ids_are_different_people() -> None:
 
 @pytest.mark.parametrize(
     "subject",
-    [{"column": "id", "exact": "yes"}, {"exact": True}, {"column": 3}, {"column": "id", "each_row": True}, {}],
+    [
+        {"column": "id", "exact": "yes"},
+        {"exact": True},
+        {"column": 3},
+        {"column": "id", "each_row": True},
+        {},
+    ],
 )
 def test_other_subjects_are_refused(subject: Any) -> None:
-    with pytest.raises(ConfigError, match="subject must be the name of a column, .each_row: true. or .column: id"):
+    with pytest.raises(
+        ConfigError, match="subject must be the name of a column, .each_row: true. or .column: id"
+    ):
         judged(TRAIN, HOLDOUT, subject)
     with pytest.raises(ConfigError, match="subject must be the name of a column"):
         TableSpec(name="people", source="demo", subject=subject)
@@ -195,23 +245,43 @@ def test_other_subjects_are_refused(subject: Any) -> None:
 
 def test_exact_ids_need_a_subject() -> None:
     with pytest.raises(ConfigError, match="exact ids need the subject"):
-        ResolvedTable.of(TableSpec(name="people", source="demo", data={"exact_ids": True, "each_row": True}))
+        ResolvedTable.of(
+            TableSpec(name="people", source="demo", data={"exact_ids": True, "each_row": True})
+        )
     plain = TableSpec(name="people", source="demo", subject={"column": "person", "exact": False})
     assert plain == TableSpec(name="people", source="demo", subject="person")
 
 
 @pytest.mark.slow
-def test_exact_ids_are_an_accepted_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exact_ids_are_an_accepted_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = np.random.default_rng(0)
     visits = pd.DataFrame({"a": rng.normal(size=300), "b": rng.choice(list("xyz"), 300)})
     ids = pd.Series([*(f"r{number}" for number in range(148)), "Ab", "aB"])
     visits.assign(id=ids.repeat(2).tolist()).to_csv(tmp_path / "people.csv", index=False)
-    run = ["run", str(tmp_path / "people.yaml"), "--home", str(tmp_path / "home"), "--out", str(tmp_path / "out")]
+    run = [
+        "run",
+        str(tmp_path / "people.yaml"),
+        "--home",
+        str(tmp_path / "home"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
 
     def ran(subject: Any) -> str:
         data = {"source": "people.csv", "subject": subject}
-        table = {"name": "people", "data": data, "evaluation": {"metrics": ["dcr"], "embedder": False}}
-        limit = {"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "proven", "min_subjects": 5}
+        table = {
+            "name": "people",
+            "data": data,
+            "evaluation": {"metrics": ["dcr"], "embedder": False},
+        }
+        limit = {
+            "statistic": "dcr.member_excess",
+            "at_most": 0.1,
+            "bound": "proven",
+            "min_subjects": 5,
+        }
         policy = {"limits": [limit], "embedder": False}
         (tmp_path / "people.yaml").write_text(yaml.safe_dump({**table, "policy": policy}))
         main(run)
@@ -242,7 +312,9 @@ def test_the_split_does_not_follow_the_spelling() -> None:
 def test_a_column_with_ids_in_another_spelling_is_not_published() -> None:
     managers = [f"p{number % 30:04d} " for number in range(120)]
     frame = TRAIN.assign(id=[f"P{number:04d}" for number in range(120)], manager=managers)
-    with pytest.raises(InputError, match="column 'manager': most of its values are values of the subject 'id'"):
+    with pytest.raises(
+        InputError, match="column 'manager': most of its values are values of the subject 'id'"
+    ):
         canonical_table(frame, "id", None)
 
 
@@ -254,7 +326,9 @@ def test_inspect_proposes_exact_ids(tmp_path: Path, capsys: pytest.CaptureFixtur
     main(["inspect", str(tmp_path / "plain.csv"), "--yaml"])
     assert "subject: patient_id\n" in capsys.readouterr().out
     assert main(["inspect", str(tmp_path / "visits.csv")]) == 1
-    assert "patient_id: 8 ids are only 4 if case, blanks" in re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "patient_id: 8 ids are only 4 if case, blanks" in re.sub(
+        r"\s+", " ", capsys.readouterr().out
+    )
     assert main(["inspect", str(tmp_path / "visits.csv"), "--yaml"]) == 1
     proposed = capsys.readouterr().out
     question = yaml.safe_load(proposed)["data"]["subject"]
@@ -267,13 +341,22 @@ def test_inspect_proposes_exact_ids(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "power", "generate", "audit", "leak-study"])
-def test_commands_have_the_option(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_have_the_option(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with_ids(TRAIN, "Ab", "aB").to_csv(tmp_path / "people.csv", index=False)
     with_ids(HOLDOUT).to_csv(tmp_path / "holdout.csv", index=False)
     FRESH.to_csv(tmp_path / "fresh.csv", index=False)
     data, out = str(tmp_path / "people.csv"), str(tmp_path / "out")
     words = {
-        "evaluate": ["--train", data, "--holdout", f"{tmp_path}/holdout.csv", "--synthetic", f"{tmp_path}/fresh.csv"],
+        "evaluate": [
+            "--train",
+            data,
+            "--holdout",
+            f"{tmp_path}/holdout.csv",
+            "--synthetic",
+            f"{tmp_path}/fresh.csv",
+        ],
         "power": ["--rows", data, "--train", "50", "--holdout", "50"],
         "generate": ["--data", data, "--out", f"{out}.csv", "--generator", "copy"],
         "audit": ["--data", data, "--generator", "copy"],

@@ -1,5 +1,5 @@
-"""Numbers with a sign, a unit or thousands, and codes that look like numbers: through ``evaluate``, ``run`` and
-``inspect``.
+"""Numbers with a sign, a unit or thousands, and codes that look like numbers: through ``evaluate``,
+``run`` and ``inspect``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def numbers(n_rows: int, seed: int) -> pd.DataFrame:
     """Return six correlated columns of integers, also negative ones."""
     rng = np.random.default_rng(seed)
     common = rng.normal(0, 1, n_rows)
-    columns = {name: (900 * (common + 0.5 * rng.normal(0, 1, n_rows))).round() + 1200 for name in NAMES}
+    columns = {
+        name: (900 * (common + 0.5 * rng.normal(0, 1, n_rows))).round() + 1200 for name in NAMES
+    }
     return pd.DataFrame(columns).astype(int)
 
 
@@ -110,9 +112,15 @@ STOPS: dict[str, tuple[Write, Any]] = {  # with the first choice that is printed
     "few without a unit": (lambda x: f"${x}" if x % 9 else str(x), {"numeric": {"unit": "$"}}),
     "few with a unit": (lambda x: str(x) if x % 9 else f"{x}kg", {"numeric": {"unit": "kg"}}),
     "two units": (lambda x: f"{x} kg" if x % 9 else f"{x} g", {"numeric": {"unit": "kg"}}),
-    "unit, comma": (lambda x: f"{x},5 €" if x % 9 else f"{x},5", {"numeric": {"unit": "€", "decimal": ","}}),
+    "unit, comma": (
+        lambda x: f"{x},5 €" if x % 9 else f"{x},5",
+        {"numeric": {"unit": "€", "decimal": ","}},
+    ),
     "1.5M": (lambda x: f"{x / 10}M", {"numeric": {"unit": "M"}}),
-    "1.5M and 1.5k": (lambda x: f"{x / 10}M" if x % 3 else f"{x / 10}k", {"numeric": {"unit": "M"}}),
+    "1.5M and 1.5k": (
+        lambda x: f"{x / 10}M" if x % 3 else f"{x / 10}k",
+        {"numeric": {"unit": "M"}},
+    ),
     "5 (est.)": (lambda x: f"{x} (est.)", {"numeric": {"unit": "(est.)"}}),
     "5-": (signed(str, lambda x: f"{x}-"), "numeric"),
     "5.-": (lambda x: f"{x}.-", "categorical"),
@@ -146,7 +154,9 @@ CODES: dict[str, Write] = {
 
 
 def judged(*tables: Any, **more: Any) -> Report:
-    return evaluate(*tables, embedder=False, metrics=["dcr", "copies"], progress=lambda line: None, **more)
+    return evaluate(
+        *tables, embedder=False, metrics=["dcr", "copies"], progress=lambda line: None, **more
+    )
 
 
 def statistics(report: Report) -> list[float | None]:
@@ -169,7 +179,9 @@ def test_numbers_with_marks_are_the_plain_numbers(name: str, tmp_path: Path) -> 
     for table in (typed, Table.read(tmp_path / "t.csv"), Table.read(tmp_path / "t.parquet")):
         assert [column.kind for column in table.schema.columns] == [expected.schema["a"].kind] * 2
         assert all(table[column].equals(expected[column]) for column in rows.columns)
-        assert {column.dtype for column in table.schema.columns} == {"float64" if has_decimals else "int64"}
+        assert {column.dtype for column in table.schema.columns} == {
+            "float64" if has_decimals else "int64"
+        }
     if name != "typographic minus":
         assert "numbers" in notes_of(text) or "digits" in notes_of(text)
 
@@ -177,12 +189,18 @@ def test_numbers_with_marks_are_the_plain_numbers(name: str, tmp_path: Path) -> 
 @pytest.fixture(scope="module")
 def plain() -> dict[str, list[float | None]]:
     tables = {"fresh": FRESH, "moved": moved(TRAIN)}
-    return {name: statistics(judged(TRAIN, HOLDOUT, synthetic)) for name, synthetic in tables.items()}
+    return {
+        name: statistics(judged(TRAIN, HOLDOUT, synthetic)) for name, synthetic in tables.items()
+    }
 
 
 @pytest.mark.parametrize(
     "name",
-    ["$5", pytest.param("1 234 narrow", marks=pytest.mark.slow), pytest.param("(5)", marks=pytest.mark.slow)],
+    [
+        "$5",
+        pytest.param("1 234 narrow", marks=pytest.mark.slow),
+        pytest.param("(5)", marks=pytest.mark.slow),
+    ],
 )
 def test_statistics_do_not_depend_on_marks(name: str, plain: dict[str, list[float | None]]) -> None:
     real = [written(table, READ[name]) for table in (TRAIN, HOLDOUT)]
@@ -190,7 +208,8 @@ def test_statistics_do_not_depend_on_marks(name: str, plain: dict[str, list[floa
     assert statistics(report) == plain["fresh"] and report.verdict != "fail"
     report = judged(*real, written(moved(TRAIN), READ[name]))
     assert statistics(report) == plain["moved"] and report.verdict == "fail"
-    assert statistics(judged(*real, moved(TRAIN))) == plain["moved"]  # the synthetic table has plain numbers
+    # the synthetic table has plain numbers
+    assert statistics(judged(*real, moved(TRAIN))) == plain["moved"]
 
 
 @pytest.mark.parametrize("name", STOPS)
@@ -210,7 +229,9 @@ def test_other_marks_stop_with_the_line_to_paste(name: str) -> None:
     assert schema["a"].kind == "numeric"
 
 
-@pytest.mark.parametrize("name", ["~5", "'5", "5 lbs", "5 kg/m2", "1_000", "few without a unit", "few with a unit"])
+@pytest.mark.parametrize(
+    "name", ["~5", "'5", "5 lbs", "5 kg/m2", "1_000", "few without a unit", "few with a unit"]
+)
 def test_the_pasted_line_reads_the_plain_numbers(name: str) -> None:
     write, choice = STOPS[name]
     frame = written(TRAIN[["a"]], write)
@@ -238,7 +259,9 @@ def test_codes_and_two_numbers_stay_text(name: str, tmp_path: Path) -> None:
         (["12e5", "1e+05", "1.5E3"], False),
     ],
 )
-def test_a_text_with_e_is_a_number_if_a_program_writes_it(cells: list[str], is_number: bool) -> None:
+def test_a_text_with_e_is_a_number_if_a_program_writes_it(
+    cells: list[str], is_number: bool
+) -> None:
     frame = pd.DataFrame({"a": cells * 50, "b": range(50 * len(cells))})
     assert (infer_schema(frame)["a"].kind != "categorical") == is_number
     assert ("codes stay text" in notes_of(frame)) == (not is_number)
@@ -246,8 +269,14 @@ def test_a_text_with_e_is_a_number_if_a_program_writes_it(cells: list[str], is_n
 
 
 @pytest.mark.parametrize("synthetic", ["fresh", "moved"])
-def test_a_release_has_plain_numbers_and_exact_codes(synthetic: str, tmp_path: Path, capsys: Any) -> None:
-    tables = {"train": TRAIN, "holdout": HOLDOUT, "synthetic": {"fresh": FRESH, "moved": moved(TRAIN)}[synthetic]}
+def test_a_release_has_plain_numbers_and_exact_codes(
+    synthetic: str, tmp_path: Path, capsys: Any
+) -> None:
+    tables = {
+        "train": TRAIN,
+        "holdout": HOLDOUT,
+        "synthetic": {"fresh": FRESH, "moved": moved(TRAIN)}[synthetic],
+    }
     codes = ["12E5", "1E1", "120", "10"]
     for role, frame in tables.items():
         chosen = np.random.default_rng(4).choice(codes, len(frame))
@@ -259,7 +288,9 @@ def test_a_release_has_plain_numbers_and_exact_codes(synthetic: str, tmp_path: P
         "policy": {"name": "near", "limits": limits},
     }  # fmt: skip
     (tmp_path / "t.yaml").write_text(yaml.safe_dump(table))
-    status = main(["run", str(tmp_path / "t.yaml"), "--home", str(tmp_path / "home"), "--out", str(tmp_path)])
+    status = main(
+        ["run", str(tmp_path / "t.yaml"), "--home", str(tmp_path / "home"), "--out", str(tmp_path)]
+    )
     assert status == (0 if synthetic == "fresh" else 1), capsys.readouterr()
     if synthetic == "moved":
         return
@@ -273,7 +304,9 @@ def test_a_release_has_plain_numbers_and_exact_codes(synthetic: str, tmp_path: P
 def test_a_synthetic_table_with_another_unit_is_an_error(synthetic: str) -> None:
     write = READ.get(synthetic) or STOPS[synthetic][0]
     for real in (TRAIN, written(TRAIN, READ["$5"])):
-        with pytest.raises(InputError, match="synthetic, column 'a', row 0: a value is not an integer"):
+        with pytest.raises(
+            InputError, match="synthetic, column 'a', row 0: a value is not an integer"
+        ):
             judged(real, real, written(FRESH, write))
 
 
@@ -283,7 +316,10 @@ def test_a_missing_value_may_have_a_unit() -> None:
     missing = dict.fromkeys(NAMES, ["$-9999"])
     plain = TRAIN.where(TRAIN >= 100, -9999)
     holdout = written(HOLDOUT, READ["$5"])
-    reports = [judged(text, holdout, synthetic, missing=missing) for synthetic in (text, plain, written(plain, str))]
+    reports = [
+        judged(text, holdout, synthetic, missing=missing)
+        for synthetic in (text, plain, written(plain, str))
+    ]
     assert reports[0].verdict == "fail"
     assert statistics(reports[0]) == statistics(reports[1]) == statistics(reports[2])
 
@@ -305,10 +341,14 @@ def test_a_declared_category_stays_one_and_the_report_says_so() -> None:
     for write in (READ["$5"], STOPS["~5"][0]):
         text = written(TRAIN, write)[["a"]]
         assert infer_schema(text, {"a": "categorical"})["a"].kind == "categorical"
-        assert "whether their numbers or dates are near is not measured" in notes_of(text, {"a": "categorical"})
+        assert "whether their numbers or dates are near is not measured" in notes_of(
+            text, {"a": "categorical"}
+        )
 
 
-@pytest.mark.parametrize("declared", [{"numeric": {"unit": "€"}}, {"numeric": {"unit": "€", "decimal": ","}}])
+@pytest.mark.parametrize(
+    "declared", [{"numeric": {"unit": "€"}}, {"numeric": {"unit": "€", "decimal": ","}}]
+)
 def test_the_decimal_sign_of_a_declared_unit_is_found(declared: Any) -> None:
     text = pd.DataFrame({"a": ["1.234,50 €", "7,25 €", "8"] * 20})
     assert Table.read(text, kinds={"a": declared})["a"].objects()[:3] == [1234.5, 7.25, 8.0]
@@ -322,7 +362,9 @@ def test_the_decimal_sign_of_a_declared_unit_is_found(declared: Any) -> None:
             Table.read(doubtful, kinds={"a": declared})
 
 
-@pytest.mark.parametrize("unit", ["5", "-", "(", "", " kg", "1kg", ".", ",", 7, None, "x" * 40, "a=b", "k\ng"])
+@pytest.mark.parametrize(
+    "unit", ["5", "-", "(", "", " kg", "1kg", ".", ",", 7, None, "x" * 40, "a=b", "k\ng"]
+)
 def test_a_unit_that_no_number_can_have_is_a_wrong_setting(unit: object) -> None:
     with pytest.raises(ConfigError, match="kinds: the format of column 'a' is unknown"):
         infer_schema(TRAIN, {"a": {"numeric": {"unit": unit}}})
@@ -339,7 +381,9 @@ def test_a_declaration_is_the_same_in_settings_and_as_an_option(form: str) -> No
 
 
 def test_inspect_prints_the_lines_to_paste(tmp_path: Path, capsys: Any) -> None:
-    frame = pd.DataFrame({"price": written(TRAIN, STOPS["few without a unit"][0])["a"], "n": TRAIN["b"]})
+    frame = pd.DataFrame(
+        {"price": written(TRAIN, STOPS["few without a unit"][0])["a"], "n": TRAIN["b"]}
+    )
     frame.to_csv(tmp_path / "t.csv", index=False)
     assert main(["inspect", str(tmp_path / "t.csv")]) == 1
     printed = " ".join(capsys.readouterr().out.split())
@@ -375,7 +419,9 @@ def test_shares_of_1_are_not_percentages(write: Write) -> None:
     real, other = written(TRAIN, write), written(HOLDOUT, write)
     shares = (FRESH % 101) / 100
     for synthetic in (shares, shares.astype(str)):
-        with pytest.raises(InputError, match="synthetic, column 'a': its numbers have no %, and may be shares of 1"):
+        with pytest.raises(
+            InputError, match="synthetic, column 'a': its numbers have no %, and may be shares of 1"
+        ):
             judged(real, other, synthetic)
     judged(real, other, FRESH % 101)
     judged(real, other, (FRESH % 2).astype(float))
@@ -383,14 +429,21 @@ def test_shares_of_1_are_not_percentages(write: Write) -> None:
 
 def test_an_accepted_category_stays_one_and_a_note_says_so() -> None:
     frames = {"train": written(TRAIN, READ["$5"])}
-    schema, notes = joint_schema(frames, {"train": "train"}, locked=dict.fromkeys(NAMES, "categorical"))
+    schema, notes = joint_schema(
+        frames, {"train": "train"}, locked=dict.fromkeys(NAMES, "categorical")
+    )
     assert schema.of_kind("categorical") == NAMES
-    assert "categories, as accepted: whether their numbers or dates are near is not measured" in notes[0]
+    assert (
+        "categories, as accepted: whether their numbers or dates are near is not measured"
+        in notes[0]
+    )
 
 
 @pytest.mark.parametrize("name", ["$5", "1 234", "(5)", "5,00 €", "~5", "few without a unit"])
 def test_a_first_line_of_numbers_with_marks_is_a_row(name: str, tmp_path: Path) -> None:
     write = READ.get(name) or STOPS[name][0]
     written(TRAIN, write).to_csv(tmp_path / "t.csv", index=False, header=False)
-    with pytest.raises(InputError, match="line 1 looks like a row: 6 of its fields fit into the columns"):
+    with pytest.raises(
+        InputError, match="line 1 looks like a row: 6 of its fields fit into the columns"
+    ):
         Table.read(tmp_path / "t.csv")

@@ -1,4 +1,6 @@
-"""Reports with every verdict, one with hostile texts, and a page parser for the tests of reports."""
+"""Reports with every verdict, one with hostile texts, and a page parser for the tests of
+reports.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,17 @@ from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from privacy_assets.version import ENGINE_VERSION
 
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202egnp.exe\x1b[31m\x00\n" + "W" * 5000
+HOSTILE = (
+    "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202egnp.exe\x1b[31m\x00\n"
+    + "W" * 5000
+)
 PRIVATE_HASH = "f00d" * 16
 
 
 def estimate(name: str, value: float, reach: float = 0.02, **more: Any) -> Estimate:
-    return Estimate(name, value, value - reach, value + reach, **{"n": 8000, "subjects": 5294, **more})
+    return Estimate(
+        name, value, value - reach, value + reach, **{"n": 8000, "subjects": 5294, **more}
+    )
 
 
 def dcr(excess: float = 0.004, identical: float = 0.01) -> MetricResult:
@@ -27,7 +34,14 @@ def dcr(excess: float = 0.004, identical: float = 0.01) -> MetricResult:
         for q in (0.01, 0.1, 0.5, 0.99)
     ]
     tails = [
-        {"space": space, "key": key, "tail": tail, "excess": excess, "low": excess - 0.02, "high": excess + 0.02}
+        {
+            "space": space,
+            "key": key,
+            "tail": tail,
+            "excess": excess,
+            "low": excess - 0.02,
+            "high": excess + 0.02,
+        }
         for space in ("raw", "embedded")
         for key in ("distance", "ratio")
         for tail in (0.005, 0.02, 0.2)
@@ -45,37 +59,79 @@ def dcr(excess: float = 0.004, identical: float = 0.01) -> MetricResult:
 
 def membership(advantage: float = 0.01) -> MetricResult:
     curve = [
-        {"score": score, "fpr": fpr, "advantage": advantage, "low": advantage - 0.03, "high": advantage + 0.03}
+        {
+            "score": score,
+            "fpr": fpr,
+            "advantage": advantage,
+            "low": advantage - 0.03,
+            "high": advantage + 0.03,
+        }
         for score in ("distance", "distance / reference")
         for fpr in (0.01, 0.1, 0.5)
     ]
-    shares = {"excellent": 0.55, "very good": 0.2, "good": 0.1, "moderate": 0.05, "poor": 0.04, "unavailable": 0.06}
-    levels = [{"level": name, "attacks": round(400 * share), "share": share} for name, share in shares.items()]
+    shares = {
+        "excellent": 0.55,
+        "very good": 0.2,
+        "good": 0.1,
+        "moderate": 0.05,
+        "poor": 0.04,
+        "unavailable": 0.06,
+    }
+    levels = [
+        {"level": name, "attacks": round(400 * share), "share": share}
+        for name, share in shares.items()
+    ]
     note = "fewer than 50 predicted positives"
     estimates = (
         estimate("advantage", advantage, 0.03, direction="two_sided"),
         estimate("precision", math.nan, n=0, subjects=0, null=0.5, note=note),
         estimate("protection_score", 91.2, null=100.0, direction="lower_is_riskier"),
     )
-    return MetricResult("membership_inference", estimates, {"curve": curve, "levels": levels}, seed=3, seconds=2.5)
+    return MetricResult(
+        "membership_inference", estimates, {"curve": curve, "levels": levels}, seed=3, seconds=2.5
+    )
 
 
 def singling_out() -> MetricResult:
     rows = [
-        {"attack": attack, "columns": columns, "risk": 0.002 * columns, "low": -0.03, "high": 0.06, "giomi": None}
+        {
+            "attack": attack,
+            "columns": columns,
+            "risk": 0.002 * columns,
+            "low": -0.03,
+            "high": 0.06,
+            "giomi": None,
+        }
         for attack in ("random", "outliers")
         for columns in (1, 3, 12)
     ]
-    return MetricResult("singling_out", (estimate("risk", 0.012),), {"configurations": rows}, seed=3, seconds=0.8)
+    return MetricResult(
+        "singling_out", (estimate("risk", 0.012),), {"configurations": rows}, seed=3, seconds=0.8
+    )
 
 
 LIMITS = (
-    Limit("dcr.privacy_score", at_most=0.05, source="set by this project", advice="Train for fewer epochs."),
+    Limit(
+        "dcr.privacy_score",
+        at_most=0.05,
+        source="set by this project",
+        advice="Train for fewer epochs.",
+    ),
     Limit("dcr.member_excess", at_most=0.05, advice="Train for fewer epochs, or with more rows."),
-    Limit("dcr.identical_excess", at_most=0.09, source="0.09: EMA Policy 0070", advice="Filter the copied rows."),
+    Limit(
+        "dcr.identical_excess",
+        at_most=0.09,
+        source="0.09: EMA Policy 0070",
+        advice="Filter the copied rows.",
+    ),
     Limit("singling_out.risk", at_most=0.09, advice="Drop rare values."),
     Limit("membership_inference.advantage", at_most=0.1, advice="Lower epsilon."),
-    Limit("membership_inference.protection_score", at_least=60.0, bound="value", advice="Lower epsilon."),
+    Limit(
+        "membership_inference.protection_score",
+        at_least=60.0,
+        bound="value",
+        advice="Lower epsilon.",
+    ),
 )
 UNJUDGED = Limit("membership_inference.precision", at_most=0.6, advice="Lower epsilon.")
 
@@ -84,12 +140,21 @@ def report(*results: MetricResult, limits: tuple[Limit, ...] = LIMITS, **more: A
     found = {result.metric: result for result in results or (dcr(), singling_out(), membership())}
     policy = Policy(limits, name="example")
     sizes = {"train": {"rows": 12114, "columns": 10, "subjects": 3176}}
-    details = {"title": "patients", "tables": sizes, "seed": 3, "versions": {"python": "3.11"}, **more}
+    details = {
+        "title": "patients",
+        "tables": sizes,
+        "seed": 3,
+        "versions": {"python": "3.11"},
+        **more,
+    }
     return Report(policy=policy, policy_verdict=policy.judge(found), results=found, **details)
 
 
 def passing() -> Report:
-    return report(generator={"name": "synthpop", "settings": {"min_samples_leaf": 50}}, embedder={"epochs": 41})
+    return report(
+        generator={"name": "synthpop", "settings": {"min_samples_leaf": 50}},
+        embedder={"epochs": 41},
+    )
 
 
 def failing() -> Report:
@@ -112,14 +177,23 @@ def hostile() -> Report:
     results = (
         MetricResult("singling_out", (bad,), tables, {HOSTILE: [HOSTILE]}, seconds=1.0),
         MetricResult("membership_inference", (), {"levels": levels, "curve": curve}),
-        MetricResult("dcr", (), {"distances": [{"space": HOSTILE, "quantile": q, "srd": q} for q in (0.1, 0.5)]}),
+        MetricResult(
+            "dcr",
+            (),
+            {"distances": [{"space": HOSTILE, "quantile": q, "srd": q} for q in (0.1, 0.5)]},
+        ),
         MetricResult(HOSTILE, (bad,)),
     )
     limits = (
         Limit("singling_out.risk", at_most=0.1, source=HOSTILE, advice=HOSTILE),
         Limit(f"{HOSTILE.replace('.', '')}.x", at_most=1.0),
     )
-    budget = {"epsilon": 1.5, "outside_guarantee": [HOSTILE], "accountant": HOSTILE, "covers": HOSTILE}
+    budget = {
+        "epsilon": 1.5,
+        "outside_guarantee": [HOSTILE],
+        "accountant": HOSTILE,
+        "covers": HOSTILE,
+    }
     more = {
         "generator": {HOSTILE: HOSTILE, "overfitting": HOSTILE, "privacy": budget},
         "embedder": {HOSTILE: 1},
@@ -162,7 +236,10 @@ class ParsedPage(HTMLParser):
         self._data.append(data)
 
     def count(self, tag: str, **attrs: str) -> int:
-        return sum(name == tag and all(found.get(k) == v for k, v in attrs.items()) for name, found in self.tags)
+        return sum(
+            name == tag and all(found.get(k) == v for k, v in attrs.items())
+            for name, found in self.tags
+        )
 
 
 SHARES_ROOM = 324  # width in pixels of a full axis of shares
@@ -173,4 +250,6 @@ def svg_words(svg: str) -> list[str]:
 
 
 def bars(svg: str) -> list[tuple[str | None, float]]:
-    return [(rect.get("class"), float(rect.get("width"))) for rect in ET.fromstring(svg).iter("rect")]
+    return [
+        (rect.get("class"), float(rect.get("width"))) for rect in ET.fromstring(svg).iter("rect")
+    ]

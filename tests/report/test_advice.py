@@ -1,4 +1,6 @@
-"""Advice: the cause of each failure, inferred from the statistics of releases of known truth, and where it is shown."""
+"""Advice: the cause of each failure, inferred from the statistics of releases of known truth, and
+where it is shown.
+"""
 
 from __future__ import annotations
 
@@ -47,15 +49,26 @@ SHADOW = METRICS["shadow_membership"].default_limits
 def outcome(limit: Limit, value: float, **more: object) -> LimitOutcome:
     spec = statistic_specs()[limit.statistic]
     found = estimate(
-        spec.name, value, **{"direction": spec.direction, "null": spec.null or 0.0, "measures": spec.measures, **more}
+        spec.name,
+        value,
+        **{
+            "direction": spec.direction,
+            "null": spec.null or 0.0,
+            "measures": spec.measures,
+            **more,
+        },
     )
     return judge_limit(limit, MetricResult(limit.metric, (found,)))
 
 
 def broken(limit: Limit, side: int = 1) -> LimitOutcome:
-    """An outcome far beyond a limit, on the risky side; ``side`` -1 is the other side of two-sided statistics."""
+    """An outcome far beyond a limit, on the risky side; ``side`` -1 is the other side of two-sided
+    statistics.
+    """
     spec = statistic_specs()[limit.statistic]
-    return outcome(limit, spec.null - 50 if spec.direction == "lower_is_riskier" else spec.null + side * 0.95)
+    return outcome(
+        limit, spec.null - 50 if spec.direction == "lower_is_riskier" else spec.null + side * 0.95
+    )
 
 
 def causes(*outcomes: LimitOutcome) -> list[str]:
@@ -95,7 +108,9 @@ def test_causes_of_releases_of_known_truth_are_told_apart(release: str, expected
         )
         for name, metric in data["metrics"].items()
     }
-    policy_verdict = Policy(tuple(Limit(**limit) for limit in data["policy"]["limits"])).judge(results)
+    policy_verdict = Policy(tuple(Limit(**limit) for limit in data["policy"]["limits"])).judge(
+        results
+    )
     assert {found["cause"] for found in advice(policy_verdict.broken)} == expected
 
 
@@ -122,9 +137,15 @@ def test_what_explains_more_comes_first_and_takes_the_others_with_it() -> None:
 
 def test_members_who_are_avoided_are_another_cause_than_members_who_leak() -> None:
     avoided = [
-        broken(limit, -1) for limit in LIMITS.values() if METRICS[limit.metric].causes.broken != "earlier releases"
+        broken(limit, -1)
+        for limit in LIMITS.values()
+        if METRICS[limit.metric].causes.broken != "earlier releases"
     ]
-    leaks = [x for x in avoided if x.estimate.direction == "two_sided" and x.limit.metric != "value_disclosure"]
+    leaks = [
+        x
+        for x in avoided
+        if x.estimate.direction == "two_sided" and x.limit.metric != "value_disclosure"
+    ]
     assert len(leaks) > 3 and {tuple(causes(state)) for state in leaks} == {("members avoided",)}
     assert causes(broken(LIMITS["cumulative_disclosure.excess.proven"], -1)) == ["earlier releases"]
 
@@ -132,7 +153,10 @@ def test_members_who_are_avoided_are_another_cause_than_members_who_leak() -> No
 FIRST = next(iter(LIMITS.values()))
 FEWER = FIRST.min_subjects - 1
 USE = Limit("fidelity.prediction", at_least=0.8), Limit("fidelity.pair_similarity", at_least=0.8)
-BLIND = Limit("controls.smallest_leak_exact", at_most=0.1), GATE["holdout_leakage.advantage_any.proven"]
+BLIND = (
+    Limit("controls.smallest_leak_exact", at_most=0.1),
+    GATE["holdout_leakage.advantage_any.proven"],
+)
 NOTE = "not measurable: 7 predicted positives, 50 needed"
 
 
@@ -174,12 +198,19 @@ def made_by(name: str, *filters: str, overfitting: str = "") -> Known:
 def asked(known: Known, key: str = "copies.copied_share", value: float = 0.08) -> list[str]:
     """The settings that the remedies ask for, as far as they have some."""
     (found,) = advice([outcome(LIMITS[key], value)], known)
-    return [(re.findall(r"[(](.*)[)]", action["what"]) or [action["what"]])[0] for action in found["todo"]]
+    return [
+        (re.findall(r"[(](.*)[)]", action["what"]) or [action["what"]])[0]
+        for action in found["todo"]
+    ]
 
 
 LEAVES, LARGER = (
-    f"Try larger leaves and more shrinkage without publication: privacy-assets run TABLE --rehearse --try {tried}"
-    for tried in ("min_samples_leaf=100,200 --try shrinkage=30,100", "min_samples_leaf=200,500 --try shrinkage=100")
+    "Try larger leaves and more shrinkage without publication: privacy-assets run TABLE"
+    f" --rehearse --try {tried}"
+    for tried in (
+        "min_samples_leaf=100,200 --try shrinkage=30,100",
+        "min_samples_leaf=200,500 --try shrinkage=100",
+    )
 )
 
 
@@ -187,20 +218,36 @@ LEAVES, LARGER = (
     ("low", "stated", "advised"),
     [(-0.01, "0", False), (0.005, "0.005", False), (0.02, "0.02", True), (0.05, "0.05", False)],
 )
-def test_the_number_of_all_releases_and_its_limit_are_stated(low: float, stated: str, advised: bool) -> None:
+def test_the_number_of_all_releases_and_its_limit_are_stated(
+    low: float, stated: str, advised: bool
+) -> None:
     """Larger leaves are advised from half of the limit on; a broken limit has its own advice."""
-    states = [outcome(LIMITS["cumulative_disclosure.excess.proven"], low + 0.02), outcome(FIRST, 0.05)]
+    states = [
+        outcome(LIMITS["cumulative_disclosure.excess.proven"], low + 0.02),
+        outcome(FIRST, 0.05),
+    ]
     (note,) = ledger_notes(
-        states, made_by("synthpop", overfitting="leaves of at least 100 training people, and a shrinkage of 30")
+        states,
+        made_by(
+            "synthpop", overfitting="leaves of at least 100 training people, and a shrinkage of 30"
+        ),
     )
-    told = f"All releases together: cumulative_disclosure.excess.proven is {stated}, its limit 0.025."
+    told = (
+        f"All releases together: cumulative_disclosure.excess.proven is {stated}, its limit 0.025."
+    )
     assert note == told + (f" {LARGER}." if advised else "")
     assert ledger_notes(states) == [told], "without a pipeline there are no leaves to enlarge"
-    assert ledger_notes([outcome(states[0].limit, math.nan)]) == ledger_notes([outcome(FIRST, 0.05)]) == []
+    assert (
+        ledger_notes([outcome(states[0].limit, math.nan)])
+        == ledger_notes([outcome(FIRST, 0.05)])
+        == []
+    )
 
 
 HUNDRED, LARGEST = (
-    build_generator("synthpop", {"min_samples_leaf": leaf, "shrinkage": shrinkage}).overfitting_protection()
+    build_generator(
+        "synthpop", {"min_samples_leaf": leaf, "shrinkage": shrinkage}
+    ).overfitting_protection()
     for leaf, shrinkage in ((100, 30), (1000, 100))
 )
 
@@ -209,16 +256,25 @@ HUNDRED, LARGEST = (
     ("known", "value", "expected"),
     [
         (Known(), 0.9, ["generator: synthpop"]),
-        (Known({"name": "synthpop"}), 0.9, ["generator: synthpop"]),  # a brought table: no filter is stated
+        # a brought table: no filter is stated
+        (Known({"name": "synthpop"}), 0.9, ["generator: synthpop"]),
         (made_by("synthpop"), 0.9, [LEAVES]),
-        (made_by("synthpop", overfitting="every leaf contains at least 5 training people"), 0.9, [LEAVES]),
+        (
+            made_by("synthpop", overfitting="every leaf contains at least 5 training people"),
+            0.9,
+            [LEAVES],
+        ),
         (made_by("synthpop", overfitting=HUNDRED), 0.9, [LARGER, "generator: baynet"]),
         (
             made_by("synthpop", overfitting=HUNDRED),
             0.08,
             [LARGER, "generator: {filter: memorization}", "generator: baynet"],
         ),
-        (made_by("synthpop", "memorization", overfitting=HUNDRED), 0.08, [LARGER, "generator: baynet"]),
+        (
+            made_by("synthpop", "memorization", overfitting=HUNDRED),
+            0.08,
+            [LARGER, "generator: baynet"],
+        ),
         (made_by("baynet"), 0.08, ["generator: {filter: memorization}", "generator: synthpop"]),
         (made_by("copy"), 0.9, ["generator: synthpop"]),
         (made_by("copy", "memorization"), 0.08, ["generator: synthpop"]),
@@ -230,11 +286,19 @@ def test_what_was_followed_is_not_advised_again_and_another_generator_is_left(
     assert asked(known, value=value) == expected
 
 
-def test_settings_to_try_are_larger_than_the_present_ones_and_leaves_at_most_half_of_train() -> None:
+def test_settings_to_try_are_larger_than_the_present_ones_and_leaves_at_most_half_of_train() -> (
+    None
+):
     hundred = made_by("synthpop", overfitting=HUNDRED)
-    tried = {people: replace(hundred, people={"train": people}).stronger for people in (0, 300, 500, 5000)}
+    tried = {
+        people: replace(hundred, people={"train": people}).stronger
+        for people in (0, 300, 500, 5000)
+    }
     assert tried[0] == tried[5000] == " --try min_samples_leaf=200,500 --try shrinkage=100"
-    assert (tried[300], tried[500]) == (" --try shrinkage=100", " --try min_samples_leaf=200 --try shrinkage=100")
+    assert (tried[300], tried[500]) == (
+        " --try shrinkage=100",
+        " --try min_samples_leaf=200 --try shrinkage=100",
+    )
     assert made_by("baynet").stronger == Known({"name": "synthpop"}).stronger == ""
     assert made_by("synthpop", overfitting=LARGEST).stronger == ""
 
@@ -248,12 +312,18 @@ def test_people_and_columns_are_named_so_that_a_followed_remedy_does_not_return(
     ):
         (found,) = advice([few], Known(None, policy, {"train": people, "holdout": 900}))
         assert [re.sub(r".*[(](.*)[)]", r"\1", action["what"]) for action in found["todo"]] == told
-    rows = [{"column": "pay", "role": "number", "own": 0.0}, {"column": "sex", "role": "closed", "own": 0.0}]
+    rows = [
+        {"column": "pay", "role": "number", "own": 0.0},
+        {"column": "sex", "role": "closed", "own": 0.0},
+    ]
     rows += [{"column": "age", "role": "number", "own": None}]
     columns = fine_columns([MetricResult("value_disclosure", (), {"columns": rows})])
     assert columns == ("pay",)
     first = asked(Known(fine=columns), "copies.partial_advantage.proven", 0.9)[0]
-    assert first == "Before training, round the numbers in 'pay' until at least five people share each value"
+    assert (
+        first
+        == "Before training, round the numbers in 'pay' until at least five people share each value"
+    )
     assert asked(Known(), "copies.partial_advantage.proven", 0.9) == ["generator: synthpop"]
 
 
@@ -266,11 +336,16 @@ def test_people_and_columns_are_named_so_that_a_followed_remedy_does_not_return(
         (FEWER, 2000, 900, "about 2,100 people in the training data and 940 held-out people"),
     ],
 )
-def test_one_number_of_people_is_advised(subjects: int, train: int, holdout: int, people: str) -> None:
-    (found,) = advice([outcome(FIRST, 0.0, subjects=subjects)], Known(people={"train": train, "holdout": holdout}))
+def test_one_number_of_people_is_advised(
+    subjects: int, train: int, holdout: int, people: str
+) -> None:
+    (found,) = advice(
+        [outcome(FIRST, 0.0, subjects=subjects)], Known(people={"train": train, "holdout": holdout})
+    )
     assert (
         found["means"]
-        == f"The tables are too small for a decision. With six columns or more, {people} usually suffice."
+        == f"The tables are too small for a decision. With six columns or more, {people} usually"
+        " suffice."
     )
 
 
@@ -282,7 +357,12 @@ def test_no_number_of_people_is_advised_if_none_is_known() -> None:
 
 
 def test_what_stands_in_braces_can_be_pasted_into_the_yaml_file_of_a_table() -> None:
-    found = [text for one in ADVICE.values() for action in one.actions for text in re.findall(r"[(](.*)[)]", action.do)]
+    found = [
+        text
+        for one in ADVICE.values()
+        for action in one.actions
+        for text in re.findall(r"[(](.*)[)]", action.do)
+    ]
     assert len(found) > 5
     for text in found:
         given = yaml.safe_load(text)
@@ -301,7 +381,9 @@ def test_every_form_shows_what_applies_and_nothing_else(make) -> None:
         ParsedPage(made._repr_html_()).words,
     ):
         joined = shown.replace(" ", "")  # the text is broken at hyphens as well
-        assert all(action["what"].replace(" ", "") in joined for entry in found for action in entry["todo"])
+        assert all(
+            action["what"].replace(" ", "") in joined for entry in found for action in entry["todo"]
+        )
         for cause, one in ADVICE.items():
             applies = cause in [entry["cause"] for entry in found]
             assert (one.means in shown) == applies, cause
@@ -320,10 +402,14 @@ TOLD = {
     "name": "synthpop",
     "filter": {
         "filters": {name: build_filter(name).settings() for name in ("memorization", "outliers")},
-        "drawn": 12_000, "dropped": 1_500, "dropped_by": {"memorization": 1_200, "outliers": 400}, "before": {},
+        "drawn": 12_000,
+        "dropped": 1_500,
+        "dropped_by": {"memorization": 1_200, "outliers": 400},
+        "before": {},
     },
-    "overfitting": "leaves of 50 rows", "privacy": BUDGET,
-}  # fmt: skip
+    "overfitting": "leaves of 50 rows",
+    "privacy": BUDGET,
+}
 
 
 def states(generator):
@@ -337,7 +423,10 @@ def test_every_protection_is_told_with_its_settings_beside_statistics_that_there
         "outliers": ("on", "neighbours 5, quantile 0.9, 400 of 12,000 rows removed"),
         "alpha_m": ("off", ""),
         "over-fitting": ("on", "leaves of 50 rows"),
-        "differential privacy": ("on", "epsilon 1.5, delta 0.00001, for one row, by Renyi; not covered: range of age"),
+        "differential privacy": (
+            "on",
+            "epsilon 1.5, delta 0.00001, for one row, by Renyi; not covered: range of age",
+        ),
     }
     assert list(states(TOLD)) == [*FILTERS, "over-fitting", "differential privacy"]
     for protection in privacy_configuration(None):
@@ -349,9 +438,24 @@ def test_every_protection_is_told_with_its_settings_beside_statistics_that_there
     [
         (None, "unknown", "unknown", "unknown"),
         ({"filter": {"name": "memorization", "settings": {}}}, "unknown", "unknown", "unknown"),
-        ({"filter": None, "overfitting": None, "privacy": {"epsilon": None}}, "off", "unknown", "off"),
-        ({"filter": None, "overfitting": "", "privacy": {"epsilon": None, "known": False}}, "off", "off", "unknown"),
-        ({"filter": {"filters": {}}, "overfitting": "small", "privacy": {"epsilon": 0.1}}, "off", "on", "on"),
+        (
+            {"filter": None, "overfitting": None, "privacy": {"epsilon": None}},
+            "off",
+            "unknown",
+            "off",
+        ),
+        (
+            {"filter": None, "overfitting": "", "privacy": {"epsilon": None, "known": False}},
+            "off",
+            "off",
+            "unknown",
+        ),
+        (
+            {"filter": {"filters": {}}, "overfitting": "small", "privacy": {"epsilon": 0.1}},
+            "off",
+            "on",
+            "on",
+        ),
     ],
 )
 def test_what_is_not_told_is_unknown_and_never_off(generator, filters, overfitting, privacy):
@@ -363,7 +467,9 @@ def test_what_is_not_told_is_unknown_and_never_off(generator, filters, overfitti
 def test_page_text_and_json_show_it():
     made = report(generator=TOLD)
     page, text = ParsedPage(made.to_html()).words, made.to_text()
-    assert "Privacy configuration" in page and "On” does not mean that a protection suffices" in page
+    assert (
+        "Privacy configuration" in page and "On” does not mean that a protection suffices" in page
+    )
     for one in privacy_configuration(TOLD):
         assert one.title.capitalize() in page and one.title in text
         assert one.covers.removesuffix(".")[1:] in page
@@ -389,7 +495,8 @@ def test_evaluate_knows_the_generator_that_it_is_told_and_no_more(monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(set(GENERATORS) - {"callable", "command"}))
 def test_every_generator_tells_how_it_protects_its_rows(name):
-    elsewhere = {"realtabformer": {"python": sys.executable}}  # its library is not installed in this environment
+    # its library is not installed in this environment
+    elsewhere = {"realtabformer": {"python": sys.executable}}
     protection = build_generator(name, elsewhere.get(name)).overfitting_protection()
     assert protection is None or isinstance(protection, str)
     assert not (name.endswith("copy") and protection), "copies protect nothing"
@@ -398,9 +505,12 @@ def test_every_generator_tells_how_it_protects_its_rows(name):
 def test_the_protection_of_trees_and_networks_goes_by_their_settings():
     drawn = "leaves are drawn towards their parents, with a shrinkage of"
     asked = (
-        {"min_samples_leaf": leaf, "shrinkage": shrinkage} for leaf, shrinkage in ((1, 0), (5, 0), (1, 2.5), (50, 30))
+        {"min_samples_leaf": leaf, "shrinkage": shrinkage}
+        for leaf, shrinkage in ((1, 0), (5, 0), (1, 2.5), (50, 30))
     )
-    assert [build_generator("synthpop", settings).overfitting_protection() for settings in asked] == [
+    assert [
+        build_generator("synthpop", settings).overfitting_protection() for settings in asked
+    ] == [
         "",
         "every leaf contains at least 5 training people",
         f"{drawn} 2.5",
@@ -431,8 +541,11 @@ def test_an_unknown_budget_says_so():
     assert str(PrivacyBudget()) == "none (no formal guarantee)"
 
 
-def test_a_statistic_that_measures_only_a_difference_of_train_and_holdout_asks_for_a_random_split() -> None:
-    note = f"{DIFFER} in 'age', and real rows in place of the release, none of them in train, break the limit as well"
+def test_a_statistic_that_measures_the_split_asks_for_a_random_one() -> None:
+    note = (
+        f"{DIFFER} in 'age', and real rows in place of the release, none of them in train, break"
+        " the limit as well"
+    )
     unjudged = outcome(LIMITS["copies.changed_share.proven"], math.nan, note=note)
     (found,) = advice([unjudged])
     assert found["cause"] == "different holdout" and "at random" in found["todo"][0]["what"]
@@ -442,15 +555,22 @@ def test_a_statistic_that_measures_only_a_difference_of_train_and_holdout_asks_f
 @pytest.mark.parametrize(("upper", "small"), [(0.054, True), (0.081, False)])
 def test_a_narrow_table_is_told_to_add_columns(upper: float, small: bool) -> None:
     rng = np.random.default_rng(0)
-    tables = (pd.DataFrame({"a": rng.integers(0, 60, n), "b": rng.integers(0, 9, n)}) for n in (900, 600, 900))
+    tables = (
+        pd.DataFrame({"a": rng.integers(0, 60, n), "b": rng.integers(0, 9, n)})
+        for n in (900, 600, 900)
+    )
     train, holdout, fresh = tables
-    found = evaluate(train, holdout, fresh, metrics="copies", subject={"each_row": True}, embedder=False)
+    found = evaluate(
+        train, holdout, fresh, metrics="copies", subject={"each_row": True}, embedder=False
+    )
     share = found.estimate("copies.copied_share")
     assert share is not None
     assert re.fullmatch(r"with 2 columns, \d\d% of the rows are in the table by chance", share.note)
     undecided = outcome(LIMITS["copies.copied_share"], 0.0, reach=upper, note=share.note)
     (told,) = advice([replace(undecided, measured=upper)], Known(policy="default"))
-    wanted = f"in the table by chance, so that copies of up to {100 * upper:.1f} % cannot be excluded."
+    wanted = (
+        f"in the table by chance, so that copies of up to {100 * upper:.1f} % cannot be excluded."
+    )
     assert told["means"].endswith(wanted)
     assert told["todo"][0]["what"] == "Add columns" and ("8 %" in str(told["todo"])) == small
     tolerated = METRICS["copies"].small_policy_limits["copies.copied_share"]

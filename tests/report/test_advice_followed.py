@@ -35,7 +35,9 @@ from privacy_assets.report.report import Report
 from privacy_assets.tables.contract import infer_schema
 from tests.tables import as_table
 
-ADULT, CENSUS = (Path(__file__).parents[1] / "data" / f"{name}.parquet" for name in ("adult", "uk_census"))
+ADULT, CENSUS = (
+    Path(__file__).parents[1] / "data" / f"{name}.parquet" for name in ("adult", "uk_census")
+)
 LEAKS = ["dcr", "copies", "singling_out", "value_disclosure"]
 N = 2000
 
@@ -43,7 +45,11 @@ N = 2000
 @cache
 def adult() -> pd.DataFrame:
     """People of Adult with common categories, so that each part has all of them."""
-    rows = pd.read_parquet(ADULT).query("native_country == 'United-States'").drop(columns="native_country")
+    rows = (
+        pd.read_parquet(ADULT)
+        .query("native_country == 'United-States'")
+        .drop(columns="native_country")
+    )
     for name in ("workclass", "marital_status", "occupation"):
         rows = rows[rows.groupby(name)[name].transform("size") > 500]
     return rows.sample(frac=1, random_state=1, ignore_index=True)
@@ -55,7 +61,9 @@ def part(place: int, rows: int = N) -> pd.DataFrame:
 
 def trees(train: pd.DataFrame, rows: int, seed: int, **settings: Any) -> pd.DataFrame:
     """Rows of the generator synthpop, outside of a pipeline."""
-    fitted = build_generator("synthpop", settings).fit(as_table(train, infer_schema(train)), seed=seed)
+    fitted = build_generator("synthpop", settings).fit(
+        as_table(train, infer_schema(train)), seed=seed
+    )
     return fitted.sample(rows, seed=seed + 1).frame()
 
 
@@ -69,13 +77,19 @@ def copula(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     """A Gaussian copula that draws the order statistics of train."""
     from scipy import stats
 
-    codes = train.apply(lambda cells: cells if cells.dtype.kind in "iuf" else cells.map(cells.value_counts()))
+    codes = train.apply(
+        lambda cells: cells if cells.dtype.kind in "iuf" else cells.map(cells.value_counts())
+    )
     scores = stats.norm.ppf((codes.rank(method="first").to_numpy() - 0.5) / len(train))
     correlation = np.corrcoef(scores, rowvar=False)
-    drawn = np.random.default_rng(seed).multivariate_normal(np.zeros(train.shape[1]), correlation, size=rows)
+    drawn = np.random.default_rng(seed).multivariate_normal(
+        np.zeros(train.shape[1]), correlation, size=rows
+    )
     places = (stats.norm.cdf(drawn) * len(train)).astype(int).clip(0, len(train) - 1)
     orders = {name: codes[name].argsort(kind="stable").to_numpy() for name in train}
-    return pd.DataFrame({name: train[name].to_numpy()[orders[name]][places[:, i]] for i, name in enumerate(train)})
+    return pd.DataFrame(
+        {name: train[name].to_numpy()[orders[name]][places[:, i]] for i, name in enumerate(train)}
+    )
 
 
 def settings_in(what: str) -> dict[str, Any]:
@@ -96,7 +110,9 @@ def opened(given: dict[str, Any]) -> Iterator[tuple[ResolvedTable, Deployment]]:
         data = {"source": Path(folder) / "adult.parquet", "each_row": True, **given.pop("data", {})}
         evaluation = {"metrics": given.pop("metrics", LEAKS), "embedder": False}
         spec = TableSpec(name="adult", data=data, evaluation=evaluation, **given)
-        deployment = DeploymentSettings(releases=Path(folder) / "releases", private=Path(folder) / "private").open()
+        deployment = DeploymentSettings(
+            releases=Path(folder) / "releases", private=Path(folder) / "private"
+        ).open()
         yield ResolvedTable.of(spec), deployment
 
 
@@ -106,7 +122,9 @@ def released(settings: str) -> Report:
     with opened(json.loads(settings)) as (table, deployment):
         run, reports = TableRun(table, deployment, ReleaseTarget("adult")), list[Report]()
         with suppress(PublicationRefused):
-            for task, result in run_table(run, lambda _: nullcontext("cpu"), lambda _: nullcontext()):
+            for task, result in run_table(
+                run, lambda _: nullcontext("cpu"), lambda _: nullcontext()
+            ):
                 reports += [result.shown.report] if task.step.verb == "attest" else []
         return reports[0]
 
@@ -124,14 +142,23 @@ def followed(what: str, generator: dict[str, Any]) -> dict[str, Any] | None:
         return {**generator, **asked} if "name" not in asked else dict(asked)
     tried = {name: [int(value) for value in values.split(",")] for name, values in found}
     with opened({"generator": generator}) as (table, deployment):
-        rehearsed = rehearse(variants(table, tried), deployment, silent, lambda _: nullcontext("cpu"))
+        rehearsed = rehearse(
+            variants(table, tried), deployment, silent, lambda _: nullcontext("cpu")
+        )
         passed = next((one for one in rehearsed if one.margin), None)
     return None if passed is None else dict(yaml.safe_load(passed.yaml)["generator"])
 
 
-def brought(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, **more: Any) -> Report:
+def brought(
+    train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, **more: Any
+) -> Report:
     """The report on a table that no pipeline made."""
-    given: dict[str, Any] = {"subject": {"each_row": True}, "embedder": False, "metrics": LEAKS, **more}
+    given: dict[str, Any] = {
+        "subject": {"each_row": True},
+        "embedder": False,
+        "metrics": LEAKS,
+        **more,
+    }
     return evaluate(train, holdout, synthetic, **given)
 
 
@@ -147,23 +174,42 @@ def remedies(report: Report, cause: str, *words: str) -> list[str]:
 def check_followed(before: Report, after: Report, what: str) -> None:
     """The release passes, and the same limits would get another remedy."""
     assert (before.verdict, after.verdict) in {("fail", "pass"), ("undecided", "pass")}
-    again = [action["what"] for one in advice(before.policy_verdict.broken, after.known) for action in one["todo"]]
+    again = [
+        action["what"]
+        for one in advice(before.policy_verdict.broken, after.known)
+        for action in one["todo"]
+    ]
     assert what not in again
 
 
 TREES, FUNCTION = "synthpop", f"{__name__}:"
-LARGER, FILTER, ROUND = "Try larger leaves", "Remove the few copies", "Before training, round the numbers in 'fnlwgt'"
+LARGER, FILTER, ROUND = (
+    "Try larger leaves",
+    "Remove the few copies",
+    "Before training, round the numbers in 'fnlwgt'",
+)
 OTHER = "Use another generator"
 EXACT_NUMBERS: dict[str, Any] = {"name": TREES, "settings": {"smoothing": False}}
-PIPELINE, DROP = "Let the pipeline make the table with a built-in generator", "Drop columns that are not needed"
+PIPELINE, DROP = (
+    "Let the pipeline make the table with a built-in generator",
+    "Drop columns that are not needed",
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("generator", "cause", "words"),
     [
-        ({"name": TREES, "settings": {"min_samples_leaf": 1, "shrinkage": 0}}, "copied rows", [LARGER]),
-        ({"name": TREES, "settings": {"min_samples_leaf": 15, "shrinkage": 0}}, "over-fitting", [LARGER]),
+        (
+            {"name": TREES, "settings": {"min_samples_leaf": 1, "shrinkage": 0}},
+            "copied rows",
+            [LARGER],
+        ),
+        (
+            {"name": TREES, "settings": {"min_samples_leaf": 15, "shrinkage": 0}},
+            "over-fitting",
+            [LARGER],
+        ),
         (EXACT_NUMBERS, "over-fitting", [LARGER, OTHER]),
         ({"name": FUNCTION + "few_copies"}, "copied rows", [FILTER, OTHER]),
         ({"name": FUNCTION + "copula"}, "over-fitting", [OTHER]),
@@ -176,7 +222,8 @@ def test_a_table_of_a_pipeline_passes_with_the_settings_of_each_remedy(
     before = pipeline(generator=generator)
     for what in remedies(before, cause, *words):
         if generator == EXACT_NUMBERS and what.startswith(LARGER):
-            continue  # the published numbers of train are drawn as they are, so no leaf is large enough
+            # the published numbers of train are drawn as they are, so no leaf is large enough
+            continue
         asked = followed(what, generator)
         assert asked is not None
         check_followed(before, pipeline(generator=asked), what)
@@ -189,10 +236,16 @@ def rounded(rows: pd.DataFrame) -> pd.DataFrame:
 @pytest.mark.slow
 def test_a_brought_table_that_fits_its_people_passes_with_rounded_numbers_or_a_pipeline() -> None:
     train, holdout = part(0), part(1)
-    limits = (limit for limit in default_policy(LEAKS).limits if limit.key != "value_disclosure.own_values.proven")
+    limits = (
+        limit
+        for limit in default_policy(LEAKS).limits
+        if limit.key != "value_disclosure.own_values.proven"
+    )
     asked: dict[str, Any] = {"policy": Policy(tuple(limits), part_of="default", embedder=False)}
     before = brought(train, holdout, copula(train, N, 0), **asked)
-    assert [one.limit.statistic for one in before.policy_verdict.broken] == ["copies.partial_advantage"]
+    assert [one.limit.statistic for one in before.policy_verdict.broken] == [
+        "copies.partial_advantage"
+    ]
     what, let = remedies(before, "over-fitting", ROUND, PIPELINE)
     train, holdout = rounded(train), rounded(holdout)
     assert train["fnlwgt"].value_counts().median() >= 5
@@ -262,11 +315,20 @@ def numbered(rows: pd.DataFrame, first: int) -> pd.DataFrame:
 
 @pytest.mark.slow
 def test_identifiers_are_generated_or_dropped() -> None:
-    train, holdout, made = numbered(part(0), 10**6), numbered(part(1), 3 * 10**7), numbered(part(2), 6 * 10**7)
+    train, holdout, made = (
+        numbered(part(0), 10**6),
+        numbered(part(1), 3 * 10**7),
+        numbered(part(2), 6 * 10**7),
+    )
     asked: dict[str, Any] = {"metrics": ["value_disclosure"]}
     new: dict[str, Any] = {**asked, "new_values": {"claim": "numbered again"}}
     before = brought(train, holdout, made.assign(claim=train["claim"]), **new)
-    remedies(before, "identifiers", "Generate these columns independently of the real values", "Drop them")
+    remedies(
+        before,
+        "identifiers",
+        "Generate these columns independently of the real values",
+        "Drop them",
+    )
     assert before.verdict == "fail" and brought(train, holdout, made, **new).verdict == "pass"
     dropped = brought(train, holdout, made.assign(claim=train["claim"]), drop=["claim"], **asked)
     assert dropped.verdict == "pass"
@@ -279,18 +341,27 @@ def test_foreign_values_are_replaced_or_declared() -> None:
     made = fresh.assign(education_num=fresh["education_num"].where(fresh.index % 500 > 0, 40))
     before = brought(train, holdout, made, **asked)
     _, what = remedies(
-        before, "values of no real row", "Use only values of real rows", "Declare additional allowed values"
+        before,
+        "values of no real row",
+        "Use only values of real rows",
+        "Declare additional allowed values",
     )
     assert settings_in(what) == {"data": {"allowed_values": {"column": ["value", "value"]}}}
     assert before.verdict == "fail" and brought(train, holdout, fresh, **asked).verdict == "pass"
-    assert brought(train, holdout, made, allowed_values={"education_num": [40]}, **asked).verdict == "pass"
+    assert (
+        brought(train, holdout, made, allowed_values={"education_num": [40]}, **asked).verdict
+        == "pass"
+    )
 
 
 @pytest.mark.slow
 def test_people_of_no_earlier_release_are_not_disclosed_by_it() -> None:
     train, holdout, made, others = part(0), part(1), part(2), part(5)
     earlier = [pd.concat([train[:200], part(4)[:1800]])]
-    asked: dict[str, Any] = {"metrics": ["copies", "cumulative_disclosure"], "earlier_releases": earlier}
+    asked: dict[str, Any] = {
+        "metrics": ["copies", "cumulative_disclosure"],
+        "earlier_releases": earlier,
+    }
     before = brought(train, holdout, made, **asked)
     remedies(before, "earlier releases", PIPELINE, "Train on people who are in no earlier release")
     assert (before.verdict, brought(others, holdout, made, **asked).verdict) == ("fail", "pass")
@@ -310,7 +381,9 @@ def test_another_holdout_is_unseen() -> None:
 def test_a_small_holdout_gets_more_people() -> None:
     given: dict[str, Any] = {"rows": 2000, "policy": {"name": "large", "limits": [DENSE]}}
     before = pipeline(split={"train": 0.7, "holdout": 0.2, "reference": 0.1}, **given)
-    what, more = remedies(before, "too few people", "Assign more people to the holdout", "Use more people")
+    what, more = remedies(
+        before, "too few people", "Assign more people to the holdout", "Use more people"
+    )
     check_followed(before, pipeline(**settings_in(what), **given), what)
     split = {"train": 0.7, "holdout": 0.2, "reference": 0.1}
     check_followed(before, pipeline(split=split, **{**given, "rows": 4000}), more)
@@ -329,7 +402,9 @@ def test_a_small_table_passes_the_limits_for_small_tables() -> None:
         return brought(*tables, metrics=["copies"], policy=policy)
 
     before = evaluated("default", 1000)
-    _, what, more = remedies(before, "narrow table", "Add columns", "Use the policy `small`", "Use more people")
+    _, what, more = remedies(
+        before, "narrow table", "Add columns", "Use the policy `small`", "Use more people"
+    )
     assert settings_in(what) == {"policy": "small"}
     check_followed(before, evaluated("small", 1000), what)
     check_followed(before, evaluated("default", 4000), more)
@@ -347,8 +422,13 @@ CODES = ["Student", "Region", "Religion", "Hours worked per week", "Marital Stat
         (None, PIPELINE),
     ],
 )
-def test_a_poor_fit_gets_smaller_leaves_or_another_generator(generator: dict[str, Any] | None, words: str) -> None:
-    fits: dict[str, Any] = {"metrics": ["fidelity"], "policy": {**FIT, "metrics": {"fidelity": {"targets": ["sex"]}}}}
+def test_a_poor_fit_gets_smaller_leaves_or_another_generator(
+    generator: dict[str, Any] | None, words: str
+) -> None:
+    fits: dict[str, Any] = {
+        "metrics": ["fidelity"],
+        "policy": {**FIT, "metrics": {"fidelity": {"targets": ["sex"]}}},
+    }
     if generator is None:
         train = part(0)
         fitted = build_generator("baynet").fit(as_table(train, infer_schema(train)), seed=0)
@@ -365,11 +445,18 @@ FIT = {"name": "fit", "limits": [{"statistic": "fidelity.pair_similarity", "at_l
 @pytest.mark.slow
 def test_more_attacks_decide() -> None:
     rng = np.random.default_rng(0)
-    tables = [pd.DataFrame({"a": rng.integers(0, 5, 300), "b": rng.choice(list("xyz"), 300)}) for _ in range(3)]
+    tables = [
+        pd.DataFrame({"a": rng.integers(0, 5, 300), "b": rng.choice(list("xyz"), 300)})
+        for _ in range(3)
+    ]
 
     def attacked(number: int) -> Report:
         settings = {"tests": number, "shadows": number, "size": 50, "max_targets": 2}
-        limit = {"statistic": "shadow_membership.epsilon_lower_bound", "at_most": 1, "bound": "proven"}
+        limit = {
+            "statistic": "shadow_membership.epsilon_lower_bound",
+            "at_most": 1,
+            "bound": "proven",
+        }
         limits = [{**limit, "min_subjects": 100}]
         policy = {"name": "attacks", "limits": limits, "metrics": {"shadow_membership": settings}}
         return brought(*tables, metrics=None, generator="baynet", policy=policy)

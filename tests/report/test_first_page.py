@@ -1,4 +1,6 @@
-"""The first page states what was measured, and no more: answers against intervals and power, on drawn results."""
+"""The first page states what was measured, and no more: answers against intervals and power, on
+drawn results.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,19 @@ from privacy_assets.report.words import limit_interval, measured_text
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from tests.report.report_examples import ALL, ParsedPage
 
-LIMITED = [limit for limit in default_policy().limits if statistic_specs()[limit.statistic].range is None]
-SIZES = {"train": {"rows": 3000, "columns": 9, "subjects": 2000}, "synthetic": {"rows": 3000, "columns": 9}}
+LIMITED = [
+    limit for limit in default_policy().limits if statistic_specs()[limit.statistic].range is None
+]
+SIZES = {
+    "train": {"rows": 3000, "columns": 9, "subjects": 2000},
+    "synthetic": {"rows": 3000, "columns": 9},
+}
 
 
 def drawn(rng: np.random.Generator) -> Report:
-    """A report with the limits of the default policy, whose statistics are drawn from no leak to a large one."""
+    """A report with the limits of the default policy, whose statistics are drawn from no leak to a
+    large one.
+    """
     size = rng.choice([0.0, 0.0, 1.0, 3.0])
     found: dict[str, dict[str, Estimate]] = {}
     for statistic in dict.fromkeys(limit.statistic for limit in LIMITED):
@@ -40,16 +49,32 @@ def drawn(rng: np.random.Generator) -> Report:
         missed = (norm.ppf(0.995) + norm.ppf((1 + confidence) / 2)) * deviation
         is_distance = spec.direction == "two_sided"
         found.setdefault(metric, {})[name] = Estimate(
-            name, value, value - reach, value + reach, 5000, 2000, null=null, direction=spec.direction,
-            confidence=confidence, minimum_detectable_effect=missed + (0 if is_distance else null),
-            question=question_of(statistic), is_share=True,
-        )  # fmt: skip
+            name,
+            value,
+            value - reach,
+            value + reach,
+            5000,
+            2000,
+            null=null,
+            direction=spec.direction,
+            confidence=confidence,
+            minimum_detectable_effect=missed + (0 if is_distance else null),
+            question=question_of(statistic),
+            is_share=True,
+        )
     results = {}
     for metric, estimates in found.items():
         copied = [replace(one, value=1.0, low=1.0, high=1.0) for one in estimates.values()]
         results[metric] = MetricResult(metric, tuple(estimates.values()), on_copy=tuple(copied))
     policy = Policy(tuple(LIMITED), name="example")
-    return Report(title="t", policy=policy, policy_verdict=policy.judge(results), results=results, tables=SIZES, seed=0)
+    return Report(
+        title="t",
+        policy=policy,
+        policy_verdict=policy.judge(results),
+        results=results,
+        tables=SIZES,
+        seed=0,
+    )
 
 
 REPORTS = [drawn(np.random.default_rng(seed)) for seed in range(200)]
@@ -75,10 +100,14 @@ def test_each_word_agrees_with_limits_intervals_and_power() -> None:
                 continue
             statuses = {outcome.status for outcome in answer.outcomes}
             words[answer.word] = words.get(answer.word, 0) + 1
-            if answer.word in ("Yes", "Not ruled out"):  # the second one for values that no real row has
+            # the second one for values that no real row has
+            if answer.word in ("Yes", "Not ruled out"):
                 assert "fail" in statuses
             elif answer.word == "Cannot tell":
-                n_sized = sum(one.passed and not one.blind and one.smallest_leak > 0 for one in answer.outcomes)
+                n_sized = sum(
+                    one.passed and not one.blind and one.smallest_leak > 0
+                    for one in answer.outcomes
+                )
                 assert "fail" not in statuses and ("undecided" in statuses or n_sized == 0)
             elif answer.word == SMALL_LEAK:
                 assert statuses == {"pass"} and is_certain(answer.outcomes)
@@ -86,7 +115,9 @@ def test_each_word_agrees_with_limits_intervals_and_power() -> None:
                 assert answer.word == "No leak found"
                 assert statuses == {"pass"} and not is_certain(answer.outcomes)
                 assert not all(outcome.blind for outcome in answer.outcomes)
-                assert answer.statement.startswith("A leak would have been found if"), answer.statement
+                assert answer.statement.startswith("A leak would have been found if"), (
+                    answer.statement
+                )
     assert min(words.values()) > 10 and len(words) == 5, words
 
 
@@ -94,7 +125,9 @@ def test_a_question_without_evidence_does_not_pass() -> None:
     n_unanswered = 0
     for made in REPORTS:
         for answer in made.answers[:6]:
-            alone = [judge_limit(one.limit, made.results[one.limit.metric]) for one in answer.outcomes]
+            alone = [
+                judge_limit(one.limit, made.results[one.limit.metric]) for one in answer.outcomes
+            ]
             if alone and all(one.blind for one in alone):
                 n_unanswered += 1
                 assert answer.word == "Cannot tell" and made.verdict != "pass"
@@ -108,31 +141,56 @@ def test_shares_are_shown_within_their_range_and_no_distance_is_negative() -> No
             estimate = outcome.estimate
             assert estimate is not None and outcome.interval is not None
             lowest = -1 if estimate.null == 0 else 0
-            shown = [float(x) for x in re.findall(r"-?[\d.]+", limit_interval(outcome).partition(" (")[0])]
+            shown = [
+                float(x)
+                for x in re.findall(r"-?[\d.]+", limit_interval(outcome).partition(" (")[0])
+            ]
             assert all(lowest <= number <= 1 for number in shown), limit_interval(outcome)
             n_cut += outcome.interval.high > 1
-            assert not re.search(r"(at most|at least) -", measured_text(outcome)) or estimate.direction != "two_sided"
-            if outcome.limit.bound == "conservative" and outcome.passed and estimate.direction != "two_sided":
-                assert outcome.measured == pytest.approx(outcome.interval.high), "the interval is the one compared"
+            assert (
+                not re.search(r"(at most|at least) -", measured_text(outcome))
+                or estimate.direction != "two_sided"
+            )
+            if (
+                outcome.limit.bound == "conservative"
+                and outcome.passed
+                and estimate.direction != "two_sided"
+            ):
+                assert outcome.measured == pytest.approx(outcome.interval.high), (
+                    "the interval is the one compared"
+                )
     assert n_cut > 10
 
 
 def weak(limit: Limit, low: float, high: float, missed: float, **more: Any) -> LimitOutcome:
     value = (low + high) / 2
     is_share = more.get("direction") != "lower_is_riskier"
-    estimate = Estimate("f", value, low, high, 99, 99, minimum_detectable_effect=missed, is_share=is_share, **more)
+    estimate = Estimate(
+        "f", value, low, high, 99, 99, minimum_detectable_effect=missed, is_share=is_share, **more
+    )
     return judge_limit(limit, MetricResult("m", (estimate,)))
 
 
 @pytest.mark.parametrize(
-    ("people", "tolerance", "confidence"), [(300, 0.01, 0.95), (2000, 0.025, 0.9), (800, 0.2, 0.995)]
+    ("people", "tolerance", "confidence"),
+    [(300, 0.01, 0.95), (2000, 0.025, 0.9), (800, 0.2, 0.995)],
 )
 def test_the_smallest_leak_is_proven_with_95_percent_probability(
     people: int, tolerance: float, confidence: float
 ) -> None:
-    """A statistic that was 0 for all people has no error. Leaks of the stated size are drawn, and their interval."""
+    """A statistic that was 0 for all people has no error. Leaks of the stated size are drawn, and
+    their interval.
+    """
     found = Estimate(
-        "f", 0.0, 0.0, 0.0, people, people, confidence=confidence, minimum_detectable_effect=0.0, is_share=True
+        "f",
+        0.0,
+        0.0,
+        0.0,
+        people,
+        people,
+        confidence=confidence,
+        minimum_detectable_effect=0.0,
+        is_share=True,
     )
     limit = Limit("m.f", at_most=tolerance, bound="proven")
     smallest = judge_limit(limit, MetricResult("m", (found,))).smallest_leak
@@ -148,14 +206,22 @@ def test_the_smallest_leak_is_proven_with_95_percent_probability(
     [
         (Limit("m.f", at_most=0.025, bound="proven"), WEAK_MULTIPLE * 0.025 - 0.026, {}, False),
         (Limit("m.f", at_most=0.025, bound="proven"), WEAK_MULTIPLE * 0.025 - 0.024, {}, True),
-        (Limit("m.f", at_most=0.025), 0.9, {}, False),  # the whole interval is below a conservative limit
-        (Limit("m.f", at_most=0.0, bound="proven"), 0.11, {}, False),  # a tolerance of 0 counts as 0.01
+        # the whole interval is below a conservative limit
+        (Limit("m.f", at_most=0.025), 0.9, {}, False),
+        # a tolerance of 0 counts as 0.01
+        (Limit("m.f", at_most=0.0, bound="proven"), 0.11, {}, False),
         (Limit("m.f", at_most=0.0, bound="proven"), 0.13, {}, True),
         (Limit("m.f", at_most=0.3, bound="proven"), 0.71, {}, True),  # no share is so large
         (Limit("m.f", at_most=0.3, bound="proven"), 0.69, {}, False),
-        (Limit("m.f", at_most=0.55, bound="proven"), 0.98, {"null": 0.5}, True),  # 0.5 + 0.05 + 0.48
+        # 0.5 + 0.05 + 0.48
+        (Limit("m.f", at_most=0.55, bound="proven"), 0.98, {"null": 0.5}, True),
         (Limit("m.f", at_most=0.55, bound="proven"), 0.9, {"null": 0.5}, False),
-        (Limit("m.f", at_least=60, bound="proven"), 10, {"null": 100, "direction": "lower_is_riskier"}, False),
+        (
+            Limit("m.f", at_least=60, bound="proven"),
+            10,
+            {"null": 100, "direction": "lower_is_riskier"},
+            False,
+        ),
         (Limit("m.f", at_most=0.025, bound="proven"), 0.9, {"measures": "evaluation"}, False),
     ],
 )
@@ -187,9 +253,16 @@ def test_text_page_dagster_and_airflow_use_the_same_words(make: Any) -> None:
             assert answer.title in shown and answer.word in shown, name
         for outcome in made.policy_verdict.outcomes:
             metric, _, rest = outcome.limit.key.partition(".")
-            key = f"{metric}. {rest}" if name == "page" else outcome.limit.key  # a line can break after the period
+            # a line can break after the period
+            key = f"{metric}. {rest}" if name == "page" else outcome.limit.key
             assert key in shown or len(outcome.limit.key) > 60, (name, key)
-        for old in ("compared value", "judged", "not assessable", "cannot fail", "could not be evaluated"):
+        for old in (
+            "compared value",
+            "judged",
+            "not assessable",
+            "cannot fail",
+            "could not be evaluated",
+        ):
             assert old not in shown.lower(), (name, old)
 
 
@@ -207,8 +280,14 @@ def test_each_limited_statistic_has_a_sentence_with_a_slot_for_its_number() -> N
     for limit in default_policy().limits:
         spec = statistic_specs()[limit.statistic]
         if question_of(limit.statistic) in TITLES:
-            assert spec.leak.count("{share}") == 1 and spec.leak.count("{people}") <= 1, limit.statistic
-    assert all(not spec.leak or "{share}" in spec.leak for metric in METRICS.values() for spec in metric.statistics)
+            assert spec.leak.count("{share}") == 1 and spec.leak.count("{people}") <= 1, (
+                limit.statistic
+            )
+    assert all(
+        not spec.leak or "{share}" in spec.leak
+        for metric in METRICS.values()
+        for spec in metric.statistics
+    )
 
 
 def test_a_small_leak_states_the_value_at_which_the_table_fails() -> None:
@@ -225,7 +304,8 @@ def test_a_small_leak_states_the_value_at_which_the_table_fails() -> None:
             limits = [outcome.limit for outcome in answer.outcomes]
             values = [limit.value for limit in limits if f"{100 * limit.value:.4g}" == found[1]]
             strictest = {
-                limit.statistic: min(x.value for x in limits if x.statistic == limit.statistic) for limit in limits
+                limit.statistic: min(x.value for x in limits if x.statistic == limit.statistic)
+                for limit in limits
             }
             assert values and values[0] in strictest.values()
     assert n_small > 10
@@ -235,7 +315,8 @@ def test_a_small_leak_states_the_value_at_which_the_table_fails() -> None:
     ("shares", "rows", "word", "words"),
     [
         ((0.01, 0.05), 2000, "Yes, of 100 people or more", "20 people sufficed"),
-        ((0.01, 0.05), 6000, "Yes, of 300 rows or more", "60 rows sufficed"),  # each person has three rows
+        # each person has three rows
+        ((0.01, 0.05), 6000, "Yes, of 300 rows or more", "60 rows sufficed"),
         ((0.0001, 0.0001), 2000, "Yes, of 1 person or more", "Copies of 1 person broke"),
         (
             (0.01, 0.93),
@@ -250,9 +331,16 @@ def test_planted_copies_are_counted_in_people_only_if_each_has_one_row(
 ) -> None:
     planted = []
     for kind, share in zip(("exact", "jittered"), shares, strict=True):
-        planted.append(Estimate(f"smallest_leak_{kind}", share, share / 2, share, 500, 500, measures="evaluation"))
+        planted.append(
+            Estimate(
+                f"smallest_leak_{kind}", share, share / 2, share, 500, 500, measures="evaluation"
+            )
+        )
     results = {**ALL[2]().results, "controls": MetricResult("controls", tuple(planted))}
-    sizes = {"train": {"rows": rows, "columns": 9, "subjects": 2000}, "synthetic": {"rows": rows, "columns": 9}}
+    sizes = {
+        "train": {"rows": rows, "columns": 9, "subjects": 2000},
+        "synthetic": {"rows": rows, "columns": 9},
+    }
     made = ALL[2]()
     verdict = made.policy.judge(results)
     shown = replace(made, results=results, policy_verdict=verdict, tables=sizes).answers[6]
@@ -261,11 +349,29 @@ def test_planted_copies_are_counted_in_people_only_if_each_has_one_row(
 
 def test_a_negative_share_is_no_number_of_people() -> None:
     found = Estimate(
-        "excess", -0.2, -0.25, -0.15, 3000, 2000, null=0.0, direction="two_sided", question="linking", is_share=True
+        "excess",
+        -0.2,
+        -0.25,
+        -0.15,
+        3000,
+        2000,
+        null=0.0,
+        direction="two_sided",
+        question="linking",
+        is_share=True,
     )
     limits = (Limit("linkability.excess", at_most=0.02, bound="proven"),)
     results = {"linkability": MetricResult("linkability", (found,))}
     policy = Policy(limits, name="example")
-    made = Report(title="t", policy=policy, policy_verdict=policy.judge(results), results=results, tables=SIZES, seed=0)
+    made = Report(
+        title="t",
+        policy=policy,
+        policy_verdict=policy.judge(results),
+        results=results,
+        tables=SIZES,
+        seed=0,
+    )
     statements = " ".join(answer.statement for answer in made.answers)
-    assert "-20 %" in statements and "person" not in statements.replace("two halves of the record", "")
+    assert "-20 %" in statements and "person" not in statements.replace(
+        "two halves of the record", ""
+    )

@@ -22,11 +22,26 @@ def test_html_is_well_formed_and_can_neither_run_nor_load_anything(make, form):
     page = ParsedPage(text)
     assert page.open == []
     for tag, attrs in page.tags:
-        assert tag not in {"script", "iframe", "object", "embed", "link", "img", "base", "form", "image", "use"}
+        assert tag not in {
+            "script",
+            "iframe",
+            "object",
+            "embed",
+            "link",
+            "img",
+            "base",
+            "form",
+            "image",
+            "use",
+        }
         loaded = {"src", "srcset", "action"} if tag == "a" else {"src", "href", "srcset", "action"}
         assert not [name for name in attrs if name.startswith("on") or name in loaded]
         assert tag != "a" or attrs["href"].startswith("#")
-        assert not [value for value in attrs.values() if "://" in (value or "") and not value.endswith("/2000/svg")]
+        assert not [
+            value
+            for value in attrs.values()
+            if "://" in (value or "") and not value.endswith("/2000/svg")
+        ]
     assert "url(" not in text and "@import" not in text
 
 
@@ -53,7 +68,11 @@ def test_hostile_text_is_shown_escaped():
 def test_the_page_says_how_it_may_be_shown_and_the_fragment_changes_nothing_around_it():
     text = failing().to_html()
     page = ParsedPage(text)
-    csp = next(attrs["content"] for _, attrs in page.tags if attrs.get("http-equiv") == "Content-Security-Policy")
+    csp = next(
+        attrs["content"]
+        for _, attrs in page.tags
+        if attrs.get("http-equiv") == "Content-Security-Policy"
+    )
     assert csp == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     assert page.count("html", lang="en") == page.count("meta", name="viewport") == 1
     assert "prefers-color-scheme: dark" in text

@@ -39,8 +39,16 @@ from tests.report.report_examples import (
 
 def test_verdict_stands_first_then_what_to_do():
     text = failing().to_html()
-    order = ["Fail</strong>", "are broken", "traced to a real person", "What to do", "Filter the copied rows.",
-             "How to read this", "Every statistic", "Tables and settings"]  # fmt: skip
+    order = [
+        "Fail</strong>",
+        "are broken",
+        "traced to a real person",
+        "What to do",
+        "Filter the copied rows.",
+        "How to read this",
+        "Every statistic",
+        "Tables and settings",
+    ]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
 
@@ -62,7 +70,9 @@ def test_every_statistic_of_the_registry_is_explained():
 
 def test_unknown_metrics_and_long_tables_are_shown_and_nothing_is_drawn():
     rows = [{"i": i} for i in range(500)]
-    later = MetricResult("later", (estimate("surprise", 0.25),), {"odd_rows": [{"a": 1}, {"b": "x"}], "long": rows})
+    later = MetricResult(
+        "later", (estimate("surprise", 0.25),), {"odd_rows": [{"a": 1}, {"b": "x"}], "long": rows}
+    )
     made = report(later, limits=(Limit("later.surprise", at_most=0.5),))
     page = ParsedPage(made.to_html())
     assert "later. surprise" in page.words and "Table: odd rows (2 rows)" in page.words
@@ -73,7 +83,9 @@ def test_unknown_metrics_and_long_tables_are_shown_and_nothing_is_drawn():
 
 def test_report_without_results_is_undecided_and_renders():
     policy = Policy(LIMITS)
-    empty = Report(title="", policy=policy, policy_verdict=policy.judge({}), results={}, tables={}, seed=0)
+    empty = Report(
+        title="", policy=policy, policy_verdict=policy.judge({}), results={}, tables={}, seed=0
+    )
     assert empty.verdict == "undecided" and empty.versions == installed_versions()
     assert empty.versions["numpy"] == np.__version__
     assert "No statistic was measured." in empty.to_html() and "was not computed" in empty.to_text()
@@ -89,21 +101,36 @@ def test_headline():
         (undecided(), "2 of 8 limits are undecided"),
     ):
         assert words in made.page().headline
-    without = "1 statistic that the verdict does not use could not be computed. The part for the data team states why."
+    without = (
+        "1 statistic that the verdict does not use could not be computed. The part for the data"
+        " team states why."
+    )
     assert without in blind.page().doubts
 
 
 def result(metric, name, value, **changes):
-    return MetricResult(metric, (estimate(name, value),), **{"settings": {"a": 1}, "engine_version": "1"} | changes)
+    return MetricResult(
+        metric, (estimate(name, value),), **{"settings": {"a": 1}, "engine_version": "1"} | changes
+    )
 
 
 def test_statistics_before_and_after_a_filter():
     guess, exposed = ("membership_inference", "precision"), ("memorization", "exposed")
     before = {name: result(name, statistic, 0.75).to_json() for name, statistic in (guess, exposed)}
-    after = {guess[0]: result(*guess, 0.5), exposed[0]: result(*exposed, math.nan), "dcr": result("dcr", "x", 0.0)}
+    after = {
+        guess[0]: result(*guess, 0.5),
+        exposed[0]: result(*exposed, math.nan),
+        "dcr": result("dcr", "x", 0.0),
+    }
     caption, svg = before_and_after(before, after)
-    assert "0.5 is guessing" in caption and "Exposed" not in caption and "attack precision" in svg_words(svg)
-    assert [width for _, width in bars(svg)[:2]] == pytest.approx([0.75 * SHARES_ROOM, 0.5 * SHARES_ROOM], abs=0.1)
+    assert (
+        "0.5 is guessing" in caption
+        and "Exposed" not in caption
+        and "attack precision" in svg_words(svg)
+    )
+    assert [width for _, width in bars(svg)[:2]] == pytest.approx(
+        [0.75 * SHARES_ROOM, 0.5 * SHARES_ROOM], abs=0.1
+    )
     assert len(bars(svg)) == 2 + 2  # the legend has two
     for nothing in ({}, None, "text", {"membership_inference": 1}, {"membership_inference": {}}):
         assert before_and_after(nothing, after)[1] == ""
@@ -112,7 +139,10 @@ def test_statistics_before_and_after_a_filter():
 
 
 def test_every_known_table_is_drawn_on_the_page():
-    sets = [{"sets": at, "columns": "4 + 4", "excess": 0.01, "low": -0.02, "high": 0.04} for at in range(1, 21)]
+    sets = [
+        {"sets": at, "columns": "4 + 4", "excess": 0.01, "low": -0.02, "high": 0.04}
+        for at in range(1, 21)
+    ]
     scores = [{"space": space, "rank": rank, "vulnerability": 0.3 / rank**0.5}
               for space in ("raw", "embedded") for rank in (1, 20, 4000)]  # fmt: skip
     ranking = [{"rank": 1, "role": "train", "row": 39435, "vulnerability": 0.281217}]
@@ -126,20 +156,64 @@ def test_every_known_table_is_drawn_on_the_page():
     page = ParsedPage(report(*passing().results.values(), *more).to_html())
     # Distances twice, tails, configurations, curve, levels; sets; scores twice; alpha.
     assert page.count("svg", **{"class": "plot"}) == 6 + 1 + 2 + 1
-    for shown in ("by rank, raw space", "by rank, embedded space", "Below 1", "1/4 to 1/2", "39,435", "0.2812"):
+    for shown in (
+        "by rank, raw space",
+        "by rank, embedded space",
+        "Below 1",
+        "1/4 to 1/2",
+        "39,435",
+        "0.2812",
+    ):
         assert shown in page.words
 
 
-EMPTY = [[], [{}], [{"space": None, "quantile": None, "rank": 0, "fpr": 0.1, "all": None, "srd": math.nan}]]
+EMPTY = [
+    [],
+    [{}],
+    [{"space": None, "quantile": None, "rank": 0, "fpr": 0.1, "all": None, "srd": math.nan}],
+]
 
 
 ODD = [
-    {"fpr": "x", "advantage": math.inf, "risk": None, "columns": [1, 2], "excess": "a", "level": None, "share": -1.0},
-    {"columns": [1, 2], "risk": 0.5, "tail": None, "excess": 0.0, "fpr": None, "advantage": 0, "level": 3, "share": 1,
-     "column": 7, "points": True, "rank": "x", "vulnerability": None},
-    {"space": HOSTILE, "attack": HOSTILE, "score": HOSTILE, "role": HOSTILE, "alpha": HOSTILE, "level": HOSTILE,
-     "column": HOSTILE, "share": 0.5, "points": 9.0, "risk": 0.5, "columns": 2, "rank": 5, "vulnerability": 0.1},
-]  # fmt: skip
+    {
+        "fpr": "x",
+        "advantage": math.inf,
+        "risk": None,
+        "columns": [1, 2],
+        "excess": "a",
+        "level": None,
+        "share": -1.0,
+    },
+    {
+        "columns": [1, 2],
+        "risk": 0.5,
+        "tail": None,
+        "excess": 0.0,
+        "fpr": None,
+        "advantage": 0,
+        "level": 3,
+        "share": 1,
+        "column": 7,
+        "points": True,
+        "rank": "x",
+        "vulnerability": None,
+    },
+    {
+        "space": HOSTILE,
+        "attack": HOSTILE,
+        "score": HOSTILE,
+        "role": HOSTILE,
+        "alpha": HOSTILE,
+        "level": HOSTILE,
+        "column": HOSTILE,
+        "share": 0.5,
+        "points": 9.0,
+        "risk": 0.5,
+        "columns": 2,
+        "rank": 5,
+        "vulnerability": 0.1,
+    },
+]
 
 
 @pytest.mark.parametrize("metric", [name for name, metric in METRICS.items() if metric.plots])
@@ -149,7 +223,11 @@ def test_strange_tables_leave_their_plot_out_or_are_well_formed(metric):
             assert not any(svg for _, svg in plots_of(metric, table, rows)), table
         for row in ODD:
             drawn = [svg for _, svg in plots_of(metric, table, [row, row])]
-            assert all(ET.fromstring(svg).get("class") == "plot" and "\u202e" not in svg for svg in drawn if svg)
+            assert all(
+                ET.fromstring(svg).get("class") == "plot" and "\u202e" not in svg
+                for svg in drawn
+                if svg
+            )
     assert plots_of("later", "table", ODD) == []
 
 
@@ -159,7 +237,11 @@ MAKERS = pytest.mark.parametrize("make", [passing, failing, undecided])
 def rows_of(page: str) -> list[str]:
     """The words of each row of the tables of limits."""
     tables = re.findall(r'<details class="limits".*?</details>', page, re.S)
-    return [ParsedPage(row).words for table in tables for row in re.findall(r"<tr class=.*?</tr>", table, re.S)]
+    return [
+        ParsedPage(row).words
+        for table in tables
+        for row in re.findall(r"<tr class=.*?</tr>", table, re.S)
+    ]
 
 
 def limit_lines(made) -> list[str]:
@@ -171,11 +253,17 @@ def limit_lines(made) -> list[str]:
 
 @MAKERS
 @pytest.mark.parametrize("attempt", [1, 3])
-def test_value_interval_bound_and_verdict_agree_in_page_json_check_and_command_line(make, attempt: int) -> None:
+def test_value_interval_bound_and_verdict_agree_in_page_json_check_and_command_line(
+    make, attempt: int
+) -> None:
     made = make()
     made = replace(made, policy_verdict=made.policy.judge(made.results, attempt), attempt=attempt)
     data, outcomes = made.to_json(), made.policy_verdict.outcomes
-    page, lines, notebook = rows_of(made.to_html()), limit_lines(made), ParsedPage(made._repr_html_()).words
+    page, lines, notebook = (
+        rows_of(made.to_html()),
+        limit_lines(made),
+        ParsedPage(made._repr_html_()).words,
+    )
     assert len(page) == len(lines) == len(data["limits"]) == len(outcomes)
     for outcome, entry, line in zip(outcomes, data["limits"], lines, strict=True):
         metric, _, name = entry["statistic"].partition(".")
@@ -190,12 +278,20 @@ def test_value_interval_bound_and_verdict_agree_in_page_json_check_and_command_l
             assert verdict in shown.lower()
         assert value in notebook
         told = limit_metadata(outcome)
-        assert (told["status"], told["limit"], told["bound"]) == (entry["status"], entry["limit"], entry["bound"])
+        assert (told["status"], told["limit"], told["bound"]) == (
+            entry["status"],
+            entry["limit"],
+            entry["bound"],
+        )
         numbers = {"measured": entry["measured"]} | (
             {key: raw[key] for key in ("value", "low", "high")} if known else {}
         )
         for key, expected in numbers.items():
-            assert (key not in told) if expected is None else told[key] == pytest.approx(expected, rel=1e-3), key
+            assert (
+                (key not in told)
+                if expected is None
+                else told[key] == pytest.approx(expected, rel=1e-3)
+            ), key
 
 
 @MAKERS
@@ -203,7 +299,10 @@ def test_the_count_of_limits_is_the_same_in_report_and_refusal(make) -> None:
     made = make()
     outcomes = made.policy_verdict.outcomes
     count = tally(outcomes)
-    assert count.lower() in made.page().headline.lower() and count.lower() in made.to_text().lower().replace("\n", " ")
+    assert (
+        count.lower() in made.page().headline.lower()
+        and count.lower() in made.to_text().lower().replace("\n", " ")
+    )
     if made.verdict != "pass":
         assert count in str(refusal(made.policy_verdict))
         assert f"{sum(x.status == 'fail' for x in outcomes)} of" in count or "undecided" in count
@@ -211,26 +310,44 @@ def test_the_count_of_limits_is_the_same_in_report_and_refusal(make) -> None:
 
 def test_page_one_says_why_and_that_a_leak_was_seen_where_planted_ones_were_not_measured() -> None:
     planted = MetricResult(
-        "controls", (Estimate("smallest_leak_exact", math.nan, math.nan, math.nan, 0, 0, measures="evaluation"),)
+        "controls",
+        (
+            Estimate(
+                "smallest_leak_exact", math.nan, math.nan, math.nan, 0, 0, measures="evaluation"
+            ),
+        ),
     )
-    limits = (Limit("dcr.identical_excess", at_most=0.05), Limit("controls.smallest_leak_exact", at_most=0.1))
+    limits = (
+        Limit("dcr.identical_excess", at_most=0.05),
+        Limit("controls.smallest_leak_exact", at_most=0.1),
+    )
     leaks = report(failing().results["dcr"], planted, limits=limits)
     assert leaks.verdict == "fail" and leaks.answers[-1].word == "Yes, it detected one"
     first = leaks.to_html().partition('<details class="team">')[0]
-    assert "The table contains copies" in first and "The table contains copies" in leaks._repr_html_()
+    assert (
+        "The table contains copies" in first and "The table contains copies" in leaks._repr_html_()
+    )
     harmless = report(passing().results["dcr"], planted, limits=limits[1:])
-    assert harmless.answers[-1].word == "Not shown" and "copies" not in harmless.to_html().partition("<ol")[0]
+    assert (
+        harmless.answers[-1].word == "Not shown"
+        and "copies" not in harmless.to_html().partition("<ol")[0]
+    )
 
 
 def test_page_one_answers_before_any_section_and_bears_no_grade() -> None:
-    attribute = MetricResult("attribute_inference", (estimate("protection_score", 62.5, null=100.0),))
+    attribute = MetricResult(
+        "attribute_inference", (estimate("protection_score", 62.5, null=100.0),)
+    )
     made = report(*failing().results.values(), attribute)
     levels = [{"level": level, "attacks": 1, "share": 0.5} for level in ("Excellent", "Poor")]
     attacks = [{"known": 3, "score": 96.06, "grade": "Excellent"}]
     attribute = replace(attribute, tables={"levels": levels, "attacks": attacks, "grade": attacks})
     made = report(*failing().results.values(), attribute)
     assert made.data_privacy_score["grade"] not in made.to_html(), "no grade of a table that fails"
-    assert not re.search("Excellent|Very Good|Moderate|Poor", made.to_html()) and "96.06" in made.to_html()
+    assert (
+        not re.search("Excellent|Very Good|Moderate|Poor", made.to_html())
+        and "96.06" in made.to_html()
+    )
     assert "Excellent" in passing().to_html()
     first = made.to_html().partition('<details class="team">')[0]
     for question in TITLES.values():
@@ -244,21 +361,35 @@ def test_page_one_answers_before_any_section_and_bears_no_grade() -> None:
 def test_page_one_says_who_signed_what_and_when_or_that_nobody_did() -> None:
     signed = {"date": "2031-05-04T03:02:01+00:00", "key": "ab" * 32, "sha256": "cd" * 32}
     made = replace(passing(), signed=signed, attempt=2)
-    for words in ("2031-05-04T03:02:01+00:00", "ab" * 32, "cd" * 6, policy_digest(made.policy)[:12]):
+    for words in (
+        "2031-05-04T03:02:01+00:00",
+        "ab" * 32,
+        "cd" * 6,
+        policy_digest(made.policy)[:12],
+    ):
         assert words in made.to_html().partition("<section>")[0]
     assert type(made).from_json(made.to_json()).signed == signed
-    assert "signed" not in passing().to_json() and "none: this evaluation published nothing" in passing().to_html()
+    assert (
+        "signed" not in passing().to_json()
+        and "none: this evaluation published nothing" in passing().to_html()
+    )
 
 
 def test_sections_have_one_chart_with_how_to_read_it_and_a_table_of_limits_that_folds() -> None:
     page = passing().to_html()
-    sections = {title: page.partition(f"<h2>{title} <span")[2].partition("</section>")[0] for title in TITLES.values()}
+    sections = {
+        title: page.partition(f"<h2>{title} <span")[2].partition("</section>")[0]
+        for title in TITLES.values()
+    }
     drawn = [section for section in sections.values() if '<svg class="plot"' in section]
     assert len(drawn) == 3 and all(section.count("How to read this") == 1 for section in drawn)
     assert page.count('<details class="limits">') == 3 and "details-content" in page
-    assert failing().to_html().count('<details class="limits" open>') == 2  # limits that did not pass are expanded
+    # limits that did not pass are expanded
+    assert failing().to_html().count('<details class="limits" open>') == 2
     inside = re.search(r'<table class="stack">.*?</table>', page, re.S)
-    assert inside and all(f'data-label="{word}"' in inside[0] for word in ("Measured", "Limit", "Value"))
+    assert inside and all(
+        f'data-label="{word}"' in inside[0] for word in ("Measured", "Limit", "Value")
+    )
 
 
 def utility(value: float, null: float = 0.9) -> list[tuple[str, Estimate]]:
@@ -275,7 +406,10 @@ def test_usefulness_names_what_is_lost_whatever_the_grade(value: float):
     tables = {"columns": lost("age", "town", "visits", "weight"), "pairs": [pair]}
     result = MetricResult("fidelity", (), tables=tables)
     _, sentence = useful(utility(value), [result], has_copies=False)
-    words = " Most is lost in these columns: age, town, visits, and in these pairs of columns: town and <b>."
+    words = (
+        " Most is lost in these columns: age, town, visits, and in these pairs of columns: town"
+        " and <b>."
+    )
     assert sentence.endswith(words) and "{" not in sentence
     _, sentence = useful(utility(value), [], has_copies=False)
     assert "lost" not in sentence and "{" not in sentence
@@ -286,6 +420,12 @@ def test_a_broken_relation_is_told_before_similarity():
     result = MetricResult("fidelity", (), tables={"relations": rows})
     word, sentence = useful(utility(0.9), [result], has_copies=False)
     assert word == "It breaks relations of the real rows"
-    assert sentence == "The relation start <= end holds in the real rows, and 31 % of the synthetic rows break it."
-    intact = MetricResult("fidelity", (), tables={"relations": [{**rows[0], "broken_synthetic": 0.0}]})
+    assert (
+        sentence
+        == "The relation start <= end holds in the real rows, and 31 % of the synthetic rows"
+        " break it."
+    )
+    intact = MetricResult(
+        "fidelity", (), tables={"relations": [{**rows[0], "broken_synthetic": 0.0}]}
+    )
     assert useful(utility(0.9), [intact], has_copies=False)[0] == "Like real rows"

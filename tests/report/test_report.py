@@ -35,7 +35,8 @@ def again(made: Report) -> Report:
     return Report.from_json(json.loads(json.dumps(made.to_json(), allow_nan=False)))
 
 
-# --- JSON -------------------------------------------------------------------------------------------------------------
+# --- JSON
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", ALL)
@@ -46,9 +47,21 @@ def test_json_has_the_documented_form_and_gives_the_same_report_in_every_form(ma
     for metric in data["metrics"].values():
         assert set(metric) == {"estimates", "tables", "settings", "seconds", "on_copy"}
         for values in metric["estimates"].values():
-            assert {"value", "low", "high", "n", "subjects", "null", "confidence", "direction", "note"} <= set(values)
+            assert {
+                "value",
+                "low",
+                "high",
+                "n",
+                "subjects",
+                "null",
+                "confidence",
+                "direction",
+                "note",
+            } <= set(values)
     for limit in data["limits"]:
-        assert {"statistic", "limit", "bound", "measured", "passed", "status", "reason"} <= set(limit)
+        assert {"statistic", "limit", "bound", "measured", "passed", "status", "reason"} <= set(
+            limit
+        )
     assert again(make()).to_json() == data
     for form in FORMS:
         assert form(again(make())) == form(make())
@@ -62,13 +75,19 @@ def test_json_tells_nan_as_null_and_keeps_the_raw_number():
 
 
 def test_a_later_attempt_is_judged_at_its_own_level_wherever_the_report_is_read():
-    results = {"dcr": MetricResult("dcr", (estimate("member_excess", 0.1, 0.1, direction="two_sided"),))}
+    results = {
+        "dcr": MetricResult("dcr", (estimate("member_excess", 0.1, 0.1, direction="two_sided"),))
+    }
     policy = Policy((Limit("dcr.member_excess", at_most=0.22),))
     known = {"title": "t", "policy": policy, "results": results, "tables": {}, "seed": 0}
-    first, third = (Report(policy_verdict=policy.judge(results, m), attempt=m, **known) for m in (1, 3))
+    first, third = (
+        Report(policy_verdict=policy.judge(results, m), attempt=m, **known) for m in (1, 3)
+    )
     assert (first.verdict, third.verdict) == ("pass", "undecided")
     assert (again(third).attempt, again(third).verdict) == (3, "undecided")
-    assert "at attempt 3" in again(third).to_html() and "at attempt 3" in again(third).to_text(columns=1000)
+    assert "at attempt 3" in again(third).to_html() and "at attempt 3" in again(third).to_text(
+        columns=1000
+    )
     with pytest.raises(ConfigError, match="its statistics give 'pass'"):
         Report.from_json({**third.to_json(), "attempt": 1})
 
@@ -76,20 +95,29 @@ def test_a_later_attempt_is_judged_at_its_own_level_wherever_the_report_is_read(
 def test_rows_that_failed_before_fail_on_their_page_too():
     told = replace(passing(), remembered=("dcr.member_excess at most 0.1",))
     assert again(told).verdict == told.verdict == "fail"
-    assert "failed before" in told.to_text() and "dcr.member_excess at most 0.1" in again(told).to_html()
+    assert (
+        "failed before" in told.to_text()
+        and "dcr.member_excess at most 0.1" in again(told).to_html()
+    )
     assert "remembered" not in passing().to_json()
     words = {answer.title: answer.word for answer in again(told).answers}
     assert words[TITLES["copies"]] == "Yes" and words[TITLES["singling out"]] == "No leak found"
     singled_out = replace(passing(), remembered=("singling_out.risk at most 0.09",)).answers[1]
     assert singled_out.statement == "The same rows broke a limit on this in an earlier evaluation."
-    foreign = replace(passing(), remembered=("value_disclosure.foreign_cells at most 0",)).answers[5]
+    foreign = replace(passing(), remembered=("value_disclosure.foreign_cells at most 0",)).answers[
+        5
+    ]
     assert (foreign.word, foreign.status, foreign.strongest) == ("Not ruled out", "fail", None)
 
 
 @pytest.mark.parametrize(("measures", "said"), [("release", True), ("evaluation", False)])
-def test_nobody_is_told_to_leave_out_a_limit_that_says_whether_the_gate_sees(measures: str, said: bool):
+def test_nobody_is_told_to_leave_out_a_limit_that_says_whether_the_gate_sees(
+    measures: str, said: bool
+):
     underpowered = estimate("false_alarm_rate", math.nan, measures=measures)
-    outcome = judge_limit(Limit("controls.false_alarm_rate", at_most=0.1), MetricResult("controls", (underpowered,)))
+    outcome = judge_limit(
+        Limit("controls.false_alarm_rate", at_most=0.1), MetricResult("controls", (underpowered,))
+    )
     assert outcome.status == "undecided"
     assert ("remove this limit" in what_to_do(outcome)) is said
 
@@ -104,7 +132,12 @@ def test_plain_names_objects_by_type_only():
         def __repr__(self) -> str:
             raise AssertionError("a repr could hold private values")
 
-    numpy_values = {"a": np.float64("nan"), "b": np.int64(3), "c": np.array([1.0, np.inf]), "d": np.bool_(True)}
+    numpy_values = {
+        "a": np.float64("nan"),
+        "b": np.int64(3),
+        "c": np.array([1.0, np.inf]),
+        "d": np.bool_(True),
+    }
     assert to_jsonable({**numpy_values, "e": {2, 1}, "f": len}) == {
         "a": None, "b": 3, "c": [1.0, None], "d": True, "e": [1, 2], "f": "<len>",
     }  # fmt: skip
@@ -113,30 +146,61 @@ def test_plain_names_objects_by_type_only():
 
 def test_utility_stands_in_every_form_beside_that_of_real_rows():
     names = ("column_similarity", "pair_similarity", "prediction")
-    found = [replace(estimate(name, 0.611 + at / 100, 0.01), null=0.711 + at / 100) for at, name in enumerate(names)]
+    found = [
+        replace(estimate(name, 0.611 + at / 100, 0.01), null=0.711 + at / 100)
+        for at, name in enumerate(names)
+    ]
     made = report(dcr(), MetricResult("fidelity", tuple(found)))
     assert "0.611 [0.601, 0.621] 0.711" in ParsedPage(made.to_html()).words
     for shown in (" ".join(made.to_text().split()), ParsedPage(made._repr_html_()).words):
-        assert "column similarity 0.611 (real rows 0.711), pair similarity 0.621 (real rows 0.721)" in shown
-    for less in (report(dcr()), report(dcr(), MetricResult("fidelity", (estimate("prediction", math.nan),)))):
+        assert (
+            "column similarity 0.611 (real rows 0.711), pair similarity 0.621 (real rows 0.721)"
+            in shown
+        )
+    for less in (
+        report(dcr()),
+        report(dcr(), MetricResult("fidelity", (estimate("prediction", math.nan),))),
+    ):
         assert all("Utility" not in form(less) for form in FORMS)
 
 
 def attribute(value: float) -> MetricResult:
-    score = Estimate("protection_score", value, 40, 90, 500, 500, null=100.0, direction="lower_is_riskier")
+    score = Estimate(
+        "protection_score", value, 40, 90, 500, 500, null=100.0, direction="lower_is_riskier"
+    )
     return MetricResult("attribute_inference", (score,))
 
 
 def test_the_data_privacy_score_is_the_mean_with_the_worse_grade():
     both = report(membership(), attribute(62.5))
-    score = {"score": (91.2 + 62.5) / 2, "grade": "Very Good", "membership": 91.2, "attribute": 62.5}
+    score = {
+        "score": (91.2 + 62.5) / 2,
+        "grade": "Very Good",
+        "membership": 91.2,
+        "attribute": 62.5,
+    }
     assert both.data_privacy_score == both.to_json()["data_privacy_score"] == score
-    assert "Data Privacy Score: 76.85</h2>" in both.to_html() == again(both).to_html(), "no grade without a pass"
+    assert "Data Privacy Score: 76.85</h2>" in both.to_html() == again(both).to_html(), (
+        "no grade without a pass"
+    )
     unmeasured = replace(attribute(1.0), estimates=())
-    for part in ((membership(),), (attribute(80.0),), (membership(), unmeasured), (membership(), attribute(math.nan))):
-        assert report(*part).data_privacy_score is None and "Data Privacy Score" not in report(*part).to_html()
-    assert report(membership()).gretel_scores == {"membership inference protection": (91.2, "Excellent")}
-    parts = [{"part": part, "score": score} for part, score in (("membership", 91.2), ("attribute", 62.5))]
+    for part in (
+        (membership(),),
+        (attribute(80.0),),
+        (membership(), unmeasured),
+        (membership(), attribute(math.nan)),
+    ):
+        assert (
+            report(*part).data_privacy_score is None
+            and "Data Privacy Score" not in report(*part).to_html()
+        )
+    assert report(membership()).gretel_scores == {
+        "membership inference protection": (91.2, "Excellent")
+    }
+    parts = [
+        {"part": part, "score": score}
+        for part, score in (("membership", 91.2), ("attribute", 62.5))
+    ]
     assert report(MetricResult("data_privacy", (), {"parts": parts})).data_privacy_score == score
 
 
@@ -154,14 +218,26 @@ def test_gretels_scores_are_in_text_page_json_and_metadata():
     ):
         assert line in lines
     assert "Privacy configuration: 66.67, Very Good" in both.to_html()
-    assert both.to_json()["privacy_configuration_score"] == {"score": pytest.approx(200 / 3), "grade": "Very Good"}
+    assert both.to_json()["privacy_configuration_score"] == {
+        "score": pytest.approx(200 / 3),
+        "grade": "Very Good",
+    }
     told = report_metadata(both)
     assert (told["Data Privacy Score"], told["Privacy Configuration"]) == (76.85, 66.67)
-    assert told["membership inference protection"] == 91.2 and told["attribute inference protection"] == 62.5
+    assert (
+        told["membership inference protection"] == 91.2
+        and told["attribute inference protection"] == 62.5
+    )
     assert told["Gretel's grades"].endswith("Privacy Configuration: Very Good")
     unknown = report(membership())
-    assert "Unavailable" not in unknown.to_text() and "membership inference protection  91.2" in unknown.to_text()
-    assert "Gretel" not in report(dcr()).to_text() and report_metadata(report(dcr()))["Gretel's grades"] == "–"
+    assert (
+        "Unavailable" not in unknown.to_text()
+        and "membership inference protection  91.2" in unknown.to_text()
+    )
+    assert (
+        "Gretel" not in report(dcr()).to_text()
+        and report_metadata(report(dcr()))["Gretel's grades"] == "–"
+    )
     assert unknown.to_json()["privacy_configuration_score"] is None
     assert "Privacy Configuration" not in report_metadata(unknown), "no number to plot"
     assert report_metadata(unknown)["Gretel's grades"] == "–", "no grade without a pass"

@@ -39,7 +39,8 @@ from tests.report.report_examples import (
     svg_words,
 )
 
-# --- a limit ----------------------------------------------------------------------------------------------------------
+# --- a limit
+# --------------------------------------------------------------------------------------------------
 
 
 def judged(found: Estimate, **limit: object):
@@ -92,42 +93,63 @@ def test_what_breaks_a_limit_is_shaded(direction, value, limit, places):
     root = ET.fromstring(interval_svg(judged(estimate("f", value, direction=direction), **limit)))
     at = float(root.find("{*}circle").get("cx"))
     sides = [(float(rect.get("x")), float(rect.get("width"))) for rect in root.findall("{*}rect")]
-    assert [("left" if x + wide < at else "right" if x > at else "over") for x, wide in sides] == places
+    assert [
+        ("left" if x + wide < at else "right" if x > at else "over") for x, wide in sides
+    ] == places
 
 
-# --- curves and intervals ---------------------------------------------------------------------------------------------
+# --- curves and intervals
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "values", [[0.0, 1.0], [0.0], [-3.0, -3.0], [1e-12, 2e-12], [-1e9, 1e9], [math.nan], [], [0.013, 0.087]]
+    "values",
+    [[0.0, 1.0], [0.0], [-3.0, -3.0], [1e-12, 2e-12], [-1e9, 1e9], [math.nan], [], [0.013, 0.087]],
 )
 def test_ticks_enclose_the_values(values):
     ticks = nice_ticks(values)
     finite = [v for v in values if math.isfinite(v)]
     assert 2 <= len(ticks) <= 8 and ticks == sorted(set(ticks))
-    assert all(ticks[0] - 1e-9 * abs(ticks[0]) <= v <= ticks[-1] + 1e-9 * abs(ticks[-1]) for v in finite)
+    assert all(
+        ticks[0] - 1e-9 * abs(ticks[0]) <= v <= ticks[-1] + 1e-9 * abs(ticks[-1]) for v in finite
+    )
 
 
 def test_logarithmic_places_keep_order_and_leave_out_what_has_no_logarithm():
     rows = [{"x": x, "y": 0.1} for x in (0.5, 0.0101, 0.0099, 0.0, -1.0, None)]
     svg = intervals_svg(rows, x="x", y="y", series=(), labels=("x", "y"), log=True)
     paths = ET.fromstring(svg).iter("path")
-    at = [float(mark.get("d").split()[0][1:]) for mark in paths if mark.get("class", "").startswith("mark")]
+    at = [
+        float(mark.get("d").split()[0][1:])
+        for mark in paths
+        if mark.get("class", "").startswith("mark")
+    ]
     assert len(at) == 3 and at[0] - at[1] > 100 > at[1] - at[2] > 0
     assert {"0.01", "0.1", "0.5"} <= set(svg_words(svg))
 
 
 def test_curves_are_drawn_whole_and_on_logarithmic_axes():
-    roc = [{"fpr": 10.0**k, "all": min(1.0, 3 * 10.0**k), "worst": None if k < -2 else 0.9} for k in (-3, -2, -1, 0)]
+    roc = [
+        {"fpr": 10.0**k, "all": min(1.0, 3 * 10.0**k), "worst": None if k < -2 else 0.9}
+        for k in (-3, -2, -1, 0)
+    ]
     (_, whole), (_, zoom) = plots_of("shadow_membership", "roc", roc)
-    assert {"all records", "most vulnerable record", "guessing"} <= set(svg_words(whole)) & set(svg_words(zoom))
+    assert {"all records", "most vulnerable record", "guessing"} <= set(svg_words(whole)) & set(
+        svg_words(zoom)
+    )
     assert {"0.001", "0.01", "0.1", "1"} <= set(svg_words(zoom))
     lines = [line.get("points", "").split() for line in ET.fromstring(zoom).iter("polyline")]
-    every, worst, guessing = ([tuple(map(float, point.split(","))) for point in line] for line in lines)
+    every, worst, guessing = (
+        [tuple(map(float, point.split(","))) for point in line] for line in lines
+    )
     assert len(every) == len(guessing) == 4 and len(worst) == 3
     steps = np.diff([x for x, _ in guessing])
     assert np.ptp(steps) < 0.2  # decades are equally wide
-    assert all(below[1] > above[1] for below, above in zip(guessing, every, strict=True) if above[1] > every[-1][1])
+    assert all(
+        below[1] > above[1]
+        for below, above in zip(guessing, every, strict=True)
+        if above[1] > every[-1][1]
+    )
 
 
 def test_intervals_stand_around_the_line_of_the_null():
@@ -142,36 +164,52 @@ def test_intervals_stand_around_the_line_of_the_null():
     assert abs(at_half - (places[0.4] + places[0.6]) / 2) < 0.2 and 0.0 not in places
 
 
-# --- bars -------------------------------------------------------------------------------------------------------------
+# --- bars
+# --------------------------------------------------------------------------------------------------
 
 
 def test_bars_have_the_length_and_the_colour_of_their_points():
     points = (100.0, None, 19.9, 60.0, math.nan, -5.0)
-    svg = points_svg([{"column": f"c{at}", "points": value} for at, value in enumerate(points)], "column", "points")
+    svg = points_svg(
+        [{"column": f"c{at}", "points": value} for at, value in enumerate(points)],
+        "column",
+        "points",
+    )
     full = max(width for _, width in bars(svg))
     assert [kind for kind, _ in bars(svg)] == ["l4", "l4", "l1", "l0"]
-    assert [width for _, width in bars(svg)] == pytest.approx([0, 0.199 * full, 0.6 * full, full], abs=0.1)
+    assert [width for _, width in bars(svg)] == pytest.approx(
+        [0, 0.199 * full, 0.6 * full, full], abs=0.1
+    )
     assert [word for word in svg_words(svg) if word.startswith("c")] == ["c5", "c2", "c3", "c0"]
-    assert len(bars(points_svg([{"c": HOSTILE, "p": float(at)} for at in range(99)], "c", "p"))) == 40
+    assert (
+        len(bars(points_svg([{"c": HOSTILE, "p": float(at)} for at in range(99)], "c", "p"))) == 40
+    )
     assert points_svg([{"c": "x", "p": None}, {"c": "y", "p": "80"}], "c", "p") == ""
 
 
 def test_bars_are_as_long_as_their_shares():
-    rows = [{"size": "1,000", "before": 0.75, "after": 0.5}, {"size": "4,000", "before": 1.0, "after": math.nan}]
+    rows = [
+        {"size": "1,000", "before": 0.75, "after": 0.5},
+        {"size": "4,000", "before": 1.0, "after": math.nan},
+    ]
     svg = shares_svg(rows, "size", {"before": "before", "after": "after the filter"})
     found = bars(svg)
-    assert [kind for kind, _ in found] == ["mark s0", "mark s1", "mark s0", "mark s0", "mark s1"]  # two of the legend
+    # two of the legend
+    assert [kind for kind, _ in found] == ["mark s0", "mark s1", "mark s0", "mark s0", "mark s1"]
     lengths = [0.75 * SHARES_ROOM, 0.5 * SHARES_ROOM, SHARES_ROOM]
     assert [width for _, width in found[:3]] == pytest.approx(lengths, abs=0.1)
     assert {"0.75", "0.5", "1", "1,000", "before", "after the filter"} <= set(svg_words(svg))
-    tenths = shares_svg([{"x": str(p), "y": p} for p in (1.0, 0.1, 0.01, 0.001, 0.0)], "x", {"y": "share"}, log=True)
+    tenths = shares_svg(
+        [{"x": str(p), "y": p} for p in (1.0, 0.1, 0.01, 0.001, 0.0)], "x", {"y": "share"}, log=True
+    )
     lengths = [SHARES_ROOM * part for part in (1, 0.8, 0.6, 0.4, 0)]
     assert [width for _, width in bars(tenths)] == pytest.approx(lengths, abs=0.1)
     long = shares_svg([{"x": HOSTILE, "y": 5.0}] * 99, "x", {"y": HOSTILE, "z": HOSTILE})
     assert len(bars(long)) == 30 + 2 and max(width for _, width in bars(long)) == SHARES_ROOM
 
 
-# --- the pie ----------------------------------------------------------------------------------------------------------
+# --- the pie
+# --------------------------------------------------------------------------------------------------
 
 
 def slices(svg: str) -> list[tuple[str | None, float]]:
@@ -189,7 +227,9 @@ def slices(svg: str) -> list[tuple[str | None, float]]:
 def test_the_shares_of_the_engine_are_drawn_best_level_first():
     svg = pie_svg(level_table(np.repeat([*GRADES, "Unavailable"], [4, 5, 10, 20, 55, 6])))
     assert [level for level, _ in slices(svg)] == ["l0", "l1", "l2", "l3", "l4", "l5"]
-    assert [share for _, share in slices(svg)] == pytest.approx([0.55, 0.2, 0.1, 0.05, 0.04, 0.06], abs=0.002)
+    assert [share for _, share in slices(svg)] == pytest.approx(
+        [0.55, 0.2, 0.1, 0.05, 0.04, 0.06], abs=0.002
+    )
     lines = [
         "Excellent: 55 attacks, 55 %",
         "Very Good: 20 attacks, 20 %",
@@ -200,22 +240,37 @@ def test_the_shares_of_the_engine_are_drawn_best_level_first():
     ]
     assert [word for word in svg_words(svg) if len(word) > 1] == lines
     assert ET.fromstring(svg).find("desc").text == "; ".join(lines)
-    assert all(svg_words(svg).count(number) == 2 for number in "123456"), "slice and legend bear the same number"
+    assert all(svg_words(svg).count(number) == 2 for number in "123456"), (
+        "slice and legend bear the same number"
+    )
 
 
 def test_a_single_level_is_a_disc_and_small_slices_bear_no_number():
     whole = pie_svg(level_table(np.full(300, "Poor")))
-    assert [circle.get("class") for circle in ET.fromstring(whole).iter("circle")] == ["l4"] and slices(whole) == []
-    assert [word.partition(": ")[2] for word in svg_words(whole) if ":" in word].count("0 attacks, 0 %") == 5
-    rows = [{"level": "Poor", "attacks": 1, "share": 0.005}, {"level": "Good", "attacks": 199, "share": 0.995}]
+    assert [circle.get("class") for circle in ET.fromstring(whole).iter("circle")] == [
+        "l4"
+    ] and slices(whole) == []
+    assert [word.partition(": ")[2] for word in svg_words(whole) if ":" in word].count(
+        "0 attacks, 0 %"
+    ) == 5
+    rows = [
+        {"level": "Poor", "attacks": 1, "share": 0.005},
+        {"level": "Good", "attacks": 199, "share": 0.995},
+    ]
     assert (svg_words(pie_svg(rows)).count("1"), svg_words(pie_svg(rows)).count("2")) == (2, 1)
     assert "Poor: 1 attack, 0.5 %" in svg_words(pie_svg(rows))
 
 
 def test_shares_are_scaled_and_what_has_none_is_left_out():
-    rows = [{"level": level, "share": share} for level, share in zip(
-        ("poor", "good", "x", "y", "z", "w"), (3, 1, math.nan, -1.0, "1", math.inf), strict=True)]  # fmt: skip
-    assert [share for _, share in slices(pie_svg([*rows, {}]))] == pytest.approx([0.25, 0.75], abs=0.002)
+    rows = [
+        {"level": level, "share": share}
+        for level, share in zip(
+            ("poor", "good", "x", "y", "z", "w"), (3, 1, math.nan, -1.0, "1", math.inf), strict=True
+        )
+    ]
+    assert [share for _, share in slices(pie_svg([*rows, {}]))] == pytest.approx(
+        [0.25, 0.75], abs=0.002
+    )
     assert [w for w in svg_words(pie_svg(rows)) if ":" in w] == ["good: 25 %", "poor: 75 %"]
     assert pie_svg([]) == pie_svg([{"level": "Poor", "attacks": 0, "share": 0.0}]) == ""
 
@@ -235,17 +290,21 @@ def test_two_lines_have_the_same_axes():
     assert second.get("stroke-dasharray") and not first.get("stroke-dasharray")
 
 
-def test_the_number_that_is_drawn_is_the_one_that_is_judged_and_a_pass_never_lies_in_the_shade() -> None:
+def test_the_number_that_is_drawn_is_judged_and_a_pass_never_lies_in_the_shade() -> None:
     rng = np.random.default_rng(0)
     outcomes = [outcome for make in ALL for outcome in make().policy_verdict.outcomes]
     for direction in ("higher_is_riskier", "two_sided", "lower_is_riskier"):
         for bound in ("conservative", "proven", "value"):
             for _ in range(40):
                 low, value, high = sorted(rng.normal(0.5, 0.3, 3))
-                found = Estimate("f", value, low, high, 90, 90, null=rng.choice([0.0, 0.5]), direction=direction)
+                found = Estimate(
+                    "f", value, low, high, 90, 90, null=rng.choice([0.0, 0.5]), direction=direction
+                )
                 side = "at_least" if direction == "lower_is_riskier" else "at_most"
                 limit = Limit("m.f", **{side: float(rng.uniform(0.05, 0.9))}, bound=bound)
-                outcomes.append(judge_limit(limit, MetricResult("m", (found,)), int(rng.integers(1, 4))))
+                outcomes.append(
+                    judge_limit(limit, MetricResult("m", (found,)), int(rng.integers(1, 4)))
+                )
     assert {outcome.status for outcome in outcomes} == set(WORST_FIRST)
     for outcome in outcomes:
         if not math.isfinite(outcome.measured):
@@ -262,7 +321,11 @@ def test_the_number_that_is_drawn_is_the_one_that_is_judged_and_a_pass_never_lie
             else float(root.findall("{*}path")[-1].get("d")[1:].split()[0])
         )
         inside = start + 0.1 < at < end - 0.1
-        assert inside == outcome.limit.exceeded_by(outcome.measured) or abs(at - start) < 0.2 or abs(at - end) < 0.2
+        assert (
+            inside == outcome.limit.exceeded_by(outcome.measured)
+            or abs(at - start) < 0.2
+            or abs(at - end) < 0.2
+        )
         assert not (outcome.passed and inside)
 
 
@@ -272,5 +335,9 @@ def test_values_are_told_on_hover_without_a_script() -> None:
     measured = measured_text(outcome)
     words = f"pass: {measured}, limit {limit_symbol(outcome.limit)}; {limit_interval(outcome)}"
     assert f"<title>{words}</title>" in page
-    assert "<title>0.012 [" in page or "<title>0.02: " in page or re.search(r"<title>[\d.]+: [\d.]+</title>", page)
+    assert (
+        "<title>0.012 [" in page
+        or "<title>0.02: " in page
+        or re.search(r"<title>[\d.]+: [\d.]+</title>", page)
+    )
     assert page.count("<title>") > 20 and "<script" not in page

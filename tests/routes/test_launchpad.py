@@ -12,7 +12,10 @@ from stock import KEY
 @pytest.fixture(scope="module")
 def pad(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launchpad]:
     """A deployment with a release of the honest table."""
-    with pytest.MonkeyPatch.context() as patch, Launchpad.open(tmp_path_factory.mktemp("launchpad")) as opened:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Launchpad.open(tmp_path_factory.mktemp("launchpad")) as opened,
+    ):
         patch.setenv(CANARY_NAME, CANARY)
         assert opened.launch(Launch(whole("honest"), {}, {})) and opened.successes == 1
         yield opened
@@ -34,7 +37,11 @@ NORTH = {f"dagster/asset_partition_range_{end}": "north" for end in ("start", "e
 @example(Launch(whole("fed"), {}, {}))
 @example(Launch(whole("regional"), {KEY: "north"}, {}))
 @example(Launch(whole("regional"), NORTH, {}))
-@example(Launch(("raw",), {}, {"resources": {"io_manager": {"config": {"base_dir": {"env": CANARY_NAME}}}}}))
+@example(
+    Launch(
+        ("raw",), {}, {"resources": {"io_manager": {"config": {"base_dir": {"env": CANARY_NAME}}}}}
+    )
+)
 @example(Launch(("reads_honest",), {}, {}))
 @example(Launch(("reads_leaky",), {}, {}))
 @example(Launch(("reads_regions",), {}, {}))
@@ -43,7 +50,9 @@ NORTH = {f"dagster/asset_partition_range_{end}": "north" for end in ("start", "e
     max_examples=120,
     phases=(Phase.explicit, Phase.generate),
 )
-def test_what_is_drawn_from_the_launchpad(pad: Launchpad, caplog: pytest.LogCaptureFixture, launch: Launch) -> None:
+def test_what_is_drawn_from_the_launchpad(
+    pad: Launchpad, caplog: pytest.LogCaptureFixture, launch: Launch
+) -> None:
     caplog.clear()
     with caplog.at_level(logging.DEBUG):
         run_id = pad.launch(launch)

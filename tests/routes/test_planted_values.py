@@ -1,4 +1,6 @@
-"""Private values do not leak: steps succeed and fail in many ways, and all output is searched for planted values."""
+"""Private values do not leak: steps succeed and fail in many ways, and all output is searched for
+planted values.
+"""
 
 # No `from __future__ import annotations` here: Dagster reads the annotations of local assets.
 
@@ -50,7 +52,8 @@ def world(
         yield World(tmp_path, instance, wrong.honest, capfd, caplog)
 
 
-# Each case makes the deployment fail in one way and returns the error text, which must contain the given words.
+# Each case makes the deployment fail in one way and returns the error text, which must contain the
+# given words.
 Case = Callable[[World, pytest.MonkeyPatch], str]
 CASES: dict[str, tuple[str, Case]] = {}
 
@@ -64,14 +67,20 @@ def case(words: str) -> Callable[[Case], Case]:
 
 
 def generator_case(function: Callable[..., Any], words: str) -> None:
-    CASES[f"generator {function.__name__}"] = words, lambda world, _: world.table(generator=function) and world.run()
+    CASES[f"generator {function.__name__}"] = (
+        words,
+        lambda world, _: world.table(generator=function) and world.run(),
+    )
 
 
 for broken_generator in (
     wrong.raises_from, wrong.exits, wrong.interrupts, wrong.panics, wrong.returns_an_object,
     wrong.names_columns_by_values, wrong.mixes_types, wrong.holds_foreign_objects,
 ):  # fmt: skip
-    generator_case(broken_generator, f"{broken_generator.__name__} failed, took longer than 86400 seconds or returned")
+    generator_case(
+        broken_generator,
+        f"{broken_generator.__name__} failed, took longer than 86400 seconds or returned",
+    )
 
 
 def quoting(argument: int = 0) -> Callable[..., Any]:
@@ -101,7 +110,9 @@ quoting_case("metric", Dcr, "measure", 1)
 quoting_case("writer", pq, "write_table", 0)
 quoting_case("split", work, "split_rows", 0)
 quoting_case("fit", CallableGenerator, "_fit", 1)
-quoting_case("embedder", embedder, "train_embedder", 0, embedder=True, policy={**LENIENT, "embedder": {}})
+quoting_case(
+    "embedder", embedder, "train_embedder", 0, embedder=True, policy={**LENIENT, "embedder": {}}
+)
 
 
 @case("dcr_identical_excess_proven is red")
@@ -139,7 +150,11 @@ def an_upstream_table_of_mixed_types_in_our_storage(world: World, _: pytest.Monk
 def train_and_holdout_that_are_not_alike(world: World, _: pytest.MonkeyPatch) -> str:
     real = private()
     chosen = (real["name"] == PLANTED["name"]) | (real.index < 300)
-    frames = {"train": real[chosen], "holdout": real[~chosen], "synthetic": plain(private(seed=1)).drop(columns="pid")}
+    frames = {
+        "train": real[chosen],
+        "holdout": real[~chosen],
+        "synthetic": plain(private(seed=1)).drop(columns="pid"),
+    }
     world.table(**world.external(**frames))
     return world.run()
 
@@ -192,7 +207,9 @@ def damage_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
 @case("ValueError at")
 def a_check_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(checks, "check_contract", quoting(1))
-    monkeypatch.setattr(checks, "exchangeability_result", lambda tables, _: quoting()(tables["train"]))
+    monkeypatch.setattr(
+        checks, "exchangeability_result", lambda tables, _: quoting()(tables["train"])
+    )
     told = world.run()
     assert told.count("ValueError at") >= 1
     return told
@@ -238,12 +255,17 @@ def sensors_and_schedules_that_raise(world: World, monkeypatch: pytest.MonkeyPat
     repository = defs.get_repository_def()
     told: list[str] = []
     with sqlite_instance(world.place) as stored:
-        given: dict[str, Any] = {"instance": stored, "repository_def": repository, "resources": defs.resources}
+        given: dict[str, Any] = {
+            "instance": stored,
+            "repository_def": repository,
+            "resources": defs.resources,
+        }
         ticks: dict[Any, Any] = {source: dg.build_sensor_context}
         ticks[repository.get_schedule_def("people_schedule")] = dg.build_schedule_context
         for definition, build in ticks.items():
             try:
-                with build(**given) as context:  # else it enters its instance again and leaves when it is collected
+                # else it enters its instance again and leaves when it is collected
+                with build(**given) as context:
                     definition.evaluate_tick(context)
             except Exception:
                 told.append(serializable_error_info_from_exc_info(sys.exc_info()).to_string())
@@ -253,7 +275,9 @@ def sensors_and_schedules_that_raise(world: World, monkeypatch: pytest.MonkeyPat
 
 
 @case("ValueError at")
-def bad_files_and_a_metric_that_raises_on_the_command_line(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+def bad_files_and_a_metric_that_raises_on_the_command_line(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> str:
     synthetic = plain(private(seed=1)).drop(columns="pid")
     paths = world.external(train=private()[:400], holdout=private()[400:], synthetic=synthetic)
     lines = paths["synthetic"].read_text().splitlines()
@@ -290,7 +314,9 @@ def test_the_guard_hides_what_an_error_says_and_tells_where() -> None:
     with pytest.raises(StepError) as caught:
         checked_step(compute)(None, private())
     line = inspect.getsourcelines(compute)[1] + 4
-    assert f"OSError (No space left on device) at {__file__}:{line}, in compute." in str(caught.value)
+    assert f"OSError (No space left on device) at {__file__}:{line}, in compute." in str(
+        caught.value
+    )
     assert caught.value.__cause__ is None and caught.value.__context__ is None
     assert traces(str(caught.value)) == set()
     forged = StepError.hiding(OSError(PLANTED["visits"], PLANTED["name"], PLANTED["name"]))
@@ -360,7 +386,9 @@ def test_a_known_error_is_a_failure_without_its_chain() -> None:
     assert "no rows." in info.to_string() and traces(info.to_string()) == set()
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, dg.DagsterExecutionInterruptedError])
+@pytest.mark.parametrize(
+    "kind", [KeyboardInterrupt, GeneratorExit, dg.DagsterExecutionInterruptedError]
+)
 def test_an_interrupt_passes_without_its_words(kind: type[BaseException]) -> None:
     own = type("Own", (kind,), {"__str__": lambda self: PLANTED["name"]})
     for raised in (kind(PLANTED["name"]), own()):
@@ -370,7 +398,11 @@ def test_an_interrupt_passes_without_its_words(kind: type[BaseException]) -> Non
 
         with pytest.raises(kind) as caught:
             checked_step(step)()
-        assert type(caught.value) is kind and caught.value.args == () and caught.value.__context__ is None
+        assert (
+            type(caught.value) is kind
+            and caught.value.args == ()
+            and caught.value.__context__ is None
+        )
 
 
 # One for each kind of failure location; the redaction itself is tested above.
@@ -382,7 +414,9 @@ QUICK_CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name if name in QUICK_CASES else slow(name) for name in CASES])
-def test_nothing_private_is_told_when_it_fails(name: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_private_is_told_when_it_fails(
+    name: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words, provoke = CASES[name]
     if not name.startswith("generator "):
         run_functions_here(monkeypatch)
@@ -408,7 +442,14 @@ def test_nothing_private_is_told_when_it_succeeds(world: World, tmp_path: Path) 
         "rank", "role", "row", "vulnerability", "equal_rows"
     }  # fmt: skip
     assert "equal_rows" in found[next(where for where in found if where.endswith("report.json"))]
-    kept = ("history/runs", "report.html", "report.json", "attestation", "/releases/", "storage/people/dcr")
+    kept = (
+        "history/runs",
+        "report.html",
+        "report.json",
+        "attestation",
+        "/releases/",
+        "storage/people/dcr",
+    )
     for part in ("compute_logs", *kept):
         assert [where for where in found if part in f"/{where}"], (part, sorted(found))
 
@@ -427,7 +468,14 @@ def test_the_planted_values_are_in_reach() -> None:
 MORE_SPELLINGS = {
     "income": ["987,654.32", "987654", "9.877e+05", f"{np.float32(987654.321)!r}", "[987654.32]"],
     "visits": ["1234567891.0", "1,234,567,891", "1.235e+09", "1.234567891e9"],
-    "born": ["1907-03-04", "datetime.date(1907, 3, 4)", "4 March 1907", "04/03/1907", "19070304", "-22949"]
+    "born": [
+        "1907-03-04",
+        "datetime.date(1907, 3, 4)",
+        "4 March 1907",
+        "04/03/1907",
+        "19070304",
+        "-22949",
+    ]
     + [str(-1982793600 * scale) for scale in (1, 10**3, 10**6, 10**9)],
 }
 
@@ -437,7 +485,9 @@ def test_every_spelling_is_found(column: str) -> None:
     value = PLANTED[column]
     plain_texts = [str(value), repr(value), f"x={value};", *MORE_SPELLINGS.get(column, [])]
     texts = [json.dumps(str(value)), quote(f"<{value}>"), html.escape(f"'{value}"), *plain_texts]
-    texts += [base64.b64encode(f"{'-' * shift}{value!s:>20}".encode()).decode() for shift in range(3)]
+    texts += [
+        base64.b64encode(f"{'-' * shift}{value!s:>20}".encode()).decode() for shift in range(3)
+    ]
     assert [text for text in texts if column not in traces(text)] == []
 
 
@@ -466,4 +516,8 @@ def test_the_search_can_fail(world: World) -> None:
     run = next(found[where] for where in found if where.startswith("run "))
     assert run >= {"pid", "income", "visits", "born"}
     assert "name" in found["stdout"] and "plan" in found["logging"] and "pid" in found["stderr"]
-    assert found["releases/table.parquet"] == found["releases/attestation.json"] | {"pid"} == set(SPELLINGS)
+    assert (
+        found["releases/table.parquet"]
+        == found["releases/attestation.json"] | {"pid"}
+        == set(SPELLINGS)
+    )

@@ -1,9 +1,9 @@
 """Routes around the gate: stock checks let each one through, the gate none.
 
-Every test does the same to two tables. From a table that only Dagster's blocking checks guard, the private rows must be
-published, otherwise the test is not meaningful. From a gated table no row may be published, and the refusal must give
-the reason. tests/deployment has the routes that need a webserver or a daemon, test_routes_gate those against the gate
-itself.
+Every test does the same to two tables. From a table that only Dagster's blocking checks guard, the
+private rows must be published, otherwise the test is not meaningful. From a gated table no row may
+be published, and the refusal must give the reason. tests/deployment has the routes that need a
+webserver or a daemon, test_routes_gate those against the gate itself.
 """
 
 import base64
@@ -49,11 +49,18 @@ Tables = tuple[dg.Definitions, dg.Definitions]
 
 @pytest.fixture(scope="module")
 def failed(world: World) -> Tables:
-    """``plain`` with stock checks and ``leaky`` behind the gate, after full runs that their checks stopped."""
+    """``plain`` with stock checks and ``leaky`` behind the gate, after full runs that their checks
+    stopped.
+    """
     tables = stock(world, "plain"), gated(world, "leaky")
     plain, leaky = map(world.run, tables)
-    assert not checks(plain)["score", "few_copies"].passed and not (world.root / "public" / "plain").exists()
-    assert not checks(leaky)["attestation", "policy_holds"].passed and "published" not in made(leaky)
+    assert (
+        not checks(plain)["score", "few_copies"].passed
+        and not (world.root / "public" / "plain").exists()
+    )
+    assert not checks(leaky)["attestation", "policy_holds"].passed and "published" not in made(
+        leaky
+    )
     return tables
 
 
@@ -65,7 +72,9 @@ def stated(record: SignedRecord) -> dict[str, Any]:
 @pytest.mark.slow
 def test_route_02_synthetic_again_then_published_alone(world: World, failed: Tables) -> None:
     plain, leaky = failed
-    assert world.run(plain, "plain/synthetic").success and world.run(leaky, "leaky/synthetic").success
+    assert (
+        world.run(plain, "plain/synthetic").success and world.run(leaky, "leaky/synthetic").success
+    )
     leaked(world, world.run(plain, "plain/published"), "plain")
     refused(world.run(leaky, "leaky/published"), "leaky", HOLDS)
     nothing_published(world, "leaky")
@@ -80,17 +89,36 @@ def test_route_03_a_derived_asset_in_a_later_run(world: World, failed: Tables) -
         seen.append(rows)
 
     plain, leaky = failed
-    leaked(world, world.run(with_assets(plain, exporter(world, "plain", "synthetic", "of_it")), "of_it"), "of_it")
-    readers = [exporter(world, "leaky", asset, f"of_{asset}") for asset in ("synthetic", "published")]
-    result = world.run(with_assets(leaky, *readers, unannotated), "of_synthetic", "of_published", "unannotated")
+    leaked(
+        world,
+        world.run(with_assets(plain, exporter(world, "plain", "synthetic", "of_it")), "of_it"),
+        "of_it",
+    )
+    readers = [
+        exporter(world, "leaky", asset, f"of_{asset}") for asset in ("synthetic", "published")
+    ]
+    result = world.run(
+        with_assets(leaky, *readers, unannotated), "of_synthetic", "of_published", "unannotated"
+    )
     assert "leaky/synthetic: the table is not released. Fix: depend on leaky/published." in reason(
         result, "of_synthetic"
     )
     assert "it was not materialized yet" in reason(result, "of_published")
-    assert not list((world.root / "public").glob("of_*ed")) + list((world.root / "public").glob("of_synthetic"))
+    assert not list((world.root / "public").glob("of_*ed")) + list(
+        (world.root / "public").glob("of_synthetic")
+    )
     (record,) = seen
-    assert set(stated(record)) == {"table", "partition", "rows", "train", "content", "dtypes", "filter", "generator",
-                                   "replaced"}  # fmt: skip
+    assert set(stated(record)) == {
+        "table",
+        "partition",
+        "rows",
+        "train",
+        "content",
+        "dtypes",
+        "filter",
+        "generator",
+        "replaced",
+    }
     nothing_published(world, "leaky")
 
 
@@ -124,25 +152,34 @@ def test_route_05_a_failed_check_with_severity_warn(world: World) -> None:
     leaked(world, result, "warned")
 
     def warn(said: dg.AssetCheckResult) -> dg.AssetCheckResult:
-        return said if said.check_name == "released" else said._replace(severity=dg.AssetCheckSeverity.WARN)
+        return (
+            said
+            if said.check_name == "released"
+            else said._replace(severity=dg.AssetCheckSeverity.WARN)
+        )
 
     result = world.run(with_checks(gated(world, "leaky_warned"), warn))
     found = checks(result)["attestation", "policy_holds"]
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     refused(result, "leaky_warned", HOLDS, "attestation", check=None)  # fails by itself as well
-    refused(world.run(gated(world, "leaky_warned"), "leaky_warned/published"), "leaky_warned", HOLDS)
+    refused(
+        world.run(gated(world, "leaky_warned"), "leaky_warned/published"), "leaky_warned", HOLDS
+    )
     nothing_published(world, "leaky_warned")
 
 
 @pytest.mark.slow
 def test_route_06_a_check_that_omits_its_result(world: World) -> None:
     @dg.multi_asset_check(
-        specs=[dg.AssetCheckSpec("few_copies", asset=["omitted", "score"], blocking=True)], can_subset=True
+        specs=[dg.AssetCheckSpec("few_copies", asset=["omitted", "score"], blocking=True)],
+        can_subset=True,
     )
     def silent() -> Iterator[dg.AssetCheckResult]:
         yield from ()
 
-    plain = dg.Definitions.merge(stock(world, "omitted", checked=False), dg.Definitions(asset_checks=[silent]))
+    plain = dg.Definitions.merge(
+        stock(world, "omitted", checked=False), dg.Definitions(asset_checks=[silent])
+    )
     leaked(world, world.run(plain), "omitted")
 
     def omit(said: dg.AssetCheckResult) -> dg.AssetCheckResult | None:
@@ -151,7 +188,9 @@ def test_route_06_a_check_that_omits_its_result(world: World) -> None:
     result = world.run(with_checks(gated(world, "leaky_omitted"), omit))
     assert ("attestation", "policy_holds") not in checks(result)
     refused(result, "leaky_omitted", HOLDS, "attestation", check=None)  # fails by itself as well
-    refused(world.run(gated(world, "leaky_omitted"), "leaky_omitted/published"), "leaky_omitted", HOLDS)
+    refused(
+        world.run(gated(world, "leaky_omitted"), "leaky_omitted/published"), "leaky_omitted", HOLDS
+    )
     nothing_published(world, "leaky_omitted")
 
 
@@ -165,16 +204,21 @@ def test_route_07_a_job_that_selects_only_the_passing_check(world: World, failed
         key = dg.AssetCheckKey(dg.AssetKey.from_user_string(asset), check)
         return EVERY.without_checks() | dg.AssetSelection.checks(key)
 
-    plain, leaky = dg.Definitions.merge(failed[0], dg.Definitions(asset_checks=[is_there])), failed[1]
+    plain, leaky = (
+        dg.Definitions.merge(failed[0], dg.Definitions(asset_checks=[is_there])),
+        failed[1],
+    )
     result = world.execute(world.job(plain, chosen("plain/score", "is_there")))
     assert set(checks(result)) == {("score", "is_there")}
     leaked(world, result, "plain")
     passing = chosen("leaky/dcr", "dcr_member_excess_proven")
-    with pytest.raises(dg.DagsterInvalidDefinitionError):  # the steps of the table cannot be run without their checks
+    # the steps of the table cannot be run without their checks
+    with pytest.raises(dg.DagsterInvalidDefinitionError):
         world.job(leaky, passing)
     result = world.execute(world.job(with_checks(leaky), passing))
     assert set(checks(result)) == {("dcr", "dcr_member_excess_proven")}
-    refused(result, "leaky", HOLDS, "attestation", check=None)  # fails by itself as well, so that nothing runs after it
+    # fails by itself as well, so that nothing runs after it
+    refused(result, "leaky", HOLDS, "attestation", check=None)
     nothing_published(world, "leaky")
 
 
@@ -186,7 +230,9 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World, failed: 
     def one(context: dg.AssetExecutionContext) -> Iterator[Any]:
         frame = world.private
         yield dg.MaterializeResult(asset_key=["one", "synthetic"])
-        yield dg.AssetCheckResult(asset_key=["one", "synthetic"], passed=copies(world.private, frame) < 0.5)
+        yield dg.AssetCheckResult(
+            asset_key=["one", "synthetic"], passed=copies(world.private, frame) < 0.5
+        )
         world.write_public(frame, "one", context.run.run_id)
         yield dg.MaterializeResult(asset_key=["one", "published"])
 
@@ -197,7 +243,9 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World, failed: 
     refusals: list[str] = []
 
     @dg.asset(ins=records, required_resource_keys={"releases"})
-    def own(context: dg.AssetExecutionContext, synthetic: SignedRecord, attestation: SignedRecord) -> None:
+    def own(
+        context: dg.AssetExecutionContext, synthetic: SignedRecord, attestation: SignedRecord
+    ) -> None:
         asked = ReleaseTarget("leaky"), load_policy(LENIENT), stated(attestation)["setup"]
         for given in (attestation, synthetic, replace(synthetic, kind="attestation")):
             with pytest.raises(PublicationRefused) as refusal:
@@ -213,11 +261,15 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World, failed: 
 
 @pytest.mark.slow
 def test_route_09_the_publisher_does_not_depend_on_the_scores(world: World) -> None:
-    result = world.run(with_assets(stock(world, "aside"), exporter(world, "aside", "synthetic", "of_aside")))
+    result = world.run(
+        with_assets(stock(world, "aside"), exporter(world, "aside", "synthetic", "of_aside"))
+    )
     assert not checks(result)["score", "few_copies"].passed
     assert not (world.root / "public" / "aside").exists()
     leaked(world, result, "of_aside")
-    leaky = with_assets(gated(world, "leaky_aside"), exporter(world, "leaky_aside", "synthetic", "of_leaky_aside"))
+    leaky = with_assets(
+        gated(world, "leaky_aside"), exporter(world, "leaky_aside", "synthetic", "of_leaky_aside")
+    )
     assert "the table is not released. Fix: depend on leaky_aside/published" in reason(
         world.run(leaky), "of_leaky_aside"
     )
@@ -230,17 +282,23 @@ def test_route_11_without_checks(world: World, failed: Tables) -> None:
     def published_only(defs: dg.Definitions, table: str) -> dg.JobDefinition:
         """The steps that a launch of ``published`` with an empty selection of checks runs."""
         chosen = {dg.AssetKey([table, "published"])}
-        return world.job(defs, EVERY).get_subset(asset_selection=chosen, asset_check_selection=set())
+        return world.job(defs, EVERY).get_subset(
+            asset_selection=chosen, asset_check_selection=set()
+        )
 
     plain, leaky = failed
     for job in (world.job(plain, EVERY.without_checks()), published_only(plain, "plain")):
         leaked(world, world.execute(job), "plain")
-    with pytest.raises(dg.DagsterInvalidDefinitionError):  # the steps of the table cannot be run without their checks
+    # the steps of the table cannot be run without their checks
+    with pytest.raises(dg.DagsterInvalidDefinitionError):
         world.job(leaky, EVERY.without_checks())
     with pytest.raises(dg.DagsterInvalidSubsetError):
         published_only(leaky, "leaky")
     bare = with_checks(leaky)
-    jobs = {"attestation": world.job(bare, EVERY.without_checks()), "published": published_only(bare, "leaky")}
+    jobs = {
+        "attestation": world.job(bare, EVERY.without_checks()),
+        "published": published_only(bare, "leaky"),
+    }
     for stopped, job in jobs.items():
         result = world.execute(job)
         assert checks(result) == {}
@@ -250,11 +308,16 @@ def test_route_11_without_checks(world: World, failed: Tables) -> None:
 
 @pytest.fixture(scope="module")
 def parts(world: World) -> Tables:
-    """``part`` with stock checks and ``leaky_part`` behind the gate; their partition north was stopped."""
+    """``part`` with stock checks and ``leaky_part`` behind the gate; their partition north was
+    stopped.
+    """
     plain = stock(world, "part", generator=memorise_the_north, partitions=REGIONS)
     leaky = gated(world, "leaky_part", memorise_the_north, regions=True)
     for defs in (plain, leaky):
-        assert [world.run(defs, partition=region).success for region in ("north", "south")] == [False, True]
+        assert [world.run(defs, partition=region).success for region in ("north", "south")] == [
+            False,
+            True,
+        ]
     return plain, leaky
 
 
@@ -264,11 +327,15 @@ def test_route_14_a_failed_partition_published_alone(world: World, parts: Tables
     leaked(world, world.run(plain, "part/published", partition="north"), "part")
     refused(world.run(leaky, "leaky_part/published", partition="north"), "leaky_part", HOLDS)
     nothing_published(world, "leaky_part", "north")
-    assert set(read_published(world.root / "releases", "leaky_part", "south")["region"]) == {"south"}
+    assert set(read_published(world.root / "releases", "leaky_part", "south")["region"]) == {
+        "south"
+    }
 
 
 @pytest.mark.slow
-def test_route_15_an_unpartitioned_publisher_over_all_partitions(world: World, parts: Tables) -> None:
+def test_route_15_an_unpartitioned_publisher_over_all_partitions(
+    world: World, parts: Tables
+) -> None:
     @dg.asset(ins={"rows": dg.AssetIn(key=["part", "synthetic"])})
     def of_all(context: dg.AssetExecutionContext, rows: dict[str, pd.DataFrame]) -> None:
         world.write_public(rows["north"], "of_all", context.run.run_id)
@@ -279,14 +346,19 @@ def test_route_15_an_unpartitioned_publisher_over_all_partitions(world: World, p
 
     plain, leaky = parts
     leaked(world, world.run(with_assets(plain, of_all), "of_all"), "of_all")
-    readers = [exporter(world, "leaky_part", asset, f"of_leaky_{asset}") for asset in ("synthetic", "published")]
+    readers = [
+        exporter(world, "leaky_part", asset, f"of_leaky_{asset}")
+        for asset in ("synthetic", "published")
+    ]
     result = world.run(
         with_assets(leaky, *readers, unannotated),
         *(f"of_leaky_{name}" for name in ("synthetic", "published")),
         "unannotated",
     )
     for step in ("of_leaky_synthetic", "unannotated"):
-        assert "the table is not released. Fix: depend on leaky_part/published" in reason(result, step)
+        assert "the table is not released. Fix: depend on leaky_part/published" in reason(
+            result, step
+        )
     told = reason(result, "of_leaky_published")
     assert "leaky_part/published, partition north: it was not materialized yet" in told
     assert not list((world.root / "public").glob("of_leaky_*"))
@@ -300,14 +372,18 @@ def test_route_16_another_run_overwrites_the_table(world: World) -> None:
     def overwrite() -> None:
         assert world.run(run_b, "overwritten/synthetic").success
 
-    result = world.execute(after(world.job(plain, EVERY), "overwritten__score_few_copies", overwrite))
+    result = world.execute(
+        after(world.job(plain, EVERY), "overwritten__score_few_copies", overwrite)
+    )
     assert result.success
     leaked(world, result, "overwritten")
     gated_b = gated(world, "leaky_overwritten")
 
     def overwrite_gated() -> None:
         world.unlock("leaky_overwritten")
-        assert world.run(gated_b, "leaky_overwritten/generator", "leaky_overwritten/synthetic").success
+        assert world.run(
+            gated_b, "leaky_overwritten/generator", "leaky_overwritten/synthetic"
+        ).success
 
     job = world.job(gated(world, "leaky_overwritten", independent), EVERY)
     result = world.execute(after(job, "leaky_overwritten__attest", overwrite_gated))
@@ -341,7 +417,9 @@ def test_route_17_the_file_is_tampered_with(world: World) -> None:
     copied = hashlib.sha256(file.read_bytes()).hexdigest()
     file.with_stem(copied).write_bytes(file.read_bytes())
     for asset, kind in (("synthetic", "snapshot"), ("attestation", "attestation")):
-        folder = PrivacyIOManager(base=str(world.root / "storage")).folder(dg.AssetKey([table, asset]))
+        folder = PrivacyIOManager(base=str(world.root / "storage")).folder(
+            dg.AssetKey([table, asset])
+        )
         rename(folder / f"{kind}.json", file.stem, copied)
     refused(world.run(defs, f"{table}/published"), table, "the signature of the attestation")
     nothing_published(world, table)

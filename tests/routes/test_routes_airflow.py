@@ -1,8 +1,10 @@
-"""Routes around the gate on Airflow: each publishes a leaky table of plain tasks, and no rows of a gated table.
+"""Routes around the gate on Airflow: each publishes a leaky table of plain tasks, and no rows of a
+gated table.
 
-One Airflow on the loopback serves all of them, with its API, its scheduler and workers as processes. ``ACTS`` performs
-all user actions once, and the tests check the results. A secrets backend holds its key and secret. The private table
-has planted values, for which all files of Airflow are searched at the end.
+One Airflow on the loopback serves all of them, with its API, its scheduler and workers as
+processes. ``ACTS`` performs all user actions once, and the tests check the results. A secrets
+backend holds its key and secret. The private table has planted values, for which all files of
+Airflow are searched at the end.
 """
 
 from __future__ import annotations
@@ -41,7 +43,14 @@ pytestmark = pytest.mark.slow
 PASSWORD = "s3cret-of-the-store"
 HUGE = "x" * 1_000_000
 SCORES = {"metrics": ["dcr", "value_disclosure"], "embedder": False}
-KEYS = {"slashes": "../../x", "space": "north ", "case": "North", "dots": "..", "unicode": "nörth", "long": "n" * 250}
+KEYS = {
+    "slashes": "../../x",
+    "space": "north ",
+    "case": "North",
+    "dots": "..",
+    "unicode": "nörth",
+    "long": "n" * 250,
+}
 ACTS: dict[str, Callable[[Airflow], Act]] = {}
 
 
@@ -69,7 +78,9 @@ def plain(airflow: Airflow) -> Act:
     both = [airflow.trigger("plain", run) for run in ("first", "second")]
     yield lambda: all(ready() for ready in both)
     for name in ("publish", "publish_by_score"):
-        assert not (airflow.place / f"public/plain/first/{name}.csv").exists(), "the checks stop the table"
+        assert not (airflow.place / f"public/plain/first/{name}.csv").exists(), (
+            "the checks stop the table"
+        )
     yield airflow.mark("plain", "first", "check", "success")
     airflow.forge("plain", "first", "score", 0.0)
     yield airflow.clear("plain", "first", "publish_by_score")
@@ -88,7 +99,13 @@ def plain_settings(airflow: Airflow) -> Act:
     yield airflow.trigger("plain_settings", "before")
     assert not (airflow.place / "public/plain_settings").exists(), "the checks stop the table"
     airflow.ask("POST", "variables", key="at_most", value="1.0")
-    airflow.ask("POST", "connections", connection_id="limits", conn_type="generic", extra=json.dumps({"at_most": 1.0}))
+    airflow.ask(
+        "POST",
+        "connections",
+        connection_id="limits",
+        conn_type="generic",
+        extra=json.dumps({"at_most": 1.0}),
+    )
     yield airflow.trigger("plain_settings", "after", conf={"at_most": 1.0, "limit": 1.0})
 
 
@@ -130,8 +147,16 @@ def plain_shared(airflow: Airflow) -> Act:
 
 @act
 def leaks(airflow: Airflow) -> Act:
-    """A gated table: two concurrent runs, one of them with other settings, then the routes around the first."""
-    given = {"at_most": 1.0, "policy": LENIENT, "table": "other", "releases": "/tmp", "generator": "synthpop"}
+    """A gated table: two concurrent runs, one of them with other settings, then the routes around
+    the first.
+    """
+    given = {
+        "at_most": 1.0,
+        "policy": LENIENT,
+        "table": "other",
+        "releases": "/tmp",
+        "generator": "synthpop",
+    }
     both = [airflow.trigger("leaks", "first"), airflow.trigger("leaks", "second", conf=given)]
     yield lambda: all(ready() for ready in both)
     first = {"dag": "leaks", "run": "first"}
@@ -139,7 +164,10 @@ def leaks(airflow: Airflow) -> Act:
         note(airflow, task, **first, task=task)
     for run in ("first", "second"):
         note(airflow, f"{run}_attest", "leaks", run, "leaks.attest")
-    publish, own = {**first, "task": "leaks.publish"}, airflow.xcom("leaks", "first", "leaks.attest")
+    publish, own = (
+        {**first, "task": "leaks.publish"},
+        airflow.xcom("leaks", "first", "leaks.attest"),
+    )
     yield airflow.mark("leaks", "first", "leaks.attest", "success")
     note(airflow, "marked", **publish)
     yield airflow.clear("leaks", "first", "leaks.publish")
@@ -171,7 +199,12 @@ def leaks(airflow: Airflow) -> Act:
     airflow.forge("leaks", "first", "leaks.attest", other)
     yield airflow.clear("leaks", "first", "leaks.publish")
     note(airflow, "swapped_attest", **publish)
-    for step, reader in {"attest": "publish", "prepare": "score", "fit": "sample", "split": "fit"}.items():
+    for step, reader in {
+        "attest": "publish",
+        "prepare": "score",
+        "fit": "sample",
+        "split": "fit",
+    }.items():
         if step == "attest":
             airflow.forge("leaks", "first", "leaks.attest", own)
         for file in sorted(values(airflow, "leaks", "leaks", "first", step).rglob("*")):
@@ -200,7 +233,12 @@ def leaks(airflow: Airflow) -> Act:
 def events(airflow: Airflow) -> Act:
     yield airflow.ended("leaks", "second")
     (asset,) = airflow.ask("GET", "assets?name_pattern=leaks_release")["assets"]
-    extra = {"table": "leaks", "partition": None, "release": "20260101T000000Z-0123456789ab", "sha256": "0" * 64}
+    extra = {
+        "table": "leaks",
+        "partition": None,
+        "release": "20260101T000000Z-0123456789ab",
+        "sha256": "0" * 64,
+    }
     airflow.ask("POST", "assets/events", asset_id=asset["id"], extra=extra)
     yield airflow.all_ended("consumer", 1)
 
@@ -220,7 +258,9 @@ def laxer(airflow: Airflow) -> Act:
     yield airflow.trigger("strict", "first")
     yield airflow.trigger("lax", "refused")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PRIVACY_ASSETS_SIGNING_KEY", (airflow.place / "vault/privacy_signing_key").read_text())
+        patch.setenv(
+            "PRIVACY_ASSETS_SIGNING_KEY", (airflow.place / "vault/privacy_signing_key").read_text()
+        )
         accept_all("laxly", "--releases", airflow.place / "deployment/releases")
     yield airflow.trigger("lax", "first")
     theirs = airflow.xcom("lax", "first", "judge")
@@ -240,7 +280,9 @@ def turned(airflow: Airflow) -> Act:
     airflow.forge("turned", "first", "judge", theirs)
     yield airflow.clear("turned", "first", "publish")
     note(airflow, "of_a_run_that_passed", "turned", "first", "publish")
-    here, there = (values(airflow, "turned", dag, "first", "attest") for dag in ("turned", "turned_before"))
+    here, there = (
+        values(airflow, "turned", dag, "first", "attest") for dag in ("turned", "turned_before")
+    )
     shutil.copytree(there, here, dirs_exist_ok=True)
     yield airflow.clear("turned", "first", "publish")
     note(airflow, "of_a_run_that_passed_with_its_values", "turned", "first", "publish")
@@ -278,9 +320,18 @@ def draws(airflow: Airflow) -> Act:
 
 @act
 def store(airflow: Airflow) -> Act:
-    evil = {"host": "http://127.0.0.1:1", "extra": json.dumps({"endpoint_url": "http://127.0.0.1:1", "token": "t0ken"})}
+    evil = {
+        "host": "http://127.0.0.1:1",
+        "extra": json.dumps({"endpoint_url": "http://127.0.0.1:1", "token": "t0ken"}),
+    }
     airflow.ask(
-        "POST", "connections", connection_id="store", conn_type="aws", login="someone", password=PASSWORD, **evil
+        "POST",
+        "connections",
+        connection_id="store",
+        conn_type="aws",
+        login="someone",
+        password=PASSWORD,
+        **evil,
     )
     yield airflow.trigger("store", "first")
 
@@ -310,8 +361,12 @@ class Ran:
 
     def states(self, dag: str, run: str) -> dict[str, tuple[str, int]]:
         """State and number of tries of each task; for a mapped task those of the last instance."""
-        question = "select task_id, state, try_number from task_instance where dag_id = ? and run_id = ?"
-        return {task: (state, tries) for task, state, tries in database(self.place, question, dag, run)}
+        question = (
+            "select task_id, state, try_number from task_instance where dag_id = ? and run_id = ?"
+        )
+        return {
+            task: (state, tries) for task, state, tries in database(self.place, question, dag, run)
+        }
 
     def leaked(self, file: str) -> None:
         """Plain tasks published this file, and it contains private rows."""
@@ -324,19 +379,33 @@ class Ran:
         releases = self.place / "deployment/releases"
         assert ReleaseStore(releases).history(ReleaseTarget(table, partition)) == []
         with pytest.raises(InputError, match="there is no release"):
-            read_published(releases, table, partition, trusted_keys=self.place / "deployment/trusted_keys")
+            read_published(
+                releases, table, partition, trusted_keys=self.place / "deployment/trusted_keys"
+            )
 
 
 def prepare(place: Path) -> dict[str, str]:
-    """Write private rows, keys and secrets; return the environment in which workers find the latter."""
-    for folder in ("made", "public", "failed", "vault", "deployment", "deployment/private", "deployment/trusted_keys"):
+    """Write private rows, keys and secrets; return the environment in which workers find the
+    latter.
+    """
+    for folder in (
+        "made",
+        "public",
+        "failed",
+        "vault",
+        "deployment",
+        "deployment/private",
+        "deployment/trusted_keys",
+    ):
         (place / folder).mkdir(mode=0o700)
     rows = private()
     for name in ("people", "people_2026-01-01", "people_north", "people_south"):
         rows.to_parquet(place / f"{name}.parquet")
     rows.drop(columns="pid").to_csv(place / "people.csv", index=False, header=False)
     data = {"source": str(place / "people.parquet"), "subject": "pid"}
-    (place / "table.yaml").write_text(yaml.safe_dump({"data": data, "evaluation": SCORES, "policy": LENIENT}))
+    (place / "table.yaml").write_text(
+        yaml.safe_dump({"data": data, "evaluation": SCORES, "policy": LENIENT})
+    )
     key = Ed25519PrivateKey.from_private_bytes(secrets.token_bytes(32))
     private_pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -380,7 +449,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 @dataclass(frozen=True)
 class Route:
-    """A route around the gate: the file that plain tasks published by it, and the gate's refusal."""
+    """A route around the gate: the file that plain tasks published by it, and the gate's
+    refusal.
+    """
 
     stock: str
     ours: str  # a noted text, or "dag/run/task" of a log
@@ -413,7 +484,11 @@ ROUTES = (
     Route(BY_SCORE, "forged_a_list", NO_REFERENCE),
     Route(BY_SCORE, "forged_a_number", NO_REFERENCE),
     Route(BY_SCORE, "forged_missing", NOTHING),
-    Route(BY_SCORE, "without_scores", "leaks: step dcr has no values in this run. Fix: rerun the step dcr."),
+    Route(
+        BY_SCORE,
+        "without_scores",
+        "leaks: step dcr has no values in this run. Fix: rerun the step dcr.",
+    ),
     Route("plain/second/publish.csv", "tasks_test", NOTHING),
     Route("plain/manual*/publish.csv", "dags_test", NOTHING),
     Route("plain/first/publish_teardown.csv", "publish_teardown", POLICY),
@@ -440,7 +515,9 @@ def test_every_act_could_be_played(ran: Ran) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=str)
-def test_plain_tasks_publish_by_this_route_and_the_gate_says_why_it_does_not(ran: Ran, route: Route) -> None:
+def test_plain_tasks_publish_by_this_route_and_the_gate_says_why_it_does_not(
+    ran: Ran, route: Route
+) -> None:
     ran.leaked(route.stock)
     said = ran.log(*route.ours.split("/")) if "/" in route.ours else ran.noted(route.ours)
     assert route.why in said
@@ -450,11 +527,20 @@ def test_plain_tasks_publish_by_this_route_and_the_gate_says_why_it_does_not(ran
 @pytest.mark.parametrize("name", [*KEYS, "none"])
 def test_a_made_up_partition_key_gets_no_fresh_memory(ran: Ran, name: str) -> None:
     people = sorted((ran.place / "people.csv").read_text().splitlines())
-    pieces = [file.read_text().splitlines() for file in (ran.place / "public/plain_keys").rglob("*.csv")]
-    assert sorted(line for piece in pieces for line in piece) == people, "plain tasks gave away all, a third a key"
+    pieces = [
+        file.read_text().splitlines() for file in (ran.place / "public/plain_keys").rglob("*.csv")
+    ]
+    assert sorted(line for piece in pieces for line in piece) == people, (
+        "plain tasks gave away all, a third a key"
+    )
     said = ran.log("keys", name, "keys.read")
-    assert ("has partitions, and this run has none. Fix" if name == "none" else "there is no partition") in said
-    assert {state for state, _ in ran.states("keys", name).values()} == {"failed", "upstream_failed"}
+    assert (
+        "has partitions, and this run has none. Fix" if name == "none" else "there is no partition"
+    ) in said
+    assert {state for state, _ in ran.states("keys", name).values()} == {
+        "failed",
+        "upstream_failed",
+    }
     for key in ("north", KEYS.get(name)):
         ran.nothing("keys", key)
 
@@ -475,16 +561,20 @@ FIRST = "the first one is 2026-01-01"
 def test_a_backfill_of_old_dates_or_a_made_up_logical_date_gets_no_fresh_memory(
     ran: Ran, dag: str, run: str, why: str
 ) -> None:
-    assert len(list((ran.place / "public/plain_daily").rglob("*.csv"))) == 3, "plain tasks gave away all"
+    assert len(list((ran.place / "public/plain_daily").rglob("*.csv"))) == 3, (
+        "plain tasks gave away all"
+    )
     assert why in ran.log(dag, run, "publish")
     for day in ("1970-01-01", "2025-12-31", "2026-01-01"):
         ran.nothing("daily", day)
 
 
-def test_a_run_of_another_dag_with_a_laxer_policy_publishes_its_own_and_nothing_through_the_strict_one(
+def test_a_run_of_a_dag_with_a_laxer_policy_publishes_nothing_through_the_strict_one(
     ran: Ran,
 ) -> None:
-    """The owner of the private folder accepts the other policy, and the release states which one was applied."""
+    """The owner of the private folder accepts the other policy, and the release states which one
+    was applied.
+    """
     assert "privacy-assets accept laxly" in ran.log("lax", "refused", "judge")
     assert "this run differs from the lock of the table" in ran.noted("of_a_laxer_policy")
     releases, trusted = ran.place / "deployment/releases", ran.place / "deployment/trusted_keys"
@@ -497,8 +587,12 @@ def test_a_run_of_another_dag_with_a_laxer_policy_publishes_its_own_and_nothing_
 def test_what_a_run_that_passed_left_is_not_published_after_a_later_verdict(ran: Ran) -> None:
     assert GONE.format("attest") in ran.noted("of_a_run_that_passed")
     (release,) = ReleaseStore(ran.place / "deployment/releases").history(ReleaseTarget("turned"))
-    assert f"release {release.id} of turned is published" in ran.log("turned_before", "first", "publish")
-    assert "this attestation of turned is not the latest one" in ran.noted("of_a_run_that_passed_with_its_values")
+    assert f"release {release.id} of turned is published" in ran.log(
+        "turned_before", "first", "publish"
+    )
+    assert "this attestation of turned is not the latest one" in ran.noted(
+        "of_a_run_that_passed_with_its_values"
+    )
 
 
 def test_a_refusal_is_not_tried_again_and_every_new_table_counts_as_an_attempt(ran: Ran) -> None:
@@ -517,22 +611,33 @@ def test_of_an_edited_connection_only_credentials_are_taken(ran: Ran) -> None:
     )
 
 
-def test_steps_that_fail_with_rows_in_their_hands_are_tried_again_and_a_table_is_published_in_the_end(ran: Ran) -> None:
-    states = {task.removeprefix("planted."): state for task, (state, _) in ran.states("planted", "first").items()}
+def test_steps_that_fail_with_rows_are_tried_again_and_a_table_is_published_in_the_end(
+    ran: Ran,
+) -> None:
+    states = {
+        task.removeprefix("planted."): state
+        for task, (state, _) in ran.states("planted", "first").items()
+    }
     verbs = ("read", "split", "fit", "sample", "prepare", "score", "attest", "publish")
     assert states == dict.fromkeys(verbs, "success")
-    # Each failed once, as these files and the logs show. Airflow repeats a try under its number if it lost the worker.
+    # Each failed once, as these files and the logs show. Airflow repeats a try under its number if
+    # it lost the worker.
     assert {file.name for file in (ran.place / "failed").iterdir()} == set(verbs)
     logs = [file.read_text() for file in ran.place.glob("home/logs/dag_id=planted/**/*.log")]
     assert sum("ValueError at" in log and "Its message is hidden" in log for log in logs) >= 8
     assert ReleaseStore(ran.place / "deployment/releases").history(ReleaseTarget("planted"))
     embedder = ran.states("planted_embedder", "first")
-    assert (embedder["planted_embedder.embed"], embedder["planted_embedder.sample"]) == (("failed", 1), ("failed", 1))
+    assert (embedder["planted_embedder.embed"], embedder["planted_embedder.sample"]) == (
+        ("failed", 1),
+        ("failed", 1),
+    )
     assert "ValueError at" in ran.log("planted_embedder", "first", "planted_embedder.embed")
 
 
 def kept(ran: Ran) -> dict[str, str]:
-    """All data that Airflow has kept: logs, database, settings, and the output of its processes and commands."""
+    """All data that Airflow has kept: logs, database, settings, and the output of its processes and
+    commands.
+    """
     files = [*(ran.place / "home").rglob("*"), *ran.place.glob("*.txt")]
     found = {str(file.relative_to(ran.place)): readable(file) for file in files if file.is_file()}
     assert {"home/airflow.db", "scheduler.txt", "api-server.txt", "said.txt"} <= set(found)
@@ -545,17 +650,29 @@ def test_no_private_value_is_kept_by_airflow(ran: Ran) -> None:
 
 
 def test_no_secret_is_kept_by_airflow(ran: Ran) -> None:
-    key, secret = ((ran.place / "vault" / name).read_text() for name in ("privacy_signing_key", "privacy_split_secret"))
+    key, secret = (
+        (ran.place / "vault" / name).read_text()
+        for name in ("privacy_signing_key", "privacy_split_secret")
+    )
     (key,) = [line for line in key.splitlines() if "-" not in line]
-    assert {name for name, text in kept(ran).items() if any(one in text for one in (key, secret, PASSWORD))} == set()
+    assert {
+        name
+        for name, text in kept(ran).items()
+        if any(one in text for one in (key, secret, PASSWORD))
+    } == set()
 
 
 def test_xcoms_are_references_and_hold_no_path(ran: Ran) -> None:
-    question = "select value from xcom where dag_id in ('leaks', 'planted') and key = 'return_value'"
+    question = (
+        "select value from xcom where dag_id in ('leaks', 'planted') and key = 'return_value'"
+    )
     found = [json.loads(str(value)) for (value,) in database(ran.place, question)]
     assert len(found) > 10
     for one in found:
-        assert one.keys() in ({"table", "partition", "step", "values", "digest"}, {"table", "partition", "release"})
+        assert one.keys() in (
+            {"table", "partition", "step", "values", "digest"},
+            {"table", "partition", "release"},
+        )
     assert str(ran.place) not in json.dumps(found)
 
 

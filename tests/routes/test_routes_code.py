@@ -1,4 +1,6 @@
-"""Routes through the code of the generator: it searches for the gate's keys, or its step is killed."""
+"""Routes through the code of the generator: it searches for the gate's keys, or its step is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from thieves import looks_around
 
 from privacy_assets.gate.keys import SIGNING_VARIABLE, first_key
 
-pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks into /proc, and needs prctl")
+pytestmark = pytest.mark.skipif(
+    not os.path.isdir("/proc/self"), reason="looks into /proc, and needs prctl"
+)
 FUNCTIONS_APART = True
 SECRET = "a secret of this deployment: 5f1c9b"
 
@@ -26,7 +30,9 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.slow
-def test_route_48_code_that_reads_the_keys_from_its_environment(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_route_48_code_that_reads_the_keys_from_its_environment(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first_key(world.root / "keys" / "signing.key", world.root / "trusted_keys")
     key = (world.root / "keys" / "signing.key").read_text()
     (world.root / "private").mkdir(mode=0o700)
@@ -37,13 +43,19 @@ def test_route_48_code_that_reads_the_keys_from_its_environment(world: World, mo
     for name in ("plain", "walled"):
         monkeypatch.setenv("LOOT", str(world.root / name))
         given = {"name": "callable", "settings": {"function": looks_around, "variables": ["LOOT"]}}
-        defs = stock(world, name, generator=looks_around) if name == "plain" else gated(world, name, given)
+        defs = (
+            stock(world, name, generator=looks_around)
+            if name == "plain"
+            else gated(world, name, given)
+        )
         done = world.run(defs)
         assert done.success
         taken[name] = (world.root / name).read_text()
     secrets = [key.splitlines()[1], SECRET]
     assert all(secret in taken["plain"] for secret in secrets)
-    places = [str(world.root / place) for place in ("private", "home", "keys", "storage", "releases")]
+    places = [
+        str(world.root / place) for place in ("private", "home", "keys", "storage", "releases")
+    ]
     assert not [one for one in [*secrets, *places] if one in taken["walled"]]
     assert "income" in taken["walled"], "the rows of train it is given"
 

@@ -1,8 +1,9 @@
-"""Routes through the gate itself: each publishes only if the verification against it is switched off.
+"""Routes through the gate itself: each publishes only if the verification against it is switched
+off.
 
-If several verifications prevent a route, each is shown to refuse alone. All tables here hold copies of the private
-rows: ``true`` are the copied rows and a holdout, ``decoy`` are rows of other people, compared with which the copies
-look harmless. The last tests are the honest ways to a release.
+If several verifications prevent a route, each is shown to refuse alone. All tables here hold copies
+of the private rows: ``true`` are the copied rows and a holdout, ``decoy`` are rows of other people,
+compared with which the copies look harmless. The last tests are the honest ways to a release.
 """
 
 import itertools
@@ -15,7 +16,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from routes import HOLDS, REGIONS, World, accept, gated, nothing_published, reason, refused, released, with_checks
+from routes import (
+    HOLDS,
+    REGIONS,
+    World,
+    accept,
+    gated,
+    nothing_published,
+    reason,
+    refused,
+    released,
+    with_checks,
+)
 from standins import FEW_DRAWS, LENIENT, checks, independent, people, slow
 from stock import copies
 
@@ -33,10 +45,13 @@ from privacy_assets.tables.threshold_rule import real_schema
 
 SCORED = ("train", "holdout", "synthetic", "evaluation_inputs", "dcr")
 ATTESTED = (*SCORED, "attestation")
-IDENTICAL, MEMBER = ({**limit, "at_most": most} for limit, most in zip(LENIENT["limits"], (0.3, 0.5), strict=True))
+IDENTICAL, MEMBER = (
+    {**limit, "at_most": most} for limit, most in zip(LENIENT["limits"], (0.3, 0.5), strict=True)
+)
 STRICT = {"policy": {"name": "strict", "limits": [IDENTICAL, MEMBER], **FEW_DRAWS}}
 SCORE = {"statistic": "dcr.privacy_score", "min_subjects": 5}
-# Half of the rows are copies: one fails, the other tolerates it. A full copy breaks both, else they are undecided.
+# Half of the rows are copies: one fails, the other tolerates it. A full copy breaks both, else they
+# are undecided.
 TIGHT, LOOSE = ({"policy": {"name": name, "limits": [{**SCORE, "at_most": most}], **FEW_DRAWS}}
                 for name, most in (("tight", 0.3), ("loose", 0.8)))  # fmt: skip
 FEWER = {"policy": {"name": "fewer", "limits": [MEMBER], **FEW_DRAWS}}
@@ -63,7 +78,9 @@ def unseen(seed: int) -> pd.DataFrame:
 def external(world: World, table: str, split: str = "true", **more: Any) -> dg.Definitions:
     """The copies as a user's own table, with one of the splits."""
     files = {role: world.root / f"{role}_{split}.parquet" for role in ("train", "holdout")}
-    return gated(world, table, **{**STRICT, **files, "synthetic": world.root / "copies.parquet", **more})
+    return gated(
+        world, table, **{**STRICT, **files, "synthetic": world.root / "copies.parquet", **more}
+    )
 
 
 def of(table: str, assets: tuple[str, ...]) -> list[str]:
@@ -75,7 +92,9 @@ def silent(place: Any, name: str, answer: Any = None) -> Callable[[pytest.Monkey
 
 
 def as_stated(patch: pytest.MonkeyPatch) -> None:
-    """Only the signed verdict counts: the private results are not compared with the policy in force."""
+    """Only the signed verdict counts: the private results are not compared with the policy in
+    force.
+    """
     check = gate_module.check_verdict
 
     def only_stated(policy_verdict: Verdict, remembered: Any) -> None:
@@ -86,7 +105,10 @@ def as_stated(patch: pytest.MonkeyPatch) -> None:
 
 
 OFF: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
-    **{name: silent(gate_module, f"check_{name}") for name in ("target", "result", "policy", "verdict")},
+    **{
+        name: silent(gate_module, f"check_{name}")
+        for name in ("target", "result", "policy", "verdict")
+    },
     "lock": silent(Locks, "check"),
     "latest": silent(Gate, "_check_latest"),
     "memory": silent(LogState, "failures", []),
@@ -103,7 +125,9 @@ def withstood(
     private: pd.DataFrame | None = None,
     **where: Any,
 ) -> None:
-    """Check that all ``layers`` together and each alone refuse the attack, and that it publishes without them."""
+    """Check that all ``layers`` together and each alone refuse the attack, and that it publishes
+    without them.
+    """
     refused(attack(), table, next(iter(layers.values())), **where)
     for layer, why in layers.items() if len(layers) > 1 else ():
         with pytest.MonkeyPatch.context() as patch:
@@ -122,20 +146,29 @@ def withstood(
 
 def coarse(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows with ages and incomes that the threshold rule changes in no table."""
-    return frame.assign(age=(frame["age"] // 10 * 10).clip(20, 80), income=frame["income"].round(-3).clip(upper=4000))
+    return frame.assign(
+        age=(frame["age"] // 10 * 10).clip(20, 80),
+        income=frame["income"].round(-3).clip(upper=4000),
+    )
 
 
 def copy_stored(world: World, asset: str, source: ReleaseTarget, target: ReleaseTarget) -> None:
     """Replace the stored value of one table and partition by another's."""
     io = PrivacyIOManager(base=str(world.root / "storage"))
-    folders = (io.folder(dg.AssetKey([place.table, asset]), place.partition) for place in (source, target))
+    folders = (
+        io.folder(dg.AssetKey([place.table, asset]), place.partition) for place in (source, target)
+    )
     shutil.copytree(*folders, dirs_exist_ok=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("partition", [slow(None), "north"])
-def test_route_21_an_attestation_of_another_table_or_partition(world: World, partition: str | None) -> None:
-    """``other`` has the people compared with whom the copies look harmless, and ``target`` the real ones."""
+def test_route_21_an_attestation_of_another_table_or_partition(
+    world: World, partition: str | None
+) -> None:
+    """``other`` has the people compared with whom the copies look harmless, and ``target`` the real
+    ones.
+    """
     other, target = ReleaseTarget("other"), ReleaseTarget("target")
     if partition:
         other, target = ReleaseTarget("parts", "south"), ReleaseTarget("parts", partition)
@@ -148,32 +181,46 @@ def test_route_21_an_attestation_of_another_table_or_partition(world: World, par
     def table(place: ReleaseTarget) -> dg.Definitions:
         ending = "{partition}" if partition else place.table
         own = {"partitions_def": REGIONS} if partition else {}
-        return external(world, place.table, ending, synthetic=world.root / f"copies_{ending}.parquet", **own)
+        return external(
+            world, place.table, ending, synthetic=world.root / f"copies_{ending}.parquet", **own
+        )
 
     judge, defs = table(other), table(target)
     assert world.run(judge, *of(other.table, ATTESTED), partition=other.partition).success
-    assert world.run(defs, *of(target.table, ("train", "holdout", "synthetic")), partition=partition).success
+    assert world.run(
+        defs, *of(target.table, ("train", "holdout", "synthetic")), partition=partition
+    ).success
     io = PrivacyIOManager(base=str(world.root / "storage"))
-    stored = [io.folder(dg.AssetKey([place.table, "attestation"]), place.partition) for place in (other, target)]
+    stored = [
+        io.folder(dg.AssetKey([place.table, "attestation"]), place.partition)
+        for place in (other, target)
+    ]
     shutil.copytree(*stored, dirs_exist_ok=True)
     layers = {"target": "belongs to another table or partition", "latest": LATEST}
     published = f"{target.table}/published"
     withstood(
-        world, lambda: world.run(defs, published, partition=partition), target.table, layers, partition,
+        world,
+        lambda: world.run(defs, published, partition=partition),
+        target.table,
+        layers,
+        partition,
         coarse(world.private),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.slow
 def test_route_22_the_holdout_is_replaced_after_the_check(world: World) -> None:
-    """The holdout of the scores was copied into the table as well, so no person appears to be disclosed."""
+    """The holdout of the scores was copied into the table as well, so no person appears to be
+    disclosed.
+    """
     copied, holdout = unseen(5), world.root / "holdout_replaced.parquet"
     copied.to_parquet(holdout)
     mixed = pd.concat([world.private, copied.drop(columns="pid")]).sample(frac=1, random_state=0)
     mixed.to_parquet(world.root / "mixed.parquet")
     defs = external(world, "replaced", holdout=holdout, synthetic=world.root / "mixed.parquet")
     assert all(check.passed for check in checks(world.run(defs, *of("replaced", SCORED))).values())
-    rng = np.random.default_rng(0)  # other people with the same values of each column, so that none becomes rare
+    # other people with the same values of each column, so that none becomes rare
+    rng = np.random.default_rng(0)
     others = {}
     for name in copied.columns[1:]:  # each person has two rows, whose values stay together
         pairs = copied[name].to_numpy().reshape(-1, 2)
@@ -193,8 +240,13 @@ def test_route_22_the_holdout_is_replaced_after_the_check(world: World) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("failed_before", [False, slow(True)])
 def test_route_23_a_limit_loosened_then_restored(world: World, failed_before: bool) -> None:
-    """Under the strict policy these rows were never evaluated (as in route 21), or they failed before."""
-    table, layers = f"restored_{failed_before}", {"lock": LOCKED, "policy": OTHER, "estimates": HOLDS}
+    """Under the strict policy these rows were never evaluated (as in route 21), or they failed
+    before.
+    """
+    table, layers = (
+        f"restored_{failed_before}",
+        {"lock": LOCKED, "policy": OTHER, "estimates": HOLDS},
+    )
     half, assets = {"synthetic": world.root / "half.parquet"}, of(table, ATTESTED)
     strict, loose = external(world, table, **half, **TIGHT), external(world, table, **half, **LOOSE)
     if failed_before:
@@ -210,12 +262,23 @@ def test_route_23_a_limit_loosened_then_restored(world: World, failed_before: bo
 def test_route_24_a_limit_deleted_from_the_definitions(world: World) -> None:
     half = {"synthetic": world.root / "half.parquet"}
     real = external(world, "deleted", **half)
-    assert not checks(world.run(real, *of("deleted", SCORED)))["dcr", "dcr_identical_excess_proven"].passed
+    assert not checks(world.run(real, *of("deleted", SCORED)))[
+        "dcr", "dcr_identical_excess_proven"
+    ].passed
     fewer = external(world, "deleted", **half, **FEWER)
-    refused(world.run(fewer, "deleted/attestation"), "deleted", LOCKED, "attestation", check="policy_holds")
+    refused(
+        world.run(fewer, "deleted/attestation"),
+        "deleted",
+        LOCKED,
+        "attestation",
+        check="policy_holds",
+    )
     accept(world, "deleted")
     without = world.run(fewer, *of("deleted", ("dcr", "attestation")))
-    assert set(checks(without)) == {("dcr", "dcr_member_excess_proven"), ("attestation", "policy_holds")}
+    assert set(checks(without)) == {
+        ("dcr", "dcr_member_excess_proven"),
+        ("attestation", "policy_holds"),
+    }
     assert checks(without)["attestation", "policy_holds"].passed
     layers = {"lock": LOCKED, "policy": OTHER, "estimates": HOLDS, "memory": BEFORE}
     withstood(world, lambda: world.run(real, "deleted/published"), "deleted", layers)
@@ -228,7 +291,9 @@ def test_route_24_definitions_without_any_checks(world: World) -> None:
     assert checks(result) == {}
     refused(result, "stripped", HOLDS, "attestation", check=None)
     layers = {"verdict": HOLDS, "memory": BEFORE}
-    withstood(world, lambda: world.run(stripped, "stripped/published"), "stripped", layers, check=None)
+    withstood(
+        world, lambda: world.run(stripped, "stripped/published"), "stripped", layers, check=None
+    )
 
 
 @pytest.mark.slow
@@ -254,15 +319,21 @@ def test_route_25_retry_until_it_passes(world: World, form: str) -> None:
 
 
 def with_notes(frame: pd.DataFrame, first: str) -> pd.DataFrame:
-    """Coarse rows with a note, of which ``x`` and ``y`` are so rare that the threshold rule publishes "other"."""
+    """Coarse rows with a note, of which ``x`` and ``y`` are so rare that the threshold rule
+    publishes "other".
+    """
     notes = ["a", "b"] * (len(frame) // 2)
     notes[:4] = [first, first, "y", "y"]
     return coarse(frame).assign(note=notes)
 
 
 @pytest.mark.slow
-def test_route_63_a_cell_is_changed_within_its_group(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """The changed table is compared with people with whom the copies look harmless, by the command."""
+def test_route_63_a_cell_is_changed_within_its_group(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The changed table is compared with people with whom the copies look harmless, by the
+    command.
+    """
     for split, file in itertools.product(("true", "decoy"), ("train", "holdout")):
         rows = pd.read_parquet(world.root / f"{file}_{split}.parquet")
         with_notes(rows, "x").to_parquet(world.root / f"{file}_{split}_notes.parquet")
@@ -270,11 +341,24 @@ def test_route_63_a_cell_is_changed_within_its_group(world: World, capsys: pytes
 
     def command(split: str, first: str) -> int:
         with_notes(copied, first).to_parquet(world.root / "noted.parquet")
-        files = {role: str(world.root / f"{role}_{split}_notes.parquet") for role in ("train", "holdout")}
+        files = {
+            role: str(world.root / f"{role}_{split}_notes.parquet") for role in ("train", "holdout")
+        }
         data = {**files, "synthetic": str(world.root / "noted.parquet"), "subject": "pid"}
-        table = {"name": "noted", "data": data, **STRICT, "evaluation": {"metrics": ["dcr"], "embedder": False}}
+        table = {
+            "name": "noted",
+            "data": data,
+            **STRICT,
+            "evaluation": {"metrics": ["dcr"], "embedder": False},
+        }
         (world.root / "noted.yaml").write_text(yaml.safe_dump(table))
-        options = ["--home", str(world.root / "home"), "--out", str(world.root / "reports"), "--device=cpu"]
+        options = [
+            "--home",
+            str(world.root / "home"),
+            "--out",
+            str(world.root / "reports"),
+            "--device=cpu",
+        ]
         return main(["run", str(world.root / "noted.yaml"), *options])
 
     assert command("true", "x") == 1
@@ -287,51 +371,78 @@ def test_route_63_a_cell_is_changed_within_its_group(world: World, capsys: pytes
         assert command("decoy", "y") == 0
 
 
-def after_the_rule(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame) -> list[pd.DataFrame]:
+def after_the_rule(
+    train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame
+) -> list[pd.DataFrame]:
     """The tables as a pipeline scores them."""
-    real = real_tables({"train": train, "holdout": holdout}, {"train": "train", "holdout": "holdout"}, "pid")
+    real = real_tables(
+        {"train": train, "holdout": holdout}, {"train": "train", "holdout": "holdout"}, "pid"
+    )
     real = without_rare_values(real, MIN_HOLDERS)
     rules, schema = real["train"].rules, real["train"].schema
-    made = Table.of(synthetic, real_schema(schema, rules), where="synthetic", synthetic=True).without_rare(rules)
+    made = Table.of(
+        synthetic, real_schema(schema, rules), where="synthetic", synthetic=True
+    ).without_rare(rules)
     return [*(table.frame() for table in real.values()), made.with_schema(schema).frame()]
 
 
 @pytest.mark.slow
 def test_route_26_draw_new_tables_until_one_passes(world: World) -> None:
-    """A table, half copies, meets a limit by a fifth of its interval: a first attempt releases it, a second not."""
+    """A table, half copies, meets a limit by a fifth of its interval: a first attempt releases it,
+    a second not.
+    """
     files = [world.root / f"{name}.parquet" for name in ("train_true", "holdout_true", "half")]
     half = {"synthetic": files[-1]}
     scored = after_the_rule(*map(pd.read_parquet, files))
-    found = evaluate(*scored, subject="pid", metrics=["dcr"], policy=STRICT["policy"], embedder=False, device="cpu")
+    found = evaluate(
+        *scored,
+        subject="pid",
+        metrics=["dcr"],
+        policy=STRICT["policy"],
+        embedder=False,
+        device="cpu",
+    )
     estimate = found.results["dcr"].estimate("member_excess")
     most = estimate.value + 1.2 * (estimate.high - estimate.value)
     limit = Limit("dcr.member_excess", at_most=most, min_subjects=5)
     lucky = {"policy": Policy((limit,), "lucky", settings=FEW_DRAWS["metrics"])}
     assert world.run(external(world, "drawn_once", **half, **lucky)).success
     (release,) = released(world, "drawn_once")
-    assert copies(world.private, pd.read_parquet(release.table)) >= 0.4  # ages of few people are replaced
+    # ages of few people are replaced
+    assert copies(world.private, pd.read_parquet(release.table)) >= 0.4
 
     other = world.root / "another_draw.parquet"
     world.private.iloc[:50].to_parquet(other)
-    world.run(external(world, "drawn_again", synthetic=other, **lucky), *of("drawn_again", ATTESTED))
+    world.run(
+        external(world, "drawn_again", synthetic=other, **lucky), *of("drawn_again", ATTESTED)
+    )
     result = world.run(external(world, "drawn_again", **half, **lucky))
     assert not checks(result)["dcr", "dcr_member_excess"].passed
     assert not checks(result)["attestation", "policy_holds"].passed
     shown = checks(result)["attestation", "policy_holds"].metadata["dcr.member_excess"].value
     assert "at attempt 2 since the last release" in shown
-    refused(world.run(external(world, "drawn_again", **half, **lucky), "drawn_again/published"), "drawn_again", HOLDS)
+    refused(
+        world.run(external(world, "drawn_again", **half, **lucky), "drawn_again/published"),
+        "drawn_again",
+        HOLDS,
+    )
     nothing_published(world, "drawn_again")
 
 
 @pytest.mark.slow
-def test_an_honest_table_published_alone_after_a_passing_run_is_the_same_release(world: World) -> None:
+def test_an_honest_table_published_alone_after_a_passing_run_is_the_same_release(
+    world: World,
+) -> None:
     honest = gated(world, "honest", independent)
     result = world.run(honest)
     assert result.success and all(check.passed for check in checks(result).values())
     (first,) = released(world, "honest")
     before = read_published(world.root / "releases", "honest")
     result = world.run(honest, "honest/published")
-    assert result.success and checks(result)["published", "released"].metadata["release"].value == first.id
+    assert (
+        result.success
+        and checks(result)["published", "released"].metadata["release"].value == first.id
+    )
     assert released(world, "honest") == [first]
     pd.testing.assert_frame_equal(read_published(world.root / "releases", "honest"), before)
     assert copies(world.private, before) < 0.5

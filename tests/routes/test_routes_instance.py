@@ -1,7 +1,7 @@
 """Routes over the GraphQL API of Dagster: deleting, wiping, reporting and executing again.
 
-The gate keeps its memory in the private folder, so none of this removes a failed verdict or an attempt. The server runs
-in the process of the test; tests/deployment has one with a daemon.
+The gate keeps its memory in the private folder, so none of this removes a failed verdict or an
+attempt. The server runs in the process of the test; tests/deployment has one with a daemon.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ RUN = """... on LaunchRunSuccess { run { runId } } ... on PythonError { message 
     ... on RunConfigValidationInvalid { errors { message } }"""
 LOCAL = {
     "telemetry": {"enabled": False},
-    "run_coordinator": {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"},
+    "run_coordinator": {
+        "module": "dagster._core.run_coordinator",
+        "class": "DefaultRunCoordinator",
+    },
     "run_launcher": {
         "module": "dagster._core.launcher.sync_in_memory_run_launcher",
         "class": "SyncInMemoryRunLauncher",
@@ -68,7 +71,9 @@ class Api:
         return found
 
     def launch(self, *assets: str, again: str | None = None, steps: list[str] | None = None) -> str:
-        """Materialize assets of ``leaky``, as a part of the run ``again``; return the id of the run."""
+        """Materialize assets of ``leaky``, as a part of the run ``again``; return the id of the
+        run.
+        """
         chosen = assets or ASSETS
         params: dict[str, Any] = {
             "selector": {
@@ -87,7 +92,10 @@ class Api:
             **({"stepKeys": steps} if steps else {}),
         }
         name = "launchPipelineReexecution" if again else "launchPipelineExecution"
-        found = self.ask(f"mutation($p: ExecutionParams!) {{ {name}(executionParams: $p) {{ {RUN} }} }}", p=params)
+        found = self.ask(
+            f"mutation($p: ExecutionParams!) {{ {name}(executionParams: $p) {{ {RUN} }} }}",
+            p=params,
+        )
         return found["run"]["runId"]
 
     def execute_again(self, run: str, strategy: str, tags: dict[str, str] | None = None) -> str:
@@ -96,14 +104,17 @@ class Api:
             "strategy": strategy,
             "extraTags": [{"key": key, "value": value} for key, value in (tags or {}).items()],
         }
-        query = f"mutation($p: ReexecutionParams!) {{ launchPipelineReexecution(reexecutionParams: $p) {{ {RUN} }} }}"
+        query = (
+            "mutation($p: ReexecutionParams!) { launchPipelineReexecution(reexecutionParams:"
+            f" $p) {{ {RUN} }} }}"
+        )
         return self.ask(query, p=params)["run"]["runId"]
 
     def backfill(self, key: str) -> str:
         """Launch a backfill of a partition of ``leaky_shops``; return its id."""
         assets = [{"path": ["leaky_shops", asset]} for asset in ASSETS]
         query = """mutation($p: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $p) {
-            ... on LaunchBackfillSuccess { backfillId } } }"""
+            ... on LaunchBackfillSuccess { backfillId } } }"""  # noqa: E501
         return self.ask(query, p={"assetSelection": assets, "partitionNames": [key]})["backfillId"]
 
     def driven(self, backfill: str) -> str:
@@ -116,7 +127,7 @@ class Api:
     def shop(self, key: str) -> None:
         """Add a dynamic partition."""
         query = """mutation($r: RepositorySelector!, $k: String!) { addDynamicPartition(
-            repositorySelector: $r, partitionsDefName: "shops", partitionKey: $k) { __typename } }"""
+            repositorySelector: $r, partitionsDefName: "shops", partitionKey: $k) { __typename } }"""  # noqa: E501
         assert self.ask(query, r=REPOSITORY, k=key)["__typename"] == "AddDynamicPartitionSuccess"
 
     def why(self, run: str) -> str:
@@ -159,7 +170,7 @@ def deleted(api: Api, failed: str) -> list[str]:
     """A run that came to a verdict deleted, with its events."""
     run = api.launch("attestation", "privacy_report")
     assert "runId" in api.ask(
-        """mutation($r: String!) { deletePipelineRun(runId: $r) { ... on DeletePipelineRunSuccess { runId } } }""",
+        """mutation($r: String!) { deletePipelineRun(runId: $r) { ... on DeletePipelineRunSuccess { runId } } }""",  # noqa: E501
         r=run,
     )
     return [api.launch("published")]
@@ -167,7 +178,10 @@ def deleted(api: Api, failed: str) -> list[str]:
 
 def wiped(api: Api, failed: str) -> list[str]:
     """All events of the assets wiped."""
-    query = "mutation($r: [PartitionsByAssetSelector!]!) { wipeAssets(assetPartitionRanges: $r) { __typename } }"
+    query = (
+        "mutation($r: [PartitionsByAssetSelector!]!) { wipeAssets(assetPartitionRanges: $r) {"
+        " __typename } }"
+    )
     ranges = [{"assetKey": {"path": ["leaky", asset]}} for asset in ASSETS]
     assert api.ask(query, r=ranges)["__typename"] == "AssetWipeSuccess"
     return [api.launch("published"), api.launch()]
@@ -176,8 +190,11 @@ def wiped(api: Api, failed: str) -> list[str]:
 def reported(api: Api, failed: str) -> list[str]:
     """A materialization and an observation reported without a run."""
     query = """mutation($p: ReportRunlessAssetEventsParams!) { reportRunlessAssetEvents(eventParams: $p) {
-        __typename } }"""
-    for asset, kind in (("attestation", "ASSET_MATERIALIZATION"), ("published", "ASSET_OBSERVATION")):
+        __typename } }"""  # noqa: E501
+    for asset, kind in (
+        ("attestation", "ASSET_MATERIALIZATION"),
+        ("published", "ASSET_OBSERVATION"),
+    ):
         event = {"assetKey": {"path": ["leaky", asset]}, "eventType": kind}
         assert api.ask(query, p=event)["__typename"] == "ReportRunlessAssetEventsSuccess"
     return [api.launch("published")]
@@ -198,7 +215,9 @@ def as_part_of_another_run(api: Api, failed: str) -> list[str]:
 Act = Callable[[Api, str], list[str]]
 
 
-@pytest.mark.parametrize("act", [*map(slow, [wiped, deleted, reported, executed_again, as_part_of_another_run])])
+@pytest.mark.parametrize(
+    "act", [*map(slow, [wiped, deleted, reported, executed_again, as_part_of_another_run])]
+)
 def test_route_53_what_the_instance_forgets(api: Api, failed: str, act: Act) -> None:
     for run in act(api, failed):
         assert "policy does not hold" in api.why(run)
@@ -208,7 +227,9 @@ def test_route_53_what_the_instance_forgets(api: Api, failed: str, act: Act) -> 
 
 @pytest.mark.slow
 def test_route_53_a_dynamic_partition_that_is_deleted_and_added(api: Api) -> None:
-    """Its backfill is cancelled and resumed, its key deleted and added again, and the run redirected to another key."""
+    """Its backfill is cancelled and resumed, its key deleted and added again, and the run
+    redirected to another key.
+    """
     api.shop("north")
     backfill = api.backfill("north")
     for act in ("cancelPartitionBackfill", "resumePartitionBackfill"):

@@ -39,7 +39,9 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", SECRET)
 
 
-def launch(world: World, defs: dg.Definitions, config: Config, *assets: str) -> dg.ExecuteInProcessResult:
+def launch(
+    world: World, defs: dg.Definitions, config: Config, *assets: str
+) -> dg.ExecuteInProcessResult:
     """Run ``assets`` (default: all) with a run configuration, as a user types it in the UI."""
     selection = dg.AssetSelection.assets(*assets) if assets else EVERY
     job = world.job(defs, selection)
@@ -49,17 +51,24 @@ def launch(world: World, defs: dg.Definitions, config: Config, *assets: str) -> 
 def without(defs: dg.Definitions, *names: str) -> dg.Definitions:
     """The definitions with fewer resources bound."""
     kept = {name: one for name, one in (defs.resources or {}).items() if name not in names}
-    return dg.Definitions(assets=defs.assets, jobs=defs.jobs, resources=kept, executor=defs.executor)
+    return dg.Definitions(
+        assets=defs.assets, jobs=defs.jobs, resources=kept, executor=defs.executor
+    )
 
 
 def shown(result: dg.ExecuteInProcessResult) -> str:
     """All text in the events of a run."""
-    return "".join(event.to_json() for event in result.all_events if hasattr(event, "to_json")) + str(result.all_events)
+    return "".join(
+        event.to_json() for event in result.all_events if hasattr(event, "to_json")
+    ) + str(result.all_events)
 
 
 def warning_of(world: World, result: dg.ExecuteInProcessResult) -> dg.EventLogEntry:
     """The one warning in the log of a run."""
-    logs = [record.event_log_entry for record in world.instance.get_records_for_run(result.run_id).records]
+    logs = [
+        record.event_log_entry
+        for record in world.instance.get_records_for_run(result.run_id).records
+    ]
     (warning,) = [log for log in logs if log.level == logging.WARNING]
     return warning
 
@@ -109,10 +118,14 @@ def test_route_33_the_default_io_manager_shows_a_variable(world: World) -> None:
     with pytest.raises(dg.DagsterInvalidConfigError, match='unexpected config entry "base_dir"'):
         launch(world, defs, evil, "note")
     unbound = without(defs, "io_manager")
-    assert launch(world, unbound, {}, "bound/source", "note").success  # no step of the table requires it
-    # This kind of run keeps the values of the default IO manager in memory; a served run does not, and warns.
+    # no step of the table requires it
+    assert launch(world, unbound, {}, "bound/source", "note").success
+    # This kind of run keeps the values of the default IO manager in memory; a served run does not,
+    # and warns.
     alone = world.job(unbound, dg.AssetSelection.assets("bound/source")).execute_in_process(
-        instance=world.instance, raise_on_error=False, resources={"io_manager": default_job_io_manager}
+        instance=world.instance,
+        raise_on_error=False,
+        resources={"io_manager": default_job_io_manager},
     )
     assert alone.success and "resources 'io_manager'" in warning_of(world, alone).user_message
     assert launch(world, defs, {}, "bound/source", "note").success
@@ -156,7 +169,9 @@ def test_route_34_the_upstream_asset_of_a_table(world: World, tmp_path: Path) ->
     own = opened.resolve_job_def("upstream_pipeline")
     assert "raw" not in {node.name for node in own.graph.nodes}
     for config, why in (({}, "resource 'lake'"), (evil, "launched with 'resources'")):
-        result = own.execute_in_process(run_config=config, instance=world.instance, raise_on_error=False)
+        result = own.execute_in_process(
+            run_config=config, instance=world.instance, raise_on_error=False
+        )
         assert why in reason(result, "upstream__read")
     nothing_published(world, "upstream")
 
@@ -225,18 +240,41 @@ def test_route_36_a_resource_of_the_users_that_is_open_at_launch(world: World) -
     result = launch(world, defs, evil, "lit", "lamplit/source")
     assert "launched with 'resources'" in reason(result, "lamplit__read")
     # Without a value, the lamp does not concern the table. The first step warns of it, once.
-    result = launch(world, defs, {}, "lit", "lamplit/source", "lamplit/train", "lamplit/holdout", "lamplit/reference")
+    result = launch(
+        world,
+        defs,
+        {},
+        "lit",
+        "lamplit/source",
+        "lamplit/train",
+        "lamplit/holdout",
+        "lamplit/reference",
+    )
     assert result.success
     warning = warning_of(world, result)
-    assert warning.step_key == "lamplit__read" and "resources 'lamp': users who launch a run" in warning.user_message
-    # A resource that a step of the table requires is rejected by the first step, whichever requires it.
-    # So is one that such a resource requires.
-    table = table_of("needing", source=world.root / "people.parquet", subject="pid", workers="ray", **QUICK)
+    assert (
+        warning.step_key == "lamplit__read"
+        and "resources 'lamp': users who launch a run" in warning.user_message
+    )
+    # A resource that a step of the table requires is rejected by the first step, whichever requires
+    # it. So is one that such a resource requires.
+    table = table_of(
+        "needing", source=world.root / "people.parquet", subject="pid", workers="ray", **QUICK
+    )
     inner = Lamp.configure_at_launch()
-    for needed, name in (({"ray": Lamp()}, "ray"), ({"ray": frozen_config(Rack(lamp=inner)), "inner": inner}, "inner")):
-        here = dg.Definitions(resources={**defs.resources, **needed}, executor=dg.in_process_executor)
-        assert f"resource {name!r}" in reason(launch(world, dg.Definitions.merge(table, here), {}), "needing__read")
-    bound = dg.Definitions(assets=[lit], resources={"lamp": frozen_config(Lamp(label=dg.EnvVar("SECRET")))})
+    for needed, name in (
+        ({"ray": Lamp()}, "ray"),
+        ({"ray": frozen_config(Rack(lamp=inner)), "inner": inner}, "inner"),
+    ):
+        here = dg.Definitions(
+            resources={**defs.resources, **needed}, executor=dg.in_process_executor
+        )
+        assert f"resource {name!r}" in reason(
+            launch(world, dg.Definitions.merge(table, here), {}), "needing__read"
+        )
+    bound = dg.Definitions(
+        assets=[lit], resources={"lamp": frozen_config(Lamp(label=dg.EnvVar("SECRET")))}
+    )
     defs = dg.Definitions.merge(gated(world, "lamplit", independent), bound)
     assert SECRET in shown(launch(world, defs, {}, "lit", "lamplit/source"))  # as its author has it
     with pytest.raises(dg.DagsterInvalidConfigError):
@@ -253,17 +291,24 @@ def test_no_step_of_the_gate_takes_inputs_outputs_or_settings(world: World) -> N
     assert set(steps) == {node.name for node in job.graph.nodes} and len(steps) == 9
     for name, step in steps.items():
         assert set(step.config_type.fields) == {"config"}
-        taken = getattr(step.config_type.fields["config"].config_type, "fields", None)  # None: configuration is ignored
+        # None: configuration is ignored
+        taken = getattr(step.config_type.fields["config"].config_type, "fields", None)
         assert not taken, name
 
 
 def test_a_setting_of_the_study_shows_no_variable(world: World) -> None:
     defs = gated(world, "studied", independent)
-    assert launch(world, defs, {}, "studied/source", "studied/train", "studied/holdout", "studied/reference").success
+    assert launch(
+        world, defs, {}, "studied/source", "studied/train", "studied/holdout", "studied/reference"
+    ).success
     told = {"ops": {"studied__leak_study": {"config": {"metrics": ["dcr", {"env": "SECRET"}]}}}}
     study = defs.resolve_job_def("studied_leak_study")
-    result = study.execute_in_process(run_config=told, instance=world.instance, raise_on_error=False)
-    assert "metrics[1] is not a metric that this study can run. Known: dcr." in reason(result, "studied__leak_study")
+    result = study.execute_in_process(
+        run_config=told, instance=world.instance, raise_on_error=False
+    )
+    assert "metrics[1] is not a metric that this study can run. Known: dcr." in reason(
+        result, "studied__leak_study"
+    )
     assert SECRET not in shown(result)
 
 
@@ -273,11 +318,21 @@ def test_what_is_open_at_launch() -> None:
         return 1
 
     permissive = dg.ResourceDefinition(lambda _: 1, config_schema=dg.Permissive())
-    for given in (named, permissive, dg.fs_io_manager, dg.in_process_executor, Lamp().get_resource_definition()):
+    for given in (
+        named,
+        permissive,
+        dg.fs_io_manager,
+        dg.in_process_executor,
+        Lamp().get_resource_definition(),
+    ):
         assert is_open(given)
         assert not is_open(frozen_config(given))
     own = [PrivacyIOManager(), ReleaseResource(), GpuResource()]
-    closed = [named.configured({"x": "y"}), dg.mem_io_manager, dg.ResourceDefinition.hardcoded_resource(3)]
+    closed = [
+        named.configured({"x": "y"}),
+        dg.mem_io_manager,
+        dg.ResourceDefinition.hardcoded_resource(3),
+    ]
     for given in [*closed, *(one.get_resource_definition() for one in own)]:
         assert not is_open(given)
         assert frozen_config(given) is given
@@ -297,10 +352,15 @@ def test_fixed_values_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> 
 
     @dg.asset
     def look(outer: Outer) -> dg.MaterializeResult:
-        return dg.MaterializeResult(metadata={"seen": f"{outer.inner.word} {outer.number} {outer.text}"})
+        return dg.MaterializeResult(
+            metadata={"seen": f"{outer.inner.word} {outer.number} {outer.text}"}
+        )
 
     outer = Outer(inner=Inner(word=dg.EnvVar("NUMBER")), number=dg.EnvVar.int("NUMBER"))
-    assert made(dg.materialize([look], resources={"outer": frozen_config(outer)}))["look"]["seen"] == "7 7 None"
+    assert (
+        made(dg.materialize([look], resources={"outer": frozen_config(outer)}))["look"]["seen"]
+        == "7 7 None"
+    )
 
 
 def test_nothing_of_the_shipped_definitions_is_open_at_launch() -> None:
@@ -313,7 +373,10 @@ def test_nothing_of_the_shipped_definitions_is_open_at_launch() -> None:
         assert set(shipped.resources) == {"io_manager", "privacy_io", "releases", "gpu"}
         assert not is_open(shipped.executor)
         for given in shipped.resources.values():
-            assert frozen_config(given) is getattr(given, "get_resource_definition", lambda given=given: given)()
+            assert (
+                frozen_config(given)
+                is getattr(given, "get_resource_definition", lambda given=given: given)()
+            )
     whole = defs.resolve_implicit_global_asset_job_def()
     assert not any(is_open(given) for given in whole.resource_defs.values())
 
@@ -321,9 +384,11 @@ def test_nothing_of_the_shipped_definitions_is_open_at_launch() -> None:
 def test_production_does_not_load_with_the_key_in_its_environment() -> None:
     """Code server, run and step alike: each loads the definitions."""
     environment = {
-        "PATH": os.environ["PATH"], "PRIVACY_ASSETS_ENV": "production", "PRIVACY_ASSETS_SIGNING_KEY": SECRET,
+        "PATH": os.environ["PATH"],
+        "PRIVACY_ASSETS_ENV": "production",
+        "PRIVACY_ASSETS_SIGNING_KEY": SECRET,
         "PRIVACY_ASSETS_SIGNING_KEY_FILE": "/srv/signing.key",
-    }  # fmt: skip
+    }
     command = [sys.executable, "-c", "import resources"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert "PRIVACY_ASSETS_SIGNING_KEY must not be set in production" in done.stderr

@@ -1,4 +1,6 @@
-"""Routes around the memory of the gate, and around the folders and keys it relies on (see test_routes)."""
+"""Routes around the memory of the gate, and around the folders and keys it relies on (see
+test_routes).
+"""
 
 import datetime as dt
 import os
@@ -57,11 +59,16 @@ def read(world: World, table: str, max_age: dt.timedelta | None = None) -> pd.Da
 
 
 def roll_back(world: World, table: str, name: str) -> None:
-    assert main(["releases", table, "--rollback", name, "--releases", str(world.root / "releases")]) == 0
+    assert (
+        main(["releases", table, "--rollback", name, "--releases", str(world.root / "releases")])
+        == 0
+    )
 
 
 @pytest.mark.slow
-def test_route_43_a_rollback_undone_by_the_same_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_route_43_a_rollback_undone_by_the_same_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A new attestation of the bytes that were rolled back, or that a later release replaced."""
     older, newer = gated(world, "undone", independent), gated(world, "undone", independent, seed=1)
     assert world.run(older).success
@@ -70,7 +77,11 @@ def test_route_43_a_rollback_undone_by_the_same_bytes(world: World, monkeypatch:
     roll_back(world, "undone", first.id)
     kept = read(world, "undone")
     for assets in (("attestation", "published"), ("published",)):
-        refused(world.run(newer, *(f"undone/{asset}" for asset in assets)), "undone", f"{second.id}, and {AGAIN}")
+        refused(
+            world.run(newer, *(f"undone/{asset}" for asset in assets)),
+            "undone",
+            f"{second.id}, and {AGAIN}",
+        )
     refused(world.run(newer), "undone", AGAIN)
     pd.testing.assert_frame_equal(read(world, "undone"), kept)
     assert world.run(older).success  # the current table may be published again
@@ -94,7 +105,9 @@ def test_route_43_a_rollback_undone_by_the_same_bytes(world: World, monkeypatch:
         pytest.param(False, id="ordered by the clock alone", marks=pytest.mark.slow),
     ],
 )
-def test_route_44_the_clock_is_set_back(world: World, monkeypatch: pytest.MonkeyPatch, checked_step: bool) -> None:
+def test_route_44_the_clock_is_set_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, checked_step: bool
+) -> None:
     """By the clock, the replaced attestation is the newer one."""
     stored, kept = world.root / "storage" / "clock", world.root / "kept"
     older, newer = gated(world, "clock", independent), gated(world, "clock", independent, seed=1)
@@ -140,17 +153,34 @@ def test_route_55_withdrawn_rows_in_another_partition(
     (north,), (south,) = (released(world, "parts", region) for region in ("north", "south"))
     assert north.table.read_bytes() == south.table.read_bytes()
     place = ["--partition", "north", "--releases", str(world.root / "releases")]
-    assert main(["releases", "parts", "--withdraw", north.id, "--reason", "a person asked for it", *place]) == 0
+    assert (
+        main(
+            [
+                "releases",
+                "parts",
+                "--withdraw",
+                north.id,
+                "--reason",
+                "a person asked for it",
+                *place,
+            ]
+        )
+        == 0
+    )
     told = capsys.readouterr()
     assert "parts, south" in told.out + told.err
-    refused(world.run(defs, partition="south"), "parts", "withdrawn, which holds for all partitions")
+    refused(
+        world.run(defs, partition="south"), "parts", "withdrawn, which holds for all partitions"
+    )
     with monkeypatch.context() as patch:
         patch.setattr(LogState, "is_withdrawn", lambda *_: False)
         assert world.run(defs, partition="south").success
 
 
 @pytest.mark.slow
-def test_route_58_a_release_confirmed_while_the_clock_was_ahead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_route_58_a_release_confirmed_while_the_clock_was_ahead(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By its time, the pointer stays young until the other clocks have passed it."""
     defs = gated(world, "ahead", independent)
     assert world.run(defs).success
@@ -169,7 +199,11 @@ def test_route_58_a_release_confirmed_while_the_clock_was_ahead(world: World, mo
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "now"),
-    [("secret.key", b""), slow(("secret.key", b"another secret of this length")), slow(("secret.check", b""))],
+    [
+        ("secret.key", b""),
+        slow(("secret.key", b"another secret of this length")),
+        slow(("secret.check", b"")),
+    ],
 )
 def test_route_45_a_lost_or_changed_secret(world: World, file: str, now: bytes) -> None:
     """With another secret failed rows are not recognized, and the splits change."""
@@ -208,7 +242,19 @@ def test_route_46_a_symlinked_release_folder(world: World, what: str) -> None:
     assert result.success is (what == "release")  # a new release is a new folder
     assert sorted(str(path) for path in elsewhere.rglob("*")) == before
     assert main(["releases", "--releases", str(world.root / "releases")]) == 0
-    assert main(["releases", "linked", "--rollback", first.id, "--releases", str(world.root / "releases")]) == 2
+    assert (
+        main(
+            [
+                "releases",
+                "linked",
+                "--rollback",
+                first.id,
+                "--releases",
+                str(world.root / "releases"),
+            ]
+        )
+        == 2
+    )
 
 
 @pytest.mark.slow
@@ -221,12 +267,16 @@ def test_route_47_a_revoked_key(world: World) -> None:
     keys = world.root / "trusted_keys"
     (revoked,) = keys.glob("*.pem")
     rotate_key(world.root / "private" / "signing.key", keys)
-    assert first.opened(ReleaseTarget("revoked"), gate.key.trusted).keyid != gate.key.signer.public_key.keyid
+    assert (
+        first.opened(ReleaseTarget("revoked"), gate.key.trusted).keyid
+        != gate.key.signer.public_key.keyid
+    )
     os.unlink(revoked)
     with pytest.raises(NotTrusted):
         first.opened(ReleaseTarget("revoked"), gate.key.trusted)
     refused(world.run(defs, "revoked/published"), "revoked", "not trusted")
-    assert "not signed by a trusted key" in reason(world.run(defs), "revoked__read")  # the log was signed by that key
+    # the log was signed by that key
+    assert "not signed by a trusted key" in reason(world.run(defs), "revoked__read")
     accept(world, "revoked", "--reason", "a stranger had the key")
     assert "differs from the lock" in reason(world.run(defs), "revoked__split")  # so was the lock
     accept(world, "revoked", "--reason", "a stranger had the key")

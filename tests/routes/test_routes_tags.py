@@ -26,7 +26,13 @@ from routes import (
 from standins import QUICK, failures, independent, people, table_of
 from stock import KEY, quota_table
 
-from privacy_assets import GpuResource, PrivacyGate, PrivacyIOManager, ReleaseResource, read_published
+from privacy_assets import (
+    GpuResource,
+    PrivacyGate,
+    PrivacyIOManager,
+    ReleaseResource,
+    read_published,
+)
 from privacy_assets.dagster.component import PrivacyGateParams, PrivacyGateScaffolder
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.statements import ReleaseTarget
@@ -39,7 +45,9 @@ DAYS = dg.DailyPartitionsDefinition(DAY, end_date="2024-01-04")
 BY_DAY = {"partitions_def": DAYS, "partition_column": "joined"}
 
 
-def nightly(world: World, name: str, partitions: dg.PartitionsDefinition | None = None) -> dg.Definitions:
+def nightly(
+    world: World, name: str, partitions: dg.PartitionsDefinition | None = None
+) -> dg.Definitions:
     storage = {"io_manager": dg.FilesystemIOManager(base_dir=str(world.root / "stock"))}
     own = dg.Definitions(resources=storage, executor=dg.in_process_executor)
     return dg.Definitions.merge(quota_table(world, name, partitions), own)
@@ -54,11 +62,18 @@ def test_route_28_a_run_tag_on_a_table_without_partitions(world: World) -> None:
 
     defs = gated(world, "tagged", independent)
     assert world.run(defs).success
-    for tags in ({KEY: "shop-0"}, {KEY: ""}, {f"{KEY}/shop": "0"}, {START: "shop-0", END: "shop-0"}):
+    for tags in (
+        {KEY: "shop-0"},
+        {KEY: ""},
+        {f"{KEY}/shop": "0"},
+        {START: "shop-0", END: "shop-0"},
+    ):
         result = world.run(defs, tags=tags)
         assert list(failures(result)) == ["tagged__read"]
         assert "tagged has no partitions" in reason(result, "tagged__read")
-        refused(world.run(defs, "tagged/published", tags=tags), "tagged", "tagged has no partitions")
+        refused(
+            world.run(defs, "tagged/published", tags=tags), "tagged", "tagged has no partitions"
+        )
     assert list(world.store.targets("tagged")) == [ReleaseTarget("tagged")]
     assert len(released(world, "tagged")) == 1
     nothing_published(world, "tagged", "shop-0")
@@ -76,7 +91,11 @@ def test_route_29_another_spelling_of_a_partition(world: World) -> None:
     for key in ("2024-1-1", "2024-01-1", "2023-12-31", "2024-01-04"):
         assert list(failures(world.run(defs, tags={KEY: key}))) == ["leaky_spelt__read"]
         nothing_published(world, "leaky_spelt", key)
-    refused(world.run(defs, "leaky_spelt/published", tags={KEY: "2024-1-1"}), "leaky_spelt", "no such partition")
+    refused(
+        world.run(defs, "leaky_spelt/published", tags={KEY: "2024-1-1"}),
+        "leaky_spelt",
+        "no such partition",
+    )
     assert list(world.store.targets("leaky_spelt")) == [ReleaseTarget("leaky_spelt", DAY)]
     assert len(released(world, "leaky_spelt", DAY)) == 1
 
@@ -109,7 +128,10 @@ def test_route_31_a_reader_of_one_partition_given_the_record_of_another(world: W
         stock(world, "swapped", generator=independent, partitions=REGIONS),
         exporter(world, "swapped", "synthetic", "of_north", partitions_def=REGIONS),
     )
-    assert all(world.run(plain, "swapped/synthetic", partition=region).success for region in ("north", "south"))
+    assert all(
+        world.run(plain, "swapped/synthetic", partition=region).success
+        for region in ("north", "south")
+    )
     stored = world.root / "stock" / "swapped" / "synthetic"
     (stored / "north").write_bytes((stored / "south").read_bytes())
     result = world.run(plain, "of_north", partition="north")
@@ -134,10 +156,20 @@ def test_route_31_a_reader_of_one_partition_given_the_record_of_another(world: W
         for end in REGIONS.get_partition_keys()
     )
     kept = north.read_bytes()
-    for record in (south.read_bytes(), kept.replace(b'"north"', b"null"), kept.replace(b"leaky_swapped", b"tagged")):
+    for record in (
+        south.read_bytes(),
+        kept.replace(b'"north"', b"null"),
+        kept.replace(b"leaky_swapped", b"tagged"),
+    ):
         north.write_bytes(record)
-        for result in (world.run(defs, "of_gated", partition="north"), world.run(defs, "of_all", "unannotated")):
-            assert all("this is the record of a release of" in reason(result, step) for step in failures(result))
+        for result in (
+            world.run(defs, "of_gated", partition="north"),
+            world.run(defs, "of_all", "unannotated"),
+        ):
+            assert all(
+                "this is the record of a release of" in reason(result, step)
+                for step in failures(result)
+            )
             assert not result.success
     north.write_bytes(kept)
     assert world.run(defs, "of_gated", partition="north").success
@@ -148,7 +180,9 @@ def test_a_partition_of_two_dimensions_is_one_place(world: World) -> None:
     both = dg.MultiPartitionsDefinition({"region": REGIONS, "day": DAYS})
     key = dg.MultiPartitionKey({"day": DAY, "region": "north"})
     people(100).to_csv(world.root / f"{key}.csv", index=False)
-    defs = gated(world, "grid", independent, source=str(world.root / "{partition}.csv"), partitions_def=both)
+    defs = gated(
+        world, "grid", independent, source=str(world.root / "{partition}.csv"), partitions_def=both
+    )
     assert world.run(defs, "grid/source", partition=key).success
     assert world.run(defs, "grid/source", tags={KEY: str(key)}).success
     for tags in (
@@ -171,7 +205,8 @@ def test_a_dynamic_partition_is_one_that_the_instance_knows(world: World) -> Non
     world.instance.add_dynamic_partitions("shops", ["north", "west"])
     assert world.run(defs, "shops/source", partition="north").success
     result = world.run(defs, partition="west")
-    assert "the partition has no rows" in reason(result, "shops__read")  # a new key cannot reuse old rows
+    # a new key cannot reuse old rows
+    assert "the partition has no rows" in reason(result, "shops__read")
 
 
 SHOPS = dg.DynamicPartitionsDefinition(name="shops")
@@ -201,7 +236,9 @@ def test_route_52_a_partition_key_that_a_user_of_the_ui_adds(
     if closed:
         assert table_of("shops", **settings).assets
     else:
-        with pytest.raises(ConfigError, match=r"table shops: users of the UI can add keys .* rows of source"):
+        with pytest.raises(
+            ConfigError, match=r"table shops: users of the UI can add keys .* rows of source"
+        ):
             table_of("shops", **settings)
 
 
@@ -211,7 +248,9 @@ def test_route_32_a_release_in_a_folder_that_goes_with_the_instance(
 ) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     people(100).to_parquet(tmp_path / "people.parquet")
-    table = table_of("people", source=tmp_path / "people.parquet", subject="pid", generator=independent, **QUICK)
+    table = table_of(
+        "people", source=tmp_path / "people.parquet", subject="pid", generator=independent, **QUICK
+    )
     assets = [asset for asset in table.assets if dg.AssetKey(["people", "source"]) in asset.keys]
     (tmp_path / ".tmp_dagster_home_ab12").mkdir()  # the folder of a Dagster command
     given = {"releases": str(tmp_path / "releases"), "private": str(tmp_path / "private")}
@@ -221,10 +260,15 @@ def test_route_32_a_release_in_a_folder_that_goes_with_the_instance(
             "releases": ReleaseResource(**releases),
             "gpu": GpuResource(device="cpu", lock_folder=str(tmp_path / "locks")),
         }
-        homes = dg.DagsterInstance.ephemeral(), dg.DagsterInstance.local_temp(str(tmp_path / ".tmp_dagster_home_ab12"))
+        homes = (
+            dg.DagsterInstance.ephemeral(),
+            dg.DagsterInstance.local_temp(str(tmp_path / ".tmp_dagster_home_ab12")),
+        )
         for instance in homes:
             with instance:
-                result = dg.materialize(assets, resources=bound, instance=instance, raise_on_error=False)
+                result = dg.materialize(
+                    assets, resources=bound, instance=instance, raise_on_error=False
+                )
             assert result.success is (releases == given)
             # The next instance does not know that the run has ended.
             (tmp_path / "private" / "running" / "people.json").unlink(missing_ok=True)
@@ -243,7 +287,7 @@ def unplaced(table: dg.Definitions) -> dg.Definitions:
     return dg.Definitions(assets=table.assets, jobs=table.jobs, resources=resources, executor=table.executor)
 
 defs = unplaced(people_table(Path.cwd()))
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
@@ -257,11 +301,21 @@ def test_route_32_a_dagster_command_without_a_home_and_with_that_of_the_scaffold
     (tmp_path / ".gitignore").write_text("*.log")
 
     def execute() -> "subprocess.CompletedProcess[str]":
-        command = [Path(sys.executable).parent / "dagster", "job", "execute", "-f", "table.py", "-j", "people_pipeline"]
+        command = [
+            Path(sys.executable).parent / "dagster",
+            "job",
+            "execute",
+            "-f",
+            "table.py",
+            "-j",
+            "people_pipeline",
+        ]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
     lost = execute()
-    assert lost.returncode and "set DAGSTER_HOME to a folder that stays" in lost.stdout + lost.stderr
+    assert (
+        lost.returncode and "set DAGSTER_HOME to a folder that stays" in lost.stdout + lost.stderr
+    )
     assert not list(tmp_path.rglob("releases"))
     scaffold(tmp_path)
     kept = execute()
@@ -290,13 +344,17 @@ def test_the_scaffold_creates_what_its_page_shows_and_comments_with_settings(
     text = (folder / "defs.yaml").read_text()
     assert yaml.safe_load(text) == yaml.safe_load(shown)
     written = yaml.safe_load(text)["attributes"]
-    attributes = yaml.safe_load(re.sub(r"^  # (?=  |\w+:)", "  ", text, flags=re.MULTILINE))["attributes"]
+    attributes = yaml.safe_load(re.sub(r"^  # (?=  |\w+:)", "  ", text, flags=re.MULTILINE))[
+        "attributes"
+    ]
     assert {*written, "data", "split", "generator", "policy", "run", "schedule"} == set(attributes)
     PrivacyGate.resolve_from_yaml(yaml.safe_dump(attributes))
     attributes.pop("schedule")
     spec = TableSpec.of(attributes, folder)
     assert spec.data.drop == ("claim_id",) and spec.data.kinds == {"zip_code": "categorical"}
-    assert "relative to the folder of this file" in text and spec.data.source == str(folder / "patients.csv")
+    assert "relative to the folder of this file" in text and spec.data.source == str(
+        folder / "patients.csv"
+    )
 
 
 @pytest.mark.parametrize("line", ["WEBHOOK=x", "export DAGSTER_HOME = /srv/dagster", None])

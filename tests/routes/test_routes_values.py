@@ -1,4 +1,6 @@
-"""Routes through single cells: private rows in a category, and personal identifiers in a published column."""
+"""Routes through single cells: private rows in a category, and personal identifiers in a published
+column.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.gate.verification import verify_file
 
 VALUES: dict[str, Any] = {"metrics": ["value_disclosure"], "policy": None, "embedder": False}
-WHY = {"claim_id": "numbered again by the script", "note": "templates without a look at the real ones"}
+WHY = {
+    "claim_id": "numbered again by the script",
+    "note": "templates without a look at the real ones",
+}
 N = 1500
 
 
@@ -36,7 +41,8 @@ def claims(n: int = N, seed: int = 0, what: str = "CLM") -> pd.DataFrame:
         {
             "claim_id": [f"{what}-{number:08d}" for number in rng.choice(10**8, n, replace=False)],
             "note": [
-                f"fell on the {rng.choice(places)} and hurt the {rng.choice(parts)}, file {what} {rng.integers(10**9)}"
+                f"fell on the {rng.choice(places)} and hurt the {rng.choice(parts)}, file"
+                f" {what} {rng.integers(10**9)}"
                 for _ in range(n)
             ],
             "age": rng.integers(18, 90, n),
@@ -48,7 +54,9 @@ def claims(n: int = N, seed: int = 0, what: str = "CLM") -> pd.DataFrame:
 
 def invent(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     """New ids and notes, and all other columns drawn independently."""
-    return independent(train, rows, seed).assign(**claims(rows, seed + 77, "NEW")[["claim_id", "note"]])
+    return independent(train, rows, seed).assign(
+        **claims(rows, seed + 77, "NEW")[["claim_id", "note"]]
+    )
 
 
 def steal(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
@@ -58,14 +66,18 @@ def steal(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     return made
 
 
-def external(world: World, name: str, make: Callable[[pd.DataFrame], pd.DataFrame], **more: Any) -> dg.Definitions:
+def external(
+    world: World, name: str, make: Callable[[pd.DataFrame], pd.DataFrame], **more: Any
+) -> dg.Definitions:
     """A table that a user made outside from half of the rows."""
     rows = claims()
     parts = {"train": rows.iloc[: N // 2], "holdout": rows.iloc[N // 2 :]}
     frames = {role: part.reset_index(drop=True) for role, part in parts.items()}
     for role, frame in {**frames, "synthetic": make(frames["train"])}.items():
         frame.to_parquet(world.root / f"{name}_{role}.parquet")
-    paths = {role: world.root / f"{name}_{role}.parquet" for role in ("train", "holdout", "synthetic")}
+    paths = {
+        role: world.root / f"{name}_{role}.parquet" for role in ("train", "holdout", "synthetic")
+    }
     return gated(world, name, subject=EACH, **{**VALUES, **paths, **more})
 
 
@@ -78,12 +90,16 @@ def test_route_41_private_rows_in_a_category(world: World, rows: int) -> None:
     name, left = f"smuggled_{rows}", ["claim_id", "note"]
     defs = external(world, name, smuggle, drop=left)
     result = world.run(defs)
-    assert not result.success and "categories that no real table has" in reason(result, f"smuggled_{rows}__sample")
+    assert not result.success and "categories that no real table has" in reason(
+        result, f"smuggled_{rows}__sample"
+    )
     nothing_published(world, f"smuggled_{rows}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [steal, lambda train, rows, seed: invent(train, rows, 0).assign(note=train["note"])])
+@pytest.mark.parametrize(
+    "make", [steal, lambda train, rows, seed: invent(train, rows, 0).assign(note=train["note"])]
+)
 def test_route_42_real_identifiers_in_a_generated_column(world: World, make: Any) -> None:
     name = "stolen" if make is steal else "stolen_notes"
     defs = external(world, name, lambda train: make(train, len(train), 0), new_values=WHY)
@@ -110,10 +126,15 @@ def test_invented_identifiers_of_a_brought_table_are_published_and_the_reason_is
     assert main(["verify", str(release.table), "--releases", str(world.root / "releases")]) == 0
     assert WHY["claim_id"] in capsys.readouterr().out
     changed = external(world, "invented", inventing, new_values={**WHY, "note": "other"})
-    refused(world.run(changed, "invented/published"), "invented", f"new_values 'note': {WHY['note']!r} -> 'other'")
+    refused(
+        world.run(changed, "invented/published"),
+        "invented",
+        f"new_values 'note': {WHY['note']!r} -> 'other'",
+    )
 
 
-# --- --- a first attempt: three lines of YAML, and a CSV file --- -----------------------------------------------------
+# --- --- a first attempt: three lines of YAML, and a CSV file ---
+# -----------------------------------------------------
 
 
 def newcomer(folder: Path, **more: Any) -> dg.Definitions:
@@ -127,13 +148,20 @@ def newcomer(folder: Path, **more: Any) -> dg.Definitions:
 def test_the_first_run_names_both_columns_and_after_drop_it_publishes(world: World) -> None:
     result = world.run(newcomer(world.root))
     told = reason(result, "claims__read")
-    assert "'claim_id' (at least half of the rows have a value of one person only), 'note' (free text)" in told
+    assert (
+        "'claim_id' (at least half of the rows have a value of one person only), 'note' (free text)"
+        in told
+    )
     assert "drop: [claim_id, note]" in told and "CLM-" not in told
     nothing_published(world, "claims")
     result = world.run(newcomer(world.root, drop=["claim_id", "note"]))
     assert result.success
     assert checks(result)["synthetic", "contract"].passed
-    assert list(read_published(world.root / "releases", "claims").columns) == ["age", "amount", "region"]
+    assert list(read_published(world.root / "releases", "claims").columns) == [
+        "age",
+        "amount",
+        "region",
+    ]
 
 
 @pytest.mark.slow
@@ -153,7 +181,13 @@ def test_great_expectations_and_the_limit_see_the_same(world: World) -> None:
     roles = ("train", "holdout", "synthetic")
     files = {role: world.root / f"east_{role}.parquet" for role in roles}
     for domains in ({}, {"region": ["east"]}):
-        own = {**VALUES, "subject": EACH, "drop": ["claim_id", "note"], "allowed_values": domains, **files}
+        own = {
+            **VALUES,
+            "subject": EACH,
+            "drop": ["claim_id", "note"],
+            "allowed_values": domains,
+            **files,
+        }
         result = world.run(dg.Definitions.merge(table_of("east", **own), resources(world.root)))
         if domains:
             assert checks(result)["synthetic", "contract"].passed
@@ -168,12 +202,23 @@ def test_great_expectations_and_the_limit_see_the_same(world: World) -> None:
         ({"new_values": WHY}, "synthpop copies real ones"),
         ({"new_values": {"note": ""}}, "'note' has no reason"),
         ({"allowed_values": {"pid": ["a"]}, "subject": "pid"}, "is the subject"),
-        ({"new_values": WHY, "generator": invent, "metrics": ["shadow_membership"]}, "cannot attack"),
-        ({"drop": ["region"], "partitions_def": dg.StaticPartitionsDefinition(["a"]), "partition_column": "region"},
-         "partition_column cannot be left out"),
+        (
+            {"new_values": WHY, "generator": invent, "metrics": ["shadow_membership"]},
+            "cannot attack",
+        ),
+        (
+            {
+                "drop": ["region"],
+                "partitions_def": dg.StaticPartitionsDefinition(["a"]),
+                "partition_column": "region",
+            },
+            "partition_column cannot be left out",
+        ),
     ],
-)  # fmt: skip
-def test_what_cannot_be_declared_is_told_at_definition_time(more: dict[str, Any], told: str) -> None:
+)
+def test_what_cannot_be_declared_is_told_at_definition_time(
+    more: dict[str, Any], told: str
+) -> None:
     with pytest.raises(ConfigError, match=f"table t.*{told}"):
         table_of("t", source="people.parquet", **more)
 
@@ -186,10 +231,14 @@ def test_a_column_that_is_not_there_is_told_where_the_table_is_read(world: World
 def test_route_50_a_policy_that_says_two_things(tmp_path: Path) -> None:
     """A reader sees 0.01; the parser, and so the gate, would use the value further down."""
     path = tmp_path / "policy.yaml"
-    path.write_text("name: strict\nlimits:\n- statistic: singling_out.risk\n  at_most: 0.01\n  at_most: 1.0\n")
+    path.write_text(
+        "name: strict\nlimits:\n- statistic: singling_out.risk\n  at_most: 0.01\n  at_most: 1.0\n"
+    )
     limits = yaml.safe_load(path.read_text())["limits"]
     assert limits == [{"statistic": "singling_out.risk", "at_most": 1.0}]
-    with pytest.raises(ConfigError, match=r"policy\.yaml, line 5: the key 'at_most' occurs twice, first in line 4"):
+    with pytest.raises(
+        ConfigError, match=r"policy\.yaml, line 5: the key 'at_most' occurs twice, first in line 4"
+    ):
         table_of("loose", source="demo", subject="person", policy=path)
     path.write_text("name: default\nlimits:\n- {statistic: singling_out.risk, at_most: 1.0e+300}\n")
     with pytest.raises(ConfigError, match="singling_out.risk"):

@@ -18,10 +18,14 @@ from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 def test_a_result_survives_json() -> None:
     estimates = (
         Estimate("a", 0.1, 0.0, 0.2, 10, 5, minimum_detectable_effect=0.3, note="n"),
-        Estimate("b", math.nan, math.nan, math.nan, 0, 0, 0.5, "two_sided", 0.99, note="not measurable"),
+        Estimate(
+            "b", math.nan, math.nan, math.nan, 0, 0, 0.5, "two_sided", 0.99, note="not measurable"
+        ),
     )
     tables = {"t": [{"x": np.float64(1.5), "y": np.int64(2), "z": float("nan"), "w": "é"}]}
-    result = MetricResult("m", estimates, tables, {"columns": (3, 4), "k": None}, {"train": "h"}, 7, "0.1.0", 1.25)
+    result = MetricResult(
+        "m", estimates, tables, {"columns": (3, 4), "k": None}, {"train": "h"}, 7, "0.1.0", 1.25
+    )
     text = json.dumps(result.to_json(), allow_nan=False)
     back = MetricResult.from_json(json.loads(text))
     assert json.dumps(back.to_json()) == text
@@ -35,14 +39,33 @@ def test_a_result_survives_json() -> None:
 def test_direction_null_and_what_it_is_about_come_from_the_spec_alone() -> None:
     spec = StatisticSpec("excess", "An excess.", "two_sided", 0.5, measures="evaluation")
     estimate = spec.estimate(
-        np.float32(0.5), 0, 1, (10, 5), confidence=0.99, minimum_detectable_effect=np.float64(0.3), note="n"
+        np.float32(0.5),
+        0,
+        1,
+        (10, 5),
+        confidence=0.99,
+        minimum_detectable_effect=np.float64(0.3),
+        note="n",
     )
     assert estimate == Estimate(
-        "excess", 0.5, 0.0, 1.0, 10, 5, 0.5, "two_sided", 0.99, 0.3, "n", "evaluation", is_share=True
+        "excess",
+        0.5,
+        0.0,
+        1.0,
+        10,
+        5,
+        0.5,
+        "two_sided",
+        0.99,
+        0.3,
+        "n",
+        "evaluation",
+        is_share=True,
     )
-    assert {type(end) for end in (estimate.value, estimate.low, estimate.high, estimate.minimum_detectable_effect)} == {
-        float
-    }
+    assert {
+        type(end)
+        for end in (estimate.value, estimate.low, estimate.high, estimate.minimum_detectable_effect)
+    } == {float}
     none = spec.not_measurable("too few rows", (3, 2))
     assert (none.null, none.direction, none.measures, none.n, none.subjects) == (
         0.5, "two_sided", "evaluation", 3, 2,
@@ -63,7 +86,9 @@ def test_a_null_that_differs_from_release_to_release_is_given() -> None:
 def test_nothing_else_in_the_package_makes_a_statistic() -> None:
     package = Path(results.__file__).parents[1]
     calls = {
-        path.relative_to(package).as_posix(): len(re.findall(r"(?<![\w.])Estimate\(", path.read_text()))
+        path.relative_to(package).as_posix(): len(
+            re.findall(r"(?<![\w.])Estimate\(", path.read_text())
+        )
         for path in package.rglob("*.py")
     }
     assert {path: number for path, number in calls.items() if number} == {"stats/estimates.py": 1}

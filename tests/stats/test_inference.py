@@ -28,8 +28,14 @@ SPEC = StatisticSpec("gap", "A gap.", "two_sided", 0.0)
 
 def test_the_null_is_that_of_all_labelings() -> None:
     values = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
-    found = permutation_test(lambda labels: labels @ values[:, None], SUBJECTS, 5000, np.random.default_rng(0))
-    assert found.observed.tolist() == [3.0] and found.null.shape == (5000, 1) and found.resampled is None
+    found = permutation_test(
+        lambda labels: labels @ values[:, None], SUBJECTS, 5000, np.random.default_rng(0)
+    )
+    assert (
+        found.observed.tolist() == [3.0]
+        and found.null.shape == (5000, 1)
+        and found.resampled is None
+    )
     sums, times = np.unique(found.null, return_counts=True)
     assert sums.tolist() == sorted(a + b for a, b in itertools.combinations(values, 2))
     assert chisquare(times).pvalue > 0.001
@@ -55,8 +61,12 @@ def test_a_difference_of_means_is_that_of_shared_draws() -> None:
             np.testing.assert_allclose(getattr(found, part), getattr(plain, part), atol=1e-6)
 
 
-@pytest.mark.parametrize(("weights", "value"), [([1, 1, 0, 0, 0], 1), ([0, 0, 1, 0, 0], -2 / 3), ([1] * 5, 0)])
-def test_the_excess_is_one_for_members_and_zero_by_chance(weights: list[float], value: float) -> None:
+@pytest.mark.parametrize(
+    ("weights", "value"), [([1, 1, 0, 0, 0], 1), ([0, 0, 1, 0, 0], -2 / 3), ([1] * 5, 0)]
+)
+def test_the_excess_is_one_for_members_and_zero_by_chance(
+    weights: list[float], value: float
+) -> None:
     scaled = np.array([weights]) / np.sum(weights)
     found = excess(scaled, SUBJECTS, 499, np.random.default_rng(0))
     assert found.observed == pytest.approx([value])
@@ -73,7 +83,9 @@ def test_a_bootstrap_interval_and_what_it_can_detect() -> None:
 
 
 def test_a_statistic_that_no_permutation_changes_reaches_to_its_null() -> None:
-    band = permutation_band(np.array([0.3, 0.3]), np.column_stack([np.zeros(99), np.linspace(-1, 1, 99)]))
+    band = permutation_band(
+        np.array([0.3, 0.3]), np.column_stack([np.zeros(99), np.linspace(-1, 1, 99)])
+    )
     low, high = extend_to_null(band, 0.0)
     assert (low[0], high[0]) == (0.0, 0.3)
     assert (low[1], high[1]) == (band.low[1], band.high[1])
@@ -83,9 +95,13 @@ def test_an_estimate_is_one_entry_of_the_simultaneous_band() -> None:
     null = np.random.default_rng(0).normal(size=(999, 2)) * [0.05, 0.1]
     result = PermutationResult(np.array([0.1, 0.8]), null)
     band, found = result.band(), result.estimate(SPEC, (50, 20), at=1, within=(-1, 1))
-    assert (found.value, found.low, found.high) == pytest.approx((0.8, band.low[1], min(band.high[1], 1)))
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (0.8, band.low[1], min(band.high[1], 1))
+    )
     assert (found.n, found.subjects, found.confidence) == (50, 20, 0.95)
-    assert found.minimum_detectable_effect == pytest.approx((band.rare + band.critical) * band.sd[1])
+    assert found.minimum_detectable_effect == pytest.approx(
+        (band.rare + band.critical) * band.sd[1]
+    )
     assert result.mean.estimate(SPEC, (50, 20)).value == pytest.approx(0.45)
     assert result[[1]].observed.tolist() == [0.8] and len(result) == 2
 
@@ -94,7 +110,8 @@ def test_the_worst_entry_has_the_worst_bound_or_is_the_farthest_from_the_null() 
     null = np.random.default_rng(0).normal(size=(999, 2)) * [0.01, 0.3]
     result = PermutationResult(np.array([0.2, 0.3]), null)  # 20 and 1 standard deviations
     headline, strongest = (
-        result.worst(SPEC, (9, 9), ["narrow", "wide"], choose) for choose in ("headline", "strongest")
+        result.worst(SPEC, (9, 9), ["narrow", "wide"], choose)
+        for choose in ("headline", "strongest")
     )
     assert (headline.note, headline.value) == ("wide", 0.3)
     assert (strongest.note, strongest.value) == ("narrow", 0.2)
@@ -102,7 +119,9 @@ def test_the_worst_entry_has_the_worst_bound_or_is_the_farthest_from_the_null() 
 
 
 def test_the_largest_entry_has_the_largest_bounds() -> None:
-    result = PermutationResult(np.array([0.2, 1.4]), np.random.default_rng(0).normal(size=(999, 2)) * 0.1)
+    result = PermutationResult(
+        np.array([0.2, 1.4]), np.random.default_rng(0).normal(size=(999, 2)) * 0.1
+    )
     spec = StatisticSpec("risk", "A risk.", null=None)
     found, band = result.largest(spec, (9, 9), "x"), result.band()
     assert (found.value, found.low, found.high) == pytest.approx((1.0, min(band.low.max(), 1), 1.0))

@@ -19,7 +19,9 @@ def test_proportions_agree_with_statsmodels(hits: int, n: int) -> None:
     centre, low, high = wilson(hits, n)
     assert (low, high) == pytest.approx(proportion_confint(hits, n, method="wilson"), abs=1e-12)
     assert low <= centre <= high
-    assert clopper_pearson(hits, n) == pytest.approx(proportion_confint(hits, n, method="beta"), abs=1e-12)
+    assert clopper_pearson(hits, n) == pytest.approx(
+        proportion_confint(hits, n, method="beta"), abs=1e-12
+    )
 
 
 def test_no_trials_say_nothing() -> None:
@@ -31,7 +33,11 @@ def test_permutations_keep_the_number_of_members_and_do_not_depend_on_the_block(
     member = np.arange(50) < 20
     draws = [
         permute_labels(
-            member, 130, np.random.default_rng(0), lambda labels: np.stack([labels.sum(1), labels[:, 0]], 1), block=b
+            member,
+            130,
+            np.random.default_rng(0),
+            lambda labels: np.stack([labels.sum(1), labels[:, 0]], 1),
+            block=b,
         )
         for b in (1, 64, 200)
     ]
@@ -54,7 +60,9 @@ def test_random_sets_have_their_size(people: int, size: int) -> None:
 def test_people_and_pairs_of_them_join_as_often() -> None:
     rng, share = np.random.default_rng(1), 297 / 300
     drawn = np.concatenate([bits(random_sets(300, 297, rng)) for _ in range(100)]).astype(bool)
-    assert np.abs(drawn.sum(axis=0) - 6_400 * share).max() < 4.5 * np.sqrt(6_400 * share * (1 - share))
+    assert np.abs(drawn.sum(axis=0) - 6_400 * share).max() < 4.5 * np.sqrt(
+        6_400 * share * (1 - share)
+    )
     missing, chance = ~drawn, 6_400 * 150 * (1 - share) * 2 / 299
     assert abs((missing[:, ::2] & missing[:, 1::2]).sum() - chance) < 4.5 * np.sqrt(chance)
 
@@ -75,14 +83,17 @@ def test_the_band_covers_all_statistics_at_once_under_the_null() -> None:
     for _ in range(400):
         band = permutation_band(rng.normal(size=6) * np.arange(1, 7), null)
         inside += bool(((band.low <= 0) & (band.high >= 0)).all())
-        within += bool(np.maximum(-band.low, band.high)[0] <= (band.rare + band.critical) * band.sd[0])
+        within += bool(
+            np.maximum(-band.low, band.high)[0] <= (band.rare + band.critical) * band.sd[0]
+        )
     assert 0.92 < inside / 400 < 0.985
     assert within / 400 > 0.98
 
 
 def test_a_statistic_that_cannot_vary_has_no_width() -> None:
     band = permutation_band(
-        np.array([0.0, 3.0]), np.column_stack([np.zeros(99), np.random.default_rng(0).normal(size=99)])
+        np.array([0.0, 3.0]),
+        np.column_stack([np.zeros(99), np.random.default_rng(0).normal(size=99)]),
     )
     assert (band.low[0], band.high[0], band.z[0]) == (0.0, 0.0, 0.0)
     assert band.p_value <= 0.05
@@ -95,13 +106,16 @@ def test_subjects_are_drawn_anew_side_by_side() -> None:
     def statistic(labels: np.ndarray, times: np.ndarray) -> np.ndarray:
         assert (labels == member).all()
         seen.append(times)
-        return np.stack([times[:, member].sum(1), times[:, ~member].sum(1), times[:, 0], times[:, 49]], 1)
+        return np.stack(
+            [times[:, member].sum(1), times[:, ~member].sum(1), times[:, 0], times[:, 49]], 1
+        )
 
     draws = [resample_subjects(member, 130, np.random.default_rng(0), statistic) for _ in range(2)]
     assert (draws[0] == draws[1]).all()
     assert draws[0].shape == (130, 4)
     assert (draws[0][:, :2] == [20, 30]).all()
-    times = np.concatenate(seen[: len(seen) // 2])  # of one person: binomial(n, 1/n), mean 1 and variance 1 - 1/n
+    # of one person: binomial(n, 1/n), mean 1 and variance 1 - 1/n
+    times = np.concatenate(seen[: len(seen) // 2])
     assert np.abs(times.mean(axis=0) - 1).max() < 4.5 / np.sqrt(130)
     assert times.var() == pytest.approx(1 - 2 / 50, abs=0.05)
 
@@ -110,7 +124,10 @@ def test_subjects_drawn_anew_widen_a_band_and_never_narrow_it() -> None:
     rng = np.random.default_rng(1)
     null, observed = rng.normal(size=(999, 3)), np.array([0.5, 6.0, -1.0])
     resampled = rng.normal(size=(400, 3)) * [0.1, 3.0, 1.0] + 7  # whatever their mean is
-    plain, wide = permutation_band(observed, null), permutation_band(observed, null, resampled=resampled)
+    plain, wide = (
+        permutation_band(observed, null),
+        permutation_band(observed, null, resampled=resampled),
+    )
     away = np.sort((np.abs(resampled - resampled.mean(axis=0)) / resampled.std(axis=0)).max(axis=1))
     reach = away[int(np.ceil(0.95 * 399))] * resampled.std(axis=0)
     assert reach[0] < 0.2 * (plain.high - observed)[0]
@@ -123,7 +140,9 @@ def test_subjects_drawn_anew_widen_a_band_and_never_narrow_it() -> None:
 
 
 def test_shares_that_cannot_vary_are_as_uncertain_as_none_of_so_many() -> None:
-    band = permutation_band(np.zeros(2), np.column_stack([np.zeros(99), np.linspace(-1, 1, 99)]), people=500)
+    band = permutation_band(
+        np.zeros(2), np.column_stack([np.zeros(99), np.linspace(-1, 1, 99)]), people=500
+    )
     assert band.high[0] == -band.low[0] == pytest.approx(clopper_pearson(0, 500)[1])
     assert band.z[0] == 0 and band.high[1] == pytest.approx(band.critical * band.sd[1])
 
@@ -135,5 +154,7 @@ def test_evidence_over_a_scale_is_that_of_the_statistic_in_other_units(resampled
     plain = PermutationResult(np.array([1.0, 6.0]), rng.normal(size=(999, 2)), drawn)
     scaled = plain.over(np.array([2.0, 0.5]))
     for end in ("low", "high", "mean"):
-        np.testing.assert_allclose(getattr(scaled.band(), end), getattr(plain.band(), end) / [2, 0.5])
+        np.testing.assert_allclose(
+            getattr(scaled.band(), end), getattr(plain.band(), end) / [2, 0.5]
+        )
     np.testing.assert_allclose(scaled.band().z, plain.band().z)

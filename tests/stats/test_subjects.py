@@ -14,7 +14,11 @@ def test_labels_and_counts() -> None:
     assert found.member.tolist() == [True, True, False]
     assert (len(found), found.members, found.smallest_side, found.counts) == (3, 2, 1, (6, 3))
     assert (found.side(True), found.side(False)) == ((3, 2), (3, 1))
-    assert found.totals().tolist() == [2, 1, 3] and found.totals(np.arange(6.0)).tolist() == [1, 2, 12]
+    assert found.totals().tolist() == [2, 1, 3] and found.totals(np.arange(6.0)).tolist() == [
+        1,
+        2,
+        12,
+    ]
     assert found.relabelled(~found.member).members == 1
 
 

@@ -26,19 +26,31 @@ DIRECT = Peer("direct", "singling_out", {}, [2_000, 4_000], 2_000)
 
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
-    """Real rows of two groups with numbers and a category, more than three times the number of attacked rows."""
+    """Real rows of two groups with numbers and a category, more than three times the number of
+    attacked rows.
+    """
     rng = np.random.default_rng(0)
     group = rng.integers(0, 2, 4 * ROWS)
     numbers = {name: group * 3 + rng.normal(size=len(group)) for name in "ab"}
-    return pd.DataFrame({**numbers, "count": rng.poisson(3, len(group)), "group": np.array(["x", "y"])[group]})
+    return pd.DataFrame(
+        {**numbers, "count": rng.poisson(3, len(group)), "group": np.array(["x", "y"])[group]}
+    )
 
 
-def run(work: str, side: str, rows: int, release: str = "honest", **found: object) -> dict[str, object]:
+def run(
+    work: str, side: str, rows: int, release: str = "honest", **found: object
+) -> dict[str, object]:
     return {"work": work, "side": side, "rows": rows, "release": release, **found}
 
 
 def timed(cpu: float, mb: float = 100.0) -> dict[str, object]:
-    return {"cpu": cpu, "preparing": 1.0, "compiling": 3.0, "mb": mb, "answer": {"risk": [0.25, 0.1, math.pi]}}
+    return {
+        "cpu": cpu,
+        "preparing": 1.0,
+        "compiling": 3.0,
+        "mb": mb,
+        "answer": {"risk": [0.25, 0.1, math.pi]},
+    }
 
 
 def cells(text: str) -> list[list[str]]:
@@ -47,11 +59,14 @@ def cells(text: str) -> list[list[str]]:
     return [[part.strip() for part in line.strip("|").split(" | ")] for line in lines]
 
 
-# --- our side ---------------------------------------------------------------------------------------------------------
+# --- our side
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.weekly
-def test_our_side_is_measured_and_tells_a_copy_from_fresh_rows(frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_our_side_is_measured_and_tells_a_copy_from_fresh_rows(
+    frame: pd.DataFrame, tmp_path: Path
+) -> None:
     peers.write(peers.made(frame, infer_schema(frame), ROWS), tmp_path / str(ROWS))
     assert peers.Runs(tmp_path, tmp_path, 1).releases(ROWS) == list(peers.RELEASES)
     found = {}
@@ -59,9 +74,17 @@ def test_our_side_is_measured_and_tells_a_copy_from_fresh_rows(frame: pd.DataFra
         names = ("train", *peers.RELEASES[release])
         paths = [str(tmp_path / str(ROWS) / f"{name}.parquet") for name in names]
         settings = {"name": "dcr", "estimates": ["privacy_score"]}
-        task = {"tool": "metric", "settings": settings, "tables": dict(zip(measured.ROLES, paths, strict=True))}
+        task = {
+            "tool": "metric",
+            "settings": settings,
+            "tables": dict(zip(measured.ROLES, paths, strict=True)),
+        }
         found[release] = measured.run(task)
-        assert found[release]["cpu"] > 0 and found[release]["preparing"] > 0 and found[release]["mb"] > 50
+        assert (
+            found[release]["cpu"] > 0
+            and found[release]["preparing"] > 0
+            and found[release]["mb"] > 50
+        )
     value, low, high = found["fresh"]["answer"]["privacy_score"]
     assert low <= value <= high < 0.3
     assert found["copy"]["answer"]["privacy_score"][0] == 1
@@ -72,14 +95,29 @@ def test_the_tables_of_a_size_share_no_row(frame: pd.DataFrame) -> None:
     schema = infer_schema(numbered)
     made = peers.made(numbered, schema, ROWS)
     train, equal, fresh = (set(made[name]["row"]) for name in ("train", "equal", "fresh"))
-    assert not train & equal and not train & fresh and not equal & fresh and set(made["copy"]["row"]) <= train
+    assert (
+        not train & equal
+        and not train & fresh
+        and not equal & fresh
+        and set(made["copy"]["row"]) <= train
+    )
     assert {name: len(table) for name, table in made.items()} == {
-        "train": ROWS, "holdout": ROWS // 4, "honest": ROWS, "equal": ROWS, "fresh": ROWS, "copy": ROWS,
-    }  # fmt: skip
-    assert made["honest"].dtypes.equals(made["train"].dtypes)  # peers read the dtypes of the private table
+        "train": ROWS,
+        "holdout": ROWS // 4,
+        "honest": ROWS,
+        "equal": ROWS,
+        "fresh": ROWS,
+        "copy": ROWS,
+    }
+    # peers read the dtypes of the private table
+    assert made["honest"].dtypes.equals(made["train"].dtypes)
     assert set(peers.made(numbered, schema, len(frame) // 2)) == {"train", "holdout", "honest"}
     large = peers.enlarged(made, schema, 2 * ROWS)
-    assert [len(large[name]) for name in ("train", "holdout", "honest")] == [2 * ROWS, ROWS // 2, 2 * ROWS]
+    assert [len(large[name]) for name in ("train", "holdout", "honest")] == [
+        2 * ROWS,
+        ROWS // 2,
+        2 * ROWS,
+    ]
     assert large["train"].drop_duplicates(["a", "b"]).shape[0] == 2 * ROWS
 
 
@@ -88,7 +126,11 @@ def test_memory_is_the_peak_of_the_process_itself() -> None:
     code = "import sys, measured; bytearray(int(sys.argv[1])); print(measured.peak())"
     folder = Path(measured.__file__).parent
     held = [
-        float(subprocess.run([sys.executable, "-c", code, size], cwd=folder, capture_output=True, check=True).stdout)
+        float(
+            subprocess.run(
+                [sys.executable, "-c", code, size], cwd=folder, capture_output=True, check=True
+            ).stdout
+        )
         for size in ("0", "300000000")
     ]
     assert held[0] < 60 and 250 < held[1] - held[0] < 320
@@ -112,7 +154,8 @@ def test_every_piece_of_work_names_what_is_there() -> None:
     assert {"anonymeter", "sdmetrics"} <= {line.split("==")[0] for line in pins}
 
 
-# --- missing peers ----------------------------------------------------------------------------------------------------
+# --- missing peers
+# --------------------------------------------------------------------------------------------------
 
 
 def test_without_peers_it_says_how_to_get_them(tmp_path: Path) -> None:
@@ -134,13 +177,17 @@ def test_a_peer_that_fails_is_shown_as_failed(frame: pd.DataFrame, tmp_path: Pat
     assert runs.peer(work, PAIRWISE, 1_000)["error"] == "over 0 s"
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
+# --- tables
+# --------------------------------------------------------------------------------------------------
 
 
 def test_ratios_are_of_one_size_and_extrapolation_is_labelled() -> None:
     works = [Work("w", "dcr", [], {}, [PAIRWISE, DIRECT]), Work("alone", "dcr", [], {})]
     runs = [run("w", "here", 4_000, **timed(2.0)), run("alone", "here", 4_000, **timed(1.0))]
-    runs += [run("w", "all pairs", 1_000, **timed(1.0)), run("w", "all pairs", 2_000, **timed(10.0))]
+    runs += [
+        run("w", "all pairs", 1_000, **timed(1.0)),
+        run("w", "all pairs", 2_000, **timed(10.0)),
+    ]
     runs += [run("w", "direct", 2_000, **timed(3.0)), run("w", "direct", 4_000, **timed(600.0))]
     first, second, third = cells(costs(runs, works, 4_000))
     assert first[:4] == ["w", "2.00", "1.00", "100"]
@@ -160,4 +207,7 @@ def test_answers_stand_side_by_side() -> None:
     runs = [run("w", side, 2_000, "copy", **timed(1.0)) for side in ("here", "direct")]
     runs[1]["answer"] = {"score": [0.5]}
     shown = cells(answers(runs, [work], ["fresh", "copy"]))
-    assert [row[2:] for row in shown] == [["here", "", "risk 0.25 [0.10, 3.14]"], ["direct", "", "score 0.50"]]
+    assert [row[2:] for row in shown] == [
+        ["here", "", "risk 0.25 [0.10, 3.14]"],
+        ["direct", "", "score 0.50"],
+    ]

@@ -15,6 +15,9 @@ def test_the_demo_is_not_refused_by_chance(key: int) -> None:
     """Controls once refused it with both keys, when they had limits."""
     settings = ResolvedTable.of(demo_spec())
     found = demo_keys.scored(
-        settings, demo_keys.demo_inputs(settings, key, False), ["copies", "dcr", "membership_inference"], False
+        settings,
+        demo_keys.demo_inputs(settings, key, False),
+        ["copies", "dcr", "membership_inference"],
+        False,
     )
     assert found["verdict"] == "pass" and found["broken"] == {}

@@ -19,7 +19,8 @@ QUICK = {
     "membership_inference": {"n_permutations": 199},
 }
 SHAPES = {"4 : 1": (1200, 300, 900), "1 : 4": (300, 1200, 250)}
-# Each release has both shapes and both kinds of people; each pair of these has at least one release.
+# Each release has both shapes and both kinds of people; each pair of these has at least one
+# release.
 RELEASES = {
     ("4 : 1", "one row"): ("fresh rows", "20 % copies"),
     ("4 : 1", "repeated"): ("5 % copies",),
@@ -39,7 +40,8 @@ def survey(rows, seed=0):
             "ward": np.array(list("abcdef"))[ward],
             "smokes": g.random(rows) < 0.1 + 0.1 * ward,
             "visits": g.poisson(1 + ward),
-            "seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(g.integers(0, 900, rows), unit="D"),
+            "seen": pd.Timestamp("2020-01-01")
+            + pd.to_timedelta(g.integers(0, 900, rows), unit="D"),
         }
     )
 
@@ -62,7 +64,9 @@ def test_intervals_hold_the_truth(shape, people):
 @pytest.mark.weekly
 def test_the_study_sees_an_interval_that_is_too_narrow():
     frame = survey(4_000)
-    metrics = {"membership_inference": build_metric("membership_inference", {"n_permutations": 199})}
+    metrics = {
+        "membership_inference": build_metric("membership_inference", {"n_permutations": 199})
+    }
     found = {}
     for seed in range(12):
         case = Case("coverage", "4 : 1", "one row", "fresh rows", seed)
@@ -72,7 +76,9 @@ def test_the_study_sees_an_interval_that_is_too_narrow():
     for case, results in found.items():
         result = results["membership_inference"]
         found[case] = {
-            result.metric: replace(result, estimates=tuple(narrowed(estimate) for estimate in result.estimates))
+            result.metric: replace(
+                result, estimates=tuple(narrowed(estimate) for estimate in result.estimates)
+            )
         }
     chances = {name[0]: p for name, _, p in coverage(found)}
     assert chances["membership_inference.advantage"] < LEAST
@@ -80,4 +86,6 @@ def test_the_study_sees_an_interval_that_is_too_narrow():
 
 def narrowed(estimate):
     """The statistic with a tenth of the interval's width."""
-    return replace(estimate, low=estimate.value - (estimate.value - estimate.low) / 10, high=estimate.value)
+    return replace(
+        estimate, low=estimate.value - (estimate.value - estimate.low) / 10, high=estimate.value
+    )

@@ -27,12 +27,19 @@ def frame() -> pd.DataFrame:
     rng = np.random.default_rng(0)
     group = rng.integers(0, 2, 4000)
     numbers = {name: group * 2 + rng.normal(size=len(group)) for name in "ab"}
-    return pd.DataFrame({**numbers, "count": rng.poisson(3, len(group)), "group": np.array(["x", "y"])[group]})
+    return pd.DataFrame(
+        {**numbers, "count": rng.poisson(3, len(group)), "group": np.array(["x", "y"])[group]}
+    )
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("TRAIN", 600), ("AUXILIARY", 1200), ("SIZES", (600, 6000)), ("AUXILIARIES", (1200,))):
+    for name, value in (
+        ("TRAIN", 600),
+        ("AUXILIARY", 1200),
+        ("SIZES", (600, 6000)),
+        ("AUXILIARIES", (1200,)),
+    ):
         monkeypatch.setattr(kuppa, name, value)
     monkeypatch.setattr(kuppa, "BAGGED", (300,))
 
@@ -65,12 +72,16 @@ def test_screened_releases_pass_the_filter(frame: pd.DataFrame) -> None:
 
 
 def test_generators_of_the_paper_have_its_settings() -> None:
-    built = {label: generator_of(label) for label in PAPER if label != "ctgan"}  # its library is optional
+    # its library is optional
+    built = {label: generator_of(label) for label in PAPER if label != "ctgan"}
     assert all(len(one.hidden_dims) == 3 and one.epochs == 100 for one in built.values())
     for name in ("dpgan", "pategan"):
         found = [one.epsilon for label, one in built.items() if label.startswith(name)]
         assert found == [0.01, 0.1, 0.5, 1.0, 3.0]
-    found = [(case.method, case.filter) for case in kuppa.paper_cases("table", ["rvae"], 1, [500], 100, 200, {})]
+    found = [
+        (case.method, case.filter)
+        for case in kuppa.paper_cases("table", ["rvae"], 1, [500], 100, 200, {})
+    ]
     assert found == [("memorization", ""), ("memorization", "unknown"), ("alpha_m", "unknown")]
 
 
@@ -89,7 +100,9 @@ def test_a_training_table_is_fitted_once_for_all_sizes_and_filters(
 def test_the_filter_of_the_paper_drops_copies(frame: pd.DataFrame) -> None:
     world = draw_world(frame, 600, 600, 0)
     case = Case("table", LEAKY, 600, 600, "unknown", 0, "alpha_m", 600)
-    (plain, none), (rows, dropped) = (kuppa.released(world, case, filtered) for filtered in (False, True))
+    (plain, none), (rows, dropped) = (
+        kuppa.released(world, case, filtered) for filtered in (False, True)
+    )
     exposed = AlphaFilter().fit([world.train, world.unseen], world.schema).exposed
     assert none == 0 and 0.05 < exposed(plain).mean() == pytest.approx(dropped, abs=0.05)
     assert not exposed(rows, plain).any() and len(rows) == 600
@@ -101,7 +114,9 @@ def test_the_filter_of_the_paper_drops_copies(frame: pd.DataFrame) -> None:
 def test_the_radius_of_the_paper_does_not_see_copies() -> None:
     """Embedded rows have length 1, so a radius of 0.5 contains a large part of a table."""
     tables, embedder = survey(1200, 0), {"max_steps": 20}
-    paper = kuppa_radius.measured(tables, 400, 0.2, kuppa_radius.SETTINGS["embedded, radius 0.5"], embedder)
+    paper = kuppa_radius.measured(
+        tables, 400, 0.2, kuppa_radius.SETTINGS["embedded, radius 0.5"], embedder
+    )
     default = kuppa_radius.measured(tables, 400, 0.2, {}, embedder)
     assert paper["training rows near"] > 10 and paper["AUC"] < 0.75 and paper["excess, low"] < 0
     assert default["AUC"] > 0.9 and default["excess, low"] > 0
@@ -111,7 +126,8 @@ def test_the_radius_of_the_paper_does_not_see_copies() -> None:
 def test_copies_are_found_before_the_filter_and_not_after(small: None, frame: pd.DataFrame) -> None:
     world = draw_world(frame, 600, 1200, 0)
     found = {
-        known: kuppa.attacked(world, Case("table", LEAKY, 6000, 1200, known, 0, train=600)) for known in ("", "known")
+        known: kuppa.attacked(world, Case("table", LEAKY, 6000, 1200, known, 0, train=600))
+        for known in ("", "known")
     }
     assert found[""]["holdout"] > 0.58 > 0.56 > found["known"]["holdout"] > 0.42
     assert found[""]["dropped"] == 0 < found["known"]["dropped"]
@@ -120,20 +136,31 @@ def test_copies_are_found_before_the_filter_and_not_after(small: None, frame: pd
 
 @pytest.mark.weekly
 def test_a_study_goes_on_where_it_was(
-    small: None, frame: pd.DataFrame, tmp_path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    small: None,
+    frame: pd.DataFrame,
+    tmp_path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, image = tmp_path / "kuppa.jsonl", tmp_path / "bars.svg"
     bagging = [
-        replace(case, auxiliary=200, shadows=20, tests=10, records=1) for case in kuppa.cases("bagging", ["baynet"], 1)
+        replace(case, auxiliary=200, shadows=20, tests=10, records=1)
+        for case in kuppa.cases("bagging", ["baynet"], 1)
     ]
     chosen = [*kuppa.cases("table", ["baynet"], 1), *bagging]
     assert len(chosen) == 9
     kuppa.run(frame, [chosen[0], *chosen[-3:]], path)
     before = path.read_text()
-    monkeypatch.setattr(kuppa, "attacked", lambda world, case: {"holdout": 0.6, "outside": math.pi / 6})
+    monkeypatch.setattr(
+        kuppa, "attacked", lambda world, case: {"holdout": 0.6, "outside": math.pi / 6}
+    )
     kuppa.run(frame, chosen, path)
     assert path.read_text().startswith(before) and len(path.read_text().splitlines()) == 9
-    assert [json.loads(line)["case"]["filter"] for line in before.splitlines()][1:] == ["", "unknown", "known"]
+    assert [json.loads(line)["case"]["filter"] for line in before.splitlines()][1:] == [
+        "",
+        "unknown",
+        "known",
+    ]
     kuppa.report(path, image)
     told = capsys.readouterr().out
     assert re.search(r"\| baynet \| 6000 \| 1200 \| after, filter known \| 0.600 \| 0.524 \|", told)

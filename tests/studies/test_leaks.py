@@ -1,4 +1,6 @@
-"""The study of leaks: its tables are written, its leaks are as described, and any policy can evaluate its lines."""
+"""The study of leaks: its tables are written, its leaks are as described, and any policy can
+evaluate its lines.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,19 @@ def rows() -> pd.DataFrame:
 
 
 LEFT_OUT = (
-    "rownames id idcode pid seqn caseid tch numobese incsq agesq year beertaxsq cigtaxsq ethanolsq educsq "
-    "subject_id zper fake_first_name fake_last_name test_id linc lnum lnmeddol logc lpi lfam binexp ageGroup "
-    "educGroup ldurat afhigh lprewage lage ltotmed highlpre manuf construc emp_title grade uid lrelig lcograc lemprac"
+    "rownames id idcode pid seqn caseid tch numobese incsq agesq year beertaxsq cigtaxsq"
+    " ethanolsq educsq "
+    "subject_id zper fake_first_name fake_last_name test_id linc lnum lnmeddol logc lpi lfam"
+    " binexp ageGroup "
+    "educGroup ldurat afhigh lprewage lage ltotmed highlpre manuf construc emp_title grade uid"
+    " lrelig lcograc lemprac"
 )
 
 
 @pytest.mark.slow
-def test_the_tables_are_written_without_names_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_are_written_without_names_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def shipped(package: str, item: str) -> pd.DataFrame:
@@ -48,7 +55,9 @@ def test_the_tables_are_written_without_names_of_rows(tmp_path: Path, monkeypatc
     asked.clear()
     for name in leak_tables.SETS:
         leak_tables.main(["--set", name, str(tmp_path / name)])
-        assert {path.stem for path in tmp_path.glob(f"{name}/*.parquet")} == set(leak_tables.SETS[name])
+        assert {path.stem for path in tmp_path.glob(f"{name}/*.parquet")} == set(
+            leak_tables.SETS[name]
+        )
     assert len({name for tables in leak_tables.SETS.values() for name in tables}) == sum(
         map(len, leak_tables.SETS.values())
     )
@@ -77,8 +86,12 @@ def test_a_leak_has_the_columns_and_kinds_of_train(kind: str, rows: pd.DataFrame
 
 @pytest.mark.parametrize("columns", [["age", "dose"], ["ward", "open"]])
 @pytest.mark.parametrize("kind", leaks.UNSEEN)
-def test_a_table_can_be_all_numbers_or_all_categories(kind: str, columns: list[str], rows: pd.DataFrame) -> None:
-    found = leaks.UNSEEN[kind](rows[columns], np.arange(200.0), rows[columns], np.random.default_rng(0))
+def test_a_table_can_be_all_numbers_or_all_categories(
+    kind: str, columns: list[str], rows: pd.DataFrame
+) -> None:
+    found = leaks.UNSEEN[kind](
+        rows[columns], np.arange(200.0), rows[columns], np.random.default_rng(0)
+    )
     assert found.dtypes.to_dict() == rows[columns].dtypes.to_dict()
 
 
@@ -118,8 +131,12 @@ def test_people_in_train_are_a_third_at_most() -> None:
 
 
 def test_fresh_rows_hold_no_value_that_no_real_row_has() -> None:
-    real = pd.DataFrame({"year": [1990.0, 1995, 1999], "kind": ["a", "b", None], "cost": [0.3, 0.4, 0.5]})
-    rows = pd.DataFrame({"year": [1995.0, np.nan, 2001], "kind": [None, "a", "a"], "cost": [0.3, 0.4, 0.5]})
+    real = pd.DataFrame(
+        {"year": [1990.0, 1995, 1999], "kind": ["a", "b", None], "cost": [0.3, 0.4, 0.5]}
+    )
+    rows = pd.DataFrame(
+        {"year": [1995.0, np.nan, 2001], "kind": [None, "a", "a"], "cost": [0.3, 0.4, 0.5]}
+    )
     assert leaks.known_rows(rows, real).index.tolist() == [0]
     many = pd.DataFrame({"cost": [*np.linspace(-1, 1, 200), np.nan]})
     assert leaks.known_rows(many, real)["cost"].between(0, 1).all()
@@ -127,7 +144,9 @@ def test_fresh_rows_hold_no_value_that_no_real_row_has() -> None:
 
 
 def test_a_row_of_ones_own_is_one_that_at_most_two_people_have() -> None:
-    """One of the four people in train has a unique row, and another shares a row with a non-member."""
+    """One of the four people in train has a unique row, and another shares a row with a
+    non-member.
+    """
     train = pd.DataFrame({"a": [1, 2, 3, 3, 3], "who": list("pqrrs")})
     holdout = pd.DataFrame({"a": [2, 3, 3], "who": list("tuv")})
     inputs = read_inputs(train, holdout, train.drop(columns="who"), subject="who")
@@ -152,15 +171,21 @@ def test_what_was_asked_for_is_told_by_whose_rows_they_are() -> None:
 
 @pytest.mark.weekly
 def test_a_line_is_judged_as_the_release_itself_and_by_any_policy(rows: pd.DataFrame) -> None:
-    many = pd.concat([rows.assign(age=rows["age"] + 90 * at, dose=rows["dose"] * (1 + at)) for at in range(4)])
+    many = pd.concat(
+        [rows.assign(age=rows["age"] + 90 * at, dose=rows["dose"] * (1 + at)) for at in range(4)]
+    )
     line = leaks.measured(many.reset_index(drop=True), np.arange(800), 200, "10 % copies", 0)
     found = leaks.judged(line, default_policy())
     assert found.status == "fail"
     assert {outcome.limit.metric for outcome in found.outcomes} <= set(leaks.MEASURED)
-    assert not [outcome.reason for outcome in found.outcomes if outcome.reason.endswith("was not computed")]
+    assert not [
+        outcome.reason for outcome in found.outcomes if outcome.reason.endswith("was not computed")
+    ]
     kept = leaks.results_of(line)["copies"].estimate("copied_share")
     assert kept.low <= kept.value <= kept.high
     generous = Policy((Limit("copies.copied_share", at_most=1.0),))
     assert leaks.judged(line, generous).status == "pass"
-    strict = Policy((replace(generous.limits[0], at_most=0.0), Limit("controls.smallest_caught", at_most=0.5)))
+    strict = Policy(
+        (replace(generous.limits[0], at_most=0.0), Limit("controls.smallest_caught", at_most=0.5))
+    )
     assert leaks.judged(line, strict).status == "fail"

@@ -46,11 +46,17 @@ def test_a_series_stops_at_four_of_the_last_seven() -> None:
     assert stop_after(np.array([1, 1, 1, 0, 0, 0, 0, 1, 1])) == 9 and stop_after(np.zeros(9)) == 9
     fails, passes = [["fail"] * 4], [["pass"] * 4]
     assert simulated(np.random.default_rng(0), fails, []) == ["fail"] * 4  # type: ignore[arg-type]
-    assert simulated(np.random.default_rng(0), passes, ["pass", "fail"]) == ["pass", "fail", *["pass"] * 363]  # type: ignore[arg-type]
+    assert simulated(np.random.default_rng(0), passes, ["pass", "fail"]) == [
+        "pass",
+        "fail",
+        *["pass"] * 363,
+    ]  # type: ignore[arg-type]
     leaking = simulated(np.random.default_rng(0), passes, [], fails)  # type: ignore[arg-type]
     assert leaking == ["pass"] * 199 + ["fail"] * 4
     later = simulated(np.random.default_rng(0), [["undecided", "pass", "fail", "fail"]], [])  # type: ignore[list-item]
-    assert later[:4] == ["undecided", "pass"] * 2, "a night is evaluated at the attempt that the series has reached"
+    assert later[:4] == ["undecided", "pass"] * 2, (
+        "a night is evaluated at the attempt that the series has reached"
+    )
 
 
 def test_luck_is_shared_by_the_nights_of_a_series() -> None:
@@ -61,18 +67,34 @@ def test_luck_is_shared_by_the_nights_of_a_series() -> None:
     both = [(failed[:, 0] & failed[:, 1]).mean() for failed in (apart, alike)]
     assert both[0] == pytest.approx(0.01, abs=0.007)
     normal = rng.multivariate_normal([0, 0], [[1, 0.5 * 0.99**0.5], [0.5 * 0.99**0.5, 1]], 200_000)
-    assert both[1] == pytest.approx((normal > NormalDist().inv_cdf(0.9)).all(axis=1).mean(), abs=0.02)
+    assert both[1] == pytest.approx(
+        (normal > NormalDist().inv_cdf(0.9)).all(axis=1).mean(), abs=0.02
+    )
 
 
-def test_years_are_measured_once_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_years_are_measured_once_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     population(2500, 1).to_parquet(tmp_path / "some.parquet")
     results = tmp_path / "years.jsonl"
-    asked = ["years", str(tmp_path / "some.parquet"), "--results", str(results), "--people", "1200", "--nights", "3"]
+    asked = [
+        "years",
+        str(tmp_path / "some.parquet"),
+        "--results",
+        str(results),
+        "--people",
+        "1200",
+        "--nights",
+        "3",
+    ]
     for _ in range(2):  # the second time there is nothing to do
         main([*asked, "--kinds", "fresh rows", "copies", "moved"])
         found = [json.loads(line) for line in results.read_text().splitlines()]
         assert [line["night"] for line in found] == [1, 2, 3] * 3
-    verdicts = {kind: [line["verdict"] for line in found if line["kind"] == kind] for kind in ("fresh rows", "copies")}
+    verdicts = {
+        kind: [line["verdict"] for line in found if line["kind"] == kind]
+        for kind in ("fresh rows", "copies")
+    }
     assert verdicts["fresh rows"] == ["pass"] * 3 and "fail" in verdicts["copies"]
     assert [line["out"] for line in found if line["kind"] == "fresh rows"] == [0, 0, 0]
     main(["report", str(results)])

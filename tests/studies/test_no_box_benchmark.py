@@ -22,10 +22,17 @@ def frame(rows: int) -> pd.DataFrame:
 def test_the_study_measures_what_the_metric_does(repeated: bool) -> None:
     world = draw_world(frame(3000), (600, 300, 600), 0, repeated=repeated)
     fresh, copied = (
-        measure(world, name, repeated=repeated, n_permutations=199) for name in ("fresh rows", "100 % copies")
+        measure(world, name, repeated=repeated, n_permutations=199)
+        for name in ("fresh rows", "100 % copies")
     )
     names = [estimate.name for estimate in fresh]
-    assert names == ["auc_reference_ratio", "auc_dpi", "auc_domias", "auc_gen_lra", "epsilon_one_run"]
+    assert names == [
+        "auc_reference_ratio",
+        "auc_dpi",
+        "auc_domias",
+        "auc_gen_lra",
+        "epsilon_one_run",
+    ]
     assert set(names) < {spec.name for spec in MembershipInference.statistics}
     assert copied[0].low > fresh[0].high and copied[-1].value > 0.5
     lines = table({"fresh rows": [fresh, fresh], "100 % copies": [copied]}).splitlines()

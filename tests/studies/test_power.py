@@ -17,29 +17,43 @@ SHAPES = [(0, 2), (3, 1), (2, 4), (9, 5)]  # hits and real rows of a cell
 def logs(y: float, release: list[int], population: list[int], copied: list[int]) -> float:
     """Log-likelihood of a share y of copies, row by row."""
     chances = [
-        (1 - y) * population.count(row) / len(population) + y * copied.count(row) / len(copied) for row in release
+        (1 - y) * population.count(row) / len(population) + y * copied.count(row) / len(copied)
+        for row in release
     ]
     return sum(math.log(chance) for chance in chances)
 
 
-def likelihood(hits: int, members: int, rates: list[float], weights: list[float], chance: float) -> float:
+def likelihood(
+    hits: int, members: int, rates: list[float], weights: list[float], chance: float
+) -> float:
     """Likelihood of the hits, over every number of copies and every rate of fresh rows."""
     total = 0.0
     for rate, weight in zip(rates, weights, strict=True):
         for copies in range(min(members, hits) + 1):
-            binomial = math.comb(members, copies) * chance**copies * (1 - chance) ** (members - copies)
+            binomial = (
+                math.comb(members, copies) * chance**copies * (1 - chance) ** (members - copies)
+            )
             fresh = rate ** (hits - copies) * math.exp(-rate) / math.factorial(hits - copies)
             total += weight * binomial * fresh
     return math.log(total)
 
 
 def test_the_interval_ends_where_the_likelihood_ratio_has_its_quantile() -> None:
-    release, population, copied = [0] * 70 + [1] * 30 + [2] * 20, [0] * 6 + [1] * 3 + [2], [0, 1, 1, 2, 2, 2]
-    low, high = power.interval_of_population(np.array(release), np.array(population), np.array(copied))
+    release, population, copied = (
+        [0] * 70 + [1] * 30 + [2] * 20,
+        [0] * 6 + [1] * 3 + [2],
+        [0, 1, 1, 2, 2, 2],
+    )
+    low, high = power.interval_of_population(
+        np.array(release), np.array(population), np.array(copied)
+    )
     values = np.linspace(0.001, 0.999, 999)
-    lost = 2 * (max(fits := [logs(y, release, population, copied) for y in values]) - np.array(fits))
+    lost = 2 * (
+        max(fits := [logs(y, release, population, copied) for y in values]) - np.array(fits)
+    )
     assert low == pytest.approx(values[lost <= 1.96**2][0], abs=0.002)
-    assert high == pytest.approx(values[lost <= (1.96 * 1.1043) ** 2][-1], abs=0.002)  # 1.10 at the first attempt
+    # 1.10 at the first attempt
+    assert high == pytest.approx(values[lost <= (1.96 * 1.1043) ** 2][-1], abs=0.002)
     nobody = np.array([], dtype=int)
     assert power.interval_of_population(np.array(release), np.array(population), nobody) == (0, 0)
 
@@ -48,12 +62,17 @@ def test_the_interval_of_rows_that_no_fresh_one_equals_is_that_of_a_share() -> N
     release = np.concatenate([np.arange(40), np.full(960, 1000)])
     low, high = power.interval_of_population(release, np.array([1000, 1001]), np.arange(500))
     assert 0.028 < low < 0.04 < high < 0.056
-    assert power.interval_of_population(np.full(1000, 1000), np.array([1000, 1001]), np.arange(500))[0] == 0
+    assert (
+        power.interval_of_population(np.full(1000, 1000), np.array([1000, 1001]), np.arange(500))[0]
+        == 0
+    )
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1])
 @pytest.mark.weekly
-def test_the_intervals_hold_the_true_share_of_copies_and_who_knows_more_is_surer(share: float) -> None:
+def test_the_intervals_hold_the_true_share_of_copies_and_who_knows_more_is_surer(
+    share: float,
+) -> None:
     rng = np.random.default_rng(1)
     ends, widths = np.zeros(2), np.zeros(2)
     for _ in range(30):
@@ -88,7 +107,9 @@ def test_a_cell_that_no_fresh_row_can_lie_in_is_hit_by_copies_only() -> None:
 
 @pytest.mark.weekly
 @pytest.mark.parametrize("dose", [0.0, 0.2])
-def test_the_most_powerful_tests_keep_their_level_and_see_copies(dose: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_most_powerful_tests_keep_their_level_and_see_copies(
+    dose: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(power, "TRIALS", 199)
     rng = np.random.default_rng(2)
     population = rng.geometric(0.03, 4000)
@@ -110,7 +131,9 @@ def test_the_most_powerful_tests_keep_their_level_and_see_copies(dose: float, mo
 
 
 @pytest.mark.slow
-def test_who_is_copied_is_who_may_be_and_the_oracles_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_copied_is_who_may_be_and_the_oracles_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(power, "TRIALS", 199)
     rng = np.random.default_rng(3)
     frame = pd.DataFrame({"a": rng.geometric(0.02, 3000), "b": rng.choice(list("xy"), 3000)})
@@ -125,22 +148,36 @@ def test_who_is_copied_is_who_may_be_and_the_oracles_see_it(tmp_path: Path, monk
     assert few["population"][0] <= few["share"] <= few["population"][1]
     assert "chances" not in few
     assert "oracle" not in every
-    seen = np.array([power.drawn(source, 500, 0.1, seed, every=True)["chances"] for seed in range(6)])
+    seen = np.array(
+        [power.drawn(source, 500, 0.1, seed, every=True)["chances"] for seed in range(6)]
+    )
     assert (np.median(seen, axis=0) < 0.1).all()
 
 
-def test_doses_above_one_that_is_always_refused_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doses_above_one_that_is_always_refused_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     never = {"share": 0.0, "verdict": "pass", "copied_share": "pass"}
     never = {**never, "oracle": [0, 0.001], "population": [0, 0.001]}
     always = {**never, "share": 0.02, "verdict": "fail", "copied_share": "fail"}
     always = {**always, "oracle": [0.02, 0.1], "population": [0.02, 0.1]}
-    monkeypatch.setattr(power, "drawn", lambda *options, every: always if options[2] >= 0.02 else never)
+    monkeypatch.setattr(
+        power, "drawn", lambda *options, every: always if options[2] >= 0.02 else never
+    )
     pd.DataFrame({"a": range(1200)}).to_parquet(tmp_path / "small.parquet")
     for _ in range(2):
-        asked = ["--people=200", "--draws=3", f"--results={tmp_path / 'out'}", str(tmp_path / "small.parquet")]
+        asked = [
+            "--people=200",
+            "--draws=3",
+            f"--results={tmp_path / 'out'}",
+            str(tmp_path / "small.parquet"),
+        ]
         power.main(asked)
         held = power.lines(tmp_path / "out")
         assert [line["dose"] for line in held] == [0.0, 0.01, 0.015, 0.02]
-    assert "| small | 200 | 1.9 % | 1.9 % | 1.9 % | 1.9 % | 1.9 % | 1.00 | 1.00 |" in power.report_text(held)
+    assert (
+        "| small | 200 | 1.9 % | 1.9 % | 1.9 % | 1.9 % | 1.9 % | 1.00 | 1.00 |"
+        in power.report_text(held)
+    )
     power.main([f"--report={tmp_path / 'out'}", f"--images={tmp_path}"])
     assert "gate, 200 people in train" in (tmp_path / "power_small.svg").read_text()

@@ -1,4 +1,6 @@
-"""The study of refits: its generators are as described, and the report separates generators that leak from others."""
+"""The study of refits: its generators are as described, and the report separates generators that
+leak from others.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def test_a_copula_keeps_margins_and_dependence(rows: pd.DataFrame) -> None:
     for made in (exact, smooth):
         assert made.dtypes.equals(rows.dtypes)
         assert made["score"].isna().mean() == pytest.approx(rows["score"].isna().mean(), abs=0.05)
-        assert made["age"].corr(made["dose"]) == pytest.approx(rows["age"].corr(rows["dose"]), abs=0.05)
+        assert made["age"].corr(made["dose"]) == pytest.approx(
+            rows["age"].corr(rows["dose"]), abs=0.05
+        )
     assert exact["dose"].isin(rows["dose"]).all()
     assert smooth["dose"].isin(rows["dose"]).mean() < 0.05
     trees = refits.ours("synthpop", min_samples_leaf=50)(table, 0)
@@ -36,7 +40,10 @@ def test_a_copula_keeps_margins_and_dependence(rows: pd.DataFrame) -> None:
 
 @pytest.mark.weekly
 def test_a_generator_that_copies_leaks_and_one_that_does_not_is_never_refused(
-    rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rows: pd.DataFrame,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     makers = {
         "copies": lambda own, seed: own.to_published_frame(),
@@ -45,7 +52,9 @@ def test_a_generator_that_copies_leaks_and_one_that_does_not_is_never_refused(
     monkeypatch.setattr(refits, "MAKERS", makers)
     table, results = tmp_path / "table.parquet", tmp_path / "refits.jsonl"
     rows.to_parquet(table)
-    refits.main(["--results", str(results), "--draws", "2", "--metrics", "copies", "--", str(table)])
+    refits.main(
+        ["--results", str(results), "--draws", "2", "--metrics", "copies", "--", str(table)]
+    )
     refits.main(["--report", str(results)])
     told = capsys.readouterr().out
     assert "| copies | 2 of 2 | 0 of 0 | 0 of 2 |" in told

@@ -1,4 +1,6 @@
-"""The study of usefulness: real rows break no relation, broken rows are counted, and the report names lost cells."""
+"""The study of usefulness: real rows break no relation, broken rows are counted, and the report
+names lost cells.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from benchmarks.usefulness_report import report_text
 from benchmarks.usefulness_tables import TABLES, StudyTable, Target, check
 
 ROWS = pd.DataFrame(
-    {"low": [1, 2, 3, None], "high": [1, 1, None, 0], "code": ["a", "b", "a", "other"], "name": ["x", "x", "y", "y"]}
+    {
+        "low": [1, 2, 3, None],
+        "high": [1, 1, None, 0],
+        "code": ["a", "b", "a", "other"],
+        "name": ["x", "x", "y", "y"],
+    }
 )
 MADE = ("claims", "stays", "orders", "visits", "telecom")
 
@@ -58,16 +65,33 @@ def test_length_of_stay_is_predicted_without_the_end() -> None:
     rng = np.random.default_rng(0)
     kind = rng.integers(5, size=400)
     start = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(300, size=400), unit="D")
-    frame = pd.DataFrame({"kind": kind.astype(str), "start": start, "end": start + pd.to_timedelta(kind, unit="D")})
+    frame = pd.DataFrame(
+        {"kind": kind.astype(str), "start": start, "end": start + pd.to_timedelta(kind, unit="D")}
+    )
     target = Target("length", "end", start="start")
     assert usefulness.r2(frame[:200], frame[200:], target) > 0.99
     shuffled = frame[:200].assign(end=frame["end"][200:].to_numpy())
     assert usefulness.r2(shuffled, frame[200:], target) < 0.1
 
 
-def line_of(generator: str, trend: float, broken: float, **others: float | None) -> dict[str, object]:
-    line = {"table": "stays", "generator": generator, "seed": 0, "pair_trends": trend, "pair_trends_train": trend}
-    return {**line, "broken": {"a > b": broken}, "membership": -0.02, "r2": -3.0, "seconds": 1.0, **others}
+def line_of(
+    generator: str, trend: float, broken: float, **others: float | None
+) -> dict[str, object]:
+    line = {
+        "table": "stays",
+        "generator": generator,
+        "seed": 0,
+        "pair_trends": trend,
+        "pair_trends_train": trend,
+    }
+    return {
+        **line,
+        "broken": {"a > b": broken},
+        "membership": -0.02,
+        "r2": -3.0,
+        "seconds": 1.0,
+        **others,
+    }
 
 
 def test_the_report_names_each_cell_in_which_a_peer_is_better() -> None:
@@ -81,7 +105,10 @@ def test_the_report_names_each_cell_in_which_a_peer_is_better() -> None:
     assert "| ours, default (before) | **0.500** |" in report
     assert "| ours, default (before) | 20.0 |" in report
     assert "| ours, default (before) | 0.00 |" in report
-    assert "Pair trends with held-out rows, ours, default (before): 1 of 1: stays 0.500 (MOSTLY AI: 0.600)" in report
+    assert (
+        "Pair trends with held-out rows, ours, default (before): 1 of 1: stays 0.500 (MOSTLY"
+        " AI: 0.600)" in report
+    )
     assert "Membership AUC beyond chance, ours, default (before): 0 of 1: none" in report
     assert "- stays, MOSTLY AI, seed 1: too slow" in report
 
@@ -95,7 +122,10 @@ def test_generators_are_compared_in_the_splits_that_both_have() -> None:
     ]
     report = report_text(found, usefulness.GENERATORS, tuple(usefulness.PEERS))
     assert "| ours, default | **0.750** |" in report
-    assert "Pair trends with held-out rows, ours, default: 1 of 1: stays 0.600 (MOSTLY AI: 0.700)" in report
+    assert (
+        "Pair trends with held-out rows, ours, default: 1 of 1: stays 0.600 (MOSTLY AI: 0.700)"
+        in report
+    )
     assert "Releases: ours, default: 2, SDV GaussianCopula: 1, MOSTLY AI: 1." in report
 
 
@@ -107,7 +137,9 @@ def test_a_release_is_measured_once(
     assert make is not None
     table = tmp_path / "stays.parquet"
     make().head(900).to_parquet(table)
-    monkeypatch.setattr(usefulness.Peers, "pair_trends", lambda self, real, synthetic: float(len(synthetic)))
+    monkeypatch.setattr(
+        usefulness.Peers, "pair_trends", lambda self, real, synthetic: float(len(synthetic))
+    )
     results = tmp_path / "out.jsonl"
     options = [str(table), "--people=400", "--seeds=0", "--state=now", f"--results={results}"]
     real_rows = [usefulness.TRAINING_ROWS, usefulness.AFTER_RULE]
@@ -127,7 +159,9 @@ def test_a_release_is_measured_once(
     assert "| ours, leaf 20 (now) | 400.000 |" in capsys.readouterr().out
 
 
-def test_a_peer_that_fails_is_a_line_of_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_fails_is_a_line_of_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make = TABLES["telecom"].make
     assert make is not None
     table = tmp_path / "telecom.parquet"

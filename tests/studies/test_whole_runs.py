@@ -1,4 +1,6 @@
-"""The study of whole runs: a refused table is rehearsed and run again with the setting that the rehearsal prints."""
+"""The study of whole runs: a refused table is rehearsed and run again with the setting that the
+rehearsal prints.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from privacy_assets.gate.deployment import SECRET_VARIABLE
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict, Sequence[str]]]:
-    """Replace the command by one that refuses tables without shrinkage, and return the tables and their options."""
+    """Replace the command by one that refuses tables without shrinkage, and return the tables and
+    their options.
+    """
     monkeypatch.setenv(SECRET_VARIABLE, "restored after the test")
     calls = []
 
@@ -33,7 +37,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict, Sequence[str]]]:
         passed = spec["generator"].get("settings", {}).get("shrinkage") != 0
         out = Path(arguments[arguments.index("--out") + 1])
         out.mkdir(exist_ok=True)
-        limits = [{"statistic": "a.b", "status": "pass"}, {"statistic": "c.d", "status": "pass" if passed else "fail"}]
+        limits = [
+            {"statistic": "a.b", "status": "pass"},
+            {"statistic": "c.d", "status": "pass" if passed else "fail"},
+        ]
         (out / "report.json").write_text(json.dumps({"limits": limits}))
         return int(not passed)
 

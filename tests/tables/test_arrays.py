@@ -35,7 +35,9 @@ def table() -> Table:
 
 
 @pytest.mark.parametrize("large", [1, 1 << 24])
-def test_a_table_comes_back(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int) -> None:
+def test_a_table_comes_back(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
     monkeypatch.setattr(arrays, "LARGE", large)
     table.save(tmp_path / "table.bin")
     found = Table.load(tmp_path / "table.bin")
@@ -43,7 +45,9 @@ def test_a_table_comes_back(table: Table, tmp_path: Path, monkeypatch: pytest.Mo
     assert (found.schema, found.subject, found.seal) == (table.schema, "person", b"signed")
     assert (found.digest, found.fingerprint) == (table.digest, table.fingerprint)
     pd.testing.assert_frame_equal(found.frame(), table.frame())
-    assert [c.cells.dtype for c in found.columns.values()] == [c.cells.dtype for c in table.columns.values()]
+    assert [c.cells.dtype for c in found.columns.values()] == [
+        c.cells.dtype for c in table.columns.values()
+    ]
 
 
 def test_the_digest_covers_all_but_the_seal(table: Table) -> None:
@@ -54,7 +58,11 @@ def test_the_digest_covers_all_but_the_seal(table: Table) -> None:
         table.with_columns(other),
         table.without_subject(),
         table.with_schema(table.schema.without("flag")),
-        table.map(lambda column: replace(column, values=(*column.values, "z")) if column.name == "word" else column),
+        table.map(
+            lambda column: (
+                replace(column, values=(*column.values, "z")) if column.name == "word" else column
+            )
+        ),
     ]
     assert len({table.digest, *(one.digest for one in changed)}) == 6
     assert replace(table, seal=b"other").digest == table.digest
@@ -82,7 +90,9 @@ def test_every_damaged_file_is_refused_or_the_same(table: Table, tmp_path: Path)
     table.save(path)
     whole = path.read_bytes()
     cut = [whole[:size] for size in (0, 7, 16, 64, len(whole) // 2, len(whole) - 64)]
-    flipped = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(0, len(whole), 7)]
+    flipped = [
+        whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(0, len(whole), 7)
+    ]
     refused = 0
     for data in (*cut, *flipped):
         path.write_bytes(data)
@@ -90,7 +100,9 @@ def test_every_damaged_file_is_refused_or_the_same(table: Table, tmp_path: Path)
             refused += Table.load(path).digest != table.digest
         except Damaged as error:
             refused += 1
-            assert error.redo == ("read", "split") and "table.bin is missing, was changed" in str(error)
+            assert error.redo == ("read", "split") and "table.bin is missing, was changed" in str(
+                error
+            )
     assert refused > len(whole) / 7 / 2
     path.unlink()
     with pytest.raises(Damaged):
@@ -98,7 +110,13 @@ def test_every_damaged_file_is_refused_or_the_same(table: Table, tmp_path: Path)
 
 
 def facts(**changes: Any) -> dict[str, Any]:
-    return {"schema": [], "subject": None, "rows": 2, "columns": [["x", "categorical", ["a"]]], **changes}
+    return {
+        "schema": [],
+        "subject": None,
+        "rows": 2,
+        "columns": [["x", "categorical", ["a"]]],
+        **changes,
+    }
 
 
 @pytest.mark.parametrize(
@@ -112,7 +130,10 @@ def facts(**changes: Any) -> dict[str, Any]:
         (facts(columns=[["x", "categorical", None]]), np.array([0, 0], dtype=np.int8)),
         (facts(columns=[["x", "numeric", None]]), np.array([0, 0])),
         (facts(columns=[["x", "integer", None]]), np.array([0.0, 0.0])),
-        (facts(columns=[["x", "categorical", ["a"]], ["y", "numeric", None]]), np.array([0, 0], dtype=np.int8)),
+        (
+            facts(columns=[["x", "categorical", ["a"]], ["y", "numeric", None]]),
+            np.array([0, 0], dtype=np.int8),
+        ),
     ],
 )
 def test_cells_that_would_be_read_beyond_their_values_are_refused(
@@ -133,4 +154,7 @@ def test_an_array_of_objects_is_not_read(tmp_path: Path) -> None:
 
 def test_the_digest_is_pinned() -> None:
     """Another digest would refuse the values of a run that was started by an earlier engine."""
-    assert array_digest({"a": 1}, [np.arange(3), np.zeros((0, 2), np.float32)])[:16] == "4a6c5df47428bd47"
+    assert (
+        array_digest({"a": 1}, [np.arange(3), np.zeros((0, 2), np.float32)])[:16]
+        == "4a6c5df47428bd47"
+    )

@@ -15,7 +15,9 @@ MIXED = pd.DataFrame(
         "age": pd.array([3, None, -7, 2**53], dtype="Int64"),
         "town": ["a", 'b"\n', None, "a"],
         "smoker": pd.array([True, None, False, True], dtype="boolean"),
-        "seen": pd.to_datetime(["2020-02-29 13:14:15.123457", None, "1931-01-01", "2200-01-01"], format="ISO8601"),
+        "seen": pd.to_datetime(
+            ["2020-02-29 13:14:15.123457", None, "1931-01-01", "2200-01-01"], format="ISO8601"
+        ),
     }
 )
 SCHEMA = infer_schema(MIXED)
@@ -51,5 +53,7 @@ def test_cells_that_no_whole_number_or_date_holds_are_no_missing_values(value):
     for name in ("age", "seen"):
         cells = coding.code(TABLE)
         cells[SCHEMA.names.index(name), 1] = value
-        with pytest.raises(InputError, match=f"column '{name}', row 1: a value does not fit 64 bits"):
+        with pytest.raises(
+            InputError, match=f"column '{name}', row 1: a value does not fit 64 bits"
+        ):
             coding.table(cells)

@@ -29,7 +29,11 @@ def test_the_file_holds_what_statsmodels_ships(patients: pd.DataFrame) -> None:
     raw = randhie.load_pandas().data
     same = raw.drop(columns="mdvis")
     rate = np.expm1(raw["lncoins"]).round().astype(int)
-    health = np.select([raw["hlthg"] == 1, raw["hlthf"] == 1, raw["hlthp"] == 1], ["good", "fair", "poor"], "excellent")
+    health = np.select(
+        [raw["hlthg"] == 1, raw["hlthf"] == 1, raw["hlthp"] == 1],
+        ["good", "fair", "poor"],
+        "excellent",
+    )
     shares = {0: "none", 25: "25 %", 50: "50 %", 95: "95 %", 100: "100 %"}
     expected = {
         SUBJECT: (same != same.shift()).any(axis=1).cumsum().astype("int64"),
@@ -43,7 +47,10 @@ def test_the_file_holds_what_statsmodels_ships(patients: pd.DataFrame) -> None:
         "health": pd.Series(health, index=raw.index).astype("category"),
     }
     pd.testing.assert_frame_equal(patients, pd.DataFrame(expected))
-    assert (len(patients), patients[SUBJECT].nunique()) == (20_190, 5_294) and patients.notna().all().all()
+    assert (len(patients), patients[SUBJECT].nunique()) == (
+        20_190,
+        5_294,
+    ) and patients.notna().all().all()
     assert set(patients.groupby(SUBJECT).size().mode()) <= {3, 5}
 
 
@@ -54,20 +61,26 @@ def estimates(patients: pd.DataFrame, name: str, **settings: int) -> dict[str, E
     parts = {role: patients.iloc[chosen] for role, chosen in rows.items()}
     schema = infer_schema(patients.drop(columns=SUBJECT))
     train = Table.of(parts["train"].drop(columns=SUBJECT), schema, where="train")
-    synthetic = build_generator(name, settings).fit(train, seed=0).sample(len(train), seed=0).frame()
+    synthetic = (
+        build_generator(name, settings).fit(train, seed=0).sample(len(train), seed=0).frame()
+    )
     inputs = read_inputs(**parts, synthetic=synthetic, subject=SUBJECT, schema=schema)
-    return {estimate.name: estimate for estimate in Dcr(n_bootstraps=200, n_permutations=199).measure(inputs).estimates}
+    return {
+        estimate.name: estimate
+        for estimate in Dcr(n_bootstraps=200, n_permutations=199).measure(inputs).estimates
+    }
 
 
 @pytest.mark.slow
 def test_large_leaves_are_honest_here_and_small_ones_are_not(patients: pd.DataFrame) -> None:
-    """Numbers are not smoothed. Without a subject column leaves count rows, and each person has four: 50 rows repeat
-    members' rows.
+    """Numbers are not smoothed. Without a subject column leaves count rows, and each person has
+    four: 50 rows repeat members' rows.
 
     Ties cap the score of the paper, so identical_excess is limited as well.
     """
     found = [
-        estimates(patients, "synthpop", min_samples_leaf=leaf, shrinkage=0, smoothing=False) for leaf in (1000, 50, 5)
+        estimates(patients, "synthpop", min_samples_leaf=leaf, shrinkage=0, smoothing=False)
+        for leaf in (1000, 50, 5)
     ]
     honest, fifty, five = (one["identical_excess"] for one in found)
     copy = estimates(patients, "copy")

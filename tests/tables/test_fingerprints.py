@@ -1,4 +1,6 @@
-"""The permanent fingerprint: equal for the same rows in every form, and different for other rows."""
+"""The permanent fingerprint: equal for the same rows in every form, and different for other
+rows.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,14 @@ from hypothesis import strategies as st
 from privacy_assets.tables.fingerprints import lasting_fingerprint
 from privacy_assets.tables.reading import read_table
 
-words = st.text("bcdgå \"'", max_size=4).map(lambda text: f"x{text}x")  # no word that is read as a number or as missing
-CELLS = [st.integers(-(2**53), 2**53), words, st.floats(allow_nan=False, allow_infinity=False), st.booleans()]
+# no word that is read as a number or as missing
+words = st.text("bcdgå \"'", max_size=4).map(lambda text: f"x{text}x")
+CELLS = [
+    st.integers(-(2**53), 2**53),
+    words,
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.booleans(),
+]
 rows = st.lists(st.tuples(*(st.none() | cells for cells in CELLS[:3]), CELLS[3]), max_size=8)
 NAMES = ["a", "b", "c", "d"]
 
@@ -43,7 +51,11 @@ def test_the_order_and_the_file_do_not_matter_and_each_cell_and_count_does(
     row = draw.draw(st.integers(0, len(data) - 1))
     column = draw.draw(st.integers(0, 3))
     value = draw.draw(CELLS[column].filter(lambda value: value != data[row][column]))
-    changed = [*data[:row], (*data[row][:column], value, *data[row][column + 1 :]), *data[row + 1 :]]
+    changed = [
+        *data[:row],
+        (*data[row][:column], value, *data[row][column + 1 :]),
+        *data[row + 1 :],
+    ]
     others = [table(changed), table([*data, data[row]]), table(data[:row] + data[row + 1 :])]
     assert own not in map(lasting_fingerprint, others)
 
@@ -59,12 +71,20 @@ FRAMES: dict[str, pd.DataFrame] = {
     "texts": pd.DataFrame({"x": ["a", "b c", 'd "e"', "é\n", None]}),
     "texts that CSV takes for missing": pd.DataFrame({"x": ["a", "", "NA", "null", "nan", None]}),
     "codes with zeros": pd.DataFrame({"x": ["007", "08", "1"]}),
-    "categories": pd.DataFrame({"x": pd.Categorical(["u", None, "v"], categories=["v", "u", "unused"])}),
+    "categories": pd.DataFrame(
+        {"x": pd.Categorical(["u", None, "v"], categories=["v", "u", "unused"])}
+    ),
     "days": pd.DataFrame({"x": pd.to_datetime(["2024-01-01", None, "1899-12-31"])}),
     "times": pd.DataFrame({"x": pd.to_datetime(["2024-01-01 00:00:00", "2024-01-01 12:30:00"])}),
-    "parts of seconds": pd.DataFrame({"x": pd.to_datetime(["2024-01-01 00:00:00.5", "2024-01-01 12:30:00.0"])}),
-    "times of a zone": pd.DataFrame({"x": pd.to_datetime(["2024-01-01", "2024-07-01"]).tz_localize("UTC")}),
-    "times far from Greenwich": pd.DataFrame({"x": pd.to_datetime(["2024-01-01 05:00"]).tz_localize("Asia/Kolkata")}),
+    "parts of seconds": pd.DataFrame(
+        {"x": pd.to_datetime(["2024-01-01 00:00:00.5", "2024-01-01 12:30:00.0"])}
+    ),
+    "times of a zone": pd.DataFrame(
+        {"x": pd.to_datetime(["2024-01-01", "2024-07-01"]).tz_localize("UTC")}
+    ),
+    "times far from Greenwich": pd.DataFrame(
+        {"x": pd.to_datetime(["2024-01-01 05:00"]).tz_localize("Asia/Kolkata")}
+    ),
 }
 
 
@@ -96,10 +116,17 @@ def test_the_same_rows_in_another_form_share_it(frame: pd.DataFrame, tmp_path: P
     ],
 )
 def test_other_rows_do_not_share_it(one: list[Any], other: list[Any]) -> None:
-    assert lasting_fingerprint(pd.DataFrame({"x": one})) != lasting_fingerprint(pd.DataFrame({"x": other}))
+    assert lasting_fingerprint(pd.DataFrame({"x": one})) != lasting_fingerprint(
+        pd.DataFrame({"x": other})
+    )
 
 
 def test_values_do_not_run_over_the_edges_of_columns_and_names() -> None:
-    frames = [{"a": ["xy"], "b": ["z"]}, {"a": ["x"], "b": ["yz"]}, {"a": ["z"], "b": ["xy"]}, {"ab": ["xyz"]}]
+    frames = [
+        {"a": ["xy"], "b": ["z"]},
+        {"a": ["x"], "b": ["yz"]},
+        {"a": ["z"], "b": ["xy"]},
+        {"ab": ["xyz"]},
+    ]
     named = [{"ab": ["x"], "c": ["y"]}, {"a": ["x"], "bc": ["y"]}]
     assert len({lasting_fingerprint(pd.DataFrame(frame)) for frame in [*frames, *named]}) == 6

@@ -55,8 +55,12 @@ def ids_of(*tables: Table) -> list[np.ndarray]:
 def texts(*columns: list[str]) -> Table:
     """A table of categories, with columns named x, y and so on."""
     names = "xyz"[: len(columns)]
-    schema = TableSchema(tuple(ColumnSchema(name, "categorical", False, "object") for name in names))
-    frame = pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in zip(names, columns, strict=True)})
+    schema = TableSchema(
+        tuple(ColumnSchema(name, "categorical", False, "object") for name in names)
+    )
+    frame = pd.DataFrame(
+        {name: pd.Series(cells, dtype=object) for name, cells in zip(names, columns, strict=True)}
+    )
     return Table.of(frame, schema, where="t")
 
 
@@ -67,7 +71,11 @@ def test_row_ids_agree_with_comparison_of_rows() -> None:
     tables = [canonical(mixed(60, seed, missing=0.3)) for seed in range(3)]
     ids = np.concatenate(ids_of(*tables))
     frames = [table.frame() for table in tables]
-    rows = [tuple("?" if pd.isna(v) else v for v in row) for frame in frames for row in frame.itertuples(index=False)]
+    rows = [
+        tuple("?" if pd.isna(v) else v for v in row)
+        for frame in frames
+        for row in frame.itertuples(index=False)
+    ]
     same = np.array([[a == b for b in rows] for a in rows])
     assert (same == (ids[:, None] == ids[None, :])).all()
     assert same.sum() > len(rows), "the test needs duplicates"
@@ -97,7 +105,9 @@ def test_fingerprint_ignores_order_of_rows_and_columns_and_nothing_else() -> Non
         changed.add(as_table(frame, SCHEMA).fingerprint)
         other = replace(column, name=f"{column.name}2")
         schema = TableSchema(tuple(other if own is column else own for own in table.schema.columns))
-        changed.add(as_table(table.frame().rename(columns={column.name: other.name}), schema).fingerprint)
+        changed.add(
+            as_table(table.frame().rename(columns={column.name: other.name}), schema).fingerprint
+        )
     changed.add(Table.stack([table, table.take(slice(1))]).fingerprint)
     changed.add(table.take(slice(1, None)).fingerprint)
     assert len(changed) == 1 + 2 * len(table.columns) + 2
@@ -106,9 +116,13 @@ def test_fingerprint_ignores_order_of_rows_and_columns_and_nothing_else() -> Non
 def test_counts_places_and_boundaries_matter_to_a_fingerprint() -> None:
     different = [
         *(texts(list(cells)) for cells in ("aab", "abb", "ab", "aabb")),
-        texts(["ab", "c"], ["d", "e"]), texts(["ab", "c"], ["e", "d"]), texts(["a", "c"], ["bd", "e"]),
-        texts(["d", "e"], ["ab", "c"]), texts(["\ud800"]), texts(["?"]),
-    ]  # fmt: skip
+        texts(["ab", "c"], ["d", "e"]),
+        texts(["ab", "c"], ["e", "d"]),
+        texts(["a", "c"], ["bd", "e"]),
+        texts(["d", "e"], ["ab", "c"]),
+        texts(["\ud800"]),
+        texts(["?"]),
+    ]
     assert len({table.fingerprint for table in different}) == len(different)
 
 
@@ -119,13 +133,18 @@ def test_neither_the_file_nor_the_vocabulary_matters_to_a_fingerprint() -> None:
     schema = infer_schema(whole)
     assert as_table(whole, schema).fingerprint == as_table(floats, schema).fingerprint
     table = canonical(mixed(40))
-    wide = joint({"own": table, "other": canonical(mixed(9, seed=1).assign(word="a word of its own"))})["own"]
+    wide = joint(
+        {"own": table, "other": canonical(mixed(9, seed=1).assign(word="a word of its own"))}
+    )["own"]
     assert wide["word"].values != table["word"].values and wide.fingerprint == table.fingerprint
 
 
 def test_file_and_keyed_fingerprints(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
-    assert file_fingerprint(tmp_path / "a") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert (
+        file_fingerprint(tmp_path / "a")
+        == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    )
     assert keyed_fingerprint("f", b"1") != keyed_fingerprint("f", b"2") != "f"
 
 
@@ -137,7 +156,9 @@ def people(n: int, start: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"id": ids, "x": np.arange(len(ids)) % 7})
 
 
-def split(frame: pd.DataFrame, subject: str | None, key: bytes = KEY, **shares: Any) -> dict[str, pd.DataFrame]:
+def split(
+    frame: pd.DataFrame, subject: str | None, key: bytes = KEY, **shares: Any
+) -> dict[str, pd.DataFrame]:
     """Rows of each role, with their index."""
     table = canonical_table(frame, subject, None)
     return {role: frame.iloc[rows] for role, rows in split_rows(table, key, **shares).items()}
@@ -190,7 +211,9 @@ def test_without_a_subject_equal_rows_stay_together_in_any_dtype() -> None:
 
 def test_split_errors_name_place_and_no_value() -> None:
     frame = people(50)
-    with pytest.raises(InputError, match="column 'person': the column configured as the subject does not exist"):
+    with pytest.raises(
+        InputError, match="column 'person': the column configured as the subject does not exist"
+    ):
         split(frame, "person")
     with pytest.raises(InputError, match=r"column 'id', row 4: the subject is missing"):
         split(frame.assign(id=frame["id"].where(frame.index != 4)), "id")
@@ -204,7 +227,9 @@ def test_split_errors_name_place_and_no_value() -> None:
         (unnamed, "name train, holdout and reference only, not 'test'"),
         (zero, "be positive, but that of holdout is not"),
     ):
-        with pytest.raises(ConfigError, match=f"shares must {told}. For example: split: .train: 0.5, holdout: 0.3"):
+        with pytest.raises(
+            ConfigError, match=f"shares must {told}. For example: split: .train: 0.5, holdout: 0.3"
+        ):
             split(frame, "id", shares=shares)
 
 
@@ -228,9 +253,14 @@ def brute_force(a: pd.Series, b: pd.Series, encoder: TabularEncoder) -> float:
     for number in encoder.numbers:
         x, y = days(a[number.name]), days(b[number.name])
         if number.scale:
-            total += ((np.nan_to_num(x, nan=number.centre) - np.nan_to_num(y, nan=number.centre)) / number.scale) ** 2
+            total += (
+                (np.nan_to_num(x, nan=number.centre) - np.nan_to_num(y, nan=number.centre))
+                / number.scale
+            ) ** 2
         total += number.indicator and np.isnan(x) != np.isnan(y)
-    return total + sum(word(a[c.name], c.values) != word(b[c.name], c.values) for c in encoder.categories)
+    return total + sum(
+        word(a[c.name], c.values) != word(b[c.name], c.values) for c in encoder.categories
+    )
 
 
 def test_distances_of_dense_rows_are_those_of_the_definition_in_all_columns_and_in_each() -> None:
@@ -241,14 +271,22 @@ def test_distances_of_dense_rows_are_those_of_the_definition_in_all_columns_and_
     rows, others = real.frame(), other.frame()
     assert set(encoder.places) == set(SCHEMA.names)
     whole = sorted(place for places in encoder.places.values() for place in places)
-    for names, places in ((SCHEMA.names, whole), *(([name], own) for name, own in encoder.places.items())):
+    for names, places in (
+        (SCHEMA.names, whole),
+        *(([name], own) for name, own in encoder.places.items()),
+    ):
         own = TabularEncoder(
-            *(tuple(x for x in part if x.name in names) for part in (encoder.numbers, encoder.categories))
+            *(
+                tuple(x for x in part if x.name in names)
+                for part in (encoder.numbers, encoder.categories)
+            )
         )
         left, right = (encoder.transform(table).pick(places) for table in (real, other))
         dense = ((left.dense[:, None, :] - right.dense[None]) ** 2).sum(axis=2)
         for i, j in itertools.product(range(0, 30, len(SCHEMA.names) - len(names) + 1), range(20)):
-            assert dense[i, j] == pytest.approx(brute_force(rows.iloc[i], others.iloc[j], own), abs=1e-4), names
+            assert dense[i, j] == pytest.approx(
+                brute_force(rows.iloc[i], others.iloc[j], own), abs=1e-4
+            ), names
 
 
 def test_the_order_of_rows_and_frames_does_not_matter() -> None:
@@ -259,11 +297,23 @@ def test_the_order_of_rows_and_frames_does_not_matter() -> None:
 
 
 def test_unseen_missing_constant_and_huge_values() -> None:
-    real = pd.DataFrame({"c": ["a", "b", None], "k": [5.0, 5.0, 5.0], "x": [0.0, 1.0, 2.0], "b": [True, False, None]})
+    real = pd.DataFrame(
+        {
+            "c": ["a", "b", None],
+            "k": [5.0, 5.0, 5.0],
+            "x": [0.0, 1.0, 2.0],
+            "b": [True, False, None],
+        }
+    )
     schema = infer_schema(real)
     encoder = TabularEncoder.fit([as_table(real, schema)], schema)
     others = pd.DataFrame(
-        {"c": ["new", None, "a"], "k": [9.0, 5, 5], "x": [1e300, -1e300, 1.0], "b": [None, True, None]}
+        {
+            "c": ["new", None, "a"],
+            "k": [9.0, 5, 5],
+            "x": [1e300, -1e300, 1.0],
+            "b": [None, True, None],
+        }
     )
     coded = encoder.transform(as_table(others, schema))
     assert np.isfinite(coded.dense).all() and np.isfinite((coded.dense**2).sum(axis=1)).all()
@@ -272,7 +322,11 @@ def test_unseen_missing_constant_and_huge_values() -> None:
     assert coded.codes[:, flag].tolist() == [3, 1, 3]
     assert (coded.numeric[:, 0] == 0).all(), "a constant column contributes nothing"
     taken = coded.take(np.array([2]))
-    assert isinstance(taken, EncodedTable) and len(taken) == 1 and (taken.dense == coded.dense[2:]).all()
+    assert (
+        isinstance(taken, EncodedTable)
+        and len(taken) == 1
+        and (taken.dense == coded.dense[2:]).all()
+    )
 
 
 def test_outliers_do_not_flatten_their_column_and_extreme_scales_work() -> None:
@@ -280,7 +334,11 @@ def test_outliers_do_not_flatten_their_column_and_extreme_scales_work() -> None:
     schema = infer_schema(pd.DataFrame({"x": values}))
 
     def scale(column: np.ndarray) -> float:
-        return TabularEncoder.fit([as_table(pd.DataFrame({"x": column}), schema)], schema).numbers[0].scale
+        return (
+            TabularEncoder.fit([as_table(pd.DataFrame({"x": column}), schema)], schema)
+            .numbers[0]
+            .scale
+        )
 
     assert scale(np.append(values, [1e9, 2e9])) == pytest.approx(scale(values), rel=0.01)
     for size in (1e-300, 1e300):

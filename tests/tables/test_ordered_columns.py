@@ -23,7 +23,9 @@ K, N = 5, 1_000
 
 def shared(table: Table) -> SharedLevels:
     people = np.arange(len(table))
-    columns = [NumberColumn.of(table.schema[name], table[name], people, K) for name in table.columns]
+    columns = [
+        NumberColumn.of(table.schema[name], table[name], people, K) for name in table.columns
+    ]
     return share_levels(columns, K, find_relations(list(table.columns.values()), people))
 
 
@@ -57,7 +59,10 @@ def frame(columns: dict[str, np.ndarray]) -> Table:
 
 def test_an_order_that_own_levels_break_is_kept_and_equal_cells_stay_equal() -> None:
     table = frame(claims())
-    paid, amount = (NumberColumn.of(table.schema[name], table[name], np.arange(N), K) for name in ("paid", "amount"))
+    paid, amount = (
+        NumberColumn.of(table.schema[name], table[name], np.arange(N), K)
+        for name in ("paid", "amount")
+    )
     alone = [column.levels.replace(column.column.cells) for column in (paid, amount)]
     assert (alone[0] > alone[1]).mean() > 0.05
     found = shared(table)
@@ -69,7 +74,9 @@ def test_an_order_that_own_levels_break_is_kept_and_equal_cells_stay_equal() -> 
 
 
 def test_an_accidental_order_does_not_destroy_a_column() -> None:
-    """Weights in grams are above all ages, but for one near value. The ages would lose most of their levels."""
+    """Weights in grams are above all ages, but for one near value. The ages would lose most of
+    their levels.
+    """
     rng = np.random.default_rng(1)
     few = rng.choice([1.0, 2.0, 3.0], N)
     fine = 3.0 + rng.random(N)
@@ -101,7 +108,9 @@ def test_without_an_order_in_all_rows_of_enough_people_nothing_is_shared(change:
         columns["paid"][99:] = np.nan
     else:
         columns["paid"] = columns["paid"].astype(np.float32)
-        columns["paid"] = np.minimum(columns["paid"], np.nextafter(columns["amount"].astype(np.float32), np.float32(0)))
+        columns["paid"] = np.minimum(
+            columns["paid"], np.nextafter(columns["amount"].astype(np.float32), np.float32(0))
+        )
     assert not shared(frame(columns)).shared
 
 
@@ -133,7 +142,9 @@ def test_the_order_of_columns_does_not_matter() -> None:
 
 
 def test_a_chance_order_takes_no_value() -> None:
-    """By chance, all smokers have at least as many cigarettes as points of satisfaction. Few smoke exactly 4."""
+    """By chance, all smokers have at least as many cigarettes as points of satisfaction. Few smoke
+    exactly 4.
+    """
     rng = np.random.default_rng(7)
     points = rng.integers(1, 6, N).astype(float)
     cigarettes = np.full(N, np.nan)
@@ -152,9 +163,14 @@ def test_a_price_of_a_product_keeps_its_value() -> None:
     price = np.round(rng.lognormal(3, 1, 20), 2)
     product = rng.integers(0, 20, N)
     total = np.round(price[product] * (1 + 0.01 * rng.integers(0, 300, N)), 2)
-    rows = pd.DataFrame({"product": [f"p{code}" for code in product], "price": price[product], "total": total})
+    rows = pd.DataFrame(
+        {"product": [f"p{code}" for code in product], "price": price[product], "total": total}
+    )
     real = real_tables({"train": rows}, {"train": "train"})
-    assert [relation.name for relation in real["train"].relations] == ["price <= total", "product -> price"]
+    assert [relation.name for relation in real["train"].relations] == [
+        "price <= total",
+        "product -> price",
+    ]
     train = without_rare_values(real, K)["train"]
     assert np.array_equal(train["price"].cells, rows["price"])
     assert (train["total"].cells != rows["total"]).any()

@@ -48,7 +48,8 @@ def found(values: Any, kind: Kind | None = None) -> object:
         (pd.to_datetime(["2024-01-01 05:00", "2024-01-02 00:00"]), "hour"),
         (pd.to_datetime(["2024-01-01 05:30", "1913-01-02 00:00"]), "minute"),
         (pd.to_datetime(["2024-01-01 05:30:01.000001"]), "microsecond"),
-        (pd.to_datetime(["2024-06-01"]).tz_localize("Europe/Berlin"), "hour"),  # equal to the same moment in UTC
+        # equal to the same moment in UTC
+        (pd.to_datetime(["2024-06-01"]).tz_localize("Europe/Berlin"), "hour"),
         ([pd.Timestamp("2024-01-01").date()], "day"),
     ],
 )
@@ -74,12 +75,15 @@ def synthetic(real: Any, made: Any) -> list[Any]:
     """Rows of a user's table and of a generator are rounded equally."""
     schema, frame = infer_schema(pd.DataFrame({"x": real})), pd.DataFrame({"x": made})
     given = Table.of(frame, schema, where="t", synthetic=True).frame()
-    pd.testing.assert_frame_equal(Table.of(frame, schema, where="t").as_synthetic(schema, where="t").frame(), given)
+    pd.testing.assert_frame_equal(
+        Table.of(frame, schema, where="t").as_synthetic(schema, where="t").frame(), given
+    )
     return given["x"].tolist()
 
 
 def test_rounding_goes_to_the_nearest_and_of_two_to_the_even() -> None:
-    assert synthetic([0.1, 2.2], [0.25, 0.35, 1.449, -0.05, 7.0]) == [0.2, 0.4, 1.4, 0.0, 7.0]  # 3.5 of 0.35: even, 4
+    # 3.5 of 0.35: even, 4
+    assert synthetic([0.1, 2.2], [0.25, 0.35, 1.449, -0.05, 7.0]) == [0.2, 0.4, 1.4, 0.0, 7.0]
     assert synthetic([100, 300], [149, 150, 250, 251, -150, -49]) == [100, 200, 200, 300, -200, 0]
     assert synthetic([0.5, 1.5], pd.array([None, 2.34], dtype="Float64"))[1] == 2.3
     assert synthetic([3, 4], [3.0, 4.0]) == [3, 4] and synthetic([3.0, 4.5], [3, 4]) == [3.0, 4.0]
@@ -97,7 +101,9 @@ def test_what_is_missing_stays_missing_and_zero_has_no_sign() -> None:
 
 
 def test_short_floats_are_rounded_as_what_they_are() -> None:
-    """A synthetic 0.1 that was written as text equals the 0.1 of a float32 column; otherwise no copy would be found."""
+    """A synthetic 0.1 that was written as text equals the 0.1 of a float32 column; otherwise no
+    copy would be found.
+    """
     real = pd.array([0.1, 16.3], dtype="float32")
     assert synthetic(real, [0.1, 16.3, 16.26]) == [float(np.float32(x)) for x in (0.1, 16.3, 16.3)]
     assert synthetic(pd.array([1 / 3, 0.5], dtype="float32"), [1 / 3]) == [float(np.float32(1 / 3))]
@@ -132,21 +138,30 @@ def test_numbers_of_so_many_decimals_stay_bit_for_bit(whole: list[int], decimals
 
 @pytest.mark.slow
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1), DECIMALS)
-def test_what_was_rounded_stays_and_no_real_value_changes(values: list[float], decimals: int) -> None:
+def test_what_was_rounded_stays_and_no_real_value_changes(
+    values: list[float], decimals: int
+) -> None:
     once = round_decimals(np.array(values), decimals)
     assert round_decimals(once, decimals).tobytes() == once.tobytes()
     for dtype in ("float32", "float64"):
         frame = pd.DataFrame({"x": np.array(values, dtype=dtype)})
         schema = infer_schema(frame, {"x": "numeric"})
-        real, rounded = (Table.of(frame, schema, where="t", synthetic=made).frame() for made in (False, True))
+        real, rounded = (
+            Table.of(frame, schema, where="t", synthetic=made).frame() for made in (False, True)
+        )
         pd.testing.assert_frame_equal(rounded, real, check_exact=True)
 
 
 def test_all_real_tables_count_and_train_says_what_a_short_float_is() -> None:
     train = pd.DataFrame({"x": pd.array([0.5, 1.5], dtype="float32"), "y": [10, 20]})
     holdout = pd.DataFrame({"x": [0.1, 0.25], "y": [10, 21]})
-    schema, _ = joint_schema({"train": train, "holdout": holdout}, {"train": "train", "holdout": "holdout"})
-    assert [(column.dtype, column.precision) for column in schema.columns] == [("float32", 2), ("int64", 0)]
+    schema, _ = joint_schema(
+        {"train": train, "holdout": holdout}, {"train": "train", "holdout": "holdout"}
+    )
+    assert [(column.dtype, column.precision) for column in schema.columns] == [
+        ("float32", 2),
+        ("int64", 0),
+    ]
 
 
 def test_what_is_scored_is_rounded_and_real_rows_are_not() -> None:

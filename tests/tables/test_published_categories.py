@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy_assets.tables.published_categories import RealCategories, count_holders, recode, recode_booleans
+from privacy_assets.tables.published_categories import (
+    RealCategories,
+    count_holders,
+    recode,
+    recode_booleans,
+)
 
 K = 5
 
@@ -17,8 +22,14 @@ K = 5
 def real(counts: dict[Any, int], *synthetic_only: str) -> RealCategories:
     """Each row is a person. None is a missing value."""
     values = sorted(value for value in counts if value is not None)
-    codes = [values.index(value) if value is not None else -1 for value, n in counts.items() for _ in range(n)]
-    return RealCategories([*values, *synthetic_only], np.array(codes, dtype=np.int64), np.arange(len(codes)))
+    codes = [
+        values.index(value) if value is not None else -1
+        for value, n in counts.items()
+        for _ in range(n)
+    ]
+    return RealCategories(
+        [*values, *synthetic_only], np.array(codes, dtype=np.int64), np.arange(len(codes))
+    )
 
 
 def recoded(
@@ -32,9 +43,15 @@ def recoded(
     [
         ({"a": 50, "x": 3, "y": 2}, {"a": "a", "x": "other", "y": "other"}),
         ({"a": 50, "b": 9, "x": 1}, {"a": "a", "b": "other", "x": "other"}),
-        ({"a": 50, "b": 9, "other": 2, "x": 1}, {"a": "a", "b": "other", "other": "other", "x": "other"}),
+        (
+            {"a": 50, "b": 9, "other": 2, "x": 1},
+            {"a": "a", "b": "other", "other": "other", "x": "other"},
+        ),
         ({"a": 50, "b": 9, "other": 3}, {"a": "a", "b": "other", "other": "other"}),
-        ({"a": 50, "b": 9, "other": 5, "x": 1}, {"a": "a", "b": "b", "other": "other", "x": "other"}),
+        (
+            {"a": 50, "b": 9, "other": 5, "x": 1},
+            {"a": "a", "b": "b", "other": "other", "x": "other"},
+        ),
         ({"a": 50, "x": 3}, {"a": "a", "x": "a"}),
         ({"f": 957, "m": 1042, "d": 1}, {"f": "f", "m": "m", "d": "m"}),
         ({"a": 900, "b": 40, "c": 50, "x": 1}, {"a": "a", "b": "other", "c": "c", "x": "other"}),
@@ -68,7 +85,17 @@ def test_where_other_is_a_missing_value_the_missing_ones_count(
 
 
 def test_a_prefix_has_enough_people() -> None:
-    counts = {"J45.1": 10, "J45.2": 6, "J45.9": 1, "K01": 50, "L10.1": 3, "L10.2": 2, "L11": 1, "M1": 1, "Z": 5}
+    counts = {
+        "J45.1": 10,
+        "J45.2": 6,
+        "J45.9": 1,
+        "K01": 50,
+        "L10.1": 3,
+        "L10.2": 2,
+        "L11": 1,
+        "M1": 1,
+        "Z": 5,
+    }
     found = recoded(counts, prefixes=[3, 1])
     assert found["J45.9"] == found["J45.2"] == "J45" and found["J45.1"] == "J45.1"
     assert found["L10.1"] == found["L10.2"] == found["L11"] == "L", "one person alone would have L"
@@ -103,9 +130,15 @@ def test_values_of_a_public_list_are_kept(name: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("n_false", "n_true", "n_missing", "expected"),
-    [(50, 4, 9, (False, False, None)), (50, 50, 4, (False, True, False)), (4, 50, 0, (True, True, True)),
-     (3, 4, 9, (True, True, None)), (2, 2, 50, (None, None, None)), (50, 50, 0, (False, True, False))],
-)  # fmt: skip
+    [
+        (50, 4, 9, (False, False, None)),
+        (50, 50, 4, (False, True, False)),
+        (4, 50, 0, (True, True, True)),
+        (3, 4, 9, (True, True, None)),
+        (2, 2, 50, (None, None, None)),
+        (50, 50, 0, (False, True, False)),
+    ],
+)
 def test_rare_booleans_become_the_most_frequent_one(
     n_false: int, n_true: int, n_missing: int, expected: tuple[Any, ...]
 ) -> None:
@@ -114,7 +147,9 @@ def test_rare_booleans_become_the_most_frequent_one(
     assert (found[False], found[True], found[None]) == expected
 
 
-CODES = st.sampled_from([None, "other", "o", "J", "J4", "J45", "J45.1", "J45.2", "J46", "K", "K01", "K01.1", "L", "M9"])
+CODES = st.sampled_from(
+    [None, "other", "o", "J", "J4", "J45", "J45.1", "J45.2", "J46", "K", "K01", "K01.1", "L", "M9"]
+)
 
 
 @settings(max_examples=500)
@@ -132,7 +167,11 @@ def test_each_published_category_has_enough_people(
     codes = np.array([-1 if value is None else values.index(value) for value, _ in rows])
     people = np.array([person for _, person in rows])
     found = recode(
-        RealCategories([*values, *extra], codes, people), K, rare_name=rare_name, prefixes=prefixes, public=public
+        RealCategories([*values, *extra], codes, people),
+        K,
+        rare_name=rare_name,
+        prefixes=prefixes,
+        public=public,
     )
     holders: dict[Any, set[int]] = {}
     for value, person in rows:

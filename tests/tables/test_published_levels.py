@@ -1,4 +1,6 @@
-"""Levels of numbers and times, against an oracle that builds the groups one by one, and as properties."""
+"""Levels of numbers and times, against an oracle that builds the groups one by one, and as
+properties.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy_assets.tables.ordered_columns import NumberColumn
-from privacy_assets.tables.published_levels import Levels, PresentCells, make_levels, rounded_between
+from privacy_assets.tables.published_levels import (
+    Levels,
+    PresentCells,
+    make_levels,
+    rounded_between,
+)
 from privacy_assets.tables.schema import ColumnSchema
 from privacy_assets.tables.table import Table
 
@@ -22,9 +29,13 @@ def schema(kind: Any = "numeric", dtype: str = "float64") -> ColumnSchema:
     return ColumnSchema("x", kind, False, dtype)
 
 
-def levels_of(values: Any, people: Any = None, k: int = K, of: ColumnSchema | None = None) -> Levels:
+def levels_of(
+    values: Any, people: Any = None, k: int = K, of: ColumnSchema | None = None
+) -> Levels:
     cells = np.asarray(values)
-    of = of or schema(*(("integer", "int64") if cells.dtype == np.int64 else ("numeric", "float64")))
+    of = of or schema(
+        *(("integer", "int64") if cells.dtype == np.int64 else ("numeric", "float64"))
+    )
     whose = np.arange(len(cells)) if people is None else np.asarray(people)
     return make_levels([PresentCells(cells, whose)], of, k)
 
@@ -59,12 +70,20 @@ def oracle(values: np.ndarray, people: np.ndarray, k: int) -> list[list[float]]:
             at += 1
         if len(held) >= k:  # look at the next values of fewer than k people
             further, ahead, cuts = set(), at, [at]
-            while ahead < len(singles) and len(singles[ahead][1]) < k and len(further | singles[ahead][1]) < k:
+            while (
+                ahead < len(singles)
+                and len(singles[ahead][1]) < k
+                and len(further | singles[ahead][1]) < k
+            ):
                 further |= singles[ahead][1]
                 ahead += 1
                 cuts.append(ahead)
             ends = ahead == len(singles) or len(singles[ahead][1]) >= k
-            cut = ahead if ends else max(cuts, key=lambda c: key(singles[c][0]) ^ key(singles[c - 1][0]))
+            cut = (
+                ahead
+                if ends
+                else max(cuts, key=lambda c: key(singles[c][0]) ^ key(singles[c - 1][0]))
+            )
             for value, own in singles[at:cut]:
                 inside.append(value)
                 held |= own
@@ -104,34 +123,54 @@ def test_the_groups_are_those_of_the_oracle(seed: int) -> None:
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 NEAR = st.integers(0, 40).map(lambda steps: float(np.float64(1.5) + steps * np.spacing(1.5)))
-INTEGERS = st.one_of(st.integers(-(2**63) + 1, 2**63 - 1), st.integers(10**17, 10**17 + 90), st.integers(-9, 9))
+INTEGERS = st.one_of(
+    st.integers(-(2**63) + 1, 2**63 - 1), st.integers(10**17, 10**17 + 90), st.integers(-9, 9)
+)
 
 
 @settings(max_examples=300)
-@given(st.lists(st.one_of(FLOATS, NEAR, st.integers(-20, 20).map(float)), min_size=1, max_size=60), st.integers(2, 6))
-def test_published_floats_are_shared_ordered_and_inside_of_their_group(values: list[float], k: int) -> None:
+@given(
+    st.lists(st.one_of(FLOATS, NEAR, st.integers(-20, 20).map(float)), min_size=1, max_size=60),
+    st.integers(2, 6),
+)
+def test_published_floats_are_shared_ordered_and_inside_of_their_group(
+    values: list[float], k: int
+) -> None:
     check(np.array(values), k, schema())
 
 
 @settings(max_examples=300)
 @given(st.lists(INTEGERS, min_size=1, max_size=60), st.integers(2, 6))
-def test_published_integers_are_shared_ordered_and_inside_of_their_group(values: list[int], k: int) -> None:
+def test_published_integers_are_shared_ordered_and_inside_of_their_group(
+    values: list[int], k: int
+) -> None:
     check(np.array(values, dtype=np.int64), k, schema("integer", "int64"))
 
 
 @settings(max_examples=200)
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=60))
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=60)
+)
 def test_published_short_floats_are_short_floats(values: list[float]) -> None:
     levels = check(np.array(values), K, schema("numeric", "float32"))
     assert (levels.published == levels.published.astype(np.float32)).all()
 
 
-ZONES = ["datetime64[us]", "datetime64[us, Europe/Berlin]", "datetime64[us, Asia/Kolkata]", "datetime64[us, UTC]"]
+ZONES = [
+    "datetime64[us]",
+    "datetime64[us, Europe/Berlin]",
+    "datetime64[us, Asia/Kolkata]",
+    "datetime64[us, UTC]",
+]
 
 
 @settings(max_examples=100)
-@given(st.lists(st.integers(-(10**15), 2 * 10**15), min_size=5, max_size=60), st.sampled_from(ZONES))
-def test_published_times_are_shared_ordered_and_inside_of_their_group(values: list[int], dtype: str) -> None:
+@given(
+    st.lists(st.integers(-(10**15), 2 * 10**15), min_size=5, max_size=60), st.sampled_from(ZONES)
+)
+def test_published_times_are_shared_ordered_and_inside_of_their_group(
+    values: list[int], dtype: str
+) -> None:
     check(np.array(values, dtype=np.int64), K, schema("datetime", dtype))
 
 
@@ -165,10 +204,18 @@ def test_a_cell_between_two_groups_gets_the_nearer_one_of_two_the_lower() -> Non
 
 @pytest.mark.parametrize(
     ("value", "low", "high", "expected"),
-    [(1234.5, 1200.0, 1300.0, 1200.0), (1234.5, 1201.0, 1300.0, 1230.0), (0.0, -1.0, 1.0, 0.0),
-     (9.99, 9.95, 10.0, 10.0), (2.675, 2.67, 2.68, 2.67), (1e300 / 3, 3e299, 4e299, 3e299), (5e-324,) * 4,
-     (-1234.5, -1300.0, -1200.0, -1200.0), (0.1 + 0.2, 0.1 + 0.2, 0.1 + 0.2, 0.1 + 0.2)],
-)  # fmt: skip
+    [
+        (1234.5, 1200.0, 1300.0, 1200.0),
+        (1234.5, 1201.0, 1300.0, 1230.0),
+        (0.0, -1.0, 1.0, 0.0),
+        (9.99, 9.95, 10.0, 10.0),
+        (2.675, 2.67, 2.68, 2.67),
+        (1e300 / 3, 3e299, 4e299, 3e299),
+        (5e-324,) * 4,
+        (-1234.5, -1300.0, -1200.0, -1200.0),
+        (0.1 + 0.2, 0.1 + 0.2, 0.1 + 0.2, 0.1 + 0.2),
+    ],
+)
 def test_floats_are_rounded_to_the_fewest_significant_digits(
     value: float, low: float, high: float, expected: float
 ) -> None:
@@ -181,32 +228,54 @@ def test_floats_are_rounded_to_the_fewest_significant_digits(
 def test_rounding_is_that_of_python(value: float, digits: int) -> None:
     """With these bounds, only a number of exactly these digits, or of fewer, fits."""
     wanted = float(f"{value:.{digits - 1}e}")
-    shown = rounded_between(*(np.array([x]) for x in (value, min(value, wanted), max(value, wanted))), schema())
-    expected = next(x for d in range(17) if min(value, wanted) <= (x := float(f"{value:.{d}e}")) <= max(value, wanted))
+    shown = rounded_between(
+        *(np.array([x]) for x in (value, min(value, wanted), max(value, wanted))), schema()
+    )
+    expected = next(
+        x
+        for d in range(17)
+        if min(value, wanted) <= (x := float(f"{value:.{d}e}")) <= max(value, wanted)
+    )
     assert shown[0] == expected
 
 
 @pytest.mark.parametrize(
     ("value", "low", "high", "expected"),
-    [(25, 20, 30, 20), (35, 30, 40, 40), (123_456_789_012_345_672, 123_456_789_012_345_670, 123_456_789_012_345_679,
-     123_456_789_012_345_670), (2**63 - 5, 2**63 - 9, 2**63 - 1, 9_223_372_036_854_775_800), (2**63 - 1, 2**63 - 2,
-     2**63 - 1, 2**63 - 1), (-25, -30, -20, -20)],
-)  # fmt: skip
+    [
+        (25, 20, 30, 20),
+        (35, 30, 40, 40),
+        (
+            123_456_789_012_345_672,
+            123_456_789_012_345_670,
+            123_456_789_012_345_679,
+            123_456_789_012_345_670,
+        ),
+        (2**63 - 5, 2**63 - 9, 2**63 - 1, 9_223_372_036_854_775_800),
+        (2**63 - 1, 2**63 - 2, 2**63 - 1, 2**63 - 1),
+        (-25, -30, -20, -20),
+    ],
+)
 def test_integers_are_rounded_exactly(value: int, low: int, high: int, expected: int) -> None:
-    shown = rounded_between(*(np.array([x]) for x in (value, low, high)), schema("integer", "int64"))
+    shown = rounded_between(
+        *(np.array([x]) for x in (value, low, high)), schema("integer", "int64")
+    )
     assert shown.tolist() == [expected]
 
 
 @pytest.mark.parametrize(
     ("low", "value", "high", "expected"),
-    [("2019-11-03", "2020-02-05T12:01:07", "2020-04-01", "2020-01-01"),
-     ("2020-01-05", "2020-02-05T12:01:07", "2020-03-04", "2020-02-01"),
-     ("2020-02-03", "2020-02-05T12:01:07", "2020-02-09", "2020-02-06"),
-     ("2020-02-05T12:01:07",) * 4,
-     ("2020-02-05T11:59", "2020-02-05T12:01:07", "2020-02-05T12:02", "2020-02-05T12:00"),
-     ("2020-01-25", "2020-01-28", "2020-02-03", "2020-02-01")],
-)  # fmt: skip
-def test_times_are_rounded_to_the_coarsest_unit(low: str, value: str, high: str, expected: str) -> None:
+    [
+        ("2019-11-03", "2020-02-05T12:01:07", "2020-04-01", "2020-01-01"),
+        ("2020-01-05", "2020-02-05T12:01:07", "2020-03-04", "2020-02-01"),
+        ("2020-02-03", "2020-02-05T12:01:07", "2020-02-09", "2020-02-06"),
+        ("2020-02-05T12:01:07",) * 4,
+        ("2020-02-05T11:59", "2020-02-05T12:01:07", "2020-02-05T12:02", "2020-02-05T12:00"),
+        ("2020-01-25", "2020-01-28", "2020-02-03", "2020-02-01"),
+    ],
+)
+def test_times_are_rounded_to_the_coarsest_unit(
+    low: str, value: str, high: str, expected: str
+) -> None:
     cells = [np.array([time], dtype="datetime64[us]").view(np.int64) for time in (value, low, high)]
     shown = rounded_between(*cells, schema("datetime", "datetime64[us]"))
     assert shown.view("datetime64[us]")[0] == np.datetime64(expected)
@@ -214,12 +283,20 @@ def test_times_are_rounded_to_the_coarsest_unit(low: str, value: str, high: str,
 
 def test_times_of_a_zone_are_rounded_on_its_clock() -> None:
     rng = np.random.default_rng(0)
-    clock = pd.Series(pd.Timestamp("1960-01-01") + pd.to_timedelta(rng.integers(0, 2 * 10**9, 1000), unit="s"))
+    clock = pd.Series(
+        pd.Timestamp("1960-01-01") + pd.to_timedelta(rng.integers(0, 2 * 10**9, 1000), unit="s")
+    )
     for zone in ("America/New_York", "Asia/Kolkata"):
-        frame = pd.DataFrame({"t": clock.dt.tz_localize(zone, ambiguous="NaT", nonexistent="shift_forward")}).dropna()
+        frame = pd.DataFrame(
+            {"t": clock.dt.tz_localize(zone, ambiguous="NaT", nonexistent="shift_forward")}
+        ).dropna()
         table = Table.read(frame)
         column = NumberColumn.of(table.schema["t"], table["t"], np.arange(len(table)), K)
-        shown = pd.Series(column.levels.published.view("datetime64[us]")).dt.tz_localize("UTC").dt.tz_convert(zone)
+        shown = (
+            pd.Series(column.levels.published.view("datetime64[us]"))
+            .dt.tz_localize("UTC")
+            .dt.tz_convert(zone)
+        )
         assert (shown.dt.normalize() == shown).all() and (shown.dt.day == 1).mean() > 0.9
 
 
@@ -233,16 +310,24 @@ COLUMNS = {
     "regular": lambda rng, n: np.arange(n) * 7.0,
     "heavy": lambda rng, n: rng.pareto(1.1, n),
     "ages": lambda rng, n: rng.integers(18, 95, n).astype(float),
-    "mixed": lambda rng, n: np.where(rng.random(n) < 0.5, rng.integers(1, 9, n), np.round(rng.lognormal(8, 1, n), 2)),
+    "mixed": lambda rng, n: np.where(
+        rng.random(n) < 0.5, rng.integers(1, 9, n), np.round(rng.lognormal(8, 1, n), 2)
+    ),
 }
 
 
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("place", ["lowest", "highest", "middle"])
 def test_one_more_person_changes_few_values(column: str, place: str) -> None:
-    """Of 2,000 people, at most 10 % get another value. Groups that are cut as soon as possible change 60 %."""
+    """Of 2,000 people, at most 10 % get another value. Groups that are cut as soon as possible
+    change 60 %.
+    """
     values = COLUMNS[column](np.random.default_rng(1), 2_000)
-    more = {"lowest": values.min() - 1, "highest": values.max() + 1, "middle": np.median(values) + 0.01}[place]
+    more = {
+        "lowest": values.min() - 1,
+        "highest": values.max() + 1,
+        "middle": np.median(values) + 0.01,
+    }[place]
     before = levels_of(values).replace(values)
     after = levels_of(np.append(values, more)).replace(values)
     assert (before != after).mean() < 0.05

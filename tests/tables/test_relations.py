@@ -1,4 +1,6 @@
-"""Relations between columns: detection against brute force, tables without relations, and settings."""
+"""Relations between columns: detection against brute force, tables without relations, and
+settings.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,14 @@ def as_column(drawn: Drawn) -> Column:
         codes = [-1 if value is None else int(value) for value in drawn.values]
         return Column.of_codes(drawn.name, drawn.kind, np.array(codes, dtype=np.int64))
     if drawn.kind == "numeric":
-        return Column(drawn.name, drawn.kind, np.array([np.nan if v is None else v for v in drawn.values], dtype=float))
-    cells = np.array([MISSING if value is None else value for value in drawn.values], dtype=np.int64)
+        return Column(
+            drawn.name,
+            drawn.kind,
+            np.array([np.nan if v is None else v for v in drawn.values], dtype=float),
+        )
+    cells = np.array(
+        [MISSING if value is None else value for value in drawn.values], dtype=np.int64
+    )
     return Column(drawn.name, drawn.kind, cells)
 
 
@@ -62,7 +70,11 @@ def is_no_coincidence(n_pairs: int, n_rows: int, n_people: int) -> bool:
 
 
 def is_order(low: Drawn, high: Drawn, people: Sequence[int]) -> bool:
-    rows = [row for row in range(len(people)) if low.values[row] is not None and high.values[row] is not None]
+    rows = [
+        row
+        for row in range(len(people))
+        if low.values[row] is not None and high.values[row] is not None
+    ]
     if any(low.values[row] > high.values[row] for row in rows):
         return False
     n_people = len({people[row] for row in rows})
@@ -84,10 +96,14 @@ def orders(table: Sequence[Drawn], people: Sequence[int]) -> list[str]:
 
     def is_filled(middle: str, low: str, high: str) -> bool:
         cells = zip(column[low].values, column[middle].values, column[high].values, strict=True)
-        return not any(value is None for start, value, end in cells if start is not None and end is not None)
+        return not any(
+            value is None for start, value, end in cells if start is not None and end is not None
+        )
 
     middles = {
-        (low, high): [m for m, end in pairs if end == high and (low, m) in pairs and is_filled(m, low, high)]
+        (low, high): [
+            m for m, end in pairs if end == high and (low, m) in pairs and is_filled(m, low, high)
+        ]
         for low, high in pairs
     }
     return [f"{low} <= {high}" for low, high in pairs if not middles[low, high]]
@@ -109,7 +125,9 @@ def determines(first: Sequence[Any], second: Sequence[Any], people: Sequence[int
     n_pairs = sum(answer != other for answer in second for other in second)
     share = Fraction(n_pairs, len(second) ** 2)
     n_holders = sum(len(of_group) for of_group in holders.values())
-    return share * n_free >= Fraction(n_holders, 100) and is_no_coincidence(n_pairs, len(second), n_free)
+    return share * n_free >= Fraction(n_holders, 100) and is_no_coincidence(
+        n_pairs, len(second), n_free
+    )
 
 
 def n_values(column: Drawn) -> int:
@@ -169,11 +187,15 @@ def expected_in(table: Sequence[Drawn], people: Sequence[int]) -> list[str]:
 
 
 def numbers(rng: np.random.Generator, n: int) -> list[Drawn]:
-    """A base, columns above and below it, a copy, and a chain; some of them integers, with ties and faults."""
+    """A base, columns above and below it, a copy, and a chain; some of them integers, with ties and
+    faults.
+    """
     base = rng.integers(0, int(rng.choice([3, 40, 2000])), n)
     if rng.random() < 0.2:
         base[:] = 7
-    step = rng.integers(0, int(rng.choice([1, 5, 300])), n) * (rng.random(n) < rng.choice([0.1, 0.6, 1.0]))
+    step = rng.integers(0, int(rng.choice([1, 5, 300])), n) * (
+        rng.random(n) < rng.choice([0.1, 0.6, 1.0])
+    )
     above = base + step
     if rng.random() < 0.2:
         above[rng.integers(n)] = -1
@@ -196,7 +218,9 @@ def times(rng: np.random.Generator, n: int) -> list[Drawn]:
 
 
 def categories(rng: np.random.Generator, n: int) -> list[Drawn]:
-    """Postcodes, towns and states, another name of the towns, and independent ones; some with a fault."""
+    """Postcodes, towns and states, another name of the towns, and independent ones; some with a
+    fault.
+    """
     postcode = rng.integers(0, int(rng.choice([4, 12, 60, 190])), n)
     town = postcode // 2
     state = town // int(rng.choice([2, 3]))
@@ -220,7 +244,9 @@ def categories(rng: np.random.Generator, n: int) -> list[Drawn]:
 
 
 def with_gaps(rng: np.random.Generator, table: list[Drawn]) -> list[Drawn]:
-    """Gaps by chance, gaps where another column has a value or a gap, and columns without a value."""
+    """Gaps by chance, gaps where another column has a value or a gap, and columns without a
+    value.
+    """
     gapped = list[Drawn]()
     for column in table:
         n = len(column.values)
@@ -232,13 +258,20 @@ def with_gaps(rng: np.random.Generator, table: list[Drawn]) -> list[Drawn]:
             other = gapped[int(rng.integers(len(gapped)))]
             is_gap = [value is None for value in other.values]
         elif cause < 0.5:
-            flags = [other for other in table if other.kind == "boolean" or other.name in ("sex", "state")]
+            flags = [
+                other
+                for other in table
+                if other.kind == "boolean" or other.name in ("sex", "state")
+            ]
             if flags:
                 other = flags[int(rng.integers(len(flags)))]
                 is_gap = [value in (False, "f", "s0") for value in other.values]
         elif cause < 0.52:
             is_gap = [True] * n
-        values = [None if is_absent else value for value, is_absent in zip(column.values, is_gap, strict=True)]
+        values = [
+            None if is_absent else value
+            for value, is_absent in zip(column.values, is_gap, strict=True)
+        ]
         gapped.append(column._replace(values=values))
     return gapped
 
@@ -269,23 +302,40 @@ def test_the_relations_are_those_that_brute_force_finds() -> None:
         n_without += not expected
         for name in expected:
             kinds["gap" if " gaps of " in name else name.split()[1]] += 1
-    assert min(kinds[kind] for kind in ("<=", "->", "gap")) > 50 and n_without > 20, "the tables have all cases"
+    assert min(kinds[kind] for kind in ("<=", "->", "gap")) > 50 and n_without > 20, (
+        "the tables have all cases"
+    )
 
 
 @pytest.mark.parametrize(
     ("n_people", "n_different", "is_found"),
-    [(99, 50, False), (100, 50, True), (100, 12, True), (100, 11, False), (2000, 11, True), (2000, 10, False)],
+    [
+        (99, 50, False),
+        (100, 50, True),
+        (100, 12, True),
+        (100, 11, False),
+        (2000, 11, True),
+        (2000, 10, False),
+    ],
 )
-def test_a_code_needs_a_hundred_people_and_answers_that_differ(n_people: int, n_different: int, is_found: bool) -> None:
-    """With 12 of 100 rows, a shuffled answer is wrong in 21 % of the rows; 98 people repeat the answer of another."""
+def test_a_code_needs_a_hundred_people_and_answers_that_differ(
+    n_people: int, n_different: int, is_found: bool
+) -> None:
+    """With 12 of 100 rows, a shuffled answer is wrong in 21 % of the rows; 98 people repeat the
+    answer of another.
+    """
     first = ["b"] * n_different + ["a"] * (n_people - n_different)
-    table = [Drawn("first", "categorical", first), Drawn("second", "boolean", [value == "a" for value in first])]
+    table = [
+        Drawn("first", "categorical", first),
+        Drawn("second", "boolean", [value == "a" for value in first]),
+    ]
     assert found_in(table, range(n_people)) == expected_in(table, range(n_people))
     assert bool(found_in(table, range(n_people))) == is_found
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "n_larger", "is_found"), [(200, 23, True), (200, 22, False), (2500, 26, True), (2500, 25, False)]
+    ("n_rows", "n_larger", "is_found"),
+    [(200, 23, True), (200, 22, False), (2500, 26, True), (2500, 25, False)],
 )
 def test_an_order_counts_if_shuffling_breaks_it(n_rows: int, n_larger: int, is_found: bool) -> None:
     """Only the first cells of a few rows can be above those of other rows."""
@@ -298,14 +348,21 @@ def test_an_order_counts_if_shuffling_breaks_it(n_rows: int, n_larger: int, is_f
 
 
 def test_rows_of_one_person_count_once() -> None:
-    table = [Drawn("low", "integer", list(range(300))), Drawn("high", "integer", list(range(1, 301)))]
+    table = [
+        Drawn("low", "integer", list(range(300))),
+        Drawn("high", "integer", list(range(1, 301))),
+    ]
     assert found_in(table, [row % 100 for row in range(300)]) == ["low <= high"]
     assert found_in(table, [row % 99 for row in range(300)]) == []
 
 
 @pytest.mark.parametrize(("n_alone", "is_found"), [(3_000, True), (12_000, False)])
-def test_a_code_that_is_unique_in_most_rows_determines_nothing(n_alone: int, is_found: bool) -> None:
-    """120 people share 40 postcodes. The towns of the others are free, as each has a postcode of their own."""
+def test_a_code_that_is_unique_in_most_rows_determines_nothing(
+    n_alone: int, is_found: bool
+) -> None:
+    """120 people share 40 postcodes. The towns of the others are free, as each has a postcode of
+    their own.
+    """
     postcode = [f"p{row // 3}" for row in range(120)] + [f"q{row}" for row in range(n_alone)]
     town = [f"t{row // 6}" for row in range(120)] + [f"t{row % 20}" for row in range(n_alone)]
     table = [Drawn("postcode", "categorical", postcode), Drawn("town", "categorical", town)]
@@ -321,20 +378,34 @@ def test_a_row_that_is_late_breaks_a_relation() -> None:
         Drawn("high", "integer", (low + 1).tolist()),
         Drawn("postcode", "categorical", [f"p{code}" for code in town]),
         Drawn("town", "categorical", [f"t{code // 2}" for code in town]),
-        Drawn("gap", "numeric", [None if code < 20 else -float(value) for code, value in zip(town, low, strict=True)]),
+        Drawn(
+            "gap",
+            "numeric",
+            [None if code < 20 else -float(value) for code, value in zip(town, low, strict=True)],
+        ),
     ]
-    assert found_in(table, range(3000)) == ["low <= high", "postcode -> town", "town -> gaps of gap"]
+    assert found_in(table, range(3000)) == [
+        "low <= high",
+        "postcode -> town",
+        "town -> gaps of gap",
+    ]
     table[1].values[-1] = -5
     assert found_in(table, range(3000)) == ["postcode -> town", "town -> gaps of gap"]
     table[4].values[-1] = 1.0 if table[4].values[-1] is None else None
     assert found_in(table, range(3000)) == ["postcode -> town"]
     table[3].values[-1] = "elsewhere"
-    assert found_in(table, range(3000)) == ["town -> gaps of gap"], "the only row of its town has one answer"
+    assert found_in(table, range(3000)) == ["town -> gaps of gap"], (
+        "the only row of its town has one answer"
+    )
 
 
 def test_a_table_without_columns_of_a_kind_and_one_row_has_none() -> None:
     assert find_relations([], np.arange(0)) == []
-    one = [Drawn("a", "numeric", [1.0]), Drawn("b", "categorical", [None]), Drawn("c", "datetime", [None])]
+    one = [
+        Drawn("a", "numeric", [1.0]),
+        Drawn("b", "categorical", [None]),
+        Drawn("c", "datetime", [None]),
+    ]
     assert found_in(one, [0]) == []
 
 
@@ -358,7 +429,9 @@ def unrelated(seed: int) -> list[Drawn]:
 
     def skewed(n_levels: int) -> list[str]:
         weights = 1 / np.arange(1, n_levels + 1) ** rng.uniform(0.5, 2)
-        return rng.choice([f"v{level}" for level in range(n_levels)], N, p=weights / weights.sum()).tolist()
+        return rng.choice(
+            [f"v{level}" for level in range(n_levels)], N, p=weights / weights.sum()
+        ).tolist()
 
     zeros = rng.random((2, N)) < rng.uniform(0.5, 0.98, (2, 1))
     table = [
@@ -379,7 +452,10 @@ def unrelated(seed: int) -> list[Drawn]:
     gapped = []
     for column, share in zip(table, shares, strict=True):
         is_gap = rng.random(N) < share
-        values = [None if is_absent else value for value, is_absent in zip(column.values, is_gap, strict=True)]
+        values = [
+            None if is_absent else value
+            for value, is_absent in zip(column.values, is_gap, strict=True)
+        ]
         gapped.append(column._replace(values=values))
     return gapped
 
@@ -415,7 +491,9 @@ def test_the_order_of_rows_and_columns_does_not_matter() -> None:
         by_column = found_in(table[::-1], people)
         assert len(by_column) == len(expected)
         if not has_equal_columns(table):
-            assert {name for name in by_column if "<=" in name} == {name for name in expected if "<=" in name}
+            assert {name for name in by_column if "<=" in name} == {
+                name for name in expected if "<=" in name
+            }
             n_compared += 1
     assert n_compared > 10
 
@@ -434,7 +512,11 @@ def test_names_do_not_depend_on_the_order_of_different_columns() -> None:
     frame = places()
     backwards = frame[frame.columns[::-1]]
     found = {relation.name for relation in canonical_table(frame, None, None).relations}
-    assert found == {relation.name for relation in canonical_table(backwards, None, None).relations} == set(FOUND)
+    assert (
+        found
+        == {relation.name for relation in canonical_table(backwards, None, None).relations}
+        == set(FOUND)
+    )
 
 
 # Settings
@@ -448,21 +530,31 @@ def places(n: int = 1_200) -> pd.DataFrame:
     days = rng.integers(0, 900, n)
     low = np.round(rng.lognormal(5, 1, n), 2)
     smokes = rng.random(n) < 0.4
-    return pd.DataFrame({
-        "start": pd.to_datetime([start + timedelta(days=int(day)) for day in days]),
-        "end": pd.to_datetime([start + timedelta(days=int(day)) for day in days + rng.integers(0, 30, n)]),
-        "low": low,
-        "high": np.round(low * rng.choice([1.0, 1.5, 2.0], n), 2),
-        "postcode": [f"{10_000 + 7 * value}x" for value in code],
-        "town": [f"town {value // 2}" for value in code],
-        "state": [f"state {value // 8}" for value in code],
-        "smokes": np.where(smokes, "yes", "no"),
-        "cigarettes": np.where(smokes, rng.integers(1, 40, n), np.nan),
-        "colour": rng.choice(["red", "green", "blue"], n),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "start": pd.to_datetime([start + timedelta(days=int(day)) for day in days]),
+            "end": pd.to_datetime(
+                [start + timedelta(days=int(day)) for day in days + rng.integers(0, 30, n)]
+            ),
+            "low": low,
+            "high": np.round(low * rng.choice([1.0, 1.5, 2.0], n), 2),
+            "postcode": [f"{10_000 + 7 * value}x" for value in code],
+            "town": [f"town {value // 2}" for value in code],
+            "state": [f"state {value // 8}" for value in code],
+            "smokes": np.where(smokes, "yes", "no"),
+            "cigarettes": np.where(smokes, rng.integers(1, 40, n), np.nan),
+            "colour": rng.choice(["red", "green", "blue"], n),
+        }
+    )
 
 
-FOUND = ["start <= end", "low <= high", "postcode -> town", "town -> state", "smokes -> gaps of cigarettes"]
+FOUND = [
+    "start <= end",
+    "low <= high",
+    "postcode -> town",
+    "town -> state",
+    "smokes -> gaps of cigarettes",
+]
 
 
 def read(frame: pd.DataFrame, relations: Any = None) -> Table:
@@ -491,7 +583,9 @@ def test_a_relation_without_evidence_is_declared_by_name() -> None:
 def test_a_relation_that_is_found_may_be_declared_as_well() -> None:
     table = read(places(), {"postcode -> town": True})
     assert names(table) == FOUND
-    assert [relation.name for relation in table.relations if relation.is_declared] == ["postcode -> town"]
+    assert [relation.name for relation in table.relations if relation.is_declared] == [
+        "postcode -> town"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -515,20 +609,28 @@ def test_a_name_of_another_form_is_refused(name: str, is_kept: bool) -> None:
 
 @pytest.mark.parametrize(
     ("name", "unknown"),
-    [("start <= ends", "ends"), ("postcode -> twon", "twon"), ("smokes -> gaps of nothing", "nothing")],
+    [
+        ("start <= ends", "ends"),
+        ("postcode -> twon", "twon"),
+        ("smokes -> gaps of nothing", "nothing"),
+    ],
 )
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_an_unknown_column_is_named(name: str, unknown: str, is_kept: bool) -> None:
     with pytest.raises(ConfigError) as caught:
         read(places(), {name: is_kept})
-    assert f"relations: {name!r} names {unknown!r}, which is not a published column. Fix: " in str(caught.value)
+    assert f"relations: {name!r} names {unknown!r}, which is not a published column. Fix: " in str(
+        caught.value
+    )
     assert ("Did you mean 'end'?" in str(caught.value)) == (unknown == "ends")
 
 
 def test_names_of_columns_may_contain_the_signs() -> None:
     frame = places().rename(columns={"low": "a <= b", "high": "c -> d"})
     assert "a <= b <= c -> d" in {relation.name for relation in read(frame).relations}
-    assert "a <= b <= c -> d" not in {one.name for one in read(frame, {"a <= b <= c -> d": False}).relations}
+    assert "a <= b <= c -> d" not in {
+        one.name for one in read(frame, {"a <= b <= c -> d": False}).relations
+    }
 
 
 @pytest.mark.parametrize(
@@ -539,10 +641,16 @@ def test_names_of_columns_may_contain_the_signs() -> None:
         ("town <= state", "needs two columns of numbers, or two of times"),
         ("low -> town", "needs a first column of categories"),
         ("low -> high", "needs a first column of categories"),
-        ("town -> high", "of 1,200 real rows break 'town -> high'. Fix: correct these rows, or remove"),
+        (
+            "town -> high",
+            "of 1,200 real rows break 'town -> high'. Fix: correct these rows, or remove",
+        ),
         ("high <= low", "of 1,200 real rows break 'high <= low'. Fix: "),
         ("town -> postcode", "of 1,200 real rows break 'town -> postcode'. Fix: "),
-        ("state -> gaps of cigarettes", "of 1,200 real rows break 'state -> gaps of cigarettes'. Fix: "),
+        (
+            "state -> gaps of cigarettes",
+            "of 1,200 real rows break 'state -> gaps of cigarettes'. Fix: ",
+        ),
     ],
 )
 def test_a_declared_relation_that_does_not_hold_is_refused(name: str, expected: str) -> None:
@@ -612,7 +720,10 @@ def test_values_that_determine_others_are_those_of_the_rows() -> None:
     code = dict(relation(table, "postcode -> town").determined)
     whole = frame.dropna(subset="postcode")
     assert code == dict(zip(whole["postcode"], whole["town"], strict=True))
-    assert dict(relation(table, "smokes -> gaps of cigarettes").determined) == {"no": True, "yes": False}
+    assert dict(relation(table, "smokes -> gaps of cigarettes").determined) == {
+        "no": True,
+        "yes": False,
+    }
 
 
 def test_rows_that_break_a_relation_are_counted() -> None:
@@ -628,7 +739,9 @@ def test_rows_that_break_a_relation_are_counted() -> None:
     broken = {}
     for one in table.relations:
         assert not one.is_broken(table[one.first], table[one.second]).any()
-        broken[one.name] = np.flatnonzero(one.is_broken(changed[one.first], changed[one.second])).tolist()
+        broken[one.name] = np.flatnonzero(
+            one.is_broken(changed[one.first], changed[one.second])
+        ).tolist()
     assert broken == {
         "start <= end": [3],
         "low <= high": [],
@@ -669,7 +782,10 @@ def test_relations_are_saved_with_the_table(tmp_path: Path) -> None:
     assert len(table.relations) == len(FOUND)
     table.save(tmp_path / "table")
     assert Table.load(tmp_path / "table").relations == table.relations
-    assert table.for_training().relations == table.relations and table.without_subject().relations == ()
+    assert (
+        table.for_training().relations == table.relations
+        and table.without_subject().relations == ()
+    )
     for one in table.relations:
         assert Relation.from_json(one.to_json()) == one
 

@@ -29,14 +29,24 @@ def digest(frame: pd.DataFrame) -> str:
     ("subject", "sizes", "digests"),
     [
         (None, [24618, 14465, 9759], ["8b6aa402482eafd5", "b30ec34bdf0b002c", "7ce72d6fb76161c4"]),
-        ("person", [24651, 14484, 9707], ["075fb1845bc8065e", "b857aea3aec6fef8", "c41d4c9159639653"]),
-        ("number", [24329, 14712, 9801], ["7fdd40df4dce2b56", "34866845e54ecb9f", "7cad9d55fbd07513"]),
+        (
+            "person",
+            [24651, 14484, 9707],
+            ["075fb1845bc8065e", "b857aea3aec6fef8", "c41d4c9159639653"],
+        ),
+        (
+            "number",
+            [24329, 14712, 9801],
+            ["7fdd40df4dce2b56", "34866845e54ecb9f", "7cad9d55fbd07513"],
+        ),
     ],
 )
 def test_the_assignment_is_pinned(
     adult_file: pd.DataFrame, subject: str | None, sizes: list[int], digests: list[str]
 ) -> None:
-    """Another assignment would move people between the sides of tables that are already published."""
+    """Another assignment would move people between the sides of tables that are already
+    published.
+    """
     rows = np.arange(len(adult_file)) // 3
     ids = {"person": [f"p{row:05d}" for row in rows], "number": rows}
     frame = adult_file if subject is None else adult_file.assign(**{subject: ids[subject]})

@@ -1,4 +1,6 @@
-"""Tables in files, read whole or by column and mapped into memory: their statistics equal those of frames."""
+"""Tables in files, read whole or by column and mapped into memory: their statistics equal those of
+frames.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from privacy_assets.tables.writing import parquet_bytes
 def table(rows: int, seed: int, *, person: bool = True) -> pd.DataFrame:
     """Every dtype that a Parquet file brings, with missing values."""
     rng = np.random.default_rng([seed, 7])
-    words = np.array(["plain", "über", "007", "", "NA", *(f"w{i}" for i in range(seed % 5 + 3))], dtype=object)
+    words = np.array(
+        ["plain", "über", "007", "", "NA", *(f"w{i}" for i in range(seed % 5 + 3))], dtype=object
+    )
     frame = pd.DataFrame(
         {
             "age": rng.integers(18, 90, rows),
@@ -43,12 +47,17 @@ def table(rows: int, seed: int, *, person: bool = True) -> pd.DataFrame:
             "gaps": np.where(rng.random(rows) < 0.2, np.nan, rng.integers(0, 9, rows)),
             "nullable": pd.array(rng.integers(0, 9, rows), dtype="Int64"),
             "word": rng.choice(words, rows),
-            "category": pd.Categorical(rng.choice(list("cab"), rows), categories=["c", "a", "b", "never"]),
+            "category": pd.Categorical(
+                rng.choice(list("cab"), rows), categories=["c", "a", "b", "never"]
+            ),
             "coded": pd.Categorical(rng.choice([3, 1, 2], rows)),
             "flag": rng.random(rows) < 0.5,
             "maybe": pd.array(rng.random(rows) < 0.5, dtype="boolean"),
-            "day": [dt.date(2020, 1, 1) + dt.timedelta(int(days)) for days in rng.integers(0, 99, rows)],
-            "zoned": pd.Timestamp("2020-01-01", tz="UTC") + pd.to_timedelta(rng.integers(0, 99, rows), unit="h"),
+            "day": [
+                dt.date(2020, 1, 1) + dt.timedelta(int(days)) for days in rng.integers(0, 99, rows)
+            ],
+            "zoned": pd.Timestamp("2020-01-01", tz="UTC")
+            + pd.to_timedelta(rng.integers(0, 99, rows), unit="h"),
         }
     )
     for name in ("nullable", "word", "category", "maybe", "zoned"):
@@ -62,7 +71,9 @@ def tables() -> dict[str, pd.DataFrame]:
     sizes = {"train": 160, "holdout": 90, "reference": 80}
     found = {role: table(rows, at) for at, (role, rows) in enumerate(sizes.items())}
     fresh = table(150, 3, person=False)
-    found["synthetic"] = pd.concat([fresh, found["train"].drop(columns="person")[:20]], ignore_index=True)
+    found["synthetic"] = pd.concat(
+        [fresh, found["train"].drop(columns="person")[:20]], ignore_index=True
+    )
     return found
 
 
@@ -91,19 +102,25 @@ def plain(inputs: Any) -> list[Any]:
     parts = [inputs.schema, inputs.fingerprints, inputs.encoder]
     for role in inputs.tables:
         encoded = inputs.encoded(role)
-        parts += [array.tolist() for array in (inputs.row_ids[role], encoded.numeric, encoded.codes)]
+        parts += [
+            array.tolist() for array in (inputs.row_ids[role], encoded.numeric, encoded.codes)
+        ]
         parts.append(inputs.tables[role].to_published_frame().astype(str).to_dict())
     return [*parts, {role: codes.tolist() for role, codes in inputs.subjects.items()}]
 
 
 @pytest.mark.slow
-def test_files_in_row_groups_give_the_inputs_of_frames(tmp_path: Path, in_tiny_blocks: Callable[[], None]) -> None:
+def test_files_in_row_groups_give_the_inputs_of_frames(
+    tmp_path: Path, in_tiny_blocks: Callable[[], None]
+) -> None:
     paths = {role: write(frame, tmp_path / role) for role, frame in tables().items()}
     direct = {role: read_table(path) for role, path in paths.items()}
     expected = plain(read_inputs(**direct, subject="person"))
     in_tiny_blocks()
     assert plain(read_inputs(**paths, subject="person")) == expected
-    assert plain(read_inputs(**{**paths, "holdout": direct["holdout"]}, subject="person")) == expected
+    assert (
+        plain(read_inputs(**{**paths, "holdout": direct["holdout"]}, subject="person")) == expected
+    )
 
 
 @pytest.mark.slow
@@ -111,7 +128,11 @@ def test_searches_and_predicates_in_blocks_give_the_same_statistics(
     tmp_path: Path, in_tiny_blocks: Callable[[], None]
 ) -> None:
     paths = {role: write(frame, tmp_path / role) for role, frame in tables().items()}
-    asked: dict[str, Any] = {"metrics": ["dcr", "singling_out"], "subject": "person", "embedder": False}
+    asked: dict[str, Any] = {
+        "metrics": ["dcr", "singling_out"],
+        "subject": "person",
+        "embedder": False,
+    }
     words = sorted(set().union(*(frame["word"].dropna() for frame in tables().values())) - {""})
     asked["allowed_values"] = {"word": words}
     memory = evaluate(**{role: read_table(path) for role, path in paths.items()}, **asked).results
@@ -142,16 +163,26 @@ def of_other_types(folder: Path) -> str:
 
 def in_a_store(folder: Path) -> str:
     for name, seed in (("a", 1), ("b", 2)):
-        fsspec.filesystem("memory").pipe_file(f"/{folder.name}/{name}.parquet", bytes(parquet_bytes(table(30, seed))))
+        fsspec.filesystem("memory").pipe_file(
+            f"/{folder.name}/{name}.parquet", bytes(parquet_bytes(table(30, seed)))
+        )
     return f"memory://{folder.name}/*.parquet"
 
 
 @pytest.mark.parametrize(
     ("made", "texts"),
-    [(in_row_groups, {"word"}), (of_an_index("word"), set()), (of_an_index("age", "word"), set()),
-     (of_an_index(), {"word"}), (of_other_types, set()), (in_a_store, {"word"})],
-)  # fmt: skip
-def test_a_stored_table_is_the_frame_of_its_files(made: Callable[[Path], str], texts: set[str], tmp_path: Path) -> None:
+    [
+        (in_row_groups, {"word"}),
+        (of_an_index("word"), set()),
+        (of_an_index("age", "word"), set()),
+        (of_an_index(), {"word"}),
+        (of_other_types, set()),
+        (in_a_store, {"word"}),
+    ],
+)
+def test_a_stored_table_is_the_frame_of_its_files(
+    made: Callable[[Path], str], texts: set[str], tmp_path: Path
+) -> None:
     path = made(tmp_path)
     stored, frame = open_table(path), read_table(path)
     if made is in_a_store:  # objects are fetched once
@@ -160,9 +191,14 @@ def test_a_stored_table_is_the_frame_of_its_files(made: Callable[[Path], str], t
     assert list(stored.columns) == list(frame.columns) and set(stored.texts) == texts
     assert infer_schema(stored) == infer_schema(frame)
     for name in frame:
-        found, expected = (one[name].astype(object if name in texts else one[name].dtype) for one in (stored, frame))
+        found, expected = (
+            one[name].astype(object if name in texts else one[name].dtype)
+            for one in (stored, frame)
+        )
         pd.testing.assert_series_equal(found, expected)
-    assert "x" not in stored.drop(columns=list(frame.columns[:1])).columns and list(stored.columns) == list(frame)
+    assert "x" not in stored.drop(columns=list(frame.columns[:1])).columns and list(
+        stored.columns
+    ) == list(frame)
     with pytest.raises(KeyError):
         stored["nobody"]
 
@@ -179,18 +215,29 @@ def test_a_file_that_breaks_after_it_was_opened(tmp_path: Path) -> None:
 def sample() -> pd.DataFrame:
     days = pd.to_datetime(["2020-01-01", "2021-05-06", None])
     return pd.DataFrame(
-        {"n": [1, 2, 3], "f": [0.5, None, 1e-3], "b": [True, False, True], "d": days, "k": [1, None, 3]}
+        {
+            "n": [1, 2, 3],
+            "f": [0.5, None, 1e-3],
+            "b": [True, False, True],
+            "d": days,
+            "k": [1, None, 3],
+        }
     ).assign(c=["x", None, 'a, "b"\n2'])
 
 
 def test_csv_and_parquet_hold_the_same_table(tmp_path: Path) -> None:
     sample().to_csv(tmp_path / "t.csv", index=False)
-    sample().sample(3, random_state=1).sort_values("n").to_parquet(tmp_path / "t.parquet")  # its index is not a column
+    # its index is not a column
+    sample().sample(3, random_state=1).sort_values("n").to_parquet(tmp_path / "t.parquet")
     for name in ("t.csv", "t.parquet"):
         found = Table.read(tmp_path / name)
         assert found.fingerprint == Table.read(sample()).fingerprint
-        assert [c.kind for c in found.schema.columns] == [c.kind for c in infer_schema(sample()).columns]
-        assert found.schema["d"].dtype.startswith("datetime64"), "dates must stay dates when they are published"
+        assert [c.kind for c in found.schema.columns] == [
+            c.kind for c in infer_schema(sample()).columns
+        ]
+        assert found.schema["d"].dtype.startswith("datetime64"), (
+            "dates must stay dates when they are published"
+        )
 
 
 def test_globs_and_folders_are_read_in_order(tmp_path: Path) -> None:
@@ -204,16 +251,22 @@ def test_globs_and_folders_are_read_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", MARKERS)
-def test_markers_are_missing_among_numbers_and_dates_and_categories_elsewhere(tmp_path: Path, word: str) -> None:
+def test_markers_are_missing_among_numbers_and_dates_and_categories_elsewhere(
+    tmp_path: Path, word: str
+) -> None:
     (tmp_path / "t.csv").write_text(f"n,d,c\n1,2020-01-01,a\n{word},{word},{word}\n")
-    pd.DataFrame({"n": ["1", word], "d": ["2020-01-01", word], "c": ["a", word]}).to_parquet(tmp_path / "t.parquet")
+    pd.DataFrame({"n": ["1", word], "d": ["2020-01-01", word], "c": ["a", word]}).to_parquet(
+        tmp_path / "t.parquet"
+    )
     for name in ("t.csv", "t.parquet"):
         table = Table.read(tmp_path / name)
         assert [c.kind for c in table.schema.columns] == ["integer", "datetime", "categorical"]
         assert [table[c].objects()[1] for c in "ndc"] == [None, None, word or None]
 
 
-def test_large_columns_are_mapped_and_all_operations_keep_them_so(in_tiny_blocks: Callable[[], None]) -> None:
+def test_large_columns_are_mapped_and_all_operations_keep_them_so(
+    in_tiny_blocks: Callable[[], None],
+) -> None:
     """Arrays that are read, joined or taken are in files, so the system can page them out."""
     in_tiny_blocks()
     frame = table(60, 1, person=False)
@@ -232,7 +285,9 @@ def is_mapped(cells: np.ndarray) -> bool:
     return base is not None
 
 
-def test_blocks_are_arrays(in_tiny_blocks: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_arrays(
+    in_tiny_blocks: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     in_tiny_blocks()
     array = np.arange(24, dtype=np.int32).reshape(12, 2)
     rows = np.array([3, 11, 0, 3, 5, 6, 7])
@@ -273,6 +328,8 @@ except MemoryError:
 def test_blocks_leave_no_name_and_are_not_private_memory(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", _LIMITED]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert (ran.stdout.strip(), ran.returncode) == ("limited", 0), ran.stderr
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,6 @@
-"""Columns that are sums of others: detection against brute force, tables without sums, and the notes on them."""
+"""Columns that are sums of others: detection against brute force, tables without sums, and the
+notes on them.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +35,24 @@ def invoices(n: int = N, seed: int = 0) -> pd.DataFrame:
     net = rng.integers(100, 99_999, n) / 100
     tax = (0.19 * net).round(2)
     postage = rng.choice([0, 4.9, 9.9], n)
-    return pd.DataFrame({"net": net, "tax": tax, "postage": postage, "total": (net + tax + postage).round(2)})
+    return pd.DataFrame(
+        {"net": net, "tax": tax, "postage": postage, "total": (net + tax + postage).round(2)}
+    )
 
 
 def brute_force(frame: pd.DataFrame) -> set[str]:
-    """Return every sum of two or three columns without missing values, as exact integers of cents."""
+    """Return every sum of two or three columns without missing values, as exact integers of
+    cents.
+    """
     cents = {name: (frame[name] * 100).round().astype(int) for name in frame}
     found = set()
     for n_parts in (2, 3):
         for parts in combinations(frame, n_parts):
             for total in frame:
-                if total not in parts and (sum(cents[part] for part in parts) == cents[total]).all():
+                if (
+                    total not in parts
+                    and (sum(cents[part] for part in parts) == cents[total]).all()
+                ):
                     found.add(f"{total} = {' + '.join(parts)}")
     return found
 
@@ -96,7 +105,9 @@ def test_columns_that_hardly_vary_are_no_evidence() -> None:
 def test_a_sum_does_not_depend_on_the_order_of_rows_and_columns() -> None:
     frame = invoices()
     for names in permutations(frame.columns):
-        (found,) = find_sums(columns_of(frame.sample(frac=1, random_state=1)[list(names)]), np.arange(N))
+        (found,) = find_sums(
+            columns_of(frame.sample(frac=1, random_state=1)[list(names)]), np.arange(N)
+        )
         assert found.total == "total" and set(found.parts) == {"net", "tax", "postage"}
 
 
@@ -119,7 +130,9 @@ def test_small_numbers_are_no_rounding_errors() -> None:
 def test_parts_that_cancel_are_a_sum() -> None:
     rng = np.random.default_rng(0)
     rent = rng.integers(1, 99_999, N) / 100
-    frame = pd.DataFrame({"booked": 1e9 + rent, "cancelled": -1e9 - rng.integers(0, 9, N), "rest": 0.0})
+    frame = pd.DataFrame(
+        {"booked": 1e9 + rent, "cancelled": -1e9 - rng.integers(0, 9, N), "rest": 0.0}
+    )
     frame["rest"] = frame["booked"] + frame["cancelled"]
     assert sums_in(frame) == ["rest = booked + cancelled"]
 
@@ -156,10 +169,13 @@ def test_a_sum_is_named_before_the_threshold_rule_and_generated_columns_are_left
     frame = invoices(2_000).assign(person=range(2_000))
     frame["copied"] = frame["total"]
     declared = Declared.of(None, {"copied": "drawn at random"}, None)
-    tables = without_rare_values(real_tables({"train": frame}, {"train": "train"}, "person", declared=declared), 5)
+    tables = without_rare_values(
+        real_tables({"train": frame}, {"train": "train"}, "person", declared=declared), 5
+    )
     (note,) = [note for note in tables["train"].notes if "add up" in note]
     assert note == (
-        "In all real rows, total = net + tax + postage. Published rows need not add up. Fix: drop 'total' (data: {drop:"
+        "In all real rows, total = net + tax + postage. Published rows need not add up. Fix:"
+        " drop 'total' (data: {drop:"
         " [total]}), and compute it after reading."
     )
 
@@ -168,7 +184,10 @@ def test_inspect_lists_sums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     invoices().to_csv(tmp_path / "invoices.csv", index=False)
     assert main(["inspect", str(tmp_path / "invoices.csv")]) == 0
     out = capsys.readouterr().out
-    assert "sums that hold in all rows, and that published rows break:\n  total = net + tax + postage\n" in out
+    assert (
+        "sums that hold in all rows, and that published rows break:\n  total = net + tax +"
+        " postage\n" in out
+    )
 
 
 def test_sums_have_names() -> None:

@@ -1,4 +1,6 @@
-"""Schema inference, canonical form and restoring: every dtype, clear errors, no private value in a message."""
+"""Schema inference, canonical form and restoring: every dtype, clear errors, no private value in a
+message.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def schema_of(kind: Kind, dtype: str = "object") -> TableSchema:
 
 
 def table_of(values: object, kind: Kind, dtype: str = "object") -> Table:
-    return Table.of(pd.DataFrame({"x": values}), schema_of(kind, dtype), where="synthetic", smallest=0)
+    return Table.of(
+        pd.DataFrame({"x": values}), schema_of(kind, dtype), where="synthetic", smallest=0
+    )
 
 
 # Columns whose dtype is restored exactly, and others whose kind is inferred.
@@ -56,7 +60,10 @@ THERE_AND_BACK: list[tuple[object, Kind]] = [
     (objects("a", None), "categorical"),
     (pd.Series(["b", "a", None], dtype="category"), "categorical"),
     (pd.Series(pd.to_datetime(["2020-01-01 10:00", None])).astype("datetime64[ns]"), "datetime"),
-    (pd.Series(pd.to_datetime(["2020-07-01 10:00", None])).dt.tz_localize("Europe/Berlin"), "datetime"),
+    (
+        pd.Series(pd.to_datetime(["2020-07-01 10:00", None])).dt.tz_localize("Europe/Berlin"),
+        "datetime",
+    ),
     (pd.Series([dt.date(2020, 1, 1), None], dtype=pd.ArrowDtype(pa.date32())), "datetime"),
 ]
 ONE_WAY: list[tuple[object, Kind]] = [
@@ -76,10 +83,16 @@ ONE_WAY: list[tuple[object, Kind]] = [
     ("values", "kind", "comes_back"),
     [(*case, True) for case in THERE_AND_BACK] + [(*case, False) for case in ONE_WAY],
 )
-def test_every_dtype_has_a_kind_and_comes_back(values: object, kind: Kind, comes_back: bool) -> None:
+def test_every_dtype_has_a_kind_and_comes_back(
+    values: object, kind: Kind, comes_back: bool
+) -> None:
     frame = pd.DataFrame({"x": values})
     schema = infer_schema(frame)
-    dtype = "datetime64[us]" if kind == "datetime" and frame["x"].dtype == object else str(frame["x"].dtype)
+    dtype = (
+        "datetime64[us]"
+        if kind == "datetime" and frame["x"].dtype == object
+        else str(frame["x"].dtype)
+    )
     assert (schema["x"].kind, schema["x"].dtype) == (kind, dtype)
     assert schema["x"].nullable == frame["x"].isna().any()
     if comes_back:
@@ -88,9 +101,17 @@ def test_every_dtype_has_a_kind_and_comes_back(values: object, kind: Kind, comes
 
 @pytest.mark.parametrize(
     "values",
-    [objects([SECRET], None), objects(np.array([1, 2]), None), objects({"a": SECRET}), objects(b"x"),
-     objects(dt.time(1)), pd.to_timedelta([1], unit="s"), pd.period_range("2020", periods=1, freq="Y"), [1j]],
-)  # fmt: skip
+    [
+        objects([SECRET], None),
+        objects(np.array([1, 2]), None),
+        objects({"a": SECRET}),
+        objects(b"x"),
+        objects(dt.time(1)),
+        pd.to_timedelta([1], unit="s"),
+        pd.period_range("2020", periods=1, freq="Y"),
+        [1j],
+    ],
+)
 def test_unsupported_values_are_named_by_type_and_place(values: object) -> None:
     with pytest.raises(InputError, match=r"file\.csv, column 'x'.*not supported.*Fix") as caught:
         infer_schema(pd.DataFrame({"x": values}), where="file.csv")
@@ -101,8 +122,14 @@ def test_overrides_win_and_are_checked_and_a_schema_survives_json() -> None:
     frame = pd.DataFrame({"code": [1, 2], "empty": [None, None], "x": [1.5, 2], "day": [DAY, DAY]})
     schema = infer_schema(frame, {"code": "categorical", "empty": "numeric"})
     assert [c.kind for c in schema.columns] == ["categorical", "numeric", "numeric", "datetime"]
-    assert schema["empty"].nullable and schema.of_kind("numeric", "datetime") == ["empty", "x", "day"]
-    schema = TableSchema((replace(schema["code"], role="generated"), *schema.without("code").columns))
+    assert schema["empty"].nullable and schema.of_kind("numeric", "datetime") == [
+        "empty",
+        "x",
+        "day",
+    ]
+    schema = TableSchema(
+        (replace(schema["code"], role="generated"), *schema.without("code").columns)
+    )
     assert TableSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
     assert schema.generated == ["code"] and schema.measured.names == ["empty", "x", "day"]
     with pytest.raises(ConfigError, match="Did you mean 'code'"):
@@ -136,12 +163,25 @@ def test_malformed_tables(frame: pd.DataFrame, message: str) -> None:
         (objects(2**53 + 1, None), "integer", [2**53 + 1, None]),
         (objects(str(2**53 + 1), None), "integer", [2**53 + 1, None]),
         ([3.0, np.nan], "integer", [3, None]),
-        (objects(1, 0.0, "TRUE", "false", np.bool_(True), None), "boolean", [True, False, True, False, True, None]),
+        (
+            objects(1, 0.0, "TRUE", "false", np.bool_(True), None),
+            "boolean",
+            [True, False, True, False, True, None],
+        ),
         (pd.Categorical([1, 2.0, None]), "categorical", ["1", "2", None]),
         ([1.0, 2.5, np.nan], "categorical", ["1", "2.5", None]),
-        (objects(1, True, 1.0, "1", None, np.nan), "categorical", ["1", "True", "1", "1", None, None]),
-        (objects("1", 1.0, True, 1), "categorical", ["1", "1", "True", "1"]),  # in any order of rows
-        (objects(dt.date(2020, 2, 29), "2020-02-29T00:00+00:00", None), "datetime", [DAY, DAY, None]),
+        (
+            objects(1, True, 1.0, "1", None, np.nan),
+            "categorical",
+            ["1", "True", "1", "1", None, None],
+        ),
+        # in any order of rows
+        (objects("1", 1.0, True, 1), "categorical", ["1", "1", "True", "1"]),
+        (
+            objects(dt.date(2020, 2, 29), "2020-02-29T00:00+00:00", None),
+            "datetime",
+            [DAY, DAY, None],
+        ),
         (pd.to_datetime(["2020-02-29 09:00"]).tz_localize("Asia/Tokyo"), "datetime", [DAY]),
         (pd.Categorical(["1678-01-01"]), "datetime", [pd.Timestamp("1678-01-01")]),
     ],
@@ -151,11 +191,20 @@ def test_canonical_values(values: object, kind: Kind, expected: list[object]) ->
     table = table_of(values, kind)
     once = table.frame()
     series = once["x"]
-    assert [None if gone else value for value, gone in zip(series, series.isna(), strict=True)] == expected
+    assert [
+        None if gone else value for value, gone in zip(series, series.isna(), strict=True)
+    ] == expected
     assert table["x"].objects() == expected
-    dtypes = {"numeric": "float64", "integer": "Int64", "boolean": "boolean", "datetime": "datetime64[us]"}
+    dtypes = {
+        "numeric": "float64",
+        "integer": "Int64",
+        "boolean": "boolean",
+        "datetime": "datetime64[us]",
+    }
     assert str(series.dtype) == dtypes.get(kind, "object")
-    assert_frame_equal(Table.of(once.set_index(once.index + 7), table.schema, where="t").frame(), once)
+    assert_frame_equal(
+        Table.of(once.set_index(once.index + 7), table.schema, where="t").frame(), once
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,7 +225,12 @@ def test_canonical_values(values: object, kind: Kind, expected: list[object]) ->
         ([1.0, 7712.3], "integer", 1, "a value is not an integer"),
         (objects(1, 2**70), "integer", 1, "does not fit 64 bits"),
         (pd.Series([1, 2**63], dtype="uint64"), "integer", 1, "does not fit 64 bits"),
-        (pd.period_range("2020", periods=1, freq="Y"), "datetime", 0, "a value is not a date or time"),
+        (
+            pd.period_range("2020", periods=1, freq="Y"),
+            "datetime",
+            0,
+            "a value is not a date or time",
+        ),
     ],
 )
 def test_values_that_do_not_convert(values: object, kind: Kind, row: int, told: str) -> None:
@@ -185,7 +239,9 @@ def test_values_that_do_not_convert(values: object, kind: Kind, row: int, told: 
     assert SECRET not in str(caught.value) and "7712" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("dtype", "becomes"), [("int8", "Int8"), ("uint16", "UInt16"), ("bool", "boolean")])
+@pytest.mark.parametrize(
+    ("dtype", "becomes"), [("int8", "Int8"), ("uint16", "UInt16"), ("bool", "boolean")]
+)
 def test_a_missing_value_makes_the_dtype_nullable(dtype: str, becomes: str) -> None:
     kind: Kind = "boolean" if dtype == "bool" else "integer"
     assert str(table_of(objects(1, None), kind, dtype).to_published_frame()["x"].dtype) == becomes
@@ -203,7 +259,9 @@ def test_a_missing_value_makes_the_dtype_nullable(dtype: str, becomes: str) -> N
         (["yes"], "categorical", "bool"),
     ],
 )
-def test_restore_never_changes_a_value_without_a_word(values: list[object], kind: Kind, dtype: str) -> None:
+def test_restore_never_changes_a_value_without_a_word(
+    values: list[object], kind: Kind, dtype: str
+) -> None:
     with pytest.raises(InputError, match=rf"column 'x'.*does not fit the dtype {dtype}") as caught:
         table_of(values, kind, dtype).to_published_frame()
     assert SECRET not in str(caught.value)
@@ -212,7 +270,9 @@ def test_restore_never_changes_a_value_without_a_word(values: list[object], kind
 @pytest.mark.parametrize("dtype", ["int64", "float64", "category", "str"])
 def test_codes_declared_as_categories_come_back_as_codes(dtype: str) -> None:
     frame = pd.DataFrame({"x": pd.Series([3, 1, 3]).astype(dtype)})
-    again = Table.of(frame, infer_schema(frame, {"x": "categorical"}), where="t").to_published_frame()
+    again = Table.of(
+        frame, infer_schema(frame, {"x": "categorical"}), where="t"
+    ).to_published_frame()
     assert str(again["x"].dtype) == dtype
     assert [int(float(value)) for value in again["x"]] == [3, 1, 3]
 
@@ -227,7 +287,13 @@ CELLS: dict[Kind, list[object]] = {
     "boolean": [True, None, False, True],
     "datetime": [DAY, None, pd.Timestamp("1700-01-01"), DAY],
 }
-DTYPES = {"numeric": "float64", "integer": "int64", "categorical": "int8", "boolean": "int8", "datetime": "int64"}
+DTYPES = {
+    "numeric": "float64",
+    "integer": "int64",
+    "categorical": "int8",
+    "boolean": "int8",
+    "datetime": "int64",
+}
 
 
 def column(kind: Kind, cells: list[object] | None = None) -> Column:
@@ -245,13 +311,20 @@ def test_a_column_of_each_kind(kind: Kind) -> None:
     assert own.present().objects() == [cells[0], cells[2], cells[3]]
     assert own.distinct().objects() == [cells[2], cells[0]]
     others = column(kind, [None, cells[2], cells[2], None])
-    assert own.where(np.array([True, False, False, True]), others).objects() == [cells[0], *[cells[2]] * 2, cells[3]]
+    assert own.where(np.array([True, False, False, True]), others).objects() == [
+        cells[0],
+        *[cells[2]] * 2,
+        cells[3],
+    ]
     (ranks, more), values = ranked([own, others])
     assert ranks.tolist() == [1, -1, 0, 1] and more.tolist() == [-1, 0, 0, -1]
     assert values.objects() == [cells[2], cells[0]]
     empty, nothing = column(kind, []), column(kind, [None, None])
     for one in (empty, nothing):
-        assert one.objects() == [None] * len(one) and one.distinct().objects() == one.present().objects() == []
+        assert (
+            one.objects() == [None] * len(one)
+            and one.distinct().objects() == one.present().objects() == []
+        )
         (ranks,), values = ranked([one])
         assert ranks.tolist() == [-1] * len(one) and len(values) == 0
         assert np.isnan(one.floats()).all() and one.series().isna().all()
@@ -266,15 +339,28 @@ def test_floats_are_numbers_codes_and_days() -> None:
 
 
 def test_columns_of_different_values_are_stacked_by_value() -> None:
-    first, second = column("categorical", ["b", None, "d"]), column("categorical", ["c", "b", None, "a"])
+    first, second = (
+        column("categorical", ["b", None, "d"]),
+        column("categorical", ["c", "b", None, "a"]),
+    )
     whole = stacked([first, second])
-    assert whole.objects() == ["b", None, "d", "c", "b", None, "a"] and whole.values == ("a", "b", "c", "d")
-    assert [one.objects() for one in of_one_vocabulary([first, second])] == [first.objects(), second.objects()]
+    assert whole.objects() == ["b", None, "d", "c", "b", None, "a"] and whole.values == (
+        "a",
+        "b",
+        "c",
+        "d",
+    )
+    assert [one.objects() for one in of_one_vocabulary([first, second])] == [
+        first.objects(),
+        second.objects(),
+    ]
     swapped = first.where(np.array([False, True, True]), second.take(slice(3)))
     assert swapped.objects() == ["c", None, "d"]
 
 
-@pytest.mark.parametrize(("values", "dtype"), [(127, "int8"), (128, "int16"), (32767, "int16"), (32768, "int32")])
+@pytest.mark.parametrize(
+    ("values", "dtype"), [(127, "int8"), (128, "int16"), (32767, "int16"), (32768, "int32")]
+)
 def test_codes_are_as_short_as_they_can_be(values: int, dtype: str) -> None:
     texts = [f"{value:05d}" for value in range(values)]
     own = column("categorical", [*texts, None])
@@ -284,32 +370,56 @@ def test_codes_are_as_short_as_they_can_be(values: int, dtype: str) -> None:
 
 def whole_table() -> Table:
     frame = pd.DataFrame({kind: objects(*cells) for kind, cells in CELLS.items()})
-    return Table.of(frame, TableSchema(tuple(ColumnSchema(kind, kind, True, "object") for kind in CELLS)), where="t")
+    return Table.of(
+        frame,
+        TableSchema(tuple(ColumnSchema(kind, kind, True, "object") for kind in CELLS)),
+        where="t",
+    )
 
 
 def test_rows_and_columns_are_taken_and_stacked() -> None:
     table = whole_table()
     frame = table.frame()
-    for rows in (np.array([3, 0, 0]), np.array([True, False, True, False]), slice(1, 3), slice(0), np.array([], int)):
+    for rows in (
+        np.array([3, 0, 0]),
+        np.array([True, False, True, False]),
+        slice(1, 3),
+        slice(0),
+        np.array([], int),
+    ):
         taken = table.take(rows)
         assert_frame_equal(taken.frame(), frame.iloc[rows].reset_index(drop=True))
         assert len(taken) == len(taken.frame())
-    assert_frame_equal(table.select(["datetime", "numeric"]).frame(), frame[["datetime", "numeric"]])
-    other = table.with_columns(replace(column("categorical", ["z", "a", None, "c"]), name="categorical"))
+    assert_frame_equal(
+        table.select(["datetime", "numeric"]).frame(), frame[["datetime", "numeric"]]
+    )
+    other = table.with_columns(
+        replace(column("categorical", ["z", "a", None, "c"]), name="categorical")
+    )
     both = Table.stack([table, other.take(slice(0)), other])
     assert_frame_equal(both.frame(), pd.concat([frame, other.frame()], ignore_index=True))
     alike = joint({"one": table, "two": other})
-    assert alike["one"]["categorical"].values == alike["two"]["categorical"].values == ("a", "b", "c", "z")
+    assert (
+        alike["one"]["categorical"].values
+        == alike["two"]["categorical"].values
+        == ("a", "b", "c", "z")
+    )
     assert_frame_equal(alike["one"].frame(), frame)
     assert_frame_equal(alike["two"].frame(), other.frame())
     empty, none = table.take(slice(0)), table.select([])
     assert len(empty) == 0 and list(empty.to_published_frame()) == list(CELLS)
     assert empty.fingerprint != table.fingerprint
-    assert len(none) == 4 and none.frame().shape == (4, 0) and none.take(slice(2)).frame().shape == (2, 0)
+    assert (
+        len(none) == 4
+        and none.frame().shape == (4, 0)
+        and none.take(slice(2)).frame().shape == (2, 0)
+    )
 
 
 def test_neither_what_was_given_nor_what_is_handed_out_changes_a_table() -> None:
-    frame = pd.DataFrame({"float64": [1.5, 7.0], "int64": [1, 7], "bool": [True, False], "object": ["a", "b"]})
+    frame = pd.DataFrame(
+        {"float64": [1.5, 7.0], "int64": [1, 7], "bool": [True, False], "object": ["a", "b"]}
+    )
     frame = frame.assign(day=pd.to_datetime(["2020-02-29", "1999-01-01"]).astype("datetime64[us]"))
     table = Table.of(frame, infer_schema(frame), where="t")
     before = table.frame().copy(deep=True)
@@ -329,14 +439,23 @@ YEAR_9999 = np.array(["9999-12-31"] * 4, dtype="datetime64[us]").view(np.int64)
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (spoiled("numeric", np.array([0.5, np.inf, 1.0, np.nan])), "column 'numeric', row 1: a value is infinite"),
-        (spoiled("datetime", YEAR_9999), "column 'datetime', row 0: a date is outside of the years 1678 to 2261"),
+        (
+            spoiled("numeric", np.array([0.5, np.inf, 1.0, np.nan])),
+            "column 'numeric', row 1: a value is infinite",
+        ),
+        (
+            spoiled("datetime", YEAR_9999),
+            "column 'datetime', row 0: a date is outside of the years 1678 to 2261",
+        ),
         (whole_table().select(list(CELLS)[1:]), "column 'numeric': the column is missing"),
         (
             whole_table().with_columns(replace(column("numeric"), name="integer")),
             "column 'integer': the column has another kind",
         ),
-        (whole_table().with_columns(replace(column("numeric"), name="more")), "1 columns are not in the schema"),
+        (
+            whole_table().with_columns(replace(column("numeric"), name="more")),
+            "1 columns are not in the schema",
+        ),
     ],
 )
 def test_what_a_generator_may_not_make(table: Table, message: str) -> None:
@@ -344,7 +463,9 @@ def test_what_a_generator_may_not_make(table: Table, message: str) -> None:
     schema = whole_table().schema
     with pytest.raises(InputError, match=f"made.*{message}"):
         table.as_synthetic(schema, where="made")
-    assert_frame_equal(whole_table().as_synthetic(schema, where="made").frame(), whole_table().frame())
+    assert_frame_equal(
+        whole_table().as_synthetic(schema, where="made").frame(), whole_table().frame()
+    )
     if "columns" in message or "missing" in message:
         frame = pd.DataFrame({name: table[name].series() for name in table.columns})
         with pytest.raises(InputError, match=f"given.*{message}"):
@@ -353,6 +474,8 @@ def test_what_a_generator_may_not_make(table: Table, message: str) -> None:
 
 def test_rows_are_counted_and_the_order_of_columns_is_that_of_the_schema() -> None:
     frame = whole_table().frame()
-    assert_frame_equal(Table.of(frame[frame.columns[::-1]], whole_table().schema, where="t").frame(), frame)
+    assert_frame_equal(
+        Table.of(frame[frame.columns[::-1]], whole_table().schema, where="t").frame(), frame
+    )
     with pytest.raises(InputError, match="4 rows, at least 5"):
         Table.of(frame, whole_table().schema, where="t", smallest=5)

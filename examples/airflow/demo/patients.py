@@ -1,4 +1,5 @@
-"""DAGs of `make demo-airflow` and `make demo-airflow-leak`: a real health survey, and a generator that memorizes it.
+"""DAGs of `make demo-airflow` and `make demo-airflow-leak`: a real health survey, and a generator
+that memorizes it.
 
 The environment variable PRIVACY_ASSETS_RELEASES names the folder of releases.
 """

@@ -1,4 +1,6 @@
-"""Write train, holdout and synthetic to data/. Replace them with your synthetic table and its real rows."""
+"""Write train, holdout and synthetic to data/. Replace them with your synthetic table and its real
+rows.
+"""
 
 import sys
 from pathlib import Path
@@ -15,5 +17,10 @@ people = np.random.default_rng(0).permutation(rows["person"].unique())
 half = rows["person"].isin(people[: len(people) // 2])  # by person: each is on one side only
 rows[half].to_parquet(folder / "train.parquet")
 rows[~half].to_parquet(folder / "holdout.parquet")
-made = ["generate", f"--data={folder / 'train.parquet'}", "--subject=person", "--generator=synthpop"]
+made = [
+    "generate",
+    f"--data={folder / 'train.parquet'}",
+    "--subject=person",
+    "--generator=synthpop",
+]
 sys.exit(main([*made, f"--out={folder / 'synthetic.parquet'}", "--quiet"]))

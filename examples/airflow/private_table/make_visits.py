@@ -1,4 +1,6 @@
-"""Write data/visits.csv, a real health survey in the public domain. Replace it with your private table."""
+"""Write data/visits.csv, a real health survey in the public domain. Replace it with your private
+table.
+"""
 
 from pathlib import Path
 

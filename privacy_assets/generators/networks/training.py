@@ -1,7 +1,8 @@
-"""Training loop and shared parts of the neural generators: vectors of rows, layers, samplers and seeds.
+"""Training loop and shared parts of the neural generators: vectors of rows, layers, samplers and
+seeds.
 
-A row with p numeric and q categorical variables (of k_1..k_q categories) is encoded as p + k_1 + ... + k_q entries: the
-quantile level of each number, then one-hot blocks.
+A row with p numeric and q categorical variables (of k_1..k_q categories) is encoded as p + k_1 +
+... + k_q entries: the quantile level of each number, then one-hot blocks.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Loop:
         training: Arguments of the fit.
         parts: All modules and optimizers that an epoch changes.
         epochs: Maximum number of epochs.
-        patience: Number of epochs without a lower ``validation_loss`` after which training ends and the best weights
-            are restored. None: keep the last weights.
+        patience: Number of epochs without a lower ``validation_loss`` after which training ends and
+            the best weights are restored. None: keep the last weights.
         stop: Called with the history after each epoch; True ends training.
     """
 
@@ -61,8 +62,9 @@ class Loop:
     def run(self, epoch: OneEpoch, fingerprint: str) -> tuple[dict[str, float], ...]:
         """Train, and return one mapping of losses per epoch.
 
-        With a checkpoint folder the state is stored regularly, and a run with the same ``fingerprint`` (of rows and
-        settings) resumes from it, with the same weights as an uninterrupted run.
+        With a checkpoint folder the state is stored regularly, and a run with the same
+        ``fingerprint`` (of rows and settings) resumes from it, with the same weights as an
+        uninterrupted run.
 
         Args:
             epoch: Trains one epoch and returns its losses, or None to end before it.
@@ -72,8 +74,14 @@ class Loop:
             InputError: If a loss is not finite.
         """
         device = torch.device(self.training.device)
-        people = b"" if self.training.people is None else np.asarray(self.training.people, dtype=np.int64).tobytes()
-        mark = f"{self.name} {self.training.seed} {hashlib.sha256(people).hexdigest()} {fingerprint}"
+        people = (
+            b""
+            if self.training.people is None
+            else np.asarray(self.training.people, dtype=np.int64).tobytes()
+        )
+        mark = (
+            f"{self.name} {self.training.seed} {hashlib.sha256(people).hexdigest()} {fingerprint}"
+        )
         store = _Store(self.training.checkpoint, f"{ENGINE_VERSION} {mark}")
         history: list[dict[str, float]] = []
         best: dict[str, Any] = {}
@@ -104,15 +112,23 @@ class Loop:
 
     def _over(self, history: list[dict[str, float]]) -> bool:
         waited = len(history) - 1 - _best(history) if history and self.patience is not None else 0
-        return bool(history) and (self.stop(history) or (self.patience is not None and waited >= self.patience))
+        return bool(history) and (
+            self.stop(history) or (self.patience is not None and waited >= self.patience)
+        )
 
     def _tell(self, losses: Mapping[str, float]) -> None:
         if not all(math.isfinite(value) for value in losses.values()):
-            raise InputError(f"the loss of {self.name} is not a finite number", fix="lower its learning_rate")
+            raise InputError(
+                f"the loss of {self.name} is not a finite number", fix="lower its learning_rate"
+            )
         advance(self.training.progress, f"{self.name}: epochs", losses["epoch"], self.epochs)
 
     def _weights(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self.parts.items() if isinstance(part, nn.Module)}
+        return {
+            name: part.state_dict()
+            for name, part in self.parts.items()
+            if isinstance(part, nn.Module)
+        }
 
     def _states(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self.parts.items()}
@@ -135,12 +151,16 @@ def held_out(rows: int, share: float, people: np.ndarray | None, seed: int) -> n
 def split_rows(
     layout: Layout, cells: np.ndarray, share: float, training: Training
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return levels and codes of the training and validation rows; both are all rows if there are too few subjects."""
+    """Return levels and codes of the training and validation rows; both are all rows if there are
+    too few subjects.
+    """
     levels, codes = layout.encode(cells, np.random.default_rng([training.seed, 3]))
     aside = held_out(cells.shape[1], share, training.people, training.seed)
     data = [torch.from_numpy(part).to(training.device) for part in (levels, codes)]
     if not aside.any():
-        training.progress("too few people for a validation set: early stopping uses the training rows")
+        training.progress(
+            "too few people for a validation set: early stopping uses the training rows"
+        )
         return data, data
     chosen = torch.from_numpy(aside).to(training.device)
     return [part[~chosen] for part in data], [part[chosen] for part in data]
@@ -166,7 +186,9 @@ def _best(history: list[dict[str, float]]) -> int:
 
 
 def _seed_of(seed: int, epoch: int) -> int:
-    return int(np.random.SeedSequence(seed, spawn_key=(epoch,)).generate_state(1, np.uint64)[0] >> 1)
+    return int(
+        np.random.SeedSequence(seed, spawn_key=(epoch,)).generate_state(1, np.uint64)[0] >> 1
+    )
 
 
 class _Store:
@@ -182,11 +204,15 @@ class _Store:
             return None
         digest, data = (content := self.path.read_bytes())[:_DIGEST], content[_DIGEST:]
         if hashlib.sha256(data).digest() != digest:
-            raise InputError("the checkpoint cannot be read", where=str(self.path), fix="delete this file")
+            raise InputError(
+                "the checkpoint cannot be read", where=str(self.path), fix="delete this file"
+            )
         kept: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         if kept["mark"] != self.mark:
             fix = "Fix: give an empty folder, or the same rows, settings and seed as before"
-            raise ConfigError(f"{self.path}: the checkpoint belongs to another training or version. {fix}.")
+            raise ConfigError(
+                f"{self.path}: the checkpoint belongs to another training or version. {fix}."
+            )
         return kept
 
     def keep(self, state: Callable[[], dict[str, Any]], *, at_once: bool = False) -> None:
@@ -219,7 +245,9 @@ class Shape:
         return vectors[:, self.numbers :].split(self.sizes, dim=1) if self.sizes else ()
 
     def relaxed(self, logits: Tensor) -> Tensor:
-        """Return differentiable vectors of logits (n, width): sigmoid for numbers, Gumbel softmax for choices."""
+        """Return differentiable vectors of logits (n, width): sigmoid for numbers, Gumbel softmax
+        for choices.
+        """
         parts = [torch.sigmoid(logits[:, : self.numbers])]
         parts += [F.gumbel_softmax(block, tau=TEMPERATURE) for block in self.choices(logits)]
         return torch.cat(parts, dim=1)
@@ -227,7 +255,11 @@ class Shape:
     def drawn(self, logits: Tensor) -> Tensor:
         """Draw codes int64 (n, q) with the probabilities of the logits (n, width)."""
         blocks = [(block + _gumbel(block)).argmax(dim=1) for block in self.choices(logits)]
-        return torch.stack(blocks, dim=1) if blocks else logits.new_zeros(len(logits), 0, dtype=torch.int64)
+        return (
+            torch.stack(blocks, dim=1)
+            if blocks
+            else logits.new_zeros(len(logits), 0, dtype=torch.int64)
+        )
 
 
 def _gumbel(like: Tensor) -> Tensor:
@@ -235,9 +267,16 @@ def _gumbel(like: Tensor) -> Tensor:
 
 
 def layers(
-    inputs: int, hidden_dims: Sequence[int], outputs: int, *, slope: float = 0.0, dropout: float | None = None
+    inputs: int,
+    hidden_dims: Sequence[int],
+    outputs: int,
+    *,
+    slope: float = 0.0,
+    dropout: float | None = None,
 ) -> nn.Module:
-    """Build linear layers with (leaky) ReLU and dropout; a dropout of 0 keeps its layer, so that weight names match."""
+    """Build linear layers with (leaky) ReLU and dropout; a dropout of 0 keeps its layer, so that
+    weight names match.
+    """
     parts: list[nn.Module] = []
     for size in hidden_dims:
         parts += [nn.Linear(inputs, size), nn.LeakyReLU(slope) if slope else nn.ReLU()]
@@ -253,14 +292,20 @@ class Sampler(nn.Module):
     shape: Shape
 
     def draw(self, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Draw levels float32 (rows, p) and codes int64 (rows, q), using torch's global random state."""
+        """Draw levels float32 (rows, p) and codes int64 (rows, q), using torch's global random
+        state.
+        """
         raise NotImplementedError
 
 
 class GanSampler(Sampler):
-    """The generator of a GAN: maps standard normal noise to logits, with batch normalization between layers."""
+    """The generator of a GAN: maps standard normal noise to logits, with batch normalization
+    between layers.
+    """
 
-    def __init__(self, shape: Shape, hidden_dims: Sequence[int], noise: int, conditions: int = 0) -> None:
+    def __init__(
+        self, shape: Shape, hidden_dims: Sequence[int], noise: int, conditions: int = 0
+    ) -> None:
         super().__init__()
         self.noise, self.shape = noise, shape
         parts: list[nn.Module] = []
@@ -271,9 +316,13 @@ class GanSampler(Sampler):
         self.body = nn.Sequential(*parts, nn.Linear(inputs, shape.width))
 
     def logits(self, count: int, device: torch.device, conditions: Tensor | None = None) -> Tensor:
-        """Return logits (count, width) of new noise, given ``conditions`` (count, c) if the network is conditional."""
+        """Return logits (count, width) of new noise, given ``conditions`` (count, c) if the network
+        is conditional.
+        """
         noise = torch.randn(count, self.noise, device=device)
-        out: Tensor = self.body(noise if conditions is None else torch.cat([noise, conditions], dim=1))
+        out: Tensor = self.body(
+            noise if conditions is None else torch.cat([noise, conditions], dim=1)
+        )
         return out
 
     def rows(self, count: int, device: torch.device) -> Tensor:
@@ -288,7 +337,9 @@ class GanSampler(Sampler):
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Set torch's global random state to ``seed`` within the ``with`` block, with one CPU thread, then restore it."""
+    """Set torch's global random state to ``seed`` within the ``with`` block, with one CPU thread,
+    then restore it.
+    """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), one_thread():
         torch.manual_seed(seed)
         yield

@@ -1,9 +1,11 @@
-"""Attribute inference attacks, which predict a column from the synthetic rows nearest in other columns.
+"""Attribute inference attacks, which predict a column from the synthetic rows nearest in other
+columns.
 
-An attack has a number of quasi-identifiers (columns known to the attacker) and of neighbors. The prediction is the
-value of the nearest synthetic row; for several neighbors it is the mode (ties: the nearest of them), and for numbers
-the mean of the present values. Missing is a value of its own. Neighbors are exact. Ties are resolved to a random
-synthetic row, independently of the order of rows.
+An attack has a number of quasi-identifiers (columns known to the attacker) and of neighbors. The
+prediction is the value of the nearest synthetic row; for several neighbors it is the mode (ties:
+the nearest of them), and for numbers the mean of the present values. Missing is a value of its own.
+Neighbors are exact. Ties are resolved to a random synthetic row, independently of the order of
+rows.
 """
 
 from __future__ import annotations
@@ -61,11 +63,11 @@ class Target:
 
     Attributes:
         name: Name of the column.
-        truth: True values of the attacked rows, shape (n,). Categories and booleans are int64 codes (-1: missing),
-            numbers and dates float64 (dates in days; NaN: missing).
+        truth: True values of the attacked rows, shape (n,). Categories and booleans are int64 codes
+            (-1: missing), numbers and dates float64 (dates in days; NaN: missing).
         synthetic: Values of the synthetic rows, shape (n_S,), in the same form.
-        spread: Standard deviation of a date, to which its tolerance is relative because dates have no zero. None for
-            numbers, whose tolerance is relative to the truth.
+        spread: Standard deviation of a date, to which its tolerance is relative because dates have
+            no zero. None for numbers, whose tolerance is relative to the truth.
     """
 
     name: str
@@ -97,25 +99,35 @@ class Target:
         return tolerance * (1 + _ROUNDING) * wide
 
     def correct(self, guess: np.ndarray, tolerance: float) -> np.ndarray:
-        """Return which predictions (n,) are right: equal, both missing, or within the tolerance of the true number."""
+        """Return which predictions (n,) are right: equal, both missing, or within the tolerance of
+        the true number.
+        """
         if not self.numeric:
             return np.asarray(guess == self.truth)
         missing = np.isnan(guess) & np.isnan(self.truth)
-        return np.asarray(missing | (np.abs(guess - self.truth) <= self.reach(self.truth, tolerance)))
+        return np.asarray(
+            missing | (np.abs(guess - self.truth) <= self.reach(self.truth, tolerance))
+        )
 
     def baseline(self, tolerance: float) -> float:
-        """Return the success rate without quasi-identifiers: the better of a constant and a random synthetic value.
+        """Return the success rate without quasi-identifiers: the better of a constant and a random
+        synthetic value.
 
-        The constant is the synthetic value that is right for most synthetic rows; ties: the smallest.
+        The constant is the synthetic value that is right for most synthetic rows; ties: the
+        smallest.
         """
         if not self.numeric:
             values, counts = np.unique(self.synthetic, return_counts=True)
             there = np.minimum(np.searchsorted(values, self.truth), len(values) - 1)
-            random = np.where(values[there] == self.truth, counts[there], 0).mean() / len(self.synthetic)
+            random = np.where(values[there] == self.truth, counts[there], 0).mean() / len(
+                self.synthetic
+            )
             return float(max(np.mean(self.truth == values[counts.argmax()]), random))
         known = np.sort(self.synthetic[~np.isnan(self.synthetic)])
         absent, reach = np.isnan(self.truth), self.reach(self.truth, tolerance)
-        within = np.searchsorted(known, self.truth + reach, "right") - np.searchsorted(known, self.truth - reach)
+        within = np.searchsorted(known, self.truth + reach, "right") - np.searchsorted(
+            known, self.truth - reach
+        )
         within = np.where(absent, len(self.synthetic) - len(known), within)
         constant = self.correct(self._constant(known, tolerance), tolerance)
         return float(max(constant.mean(), within.mean() / len(self.synthetic)))
@@ -157,7 +169,8 @@ class Attack:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Attacked rows, target columns, and both tables as float32 (parts, rows), see :mod:`._kernels`.
+    """Attacked rows, target columns, and both tables as float32 (parts, rows), see
+    :mod:`._kernels`.
 
     Attributes:
         attacked: Attacked subjects and rows.
@@ -187,12 +200,18 @@ class Trial:
         queries = np.concatenate([_parts(table) for table in encoded])[attacked.rows]
         points = _parts(inputs.encoded("synthetic"))[order]
         turned, searched = (np.ascontiguousarray(table.T[by_column]) for table in (queries, points))
-        return cls(attacked, targets, turned, searched, by_column >= len(inputs.encoder.numbers), start)
+        return cls(
+            attacked, targets, turned, searched, by_column >= len(inputs.encoder.numbers), start
+        )
 
     def sizes(self, n_quasi_identifiers: int) -> tuple[int, ...]:
-        """Return numbers of quasi-identifiers: the given one, half of the columns, and all but one, if possible."""
+        """Return numbers of quasi-identifiers: the given one, half of the columns, and all but one,
+        if possible.
+        """
         most = len(self.targets) - 1
-        return tuple(sorted({min(n_quasi_identifiers, most), min(len(self.targets) // 2, most), most}))
+        return tuple(
+            sorted({min(n_quasi_identifiers, most), min(len(self.targets) // 2, most), most})
+        )
 
     def attacks(
         self,
@@ -200,7 +219,8 @@ class Trial:
         n_quasi_identifiers: int = N_QUASI_IDENTIFIERS,
         n_neighbors: int = N_NEIGHBORS,
     ) -> tuple[list[Attack], Attack]:
-        """Return Gretel's attacks of all sizes with 1 and ``n_neighbors`` neighbors, and Giomi's attack.
+        """Return Gretel's attacks of all sizes with 1 and ``n_neighbors`` neighbors, and Giomi's
+        attack.
 
         Below all but one, quasi-identifiers are drawn for every row; all other columns are targets.
         """
@@ -209,7 +229,11 @@ class Trial:
         neighbours = sorted({1, n_neighbors})
         k, found = min(n_neighbors, self.points.shape[1]), []
         n, width = len(self.attacked.rows), len(self.targets)
-        slack = 0.0 if self.category.all() else (len(self.category) + 4) * float(np.finfo(np.float32).eps)
+        slack = (
+            0.0
+            if self.category.all()
+            else (len(self.category) + 4) * float(np.finfo(np.float32).eps)
+        )
         shared = (self.queries, self.points, self.category, self.start, slack)
         for size in self.sizes(n_quasi_identifiers)[:-1]:
             known = rng.permuted(np.tile(np.arange(width), (n, 1)), axis=1)[:, :size]
@@ -221,16 +245,26 @@ class Trial:
         found += [self._attack(width - 1, few, places, target, GRETEL) for few in neighbours]
         return found, self._attack(width - 1, 1, places, target, GIOMI)
 
-    def _attack(self, size: int, few: int, places: np.ndarray, target: np.ndarray, tolerance: float) -> Attack:
-        right = [x.correct(x.guess(places[:, at, :few]), tolerance) for at, x in enumerate(self.targets)]
-        return Attack(size, few, self._by_subject(np.stack(right, axis=1) & target), self._by_subject(target))
+    def _attack(
+        self, size: int, few: int, places: np.ndarray, target: np.ndarray, tolerance: float
+    ) -> Attack:
+        right = [
+            x.correct(x.guess(places[:, at, :few]), tolerance) for at, x in enumerate(self.targets)
+        ]
+        return Attack(
+            size, few, self._by_subject(np.stack(right, axis=1) & target), self._by_subject(target)
+        )
 
     def _by_subject(self, cells: np.ndarray) -> np.ndarray:
-        return np.stack([self.attacked.totals(column) for column in cells.T], axis=1).astype(np.float32)
+        return np.stack([self.attacked.totals(column) for column in cells.T], axis=1).astype(
+            np.float32
+        )
 
 
 def entropies(inputs: EvaluationInputs) -> np.ndarray:
-    """Return the entropy in nats of each column over train and holdout, shape (columns,). Missing is a value."""
+    """Return the entropy in nats of each column over train and holdout, shape (columns,). Missing
+    is a value.
+    """
     found = []
     for name in inputs.schema.names:
         codes = ranked([inputs.train[name], inputs.holdout[name]])[0]

@@ -1,13 +1,16 @@
-"""Classifier attack: the scores of real rows from a classifier that distinguishes synthetic rows from real ones.
+"""Classifier attack: the scores of real rows from a classifier that distinguishes synthetic rows
+from real ones.
 
-If the generator memorized a row, synthetic rows are more frequent near it than real rows of other people. The
-classifier estimates this ratio. It learns from the rows that it scores only through other people: the people of train
-and holdout are divided into two halves, and the rows of each half are scored by a classifier that has learned the
-synthetic rows against the real rows of the other half and the reference. Neither the halves nor the classifiers use
-membership, so the labels stay exchangeable given the scores, and no people are set aside.
+If the generator memorized a row, synthetic rows are more frequent near it than real rows of other
+people. The classifier estimates this ratio. It learns from the rows that it scores only through
+other people: the people of train and holdout are divided into two halves, and the rows of each half
+are scored by a classifier that has learned the synthetic rows against the real rows of the other
+half and the reference. Neither the halves nor the classifiers use membership, so the labels stay
+exchangeable given the scores, and no people are set aside.
 
 The classifier is a forest of extremely randomized trees (Geurts et al. 2006), see
-:class:`sklearn.ensemble.ExtraTreesClassifier`. Numbers are its inputs as encoded, categories as integer codes.
+:class:`sklearn.ensemble.ExtraTreesClassifier`. Numbers are its inputs as encoded, categories as
+integer codes.
 """
 
 from __future__ import annotations
@@ -32,14 +35,16 @@ _SEEDS = 2**31
 
 AUC = StatisticSpec(
     "auc_classifier",
-    "AUC of members versus non-members, by a classifier of synthetic against other real rows; below 0.5: members are"
+    "AUC of members versus non-members, by a classifier of synthetic against other real rows;"
+    " below 0.5: members are"
     " avoided.",
     "two_sided",
     0.5,
 )
 ADVANTAGE = StatisticSpec(
     "advantage_classifier",
-    "True minus false positive rate of the classifier attack, strongest evidence over all thresholds.",
+    "True minus false positive rate of the classifier attack, strongest evidence over all"
+    " thresholds.",
     "two_sided",
 )
 
@@ -50,19 +55,26 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
     Synthetic and real rows have equal weight. The result does not depend on the order of rows.
 
     Args:
-        inputs: Tables of one release, with at least two people in train and holdout and one synthetic row.
-        attacked: Positions of the scored rows in train stacked on holdout. None: all rows. Other rows are learned
-            nevertheless.
+        inputs: Tables of one release, with at least two people in train and holdout and one
+            synthetic row.
+        attacked: Positions of the scored rows in train stacked on holdout. None: all rows. Other
+            rows are learned nevertheless.
 
     Returns:
         Probability of being synthetic, float64 (n,) in 0..1; larger ones are more member-like.
     """
     rng = inputs.rng(PURPOSE)
     roles = ("train", "holdout") if inputs.reference is None else ("train", "holdout", "reference")
-    real, content = EncodedTable.stack([inputs.encoded(role) for role in roles]), _row_ids(inputs, *roles)
-    codes = order_by_content(inputs.subject_codes("train", "holdout"), _row_ids(inputs, "train", "holdout"))
+    real, content = (
+        EncodedTable.stack([inputs.encoded(role) for role in roles]),
+        _row_ids(inputs, *roles),
+    )
+    codes = order_by_content(
+        inputs.subject_codes("train", "holdout"), _row_ids(inputs, "train", "holdout")
+    )
     half = (rng.permutation(int(codes.max()) + 1) % 2)[codes]
-    group = np.append(half, np.full(len(real) - len(half), 2))  # rows of the reference are learned for both halves
+    # rows of the reference are learned for both halves
+    group = np.append(half, np.full(len(real) - len(half), 2))
     synthetic, made = inputs.encoded("synthetic"), inputs.row_ids["synthetic"]
     rows = np.arange(len(half)) if attacked is None else attacked
     scores = np.empty(len(rows))
@@ -84,19 +96,26 @@ def _cells(table: EncodedTable) -> np.ndarray:
     return np.concatenate([table.numeric, table.codes.astype(np.float32)], axis=1)
 
 
-def _drawn(table: EncodedTable, rows: np.ndarray, row_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _drawn(
+    table: EncodedTable, rows: np.ndarray, row_ids: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     """Return the cells of ``rows``, or of ``MOST_ROWS`` random ones of them, ordered by content."""
     if len(rows) > MOST_ROWS:
-        ordered = rows[np.argsort(row_ids[rows], kind="stable")]  # so that the draw does not depend on the order
+        # so that the draw does not depend on the order
+        ordered = rows[np.argsort(row_ids[rows], kind="stable")]
         rows = ordered[rng.choice(len(rows), MOST_ROWS, replace=False)]
     cells = _cells(table.take(rows))
     return np.asarray(cells[np.lexsort(cells.T)])
 
 
-def _learned(real: np.ndarray, synthetic: np.ndarray, rng: np.random.Generator) -> ExtraTreesClassifier:
+def _learned(
+    real: np.ndarray, synthetic: np.ndarray, rng: np.random.Generator
+) -> ExtraTreesClassifier:
     """Return a classifier of ``synthetic`` rows (1) against ``real`` rows (0)."""
     from sklearn.ensemble import ExtraTreesClassifier  # slow to import
 
     labels = np.repeat([0, 1], [len(real), len(synthetic)])
-    model = ExtraTreesClassifier(TREES, class_weight="balanced", random_state=int(rng.integers(_SEEDS)))
+    model = ExtraTreesClassifier(
+        TREES, class_weight="balanced", random_state=int(rng.integers(_SEEDS))
+    )
     return model.fit(np.concatenate([real, synthetic]), labels)

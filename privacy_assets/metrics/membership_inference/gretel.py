@@ -1,14 +1,16 @@
 """Protection points, grades and attack grid of Gretel's Data Privacy Protection Score.
 
-Gretel, section "Membership Inference Protection": "Each attack has a precision and accuracy which we then translate
-into a 0 to 100 scale (100 indicating the strongest protection) with grades ranging from Poor to Excellent protection.
-Generally speaking, both precision and accuracy should be below .5 to get a grade of Excellent. When both precision and
-accuracy are .8 or above that results in a grade of Poor. Scores that fall between .5 and .8 translate into Moderate,
-Good or Very Good, depending on where they fall in the range. [...] The overall protection score is the average of all
+Gretel, section "Membership Inference Protection": "Each attack has a precision and accuracy which
+we then translate into a 0 to 100 scale (100 indicating the strongest protection) with grades
+ranging from Poor to Excellent protection. Generally speaking, both precision and accuracy should be
+below .5 to get a grade of Excellent. When both precision and accuracy are .8 or above that results
+in a grade of Poor. Scores that fall between .5 and .8 translate into Moderate, Good or Very Good,
+depending on where they fall in the range. [...] The overall protection score is the average of all
 the individual attack protection scores."
 
-Points are linear in the mean of precision and accuracy: 100 at 0.5, 0 at 0.8. One attack is graded by
-:func:`attack_grades`. Scores over many attacks or columns have five equal grades (:func:`grade`), without rounding.
+Points are linear in the mean of precision and accuracy: 100 at 0.5, 0 at 0.8. One attack is graded
+by :func:`attack_grades`. Scores over many attacks or columns have five equal grades
+(:func:`grade`), without rounding.
 """
 
 from __future__ import annotations
@@ -39,22 +41,25 @@ def protection_points(precision: np.ndarray, accuracy: np.ndarray) -> np.ndarray
     return 100 * (CERTAIN - middle) / (CERTAIN - GUESS)
 
 
-def attack_grades(precision: np.ndarray, accuracy: np.ndarray, chance: np.ndarray | None = None) -> np.ndarray:
+def attack_grades(
+    precision: np.ndarray, accuracy: np.ndarray, chance: np.ndarray | None = None
+) -> np.ndarray:
     """Return the grade of each attack, strings of the shape of ``precision``.
 
-    Poor: precision and accuracy are at least 0.8. Excellent: both are not significantly above 0.5. In between, the mean
-    of both decides: Very Good below 0.6, Good below 0.7, otherwise Moderate. The paper gives the first two rules and
-    leaves the cuts in between open. Its Excellent is "both precision and accuracy should be below .5", which only half
-    of the attacks on a table without any leak reach.
+    Poor: precision and accuracy are at least 0.8. Excellent: both are not significantly above 0.5.
+    In between, the mean of both decides: Very Good below 0.6, Good below 0.7, otherwise Moderate.
+    The paper gives the first two rules and leaves the cuts in between open. Its Excellent is "both
+    precision and accuracy should be below .5", which only half of the attacks on a table without
+    any leak reach.
 
-    Both are above 0.5 in the same cases: if more members than non-members are predicted to be members. One test
-    therefore decides about both.
+    Both are above 0.5 in the same cases: if more members than non-members are predicted to be
+    members. One test therefore decides about both.
 
     Args:
         precision: Precision. NaN: the attack is "Unavailable".
         accuracy: Accuracy, same shape.
-        chance: Largest accuracy that is not significant, same shape; see :meth:`AttackGrid.chance`. None: the paper's
-            rule for Excellent.
+        chance: Largest accuracy that is not significant, same shape; see :meth:`AttackGrid.chance`.
+            None: the paper's rule for Excellent.
     """
     larger, smaller = np.maximum(precision, accuracy), np.minimum(precision, accuracy)
     middle = (precision + accuracy) / 2
@@ -64,7 +69,8 @@ def attack_grades(precision: np.ndarray, accuracy: np.ndarray, chance: np.ndarra
 
 
 def grade(points: float) -> str:
-    """Return the grade of a score (0..100), cut at 20, 40, 60 and 80 (inclusive). NaN: "Unavailable".
+    """Return the grade of a score (0..100), cut at 20, 40, 60 and 80 (inclusive). NaN:
+    "Unavailable".
 
     For scores over many attacks or columns, and for the Data Privacy Score.
     """
@@ -81,7 +87,9 @@ def data_privacy_score(membership: float, attribute: float) -> tuple[float, str]
 
 
 def level_table(grades: np.ndarray) -> list[dict[str, Any]]:
-    """Return a row for each grade, "Unavailable" last: the number of attacks with it and their share."""
+    """Return a row for each grade, "Unavailable" last: the number of attacks with it and their
+    share.
+    """
     levels = (*LEVELS, UNAVAILABLE)
     attacks = np.array([np.count_nonzero(grades == level) for level in levels])
     return table_rows(level=levels, attacks=attacks, share=attacks / max(grades.size, 1))
@@ -97,7 +105,8 @@ def mean_points(points: np.ndarray) -> float:
 class Histograms:
     """Histograms of subjects, stored once for each distinct histogram.
 
-    Subjects with equal histograms are exchangeable, so a draw of subjects is determined by the number of each kind.
+    Subjects with equal histograms are exchangeable, so a draw of subjects is determined by the
+    number of each kind.
 
     Attributes:
         rows: Distinct histograms, int64 (k, cells).
@@ -108,17 +117,25 @@ class Histograms:
     kind: np.ndarray
 
     def sides(self, member: np.ndarray) -> np.ndarray:
-        """Return the numbers of members and non-members of each kind, int64 (2, k), for ``member`` bool (s,)."""
-        return np.stack([np.bincount(self.kind[member == side], minlength=len(self.rows)) for side in (True, False)])
+        """Return the numbers of members and non-members of each kind, int64 (2, k), for ``member``
+        bool (s,).
+        """
+        return np.stack(
+            [
+                np.bincount(self.kind[member == side], minlength=len(self.rows))
+                for side in (True, False)
+            ]
+        )
 
 
 @dataclass(frozen=True)
 class AttackGrid:
     """Hundreds of no-box membership attacks: every sample size with every threshold.
 
-    An attack draws the same number of members and non-members (``sizes`` times the smaller side, without replacement)
-    and predicts membership at distance <= threshold. (With "less than", as in the paper, verbatim copies would not be
-    found.) Only the attacked rows are sampled; the synthetic table is searched completely.
+    An attack draws the same number of members and non-members (``sizes`` times the smaller side,
+    without replacement) and predicts membership at distance <= threshold. (With "less than", as in
+    the paper, verbatim copies would not be found.) Only the attacked rows are sampled; the
+    synthetic table is searched completely.
 
     Attributes:
         quantiles: Quantiles of the distances of all real rows, which are the thresholds.
@@ -149,19 +166,26 @@ class AttackGrid:
         rows, kind = np.unique(flat.reshape(-1, width), axis=0, return_inverse=True)
         return Histograms(rows, kind.ravel())
 
-    def rates(self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return precision and accuracy of every attack, float64 (attacks,), from the histograms (cells,) of both
-        sides.
+    def rates(
+        self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return precision and accuracy of every attack, float64 (attacks,), from the histograms
+        (cells,) of both sides.
 
-        The histogram of a sample without replacement is multivariate hypergeometric, and is drawn directly. Precision
-        is NaN, and the attack unavailable, with fewer than 50 predicted positives.
+        The histogram of a sample without replacement is multivariate hypergeometric, and is drawn
+        directly. Precision is NaN, and the attack unavailable, with fewer than 50 predicted
+        positives.
         """
         smaller = int(min(members.sum(), others.sum()))
         precision, accuracy = [], []
         for share in self.sizes:
             size = max(1, round(share * smaller))
-            hits = np.cumsum(rng.multivariate_hypergeometric(members, size, self.samples), axis=1)[:, :-1]
-            alarms = np.cumsum(rng.multivariate_hypergeometric(others, size, self.samples), axis=1)[:, :-1]
+            hits = np.cumsum(rng.multivariate_hypergeometric(members, size, self.samples), axis=1)[
+                :, :-1
+            ]
+            alarms = np.cumsum(rng.multivariate_hypergeometric(others, size, self.samples), axis=1)[
+                :, :-1
+            ]
             positives = hits + alarms
             enough = positives >= SMALLEST_POSITIVES
             precision.append(np.where(enough, hits / np.maximum(positives, 1), np.nan))
@@ -171,7 +195,9 @@ class AttackGrid:
     def attacks(
         self, counts: Histograms, member: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return precision and accuracy of every attack (attacks,) for ``member`` bool (s,). NaN: unavailable."""
+        """Return precision and accuracy of every attack (attacks,) for ``member`` bool (s,). NaN:
+        unavailable.
+        """
         members, others = counts.sides(member) @ counts.rows
         return self._attacks(members, others, rng)
 
@@ -183,38 +209,55 @@ class AttackGrid:
             return none, none
         return self.rates(members, others, rng)
 
-    def points(self, counts: Histograms, member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return the points of every attack (attacks,) for ``member`` bool (s,). NaN: unavailable."""
+    def points(
+        self, counts: Histograms, member: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return the points of every attack (attacks,) for ``member`` bool (s,). NaN:
+        unavailable.
+        """
         return protection_points(*self.attacks(counts, member, rng))
 
     def chance(
         self, counts: Histograms, member: np.ndarray, n_permutations: int, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return the largest accuracy of every attack that is not significantly above 0.5, float64 (attacks,).
+        """Return the largest accuracy of every attack that is not significantly above 0.5, float64
+        (attacks,).
 
-        It is the 95 % quantile over permuted labels of subjects (one-sided), for each size and threshold. NaN without
-        members or non-members.
+        It is the 95 % quantile over permuted labels of subjects (one-sided), for each size and
+        threshold. NaN without members or non-members.
         """
         once = replace(self, samples=1)
-        drawn = [once._attacks(*sides, rng)[1] for sides in self._permuted(counts, member, n_permutations, rng)]
-        largest = np.quantile(drawn, 1 - SIGNIFICANCE, axis=0, method="inverted_cdf").reshape(len(self.sizes), 1, -1)
+        drawn = [
+            once._attacks(*sides, rng)[1]
+            for sides in self._permuted(counts, member, n_permutations, rng)
+        ]
+        largest = np.quantile(drawn, 1 - SIGNIFICANCE, axis=0, method="inverted_cdf").reshape(
+            len(self.sizes), 1, -1
+        )
         return np.repeat(largest, self.samples, axis=1).ravel()
 
     def bootstrap(
         self, counts: Histograms, member: np.ndarray, n_bootstraps: int, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return scores (n_bootstraps,) with the subjects of each side resampled with replacement, and new samples."""
+        """Return scores (n_bootstraps,) with the subjects of each side resampled with replacement,
+        and new samples.
+        """
         sides = counts.sides(member)
         people = sides.sum(axis=1)
         if people.min() == 0:
             return np.full(n_bootstraps, np.nan)
-        drawn = [rng.multinomial(n, side / n, size=n_bootstraps) for n, side in zip(people, sides, strict=True)]
+        drawn = [
+            rng.multinomial(n, side / n, size=n_bootstraps)
+            for n, side in zip(people, sides, strict=True)
+        ]
         return self._scores(list(zip(*(side @ counts.rows for side in drawn), strict=True)), rng)
 
     def permuted(
         self, counts: Histograms, member: np.ndarray, n_bootstraps: int, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return scores (n_bootstraps,) under permuted labels, which is the distribution for leak-free releases."""
+        """Return scores (n_bootstraps,) under permuted labels, which is the distribution for
+        leak-free releases.
+        """
         return self._scores(self._permuted(counts, member, n_bootstraps, rng), rng)
 
     def _permuted(
@@ -225,5 +268,9 @@ class AttackGrid:
         members = rng.multivariate_hypergeometric(every, int(member.sum()), number)
         return list(zip(members @ counts.rows, (every - members) @ counts.rows, strict=True))
 
-    def _scores(self, sides: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator) -> np.ndarray:
-        return np.array([mean_points(protection_points(*self._attacks(*pair, rng))) for pair in sides])
+    def _scores(
+        self, sides: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator
+    ) -> np.ndarray:
+        return np.array(
+            [mean_points(protection_points(*self._attacks(*pair, rng))) for pair in sides]
+        )

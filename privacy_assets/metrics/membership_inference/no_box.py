@@ -1,18 +1,22 @@
-"""No-box attacks of the literature: scores of real rows from the synthetic table S and a reference R of non-members.
+"""No-box attacks of the literature: scores of real rows from the synthetic table S and a reference
+R of non-members.
 
-- DPI, the data plagiarism index (Ward et al. 2024): the 20 rows nearest to x contain c_S rows of S and c_R of R. The
-  score is ((c_S + 1/2) / n_S) / ((c_R + 1/2) / n_R). Rows tied for the last place are counted proportionally.
+- DPI, the data plagiarism index (Ward et al. 2024): the 20 rows nearest to x contain c_S rows of S
+  and c_R of R. The score is ((c_S + 1/2) / n_S) / ((c_R + 1/2) / n_R). Rows tied for the last place
+  are counted proportionally.
 - DOMIAS (van Breugel et al. 2023): p_S(x) / p_R(x), the ratio of two kernel density estimates.
-- Gen-LRA (Ward et al. 2025): the increase in likelihood of the 5 synthetic rows nearest to x when x is added to the
-  reference, that is the product of p_{R+x}(s) / p_R(s) over these rows s.
+- Gen-LRA (Ward et al. 2025): the increase in likelihood of the 5 synthetic rows nearest to x when x
+  is added to the reference, that is the product of p_{R+x}(s) / p_R(s) over these rows s.
 
-The kernel is K_h(x, y) = exp(-d(x, y)^2 / (2 h^2)) with the distance of :mod:`privacy_assets.tables.encoding`: a
-Gaussian for standardized numbers, and for categories the kernel of Aitchison and Aitken (1976), in which other values
-have weight exp(-1 / (2 h^2)). Both densities use the same h, so the normalization cancels. h maximizes the
-leave-one-out likelihood of R on a grid, where all rows of the same person are left out and the most isolated 5 % of
-rows are ignored. Sums use the 20 nearest rows: at the chosen h, 30 more raise the mean log-likelihood on Adult and UK
-census by at most 0.04. Adding a row to n others changes the sum F of a density to F + K and n to n + 1, so the ratios
-of Gen-LRA are (1 + K / F) n / (n + 1) without refitting; h and scales are kept. All computations use logarithms.
+The kernel is K_h(x, y) = exp(-d(x, y)^2 / (2 h^2)) with the distance of
+:mod:`privacy_assets.tables.encoding`: a Gaussian for standardized numbers, and for categories the
+kernel of Aitchison and Aitken (1976), in which other values have weight exp(-1 / (2 h^2)). Both
+densities use the same h, so the normalization cancels. h maximizes the leave-one-out likelihood of
+R on a grid, where all rows of the same person are left out and the most isolated 5 % of rows are
+ignored. Sums use the 20 nearest rows: at the chosen h, 30 more raise the mean log-likelihood on
+Adult and UK census by at most 0.04. Adding a row to n others changes the sum F of a density to F +
+K and n to n + 1, so the ratios of Gen-LRA are (1 + K / F) n / (n + 1) without refitting; h and
+scales are kept. All computations use logarithms.
 """
 
 from __future__ import annotations
@@ -33,8 +37,10 @@ from privacy_assets.tables.encoding import EncodedTable
 
 NEIGHBOURS = 20  # number of neighbors of DPI in Ward et al.
 INFLUENCED = 5  # 1, 5 and 20 detect members about equally well (Adult, UK census)
-BANDWIDTHS = tuple(float(h) for h in 0.05 * 2 ** (np.arange(13) / 2))  # in standard deviations, 0.05 to 3.2
-_TYPICAL = 0.95  # share of reference rows in the likelihood, so that outliers do not widen the kernel
+# in standard deviations, 0.05 to 3.2
+BANDWIDTHS = tuple(float(h) for h in 0.05 * 2 ** (np.arange(13) / 2))
+# share of reference rows in the likelihood, so that outliers do not widen the kernel
+_TYPICAL = 0.95
 _BLOCK = 1 << 18  # rows per search
 
 _AREA = "AUC of members versus non-members"
@@ -42,7 +48,10 @@ SPECS = tuple(
     StatisticSpec(name, f"{_AREA}, {how}; below 0.5: members are avoided.", "two_sided", 0.5)
     for name, how in (
         ("auc_reference_ratio", "by distance to the table over distance to the reference"),
-        ("auc_dpi", "by the share of the table among the 20 nearest rows of table and reference (DPI)"),
+        (
+            "auc_dpi",
+            "by the share of the table among the 20 nearest rows of table and reference (DPI)",
+        ),
         ("auc_domias", "by density in the table over density in the reference (DOMIAS)"),
         ("auc_gen_lra", "by the likelihood gain of nearby synthetic rows (Gen-LRA)"),
     )
@@ -72,7 +81,10 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
     """
     from privacy_assets.distances.nearest import nearest_rows
 
-    if inputs.reference is None or np.unique(inputs.subject_codes("reference")).size < MIN_SUBJECTS_PER_SIDE:
+    if (
+        inputs.reference is None
+        or np.unique(inputs.subject_codes("reference")).size < MIN_SUBJECTS_PER_SIDE
+    ):
         return None
     synthetic, reference = inputs.encoded("synthetic"), inputs.encoded("reference")
     pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
@@ -91,11 +103,17 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
                 near.distances[:, 0],
                 away[:, 0],
                 plagiarism_index(near.distances, away, len(synthetic), len(reference)),
-                log_sums(near.distances, width) - log_sums(away, width) + np.log(len(reference) / len(synthetic)),
-                influence(near.distances, near.indices, np.concatenate(known), width, len(reference)),
+                log_sums(near.distances, width)
+                - log_sums(away, width)
+                + np.log(len(reference) / len(synthetic)),
+                influence(
+                    near.distances, near.indices, np.concatenate(known), width, len(reference)
+                ),
             )
         )
-    distance, apart, dpi, domias, gen_lra = (np.concatenate(part) for part in zip(*parts, strict=True))
+    distance, apart, dpi, domias, gen_lra = (
+        np.concatenate(part) for part in zip(*parts, strict=True)
+    )
     scores = {"auc_dpi": dpi, "auc_domias": domias, "auc_gen_lra": gen_lra}
     return NoBoxScores({"synthetic": distance, "reference": apart}, scores)
 
@@ -104,8 +122,12 @@ def _blocks(table: EncodedTable) -> Iterator[EncodedTable]:
     return (table.take(np.s_[start : start + _BLOCK]) for start in range(0, len(table), _BLOCK))
 
 
-def plagiarism_index(near: np.ndarray, away: np.ndarray, n_synthetic: int, n_reference: int) -> np.ndarray:
-    """Return DPI, float64 (n,), from the distances (n, 20) to the nearest rows of S and of R (inf: none)."""
+def plagiarism_index(
+    near: np.ndarray, away: np.ndarray, n_synthetic: int, n_reference: int
+) -> np.ndarray:
+    """Return DPI, float64 (n,), from the distances (n, 20) to the nearest rows of S and of R (inf:
+    none).
+    """
     k = min(NEIGHBOURS, n_synthetic + n_reference)
     last = np.partition(np.concatenate([near, away], axis=1), k - 1, axis=1)[:, k - 1 : k]
     below = [(found < last).sum(axis=1) for found in (near, away)]
@@ -115,7 +137,9 @@ def plagiarism_index(near: np.ndarray, away: np.ndarray, n_synthetic: int, n_ref
 
 
 def log_sums(distances: np.ndarray, width: float) -> np.ndarray:
-    """Return the log of the kernel sum over the rows at ``distances`` (n, k), float64 (n,). -inf if there are none."""
+    """Return the log of the kernel sum over the rows at ``distances`` (n, k), float64 (n,). -inf if
+    there are none.
+    """
     from scipy.special import logsumexp  # slow to import
 
     return np.asarray(logsumexp(-(distances**2) / (2 * width**2), axis=1))
@@ -124,7 +148,8 @@ def log_sums(distances: np.ndarray, width: float) -> np.ndarray:
 def influence(
     distances: np.ndarray, indices: np.ndarray, known: np.ndarray, width: float, n_reference: int
 ) -> np.ndarray:
-    """Return Gen-LRA's log-likelihood ratio of each row x over the 5 synthetic rows nearest to it, float64 (n,).
+    """Return Gen-LRA's log-likelihood ratio of each row x over the 5 synthetic rows nearest to it,
+    float64 (n,).
 
     Args:
         distances: Distances of the nearest synthetic rows, shape (n, k).
@@ -142,10 +167,11 @@ def influence(
 
 
 def choose_bandwidth(reference: EncodedTable, codes: np.ndarray, device: str = "cpu") -> float:
-    """Return the bandwidth with the largest likelihood of the rows of R given rows of other subjects.
+    """Return the bandwidth with the largest likelihood of the rows of R given rows of other
+    subjects.
 
-    ``codes`` (n,) are the subjects of the rows, at least two. Kernels of categories are normalized by the values that
-    occur; constant columns are ignored. Ties: the smallest bandwidth.
+    ``codes`` (n,) are the subjects of the rows, at least two. Kernels of categories are normalized
+    by the values that occur; constant columns are ignored. Ties: the smallest bandwidth.
     """
     from privacy_assets.distances.nearest import nearest_rows
 
@@ -167,12 +193,13 @@ def choose_bandwidth(reference: EncodedTable, codes: np.ndarray, device: str = "
 def auc_estimates(
     population: Population, found: NoBoxScores | None, n_permutations: int, rng: np.random.Generator
 ) -> list[Estimate]:
-    """Return the four AUCs over all rows of T u H, ties counting half, with 95 % intervals. NaN if there is no
-    reference.
+    """Return the four AUCs over all rows of T u H, ties counting half, with 95 % intervals. NaN if
+    there is no reference.
 
-    Intervals permute labels by subject or, where wider, use the standard deviation over subjects (DeLong et al. 1988;
-    Obuchowski 1997 for several rows per subject), which is larger if there is a leak. ``minimum_detectable_effect`` is
-    the distance from 0.5 within which the farther end of a leak-free release stays in 99.5 % of cases.
+    Intervals permute labels by subject or, where wider, use the standard deviation over subjects
+    (DeLong et al. 1988; Obuchowski 1997 for several rows per subject), which is larger if there is
+    a leak. ``minimum_detectable_effect`` is the distance from 0.5 within which the farther end of a
+    leak-free release stays in 99.5 % of cases.
     """
     if found is None:
         reason = f"no reference of at least {MIN_SUBJECTS_PER_SIDE} people"
@@ -182,12 +209,16 @@ def auc_estimates(
 
 
 def areas(
-    scores: Mapping[StatisticSpec, np.ndarray], population: Population, n_permutations: int, rng: np.random.Generator
+    scores: Mapping[StatisticSpec, np.ndarray],
+    population: Population,
+    n_permutations: int,
+    rng: np.random.Generator,
 ) -> list[Estimate]:
     """Return the AUC of each score, with intervals as in :func:`auc_estimates`.
 
     Args:
-        scores: Scores of the attacked rows by statistic, shape (n,); larger ones are more member-like.
+        scores: Scores of the attacked rows by statistic, shape (n,); larger ones are more
+            member-like.
         population: Attacked rows.
         n_permutations: Number of permutations of the membership labels.
         rng: Generator of the permutations.
@@ -199,7 +230,9 @@ def areas(
 
     codes, member = population.codes, population.member
     ranks = [rankdata(score) for score in scores.values()]
-    sums = np.column_stack([np.bincount(codes, each, len(member)) for each in (*ranks, np.ones(len(codes)))])
+    sums = np.column_stack(
+        [np.bincount(codes, each, len(member)) for each in (*ranks, np.ones(len(codes)))]
+    )
 
     def statistic(labels: np.ndarray) -> np.ndarray:
         total = labels @ sums
@@ -211,19 +244,25 @@ def areas(
     for at, spec in enumerate(scores):
         alone = evidence[[at]].estimate(spec, population.counts, within=(0, 1))
         half = _half_width(ranks[at], codes, member)
-        low, high = min(alone.low, max(alone.value - half, 0.0)), max(alone.high, min(alone.value + half, 1.0))
+        low, high = (
+            min(alone.low, max(alone.value - half, 0.0)),
+            max(alone.high, min(alone.value + half, 1.0)),
+        )
         estimates.append(replace(alone, low=low, high=high))
     return estimates
 
 
 def _half_width(ranks: np.ndarray, codes: np.ndarray, member: np.ndarray) -> float:
-    """Return half the 95 % interval of an AUC with resampled subjects. ``ranks`` (n,) are mid-ranks of all rows."""
+    """Return half the 95 % interval of an AUC with resampled subjects. ``ranks`` (n,) are mid-ranks
+    of all rows.
+    """
     from scipy import stats
 
     variance = 0.0
     for side in (True, False):
         rows = member[codes] == side
-        above = ranks[rows] - stats.rankdata(ranks[rows])  # rows of the other side with a lower rank, ties count half
+        # rows of the other side with a lower rank, ties count half
+        above = ranks[rows] - stats.rankdata(ranks[rows])
         apart = (above - above.mean()) / (len(ranks) - len(above))
         people = int((member == side).sum())
         parts = np.bincount(codes[rows], apart / len(above))
@@ -237,39 +276,44 @@ SCORE = "distance / neighbour"
 
 SPEC = StatisticSpec(
     "epsilon_one_run",
-    "Lower bound of the generator's epsilon for replacing one person, if it is differentially private.",
+    "Lower bound of the generator's epsilon for replacing one person, if it is differentially"
+    " private.",
     range=(0.0, 20.0),  # more would require e^20 subjects
 )
 
 
 def epsilon_one_run(population: Population, rng: np.random.Generator) -> Estimate:
-    """Return a 95 % lower bound of the generator's epsilon, from predicting which of two subjects was in T.
+    """Return a 95 % lower bound of the generator's epsilon, from predicting which of two subjects
+    was in T.
 
     Args:
         population: Attacked rows with scores.
         rng: Random generator that draws the pairs.
 
     Returns:
-        The bound as ``value``, ``low`` and ``high``, with the number of predictions as ``n``. The note states the
-        largest bound that this number of predictions can show.
+        The bound as ``value``, ``low`` and ``high``, with the number of predictions as ``n``. The
+        note states the largest bound that this number of predictions can show.
 
     Notes:
-        Every subject of the smaller side is paired with a random one of the other side. Given T u H and the sizes, each
-        split is equally likely. Given the pairs and the remaining subjects, which subject of a pair is the member is
-        therefore an independent fair coin, for any sizes: swapping a pair does not change the likelihood of the split.
-        A swap replaces one subject of T. If the generator is epsilon-differentially private for replacement, the
-        release changes the odds of a coin, given all earlier coins, by at most e^epsilon (Bayes; later coins average
-        out). Predictions that use S and the pairs but no coins are then right with probability at most
-        q = e^epsilon / (1 + e^epsilon), given earlier predictions, so the number of right ones out of r is
-        stochastically at most binomial(r, q) (Steinke et al. at delta = 0, with pairs instead of records).
+        Every subject of the smaller side is paired with a random one of the other side. Given T u H
+        and the sizes, each split is equally likely. Given the pairs and the remaining subjects,
+        which subject of a pair is the member is therefore an independent fair coin, for any sizes:
+        swapping a pair does not change the likelihood of the split. A swap replaces one subject of
+        T. If the generator is epsilon-differentially private for replacement, the release changes
+        the odds of a coin, given all earlier coins, by at most e^epsilon (Bayes; later coins
+        average out). Predictions that use S and the pairs but no coins are then right with
+        probability at most q = e^epsilon / (1 + e^epsilon), given earlier predictions, so the
+        number of right ones out of r is stochastically at most binomial(r, q) (Steinke et al. at
+        delta = 0, with pairs instead of records).
 
-        The bound is ln(q / (1 - q)) at the one-sided Clopper-Pearson lower bound of q, or 0 if negative. A subject's
-        score is its smallest d(x, S) / d(x, nearest other subject). The subject with the smaller score is predicted to
-        be the member, in the 5 % of pairs (at least 20) with the smallest minimum. Ties: pairs with the larger other
-        score come first, and pairs with equal scores are skipped. These choices were fixed in advance.
+        The bound is ln(q / (1 - q)) at the one-sided Clopper-Pearson lower bound of q, or 0 if
+        negative. A subject's score is its smallest d(x, S) / d(x, nearest other subject). The
+        subject with the smaller score is predicted to be the member, in the 5 % of pairs (at least
+        20) with the smallest minimum. Ties: pairs with the larger other score come first, and pairs
+        with equal scores are skipped. These choices were fixed in advance.
 
-        The bound disproves smaller epsilons and makes no other statement about generators without differential privacy.
-        An epsilon for adding or removing a subject is at least half as large.
+        The bound disproves smaller epsilons and makes no other statement about generators without
+        differential privacy. An epsilon for adding or removing a subject is at least half as large.
     """
     best = np.full(len(population.member), np.inf)
     np.minimum.at(best, population.codes, population.scores[SCORE])
@@ -281,15 +325,26 @@ def epsilon_one_run(population: Population, rng: np.random.Generator) -> Estimat
     guessed = order[(low < high)[order]][: max(FEWEST_GUESSES, math.ceil(GUESSED * pairs))]
     r, right = len(guessed), int((member < other)[guessed].sum())
     bound = lower_bound(right, r)
-    note = f"{right} of {r} guesses are right; this number of guesses can show {lower_bound(r, r):.3g} at most"
+    note = (
+        f"{right} of {r} guesses are right; this number of guesses can show"
+        f" {lower_bound(r, r):.3g} at most"
+    )
     reached = lower_bound(_by_chance(r), r)
     return SPEC.estimate(
-        bound, bound, bound, (r, 2 * pairs), confidence=CONFIDENCE, minimum_detectable_effect=reached, note=note
+        bound,
+        bound,
+        bound,
+        (r, 2 * pairs),
+        confidence=CONFIDENCE,
+        minimum_detectable_effect=reached,
+        note=note,
     )
 
 
 def lower_bound(right: int, guesses: int, confidence: float = CONFIDENCE) -> float:
-    """Return the smallest epsilon >= 0 for which ``right`` or more successes have probability 1 - confidence."""
+    """Return the smallest epsilon >= 0 for which ``right`` or more successes have probability 1 -
+    confidence.
+    """
     rate = float(exact_low(right, guesses, 1 - confidence))
     return max(0.0, math.log(rate / (1 - rate))) if rate else 0.0
 

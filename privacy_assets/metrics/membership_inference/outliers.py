@@ -1,4 +1,6 @@
-"""Membership inference for outliers: rates among all of them, and membership of the most exposed ones."""
+"""Membership inference for outliers: rates among all of them, and membership of the most exposed
+ones.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from pydantic import AfterValidator, BeforeValidator
 from privacy_assets.errors import ConfigError, did_you_mean, safe_repr
 from privacy_assets.infra.settings import InvalidSetting, Tuple
 from privacy_assets.metrics.inputs import EvaluationInputs
-from privacy_assets.metrics.membership_inference.scores import RATES, Population, advantages, named_entries
+from privacy_assets.metrics.membership_inference.scores import (
+    RATES,
+    Population,
+    advantages,
+    named_entries,
+)
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.inference import N_BOOTSTRAPS, Band
@@ -27,8 +34,8 @@ from privacy_assets.tables.schema import TableSchema
 MOST_EXPOSED = 40  # subjects; a quarter of the outliers if they are fewer than four times as many
 _TOO_FEW = f"fewer than {MIN_SUBJECTS_PER_SIDE} outliers in train or in holdout"
 MATCH_CONFIDENCE = 0.99
-# Share of the most isolated rows, and distance to S relative to the nearest other subject: within 1/4 a row is a
-# slightly moved copy, within 1/100 an identical one.
+# Share of the most isolated rows, and distance to S relative to the nearest other subject: within
+# 1/4 a row is a slightly moved copy, within 1/100 an identical one.
 ASKED = ((0.1, 0.25), (0.1, 0.01), (0.02, 0.25))
 EVIDENCE = 8.9  # evidence of 40 subjects who are all members, if four in five are members
 
@@ -47,7 +54,8 @@ OUTLIER_EXCESS = StatisticSpec(
 
 OUTLIER_MATCHES = StatisticSpec(
     "outlier_matches",
-    "Of the most isolated people in the training data, the share with a released row much closer than their nearest"
+    "Of the most isolated people in the training data, the share with a released row much"
+    " closer than their nearest"
     " real neighbor, minus the same share of held-out people.",
     "two_sided",
     question="singling out",
@@ -55,17 +63,21 @@ OUTLIER_MATCHES = StatisticSpec(
 )
 
 
-def advantage_outliers(population: Population, n_permutations: int, rng: np.random.Generator) -> Estimate:
+def advantage_outliers(
+    population: Population, n_permutations: int, rng: np.random.Generator
+) -> Estimate:
     """Return the strongest advantage over scores and thresholds among the outlying tenth of rows.
 
-    Labels are permuted and subjects resampled among all attacked subjects, so the number of outliers who are members
-    varies. Not measurable with fewer than 20 outliers on a side.
+    Labels are permuted and subjects resampled among all attacked subjects, so the number of
+    outliers who are members varies. Not measurable with fewer than 20 outliers on a side.
     """
     outliers = population.outliers()
     if not outliers.measurable:
         return ADVANTAGE_OUTLIERS.not_measurable(_TOO_FEW, outliers.counts)
     statistic = partial(advantages, outliers.fitted())
-    found = inference.permutation_test(statistic, population, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS)
+    found = inference.permutation_test(
+        statistic, population, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS
+    )
     return found.worst(ADVANTAGE_OUTLIERS, outliers.counts, named_entries(outliers), "strongest")
 
 
@@ -79,15 +91,17 @@ def _ranks(*keys: np.ndarray) -> np.ndarray:
 
 
 def outlier_excess(population: Population) -> Estimate:
-    """Return the number of leaked subjects among the most exposed outliers, divided by their number.
+    """Return the number of leaked subjects among the most exposed outliers, divided by their
+    number.
 
-    Outliers are the most isolated tenth of rows. The most exposed are the 40 subjects with the smallest distance to S
-    relative to the nearest other subject, counting the nearest row of a subject. Ties: the more isolated subject comes
-    first, and subjects tied with the last one are included. If more than four in five subjects are members, 40 members
-    are weak evidence, so 8.9 / -ln(share) subjects are used. Rates over all outliers cannot detect so small a number;
-    among 40, nearly all must be members to exclude chance, so generators that are merely close to their training rows
-    pass. The interval is exact, see :mod:`privacy_assets.stats.intervals`. Not measurable with fewer than 20 outliers
-    on a side.
+    Outliers are the most isolated tenth of rows. The most exposed are the 40 subjects with the
+    smallest distance to S relative to the nearest other subject, counting the nearest row of a
+    subject. Ties: the more isolated subject comes first, and subjects tied with the last one are
+    included. If more than four in five subjects are members, 40 members are weak evidence, so 8.9 /
+    -ln(share) subjects are used. Rates over all outliers cannot detect so small a number; among 40,
+    nearly all must be members to exclude chance, so generators that are merely close to their
+    training rows pass. The interval is exact, see :mod:`privacy_assets.stats.intervals`. Not
+    measurable with fewer than 20 outliers on a side.
     """
     outliers = population.outliers()
     if not outliers.measurable:
@@ -101,42 +115,59 @@ def outlier_excess(population: Population) -> Estimate:
     found = leaked_subjects(people, exposed, outliers.member, CONFIDENCE) / len(exposed)
     value, low, high, mde = found.tolist()
     note = f"the {len(exposed)} most exposed of {len(people)} outliers"
-    return OUTLIER_EXCESS.estimate(value, low, high, outliers.counts, minimum_detectable_effect=mde, note=note)
+    return OUTLIER_EXCESS.estimate(
+        value, low, high, outliers.counts, minimum_detectable_effect=mde, note=note
+    )
 
 
 def apart_rows(population: Population, tail: float = ASKED[0][0]) -> np.ndarray:
-    """Return the most isolated rows, a share ``tail``, bool (n,). Rows tied at the cut are excluded."""
+    """Return the most isolated rows, a share ``tail``, bool (n,). Rows tied at the cut are
+    excluded.
+    """
     neighbour = population.neighbour
     cut = np.quantile(neighbour, 1 - tail, method="inverted_cdf")
     return np.asarray((neighbour > cut) & np.isfinite(neighbour))
 
 
 def outlier_matches(population: Population) -> Estimate:
-    """Return the number of leaked subjects among outliers, divided by the expected number of members among them.
+    """Return the number of leaked subjects among outliers, divided by the expected number of
+    members among them.
 
-    Attacked rows and, if there is a reference, its rows are used. A subject is an outlier if its distance to the
-    nearest other subject exceeds that of nine in ten rows, and matched if S has a row within a quarter of that
-    distance. If many rows are equally isolated, as with few coarse columns, there are no outliers;
-    ``copies.copied_share`` covers this case.
+    Attacked rows and, if there is a reference, its rows are used. A subject is an outlier if its
+    distance to the nearest other subject exceeds that of nine in ten rows, and matched if S has a
+    row within a quarter of that distance. If many rows are equally isolated, as with few coarse
+    columns, there are no outliers; ``copies.copied_share`` covers this case.
 
-    Copies of 15 of the most isolated people among 8,000, exact or slightly moved, are detected, because chance matches
-    are very rare. If they are not, two further tests have fewer: rows within a hundredth of the distance, and the most
-    isolated 2 % within a quarter. Of the three variants, the one with the strongest evidence (the interval farthest
-    from 0) is reported, or the first one if no interval excludes 0. Intervals are exact, see
-    :mod:`privacy_assets.stats.intervals`, at 99 % for all three together. Exactly 0 if no outlier is matched, or if all
-    outliers are on one side.
+    Copies of 15 of the most isolated people among 8,000, exact or slightly moved, are detected,
+    because chance matches are very rare. If they are not, two further tests have fewer: rows within
+    a hundredth of the distance, and the most isolated 2 % within a quarter. Of the three variants,
+    the one with the strongest evidence (the interval farthest from 0) is reported, or the first one
+    if no interval excludes 0. Intervals are exact, see :mod:`privacy_assets.stats.intervals`, at 99
+    % for all three together. Exactly 0 if no outlier is matched, or if all outliers are on one
+    side.
     """
-    found = [_matched(population.among(apart_rows(population, tail)), population, near) for tail, near in ASKED]
+    found = [
+        _matched(population.among(apart_rows(population, tail)), population, near)
+        for tail, near in ASKED
+    ]
     surest = max(found, key=lambda one: max(one[0][1], -one[0][2], 0.0))
     ends, expected, told = surest
     value, low, high, mde = np.clip(ends / expected, -1, 1).tolist()
     return OUTLIER_MATCHES.estimate(
-        value, low, high, population.counts, confidence=MATCH_CONFIDENCE, minimum_detectable_effect=mde, note=told
+        value,
+        low,
+        high,
+        population.counts,
+        confidence=MATCH_CONFIDENCE,
+        minimum_detectable_effect=mde,
+        note=told,
     )
 
 
 def _matched(outliers: Population, whole: Population, near: float) -> tuple[np.ndarray, float, str]:
-    """Return leaked subjects (value, low, high, minimum detectable effect), expected members, and a note."""
+    """Return leaked subjects (value, low, high, minimum detectable effect), expected members, and a
+    note.
+    """
     people = np.unique(outliers.codes)
     matched = np.unique(outliers.codes[outliers.scores["distance / neighbour"] <= near])
     if not 0 < int(whole.member[people].sum()) < len(people):
@@ -151,7 +182,8 @@ SMALLEST_GROUP = 200  # subjects per side
 
 SPEC = StatisticSpec(
     "advantage_subgroups",
-    "True minus false positive rate, strongest evidence over declared subgroups, attacks and thresholds.",
+    "True minus false positive rate, strongest evidence over declared subgroups, attacks and"
+    " thresholds.",
     "two_sided",
 )
 _SETTING = "metric membership_inference: subgroups"
@@ -186,18 +218,25 @@ def check_columns(columns: Sequence[str], schema: TableSchema) -> None:
     grouping = schema.of_kind("categorical", "boolean")
     for name in columns:
         if name not in schema.names:
-            raise ConfigError(f"{_SETTING} names the unknown column {safe_repr(name)}.{did_you_mean(name, grouping)}")
+            raise ConfigError(
+                f"{_SETTING} names the unknown column"
+                f" {safe_repr(name)}.{did_you_mean(name, grouping)}"
+            )
         if name not in grouping:
             raise ConfigError(
-                f"{_SETTING}: column {safe_repr(name)} is {schema[name].kind}, not categorical or boolean."
+                f"{_SETTING}: column {safe_repr(name)} is {schema[name].kind}, not categorical"
+                " or boolean."
             )
 
 
-def find_subgroups(inputs: EvaluationInputs, population: Population, columns: Sequence[str]) -> list[Subgroup]:
-    """Return a subgroup for every value of ``columns``, including missing, with at least 200 subjects on each side.
+def find_subgroups(
+    inputs: EvaluationInputs, population: Population, columns: Sequence[str]
+) -> list[Subgroup]:
+    """Return a subgroup for every value of ``columns``, including missing, with at least 200
+    subjects on each side.
 
-    Values are ranked by number of subjects of both sides; ties by value. A subject with rows of several values is in
-    several groups, with the rows of each.
+    Values are ranked by number of subjects of both sides; ties by value. A subject with rows of
+    several values is in several groups, with the rows of each.
     """
     found = []
     for column in columns:
@@ -220,16 +259,20 @@ def advantage_subgroups(
     n_permutations: int,
     rng: np.random.Generator,
 ) -> tuple[Estimate, list[dict[str, Any]]]:
-    """Return ``advantage_subgroups``, and the table "subgroups" with the strongest evidence in each.
+    """Return ``advantage_subgroups``, and the table "subgroups" with the strongest evidence in
+    each.
 
-    Thresholds are fitted for every group. Intervals are two-sided as for ``advantage_any``, and hold at 99.5 % for all
-    groups, scores and thresholds together. Rows and subjects are counted in the reported group. The table identifies
-    groups by column and rank, never by value. NaN if no group is large enough.
+    Thresholds are fitted for every group. Intervals are two-sided as for ``advantage_any``, and
+    hold at 99.5 % for all groups, scores and thresholds together. Rows and subjects are counted in
+    the reported group. The table identifies groups by column and rank, never by value. NaN if no
+    group is large enough.
     """
     groups = find_subgroups(inputs, population, columns)
     if not groups:
         reason = (
-            f"no value has {SMALLEST_GROUP} people in train and in holdout" if columns else "no subgroup is declared"
+            f"no value has {SMALLEST_GROUP} people in train and in holdout"
+            if columns
+            else "no subgroup is declared"
         )
         return SPEC.not_measurable(reason, population.counts), []
     fitted = [score for group in groups for score in group.population.fitted()]
@@ -237,7 +280,11 @@ def advantage_subgroups(
         partial(advantages, fitted), population, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS
     )
     entries = named_entries(population)
-    names = {f"{group.column}, group {group.rank} by size: {entry}": group for group in groups for entry in entries}
+    names = {
+        f"{group.column}, group {group.rank} by size: {entry}": group
+        for group in groups
+        for entry in entries
+    }
     estimate = found.worst(SPEC, population.counts, list(names), "strongest")
     rows, subjects = names[estimate.note].population.counts
     attacks = [(name, rate) for name in population.scores for rate in RATES]
@@ -246,7 +293,10 @@ def advantage_subgroups(
 
 
 def _table(
-    groups: Sequence[Subgroup], attacks: Sequence[tuple[str, float]], observed: np.ndarray, band: Band
+    groups: Sequence[Subgroup],
+    attacks: Sequence[tuple[str, float]],
+    observed: np.ndarray,
+    band: Band,
 ) -> list[dict[str, Any]]:
     table = []
     for place, group in enumerate(groups):

@@ -17,10 +17,12 @@ RATES = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)  # shares of non-members that pass 
 
 
 class CrossFittedScore:
-    """Rates of one score at thresholds fitted on one half of the subjects and applied to the other, for many labelings.
+    """Rates of one score at thresholds fitted on one half of the subjects and applied to the other,
+    for many labelings.
 
-    Exactly the requested share of the non-members of the fitted half passes a threshold: rows tied at it have a weight,
-    in both halves. If the share is less than one row, the nearest non-member has a weight below one.
+    Exactly the requested share of the non-members of the fitted half passes a threshold: rows tied
+    at it have a weight, in both halves. If the share is less than one row, the nearest non-member
+    has a weight below one.
 
     Args:
         score: Scores, shape (n,); smaller ones are more member-like.
@@ -69,12 +71,16 @@ class CrossFittedScore:
                 found[kind] += (below + weight * (upto - below)) / np.maximum(counts[:, -1:], 1) / 2
         return found[0], found[1]
 
-    def _threshold(self, fit: int, others: np.ndarray, shares: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    def _threshold(
+        self, fit: int, others: np.ndarray, shares: tuple[float, ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the rank of each threshold (b, shares) and the weight of the rows tied at it."""
         width = others.shape[1]
         target = others[:, -1:] * np.array(shares)
         wanted = np.maximum(np.ceil(target - 1e-9), 1).astype(others.dtype)
-        position = np.stack([np.searchsorted(counts, least) for counts, least in zip(others, wanted, strict=True)])
+        position = np.stack(
+            [np.searchsorted(counts, least) for counts, least in zip(others, wanted, strict=True)]
+        )
         rank = self._ranks[fit][np.clip(position - 1, 0, width - 2)]
         below = np.take_along_axis(others, self._below[fit][rank], axis=1)
         upto = np.take_along_axis(others, self._upto[fit][rank], axis=1)
@@ -119,7 +125,9 @@ class Population(Subjects):
         scores = {name: score[rows] for name, score in self.scores.items()}
         places = np.flatnonzero(rows) if self.rows is None else self.rows[rows]
         near = None if self.reference is None else self.reference[rows]
-        return Population(self.codes[rows], self.member, scores, self.neighbour[rows], self.half, places, near)
+        return Population(
+            self.codes[rows], self.member, scores, self.neighbour[rows], self.half, places, near
+        )
 
     @property
     def measurable(self) -> bool:
@@ -131,8 +139,12 @@ class Population(Subjects):
         return [CrossFittedScore(score, self.codes, self.half) for score in self.scores.values()]
 
 
-def advantages(fitted: Sequence[CrossFittedScore], labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
-    """Return true minus false positive rates (b, scores x ``RATES``), see :meth:`CrossFittedScore.rates`."""
+def advantages(
+    fitted: Sequence[CrossFittedScore], labels: np.ndarray, times: np.ndarray | None = None
+) -> np.ndarray:
+    """Return true minus false positive rates (b, scores x ``RATES``), see
+    :meth:`CrossFittedScore.rates`.
+    """
     rates = (score.rates(labels, RATES, times) for score in fitted)
     return np.column_stack([tpr - fpr for tpr, fpr in rates])
 
@@ -140,21 +152,27 @@ def advantages(fitted: Sequence[CrossFittedScore], labels: np.ndarray, times: np
 def named_entries(population: Population) -> np.ndarray:
     """Return descriptions of the entries of :func:`advantages`."""
     rates = [f"{100 * rate:.2g} %" for rate in RATES]
-    return np.array([f"{name} at {rate} of the non-members" for name in population.scores for rate in rates])
+    return np.array(
+        [f"{name} at {rate} of the non-members" for name in population.scores for rate in rates]
+    )
 
 
 def build_population(
-    inputs: EvaluationInputs, known: Mapping[str, np.ndarray] | None = None, rows: np.ndarray | None = None
+    inputs: EvaluationInputs,
+    known: Mapping[str, np.ndarray] | None = None,
+    rows: np.ndarray | None = None,
 ) -> Population:
-    """Score the rows of T and H against S (and R), with halves of the subjects drawn independently of their labels.
+    """Score the rows of T and H against S (and R), with halves of the subjects drawn independently
+    of their labels.
 
     Subjects are numbered by row content, so that the order of rows has no effect.
 
     Args:
         inputs: Tables of one release.
-        known: Distances (n,) to the nearest row of "synthetic" and "reference". None: they are searched.
-        rows: Positions of the attacked rows in T stacked on H, all rows of some subjects. None: all rows. Other rows
-            are neighbors nevertheless.
+        known: Distances (n,) to the nearest row of "synthetic" and "reference". None: they are
+            searched.
+        rows: Positions of the attacked rows in T stacked on H, all rows of some subjects. None: all
+            rows. Other rows are neighbors nevertheless.
 
     Returns:
         The attacked rows with scores.
@@ -163,7 +181,9 @@ def build_population(
 
     pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
     raw = inputs.subject_codes("train", "holdout")
-    codes = order_by_content(raw, np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]]))
+    codes = order_by_content(
+        raw, np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
+    )
     subjects = Subjects.of(codes, len(inputs.train))
     attacked = pool if rows is None else pool.take(rows)
 
@@ -186,7 +206,8 @@ def build_population(
 def with_reference(inputs: EvaluationInputs, population: Population) -> Population:
     """Add the subjects of R as non-members. Only the score "distance / neighbour" is kept.
 
-    Neighbors are then rows of T, H and R. The population is returned unchanged if there is no reference.
+    Neighbors are then rows of T, H and R. The population is returned unchanged if there is no
+    reference.
     """
     from privacy_assets.distances.nearest import nearest_rows
 
@@ -196,11 +217,16 @@ def with_reference(inputs: EvaluationInputs, population: Population) -> Populati
     pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
     codes = inputs.subject_codes("reference")
     distance, known = (
-        nearest_rows(others, rows, device=device).distances[:, 0] for rows in (inputs.encoded("synthetic"), pool)
+        nearest_rows(others, rows, device=device).distances[:, 0]
+        for rows in (inputs.encoded("synthetic"), pool)
     )
     among = distance_to_other_subjects(others, codes, device) if len(others) > 1 else known
-    neighbour = np.append(np.minimum(population.neighbour, population.reference), np.minimum(known, among))
+    neighbour = np.append(
+        np.minimum(population.neighbour, population.reference), np.minimum(known, among)
+    )
     near = ratio(np.append(population.scores["distance"], distance), neighbour)
     members = np.append(population.member, np.zeros(int(codes.max()) + 1, dtype=bool))
     people = np.append(population.codes, len(population) + codes)
-    return Population(people, members, {"distance / neighbour": near}, neighbour, np.zeros_like(members))
+    return Population(
+        people, members, {"distance / neighbour": near}, neighbour, np.zeros_like(members)
+    )

@@ -2,11 +2,12 @@
 
 Imports numba: import this module where it is used.
 
-Forest: a feature is a row of ``codes`` uint8 (features, sets). Sums pack two counts in one int64: draws of all sets
-(low 32 bits) and draws of sets with the target (high 32 bits).
+Forest: a feature is a row of ``codes`` uint8 (features, sets). Sums pack two counts in one int64:
+draws of all sets (low 32 bits) and draws of sets with the target (high 32 bits).
 
-Query attack: a synthetic row is represented by its matches with the target: bit j is set if it matches in column j. A
-query is a set of columns in the same representation; its count is the number of rows that match in all of them.
+Query attack: a synthetic row is represented by its matches with the target: bit j is set if it
+matches in column j. A query is a set of columns in the same representation; its count is the number
+of rows that match in all of them.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from privacy_assets.infra.compiling import compiled, inlined
 
 
 @compiled
-def target_distances(attributes: np.ndarray, target: np.ndarray, is_number: np.ndarray) -> np.ndarray:
-    """Return the generalized cosine distance (Meeus et al. 2023, eq. 5) of columns (F, m) to ``target`` (F,).
+def target_distances(
+    attributes: np.ndarray, target: np.ndarray, is_number: np.ndarray
+) -> np.ndarray:
+    """Return the generalized cosine distance (Meeus et al. 2023, eq. 5) of columns (F, m) to
+    ``target`` (F,).
 
-    The cosine of two rows without any number above 0 is 1, the cosine of one such row and another row is 0.
+    The cosine of two rows without any number above 0 is 1, the cosine of one such row and another
+    row is 0.
     """
     columns, rows = attributes.shape
     equal, product, norm = np.zeros(rows), np.zeros(rows), np.zeros(rows)
@@ -58,8 +63,11 @@ def _order(attributes: np.ndarray, distances: np.ndarray, one: int, other: int) 
 
 
 @compiled
-def closest_unique(attributes: np.ndarray, distances: np.ndarray, keep: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ``keep`` nearest distinct columns of ``attributes`` (F, m), nearest first, and their frequencies.
+def closest_unique(
+    attributes: np.ndarray, distances: np.ndarray, keep: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ``keep`` nearest distinct columns of ``attributes`` (F, m), nearest first, and
+    their frequencies.
 
     Ties are ordered by content, so the order of columns does not matter.
     """
@@ -71,7 +79,9 @@ def closest_unique(attributes: np.ndarray, distances: np.ndarray, keep: int) -> 
             middle, end = min(start + width, size), min(start + 2 * width, size)
             left, right = start, middle
             for place in range(start, end):
-                if left < middle and (right >= end or _order(attributes, distances, order[left], order[right]) <= 0):
+                if left < middle and (
+                    right >= end or _order(attributes, distances, order[left], order[right]) <= 0
+                ):
                     spare[place] = order[left]
                     left += 1
                 else:
@@ -105,10 +115,11 @@ def _purity(total: int) -> float:
 
 @compiled
 def _best_cut(code: Array, rows: Array, sums: Array, total: int, bins: Array) -> tuple[float, int]:
-    """Return gain and code of the best split ``code <= cut`` of these rows; gain -1 if all codes are equal.
+    """Return gain and code of the best split ``code <= cut`` of these rows; gain -1 if all codes
+    are equal.
 
-    ``bins`` int64 (512,) must be and remains all zeros. It holds two histograms, so that consecutive rows do not wait
-    for each other. The cut is halfway between two occurring codes.
+    ``bins`` int64 (512,) must be and remains all zeros. It holds two histograms, so that
+    consecutive rows do not wait for each other. The cut is halfway between two occurring codes.
     """
     low, high, odd = 255, 0, len(rows) & 1
     if odd:
@@ -152,18 +163,29 @@ def _parted(rows: Array, sums: Array, code: Array, cut: int) -> int:
 
 @compiled
 def grow(
-    codes: Array, member: Array, drawn: Array, usable: Array, depth: int, tries: int, rng: np.random.Generator
+    codes: Array,
+    member: Array,
+    drawn: Array,
+    usable: Array,
+    depth: int,
+    tries: int,
+    rng: np.random.Generator,
 ) -> tuple[Array, Array, Array, Array]:
     """Grow one tree on sets that were ``drawn`` (sets,) times, with labels ``member`` bool (sets,).
 
-    Each node tries ``tries`` features of ``usable``, drawn without replacement, and more only until one varies. A node
-    is a leaf if it is pure or at level ``depth``. Returns per node the feature (-1: leaf), cut, left child (the right
-    one follows it) and share of members.
+    Each node tries ``tries`` features of ``usable``, drawn without replacement, and more only until
+    one varies. A node is a leaf if it is pure or at level ``depth``. Returns per node the feature
+    (-1: leaf), cut, left child (the right one follows it) and share of members.
     """
     rows = np.flatnonzero(drawn).astype(np.uint32)
     sums = drawn[rows] + ((drawn[rows] * member[rows]) << 32)
     most = min(2 * len(rows), 2 << depth)
-    feature, cuts, child, share = np.full(most, -1), np.zeros(most, np.int64), np.zeros(most, np.int64), np.zeros(most)
+    feature, cuts, child, share = (
+        np.full(most, -1),
+        np.zeros(most, np.int64),
+        np.zeros(most, np.int64),
+        np.zeros(most),
+    )
     start, end, level = np.zeros(most, np.int64), np.zeros(most, np.int64), np.zeros(most, np.int64)
     end[0] = len(rows)
     deck = usable.copy()
@@ -186,7 +208,10 @@ def grow(
             if best >= 0:
                 middle = start[node] + _parted(here, parts, codes[feature[node]], cuts[node])
                 child[node] = nodes
-                for place, first, last in ((nodes, start[node], middle), (nodes + 1, middle, end[node])):
+                for place, first, last in (
+                    (nodes, start[node], middle),
+                    (nodes + 1, middle, end[node]),
+                ):
                     start[place], end[place], level[place] = first, last, level[node] + 1
                 nodes += 2
         node += 1
@@ -195,7 +220,14 @@ def grow(
 
 @compiled
 def add_shares(
-    codes: Array, feature: Array, cuts: Array, child: Array, share: Array, wanted: Array, scores: Array, votes: Array
+    codes: Array,
+    feature: Array,
+    cuts: Array,
+    child: Array,
+    share: Array,
+    wanted: Array,
+    scores: Array,
+    votes: Array,
 ) -> None:
     """Add the share of its leaf to the score of each set in ``wanted``, and 1 to its votes."""
     for column in wanted:
@@ -209,13 +241,19 @@ def add_shares(
 
 _TILE = 1 << 13  # 16-bit counts that fit the first-level cache
 _LANE = 64  # sets encoded side by side: one cache line per query
-_ONES, _TWOS, _FOURS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333), np.uint64(0x0F0F0F0F0F0F0F0F)
+_ONES, _TWOS, _FOURS = (
+    np.uint64(0x5555555555555555),
+    np.uint64(0x3333333333333333),
+    np.uint64(0x0F0F0F0F0F0F0F0F),
+)
 _BYTES = np.uint64(0x0101010101010101)
 
 
 @compiled
 def match_bits(cells: Array, target: Array, is_number: Array) -> Array:
-    """Return matches uint64 (rows, words): ``<=`` for numbers, ``==`` for categories; NaN matches NaN."""
+    """Return matches uint64 (rows, words): ``<=`` for numbers, ``==`` for categories; NaN matches
+    NaN.
+    """
     columns, rows = cells.shape
     bits = np.zeros((rows, (columns + 63) // 64), np.uint64)
     word = np.empty(rows, np.uint64)
@@ -246,7 +284,9 @@ def _fold(counts: Array, base: int, step: int) -> None:
 
 @compiled
 def superset_sums(counts: Array) -> None:
-    """Convert counts of exact matches per set of columns to counts of supersets, in place (2^columns)."""
+    """Convert counts of exact matches per set of columns to counts of supersets, in place
+    (2^columns).
+    """
     size = len(counts)
     tile = min(_TILE, size)
     for start in range(0, size, tile):
@@ -264,7 +304,9 @@ def superset_sums(counts: Array) -> None:
 
 @compiled
 def count_all(masks: Array, counts: Array) -> None:
-    """Count all sets of columns into ``counts`` (2^columns), given the first word of the matches (rows,)."""
+    """Count all sets of columns into ``counts`` (2^columns), given the first word of the matches
+    (rows,).
+    """
     counts[:] = 0
     for row in range(len(masks)):
         counts[masks[row]] += 1
@@ -273,7 +315,8 @@ def count_all(masks: Array, counts: Array) -> None:
 
 @compiled
 def count_each(masks: Array, queries: Array, scratch: Array, out: Array) -> None:
-    """Write the counts of ``queries`` (bit masks) in each set of matches (sets, rows) to ``out`` (sets, queries).
+    """Write the counts of ``queries`` (bit masks) in each set of matches (sets, rows) to ``out``
+    (sets, queries).
 
     ``scratch`` (2^columns,) has the integer dtype of ``out``.
     """
@@ -293,7 +336,9 @@ def _ones(word: np.uint64) -> np.uint64:
 
 @compiled
 def count_wide(bits: Array, queries: Array, out: Array) -> None:
-    """Do the same for matches (sets, rows, words); ``queries`` (queries, 6) are columns, then -1."""
+    """Do the same for matches (sets, rows, words); ``queries`` (queries, 6) are columns, then
+    -1.
+    """
     sets, rows, words = bits.shape
     matching = np.empty((64 * words, (rows + 63) // 64), np.uint64)
     both = np.empty(matching.shape[1], np.uint64)
@@ -320,7 +365,8 @@ def count_wide(bits: Array, queries: Array, out: Array) -> None:
 
 @compiled
 def put_codes(counts: Array, low: Array, shift: Array, codes: Array, first: int) -> None:
-    """Write counts (sets, queries) as codes 0..255 to ``codes`` (queries, all sets), starting at column ``first``.
+    """Write counts (sets, queries) as codes 0..255 to ``codes`` (queries, all sets), starting at
+    column ``first``.
 
     A code is (count - ``low``) >> ``shift``, clipped.
     """
@@ -330,7 +376,9 @@ def put_codes(counts: Array, low: Array, shift: Array, codes: Array, first: int)
         width = min(_LANE, queries - start)
         for place in range(sets):
             for query in range(width):
-                code = (np.int32(counts[place, start + query]) - low[start + query]) >> shift[start + query]
+                code = (np.int32(counts[place, start + query]) - low[start + query]) >> shift[
+                    start + query
+                ]
                 tile[place, query] = min(max(code, np.int32(0)), np.int32(255))
         for query in range(width):
             for place in range(sets):

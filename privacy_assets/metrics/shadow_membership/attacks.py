@@ -1,12 +1,14 @@
 """Membership attacks by shadow models: their features and classifiers.
 
-The features of the query attack are the numbers of rows of a synthetic table that match the target in a set of columns.
-Houssiau et al. 2022; Meeus et al. 2023 ("Achilles' heels"), section 5.1: Q_A(x) = COUNT WHERE AND_{i in A} (a_i = x_i),
-with ``<=`` instead of ``=`` for numbers, integers and datetimes.
+The features of the query attack are the numbers of rows of a synthetic table that match the target
+in a set of columns. Houssiau et al. 2022; Meeus et al. 2023 ("Achilles' heels"), section 5.1:
+Q_A(x) = COUNT WHERE AND_{i in A} (a_i = x_i), with ``<=`` instead of ``=`` for numbers, integers
+and datetimes.
 
-Its classifier is a random forest (Breiman 2001), as defined by ``sklearn.ensemble.RandomForestClassifier``: bootstrap,
-Gini, sqrt(features) per node, each leaf predicts its share of members. Counts fit one byte, so splits are found by a
-histogram instead of sorting, in a third of scikit-learn's time.
+Its classifier is a random forest (Breiman 2001), as defined by
+``sklearn.ensemble.RandomForestClassifier``: bootstrap, Gini, sqrt(features) per node, each leaf
+predicts its share of members. Counts fit one byte, so splits are found by a histogram instead of
+sorting, in a third of scikit-learn's time.
 """
 
 from __future__ import annotations
@@ -37,19 +39,24 @@ _BLOCK = 64  # sets counted at a time
 
 
 def matches(cells: np.ndarray, target: np.ndarray, is_number: np.ndarray) -> np.ndarray:
-    """Return the matches of coded ``cells`` (F, m) with ``target`` (F,): uint64 (m, ceil(F / 64)), bit j for column j.
+    """Return the matches of coded ``cells`` (F, m) with ``target`` (F,): uint64 (m, ceil(F / 64)),
+    bit j for column j.
 
-    A number matches if it is at most the target's, a category or boolean if it is equal. A missing cell matches only a
-    missing target.
+    A number matches if it is at most the target's, a category or boolean if it is equal. A missing
+    cell matches only a missing target.
     """
     from privacy_assets.metrics.shadow_membership._kernels import match_bits
 
-    return np.asarray(match_bits(np.ascontiguousarray(cells), np.ascontiguousarray(target), is_number))
+    return np.asarray(
+        match_bits(np.ascontiguousarray(cells), np.ascontiguousarray(target), is_number)
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """The sets of columns to count: int64 bit masks (Q,), or int16 (Q, 6) padded with -1 for more than 20 columns."""
+    """The sets of columns to count: int64 bit masks (Q,), or int16 (Q, 6) padded with -1 for more
+    than 20 columns.
+    """
 
     columns: int
     chosen: np.ndarray
@@ -58,13 +65,15 @@ class Queries:
     def draw(cls, columns: int, rng: np.random.Generator, number: int | None = None) -> Queries:
         """Select the queries.
 
-        Up to 20 columns: sets drawn uniformly without replacement, or all non-empty sets if there are not more than
-        ``number``. Beyond: sets of 1 to 6 columns, equally many of each size, or all sets of a size if there are fewer.
+        Up to 20 columns: sets drawn uniformly without replacement, or all non-empty sets if there
+        are not more than ``number``. Beyond: sets of 1 to 6 columns, equally many of each size, or
+        all sets of a size if there are fewer.
 
         Args:
             columns: Number of columns.
             rng: Generator of the draws.
-            number: Maximum number of queries. None: 131,072 for up to 20 columns (all sets of 17), 16,384 beyond.
+            number: Maximum number of queries. None: 131,072 for up to 20 columns (all sets of 17),
+                16,384 beyond.
 
         Returns:
             The queries.
@@ -77,7 +86,9 @@ class Queries:
         return cls(columns, np.sort(rng.choice(every, most, replace=False, shuffle=False) + 1))
 
     def counts(self, matched: np.ndarray) -> np.ndarray:
-        """Count matches (sets, m, words): int16 (sets, Q), or int32 for more than 32,767 rows per set."""
+        """Count matches (sets, m, words): int16 (sets, Q), or int32 for more than 32,767 rows per
+        set.
+        """
         from privacy_assets.metrics.shadow_membership._kernels import count_each, count_wide
 
         kind = np.int16 if matched.shape[1] <= np.iinfo(np.int16).max else np.int32
@@ -92,10 +103,11 @@ class Queries:
 
 @dataclass(frozen=True, eq=False)
 class CountCodes:
-    """One-byte encoding of counts: (count - ``low`` (Q,)) >> ``shift`` (Q,), clipped to the fitted range.
+    """One-byte encoding of counts: (count - ``low`` (Q,)) >> ``shift`` (Q,), clipped to the fitted
+    range.
 
-    It is exact for queries whose counts over the fitted sets span at most 255. This is nearly always the case: counts
-    of 1,000 rows have standard deviations of about 20.
+    It is exact for queries whose counts over the fitted sets span at most 255. This is nearly
+    always the case: counts of 1,000 rows have standard deviations of about 20.
     """
 
     queries: Queries
@@ -118,7 +130,8 @@ class CountCodes:
     def encode(self, matched: np.ndarray) -> np.ndarray:
         """Encode as uint8 (Q, sets), padded with columns of 0 to a multiple of eight sets.
 
-        4,000 sets take 131 MB for 15 columns and 524 MB for 17 or more; no larger array is allocated.
+        4,000 sets take 131 MB for 15 columns and 524 MB for 17 or more; no larger array is
+        allocated.
         """
         from privacy_assets.metrics.shadow_membership._kernels import put_codes
 
@@ -131,7 +144,9 @@ class CountCodes:
         return codes
 
     def distinct(self, codes: np.ndarray) -> np.ndarray:
-        """Return the ascending positions of queries that vary over ``codes`` (Q, sets), without duplicates."""
+        """Return the ascending positions of queries that vary over ``codes`` (Q, sets), without
+        duplicates.
+        """
         first: dict[tuple[bytes, int, int], int] = {}
         for place in np.flatnonzero(codes.any(axis=1)).tolist():
             digest = blake2b(codes[place], digest_size=16).digest()
@@ -140,7 +155,9 @@ class CountCodes:
 
 
 def _by_order(columns: int, rng: np.random.Generator, number: int) -> np.ndarray:
-    """Draw ``number`` sets of 1 to 6 columns (Q, 6), equally many of each size, or all of a size if there are fewer."""
+    """Draw ``number`` sets of 1 to 6 columns (Q, 6), equally many of each size, or all of a size if
+    there are fewer.
+    """
     chosen: list[tuple[int, ...]] = []
     for order in range(1, MOST_ORDER + 1):
         wanted = (number - len(chosen)) // (MOST_ORDER + 1 - order)
@@ -170,7 +187,8 @@ class Forest:
 
     Attributes:
         trees: The trees.
-        unseen: Out-of-bag scores of the training sets, float64 of shape (sets,). NaN if every tree drew the set.
+        unseen: Out-of-bag scores of the training sets, float64 of shape (sets,). NaN if every tree
+            drew the set.
     """
 
     trees: list[ForestTree]
@@ -189,8 +207,8 @@ class Forest:
     ) -> Forest:
         """Fit ``codes`` uint8 (features, at least s) to labels ``member`` bool (s,).
 
-        ``usable`` int64 lists the features to draw from; if it is empty, every score is the share of members. The
-        result depends on ``rng`` but not on the number of threads.
+        ``usable`` int64 lists the features to draw from; if it is empty, every score is the share
+        of members. The result depends on ``rng`` but not on the number of threads.
         """
         from privacy_assets.metrics.shadow_membership._kernels import add_shares, grow
 
@@ -207,10 +225,14 @@ class Forest:
         grown = in_threads(one, rng.spawn(trees))
         votes = np.sum([votes for *_, votes in grown], axis=0)
         scores = np.sum([scores for _, scores, _ in grown], axis=0)
-        return cls([tree for tree, *_ in grown], np.where(votes > 0, scores / np.maximum(votes, 1), np.nan))
+        return cls(
+            [tree for tree, *_ in grown], np.where(votes > 0, scores / np.maximum(votes, 1), np.nan)
+        )
 
     def scores(self, codes: np.ndarray, sets: int) -> np.ndarray:
-        """Return the mean predicted share of members of the first ``sets`` columns of ``codes``, float64 (sets,)."""
+        """Return the mean predicted share of members of the first ``sets`` columns of ``codes``,
+        float64 (sets,).
+        """
         from privacy_assets.metrics.shadow_membership._kernels import add_shares
 
         scores, votes, wanted = np.zeros(sets), np.zeros(sets), np.arange(sets)
@@ -223,8 +245,8 @@ class Scorer(Protocol):
     """A fitted attack. Higher scores indicate membership of the target.
 
     Attributes:
-        unseen: Scores of the shadow sets by models not fitted to them, float64 of shape (s,), NaN if there are none.
-            Thresholds are chosen on them.
+        unseen: Scores of the shadow sets by models not fitted to them, float64 of shape (s,), NaN
+            if there are none. Thresholds are chosen on them.
     """
 
     unseen: np.ndarray
@@ -242,7 +264,8 @@ class Attack(Protocol):
     def features(self, cells: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Return the features of a synthetic table.
 
-        All shadow sets' features are held in memory and written to the checkpoint. Must be deterministic.
+        All shadow sets' features are held in memory and written to the checkpoint. Must be
+        deterministic.
 
         Args:
             cells: Coded synthetic table, shape (F, m).
@@ -253,7 +276,11 @@ class Attack(Protocol):
         """
 
     def fit(
-        self, features: np.ndarray, labels: np.ndarray, rng: np.random.Generator, progress: Progress = silent
+        self,
+        features: np.ndarray,
+        labels: np.ndarray,
+        rng: np.random.Generator,
+        progress: Progress = silent,
     ) -> Scorer:
         """Fit the attack.
 
@@ -278,7 +305,10 @@ class QuerySettings:
     part: ClassVar[str] = "attack queries"
 
     queries: int | None = Field(
-        default=None, ge=1, le=MOST_SETS, description="maximum number of queries (default: by number of columns)"
+        default=None,
+        ge=1,
+        le=MOST_SETS,
+        description="maximum number of queries (default: by number of columns)",
     )
     trees: int = Field(default=100, ge=1, description="number of trees")
     depth: int = Field(default=10, ge=1, description="maximum depth of a tree")
@@ -287,8 +317,8 @@ class QuerySettings:
 class QueryAttack:
     """Counting queries and a random forest (Houssiau et al. 2022, Meeus et al. 2023).
 
-    Features are the columns in which each synthetic row matches the target. ``fit`` computes the query counts from
-    them.
+    Features are the columns in which each synthetic row matches the target. ``fit`` computes the
+    query counts from them.
     """
 
     def __init__(self, coding: MatrixCoding, settings: QuerySettings | None = None) -> None:
@@ -300,14 +330,21 @@ class QueryAttack:
         return matches(cells, target, self.is_number)
 
     def fit(
-        self, features: np.ndarray, labels: np.ndarray, rng: np.random.Generator, progress: Progress = silent
+        self,
+        features: np.ndarray,
+        labels: np.ndarray,
+        rng: np.random.Generator,
+        progress: Progress = silent,
     ) -> Scorer:
         """Implement :meth:`Attack.fit`."""
         settings = self.settings
         coded = CountCodes.fit(Queries.draw(len(self.is_number), rng, settings.queries), features)
         codes = coded.encode(features)
         usable = coded.distinct(codes)
-        return QueryScorer(coded, Forest.fit(codes, labels, usable, rng, trees=settings.trees, depth=settings.depth))
+        return QueryScorer(
+            coded,
+            Forest.fit(codes, labels, usable, rng, trees=settings.trees, depth=settings.depth),
+        )
 
 
 class QueryScorer:
@@ -339,7 +376,9 @@ ATTACKS: dict[str, tuple[type[Any], Callable[[MatrixCoding, np.ndarray, Any], At
 }
 
 
-def build_attack(name: str, coding: MatrixCoding, cells: np.ndarray, settings: Mapping[str, Any]) -> Attack:
+def build_attack(
+    name: str, coding: MatrixCoding, cells: np.ndarray, settings: Mapping[str, Any]
+) -> Attack:
     """Create an attack by name, for tables coded like ``cells`` (F, N).
 
     Raises:

@@ -24,22 +24,26 @@ class AttentionSettings:
         embedding_hidden: Units of the hidden layer of the embedding.
         attention: Size of queries, keys and values.
         prediction_hidden: Units of the last hidden layer.
-        scores: "key": query times keys, as in the paper's text and the authors' program. "value": query times values,
-            as in algorithm 1.
-        scale: "range": scale numbers to 0..1 over the audited table, as in the authors' program. "none": do not scale,
-            as in the paper.
+        scores: "key": query times keys, as in the paper's text and the authors' program. "value":
+            query times values, as in algorithm 1.
+        scale: "range": scale numbers to 0..1 over the audited table, as in the authors' program.
+            "none": do not scale, as in the paper.
         dropout: Share of dropped units.
-        learning_rate: Learning rate of Adamax. 0.001 as in the authors' program; the paper prints "10e-3".
+        learning_rate: Learning rate of Adamax. 0.001 as in the authors' program; the paper prints
+            "10e-3".
         batch_size: Tables per step.
         epochs: Maximum number of passes over the tables.
         validation: Share of tables in the validation set.
-        patience: Number of epochs without a lower validation loss after which training stops. None: never.
+        patience: Number of epochs without a lower validation loss after which training stops. None:
+            never.
         device: Torch device.
     """
 
     part: ClassVar[str] = "attack attention"
 
-    closest: int = Field(default=100, ge=1, description="number of nearest distinct rows used per table")
+    closest: int = Field(
+        default=100, ge=1, description="number of nearest distinct rows used per table"
+    )
     embedding: int = Field(default=20, ge=1, description="dimension of an embedded cell")
     embedding_hidden: int = Field(default=20, ge=1, description="width of the embedding layer")
     attention: int = Field(default=15, ge=1, description="dimension of queries and keys")
@@ -50,7 +54,9 @@ class AttentionSettings:
     learning_rate: float = Field(default=1e-3, gt=0, description="learning rate of Adamax")
     batch_size: int = Field(default=20, ge=1, description="tables per step")
     epochs: int = Field(default=500, ge=1, description="maximum number of passes over the tables")
-    validation: float = Field(default=0.1, gt=0, lt=1, description="share of tables in the validation set")
+    validation: float = Field(
+        default=0.1, gt=0, lt=1, description="share of tables in the validation set"
+    )
     patience: int | None = Field(
         default=50, ge=1, description="training stops after this many epochs without improvement"
     )
@@ -97,7 +103,9 @@ class Scales:
     def apply(self, cells: np.ndarray) -> np.ndarray:
         """Map cells to attributes."""
         gaps = np.isnan(cells)
-        scaled = np.where(gaps, self.fill[:, None], (cells - self.low[:, None]) / self.span[:, None])
+        scaled = np.where(
+            gaps, self.fill[:, None], (cells - self.low[:, None]) / self.span[:, None]
+        )
         return np.concatenate([scaled, gaps[self.missing]])
 
     def undo(self, attributes: np.ndarray) -> np.ndarray:

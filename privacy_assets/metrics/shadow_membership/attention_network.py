@@ -1,11 +1,12 @@
-"""Target attention: a membership attack on the synthetic rows (Meeus et al. 2023, appendix 0.A). Imports torch.
+"""Target attention: a membership attack on the synthetic rows (Meeus et al. 2023, appendix 0.A).
+Imports torch.
 
-The distinct rows of each synthetic table that are nearest to the target are the input of a small network (algorithm 1),
-which learns to predict whether the generator was fitted to the target.
+The distinct rows of each synthetic table that are nearest to the target are the input of a small
+network (algorithm 1), which learns to predict whether the generator was fitted to the target.
 
-Keys and values are linear in the hidden layer of the embedding, and the softmax weights sum to 1. The second layer of
-the embedding, keys and values are therefore computed once per set instead of once per row; results are equal up to the
-order of summation.
+Keys and values are linear in the hidden layer of the embedding, and the softmax weights sum to 1.
+The second layer of the embedding, keys and values are therefore computed once per set instead of
+once per row; results are equal up to the order of summation.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _JUDGED = 200  # sets scored together, which bounds memory
 class Sets:
     """Tables on a device, read from ``features`` (s, 1 + closest, A + 2).
 
-    Stores the positions of the ones among the one-hot inputs, the other inputs, and a mask of existing rows. ``sizes``
-    int64 (A,) are the numbers of codes per attribute, 0 for numbers.
+    Stores the positions of the ones among the one-hot inputs, the other inputs, and a mask of
+    existing rows. ``sizes`` int64 (A,) are the numbers of codes per attribute, 0 for numbers.
     """
 
     def __init__(self, features: np.ndarray, sizes: np.ndarray, device: torch.device) -> None:
@@ -55,7 +56,9 @@ class Sets:
         return len(self.there)
 
     def inputs(self, sets: Tensor) -> Tensor:
-        """Return the inputs (len(sets), rows, width) of some sets, in a buffer that the next call overwrites."""
+        """Return the inputs (len(sets), rows, width) of some sets, in a buffer that the next call
+        overwrites.
+        """
         shape = (len(sets), self.there.shape[1], self.width)
         if self._used is not None and self._used[0].shape == shape:
             out, before = self._used
@@ -69,7 +72,9 @@ class Sets:
 
 
 class Network:
-    """The network of algorithm 1. All weights are views of one vector, so the optimizer updates a single tensor."""
+    """The network of algorithm 1. All weights are views of one vector, so the optimizer updates a
+    single tensor.
+    """
 
     def __init__(self, width: int, settings: AttentionSettings, generator: torch.Generator) -> None:
         s = settings
@@ -84,21 +89,34 @@ class Network:
             "last": (1, s.prediction_hidden),
         }
         biased = ("first", "second", "third", "last")
-        self.shapes: list[tuple[int, ...]] = [*sizes.values(), *((sizes[name][0],) for name in biased)]
-        bounds = [shape[1] ** -0.5 for shape in sizes.values()] + [sizes[name][1] ** -0.5 for name in biased]
+        self.shapes: list[tuple[int, ...]] = [
+            *sizes.values(),
+            *((sizes[name][0],) for name in biased),
+        ]
+        bounds = [shape[1] ** -0.5 for shape in sizes.values()] + [
+            sizes[name][1] ** -0.5 for name in biased
+        ]
         drawn = [
-            torch.empty(math.prod(shape)).uniform_(-bound, bound, generator=generator)  # as in torch's own layers
+            # as in torch's own layers
+            torch.empty(math.prod(shape)).uniform_(-bound, bound, generator=generator)
             for shape, bound in zip(self.shapes, bounds, strict=True)
         ]
         self.weights = torch.cat(drawn)
 
     def views(self, weights: Tensor) -> list[Tensor]:
-        """Return matrices first, second, query, key, value, third, last; biases of first, second, third, last."""
+        """Return matrices first, second, query, key, value, third, last; biases of first, second,
+        third, last.
+        """
         parts = weights.split([math.prod(shape) for shape in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def logits(
-        self, weights: Tensor, rows: Tensor, there: Tensor, target: Tensor, dropout: torch.Generator | None = None
+        self,
+        weights: Tensor,
+        rows: Tensor,
+        there: Tensor,
+        target: Tensor,
+        dropout: torch.Generator | None = None,
     ) -> Tensor:
         """Return the log odds (b,) of membership.
 
@@ -116,30 +134,47 @@ class Network:
         scores = (hidden * towards.unsqueeze(1)).sum(dim=2).masked_fill(~there, -math.inf)
         pooled = (hidden * scores.softmax(dim=1).unsqueeze(2)).sum(dim=1)
         whole = F.linear(F.linear(pooled, second, b2), value)
-        return F.linear(self._drop(F.relu(F.linear(whole, third, b3)), dropout), last, b4).squeeze(1)
+        return F.linear(self._drop(F.relu(F.linear(whole, third, b3)), dropout), last, b4).squeeze(
+            1
+        )
 
     def _drop(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
         rate = self.settings.dropout
         if generator is None or rate == 0:
             return hidden
-        kept = torch.rand(hidden.shape, generator=generator, device=hidden.device).ge_(rate).div_(1 - rate)
+        kept = (
+            torch.rand(hidden.shape, generator=generator, device=hidden.device)
+            .ge_(rate)
+            .div_(1 - rate)
+        )
         return hidden * kept
 
 
 class AttentionScorer:
-    """A trained network; ``unseen`` float64 (s,) are the scores of the validation tables, NaN for training tables."""
+    """A trained network; ``unseen`` float64 (s,) are the scores of the validation tables, NaN for
+    training tables.
+    """
 
     def __init__(self, run: _Run, sizes: np.ndarray, weights: Tensor) -> None:
-        self.network, self.sizes, self.weights, self.device = run.network, sizes, weights, run.labels.device
+        self.network, self.sizes, self.weights, self.device = (
+            run.network,
+            sizes,
+            weights,
+            run.labels.device,
+        )
         self.unseen = np.full(len(run.sets), np.nan)
         judged = _scored(run.network, weights, run.sets, run.validation)
         self.unseen[run.validation.cpu().numpy()] = judged.cpu().numpy()
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
-        """Return the log odds of membership, float64 (t,), for the features of t synthetic tables."""
+        """Return the log odds of membership, float64 (t,), for the features of t synthetic
+        tables.
+        """
         sets = Sets(features, self.sizes, self.device)
         with one_thread():
-            scores = _scored(self.network, self.weights, sets, torch.arange(len(sets), device=self.device))
+            scores = _scored(
+                self.network, self.weights, sets, torch.arange(len(sets), device=self.device)
+            )
         return scores.cpu().numpy().astype(np.float64)
 
 
@@ -155,7 +190,9 @@ def train(
     if len(features) < 2:
         raise InputError(f"{len(features)} shadow sets to train on", fix="use at least 2")
     on = torch.device(settings.device)
-    seeds = [torch.Generator(place).manual_seed(int(rng.integers(2**63))) for place in ("cpu", "cpu", on)]
+    seeds = [
+        torch.Generator(place).manual_seed(int(rng.integers(2**63))) for place in ("cpu", "cpu", on)
+    ]
     sets = Sets(features, sizes, on)
     network = Network(sets.width, settings, seeds[0])
     run = _Run(network, sets, torch.from_numpy(labels.astype(np.float32)).to(on), *seeds[1:])
@@ -165,9 +202,20 @@ def train(
 
 class _Run:
     def __init__(
-        self, network: Network, sets: Sets, labels: Tensor, order: torch.Generator, dropout: torch.Generator
+        self,
+        network: Network,
+        sets: Sets,
+        labels: Tensor,
+        order: torch.Generator,
+        dropout: torch.Generator,
     ) -> None:
-        self.network, self.sets, self.labels, self.order, self.dropout = network, sets, labels, order, dropout
+        self.network, self.sets, self.labels, self.order, self.dropout = (
+            network,
+            sets,
+            labels,
+            order,
+            dropout,
+        )
         self.settings, self.target = network.settings, sets.target
         self.weights = network.weights.to(labels.device).requires_grad_()
         self.optimiser = torch.optim.Adamax([self.weights], lr=self.settings.learning_rate)
@@ -183,7 +231,10 @@ class _Run:
             self._learn()
             loss = self._judged()
             if not math.isfinite(loss):
-                raise InputError("the attention attack's loss is not a finite number", fix="lower its learning_rate")
+                raise InputError(
+                    "the attention attack's loss is not a finite number",
+                    fix="lower its learning_rate",
+                )
             waited = 0 if loss < lowest else waited + 1
             if waited == 0:
                 lowest, best = loss, self.weights.detach().clone()
@@ -200,7 +251,11 @@ class _Run:
             sets = sets.to(self.labels.device)
             with torch.autocast("cuda", torch.bfloat16, enabled=sets.device.type == "cuda"):
                 logits = self.network.logits(
-                    self.weights, self.sets.inputs(sets), self.sets.there[sets], self.target, self.dropout
+                    self.weights,
+                    self.sets.inputs(sets),
+                    self.sets.there[sets],
+                    self.target,
+                    self.dropout,
                 )
             self.optimiser.zero_grad(set_to_none=True)
             F.binary_cross_entropy_with_logits(logits.float(), self.labels[sets]).backward()
@@ -214,28 +269,37 @@ class _Run:
 @torch.no_grad()
 def _scored(network: Network, weights: Tensor, sets: Sets, which: Tensor) -> Tensor:
     target = sets.target
-    parts = [network.logits(weights, sets.inputs(some), sets.there[some], target) for some in which.split(_JUDGED)]
+    parts = [
+        network.logits(weights, sets.inputs(some), sets.there[some], target)
+        for some in which.split(_JUDGED)
+    ]
     return torch.cat(parts)
 
 
 class AttentionAttack:
-    """The attack on tables of one ``coding``; numbers are scaled over ``cells`` (F, N), all known rows.
+    """The attack on tables of one ``coding``; numbers are scaled over ``cells`` (F, N), all known
+    rows.
 
     It stores the scales but no rows.
     """
 
-    def __init__(self, coding: MatrixCoding, cells: np.ndarray, settings: AttentionSettings | None = None) -> None:
+    def __init__(
+        self, coding: MatrixCoding, cells: np.ndarray, settings: AttentionSettings | None = None
+    ) -> None:
         self.settings = settings or AttentionSettings()
         self.scales = Scales.fit(cells, coding.is_number)
-        self.sizes = np.concatenate([coding.sizes, np.full(len(self.scales.missing), 2)])  # codes per attribute
+        # codes per attribute
+        self.sizes = np.concatenate([coding.sizes, np.full(len(self.scales.missing), 2)])
 
     def features(self, cells: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return float32 (1 + closest, A + 2): the target, then the nearest distinct rows of ``cells`` (F, m), m >= 1.
+        """Return float32 (1 + closest, A + 2): the target, then the nearest distinct rows of
+        ``cells`` (F, m), m >= 1.
 
-        A row contains its A attributes (numbers, and codes of categories), its multiplicity (0 for padding) and its
-        generalized cosine distance to the target (eq. 5, without constant attributes). A missing number is replaced by
-        the mean, with an additional category for missing. Rows at the same distance are ordered by content, so the
-        order of the columns of ``cells`` does not matter.
+        A row contains its A attributes (numbers, and codes of categories), its multiplicity (0 for
+        padding) and its generalized cosine distance to the target (eq. 5, without constant
+        attributes). A missing number is replaced by the mean, with an additional category for
+        missing. Rows at the same distance are ordered by content, so the order of the columns of
+        ``cells`` does not matter.
         """
         scales, varies = self.scales, self.scales.varies
         rows, aim = scales.apply(cells), scales.apply(target[:, None])
@@ -251,11 +315,17 @@ class AttentionAttack:
         return out
 
     def fit(
-        self, features: np.ndarray, labels: np.ndarray, rng: np.random.Generator, progress: Progress = silent
+        self,
+        features: np.ndarray,
+        labels: np.ndarray,
+        rng: np.random.Generator,
+        progress: Progress = silent,
     ) -> AttentionScorer:
-        """Train on ``features`` (s, 1 + closest, A + 2) of s >= 2 tables and their labels bool (s,).
+        """Train on ``features`` (s, 1 + closest, A + 2) of s >= 2 tables and their labels bool
+        (s,).
 
-        A randomly drawn share of tables is used only to select the epoch. Scores are log odds of membership. The same
-        arguments and state of ``rng`` give the same scores on one machine. Raises InputError if the loss is not finite.
+        A randomly drawn share of tables is used only to select the epoch. Scores are log odds of
+        membership. The same arguments and state of ``rng`` give the same scores on one machine.
+        Raises InputError if the loss is not finite.
         """
         return train(features, labels, self.sizes, self.settings, rng, progress)

@@ -29,7 +29,13 @@ from privacy_assets.metrics.shadow_membership.rates import (
     epsilon_bound,
     tpr_at,
 )
-from privacy_assets.metrics.vulnerability import Distance, Selector, most_exposed, select_records, vulnerability
+from privacy_assets.metrics.vulnerability import (
+    Distance,
+    Selector,
+    most_exposed,
+    select_records,
+    vulnerability,
+)
 from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.stats.intervals import CONFIDENCE
 from privacy_assets.tables.encoding import MatrixCoding
@@ -66,9 +72,11 @@ class AuditConfig:
         test_rows: Number of rows used for test sets, disjoint from the former. None: all others.
         attack: Name of the attack.
         attack_settings: Settings of the attack.
-        sampling: "subsample": draw training rows without replacement. "bootstrap": with replacement.
-        remove: Number of most vulnerable rows (with all rows of their subjects) to remove from the table. The most
-            vulnerable of the remaining rows are then attacked with and without them. 0: none.
+        sampling: "subsample": draw training rows without replacement. "bootstrap": with
+            replacement.
+        remove: Number of most vulnerable rows (with all rows of their subjects) to remove from the
+            table. The most vulnerable of the remaining rows are then attacked with and without
+            them. 0: none.
     """
 
     part: ClassVar[str] = "audit"
@@ -76,26 +84,39 @@ class AuditConfig:
     generator: Any = Field(title="a generator", description="attacked generator")
     max_targets: int = Field(default=10, ge=1, description="maximum number of attacked records")
     select: Selector = Field(default="distance", description="how records are selected")
-    n_neighbors: int = Field(default=5, ge=1, description="number of nearest records in the vulnerability score")
+    n_neighbors: int = Field(
+        default=5, ge=1, description="number of nearest records in the vulnerability score"
+    )
     distance: Distance = Field(default="cosine", description="distance of the vulnerability score")
     ids: Annotated[tuple[int, ...] | None, Tuple, AfterValidator(_different)] = Field(
         default=None, description="rows to attack instead"
     )
     shadows: Even = Field(
-        default=4000, description="number of training sets that the attack learns from, half with the record"
+        default=4000,
+        description="number of training sets that the attack learns from, half with the record",
     )
     tests: Even = Field(default=200, description="number of training sets that evaluate the attack")
     size: int = Field(default=1000, ge=2, description="number of rows of a training set")
-    sample_size: int | None = Field(default=None, ge=1, description="number of rows to generate; default: size")
-    auxiliary: float = Field(default=2 / 3, gt=0, lt=1, description="share of the real rows for shadow sets")
+    sample_size: int | None = Field(
+        default=None, ge=1, description="number of rows to generate; default: size"
+    )
+    auxiliary: float = Field(
+        default=2 / 3, gt=0, lt=1, description="share of the real rows for shadow sets"
+    )
     auxiliary_rows: int | None = Field(
         default=None, ge=2, description="number of rows for shadow sets, instead of auxiliary"
     )
-    test_rows: int | None = Field(default=None, ge=2, description="number of rows for test sets (default: all others)")
+    test_rows: int | None = Field(
+        default=None, ge=2, description="number of rows for test sets (default: all others)"
+    )
     attack: AttackName = Field(default="queries", description="attack on the synthetic tables")
-    attack_settings: Annotated[dict[str, Any], Dict] = Field(default_factory=dict, description="settings of the attack")
+    attack_settings: Annotated[dict[str, Any], Dict] = Field(
+        default_factory=dict, description="settings of the attack"
+    )
     sampling: Sampling = Field(default="subsample", description="how training sets are drawn")
-    remove: int = Field(default=0, ge=0, description="number of most vulnerable rows to remove before the attack")
+    remove: int = Field(
+        default=0, ge=0, description="number of most vulnerable rows to remove before the attack"
+    )
 
     def __post_init__(self) -> None:
         attack_settings(self.attack, self.attack_settings)
@@ -206,7 +227,8 @@ class Audit:
         plan: Configuration.
         seed: Seed.
         records: Results in the order of selection.
-        epsilon_lower_bound: Largest bound over the records, at a joint confidence of 95 % (Bonferroni).
+        epsilon_lower_bound: Largest bound over the records, at a joint confidence of 95 %
+            (Bonferroni).
         removal: Effect of the removal, or None.
         cpu_seconds: CPU time of all processes, including earlier runs with the same checkpoint.
     """
@@ -237,9 +259,11 @@ class Audit:
 
 
 def summary(records: Sequence[RecordAudit]) -> dict[str, float]:
-    """Summarize the AUC over records: ``mean``, ``sd`` (n - 1), and Student's 95 % interval ``low``, ``high``.
+    """Summarize the AUC over records: ``mean``, ``sd`` (n - 1), and Student's 95 % interval
+    ``low``, ``high``.
 
-    The interval applies to records selected in the same way. For a single record it is NaN, as is ``sd``.
+    The interval applies to records selected in the same way. For a single record it is NaN, as is
+    ``sd``.
     """
     from scipy import stats
 
@@ -280,20 +304,20 @@ def run_audit(
 ) -> Audit:
     """Attack records of a coded table by shadow models (Meeus et al. 2023, section 5).
 
-    The audit evaluates the generator on training sets of ``plan.size`` rows, not a particular release. The same seed
-    gives the same result, except ``cpu_seconds``, for any number of threads.
+    The audit evaluates the generator on training sets of ``plan.size`` rows, not a particular
+    release. The same seed gives the same result, except ``cpu_seconds``, for any number of threads.
 
     Args:
         cells: Coded table, shape (F, N).
         coding: Its coding.
         plan: Configuration.
         seed: Non-negative seed. None: one is drawn, and recorded in the result.
-        subjects: Subject of each row, int64 of shape (N,). Other rows of an attacked subject are excluded from its
-            training sets and neighbors, and the most vulnerable records are from different subjects. None: each row is
-            a subject.
+        subjects: Subject of each row, int64 of shape (N,). Other rows of an attacked subject are
+            excluded from its training sets and neighbors, and the most vulnerable records are from
+            different subjects. None: each row is a subject.
         progress: Called with messages and counts.
-        checkpoint: Folder for finished records and blocks; a call with the same arguments resumes from it. It contains
-            counts from the private table (files have mode 0600).
+        checkpoint: Folder for finished records and blocks; a call with the same arguments resumes
+            from it. It contains counts from the private table (files have mode 0600).
 
     Raises:
         ConfigError: If settings are invalid or the checkpoint belongs to another audit.
@@ -305,8 +329,17 @@ def run_audit(
         problem = f"subjects must have shape ({cells.shape[1]},), got {people.shape}"
         raise InputError(problem, where=_WHERE, fix="pass one code per row")
     listed = None if people is None else people.tolist()
-    mark = cells_fingerprint(cells, plan.to_json(), coding.schema.to_json(), coding.values, seed, listed)
-    run = _Run(cells, coding, plan, seed, people, build_attack(plan.attack, coding, cells, plan.attack_settings))
+    mark = cells_fingerprint(
+        cells, plan.to_json(), coding.schema.to_json(), coding.values, seed, listed
+    )
+    run = _Run(
+        cells,
+        coding,
+        plan,
+        seed,
+        people,
+        build_attack(plan.attack, coding, cells, plan.attack_settings),
+    )
     run.check()
     kept = Checkpoint.open(checkpoint, mark)
     chosen = kept.get("selection")
@@ -322,7 +355,9 @@ def run_audit(
         for name, part in parts.items()
     }
     removal = Removal(removed, found["before"], found["after"]) if plan.remove else None
-    spent = chosen["seconds"] + sum(record.cpu_seconds for records in found.values() for record in records)
+    spent = chosen["seconds"] + sum(
+        record.cpu_seconds for records in found.values() for record in records
+    )
     return Audit(plan, seed, found["records"], _epsilon_of_all(found["records"]), removal, spent)
 
 
@@ -347,7 +382,9 @@ class _Run:
 
     def rng(self, purpose: str, *key: int) -> np.random.Generator:
         """Return a generator for a purpose and record."""
-        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()), *key)))
+        return np.random.default_rng(
+            np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()), *key))
+        )
 
     @cached_property
     def pools(self) -> tuple[np.ndarray, np.ndarray]:
@@ -361,10 +398,14 @@ class _Run:
         """Raise InputError or ConfigError if the plan does not fit the table."""
         rows, plan = self.cells.shape[1], self.plan
         if (plan.auxiliary_rows or 0) + (plan.test_rows or 0) > rows:
-            raise InputError(f"auxiliary_rows and test_rows exceed its {rows} rows", where=_WHERE, fix=_FEWER)
+            raise InputError(
+                f"auxiliary_rows and test_rows exceed its {rows} rows", where=_WHERE, fix=_FEWER
+            )
         for row in plan.ids or ():
             if not 0 <= row < rows:
-                raise ConfigError(f"audit: there is no row {row}; the table has {rows}, the first is 0.")
+                raise ConfigError(
+                    f"audit: there is no row {row}; the table has {rows}, the first is 0."
+                )
         if plan.remove and plan.remove + 2 > rows:
             raise ConfigError(f"audit: {plan.remove} of {rows} rows cannot be removed.")
         self.check_pools(*self.pools)
@@ -374,11 +415,16 @@ class _Run:
         least = 1 if self.plan.sampling == "bootstrap" else self.plan.size
         for name, pool in (("auxiliary", auxiliary), ("test", test)):
             if len(pool) < least:
-                problem = f"the {name} part has {len(pool)} rows to draw from, but training sets {self.plan.size}"
+                problem = (
+                    f"the {name} part has {len(pool)} rows to draw from, but training sets"
+                    f" {self.plan.size}"
+                )
                 raise InputError(problem, where=_WHERE, fix=_FEWER)
 
     def select(self) -> dict[str, Any]:
-        """Return the records of each part, the ids to remove, and the CPU seconds, as a JSON-compatible mapping."""
+        """Return the records of each part, the ids to remove, and the CPU seconds, as a
+        JSON-compatible mapping.
+        """
         start, everyone = process_time(), np.arange(self.cells.shape[1])
         vulnerable = self.vulnerability(everyone)
         parts, removed = {"records": self.part(everyone, vulnerable, self.plan.ids)}, everyone[:0]
@@ -387,14 +433,20 @@ class _Run:
         return {"parts": parts, "removed": removed.tolist(), "seconds": process_time() - start}
 
     def removal(self, vulnerable: np.ndarray) -> tuple[np.ndarray, list[_Record], list[_Record]]:
-        """Return the ids to remove, and the records to attack with and without them in the table."""
+        """Return the ids to remove, and the records to attack with and without them in the
+        table.
+        """
         everyone = np.arange(self.cells.shape[1])
-        removed = most_exposed(vulnerable, self.plan.remove, self.rng("shadow removal"), self.people).ids
+        removed = most_exposed(
+            vulnerable, self.plan.remove, self.rng("shadow removal"), self.people
+        ).ids
         if self.people is not None:  # remove all rows of a subject
             removed = np.flatnonzero(np.isin(self.people, self.people[removed]))
         rest = np.setdiff1d(everyone, removed)
         if len(rest) < 2:
-            raise InputError("no subject remains after the removal", where=_WHERE, fix="remove fewer rows")
+            raise InputError(
+                "no subject remains after the removal", where=_WHERE, fix="remove fewer rows"
+            )
         after = self.part(rest, self.vulnerability(rest), None)
         before = [record._replace(vulnerability=float(vulnerable[record.id])) for record in after]
         return removed, before, after
@@ -403,21 +455,39 @@ class _Run:
         """Return V_k of these rows, computed among themselves."""
         plan, people = self.plan, None if self.people is None else self.people[rows]
         return vulnerability(
-            self.cells[:, rows], self.coding, n_neighbors=plan.n_neighbors, distance=plan.distance, subjects=people
+            self.cells[:, rows],
+            self.coding,
+            n_neighbors=plan.n_neighbors,
+            distance=plan.distance,
+            subjects=people,
         )
 
-    def part(self, rows: np.ndarray, vulnerable: np.ndarray, given: Sequence[int] | None) -> list[_Record]:
+    def part(
+        self, rows: np.ndarray, vulnerable: np.ndarray, given: Sequence[int] | None
+    ) -> list[_Record]:
         """Return the ``given`` records, or those that the plan selects from ``rows``."""
         if given is not None:
             return [_Record(row, math.nan, float(vulnerable[row])) for row in given]
         plan, people = self.plan, None if self.people is None else self.people[rows]
         found = select_records(
-            self.cells[:, rows], self.coding, vulnerable,
-            by=plan.select, records=plan.max_targets, people=people, rng=self.rng("shadow selection"),
-        )  # fmt: skip
+            self.cells[:, rows],
+            self.coding,
+            vulnerable,
+            by=plan.select,
+            records=plan.max_targets,
+            people=people,
+            rng=self.rng("shadow selection"),
+        )
         if not len(found.ids):
-            raise InputError(f"no row is selected by {plan.select}", where=_WHERE, fix="select by distance")
-        chosen = zip(rows[found.ids].tolist(), found.scores.tolist(), vulnerable[found.ids].tolist(), strict=True)
+            raise InputError(
+                f"no row is selected by {plan.select}", where=_WHERE, fix="select by distance"
+            )
+        chosen = zip(
+            rows[found.ids].tolist(),
+            found.scores.tolist(),
+            vulnerable[found.ids].tolist(),
+            strict=True,
+        )
         return [_Record(*record) for record in chosen]
 
     def attack_all(
@@ -441,22 +511,41 @@ class _Run:
     def game(self, record: int, removed: Sequence[int]) -> Game:
         """Create the game of one record, without some rows of the table."""
         plan = self.plan
-        own = removed if self.people is None else [*removed, *np.flatnonzero(self.people == self.people[record])]
-        auxiliary, test = (without(self.cells, np.setdiff1d(pool, own), record) for pool in self.pools)
+        own = (
+            removed
+            if self.people is None
+            else [*removed, *np.flatnonzero(self.people == self.people[record])]
+        )
+        auxiliary, test = (
+            without(self.cells, np.setdiff1d(pool, own), record) for pool in self.pools
+        )
         self.check_pools(auxiliary, test)
         size, bootstrap = plan.sample_size or plan.size, plan.sampling == "bootstrap"
         return Game(
-            self.cells, self.coding, record, auxiliary, test, plan.shadows, plan.tests, plan.size, size, bootstrap,
+            self.cells,
+            self.coding,
+            record,
+            auxiliary,
+            test,
+            plan.shadows,
+            plan.tests,
+            plan.size,
+            size,
+            bootstrap,
             self.seed,
-        )  # fmt: skip
+        )
 
-    def attack_one(self, record: _Record, game: Game, kept: Checkpoint, count: _Count) -> RecordAudit:
+    def attack_one(
+        self, record: _Record, game: Game, kept: Checkpoint, count: _Count
+    ) -> RecordAudit:
         """Play the game of one record, and evaluate the attack."""
         name, start = str(record.id), process_time()
         features, seconds = kept.blocks(name)
         count.skip(sum(map(len, features)))
         begun = process_time()
-        for block, elsewhere in blocks(game, self.plan.generator, self.attack, sum(map(len, features))):
+        for block, elsewhere in blocks(
+            game, self.plan.generator, self.attack, sum(map(len, features))
+        ):
             kept.put_block(name, sum(map(len, features)), block, process_time() - begun + elsewhere)
             features.append(block)
             seconds, begun = seconds + elsewhere, process_time()

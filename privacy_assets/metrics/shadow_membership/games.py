@@ -1,4 +1,5 @@
-"""The privacy game of one record: training sets with and without it, and tables generated from them.
+"""The privacy game of one record: training sets with and without it, and tables generated from
+them.
 
 Meeus et al. 2023, sections 2.3 and 5.5; ``bootstrap`` from Kuppa et al. 2021, section 4.
 """
@@ -33,8 +34,9 @@ FRAME_BLOCK = 8  # sets between checkpoints, per process, for generators that ta
 class Game:
     """Shadow and test sets of the record ``target``, a column of ``cells`` (F, N).
 
-    Sets with even numbers contain the target. Training rows come from ``auxiliary`` for the first ``shadows`` sets and
-    from ``test`` for the following ``tests`` sets. Neither contains the target or rows equal to it.
+    Sets with even numbers contain the target. Training rows come from ``auxiliary`` for the first
+    ``shadows`` sets and from ``test`` for the following ``tests`` sets. Neither contains the target
+    or rows equal to it.
     """
 
     cells: np.ndarray
@@ -55,10 +57,11 @@ class Game:
         return np.arange(self.shadows + self.tests) % 2 == 0
 
     def training_rows(self, number: int) -> tuple[np.ndarray, int]:
-        """Draw the rows of set ``number``, int64 (size,), in random order, and the seed of its generator.
+        """Draw the rows of set ``number``, int64 (size,), in random order, and the seed of its
+        generator.
 
-        Draws ``size`` rows, or ``size`` - 1 and the target, without replacement (bootstrap: with replacement). The
-        result depends only on seed, record and number.
+        Draws ``size`` rows, or ``size`` - 1 and the target, without replacement (bootstrap: with
+        replacement). The result depends only on seed, record and number.
         """
         key = (zlib.crc32(b"shadow game"), self.target, number)
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
@@ -75,27 +78,40 @@ def without(cells: np.ndarray, ids: np.ndarray, target: int) -> np.ndarray:
     return ids[~((rows == wanted) | (np.isnan(rows) & np.isnan(wanted))).all(axis=0)]
 
 
-def blocks(game: Game, generator: Generator, attack: Attack, first: int) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield the features of the sets from ``first``, in blocks, and the CPU seconds used by other processes.
+def blocks(
+    game: Game, generator: Generator, attack: Attack, first: int
+) -> Iterator[tuple[np.ndarray, float]]:
+    """Yield the features of the sets from ``first``, in blocks, and the CPU seconds used by other
+    processes.
 
-    Runs on the cluster if one is in use. Otherwise coded generators run in threads, and others in processes because
-    Python code holds the interpreter lock. The number of workers affects only the block size.
+    Runs on the cluster if one is in use. Otherwise coded generators run in threads, and others in
+    processes because Python code holds the interpreter lock. The number of workers affects only the
+    block size.
     """
     total, coded = game.shadows + game.tests, isinstance(generator, CodedGenerator)
-    step = max(CODED_BLOCK if coded else 0, FRAME_BLOCK * at_once() if on_cluster() or not coded else 0)
+    step = max(
+        CODED_BLOCK if coded else 0, FRAME_BLOCK * at_once() if on_cluster() or not coded else 0
+    )
     play = _Play(game, generator, attack)
     if coded and not on_cluster():
         _ = play.draw  # created once, before threads access it
     for start in range(first, total, step):
         numbers = range(start, min(start + step, total))
-        found = in_parallel(play, numbers) if coded or on_cluster() else _in_processes(play, numbers)
+        found = (
+            in_parallel(play, numbers) if coded or on_cluster() else _in_processes(play, numbers)
+        )
         alone = (coded or threads() == 1) if not on_cluster() else len(numbers) < 2
-        yield np.stack([features for features, _ in found]), 0.0 if alone else sum(seconds for _, seconds in found)
+        yield (
+            np.stack([features for features, _ in found]),
+            0.0 if alone else sum(seconds for _, seconds in found),
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class _Play:
-    """Play one game: return the features of set ``number`` and the CPU seconds (exact if run alone in its process)."""
+    """Play one game: return the features of set ``number`` and the CPU seconds (exact if run alone
+    in its process).
+    """
 
     game: Game
     generator: Generator
@@ -147,7 +163,9 @@ def _play(
     size: int,
     seed: int,
 ) -> tuple[np.ndarray, float]:
-    """Generate a table from the cells ``train`` (F, n), and return its features and the CPU seconds."""
+    """Generate a table from the cells ``train`` (F, n), and return its features and the CPU
+    seconds.
+    """
     start = process_time()
     states = np.random.SeedSequence(seed).generate_state(2, np.uint64) >> np.uint64(33)
     fitted = generator.fit(coding.table(train), seed=int(states[0]))
@@ -159,7 +177,8 @@ _MARK = "audit.json"
 
 
 class Checkpoint:
-    """A folder of finished records and feature blocks for one fingerprint; without a folder it stores none.
+    """A folder of finished records and feature blocks for one fingerprint; without a folder it
+    stores none.
 
     Files are written atomically, with mode 0600.
     """
@@ -169,14 +188,18 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: Path | None, fingerprint: str) -> Checkpoint:
-        """Open an empty or new folder, or one with the same fingerprint. Raises ConfigError for any other folder."""
+        """Open an empty or new folder, or one with the same fingerprint. Raises ConfigError for any
+        other folder.
+        """
         if folder is None:
             return cls(None)
         mark = {"engine": ENGINE_VERSION, "fingerprint": fingerprint}
         fix = "Fix: give an empty folder, or the same table, options and seed as before"
         if (folder / _MARK).exists():
             if _json(folder / _MARK) != mark:
-                raise ConfigError(f"{folder}: the checkpoint belongs to another audit or version. {fix}.")
+                raise ConfigError(
+                    f"{folder}: the checkpoint belongs to another audit or version. {fix}."
+                )
             return cls(folder)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{folder}: not a checkpoint. {fix}.")
@@ -212,7 +235,9 @@ class Checkpoint:
                     found.append(stored["features"])
                     seconds += float(stored["seconds"])
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-                raise InputError("the checkpoint cannot be read", where=str(path), fix="delete this file") from None
+                raise InputError(
+                    "the checkpoint cannot be read", where=str(path), fix="delete this file"
+                ) from None
             start += len(found[-1])
         return found, seconds
 
@@ -239,4 +264,6 @@ def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise InputError("the checkpoint cannot be read", where=str(path), fix="delete this file") from None
+        raise InputError(
+            "the checkpoint cannot be read", where=str(path), fix="delete this file"
+        ) from None

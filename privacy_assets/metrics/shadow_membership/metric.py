@@ -1,4 +1,6 @@
-"""Shadow-model membership attacks on the most vulnerable records (Meeus et al. 2023, "Achilles' Heels", section 5)."""
+"""Shadow-model membership attacks on the most vulnerable records (Meeus et al. 2023, "Achilles'
+Heels", section 5).
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,15 @@ if TYPE_CHECKING:
 LOW_FPR = 0.01
 _CURVE = 10.0 ** np.linspace(-4, 0, 41)  # false positive rates of the curves
 _EPSILON_1 = "an attack on a generator with epsilon 1 has an AUC of at most e / (1 + e) = 0.731"
-_ROC = {"all records": ("fpr", "all"), "most vulnerable record": ("fpr", "worst"), "guessing": ("fpr", "fpr")}
-_ROC_LABELS = ("false positive rate (tables without the record)", "true positive rate (tables with it)")
+_ROC = {
+    "all records": ("fpr", "all"),
+    "most vulnerable record": ("fpr", "worst"),
+    "guessing": ("fpr", "fpr"),
+}
+_ROC_LABELS = (
+    "false positive rate (tables without the record)",
+    "true positive rate (tables with it)",
+)
 _DRAWS = 4000
 # Settings that weaken an attack only if they are smaller.
 _MORE = {"trees", "depth", "closest", "epochs", "patience"}
@@ -38,15 +47,17 @@ _MORE = {"trees", "depth", "closest", "epochs", "patience"}
 class ShadowMembership(Metric):
     """Membership of vulnerable records, attacked with shadow models of the generator.
 
-    The attacker knows the generator and has other rows of the same population. It fits the generator many times, with
-    and without one person's record, and learns to distinguish the synthetic tables. This evaluates the generator, not
-    one release, at training sets of ``size`` rows; in larger ones a record has less influence and is harder to detect.
+    The attacker knows the generator and has other rows of the same population. It fits the
+    generator many times, with and without one person's record, and learns to distinguish the
+    synthetic tables. This evaluates the generator, not one release, at training sets of ``size``
+    rows; in larger ones a record has less influence and is harder to detect.
 
     Args:
-        generator: Name of a generator, or a mapping of ``name`` and ``settings``. None: the generator of the synthetic
-            table, which must not differ from a configured one.
+        generator: Name of a generator, or a mapping of ``name`` and ``settings``. None: the
+            generator of the synthetic table, which must not differ from a configured one.
         max_targets: Maximum number of attacked records.
-        select: Method of selecting records. "distance": those farthest from records of other subjects.
+        select: Method of selecting records. "distance": those farthest from records of other
+            subjects.
         n_neighbors: Number of nearest records of others in the vulnerability score.
         distance: Distance of the vulnerability score.
         shadows: Number of training sets that the attack learns from, half of them with the record.
@@ -65,13 +76,16 @@ class ShadowMembership(Metric):
         epsilon_lower_bound: Lower bound of epsilon at 95 % for all records together.
 
     Notes:
-        With declared subjects, no other row of the record's subject is in any set. Every set requires a fit of the
-        generator, 4,200 per record by default, so the metric does not run by default. Settings are validated by
+        With declared subjects, no other row of the record's subject is in any set. Every set
+        requires a fit of the generator, 4,200 per record by default, so the metric does not run by
+        default. Settings are validated by
         :class:`privacy_assets.metrics.shadow_membership.audit.AuditConfig`.
     """
 
     name = "shadow_membership"
-    summary = "Can an attacker detect that a vulnerable record was in training? Attacks on the generator."
+    summary = (
+        "Can an attacker detect that a vulnerable record was in training? Attacks on the generator."
+    )
     required_inputs = frozenset({"train", "holdout"})
     optional_inputs = frozenset({"reference"})
     runs_by_default = False
@@ -88,7 +102,8 @@ class ShadowMembership(Metric):
         ),
         StatisticSpec(
             "tpr_at_low_fpr",
-            "Share of tables with the record that are recognized at 1 % false positives, over all records.",
+            "Share of tables with the record that are recognized at 1 % false positives, over"
+            " all records.",
             null=LOW_FPR,
         ),
         StatisticSpec(
@@ -112,7 +127,8 @@ class ShadowMembership(Metric):
     plots = (
         IntervalPlot(
             table="records",
-            caption="AUC of distinguishing synthetic tables generated with and without the record: 0.5 is guessing, 1 "
+            caption="AUC of distinguishing synthetic tables generated with and without the record:"
+            " 0.5 is guessing, 1 "
             "is always right. Each interval holds for its record only.",
             x="record",
             y="auc",
@@ -122,14 +138,18 @@ class ShadowMembership(Metric):
         ),
         CurvePlot(
             table="roc",
-            caption="Share of recognized tables with the record, by allowed share of false positives. Curves above the "
+            caption="Share of recognized tables with the record, by allowed share of false"
+            " positives."
+            " Curves above the "
             "line of guessing reveal membership.",
             curves=_ROC,
             axis_labels=_ROC_LABELS,
         ),
         CurvePlot(
             table="roc",
-            caption="ROC curve on logarithmic axes: a few records recognized without false positives matter more than "
+            caption="ROC curve on logarithmic axes: a few records recognized without false"
+            " positives"
+            " matter more than "
             "the average.",
             curves=_ROC,
             axis_labels=_ROC_LABELS,
@@ -149,17 +169,26 @@ class ShadowMembership(Metric):
     )
     max_targets: int = Field(default=10, ge=1, description="maximum number of attacked records")
     select: Selector = Field(default="distance", description="how records are selected")
-    n_neighbors: int = Field(default=5, ge=1, description="number of nearest records in the vulnerability score")
+    n_neighbors: int = Field(
+        default=5, ge=1, description="number of nearest records in the vulnerability score"
+    )
     distance: Distance = Field(default="cosine", description="distance of the vulnerability score")
     shadows: Even = Field(
-        default=4000, description="number of training sets that the attack learns from, half with the record"
+        default=4000,
+        description="number of training sets that the attack learns from, half with the record",
     )
     tests: Even = Field(default=200, description="number of training sets that evaluate the attack")
     size: int = Field(default=1000, ge=2, description="number of rows of a training set")
-    sample_size: int | None = Field(default=None, ge=1, description="number of rows to generate; default: size")
-    auxiliary: float = Field(default=2 / 3, gt=0, lt=1, description="share of the real rows for shadow sets")
+    sample_size: int | None = Field(
+        default=None, ge=1, description="number of rows to generate; default: size"
+    )
+    auxiliary: float = Field(
+        default=2 / 3, gt=0, lt=1, description="share of the real rows for shadow sets"
+    )
     attack: AttackName = Field(default="queries", description="attack on the synthetic tables")
-    attack_settings: Annotated[dict[str, Any], Dict] = Field(default_factory=dict, description="settings of the attack")
+    attack_settings: Annotated[dict[str, Any], Dict] = Field(
+        default_factory=dict, description="settings of the attack"
+    )
     sampling: Sampling = Field(default="subsample", description="how training sets are drawn")
 
     def __post_init__(self) -> None:
@@ -176,7 +205,10 @@ class ShadowMembership(Metric):
         """Return the settings by name, with the generator as name and settings."""
         chosen = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         if self.generator is not None:
-            chosen["generator"] = {"name": self.generator.name, "settings": self.generator.settings()}
+            chosen["generator"] = {
+                "name": self.generator.name,
+                "settings": self.generator.settings(),
+            }
         return {**chosen, "attack_settings": dict(self.attack_settings)}
 
     def for_generator(self, generator: Generator | None) -> ShadowMembership:
@@ -185,15 +217,19 @@ class ShadowMembership(Metric):
         Raises ConfigError if there is no generator, or if it differs from the configured one.
         """
         found = self.generator if self.generator is not None else generator
-        named = [(one.name, to_jsonable(one.settings())) for one in (found, generator) if one is not None]
+        named = [
+            (one.name, to_jsonable(one.settings())) for one in (found, generator) if one is not None
+        ]
         if named[1:] and named[0] != named[1]:
             raise ConfigError(
-                "metric shadow_membership is configured for another generator than the synthetic table. Fix: remove"
+                "metric shadow_membership is configured for another generator than the"
+                " synthetic table. Fix: remove"
                 " the generator from the metric's settings."
             )
         if found is None:
             raise ConfigError(
-                "metric shadow_membership requires a generator. Fix: name it in the metric's settings, for example"
+                "metric shadow_membership requires a generator. Fix: name it in the metric's"
+                " settings, for example"
                 " {shadow_membership: {generator: baynet}}, or remove the metric."
             )
         return replace(self, generator=found)
@@ -204,7 +240,9 @@ class ShadowMembership(Metric):
         return self.attack == "attention"
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
-        """Audit the generator. Tables: "records" (with role and zero-based row position) and "roc"."""
+        """Audit the generator. Tables: "records" (with role and zero-based row position) and
+        "roc".
+        """
         from privacy_assets.metrics.shadow_membership.audit import run_audit
 
         self.for_generator(None)
@@ -218,7 +256,9 @@ class ShadowMembership(Metric):
         )
         seed = int(inputs.rng("shadow_membership").integers(2**31))
         plan = self._plan({**device, **self.attack_settings})
-        audit = run_audit(cells, coding, plan, seed=seed, subjects=subjects, progress=inputs.progress)
+        audit = run_audit(
+            cells, coding, plan, seed=seed, subjects=subjects, progress=inputs.progress
+        )
         estimates = _estimates(audit, self._taught(), inputs.rng("shadow_membership null"))
         return self.result(inputs, estimates, records=_records(audit, inputs), roc=_curves(audit))
 
@@ -229,10 +269,16 @@ class ShadowMembership(Metric):
         """
         from privacy_assets.metrics.shadow_membership.attacks import attack_settings
 
-        usual, mine = (asdict(attack_settings(self.attack, given)) for given in ({}, self.attack_settings))
+        usual, mine = (
+            asdict(attack_settings(self.attack, given)) for given in ({}, self.attack_settings)
+        )
         changed = {key for key, value in mine.items() if value != usual[key]} - {"device"}
         more = {key for key in changed & _MORE if mine[key] is None or mine[key] > usual[key]}
-        weaker = self.select != "distance" or (self.sample_size or self.size) < self.size or changed - more
+        weaker = (
+            self.select != "distance"
+            or (self.sample_size or self.size) < self.size
+            or changed - more
+        )
         return 0 if weaker else self.shadows
 
     def _plan(self, attack_settings: Mapping[str, Any]) -> AuditConfig:
@@ -249,10 +295,17 @@ def _estimates(audit: Audit, taught: int, rng: np.random.Generator) -> tuple[Est
     records, tests = audit.records, audit.plan.tests
     games, together = len(records) * tests, 1 - (1 - CONFIDENCE) / len(records)
     rates = [auc(record.scores, record.labels, together) for record in records]
-    bounds = [epsilon_bound(record.scores, record.labels, record.epsilon.cut, together) for record in records]
+    bounds = [
+        epsilon_bound(record.scores, record.labels, record.epsilon.cut, together)
+        for record in records
+    ]
     low = tpr_at(*_pooled(records), LOW_FPR)
     value, below, above = _mean(records)
-    worst = (max(rate.value for rate in rates), max(rate.low for rate in rates), max(rate.high for rate in rates))
+    worst = (
+        max(rate.value for rate in rates),
+        max(rate.low for rate in rates),
+        max(rate.high for rate in rates),
+    )
     usual, extreme = _null_bounds(records, together, rng)
 
     def estimate(name: str, numbers: tuple[float, float, float], n: int, **more: Any) -> Estimate:
@@ -263,31 +316,39 @@ def _estimates(audit: Audit, taught: int, rng: np.random.Generator) -> tuple[Est
         estimate("auc", (value, below, above), games, minimum_detectable_effect=usual),
         estimate("auc_worst", worst, tests, minimum_detectable_effect=extreme),
         estimate("tpr_at_low_fpr", (low.value, low.low, low.high), games, note=low.note),
-        estimate("epsilon_lower_bound", (max(bound.value for bound in bounds),) * 3, tests, note=note),
+        estimate(
+            "epsilon_lower_bound", (max(bound.value for bound in bounds),) * 3, tests, note=note
+        ),
     )
 
 
 def _mean(records: tuple[RecordAudit, ...]) -> tuple[float, float, float]:
     """Return the mean AUC over the records, with the wider of two 95 % intervals.
 
-    One regards the records as a sample (Student); the other regards only the tests as a sample, and is used alone for a
-    single record.
+    One regards the records as a sample (Student); the other regards only the tests as a sample, and
+    is used alone for a single record.
     """
     from privacy_assets.metrics.shadow_membership.audit import summary
 
     found = summary(records)
-    mean, by_tests = found["mean"], math.hypot(*((record.auc.high - record.auc.low) / 2 for record in records))
+    mean, by_tests = (
+        found["mean"],
+        math.hypot(*((record.auc.high - record.auc.low) / 2 for record in records)),
+    )
     if len(records) == 1:
         return mean, records[0].auc.low, records[0].auc.high
     half = max(by_tests / len(records), (found["high"] - found["low"]) / 2)
     return mean, max(mean - half, 0.0), min(mean + half, 1.0)
 
 
-def _null_bounds(records: tuple[RecordAudit, ...], together: float, rng: np.random.Generator) -> tuple[float, float]:
-    """Return the 99.5 % quantiles of the upper ends of ``auc`` and ``auc_worst`` if no record can be detected.
+def _null_bounds(
+    records: tuple[RecordAudit, ...], together: float, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Return the 99.5 % quantiles of the upper ends of ``auc`` and ``auc_worst`` if no record can
+    be detected.
 
-    They are drawn from the normal distribution of rank sums: tests with and without the record are independent by
-    design, so there are no labels of subjects to permute.
+    They are drawn from the normal distribution of rank sums: tests with and without the record are
+    independent by design, so there are no labels of subjects to permute.
     """
     from scipy import stats
 
@@ -297,7 +358,10 @@ def _null_bounds(records: tuple[RecordAudit, ...], together: float, rng: np.rand
     drawn = rng.normal(0.5, sd, (_DRAWS, n))
     half = np.full(_DRAWS, stats.norm.ppf(0.5 + CONFIDENCE / 2) * sd / math.sqrt(n))
     if n > 1:
-        half = np.maximum(half, stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1) * drawn.std(axis=1, ddof=1) / math.sqrt(n))
+        half = np.maximum(
+            half,
+            stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1) * drawn.std(axis=1, ddof=1) / math.sqrt(n),
+        )
     ends = drawn.mean(axis=1) + half, drawn.max(axis=1) + stats.norm.ppf(0.5 + together / 2) * sd
     usual, extreme = (float(np.quantile(end, MDE_QUANTILE)) for end in ends)
     return min(usual, 1.0), min(extreme, 1.0)
@@ -305,7 +369,9 @@ def _null_bounds(records: tuple[RecordAudit, ...], together: float, rng: np.rand
 
 def _pooled(records: tuple[RecordAudit, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return scores and labels of the tests of all records."""
-    return np.concatenate([record.scores for record in records]), np.concatenate([record.labels for record in records])
+    return np.concatenate([record.scores for record in records]), np.concatenate(
+        [record.labels for record in records]
+    )
 
 
 def _records(audit: Audit, inputs: EvaluationInputs) -> list[dict[str, Any]]:
@@ -334,7 +400,11 @@ def _curves(audit: Audit) -> list[dict[str, Any]]:
     worst = max(audit.records, key=lambda record: record.auc.value)
     pooled, alone = _tpr(*_pooled(audit.records)), _tpr(worst.scores, worst.labels)
     points = zip(_CURVE.tolist(), pooled, alone, strict=True)
-    return [{"fpr": fpr, "all": every, "worst": one} for fpr, every, one in points if not math.isnan(every)]
+    return [
+        {"fpr": fpr, "all": every, "worst": one}
+        for fpr, every, one in points
+        if not math.isnan(every)
+    ]
 
 
 def _tpr(scores: np.ndarray, labels: np.ndarray) -> list[float]:

@@ -1,8 +1,9 @@
-"""Predicates of singling-out attacks: coding of columns, generation of queries from S, and counting of matches.
+"""Predicates of singling-out attacks: coding of columns, generation of queries from S, and counting
+of matches.
 
-Every value is coded by its rank over all tables (0: missing), so a predicate on a column is a range of codes: ``== v``
-is [v, v], ``>= v`` is [v, top], ``<= v`` is [1, v], "is missing" is [0, 0], and a bin is [first, last] of its codes. A
-query is a conjunction of predicates.
+Every value is coded by its rank over all tables (0: missing), so a predicate on a column is a range
+of codes: ``== v`` is [v, v], ``>= v`` is [v, top], ``<= v`` is [1, v], "is missing" is [0, 0], and
+a bin is [first, last] of its codes. A query is a conjunction of predicates.
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ class CodedTable:
     Attributes:
         codes: Codes, int32 (rows, columns).
         order: Rows sorted by code, int32 (columns, rows).
-        start: First position of each column in flat arrays with one entry per code, int64 (columns,).
-        below: Flat array: number of rows with a smaller code, int64. One further entry per column: all rows.
+        start: First position of each column in flat arrays with one entry per code, int64
+            (columns,).
+        below: Flat array: number of rows with a smaller code, int64. One further entry per column:
+            all rows.
         ordered: True for numeric, integer and datetime columns, bool (columns,).
         positions: Numbers with codes 1, 2, ... of each of these columns.
     """
@@ -68,7 +71,9 @@ class CodedTable:
 
 @dataclass(frozen=True, eq=False)
 class Scheme:
-    """The predicate of each value: the range ``low``..``high``, as flat arrays (see :class:`CodedTable`)."""
+    """The predicate of each value: the range ``low``..``high``, as flat arrays (see
+    :class:`CodedTable`).
+    """
 
     low: np.ndarray
     high: np.ndarray
@@ -79,10 +84,12 @@ def code_tables(
 ) -> list[CodedTable]:
     """Code tables jointly by rank. Each is given as one or more tables, which are stacked.
 
-    A value of a single table has its own code. ``rows`` contains the positions of the rows of the first table to keep,
-    in this order; they must contain all values of that table.
+    A value of a single table has its own code. ``rows`` contains the positions of the rows of the
+    first table to keep, in this order; they must contain all values of that table.
     """
-    ordered = np.array([column.kind in ("numeric", "integer", "datetime") for column in schema.columns], dtype=bool)
+    ordered = np.array(
+        [column.kind in ("numeric", "integer", "datetime") for column in schema.columns], dtype=bool
+    )
     lengths = [sum(map(len, parts)) for parts in tables]
     lengths[0] = lengths[0] if rows is None else len(rows)
     codes = [mapped_empty((length, len(ordered)), np.int32) for length in lengths]
@@ -96,17 +103,23 @@ def code_tables(
             column = (np.concatenate([next(left) for _ in parts]) + 1).astype(np.int32)
             column = column[rows] if place == 0 and rows is not None else column
             codes[place][:, at], order[place][at] = column, np.argsort(column, kind="stable")
-            below[place] += [np.zeros(1, dtype=np.int64), np.cumsum(np.bincount(column, minlength=len(values) + 1))]
+            below[place] += [
+                np.zeros(1, dtype=np.int64),
+                np.cumsum(np.bincount(column, minlength=len(values) + 1)),
+            ]
         positions.append(values.floats() if is_ordered else np.zeros(0))
         sizes.append(len(values) + 2)
     start = (np.cumsum(sizes) - sizes).astype(np.int64)
     every = zip(codes, order, map(np.concatenate, below), strict=True)
-    return [CodedTable(table, by_code, start, counted, ordered, tuple(positions)) for table, by_code, counted in every]
+    return [
+        CodedTable(table, by_code, start, counted, ordered, tuple(positions))
+        for table, by_code, counted in every
+    ]
 
 
 def threshold_scheme(table: CodedTable) -> Scheme:
-    """Use ``>= v`` for ordered values above the median of S, ``<= v`` for the others, and ``== v`` in unordered
-    columns.
+    """Use ``>= v`` for ordered values above the median of S, ``<= v`` for the others, and ``== v``
+    in unordered columns.
 
     The median ignores missing values. A missing value has the predicate "is missing".
     """
@@ -127,9 +140,9 @@ def threshold_scheme(table: CodedTable) -> Scheme:
 def bin_scheme(table: CodedTable, bins: int = BINS) -> Scheme:
     """Use the bin that contains the value in ordered columns.
 
-    There are ``bins`` equally wide bins from the smallest to the largest value of S, closed below and open above, the
-    last one closed. Real values outside this range are in none. ``== v`` in unordered columns, "is missing" for missing
-    values (Palacios 4.2).
+    There are ``bins`` equally wide bins from the smallest to the largest value of S, closed below
+    and open above, the last one closed. Real values outside this range are in none. ``== v`` in
+    unordered columns, "is missing" for missing values (Palacios 4.2).
     """
     low, high = _equality(table)
     for column in np.flatnonzero(table.ordered).tolist():
@@ -155,13 +168,17 @@ def _equality(table: CodedTable) -> tuple[np.ndarray, np.ndarray]:
 def univariate(table: CodedTable, wanted: int, rng: np.random.Generator) -> Queries:
     """Return up to ``wanted`` random queries on one column, each matching exactly one row of S.
 
-    They are ``==`` for values (or missing) that occur once in S, and ``<= smallest`` and ``>= largest`` in ordered
-    columns.
+    They are ``==`` for values (or missing) that occur once in S, and ``<= smallest`` and ``>=
+    largest`` in ordered columns.
     """
     found = []
     for column, ordered in enumerate(table.ordered):
         counts = table.counts(column)
-        once, present, top = np.flatnonzero(counts == 1), np.flatnonzero(counts[1:]) + 1, len(counts) - 1
+        once, present, top = (
+            np.flatnonzero(counts == 1),
+            np.flatnonzero(counts[1:]) + 1,
+            len(counts) - 1,
+        )
         ranges = np.stack([once, once], axis=1)
         # At the end of all codes an extreme is equivalent to "==".
         if ordered and len(present) and counts[present[0]] == 1 and present[0] > 1:
@@ -185,12 +202,14 @@ def multivariate(
     candidates: int,
     patience: int,
 ) -> Queries:
-    """Return up to ``wanted`` distinct random queries of ``width`` columns, each matching exactly one row of S.
+    """Return up to ``wanted`` distinct random queries of ``width`` columns, each matching exactly
+    one row of S.
 
-    A candidate uses a random row of ``targets`` (positions in S) and random columns, with predicates of the first
-    scheme. The next scheme is used after ``candidates`` candidates, after ``patience`` consecutive failures, or if 100
-    or more consecutive queries were all known; after the last scheme fewer queries are returned. Columns of a query are
-    sorted by their predicates' share of S, the smallest first.
+    A candidate uses a random row of ``targets`` (positions in S) and random columns, with
+    predicates of the first scheme. The next scheme is used after ``candidates`` candidates, after
+    ``patience`` consecutive failures, or if 100 or more consecutive queries were all known; after
+    the last scheme fewer queries are returned. Columns of a query are sorted by their predicates'
+    share of S, the smallest first.
     """
     from privacy_assets.metrics import _kernels as kernels
 
@@ -200,14 +219,18 @@ def multivariate(
         left = candidates if len(targets) else 0
         while len(kept) < wanted and left > 0:
             number, before = max(wanted - len(kept), _ROUND), len(kept)
-            found, tried = kernels.draw(*index, targets, scheme.low, scheme.high, width, number, left, patience, rng)
+            found, tried = kernels.draw(
+                *index, targets, scheme.low, scheme.high, width, number, left, patience, rng
+            )
             kept = _distinct(np.concatenate([kept, found]))[:wanted]
             left = left - tried if len(kept) > before else 0
     return Queries(*(np.ascontiguousarray(kept[:, part]) for part in range(3)))
 
 
 def _distinct(queries: np.ndarray) -> np.ndarray:
-    """Drop repeated queries of an array (queries, 3, width), ignoring the order of columns. The first one is kept."""
+    """Drop repeated queries of an array (queries, 3, width), ignoring the order of columns. The
+    first one is kept.
+    """
     order = np.argsort(queries[:, 0], axis=1)[:, None, :]
     aligned = np.take_along_axis(queries, order, axis=2).reshape(len(queries), 3 * queries.shape[2])
     return np.asarray(queries[~pd.DataFrame(aligned).duplicated().to_numpy()])
@@ -226,8 +249,8 @@ def matched_subjects(
         labels: Relabelings, uint64 (subjects, words), one per bit.
 
     Returns:
-        The numbers of matched subjects outside and inside ``member``, int64 (queries, 2), and for each relabeling the
-        number of queries that match exactly one member, int64 (bits,).
+        The numbers of matched subjects outside and inside ``member``, int64 (queries, 2), and for
+        each relabeling the number of queries that match exactly one member, int64 (bits,).
     """
     from privacy_assets.metrics import _kernels as kernels
 

@@ -6,7 +6,8 @@ Run where anonymeter is installed, which needs other versions than this project 
     cd tests/metrics/oracles
     python anonymeter_singling_out.py adult.parquet > singling_out.json
 
-All tables of a case have the same size and no row twice: at unequal sizes anonymeter's control is a fit of its own.
+All tables of a case have the same size and no row twice: at unequal sizes anonymeter's control is a
+fit of its own.
 """
 
 from __future__ import annotations
@@ -21,17 +22,24 @@ import pandas as pd
 
 ATTACKS = 1_000
 COPIES = {"fresh": 0.0, "a fifth copied": 0.2, "copy": 1.0}
-CASES = {"survey": {"rows": 2_000, "columns": [3, 6]}, "adult": {"rows": 9_758, "columns": [1, 4, 8]}}
+CASES = {
+    "survey": {"rows": 2_000, "columns": [3, 6]},
+    "adult": {"rows": 9_758, "columns": [1, 4, 8]},
+}
 
 
 def survey(rows: int) -> pd.DataFrame:
-    """Distinct rows of integers, strings and booleans, from uniform numbers only: the same on any machine."""
+    """Distinct rows of integers, strings and booleans, from uniform numbers only: the same on any
+    machine.
+    """
     u = np.random.default_rng(7).random((2 * rows, 8))
     frame = pd.DataFrame(
         {
             "income": (100 / (0.02 + u[:, 0])).astype(int) * 10,
             "age": (18 + 70 * u[:, 1] * (0.5 + u[:, 0] / 2)).astype(int),
-            "town": np.array(["Ash", "Bray", "Cove", "Dale", "Eye"])[(5 * u[:, 2] ** 2).astype(int)],
+            "town": np.array(["Ash", "Bray", "Cove", "Dale", "Eye"])[
+                (5 * u[:, 2] ** 2).astype(int)
+            ],
             "smokes": u[:, 3] < 0.2 + 0.2 * u[:, 1],
             "children": (6 * u[:, 4] ** 3).astype(int),
             "weight": (50 + 60 * u[:, 5] * u[:, 1]).astype(int),
@@ -43,12 +51,20 @@ def survey(rows: int) -> pd.DataFrame:
 
 
 def tables(case: str, share: float, adult: pd.DataFrame | None = None) -> dict[str, pd.DataFrame]:
-    """Train, holdout and synthetic rows of different people, except that the given share are rows of train."""
+    """Train, holdout and synthetic rows of different people, except that the given share are rows
+    of train.
+    """
     rows = CASES[case]["rows"]
     frame = survey(3 * rows) if case == "survey" else adult.drop_duplicates(ignore_index=True)
-    train, holdout, fresh = (frame[at * rows : (at + 1) * rows].reset_index(drop=True) for at in range(3))
+    train, holdout, fresh = (
+        frame[at * rows : (at + 1) * rows].reset_index(drop=True) for at in range(3)
+    )
     copied = round(share * rows)
-    return {"train": train, "holdout": holdout, "synthetic": pd.concat([train[:copied], fresh[copied:]])}
+    return {
+        "train": train,
+        "holdout": holdout,
+        "synthetic": pd.concat([train[:copied], fresh[copied:]]),
+    }
 
 
 def digest(given: dict[str, pd.DataFrame]) -> str:
@@ -86,7 +102,11 @@ def main() -> None:
             attacks = [attack(given, columns) for columns in settings["columns"]]
             found.append({"case": case, "leak": leak, "tables": digest(given), "attacks": attacks})
             print(found[-1], file=sys.stderr)
-    made = {"package": f"anonymeter {version('anonymeter')}", "attacks": ATTACKS, "by": "anonymeter_singling_out.py"}
+    made = {
+        "package": f"anonymeter {version('anonymeter')}",
+        "attacks": ATTACKS,
+        "by": "anonymeter_singling_out.py",
+    }
     print(json.dumps({"made": made, "found": found}, indent=1))
 
 

@@ -1,6 +1,8 @@
-"""Run your own task between verdict and publication, for example to inform a person or to ask for approval.
+"""Run your own task between verdict and publication, for example to inform a person or to ask for
+approval.
 
-`publish` does not rely on earlier tasks: it verifies the signed verdict, the policy and the bytes itself.
+`publish` does not rely on earlier tasks: it verifies the signed verdict, the policy and the bytes
+itself.
 """
 
 from pathlib import Path
@@ -22,7 +24,9 @@ with DAG("survey_by_hand", schedule=None, max_active_runs=1):
 
     @task
     def tell_the_officer() -> str:
-        """Send a mail or open a ticket. With Airflow 3.1, use `ApprovalOperator` to wait for a person's answer."""
+        """Send a mail or open a ticket. With Airflow 3.1, use `ApprovalOperator` to wait for a
+        person's answer.
+        """
         return "the table holds its policy: see the XCom privacy_report of task judge"
 
     publish = PrivacyPublishOperator(task_id="publish", attested_by=judge.task_id, **GATE)
