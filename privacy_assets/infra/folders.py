@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from privacy_assets.errors import ConfigError, FolderError, PrivacyAssetsError
-from privacy_assets.infra.work import lock, lock_holder, remove_unlocked, stated_holder
+from privacy_assets.infra.work import lock, lock_holder, remove_unlocked
 
 Writer = bytes | memoryview | Callable[[BinaryIO], None]
 LOCK_WAIT = 600.0  # seconds
@@ -374,8 +374,7 @@ def locked(folder: Folder, name: str) -> Iterator[None]:
             )
         time.sleep(_POLL)
     try:
-        with stated_holder(descriptor):
-            yield
+        yield
     finally:
         os.close(descriptor)
 

@@ -5,22 +5,20 @@ owner is killed.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import socket
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from privacy_assets.errors import is_showable
 
 _PREFIX = "privacy-assets-work-"
-_LONGEST_STATED = 1_000  # bytes of a holder's statement
 
 
 def lock(descriptor: int, name: str, folder: int | None = None) -> bool:
@@ -44,44 +42,18 @@ def lock(descriptor: int, name: str, folder: int | None = None) -> bool:
         return False
 
 
-@contextmanager
-def stated_holder(descriptor: int) -> Iterator[None]:
-    """Write process, host and time into a locked file within the block, for the processes that wait
-    for it.
-
-    Args:
-        descriptor: The locked file, open for writing.
-    """
-    entry = {"process": os.getpid(), "host": socket.gethostname(), "since": int(time.time())}
-    with suppress(OSError):  # no decision depends on it
-        os.ftruncate(descriptor, 0)  # the entry of a holder that was killed
-        os.pwrite(descriptor, json.dumps(entry).encode(), 0)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            os.ftruncate(descriptor, 0)
-
-
 def lock_holder(name: str, folder: int | None = None) -> str:
-    """Return the process that holds the lock of ``name``, with host and time if it has stated them.
+    """Return the process that holds the lock of ``name``, with the host if it is this one.
 
     Args:
         name: Path of the locked file, or its name in ``folder``.
         folder: Descriptor of an open folder. None: ``name`` is a path.
     """
-    local = _local_holder(name, folder)
-    try:
-        entry = json.loads(_content(name, folder))
-        process = int(entry["process"])
-        since = time_text(float(entry["since"]))
-        if local in (None, process):  # otherwise it is the entry of an earlier holder
-            return f"{process_text(process, str(entry['host']))} since {since}"
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        pass
-    if local is None:
+    # Nothing is written to the file: in a shared folder it may be a link to another file.
+    process = _local_holder(name, folder)
+    if process is None:
         return "another process"
-    return process_text(local, socket.gethostname())
+    return process_text(process, socket.gethostname())
 
 
 def process_text(process: int, host: str) -> str:
@@ -113,14 +85,6 @@ def _local_holder(name: str, folder: int | None) -> int | None:
             if parts[1] == "FLOCK" and parts[5].endswith(file) and parts[4] != "0":
                 return int(parts[4])
     return None
-
-
-def _content(name: str, folder: int | None) -> bytes:
-    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    try:
-        return os.read(descriptor, _LONGEST_STATED)
-    finally:
-        os.close(descriptor)
 
 
 def remove_unlocked(

@@ -193,6 +193,12 @@ class Data(Group):
             "each_row": subject.each_row,
             "exact_ids": subject.exact_ids,
         }
+        for name in ("each_row", "exact_ids"):
+            if name in given and given[name] != settings[name]:
+                raise ConfigError(
+                    f"subject and {name} contradict each other. Fix: remove {name}, and state it in"
+                    " subject: {each_row: true} or {column: id, exact: true}."
+                )
         return {**given, **settings}
 
 

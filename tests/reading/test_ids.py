@@ -252,6 +252,21 @@ def test_exact_ids_need_a_subject() -> None:
     assert plain == TableSpec(name="people", source="demo", subject="person")
 
 
+@pytest.mark.parametrize(
+    ("subject", "setting"),
+    [
+        ({"column": "id"}, "exact_ids"),
+        ({"each_row": True}, "exact_ids"),
+        ({"column": "id", "exact": True}, "each_row"),
+    ],
+)
+def test_a_setting_that_contradicts_the_subject_is_not_dropped(
+    subject: dict[str, object], setting: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"subject and {setting} contradict each other"):
+        TableSpec(name="t", data={"source": "demo", "subject": subject, setting: True})
+
+
 @pytest.mark.slow
 def test_exact_ids_are_an_accepted_setting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
