@@ -449,6 +449,20 @@ MUTATIONS = [
         ("gate/test_log.py",),
     ),
     Mutation(
+        "a stop that changed after it was shown is accepted",
+        "gate/gate.py",
+        "if digest and self.stop(table)[1] != digest:",
+        "if False:",
+        ("cli/test_cli_accept.py",),
+    ),
+    Mutation(
+        "another digest signs all pending parts",
+        "cli/accept.py",
+        "if digest in digests]",
+        "]",
+        ("cli/test_cli_accept.py",),
+    ),
+    Mutation(
         "a failure is forgotten if a cell is changed within its group",
         "gate/log.py",
         'or one["sha256"] == rows.sha256',
