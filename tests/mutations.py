@@ -495,15 +495,22 @@ MUTATIONS = [
     Mutation(
         "a Delta table is read as a folder",
         "tables/files.py",
-        "    check_is_no_lakehouse(root)\n",
+        "    check_is_no_lakehouse(root, files)\n",
         "",
+        ("reading/test_table_folders.py",),
+    ),
+    Mutation(
+        "a folder that cannot be listed is no Delta table",
+        "tables/folders.py",
+        "            if may_be_closed:\n",
+        "            if True:\n",
         ("reading/test_table_folders.py",),
     ),
     Mutation(
         "copies of a file are read twice",
         "tables/file_agreement.py",
-        "if n_equal == first.n_rows == second.n_rows:",
-        "if False:",
+        "        if first is not file:\n",
+        "        if False:\n",
         ("reading/test_table_folders.py",),
     ),
     Mutation(

@@ -16,9 +16,9 @@ from privacy_assets.pipeline.partitions import check_key
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ROLES, ResolvedTable, RowSource
 from privacy_assets.pipeline.row_sources import partition_path
 from privacy_assets.pipeline.spec import TableSpec
-from privacy_assets.tables.files import table_files
+from privacy_assets.tables.files import find_files, table_files
 from privacy_assets.tables.fingerprints import file_fingerprint, keyed_fingerprint
-from privacy_assets.tables.folders import folder_values, root_of
+from privacy_assets.tables.folders import folder_values
 
 TABLE = "privacy_assets/table"  # tag of each run of a table
 AssetLike = str | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec
@@ -245,9 +245,9 @@ def files_fingerprint(path: str, key: bytes) -> str:
     """Return a keyed fingerprint of names and contents of the files, and of the values of their
     Hive folders.
     """
-    root = root_of(location(path))
+    root, files = find_files(location(path))
     parts: list[list[Any]] = []
-    for file in table_files(path):
+    for file in files:
         values = folder_values(root, file)
         parts.append([file.name, file_fingerprint(file), *values.items()])
     return keyed_fingerprint(json.dumps(parts), key)[:32]

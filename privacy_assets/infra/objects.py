@@ -146,7 +146,7 @@ class ObjectPath:
         with self._store() as (store, key):
             try:
                 found = store.ls(key, detail=False)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return []
             below = [str(name).rstrip("/") for name in found]
             return sorted({posixpath.basename(name) for name in below if name not in (key, "")})

@@ -32,8 +32,6 @@ from privacy_assets.tables.subject_ids import EACH_ROW, subject_columns
 from privacy_assets.tables.table import Table
 
 Window = tuple[Any, Any]  # start and end of a time partition
-# An external synthetic table may have the larger one of this number of rows, and this many for each
-# row of train.
 
 
 def read_source(

@@ -132,6 +132,7 @@ class Declared:
                     f"column {name!r} is the subject, which is not published. Fix: declare no"
                     " role for it."
                 )
+        gone = tuple(name for name in drop or () if name != as_named(subject))
         return cls(
             tuple(drop or ()),
             dict(new_values or {}),
@@ -141,7 +142,7 @@ class Declared:
             {name: tuple(map(str, values)) for name, values in (missing or {}).items()},
             timezone or "",
             _switches(relations),
-            replace(CsvFormat.of(read), snapshots=snapshots),
+            replace(CsvFormat.of(read), snapshots=snapshots, drop=gone),
             exact_ids,
         )
 

@@ -20,7 +20,7 @@ _DECIMAL = "decimal"
 _SAME_TYPES = "write the column with the same type in all files"
 _LARGEST_EXACT = 2**53  # largest integer up to which floats hold all integers
 _MIN_DISTINCT = 0.9  # share of distinct rows from which equal rows are not equal by chance
-_MIN_ROWS = 20  # rows from which files of two Hive folders are not equal by chance
+_MIN_ROWS = 20  # rows from which files are not equal by chance
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of a hash is lost
 
 
@@ -30,14 +30,14 @@ class TableFile:
 
     Attributes:
         where: Path or URL, for messages.
-        hive: Values of its Hive folders as text. "": it is in none.
+        hive: Values of its Hive folders by column, without dropped columns. {}: it is in none.
         n_rows: Number of rows.
         types: Arrow types of its columns. A column without one fits each type.
         column: Reads a column.
     """
 
     where: str
-    hive: str
+    hive: Mapping[str, str | None]
     n_rows: int
     types: Mapping[str, pa.DataType]
     column: Callable[[str], pd.Series]
@@ -54,7 +54,7 @@ def check_agreement(
 
     Args:
         files: Files with the same columns.
-        names: Names of the columns.
+        names: Names of the columns to be compared.
         snapshots: Files may have equal rows.
 
     Raises:
@@ -143,69 +143,131 @@ def _check_rows(files: Sequence[TableFile], names: Sequence[str]) -> None:
     equal.
 
     Rows are hashed column by column. After each column, files that share too few hashes with all
-    others are left out, so that one column suffices if it identifies people.
+    others are left out, so that one column suffices if it identifies people. Nested columns are not
+    compared.
     """
-    candidates = [file for file in files if file.n_rows]
+    candidates = [file for file in files if file.n_rows >= _MIN_ROWS]
     hashes = [np.zeros(file.n_rows, dtype=np.uint64) for file in candidates]
-    for name in names:
+    nested = _nested_columns(files)
+    plain = [name for name in names if name not in nested]
+    if not plain:
+        return
+    for name in plain:
         if len(candidates) < 2:
             return
         for file, row_hashes in zip(candidates, hashes, strict=True):
             row_hashes *= _MULTIPLIER
             row_hashes += _hashed(file.column(name))
-        positions = np.flatnonzero(_may_repeat(hashes).any(axis=1))
+        positions = np.flatnonzero(_may_repeat(hashes))
         candidates = [candidates[i] for i in positions]
         hashes = [hashes[i] for i in positions]
-    if candidates:
-        _compare(candidates, hashes)
+    _check_copies(candidates, hashes)
+    _check_overlaps(candidates, hashes)
+
+
+def _nested_columns(files: Sequence[TableFile]) -> set[str]:
+    """Return the columns that have a nested type in a file. Their cells cannot be hashed."""
+    nested = set()
+    for file in files:
+        for name, arrow_type in file.types.items():
+            if _is_nested(arrow_type):
+                nested.add(name)
+    return nested
+
+
+def _is_nested(arrow_type: pa.DataType) -> bool:
+    """Return True for lists, maps and structs, also as the storage of an extension type."""
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return _is_nested(arrow_type.storage_type)
+    return bool(pa.types.is_nested(arrow_type))
 
 
 def _may_repeat(hashes: Sequence[np.ndarray]) -> np.ndarray:
-    """Return True for each pair of files of which more than half of the rows can be equal, bool
-    (files, files).
+    """Return True for each file that may have more than half of its rows in another file, or of the
+    rows of another file.
     """
+    if not hashes:
+        return np.zeros(0, dtype=bool)
     n_rows = np.array([len(row_hashes) for row_hashes in hashes])
     file_numbers = np.repeat(np.arange(len(hashes)), n_rows)
+    is_shared = _shared_codes(hashes, file_numbers) >= 0
+    n_shared = np.bincount(file_numbers[is_shared], minlength=len(hashes))
+    may_be_contained = 2 * n_shared > n_rows
+    smallest = n_rows[may_be_contained].min(initial=n_rows.max())
+    may_contain = 2 * n_shared > smallest
+    return may_be_contained | may_contain
+
+
+def _shared_codes(hashes: Sequence[np.ndarray], file_numbers: np.ndarray) -> np.ndarray:
+    """Return a code of each hash that is in two files, -1 for the others, int64 (n,)."""
     codes, distinct = pd.factorize(np.concatenate(hashes))
     first_file = np.empty(len(distinct), dtype=np.int64)
     last_file = np.empty(len(distinct), dtype=np.int64)
     first_file[codes[::-1]] = file_numbers[::-1]  # of equal codes, numpy assigns the last one
     last_file[codes] = file_numbers
-    is_shared = (first_file != last_file)[codes]
-    n_shared = np.bincount(file_numbers[is_shared], minlength=len(hashes))
-    pairs = 2 * np.minimum.outer(n_shared, n_shared) > np.minimum.outer(n_rows, n_rows)
-    np.fill_diagonal(pairs, False)
-    return pairs
+    is_shared = first_file != last_file
+    shared_codes = np.where(is_shared, np.cumsum(is_shared) - 1, -1)
+    return shared_codes[codes]
+
+
+def _check_copies(files: Sequence[TableFile], hashes: Sequence[np.ndarray]) -> None:
+    """Raise InputError if two files have the same rows, which are not in two Hive folders: these
+    rows differ in the column of the folder.
+    """
+    known: dict[tuple[str, int, int], TableFile] = {}
+    for file, row_hashes in zip(files, hashes, strict=True):
+        content = (str(file.hive), file.n_rows, int(row_hashes.sum()))
+        first = known.setdefault(content, file)
+        if first is not file:
+            raise _repeated(f"it has the same rows as {first.where}", file)
+
+
+def _numbered(row_hashes: np.ndarray) -> np.ndarray:
+    """Return the hashes with a number added to repeated ones, so that each occurs once."""
+    occurrence = pd.Series(row_hashes).groupby(row_hashes).cumcount()
+    return row_hashes + occurrence.to_numpy(dtype=np.uint64) * _MULTIPLIER
+
+
+def _check_overlaps(files: Sequence[TableFile], hashes: Sequence[np.ndarray]) -> None:
+    """Raise InputError if more than half of the rows of a file are in another one, and at least
+    90 % of the rows of each are distinct.
+    """
+    distinct = []
+    numbered = []
+    for file, row_hashes in zip(files, hashes, strict=True):
+        if len(np.unique(row_hashes)) >= _MIN_DISTINCT * file.n_rows:
+            distinct.append(file)
+            numbered.append(_numbered(row_hashes))
+    if len(distinct) > 1:
+        _compare(distinct, numbered)
 
 
 def _compare(files: Sequence[TableFile], hashes: Sequence[np.ndarray]) -> None:
-    """Raise InputError for the first pair of files with the same rows, or with more than half of
-    them.
+    """Raise InputError for the first pair of files of which more than half of the rows are equal.
+    Each hash occurs once in a file.
     """
-    counted = [np.unique(row_hashes, return_counts=True) for row_hashes in hashes]
-    pairs = np.argwhere(np.triu(_may_repeat(hashes)))
-    for i, j in pairs.tolist():
-        first, second = files[i], files[j]
-        n_equal = _n_equal(counted[i], counted[j])
-        fewest = min(first.n_rows, second.n_rows)
-        is_distinct = all(len(counted[k][0]) >= _MIN_DISTINCT * files[k].n_rows for k in (i, j))
-        # The rows of two Hive folders differ in the column of the folder.
-        if first.hive != second.hive and not (is_distinct and fewest >= _MIN_ROWS):
+    from scipy import sparse  # slow to import, and rarely needed
+
+    n_rows = np.array([file.n_rows for file in files])
+    file_numbers = np.repeat(np.arange(len(files)), n_rows)
+    codes = _shared_codes(hashes, file_numbers)
+    is_shared = codes >= 0
+    cells = (np.ones(is_shared.sum(), dtype=np.int64), (file_numbers[is_shared], codes[is_shared]))
+    rows_of_files = sparse.csr_matrix(cells, shape=(len(files), codes.max() + 1))
+    files_of_rows = rows_of_files.T.tocsr()
+    for i, first in enumerate(files[:-1]):
+        n_equal = (rows_of_files[i] @ files_of_rows).toarray()[0]
+        is_repeated = 2 * n_equal > np.minimum(n_rows[i], n_rows)
+        is_repeated[: i + 1] = False
+        if not is_repeated.any():
             continue
-        if n_equal == first.n_rows == second.n_rows:
+        j = int(np.argmax(is_repeated))
+        second = files[j]
+        if n_equal[j] == first.n_rows == second.n_rows:
             raise _repeated(f"it has the same rows as {first.where}", second)
-        if is_distinct and 2 * n_equal > fewest:
-            raise _repeated(
-                f"{n_equal:,} of its {second.n_rows:,} rows are in {first.where}, too", second
-            )
-
-
-def _n_equal(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> int:
-    """Return the number of equal rows of two files, given by their distinct hashes with counts."""
-    _, in_first, in_second = np.intersect1d(
-        first[0], second[0], assume_unique=True, return_indices=True
-    )
-    return int(np.minimum(first[1][in_first], second[1][in_second]).sum())
+        raise _repeated(
+            f"{n_equal[j]:,} of its {second.n_rows:,} rows are in {first.where}, too", second
+        )
 
 
 def _repeated(problem: str, file: TableFile) -> InputError:

@@ -40,6 +40,10 @@ from privacy_assets.tables.text import MARKERS, infer_text
 from privacy_assets.tables.written_numbers import parse_numbers
 
 _NO_MATCH = "no file matches the pattern"
+_SETS = (
+    "check the path; brackets with several characters are a set, which must match at least two"
+    " files"
+)
 _NO_TABLES = "the folder contains no .parquet or .csv file"
 
 
@@ -52,11 +56,13 @@ class CsvFormat:
         encoding: Encoding of CSV files. "": UTF-8, or UTF-16 if the file begins with its byte order
             mark.
         snapshots: True if several files are snapshots of the same people: they may have equal rows.
+        drop: Columns that are dropped later, so several files need not agree in them.
     """
 
     sep: str = ""
     encoding: str = ""
     snapshots: bool = False
+    drop: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, given: Any) -> CsvFormat:
@@ -117,14 +123,20 @@ def table_files(path: str | Location) -> list[Location]:
             regular file, or the files are not those of one table: they belong to a Delta, Iceberg
             or Hudi table, have several formats, or are not all in Hive folders.
     """
-    place = location(path)
+    return find_files(location(path))[1]
+
+
+def find_files(place: Location) -> tuple[Location, list[Location]]:
+    """Return the folder below which Hive folders are columns, and the files of
+    :func:`table_files`.
+    """
     if isinstance(place, Path) and not is_path(place):
         fix = "pass a dataframe, or the path of a .parquet or .csv file"
         raise InputError(
             f"a string of {len(str(place))} characters is not the path of a table", fix=fix
         )
     try:
-        files = _found(place)
+        root, files = _found(place)
     except OSError as error:
         problem, fix = f"cannot be read ({error.strerror})", "check path and permissions"
         raise InputError(
@@ -135,43 +147,46 @@ def table_files(path: str | Location) -> list[Location]:
             raise InputError(
                 wrong, where=str(file), fix=_instead(file) or "give .parquet or .csv files"
             )
-    return files
+    return root, files
 
 
-def _found(path: Location) -> list[Location]:
-    """Return the sorted files of a path, which exist unless it is a path that names one."""
-    is_glob = is_pattern(str(path)) and not path.exists()
-    literal = path if is_glob or path.exists() else unescaped(path)
+def _found(path: Location) -> tuple[Location, list[Location]]:
+    """Return the root and the sorted files of a path, which exist unless it is a path that names
+    one.
+    """
+    exists = path.exists()
+    is_glob = is_pattern(str(path)) and not exists
+    literal = path if is_glob or exists else unescaped(path)
     if literal.is_file():
-        if isinstance(literal, Path):
-            check_is_no_lakehouse(literal.parent)
-        return [literal]
+        check_is_no_lakehouse(literal.parent, [literal])
+        return literal.parent, [literal]
+    root: Location
     if is_glob:
         root = root_of(path)
     elif isinstance(literal, ObjectPath) or literal.is_dir():
         root = literal
     elif literal == path:
-        return [path]  # a pipe, or no file
+        return path.parent, [path]  # a pipe, or no file
     else:
         raise InputError(_NO_MATCH, where=str(path), fix="check the path")
-    check_is_no_lakehouse(root)
     files = sorted(glob_files(path) if is_glob else folder_files(root))
+    check_is_no_lakehouse(root, files)
     if not files:
         raise _no_files(path, is_glob)
     check_layout(root, files)
-    check_is_no_lakehouse(root, files)
-    return files
+    return root, files
 
 
 def _no_files(path: Location, is_glob: bool) -> InputError:
     """Return the error of a folder or glob without table files."""
+    if is_glob and not has_wildcards(str(path)):
+        return InputError("no such file", where=str(path), fix=_SETS)
     if isinstance(path, ObjectPath):
         return InputError("no such file", where=str(path), fix="check the URL")
     if not is_glob:
         fix = "check the path; names that begin with a dot or an underscore are left out"
         return InputError(_NO_TABLES, where=str(path), fix=fix)
-    problem = _NO_MATCH if has_wildcards(str(path)) else "no such file"
-    return InputError(problem, where=str(path), fix="check the path")
+    return InputError(_NO_MATCH, where=str(path), fix="check the path")
 
 
 def _instead(missing: Path) -> str:

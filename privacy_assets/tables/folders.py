@@ -12,11 +12,11 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
-from privacy_assets.errors import InputError, safe_repr
+from privacy_assets.errors import InputError, is_transient, safe_repr
 from privacy_assets.infra.objects import Location, ObjectPath
 from privacy_assets.tables.names import as_named
 
@@ -34,8 +34,10 @@ _LEFT_OUT_STARTS = (".", "_", "~$")
 _LEFT_OUT_NAMES = ("thumbs.db", "desktop.ini")
 _LEFT_OUT_SUFFIX = ".crc"
 # kinds of tables, by their folder of metadata
-_LAKEHOUSES = {"_delta_log": "a Delta", ".hoodie": "a Hudi"}
-_ICEBERG = "an Iceberg"  # its folder "metadata" also has other uses, so its files decide
+_ICEBERG_FOLDER = "metadata"  # it also has other uses, so its files decide
+_ICEBERG_FILE = ".metadata.json"
+_LAKEHOUSES = {"_delta_log": "a Delta", ".hoodie": "a Hudi", _ICEBERG_FOLDER: "an Iceberg"}
+_AT_ONCE = 16  # concurrent requests
 _SLASHES_OF_A_BUCKET = 2  # "s3://bucket"
 _HIVE_MISSING = ("", "__HIVE_DEFAULT_PARTITION__")
 _NAME_IN_BRACKETS = re.compile(r"\[(?=(?:[^\]*?\[]|[0-9]+)\])")  # not the escapes [*], [?] and [[]
@@ -91,9 +93,7 @@ def unescaped(path: Location) -> Location:
 
 
 def root_of(path: Location) -> Location:
-    """Return the folder above the first wildcard of a glob; for other paths, the path itself."""
-    if not is_pattern(str(path)):
-        return unescaped(path)
+    """Return the folder above the first wildcard of a glob."""
     if isinstance(path, ObjectPath):
         protocol, _, key = path.url.partition("://")
         plain = _literal_parts(key.split("/"))
@@ -159,10 +159,11 @@ def glob_files(path: Location) -> list[Location]:
         matches = [Path(name) for name in glob.glob(pattern_of(str(path)), recursive=True)]
     if not has_wildcards(str(path)) and len(matches) == 1:
         return []  # the name of another file that does not exist, such as "people [copy].csv"
+    root = root_of(path)
     names_hidden = is_left_out(path.name)
     visible = []
     for match in matches:
-        *folders, name = _parts_below(root_of(path), match)
+        *folders, name = _parts_below(root, match)
         if not any(map(is_left_out, folders)) and (names_hidden or not is_left_out(name)):
             visible.append(match)
     return visible
@@ -244,19 +245,27 @@ def _shown(file: Location) -> str:
     return safe_repr(file) if isinstance(file, Path) else str(file)
 
 
-def check_is_no_lakehouse(root: Location, files: Sequence[Location] = ()) -> None:
+def check_is_no_lakehouse(root: Location, files: Sequence[Location]) -> None:
     """Raise InputError if a folder is, or is part of, a Delta, Iceberg or Hudi table: its files
     have deleted rows, too.
 
     Args:
-        root: Folder, or the folder above the first wildcard of a glob.
-        files: Files below it.
+        root: Folder, the folder above the first wildcard of a glob, or the folder of a file.
+        files: Files below it. The folders between them and ``root`` are looked at, too.
+
+    Raises:
+        InputError: Also if a folder cannot be listed, so that its kind is unknown.
     """
+    folders = _folders_of(root, files)
     if isinstance(root, ObjectPath):
-        tables = _remote_lakehouses(root, files)
+        above = [folder for folder in folders if str(root).startswith(f"{folder}/")]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            kinds = list(pool.map(lambda folder: _lakehouse(folder, folder in above), folders))
     else:
-        tables = _local_lakehouses(root, files)
-    for folder, kind in tables:
+        kinds = [_lakehouse(folder) for folder in folders]
+    for folder, kind in zip(folders, kinds, strict=True):
+        if not kind:
+            continue
         problem = (
             f"this is {kind} table, and its folder also contains files of deleted and replaced rows"
         )
@@ -266,56 +275,68 @@ def check_is_no_lakehouse(root: Location, files: Sequence[Location] = ()) -> Non
         )
 
 
-def _local_lakehouses(root: Path, files: Iterable[Location]) -> Iterator[tuple[Location, str]]:
-    """Yield each lakehouse table that contains the root or a file, with its kind and article."""
-    folders: dict[Path, None] = {}
-    for start in (root, *(file.parent for file in files)):
-        if isinstance(start, Path) and start not in folders:
-            folders.update(
-                dict.fromkeys([start, *start.absolute().parents, *start.resolve().parents])
-            )
-    for folder in folders:
-        names = [name for name in _LAKEHOUSES if os.path.isdir(folder / name)]
-        with suppress(OSError):  # a folder above may not be listed
-            names += [f"metadata/{name}" for name in os.listdir(folder / "metadata")]
-        for _, kind in _marked(names):
-            yield folder, kind
+def _folders_of(root: Location, files: Iterable[Location]) -> list[Location]:
+    """Return each folder that contains the root, a file, or the file that a link leads to."""
+    folders = dict.fromkeys(_with_parents(root))
+    for file in files:
+        if file.parent not in folders:
+            folders.update(dict.fromkeys(_with_parents(file.parent)))
+        if isinstance(file, Path) and file.is_symlink():
+            target = Path(os.path.realpath(file))
+            folders.update(dict.fromkeys(_with_parents(target.parent)))
+    return list(folders)
 
 
-def _remote_lakehouses(
-    root: ObjectPath, files: Iterable[Location]
-) -> Iterator[tuple[Location, str]]:
-    """Yield each lakehouse table that contains the root or a file, with its kind and article."""
-    if root.protocol in ("http", "https"):  # a web server has no folders
-        return
-    folder = root
+def _with_parents(folder: Location) -> list[Location]:
+    if isinstance(folder, Path):
+        return [folder, *folder.absolute().parents, *folder.resolve().parents]
+    if folder.protocol in ("http", "https"):  # a web server has no folders
+        return []
+    parents = list[Location]()
     while folder.url.count("/") >= _SLASHES_OF_A_BUCKET:
-        with suppress(OSError):  # a folder above may not be listed
-            names = [name for name in _LAKEHOUSES if (folder / name).is_dir()]
-            names += [f"metadata/{name}" for name in (folder / "metadata").names()]
-            for _, kind in _marked(names):
-                yield folder, kind
+        parents.append(folder)
         folder = folder.parent
-    if all(file.parent == root for file in files):
-        return
-    for below, kind in _marked(root.below()):  # one listing for all folders
-        table = root.joinpath(*filter(None, below.split("/")))
-        if any(str(file).startswith(f"{table}/") for file in files):
-            yield table, kind
+    return parents
 
 
-def _marked(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the folder and kind of each table whose metadata are among relative names of files and
-    folders.
+def _lakehouse(folder: Location, may_be_closed: bool = False) -> str:
+    """Return the kind of a lakehouse table with its article, "" for other folders.
+
+    Args:
+        folder: The folder.
+        may_be_closed: It is treated as another folder if a store does not list it.
     """
-    for name in names:
-        parts = name.split("/")
-        for i, part in enumerate(parts):
-            folder = "/".join(parts[:i])
-            if part in _LAKEHOUSES:
-                yield folder, _LAKEHOUSES[part]
-            elif part == "metadata" and ".metadata.json" in "/".join(parts[i + 1 : i + 2]):
-                yield folder, _ICEBERG
+    for name, kind in _LAKEHOUSES.items():
+        try:
+            if _has_metadata(folder / name):
+                return kind
+        except OSError as error:
+            if may_be_closed:
+                continue
+            problem = (
+                f"the folder cannot be listed ({error.strerror}), so the table may be a Delta,"
+                " Iceberg or Hudi table"
+            )
+            fix = "check the permissions of the folder, and the disk or network"
+            transient = is_transient(error)
+            raise InputError(
+                problem, where=str(folder / name), fix=fix, transient=transient
+            ) from None
+    return ""
+
+
+def _has_metadata(folder: Location) -> bool:
+    """Return True if a folder exists and is the one of the metadata of a lakehouse table."""
+    if isinstance(folder, ObjectPath):
+        names = folder.names()
+        if not names:
+            return False
+    else:
+        try:
+            names = os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return folder.name != _ICEBERG_FOLDER or any(_ICEBERG_FILE in name for name in names)
 
 
 def _reader(kind: str, folder: Location) -> str:

@@ -28,10 +28,10 @@ from privacy_assets.tables.files import (
     check_no_instruction,
     csv_fault,
     encoding_of,
-    table_files,
+    find_files,
 )
-from privacy_assets.tables.folders import SUFFIXES, folder_values, root_of, suffix_of
-from privacy_assets.tables.names import renamed
+from privacy_assets.tables.folders import SUFFIXES, folder_values, suffix_of
+from privacy_assets.tables.names import as_named, renamed
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -60,20 +60,29 @@ def read_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame:
         InputError: If a file cannot be read, or the files disagree. The message names the file.
     """
     place = location(path)
-    root = root_of(place)
-    files = table_files(place)
+    root, files = find_files(place)
+    return read_files(place, root, files, form)
+
+
+def read_files(
+    place: Location, root: Location, files: Sequence[Location], form: CsvFormat
+) -> pd.DataFrame:
+    """Read the files of :func:`.find_files`, see :func:`read_table`."""
     frames = []
     described = []
     for file in files:
-        frame = _read_file(file, form)
+        frame, schema = _read_file(file, form)
+        types = dict(zip(as_named(schema.names), schema.types, strict=True))
         values = folder_values(root, file)
-        described.append(_described(file, frame, str(values)))
+        hive = {name: value for name, value in values.items() if name not in form.drop}
+        described.append(TableFile(str(file), hive, len(frame), types, frame.__getitem__))
         frames.append(frame.assign(**values))
     first = frames[0]
     for file, frame in zip(files, frames, strict=True):
         check_same_columns(first.columns, str(files[0]), frame.columns, str(file), SAME_COLUMNS)
-    own_names = [name for name in first.columns if name not in folder_values(root, files[0])]
-    check_agreement(described, own_names, snapshots=form.snapshots)
+    not_compared = {*folder_values(root, files[0]), *form.drop}
+    names = [name for name in first.columns if name not in not_compared]
+    check_agreement(described, names, snapshots=form.snapshots)
     rows = joined([frame[first.columns] for frame in frames], str(place))
     check_frame(rows, where=str(place))
     return rows
@@ -96,15 +105,6 @@ def joined(parts: Sequence[_Frame], where: str) -> _Frame:
         where=where,
         fix=fix,
     )
-
-
-def _described(file: Location, frame: pd.DataFrame, hive: str) -> TableFile:
-    """Return what the files of a table are compared by."""
-    types: dict[str, pa.DataType] = {}
-    if SUFFIXES[suffix_of(file)] == "parquet":
-        schema = pa.Schema.from_pandas(frame, preserve_index=False)
-        types = dict(zip(schema.names, schema.types, strict=True))
-    return TableFile(str(file), hive, len(frame), types, lambda name: frame[name])
 
 
 def kind_of(file: Location) -> str:
@@ -156,7 +156,7 @@ def unread_file(kind: str, where: str, error: Exception) -> InputError:
     return InputError(problem, where=where, fix="copy or write the file again")
 
 
-def _read_file(file: Location, form: CsvFormat) -> pd.DataFrame:
+def _read_file(file: Location, form: CsvFormat) -> tuple[pd.DataFrame, pa.Schema]:
     kind = kind_of(file)
     if suffix_of(file).startswith(".tsv") and not form.sep:
         form = replace(form, sep="\t")
@@ -165,22 +165,30 @@ def _read_file(file: Location, form: CsvFormat) -> pd.DataFrame:
         if suffix_of(file).endswith(".gz"):
             stream = gzip.GzipFile(fileobj=stream)
         elif not isinstance(file, ObjectPath) and kind == "parquet":
-            return parse_table(file, kind, where=str(file))
+            return _parsed(file, kind, str(file), form)
     except OSError as error:
         raise unreadable(kind, str(file), error) from None
     with stream:
-        return parse_table(stream, kind, where=str(file), form=form)
+        return _parsed(stream, kind, str(file), form)
 
 
 def parse_table(
     source: Path | BinaryIO, kind: str, *, where: str, form: CsvFormat = CSV
 ) -> pd.DataFrame:
     """Parse a file or stream of ``kind`` "parquet" or "csv". Raises InputError naming ``where``."""
+    return _parsed(source, kind, where, form)[0]
+
+
+def _parsed(
+    source: Path | BinaryIO, kind: str, where: str, form: CsvFormat
+) -> tuple[pd.DataFrame, pa.Schema]:
+    """Return the rows of :func:`parse_table`, and the schema of the file."""
     sep = form.sep or ","
     encoding = form.encoding or "utf-8-sig"
     try:
         if kind == "parquet":
-            return renamed(frame_of(pa.parquet.ParquetFile(source).read(), where, kind), where)
+            table = pa.parquet.ParquetFile(source).read()
+            return renamed(frame_of(table, where, kind), where), table.schema
         if not isinstance(source, Path) and not form.encoding:
             encoding = encoding_of(source.read(4))
             source.seek(0)
@@ -193,7 +201,7 @@ def parse_table(
                 fault = _second_look(source, where, sep, encoding)
         (fault or unread_file(kind, where, error)).raise_without_context()
     check_header(table, where, sep)
-    return renamed(frame_of(table, where, kind), where)
+    return renamed(frame_of(table, where, kind), where), table.schema
 
 
 def other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | None:

@@ -13,8 +13,8 @@ import pyarrow.parquet
 from privacy_assets.infra.objects import Location, ObjectPath, location
 from privacy_assets.tables.arrays import mapped_empty
 from privacy_assets.tables.file_agreement import TableFile, check_agreement
-from privacy_assets.tables.files import CsvFormat, table_files
-from privacy_assets.tables.folders import folder_values, root_of
+from privacy_assets.tables.files import CsvFormat, find_files, table_files
+from privacy_assets.tables.folders import folder_values
 from privacy_assets.tables.names import as_named
 from privacy_assets.tables.reading import (
     CSV,
@@ -25,7 +25,7 @@ from privacy_assets.tables.reading import (
     joined,
     kind_of,
     other_kind,
-    read_table,
+    read_files,
     unread_file,
     unreadable,
 )
@@ -42,18 +42,17 @@ def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | St
     See :func:`~.reading.read_table` for arguments and errors.
     """
     place = location(path)
-    files = table_files(place)
-    root = root_of(place)
+    root, files = find_files(place)
     if {kind_of(file) for file in files} != {"parquet"} or any(
         folder_values(root, file) for file in files
     ):
-        return read_table(place, form)
+        return read_files(place, root, files, form)
     table = StoredTable(files)
     # its files know the columns by other names
     if as_named(list(table.columns)) != list(table.columns):
-        return read_table(place, form)
+        return read_files(place, root, files, form)
     check_frame(table, where=str(place))
-    table.check_agreement(snapshots=form.snapshots)
+    table.check_agreement(form)
     return table
 
 
@@ -110,14 +109,15 @@ class StoredTable:
             return self._coded(name)
         return joined([part.column(name) for part in self._parts], self._parts[0].where)
 
-    def check_agreement(self, *, snapshots: bool) -> None:
+    def check_agreement(self, form: CsvFormat) -> None:
         """Raise InputError if a column has two types, or two files have the same rows; see
         :mod:`.file_agreement`.
         """
         files = [
-            TableFile(part.where, "", part.rows, part.types, part.column) for part in self._parts
+            TableFile(part.where, {}, part.rows, part.types, part.column) for part in self._parts
         ]
-        check_agreement(files, list(self.columns), snapshots=snapshots)
+        names = [name for name in self.columns if name not in form.drop]
+        check_agreement(files, names, snapshots=form.snapshots)
 
     def drop(self, *, columns: Sequence[str]) -> StoredTable:
         """Return the table without these columns."""
