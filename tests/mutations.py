@@ -523,7 +523,7 @@ MUTATIONS = [
     Mutation(
         "a missing name in brackets is a pattern",
         "tables/folders.py",
-        'return _NAME_IN_BRACKETS.sub("[[]", text)',
+        'return _BRACKET.sub("[[]", text)',
         "return text",
         ("reading/test_table_folders.py",),
     ),

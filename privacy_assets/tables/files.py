@@ -28,7 +28,6 @@ from privacy_assets.tables.folders import (
     check_layout,
     folder_files,
     glob_files,
-    has_wildcards,
     is_pattern,
     root_of,
     suffix_of,
@@ -40,10 +39,6 @@ from privacy_assets.tables.text import MARKERS, infer_text
 from privacy_assets.tables.written_numbers import parse_numbers
 
 _NO_MATCH = "no file matches the pattern"
-_SETS = (
-    "check the path; brackets with several characters are a set, which must match at least two"
-    " files"
-)
 _NO_TABLES = "the folder contains no .parquet or .csv file"
 
 
@@ -179,8 +174,6 @@ def _found(path: Location) -> tuple[Location, list[Location]]:
 
 def _no_files(path: Location, is_glob: bool) -> InputError:
     """Return the error of a folder or glob without table files."""
-    if is_glob and not has_wildcards(str(path)):
-        return InputError("no such file", where=str(path), fix=_SETS)
     if isinstance(path, ObjectPath):
         return InputError("no such file", where=str(path), fix="check the URL")
     if not is_glob:

@@ -2,8 +2,7 @@
 no such table.
 
 A folder has the table files directly in it, or Hive folders (``sex=F/1.parquet``). In globs, ``*``
-and ``?`` are wildcards, ``**`` is any number of folders, and brackets are sets of characters
-(``part-[0-9].csv``) unless they contain one character or a number: these are names.
+and ``?`` are wildcards, and ``**`` is any number of folders. Brackets are part of a name.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _LAKEHOUSES = {"_delta_log": "a Delta", ".hoodie": "a Hudi", _ICEBERG_FOLDER: "a
 _AT_ONCE = 16  # concurrent requests
 _SLASHES_OF_A_BUCKET = 2  # "s3://bucket"
 _HIVE_MISSING = ("", "__HIVE_DEFAULT_PARTITION__")
-_NAME_IN_BRACKETS = re.compile(r"\[(?=(?:[^\]*?\[]|[0-9]+)\])")  # not the escapes [*], [?] and [[]
+_BRACKET = re.compile(r"\[(?![*?[]\])")  # not that of the escapes [*], [?] and [[]
 _ESCAPED = re.compile(r"\[([*?[])\]")
 _ASSET = (
     "\n  @dg.asset\n  def people(): return {read}\nand name the asset as the source"
@@ -69,19 +68,12 @@ def is_left_out(name: str) -> bool:
 
 
 def pattern_of(text: str) -> str:
-    """Return a path as a pattern of :mod:`glob`, in which brackets with one character or a number
-    are a name.
-    """
-    return _NAME_IN_BRACKETS.sub("[[]", text)
+    """Return a path as a pattern of :mod:`glob`, in which brackets are part of a name."""
+    return _BRACKET.sub("[[]", text)
 
 
 def is_pattern(text: str) -> bool:
-    """Return True if a path has wildcards or sets of characters."""
-    return glob.has_magic(_ESCAPED.sub("", pattern_of(text)))
-
-
-def has_wildcards(text: str) -> bool:
-    """Return True if a path has the wildcards ``*`` or ``?``, not only sets of characters."""
+    """Return True if a path has the wildcards ``*`` or ``?``."""
     return bool(set(_ESCAPED.sub("", text)) & {"*", "?"})
 
 
@@ -120,26 +112,26 @@ def folder_files(folder: Location) -> list[Location]:
 
 
 def _files_below(folder: Location) -> Iterator[Location]:
+    names = folder.names() if isinstance(folder, ObjectPath) else os.listdir(folder)
+    # Next to Hive folders, other folders may hold rows of the table, too.
+    has_hive = any(_is_hive(name) for name in names)
     if isinstance(folder, Path):
-        yield from _local_files(folder, in_hive=False)
+        yield from _local_files(folder, is_recursive=has_hive)
         return
-    names = folder.names()
-    if any(_is_hive(name) for name in names):
+    if has_hive:
         names = folder.below()  # one listing for all folders
     for name in names:
         parts = name.split("/")
-        is_direct = len(parts) == 1
-        if (is_direct or _is_hive(parts[0])) and not any(map(is_left_out, parts)):
+        if not any(map(is_left_out, parts)):
             yield folder.joinpath(*parts)
 
 
-def _local_files(folder: Path, *, in_hive: bool) -> Iterator[Path]:
+def _local_files(folder: Path, *, is_recursive: bool) -> Iterator[Path]:
     for entry in folder.iterdir():
         if is_left_out(entry.name):
             continue
-        is_folder = (in_hive or _is_hive(entry.name)) and entry.is_dir()
-        if is_folder:
-            yield from _local_files(entry, in_hive=True)
+        if is_recursive and entry.is_dir():
+            yield from _local_files(entry, is_recursive=True)
         else:
             yield entry
 
@@ -157,8 +149,8 @@ def glob_files(path: Location) -> list[Location]:
         matches: list[Location] = [match for match in pattern.matches() if match.is_file()]
     else:
         matches = [Path(name) for name in glob.glob(pattern_of(str(path)), recursive=True)]
-    if not has_wildcards(str(path)) and len(matches) == 1:
-        return []  # the name of another file that does not exist, such as "people [copy].csv"
+    if path.name == "**":
+        matches = [match for match in matches if match.is_file()]
     root = root_of(path)
     names_hidden = is_left_out(path.name)
     visible = []

@@ -8,7 +8,7 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +75,7 @@ def read_files(
         types = dict(zip(as_named(schema.names), schema.types, strict=True))
         values = folder_values(root, file)
         hive = {name: value for name, value in values.items() if name not in form.drop}
+        _check_folder_values(frame, values, str(file))
         described.append(TableFile(str(file), hive, len(frame), types, frame.__getitem__))
         frames.append(frame.assign(**values))
     first = frames[0]
@@ -86,6 +87,20 @@ def read_files(
     rows = joined([frame[first.columns] for frame in frames], str(place))
     check_frame(rows, where=str(place))
     return rows
+
+
+def _check_folder_values(frame: pd.DataFrame, values: Mapping[str, str | None], where: str) -> None:
+    """Raise InputError if a column has another value than the Hive folder of its name."""
+    for name, value in values.items():
+        if name not in frame:
+            continue
+        cells = frame[name].dropna().astype(str)
+        n_missing = len(frame) - len(cells)
+        is_equal = n_missing == len(frame) if value is None else n_missing == 0
+        if not is_equal or (cells != value).any():
+            problem = "the file has another value than its folder"
+            fix = "rename the folder or the column"
+            raise InputError(problem, where=where, column=name, fix=fix)
 
 
 def joined(parts: Sequence[_Frame], where: str) -> _Frame:
@@ -299,6 +314,10 @@ def check_index(stored: Sequence[Any], columns: Sequence[Any], where: str) -> No
     """Raise InputError if an index that pandas stored in a Parquet file has the name of a
     column.
     """
+    for position, name in enumerate(stored):
+        if name in stored[:position]:
+            fix = "rename one of them, or write the file without its index (index=False)"
+            raise InputError("two indexes have one name", where=where, column=name, fix=fix)
     repeated = [name for name in stored if name in columns]
     if repeated:
         fix = "rename the index, or write the file without it (index=False)"

@@ -223,7 +223,24 @@ REFUSED: dict[str, tuple[dict[str, Content], str, str]] = {
         "",
         r"b\.csv: it has the same rows as .*a\.csv",
     ),
-    "one file of a set": ({"part-0.csv": A}, "/part-[0-9].csv", "must match at least two files"),
+    "a range in brackets": ({"p0.csv": A, "p1.csv": B}, "/p[0-9].csv", "no such file"),
+    "a month in brackets": ({"s1.csv": A, "s2.csv": B}, "/s[2024-01].csv", "no such file"),
+    "a set in brackets": ({"a.csv": A, "b.csv": B}, "/[ab].csv", "no such file"),
+    "another folder next to Hive folders": (
+        {**HIVE, "backup/1.parquet": A},
+        "",
+        r"1\.parquet: it is not in folders sex=\.\.\., as .* is",
+    ),
+    "a Hive folder in another one": (
+        {**HIVE, "backup/sex=F/1.parquet": A},
+        "",
+        r"1\.parquet: it is not in folders \.\.\./sex=\.\.\., as .* is",
+    ),
+    "a folder with the name of a column": (
+        {"y=1/a.csv": A.assign(y="1"), "y=2/b.csv": B.assign(y="1")},
+        "",
+        r"b\.csv, column 'y': the file has another value than its folder",
+    ),
     "a stray file": (
         {**HIVE, "new.parquet": A},
         "",
@@ -275,8 +292,7 @@ HONEST: dict[str, tuple[dict[str, Content], str]] = {
     "parts": ({"a.parquet": A, "b.pq.parquet": B, **LEFT_OUT}, ""),
     "parts of a glob": ({"a.parquet": A, "b.parquet": B, **LEFT_OUT}, "/*"),
     "compressed parts": ({"a.csv": A, "b.csv.gz": B}, ""),
-    "a set of characters": ({"a.parquet": A, "b.parquet": B, "c.csv": A}, "/[ab].parquet"),
-    "a range": ({"p0.csv": A, "p1.csv": B}, "/p[0-9].csv"),
+    "all files below": ({"a.parquet": A, "x/b.parquet": B}, "/**"),
     "a folder in brackets": ({"in[1]/a.csv": A_B, "in1/a.csv": A}, "/in[1]/*.csv"),
     "an empty part": ({"a.parquet": A, "b.parquet": B, "c.parquet": A[:0], "d.parquet": A[:0]}, ""),
 }
@@ -398,6 +414,18 @@ def test_a_store_is_asked_once_about_each_folder(
     assert len(table_files(f"{place}/y=*/p.csv")) == 9
     assert len(asked) == len(set(asked))
     assert not any("old" in url for url in asked)
+
+
+def test_a_column_may_repeat_the_value_of_its_folder(tmp_path: Path) -> None:
+    files: dict[str, Content] = {"y=1/a.csv": A.assign(y="1"), "y=2/b.csv": B.assign(y="2")}
+    assert load(str(write(tmp_path, files)))["y"].tolist() == ["1"] * len(A) + ["2"] * len(B)
+
+
+def test_two_indexes_of_one_name_are_named(tmp_path: Path) -> None:
+    index = pd.MultiIndex.from_arrays([range(len(A)), range(len(A))], names=["u", "u"])
+    A.set_index(index).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="column 'u': two indexes have one name"):
+        load(str(tmp_path / "a.parquet"))
 
 
 def test_a_single_file_has_no_column_of_its_folder(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ SHARED = {"policy": None, "metrics": None, "shared_subjects": True}
     ("partitions", "given", "closed"),
     [
         (SHOPS, BESIDE, False),  # "nort" selects the rows of "north"
-        (GRID, {"source": "s3://data/{partition}-[0-9].csv"}, False),
+        (GRID, {"source": "s3://data/{partition}-?.csv"}, False),
         (SHOPS, {"source": dg.AssetKey("raw")}, False),  # an asset may read "./north" for "north"
         (SHOPS, {"source": dg.AssetKey("raw"), "partition_column": "region"}, True),
         (SHOPS, {"source": "/data/*/{partition}/*.csv"}, True),
