@@ -144,7 +144,7 @@ def _check_rows(files: Sequence[TableFile], names: Sequence[str]) -> None:
 
     Rows are hashed column by column. After each column, files that share too few hashes with all
     others are left out, so that one column suffices if it identifies people. Nested columns are not
-    compared.
+    compared, nor are columns with one value in each file, such as the day of the export.
     """
     candidates = [file for file in files if file.n_rows >= _MIN_ROWS]
     hashes = [np.zeros(file.n_rows, dtype=np.uint64) for file in candidates]
@@ -155,9 +155,12 @@ def _check_rows(files: Sequence[TableFile], names: Sequence[str]) -> None:
     for name in plain:
         if len(candidates) < 2:
             return
-        for file, row_hashes in zip(candidates, hashes, strict=True):
+        columns = [_hashed(file.column(name)) for file in candidates]
+        if all(_is_constant(column) for column in columns):
+            continue
+        for column, row_hashes in zip(columns, hashes, strict=True):
             row_hashes *= _MULTIPLIER
-            row_hashes += _hashed(file.column(name))
+            row_hashes += column
         positions = np.flatnonzero(_may_repeat(hashes))
         candidates = [candidates[i] for i in positions]
         hashes = [hashes[i] for i in positions]
@@ -279,8 +282,16 @@ def _repeated(problem: str, file: TableFile) -> InputError:
     return InputError(problem, where=file.where, fix=fix)
 
 
+def _is_constant(column: np.ndarray) -> bool:
+    return bool((column == column[0]).all())
+
+
 def _hashed(column: pd.Series) -> np.ndarray:
-    """Return a hash of each cell, uint64 (n,), which is equal for equal values of all dtypes."""
+    """Return a hash of each cell, uint64 (n,), which is equal for equal values of all dtypes.
+
+    Fractions are compared in float32, and texts without case, outer blanks and final zeros: another
+    writer of the same rows may change them.
+    """
     codes, values = pd.factorize(column)
     plain = _plain_values(pd.Series(values))
     value_hashes = pd.util.hash_array(plain, categorize=False)
@@ -288,7 +299,7 @@ def _hashed(column: pd.Series) -> np.ndarray:
 
 
 def _plain_values(values: pd.Series) -> np.ndarray[Any, Any]:
-    """Return distinct values as floats, as microseconds of UTC, or as strings."""
+    """Return values as floats, as microseconds of UTC, or as strings."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         values = values.astype(values.cat.categories.dtype)
     if pd.api.types.is_datetime64_any_dtype(values.dtype):
@@ -298,5 +309,18 @@ def _plain_values(values: pd.Series) -> np.ndarray[Any, Any]:
         return times.as_unit("us").asi8
     kind = pd.api.types.infer_dtype(values, skipna=True)
     if kind in ("integer", "floating", "mixed-integer-float", "decimal"):
-        return values.to_numpy(dtype=np.float64) + 0.0
-    return values.astype(str).to_numpy(dtype=object)
+        return _rounded(values.to_numpy(dtype=np.float64))
+    texts = values.astype(str).str.strip().str.casefold()
+    numbers = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64)
+    is_number = np.isfinite(numbers)
+    plain = texts.to_numpy(dtype=object)
+    plain[is_number] = _rounded(numbers[is_number]).astype(str)
+    return plain
+
+
+def _rounded(numbers: np.ndarray) -> np.ndarray:
+    """Return numbers with fractions in the precision of float32, and others as they are."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = numbers.astype(np.float32).astype(np.float64)
+        is_whole = numbers == np.floor(numbers)
+    return np.where(is_whole, numbers, single) + 0.0

@@ -129,6 +129,8 @@ SYSTEM_NAMES = (
 )
 LEFT_OUT: dict[str, Content] = dict.fromkeys(SYSTEM_NAMES, b"x")
 ONLY_SYSTEM = "only files of the system"
+SCORES = A.assign(score=np.arange(len(A)) / 7)
+RESPELLED = SCORES.assign(word="X ", score=[f"{score:.16f}000" for score in SCORES["score"]])
 FEW = pd.DataFrame({"sex": list("FM") * 30, "grade": [1, 2, 3] * 20})
 REFUSED: dict[str, tuple[dict[str, Content], str, str]] = {
     "two formats": (
@@ -217,6 +219,21 @@ REFUSED: dict[str, tuple[dict[str, Content], str, str]] = {
         {"2020/a.parquet": A, ".hoodie/hoodie.properties": b"x"},
         "",
         "this is a Hudi table.*spark.read",
+    ),
+    "a copy in single precision": (
+        {"a.parquet": SCORES, "b.parquet": SCORES.astype({"score": "float32"})},
+        "",
+        r"b\.parquet: it has the same rows as .*a\.parquet",
+    ),
+    "a copy with another day of the export": (
+        {"a.csv": A.assign(day="2024-01-01"), "b.csv": A.assign(day="2024-01-02")},
+        "",
+        r"b\.csv: it has the same rows as .*a\.csv",
+    ),
+    "a copy with blanks and other zeros": (
+        {"a.csv": SCORES.assign(word="x"), "b.csv": RESPELLED},
+        "",
+        r"b\.csv: it has the same rows as .*a\.csv",
     ),
     "a copy of rows of few values": (
         {"a.csv": FEW, "b.csv": FEW},
