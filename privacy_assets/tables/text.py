@@ -562,11 +562,9 @@ def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> Text
             continue
         others = values.filter(pa.array(~fits))
         if choice.kind == "numeric":
-            read = numbers.filter(pa.array(fits))
-            has_zeros = find(read, _LEADING_ZERO).any()
             has_codes = not unit and find(others, _CODE).any()
-            has_words = find(values.filter(pa.array(fits)), _WORD).all()
-            if has_zeros or has_codes or (has_words and _are_numbered(read)):
+            are_names = not written.is_known[fits].any() and find(values, _WORD)[fits].all()
+            if has_codes or _number_things(numbers.filter(pa.array(fits)), are_names):
                 return TextForm("categorical", note=_CODES)
         choices = _choices(choice, rows, written)
         if not len(others):
@@ -577,11 +575,13 @@ def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> Text
     return TextForm("categorical", note=_CODES) if form is None and has_codes else form
 
 
-def _are_numbered(numbers: pa.Array) -> bool:
-    """Return True for integers that number things, as in site 1, site 2, site 3: their smallest
-    quarter begins with 0 or 1 and has few gaps. Large ones may have gaps.
+def _number_things(numbers: pa.Array, are_names: bool) -> bool:
+    """Return True for numbers with leading zeros, and for integers in names such as site 1, site 2,
+    site 3: their smallest quarter begins with 0 or 1 and has few gaps. Large ones may have gaps.
     """
-    if not all_match(numbers, WHOLE):
+    if find(numbers, _LEADING_ZERO).any():
+        return True
+    if not are_names or not all_match(numbers, WHOLE):
         return False
     different = np.unique(parse_numbers(numbers))
     smallest = different[: len(different) // 4 + 1]

@@ -11,8 +11,8 @@ without a declaration:
   ``5m`` may be a code.
 
 Other units may be words before the number, with a blank or point (``Rs. 5``), or a text after it
-that may contain digits (``5 mL/min/1.73m2``). A second number after a mark makes a pair, which is
-no number: ``120/80``, ``10:30``.
+that may contain digits (``5 mL/min/1.73m2``). A pair such as
+``120/80`` or ``10:30`` is not a number with a unit.
 """
 
 from __future__ import annotations
