@@ -387,7 +387,8 @@ def read_inputs(
     notes = _notes(frames, subject, declared, each_row)
     brought, where = frames.pop("synthetic"), names.pop("synthetic")
     real = real_tables(frames, names, subject, kinds, declared, schema=schema)
-    made = synthetic_table(brought, real["train"].schema, subject, declared, where=where)
+    private = real["train"]
+    made = synthetic_table(brought, private.schema, subject, declared, train=private, where=where)
     check_identifiers(made, declared.drop, where=where)
     for note in (*notes, *real["train"].notes):
         progress(note)

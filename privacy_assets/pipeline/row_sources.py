@@ -274,7 +274,7 @@ def user_synthetic(
     rows = read_source(row_source, given, partition, resolved.declared.read)
     if column is None:  # otherwise the table has the rows of all partitions
         check_synthetic_rows(len(rows), len(train), max_rows, where)
-    table = synthetic_table(rows, schema, data.subject, resolved.declared)
+    table = synthetic_table(rows, schema, data.subject, resolved.declared, train=train)
     zoned = column is not None and schema[column].zoned
     chosen = select_partition(
         table.frame(), column, partition, window, where="synthetic", zoned=zoned

@@ -15,6 +15,7 @@ from privacy_assets.errors import ConfigError, InputError, integer, safe_repr
 from privacy_assets.tables.codes import have_types
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.contract import REAL, joint_schema
+from privacy_assets.tables.conversion import check_shares
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
 from privacy_assets.tables.names import as_named
@@ -32,6 +33,7 @@ from privacy_assets.tables.subject_ids import joint_codes, subject_columns
 from privacy_assets.tables.sums import find_sums
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import holds_text, make_rule, notes_of, published_schema
+from privacy_assets.tables.written_numbers import NumberFormat
 
 _MAX_ROWS = 1_000_000
 _MAX_ROWS_RATIO = 10
@@ -285,10 +287,19 @@ def synthetic_table(
     subject: str | None,
     declared: Declared = NOTHING,
     *,
+    train: Table,
     where: str = "synthetic",
 ) -> Table:
     """Convert a synthetic table that the user brought, with the columns and precision of the real
     ones.
+
+    Args:
+        frame: Synthetic table.
+        schema: Schema of the real tables.
+        subject: Column that identifies people in the real tables, or None.
+        declared: Declarations about columns.
+        train: Real table.
+        where: Name of the synthetic table in messages.
 
     Raises:
         InputError: If it does not fit the schema, or contains the subject column.
@@ -296,4 +307,8 @@ def synthetic_table(
     frame = declared.without_dropped(frame)
     check_not_published(frame.columns, as_named(subject), where)
     check_named(frame.columns, where)
-    return Table.of(frame, schema, where=where, synthetic=True, external=True)
+    table = Table.of(frame, schema, where=where, synthetic=True, external=True)
+    for column in schema.columns:
+        if NumberFormat.of(column.format).unit == "%":
+            check_shares(frame[column.name], train[column.name], column, where)
+    return table

@@ -95,8 +95,6 @@ def column_of(
         cells = _whole(converted, column.name, where, rounds=synthetic)
     else:
         cells = converted.to_numpy().view(np.int64)
-    if synthetic and external and column.kind in ("numeric", "integer"):
-        _check_shares(series, converted, column, where)
     # a copy, because the caller's array may change
     found = Column(column.name, column.kind, mapped_copy(cells))
     check_cells(found, where)
@@ -123,20 +121,30 @@ def check_cells(column: Column, where: str) -> None:
         )
 
 
-def _check_shares(
-    series: pd.Series, converted: pd.Series, column: ColumnSchema, where: str
-) -> None:
+def check_shares(series: pd.Series, real: Column, column: ColumnSchema, where: str) -> None:
     """Raise InputError for numbers without a sign that are probably shares of 1, but percentages in
     the real tables.
 
-    They are: none is above 1, and some are finer than the percentages.
+    They are: none is above 1, but real ones are, and some are finer than the percentages.
+
+    Args:
+        series: Values of the synthetic table.
+        real: Values of train.
+        column: Schema of a column with the unit %.
+        where: Name of the synthetic table in messages.
+
+    Raises:
+        InputError: If the numbers are probably shares of 1.
     """
-    if NumberFormat.of(column.format).unit != "%" or _has_unit(series, "%"):
+    if _has_unit(series, "%"):
         return
-    shares = converted.dropna().to_numpy(dtype=np.float64)
+    markers = [*MARKERS, *column.missing, *_plain_markers(column)]
+    numbers = _numbers(without_markers(series, markers), column.format).dropna()
+    shares = numbers.to_numpy(dtype=np.float64)
     decimals = column.precision if isinstance(column.precision, int) else 0
     is_finer = shares != round_decimals(shares, max(decimals, 0))
-    if is_finer.any() and np.abs(shares).max() <= 1:
+    has_large = bool((np.abs(real.cells[~real.missing]) > 1).any())
+    if has_large and is_finer.any() and np.abs(shares).max() <= 1:
         fix = "write them as in the private tables, with the sign"
         problem = "its numbers have no %, and may be shares of 1"
         raise InputError(problem, where=where, column=column.name, fix=fix)

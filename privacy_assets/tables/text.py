@@ -9,7 +9,7 @@
 | 5   | has plain numbers only                                | numbers                         |
 | 6   | has dates of one format only                          | dates                           |
 | 7   | has numbers only, with one known unit or other marks  | numbers                         |
-| 8   | has numbers and codes with letters                    | a category of codes             |
+| 8   | has codes with letters next to digits                 | a category of codes             |
 | 9   | has numbers or dates in at least half of the rows     | the run stops                   |
 | 10  | has other texts                                       | a category                      |
 
@@ -46,7 +46,6 @@ from privacy_assets.tables.written_numbers import (
     all_match,
     filled,
     find,
-    is_currency_code,
     is_unit,
     parse_numbers,
     split_numbers,
@@ -86,7 +85,8 @@ Texts = tuple[pa.Array, np.ndarray]  # distinct strings of a column, and the num
 _LEADING_ZERO = r"^[+-]?0[0-9]"
 _CODE = r"^[A-Za-z]{1,4}[ .-]?[0-9]|^[0-9]+[A-Za-z]"  # letters next to digits
 _WITH_MARKS = r"^[^\p{L}\p{N}]*[0-9]+([.,][0-9]+)?[^\p{L}\p{Nd}]*$"  # such as ~5, [5], 5.-
-_CURRENCY_CODE = "^[A-Za-z]{3}[0-9]"
+_INDIAN = ",[0-9]{2},"
+_WORD = r"^\p{L}"
 _CODES = "codes stay text"
 UNMEASURED = "categories, as declared: whether their numbers or dates are near is not measured"
 UNMEASURED_ACCEPTED = (
@@ -389,6 +389,9 @@ def _numbers(
             choice = Meaning("integer")
         doubt = "one number is written in two ways, as 1.1 and 1.10 are"
         return TextForm("numeric", doubt=doubt, choices=(choice, CATEGORY))
+    if find(values, _INDIAN).any():
+        doubt = "commas may be between groups of two digits"
+        return TextForm("numeric", doubt=doubt, choices=(choice, CATEGORY))
     note = {
         "": "",
         ",": "numbers with decimal commas",
@@ -491,11 +494,13 @@ def _numbers_with_marks(
     is_in_brackets = find(values, "[(]")
     if is_in_brackets.all():
         return replace(form, doubt="all numbers are in brackets", choices=choices)
-    if find(values, "[0-9]_[0-9]").any():
-        return replace(form, doubt="underscores may separate thousands", choices=choices)
+    if find(values, "[0-9][_`´·][0-9]").any():
+        return replace(
+            form, doubt="underscores, accents or dots may be marks in numbers", choices=choices
+        )
     if unit:
         form = form.with_note(f"numbers with the unit {unit}")
-    if find(pc.replace_substring_regex(values, "[0-9]", ""), r"\p{Nd}").any():
+    if find(pc.replace_substring_regex(values, "[0-9]", ""), r"[\p{Nd}٫٬]").any():
         form = form.with_note("digits of other scripts are digits")
     if is_in_brackets.any():
         form = form.with_note("numbers in brackets are negative")
@@ -536,7 +541,7 @@ def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> Text
         rows: Number of rows of each.
         written: Their numbers and units.
     """
-    is_number = written.is_known | _has_common_unit(written, rows)
+    is_number = written.is_known | _has_common_unit(values, rows, written)
     counts = _rows_by_unit(written.units, rows, is_number)
     unit = max(counts, key=counts.__getitem__, default="")
     numbers = pc.if_else(pa.array(is_number), written.numbers, values)
@@ -556,44 +561,96 @@ def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> Text
         if has_few or rows[fits].sum() < MOST * rows.sum():
             continue
         others = values.filter(pa.array(~fits))
+        if choice.kind == "numeric":
+            has_codes = not unit and find(others, _CODE).any()
+            are_names = not written.is_known[fits].any() and find(values, _WORD)[fits].all()
+            if has_codes or _number_things(numbers.filter(pa.array(fits)), are_names):
+                return TextForm("categorical", note=_CODES)
+        choices = _choices(choice, rows, written)
         if not len(others):
-            return _all_fit(written, choice)
-        if (
-            choice.kind == "numeric"
-            and not unit
-            and (find(numbers, _LEADING_ZERO).any() or find(others, _CODE).any())
-        ):
-            return TextForm("categorical", note=_CODES)
-        return _some_fit(choice, others, rows, fits)
-    return _other_marks(values, rows, written)
+            return _all_fit(written, choices)
+        return _some_fit(choices, others, rows, fits)
+    form = _other_marks(values, rows, written)
+    has_codes = written.is_code.sum() > FEW and rows[written.is_code].sum() >= MOST * rows.sum()
+    return TextForm("categorical", note=_CODES) if form is None and has_codes else form
 
 
-def _some_fit(choice: Meaning, others: pa.Array, rows: np.ndarray, fits: np.ndarray) -> TextForm:
+def _number_things(numbers: pa.Array, are_names: bool) -> bool:
+    """Return True for numbers with leading zeros, and for integers in names such as site 1, site 2,
+    site 3: their smallest quarter begins with 0 or 1 and has few gaps. Large ones may have gaps.
+    """
+    if find(numbers, _LEADING_ZERO).any():
+        return True
+    if not are_names or not all_match(numbers, WHOLE):
+        return False
+    different = np.unique(parse_numbers(numbers))
+    smallest = different[: len(different) // 4 + 1]
+    return bool(smallest[0] in (0, 1) and len(smallest) >= MOST * smallest[-1])
+
+
+def _choices(likely: Meaning, rows: np.ndarray, written: WrittenNumbers) -> tuple[Meaning, ...]:
+    """Return the meanings that a message may name: a unit that few rows have may be private.
+
+    Args:
+        likely: The most likely meaning.
+        rows: Number of rows of each text.
+        written: Numbers and units of the texts.
+    """
+    unit = NumberFormat.of(likely.format or "").unit if likely.kind == "numeric" else ""
+    has_unit = written.units == unit
+    is_common = rows[has_unit].sum() >= max(_SHARED, COMMON * rows.sum())
+    is_public = bool(written.is_known[has_unit].all())
+    if unit and not ((is_common or is_public) and is_unit(unit)):
+        return (CATEGORY,)
+    return likely, CATEGORY
+
+
+def _some_fit(
+    choices: tuple[Meaning, ...], others: pa.Array, rows: np.ndarray, fits: np.ndarray
+) -> TextForm:
     """Return a doubtful form of a column of which some values do not have the most likely meaning.
 
     Args:
-        choice: This meaning.
+        choices: Meanings for the message, the most likely one first.
         others: Texts that do not have it.
         rows: Number of rows of each text.
         fits: True for texts that have it.
     """
-    what = "dates" if choice.kind == "datetime" else "numbers"
+    likely = choices[0]
+    what = "dates" if likely.kind == "datetime" else "numbers"
     count = int(rows[~fits].sum())
     strays: tuple[str, ...] = ()
-    if len(others) <= _NAMED_STRAYS and rows[~fits].min() >= _SHARED:
+    has_few = len(others) <= _NAMED_STRAYS and rows[~fits].min() >= _SHARED
+    if has_few and likely != CATEGORY:
         strays = tuple(others.to_pylist())
     doubt = f"{count} of {int(rows.sum())} values are not {what}"
-    return TextForm("categorical", doubt=doubt, choices=(choice, CATEGORY), strays=strays)
+    return TextForm("categorical", doubt=doubt, choices=choices, strays=strays)
 
 
-def _has_common_unit(written: WrittenNumbers, rows: np.ndarray) -> np.ndarray:
+def _has_common_unit(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> np.ndarray:
     """Return True for numbers with an unknown unit that many rows have, shape (n,). Half of the
     rows must have one.
+
+    The digits of a unit may differ if the text begins with the number: 104 of 1000, 99 of 950.
+    Codes count if some rows have a unit: 104g and 104 kg.
+
+    Args:
+        values: Distinct texts.
+        rows: Number of rows of each.
+        written: Their numbers and units.
     """
-    has_unit = np.array([bool(unit) for unit in written.units]) & ~written.is_code
-    counts = _rows_by_unit(written.units, rows, has_unit)
+    units = pa.array(written.units, pa.large_string())
+    same_digits = pc.replace_substring_regex(units, "[0-9]+", "#")
+    has_words = find(values, _WORD)
+    shapes = pc.if_else(pa.array(has_words), units, same_digits).to_numpy(zero_copy_only=False)
+    has_unit = np.array([bool(unit) for unit in shapes])
+    is_sure = has_unit & ~written.is_code
+    begins_with_number = is_sure & (written.is_known | ~has_words)
+    if rows[begins_with_number].sum() < COMMON * rows.sum():
+        has_unit = is_sure
+    counts = _rows_by_unit(shapes, rows, has_unit)
     common = {unit for unit, n_rows in counts.items() if n_rows >= COMMON * rows.sum()}
-    is_common = has_unit & np.array([unit in common for unit in written.units])
+    is_common = has_unit & np.array([unit in common for unit in shapes])
     if rows[is_common].sum() < MOST * rows.sum():
         return np.zeros(len(rows), dtype=bool)
     return is_common
@@ -614,11 +671,11 @@ def _rows_by_unit(units: np.ndarray, rows: np.ndarray, is_number: np.ndarray) ->
     return counts
 
 
-def _all_fit(written: WrittenNumbers, choice: Meaning) -> TextForm:
+def _all_fit(written: WrittenNumbers, choices: tuple[Meaning, ...]) -> TextForm:
     """Return a doubtful form of a column of numbers with several or unknown units, or of dates
-    without an order.
+    without an order. ``choices`` are the meanings for the message, the most likely one first.
     """
-    if choice.kind == "datetime":
+    if choices[0].kind == "datetime":
         return TextForm("categorical", doubt="the dates have no common order", choices=(CATEGORY,))
     units = set(written.units)
     doubt = "the numbers have several units"
@@ -626,9 +683,6 @@ def _all_fit(written: WrittenNumbers, choice: Meaning) -> TextForm:
         doubt = "the unit of the numbers is unknown"
     elif len(units) == 2 and "" in units:
         doubt = "some numbers have a unit, and others have none"
-    choices = (
-        (choice, CATEGORY) if is_unit(NumberFormat.of(choice.format or "").unit) else (CATEGORY,)
-    )
     return TextForm("categorical", doubt=doubt, choices=choices)
 
 
@@ -636,10 +690,6 @@ def _other_marks(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) ->
     """Return the form of texts that contain a number with marks other than a unit. None: they do
     not.
     """
-    if find(values, _CURRENCY_CODE).all() and all(
-        is_currency_code(text[:3]) for text in values.to_pylist()
-    ):
-        return TextForm("categorical", note=_CODES)
     has_number = find(values, _WITH_MARKS) | written.is_known
     if has_number.sum() <= FEW or rows[has_number].sum() < MOST * rows.sum():
         return None

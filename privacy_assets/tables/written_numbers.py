@@ -9,6 +9,10 @@ without a declaration:
 - ``%`` and ``‰`` after the number;
 - a unit of :data:`UNITS` after the number. A unit of one letter needs a blank before it, because
   ``5m`` may be a code.
+
+Other units may be words before the number, with a blank or point (``Rs. 5``), or a text after it
+that may contain digits (``5 mL/min/1.73m2``). A pair such as
+``120/80`` or ``10:30`` is not a number with a unit.
 """
 
 from __future__ import annotations
@@ -40,29 +44,43 @@ _CURRENCIES = frozenset(_ISO_4217.split())
 
 _POINT = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _COMMA = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]+)?$"
-_GROUPED = r"^[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)(\.[0-9]+)?$"
+_GROUPED = r"^[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+|[0-9]{1,2}(,[0-9]{2})+,[0-9]{3})(\.[0-9]+)?$"
 NUMBERS = {"": _POINT, ",": _COMMA, ".": _GROUPED}  # by the decimal sign of the format
 WHOLE = r"^[+-]?[0-9]+$"
 CODE_WITH_E = "^[+-]?[0-9]+[eE][0-9]+$"  # programs write 1e+05 or 1.0E5
 
-_LONGEST = 60  # characters of a number with its unit
-_LONGEST_UNIT = 20
+_LONGEST = 80  # characters of a number with the text around it
+_LONGEST_UNIT = 32
 _BETWEEN = "\0"  # head and tail of a number
 _COUNTRY = 3  # letters, such as US$
 _BLANK = r"[\p{Zs}\t]"
-_MARK = "'‘’ʼ_"  # between thousands, as are blanks
+_MARK = "'‘’ʼ_`´"  # between thousands, as are blanks
 _NUMBER = rf"[0-9](?:[0-9.,{_MARK}\p{{Zs}}\t]*[0-9])?[.]?(?:[eE][+-]?[0-9]+)?"
-_PARTS = rf"^(?P<head>[^0-9]*)(?P<number>{_NUMBER})(?P<tail>.{{0,{_LONGEST_UNIT + 1}}})$"
+_POWER = "10(?:[*^⁰¹²³⁴-⁹]|[eE][0-9])"  # 10^9/L is a unit
+_BEGIN = rf"^(?P<head>[^0-9]*)(?P<number>{_NUMBER})"
+_PARTS = (rf"{_BEGIN}(?P<tail>{_BLANK}{_POWER}.*)$", rf"{_BEGIN}(?P<tail>.*)$")
 _THOUSANDS = (
-    rf"^[0-9]{{1,3}}(?:(?:{_BLANK}[0-9]{{3}})+|(?:['‘’ʼ][0-9]{{3}})+|(?:_[0-9]{{3}})+)"
+    rf"^[0-9]{{1,3}}(?:(?:{_BLANK}[0-9]{{3}})+|(?:['‘’ʼ][0-9]{{3}})+|(?:[_`´][0-9]{{3}})+)"
     r"(?:[.,][0-9]*)?$"
 )
 _PHONE = rf"^[+][0-9]+{_BLANK}"
 _IN_BRACKETS = r"^([^0-9()+-]*)[(]([^()]*)[)]([^0-9()]*)$"
 _MINUS = "\u2212"
 _NO_UNIT = r"\s.,()+<>≤≥\-\u2010-\u2015"  # no unit begins with one: a dash may be a minus
-_HEAD = re.compile(rf"([+-]?)\s*([^\d{_NO_UNIT}]*)(\s*)([+-]?)([.]?)")
-_TAIL = re.compile(rf"(\s*)((?:[^\W\d_]\d?|[(](?=[^\W\d_])|[^\w{_NO_UNIT}])(?:[^\W\d_]\d|\D)*)?")
+_HEAD = re.compile(rf"([+-]?)\s*((?:[^\d{_NO_UNIT}]\D*?)?)(\s*)([+-]?)([.]?)")
+# A mark or x and a digit are the second number of a pair, such as 120/80, 10:30, 5 (7) and 3 x 4.
+_TAIL = re.compile(
+    rf"(\s*)((?:(?![xX]\s*\d)[^\W\d_]|[(](?=[^\W\d_])|[^\w{_NO_UNIT}](?!\s*\d)"
+    rf"|[xX×]\s*{_POWER}|±|[+]/-|{_POWER}|,\s).*)?"
+)
+# A5, FY5 and A.5 are codes, Rs.5 is not
+_CODE_BEFORE = re.compile(r".*[^\W\d_]|[^\W\d_][.]")
+# 5m, 5B12 and 5A/3 are codes, 5m2 is not
+_CODE_AFTER = re.compile(
+    rf"(?!(?:[cdkm]?m|ft|in)[23]$|[xX]{_POWER})(?:[^\W\d_](?:[\W_].*\d.*)?|[^\W\d_]+\d.*)"
+)
+_DOT = re.compile(r"(?<=\d)·(?=\d)")
+_ARABIC_SIGNS = {"٫": ".", "٬": "'"}
 
 
 class NumberFormat(NamedTuple):
@@ -129,6 +147,8 @@ def is_unit(text: str) -> bool:
     # column=kind:unit
     if not 0 < len(text) <= _LONGEST_UNIT or not text.isprintable() or "=" in text:
         return False
+    if text[0] in ",.":
+        return False
     examples = pa.array([f"{text} 5", f"5 {text}"], pa.large_string())
     return text in split_numbers(examples).units.tolist()
 
@@ -149,9 +169,10 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
     candidates = texts.filter(pa.array(may_be_number))
     plain = _with_ascii_digits(candidates)
     plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(plain, _IN_BRACKETS, r"-\1\2\3"))
-    parts = pc.extract_regex(plain, _PARTS)
+    parts = [pc.extract_regex(plain, pattern) for pattern in _PARTS]
     head, number, tail = (
-        pc.fill_null(pc.struct_field(parts, name), "") for name in ("head", "number", "tail")
+        pc.coalesce(*(pc.struct_field(part, name) for part in parts), "")
+        for name in ("head", "number", "tail")
     )
 
     pairs = pc.binary_join_element_wise(
@@ -214,16 +235,14 @@ def _affix(head: str, tail: str) -> _Affix | None:
         return None
     sign, before, gap, inner_sign, point = start.groups()
     space, after = end[1], end[2] or ""
-    ends_in_letter = before[-1:].isalpha()
-    if point and ends_in_letter:  # Rs.5 is not 0.5 Rs
-        return None
+    if point and before[-1:].isalpha():  # Rs.5 is not 0.5 Rs
+        before, point = f"{before}.", ""
     unit = f"{before} {after}".strip()
     is_known = not unit or (not before or not after) and _is_known(before, gap, space, after)
-    # One letter, or letters and digits, directly after a number.
-    is_attached = (
-        not space and after[:1].isalpha() and (len(after) == 1 or any(map(str.isdigit, after)))
-    )
-    is_code = not is_known and (ends_in_letter or is_attached)
+    is_after_letter = not gap and bool(_CODE_BEFORE.fullmatch(before))
+    is_amount = _is_currency_sign(before) or is_currency_code(before)
+    is_before_letter = not is_amount and not space and bool(_CODE_AFTER.fullmatch(after))
+    is_code = not is_known and (is_after_letter or is_before_letter)
     return _Affix(f"{sign}{inner_sign}{point}", unit, is_known, is_code)
 
 
@@ -266,13 +285,14 @@ def _with_ascii_digits(texts: pa.Array) -> pa.Array:
 
 def _ascii_digits(text: str) -> str:
     characters = []
-    for character in text:
+    for character in _DOT.sub(".", text):
         if character.isdecimal():
             character = str(unicodedata.decimal(character))
         elif unicodedata.east_asian_width(character) == "F":
             character = unicodedata.normalize("NFKC", character)
         elif character == _MINUS:
             character = "-"
+        character = _ARABIC_SIGNS.get(character, character)
         characters.append(character)
     return "".join(characters)
 

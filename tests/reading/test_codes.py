@@ -176,9 +176,9 @@ def test_an_empty_column_is_no_type() -> None:
 def test_a_synthetic_table_with_integers_has_the_codes_of_the_real_tables(tmp_path: Path) -> None:
     frame = pd.DataFrame({"area": CODES, "town": TOWNS})
     real = canonical_table(csv(frame, tmp_path), None, None)
-    synthetic = synthetic_table(frame.astype({"area": "int64"}), real.schema, None)
+    synthetic = synthetic_table(frame.astype({"area": "int64"}), real.schema, None, train=real)
     assert set(synthetic["area"].objects()) == set(CODES)
-    floats = synthetic_table(frame.astype({"area": "float64"}), real.schema, None)
+    floats = synthetic_table(frame.astype({"area": "float64"}), real.schema, None, train=real)
     assert set(floats["area"].objects()) == set(CODES)
 
 

@@ -25,6 +25,7 @@ Write = Callable[[int], str]
 NAMES = list("abcdef")
 FULL_WIDTH = str.maketrans("0123456789", "０１２３４５６７８９")
 ARABIC = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
+ARABIC_SIGNS = str.maketrans("0123456789.,", "٠١٢٣٤٥٦٧٨٩٫٬")
 
 
 def numbers(n_rows: int, seed: int) -> pd.DataFrame:
@@ -98,6 +99,7 @@ READ: dict[str, Write] = {
     "full-width": lambda x: str(x).translate(FULL_WIDTH),
     "full-width with a unit": lambda x: f"￥{x}".translate(FULL_WIDTH),
     "Arabic": lambda x: str(x).translate(ARABIC),
+    "Arabic 5.00": lambda x: f"{x:,}.00".translate(ARABIC_SIGNS),
     "typographic minus": lambda x: str(x).replace("-", "\u2212"),
 }
 STOPS: dict[str, tuple[Write, Any]] = {  # with the first choice that is printed
@@ -129,6 +131,68 @@ STOPS: dict[str, tuple[Write, Any]] = {  # with the first choice that is printed
     "few ~5": (lambda x: f"~{x}" if x % 3 == 0 else str(x), "numeric"),
     "en dash": (lambda x: str(x).replace("-", "\u2013"), "numeric"),
     "invisible": (lambda x: f"\u200e{x}", "categorical"),
+    **{
+        f"5 {unit}": (lambda x, unit=unit: f"{x} {unit}", {"numeric": {"unit": unit}})
+        for unit in (
+            "mL/min/1.73m2",
+            "mL/min/1.73 m²",
+            "x10^9/L",
+            "10^9/L",
+            "10*3/uL",
+            "10³/µL",
+            "10E3/uL",
+            "×10⁹/L",
+            "per 1000",
+            "per 100,000 inhabitants",
+            "kg/m^2",
+            "mg/24h",
+            "out of 1000",
+            "milliequivalents per litre",
+            "± 2",
+            "+/- 2",
+            "h 5 min",
+        )
+    },
+    **{
+        f"5{unit}": (lambda x, unit=unit: f"{x}{unit}", {"numeric": {"unit": unit}})
+        for unit in ("mL/min/1.73m2", "mg/24h", "m2", "x10^9/L", "ft 11in")
+    },
+    **{
+        f"{unit} 5": (lambda x, unit=unit: f"{unit} {x}", {"numeric": {"unit": unit}})
+        for unit in (
+            "kr",
+            "Fr.",
+            "Rs.",
+            "No.",
+            "approx",
+            "approx.",
+            "Room",
+            "Room #",
+            "age in years",
+        )
+    },
+    "Rs.5": (lambda x: f"Rs.{x}", {"numeric": {"unit": "Rs."}}),
+    "$5k": (lambda x: f"${x}k", {"numeric": {"unit": "$ k"}}),
+    "€3M": (lambda x: f"€{x}M", {"numeric": {"unit": "€ M"}}),
+    "$5m": (lambda x: f"${x}m", {"numeric": {"unit": "$ m"}}),
+    "CHF 5k": (lambda x: f"CHF {x}k", {"numeric": {"unit": "CHF k"}}),
+    "5g and 5 kg": (lambda x: f"{x}g" if x % 5 else f"{x} kg", {"numeric": {"unit": "g"}}),
+    "5m and 5 m": (lambda x: f"{x}m" if x % 5 else f"{x} m", {"numeric": {"unit": "m"}}),
+    "3M and 1.5M": (lambda x: f"{x}M" if x % 5 else f"{x}.5M", {"numeric": {"unit": "M"}}),
+    "5 out of many": (
+        lambda x: f"{x} out of {1000 if x % 3 else 900 + x % 90}",
+        {"numeric": {"unit": "out of 1000"}},
+    ),
+    "5 ± many": (lambda x: f"{x} ± {1 + abs(x) % 97}", "categorical"),
+    "5 with a long text": (lambda x: f"{x} {'of all people that we asked ' * 2}", "categorical"),
+    "5, est.": (lambda x: f"{x}, est.", "categorical"),
+    "5·5": (lambda x: f"{x}·{abs(x) % 9 + 1}", "numeric"),
+    "5`000": (grouped("`"), "numeric"),
+    "5´000": (grouped("´"), "numeric"),
+    "5,00,104": (
+        lambda x: f"{'-' * (x < 0)}{abs(x) % 90 + 1},00,{abs(x) % 900 + 100}",
+        {"numeric": {"decimal": "."}},
+    ),
 }
 CODES: dict[str, Write] = {
     "A5": lambda x: f"A{abs(x)}",
@@ -137,7 +201,12 @@ CODES: dict[str, Write] = {
     "5G": lambda x: f"{abs(x)}G",
     "5m": lambda x: f"{abs(x)}m",
     "3M": lambda x: f"{abs(x)}M",
-    "Room 5": lambda x: f"Room {abs(x)}",
+    "5A/3": lambda x: f"{abs(x)}{'AB'[x % 2]}/{abs(x) % 3}",
+    "5h30": lambda x: f"{abs(x)}h{30 * (x % 2):02d}",
+    "#5A": lambda x: f"#{abs(x)}{'AB'[x % 2]}",
+    "A.5": lambda x: f"A.{abs(x)}",
+    "Room 5A": lambda x: f"Room {abs(x)}{'AB'[x % 2]}",
+    "A5.1": lambda x: f"J{abs(x) % 99}.{abs(x) % 9}",
     "5B12": lambda x: f"{abs(x)}B12",
     "EUR5": lambda x: f"EUR{abs(x)}",
     "v1.5": lambda x: f"v{abs(x) % 30}.{abs(x) % 7}",
@@ -150,7 +219,33 @@ CODES: dict[str, Write] = {
     "phone in groups": lambda x: f"+49 151 234 {100 + abs(x) % 900}",
     "phone with brackets": lambda x: f"(0151) {1000 + abs(x)}",
     "12E5": lambda x: f"{abs(x) % 90}E{abs(x) % 9}",
+    "Room 005": lambda x: f"Room {abs(x):05d}",
+    "10:30 PM": lambda x: f"{abs(x) % 24}:{abs(x) % 4 * 15:02d} {'AP'[x % 2]}M",
+    "3 x 4": lambda x: f"{abs(x)} x {abs(x) % 4 + 1}",
+    "120/80 mmHg": lambda x: f"{abs(x)}/{abs(x) % 5 + 78} mmHg",
+    "5 (7 of 9)": lambda x: f"{abs(x)} (7 of 9)",
+    "5-A": lambda x: f"{abs(x)}-{'AB'[x % 2]}",
+    "1.2.3": lambda x: f"1.{abs(x)}.3",
+    "5 Main St Apt 7": lambda x: f"{abs(x)} {'abcdefghijklmn'[x % 14]} St Apt {abs(x) % 9}",
+    "text with numbers": lambda x: f"fell on the {abs(x) % 31}st, case {abs(x)}",
+    "few 3 in 1": lambda x: f"{abs(x) % 20 + 1} in 1 shampoo",
+    "product 5": lambda x: f"product {abs(x) % 50}",
+    "few Week 5": lambda x: f"Week {abs(x) % 20 + 1}",
 }
+WITH_NOTE = (
+    "A5",
+    "FY5",
+    "M5",
+    "5G",
+    "5m",
+    "3M",
+    "5B12",
+    "EUR5",
+    "12E5",
+    "A5.1",
+    "Room 005",
+    "product 5",
+)
 
 
 def judged(*tables: Any, **more: Any) -> Report:
@@ -230,7 +325,25 @@ def test_other_marks_stop_with_the_line_to_paste(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["~5", "'5", "5 lbs", "5 kg/m2", "1_000", "few without a unit", "few with a unit"]
+    "name",
+    [
+        "~5",
+        "'5",
+        "5 lbs",
+        "5 kg/m2",
+        "1_000",
+        "few without a unit",
+        "few with a unit",
+        "5 mL/min/1.73m2",
+        "5 10*3/uL",
+        "5 per 1000",
+        "5m2",
+        "Fr. 5",
+        "Rs.5",
+        "$5k",
+        "5m and 5 m",
+        "5`000",
+    ],
 )
 def test_the_pasted_line_reads_the_plain_numbers(name: str) -> None:
     write, choice = STOPS[name]
@@ -244,9 +357,14 @@ def test_the_pasted_line_reads_the_plain_numbers(name: str) -> None:
 def test_codes_and_two_numbers_stay_text(name: str, tmp_path: Path) -> None:
     frame = written(TRAIN, CODES[name])[["a"]]
     assert infer_schema(frame)["a"].kind == "categorical"
-    assert "distances" not in notes_of(frame)
-    if name in ("12E5", "EUR5"):
-        assert "codes stay text" in notes_of(frame)
+    notes = notes_of(frame)
+    assert "whether their numbers or dates are near is not measured" not in notes
+    assert (name not in WITH_NOTE) or "stay text" in notes
+
+
+def test_few_codes_have_no_note() -> None:
+    quarters = written(TRAIN[["a"]], lambda x: f"Q{abs(x) % 4 + 1}")
+    assert infer_schema(quarters)["a"].kind == "categorical" and not notes_of(quarters)
 
 
 @pytest.mark.parametrize(
@@ -425,6 +543,25 @@ def test_shares_of_1_are_not_percentages(write: Write) -> None:
             judged(real, other, synthetic)
     judged(real, other, FRESH % 101)
     judged(real, other, (FRESH % 2).astype(float))
+
+
+def test_percentages_below_1_are_no_shares() -> None:
+    def small(x: int) -> str:
+        return f"{(abs(x) % 95 + 1) / 100:.2f} %"
+
+    report = judged(written(TRAIN, small), written(HOLDOUT, small), (FRESH.abs() % 950 + 1) / 1000)
+    assert report.tables["synthetic"]["rows"] == len(FRESH)
+
+
+def test_a_message_names_no_unit_that_few_people_have() -> None:
+    diagnoses = [f"illness {letter}" for letter in "abcdefghij"]
+    for n_rows in (60, 200):
+        cells = [f"{20 + row} {diagnoses[row % 10]}" for row in range(n_rows)]
+        frame = pd.DataFrame({"x": cells})
+        with pytest.raises(InputError, match="'x' [(]the numbers have several units") as caught:
+            infer_schema(frame)
+        assert ("illness" in str(caught.value)) == (n_rows == 200)
+        assert "categorical" in str(caught.value)
 
 
 def test_an_accepted_category_stays_one_and_a_note_says_so() -> None:
