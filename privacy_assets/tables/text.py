@@ -84,7 +84,17 @@ Texts = tuple[pa.Array, np.ndarray]  # distinct strings of a column, and the num
 
 _LEADING_ZERO = r"^[+-]?0[0-9]"
 _CODE = r"^[A-Za-z]{1,4}[ .-]?[0-9]|^[0-9]+[A-Za-z]"  # letters next to digits
-_WITH_MARKS = r"^[^\p{L}\p{N}]*[0-9]+([.,][0-9]+)?[^\p{L}\p{Nd}]*$"  # such as ~5, [5], 5.-
+# One number with marks: ~5, [5], CHF 5.-, <1,000.50, 1 000-; ≥5 mg; 5*10^3 and 1,5E5.
+_WITH_MARKS = "|".join(
+    (
+        r"^[^\p{L}\p{N}]*([A-Z]{3}\p{Zs})?"
+        r"[0-9]+(([,'’`´\x{AD}]|\p{Zs}{2})[0-9]+)*(\.[0-9]+)?[^\p{L}\p{Nd}]*$",
+        r"^[<>≤≥≈~=±]+\p{Zs}*[0-9][0-9.,' ]*[^\p{L}\p{Nd}]*\p{L}{1,8}$",
+        r"^[+-]?[0-9]+([.,][0-9]+)?\p{Zs}?[*x×·]\p{Zs}?10\^?[+-]?[0-9]+$",
+        r"^[+-]?[0-9]+,[0-9]+[eE][+-]?[0-9]+$",
+    )
+)
+_PAIR = r"^[0-9]+([.,][0-9]+)?\p{Zs}?[/:–-]\p{Zs}?[0-9]+([.,][0-9]+)?$"  # 120/80, 150-155, 1:30
 _INDIAN = ",[0-9]{2},"
 _WORD = r"^\p{L}"
 _CODES = "codes stay text"
@@ -571,8 +581,18 @@ def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> Text
             return _all_fit(written, choices)
         return _some_fit(choices, others, rows, fits)
     form = _other_marks(values, rows, written)
-    has_codes = written.is_code.sum() > FEW and rows[written.is_code].sum() >= MOST * rows.sum()
-    return TextForm("categorical", note=_CODES) if form is None and has_codes else form
+    if form is not None:
+        return form
+    if _are_most(written.is_code, rows):
+        return TextForm("categorical", note=_CODES)
+    if _are_most(find(values, _PAIR), rows):
+        return TextForm("categorical", note="pairs of numbers stay text")
+    return None
+
+
+def _are_most(is_form: np.ndarray, rows: np.ndarray) -> bool:
+    """Return True if more than ``FEW`` distinct texts, with half of the rows, have a form."""
+    return bool(is_form.sum() > FEW and rows[is_form].sum() >= MOST * rows.sum())
 
 
 def _number_things(numbers: pa.Array, are_names: bool) -> bool:
@@ -691,7 +711,7 @@ def _other_marks(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) ->
     not.
     """
     has_number = find(values, _WITH_MARKS) | written.is_known
-    if has_number.sum() <= FEW or rows[has_number].sum() < MOST * rows.sum():
+    if not _are_most(has_number, rows):
         return None
     if (
         find(values, "^[^0-9]*0[0-9]").any()

@@ -20,6 +20,7 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.tables.contract import contract_of, infer_schema, joint_schema
 from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.table import Table
+from privacy_assets.tables.text import infer_text, texts_of
 
 Write = Callable[[int], str]
 NAMES = list("abcdef")
@@ -103,6 +104,13 @@ READ: dict[str, Write] = {
     "typographic minus": lambda x: str(x).replace("-", "\u2212"),
 }
 STOPS: dict[str, tuple[Write, Any]] = {  # with the first choice that is printed
+    "CHF 5.-": (lambda x: f"CHF {abs(x)}.-", "categorical"),
+    "<1,000.5": (lambda x: f"<{1000 * abs(x) + 1000:,}.5", "categorical"),
+    ">=5 mg": (lambda x: f"≥{abs(x)} mg", "categorical"),
+    "two blanks": (lambda x: f"{abs(x) + 1}  000", "categorical"),
+    "soft hyphen": (lambda x: f"1\u00ad{100 + abs(x)}", "categorical"),
+    "5*10^3": (lambda x: f"{abs(x)}*10^3", "categorical"),
+    "1,5E5": (lambda x: f"{abs(x)},5E5", "categorical"),
     "~5": (lambda x: f"~{x}", {"numeric": {"unit": "~"}}),
     "'5": (lambda x: f"'{x}", {"numeric": {"unit": "'"}}),
     "5 lbs": (lambda x: f"{x} lbs", {"numeric": {"unit": "lbs"}}),
@@ -584,3 +592,8 @@ def test_a_first_line_of_numbers_with_marks_is_a_row(name: str, tmp_path: Path) 
         InputError, match="line 1 looks like a row: 6 of its fields fit into the columns"
     ):
         Table.read(tmp_path / "t.csv")
+
+
+def test_pairs_of_numbers_have_a_note() -> None:
+    pairs = pd.Series([f"{120 + n % 60}/{80 - n % 30}" for n in range(200)], dtype="string")
+    assert infer_text([texts_of(pairs)]).note == "pairs of numbers stay text"
