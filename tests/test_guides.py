@@ -66,9 +66,7 @@ def quick(code: str) -> str:
     one.
     """
     fewer = re.sub(r"\b(\d)000\b", r"\g<1>00", code)
-    tables = fewer.replace(
-        '"subject": "person"},\n', '"subject": "person"},\n    policy="quick.yaml",\n'
-    )
+    tables = re.sub(r'("subject": "person",?\s*\},\n)', r'\1    policy="quick.yaml",\n', fewer)
     tables = re.sub(r"^(subject: .*)$", r"\1\npolicy: quick.yaml", tables, flags=re.MULTILINE)
     return re.sub(r'\bsubject="(\w+)"', r'subject="\1", policy="quick.yaml"', tables)
 
