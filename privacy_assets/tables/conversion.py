@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from privacy_assets.errors import InputError
+from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.tables.arrays import mapped_copy
 from privacy_assets.tables.column import MISSING, Column, looked_up
 from privacy_assets.tables.precision import (
@@ -84,8 +84,13 @@ def column_of(
             _booleans(series) if column.kind == "boolean" else _numbers(series, column.format)
         )
     wrong = (converted.isna() & ~series.isna()).to_numpy()
+    unit = NumberFormat.of(column.format).unit if column.kind in ("numeric", "integer") else ""
+    problem = f"a value is not {_A[column.kind]}"
     fix = "convert it, or declare the column as categorical"
-    _refuse(wrong, f"a value is not {_A[column.kind]}", fix, column.name, where)
+    if unit:
+        problem = f"{problem} with the unit {safe_repr(unit)}"
+        fix = "write all values with this unit, or without a unit"
+    _refuse(wrong, problem, fix, column.name, where)
     if column.kind == "boolean":
         codes = converted.to_numpy(np.float64, na_value=-1).astype(np.int8)
         return Column.of_codes(column.name, column.kind, codes)
