@@ -644,7 +644,7 @@ def test_inspect_prints_each_column_and_the_lines_to_paste(
         ResolvedTable.of(TableSpec(name="claims", data=pasted))
     pasted["kinds"] = {name: kind.removesuffix("?") for name, kind in pasted["kinds"].items()}
     table = ResolvedTable.of(TableSpec(name="claims", data=pasted))
-    assert table.declared.read == CsvFormat(";", "cp1252")
+    assert table.declared.read == CsvFormat(";", "cp1252", drop=("mail", "blank"))
     source = source_table(table, None, None, None)
     assert [column.kind for column in source.schema.columns] == [
         "datetime", "categorical", "numeric", "numeric", "categorical"
