@@ -143,7 +143,7 @@ def _gate(options: argparse.Namespace) -> Gate:
 
 
 def _changed_settings(gate: Gate, table: str, proposed: Mapping[str, Any]) -> list[_Pending]:
-    """Return the proposed lock as a part, or nothing if it does not differ from the lock."""
+    """Return the proposed lock as a part, or an empty list if it equals the lock."""
     lines = gate.locks.difference(table, proposed) if proposed else []
     if not lines:
         return []
@@ -159,8 +159,8 @@ def _changed_settings(gate: Gate, table: str, proposed: Mapping[str, Any]) -> li
 
 
 def _stop(gate: Gate, table: str) -> list[_Pending]:
-    """Return all that stops the table as one part, or nothing: one entry of the log settles all of
-    it.
+    """Return the causes of a stop as one part, because one entry of the log settles all of them. An
+    empty list: the table is not stopped.
     """
     causes, digest = gate.stop(table)
     if not causes:

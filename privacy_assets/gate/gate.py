@@ -767,7 +767,7 @@ class Gate:
         def check_shown() -> None:
             if digest and self.stop(table)[1] != digest:
                 raise ConfigError(
-                    f"{table}: what stops the table has changed. Fix: look at it again, then"
+                    f"{table}: the causes of its stop have changed. Fix: look at them again, then"
                     " accept it."
                 )
 

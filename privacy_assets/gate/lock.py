@@ -183,7 +183,7 @@ class Locks:
         return lines
 
     def digest(self, table: str, proposed: Mapping[str, Any]) -> str:
-        """Return the digest of a proposal: of its entries, and of those in force, from which they
+        """Return the digest of a proposed lock and of the entries in force, from which its entries
         differ.
         """
         return shown_digest(

@@ -327,7 +327,7 @@ def test_a_lost_ledger_is_shown_next_to_the_failed_verdicts(
         "4 of its last 4 verdicts are 'fail'" in seen.out
         and "the ledger of people is missing" in seen.out
     )
-    with pytest.raises(ConfigError, match="what stops the table has changed"):
+    with pytest.raises(ConfigError, match="the causes of its stop have changed"):
         own.gate.accept(NAME, "a disk was lost", stop)
     assert "accepted" in accept_all(*accept[1:])
     assert own.gate.stop(NAME)[0] == []
