@@ -304,4 +304,6 @@ def test_little_memory_is_named(tmp_path: Path) -> None:
         )
         # Libraries can crash when the process ends, so its status is not compared.
         assert ran.returncode and "memory" in ran.stderr and "repair" not in ran.stderr, ran.stderr
-        assert len(ran.stderr.splitlines()) == 1
+        # The allocator of pyarrow can add a line of its own when it gets no thread.
+        lines = [line for line in ran.stderr.splitlines() if not line.startswith("<jemalloc>")]
+        assert len(lines) == 1, ran.stderr
