@@ -446,16 +446,18 @@ def print_group(found: list[Selected], key: tuple[str, ...]) -> None:
     published = dict(zip(PUBLISHED, PAPER.get((key[3], key[0], key[1]), []), strict=False))
     for group in found:
         theirs = published.get(group.name)
-        beside = " | "
+        comparison = " | "
         if theirs is not None:
             # few records can agree by chance
             ours = np.nanmax([group.sd, group.chance]) / math.sqrt(group.records)
             error = math.hypot(ours, theirs[1] / math.sqrt(RECORDS))
-            beside = f"{theirs[0]:.3f} ± {theirs[1]:.3f} | {(group.mean - theirs[0]) / error:+.1f}"
+            comparison = (
+                f"{theirs[0]:.3f} ± {theirs[1]:.3f} | {(group.mean - theirs[0]) / error:+.1f}"
+            )
         print(
             f"| {group.name} | {group.records} of {group.wanted} | {group.mean:.3f} |"
             f" {group.sd:.3f} "
-            f"| {group.seconds:.1f} | {beside} |"
+            f"| {group.seconds:.1f} | {comparison} |"
         )
 
 
@@ -480,10 +482,10 @@ def print_costs(audits: Mapping[tuple[str, ...], Any]) -> None:
             if at_scale and attack == "queries" and generator in ("synthpop", "baynet")
             else None
         )
-        beside = " | " if theirs is None else " to ".join(f"{s:,}" for s in theirs)
-        beside += "" if theirs is None else f" | {theirs[0] / cpu:.0f} to {theirs[1] / cpu:.0f}"
+        paper = " | " if theirs is None else " to ".join(f"{s:,}" for s in theirs)
+        paper += "" if theirs is None else f" | {theirs[0] / cpu:.0f} to {theirs[1] / cpu:.0f}"
         print(
-            f"| {table} | {label} | {attack} | {cpu:.1f} | {wall:.1f} | {len(seconds)} | {beside} |"
+            f"| {table} | {label} | {attack} | {cpu:.1f} | {wall:.1f} | {len(seconds)} | {paper} |"
         )
 
 

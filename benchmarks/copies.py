@@ -120,14 +120,14 @@ def run(options: argparse.Namespace) -> None:
                 found = [
                     drawn(frame, whose, people, release, seed) for seed in range(options.draws)
                 ]
-                told = {
+                record = {
                     "table": table,
                     "people": people,
                     "release": release,
                     "distinct": distinct,
                     "drawn": found,
                 }
-                append(options.results, told)
+                append(options.results, record)
                 sys.stderr.write(f"{table}, {people} people, {release}\n")
 
 
@@ -154,8 +154,8 @@ def report_text(found: list[dict[str, Any]]) -> str:
         truth, value, low, high, _ = np.array(line["drawn"]).T
         certain = not isinstance(line["release"], str)
         within = (low <= truth + 1e-9) & (truth <= high + 1e-9)
-        told = f"{100 * value.mean():.1f} [{100 * low.mean():.1f}, {100 * high.mean():.1f}]"
-        cells = [told, f"{100 * within.mean():.0f}" if certain else ""]
+        interval = f"{100 * value.mean():.1f} [{100 * low.mean():.1f}, {100 * high.mean():.1f}]"
+        cells = [interval, f"{100 * within.mean():.0f}" if certain else ""]
         inside.extend(within if certain else ())
         shares = [f"{100 * np.mean(share):.0f}" for share in verdicts(low, high)]
         name = (
@@ -166,9 +166,9 @@ def report_text(found: list[dict[str, Any]]) -> str:
         out.append(f"| {' | '.join([name if name != last else '', made, *cells, *shares])} |")
         last = name
     seconds = np.concatenate([np.array(line["drawn"])[:, -1] for line in found])
-    told = f"{100 * np.mean(inside):.1f} %" if inside else "none"
+    share = f"{100 * np.mean(inside):.1f} %" if inside else "none"
     out.append(
-        f"\n{told} of {len(inside):,} intervals contain the truth; {seconds.mean():.2f} CPU s each"
+        f"\n{share} of {len(inside):,} intervals contain the truth; {seconds.mean():.2f} CPU s each"
     )
     return "\n".join(out) + ".\n"
 

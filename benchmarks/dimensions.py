@@ -84,7 +84,7 @@ def trained(
         lambda: fit_embedder(seeded, dims=dims, max_epochs=epochs, max_steps=UNLIMITED)
     )
     kept = min(embedder.history, key=lambda epoch: epoch.validation_loss)
-    told = {
+    record = {
         "dims": dims,
         "seed": seed,
         "epochs": len(embedder.history),
@@ -94,13 +94,13 @@ def trained(
         "loss": kept.validation_loss,
     }
     if not judge:
-        return {**told, "points": []}
+        return {**record, "points": []}
     cases = leaky_cases(
         inputs.train, inputs.synthetic, fractions=FRACTIONS, noises=[Noise()], seed=inputs.seed
     )
     metrics, _ = choose_metrics(["dcr", "singling_out"], None)
     points = leak_study(attach_embedder(inputs, embedder), cases, metrics)
-    return {**told, "points": [point.to_json() for point in points]}
+    return {**record, "points": [point.to_json() for point in points]}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -115,10 +115,11 @@ def run(options: argparse.Namespace) -> None:
         for one in dims:
             if key_of({**common, "seed": seed, "dims": one}) in held:
                 continue
-            told = trained(inputs, one, seed, options.epochs, judge=seed == options.seed)
-            append(options.results, {**common, **told})
+            result = trained(inputs, one, seed, options.epochs, judge=seed == options.seed)
+            append(options.results, {**common, **result})
             sys.stderr.write(
-                f"{one} dimensions, seed {seed}: {told['cpu']:.0f} CPU s, {told['accuracy']:.3f}\n"
+                f"{one} dimensions, seed {seed}: {result['cpu']:.0f} CPU s,"
+                f" {result['accuracy']:.3f}\n"
             )
 
 

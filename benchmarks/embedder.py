@@ -81,16 +81,16 @@ def run(options: argparse.Namespace) -> None:
         for budget in BUDGETS:
             if (table, options.seed, budget) in held:
                 continue
-            told = {
+            record = {
                 "table": table,
                 "rows": len(inputs.train),
                 "seed": options.seed,
                 **trained(inputs, budget),
             }
-            append(options.results, told)
+            append(options.results, record)
             sys.stderr.write(
-                f"{table}, {budget or 'all'} steps: {told['cpu']:.0f} CPU s,"
-                f" {told['accuracy']:.3f}\n"
+                f"{table}, {budget or 'all'} steps: {record['cpu']:.0f} CPU s,"
+                f" {record['accuracy']:.3f}\n"
             )
 
 

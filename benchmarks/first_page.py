@@ -128,8 +128,8 @@ def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
                 ", ".join(questions),
             )
             changes.append(f"| {' | '.join(cells)} |")
-        told = answers(verdict.outcomes, results, verdict.status)[: len(TITLES)]
-        words[key].update({answer.word for answer in told})
+        page_answers = answers(verdict.outcomes, results, verdict.status)[: len(TITLES)]
+        words[key].update({answer.word for answer in page_answers})
         undecided = [outcome for outcome in verdict.outcomes if outcome.status == "undecided"]
         if undecided and all(outcome.blind or outcome.can_fail is None for outcome in undecided):
             weak = any(outcome.is_weak and outcome.can_fail is not False for outcome in undecided)

@@ -128,12 +128,12 @@ def run(options: argparse.Namespace) -> None:
     for name in options.tables:
         every = int(table_of(name, None)[1].max()) + 1
         for people, kind in itertools.product(sizes(every, [options.people]), KINDS):
-            told = {"table": Path(name).stem, "people": people, "kind": kind}
-            if tuple(told.values()) in held:
+            record = {"table": Path(name).stem, "people": people, "kind": kind}
+            if tuple(record.values()) in held:
                 continue
             found = [drawn(name, people, kind, seed) for seed in range(options.draws)]
-            append(options.results, {**told, "drawn": found})
-            sys.stderr.write(f"{', '.join(map(str, told.values()))}\n")
+            append(options.results, {**record, "drawn": found})
+            sys.stderr.write(f"{', '.join(map(str, record.values()))}\n")
 
 
 def report_text(found: Sequence[dict[str, Any]]) -> str:
@@ -153,8 +153,8 @@ def report_text(found: Sequence[dict[str, Any]]) -> str:
     ):
         refused = np.array([one["chances"] for one in line["drawn"]]) <= HARMLESS_REFUSED
         shares = [np.mean([one["fails"] for one in line["drawn"]]), *refused.mean(axis=0)]
-        told = " | ".join(f"{100 * share:.0f} %" for share in shares)
-        out.append(f"| {line['table']}, {line['people']:,} | {line['kind']} | {told} |")
+        shares_text = " | ".join(f"{100 * share:.0f} %" for share in shares)
+        out.append(f"| {line['table']}, {line['people']:,} | {line['kind']} | {shares_text} |")
     draws = min((len(line["drawn"]) for line in found), default=0)
     return "\n".join(out) + f"\n\nAt least {draws} splits of each.\n"
 

@@ -24,7 +24,7 @@ def vulnerable(world: World, records: int) -> list[int]:
     return most_exposed(scores, records, np.random.default_rng(0)).ids.tolist()
 
 
-def attack_record(
+def attack_record(  # noqa: PLR0913
     world: World,
     record: int,
     label: str,

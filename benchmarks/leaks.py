@@ -416,8 +416,8 @@ def results_of(line: Mapping[str, Any]) -> dict[str, MetricResult]:
     found: dict[str, list[Estimate]] = {}
     for key, parts in line["estimates"].items():
         metric, _, statistic = key.partition(".")
-        told = {"n": 0, "note": "", **dict(zip(KEPT, parts, strict=True))}
-        found.setdefault(metric, []).append(Estimate.from_json(statistic, told))
+        fields = {"n": 0, "note": "", **dict(zip(KEPT, parts, strict=True))}
+        found.setdefault(metric, []).append(Estimate.from_json(statistic, fields))
     return {metric: MetricResult(metric, tuple(estimates)) for metric, estimates in found.items()}
 
 
@@ -470,17 +470,17 @@ def run(options: argparse.Namespace) -> None:
                         kind == EMPTIED and not options.missing
                     ):
                         continue
-                    told = {"table": table, "people": people, "kind": kind, "seed": seed}
-                    held.add(tuple(told.values()))
+                    key = {"table": table, "people": people, "kind": kind, "seed": seed}
+                    held.add(tuple(key.values()))
                     line = {
-                        **told,
+                        **key,
                         **measured(
                             frame, whose, people, kind, seed, options.metrics, options.embedder
                         ),
                     }
                     append(options.results, line)
                     verdict = judged(line, policy).status
-                    sys.stderr.write(f"{', '.join(map(str, told.values()))}: {verdict}\n")
+                    sys.stderr.write(f"{', '.join(map(str, key.values()))}: {verdict}\n")
 
 
 # Kinds, a verdict, and its required share.
@@ -563,9 +563,11 @@ def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
         "|---|---|---|---|",
     ]
     for name, people in sorted({(line["table"], line["people"]) for line in found}):
-        told = ", ".join(f"{kind} ({count})" for kind, count in passed[name, people].items())
+        passed_kinds = ", ".join(
+            f"{kind} ({count})" for kind, count in passed[name, people].items()
+        )
         sides = " | ".join(counted(by_table[name, people, harmless]) for harmless in (True, False))
-        out.append(f"| {name}, {people:,} | {sides} | {told} |")
+        out.append(f"| {name}, {people:,} | {sides} | {passed_kinds} |")
     out += [
         "",
         "| limit | leaks that it fails | alone | harmless that it fails | undecided |",
@@ -579,8 +581,8 @@ def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
     out += ["", answered_text(found, judgements), "", alone_text(found, policy)]
     seconds = [line["seconds"] for line in found] or [math.nan]
     harmless_ones = sum(line["kind"] in HARMLESS for line in found)
-    told = f"{len(found) - harmless_ones} leaks and {harmless_ones} harmless releases"
-    out.append(f"\n{told}; {np.mean(seconds):.1f} CPU s each")
+    summary = f"{len(found) - harmless_ones} leaks and {harmless_ones} harmless releases"
+    out.append(f"\n{summary}; {np.mean(seconds):.1f} CPU s each")
     return "\n".join(out) + ".\n"
 
 
@@ -590,8 +592,8 @@ def answered_text(found: Sequence[dict[str, Any]], judgements: Sequence[Verdict]
     """
     yes: dict[str, list[list[bool]]] = defaultdict(list)
     for line, verdict in zip(found, judgements, strict=True):
-        told = answers(verdict.outcomes, results_of(line), verdict.status)[: len(TITLES)]
-        yes[line["kind"]].append([answer.status == "fail" for answer in told])
+        page_answers = answers(verdict.outcomes, results_of(line), verdict.status)[: len(TITLES)]
+        yes[line["kind"]].append([answer.status == "fail" for answer in page_answers])
     out = [f"| answers with Yes | {' | '.join(TITLES)} |", "|" + "---|" * (len(TITLES) + 1)]
     for kind in (*HARMLESS, *LEAKS, *UNSEEN):
         if own := yes.get(kind):

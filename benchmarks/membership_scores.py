@@ -77,32 +77,28 @@ def run(options: argparse.Namespace) -> None:
         people = min(int(whose.max() + 1) // 3, options.people)
         for seed in range(options.draws):
             for kind in options.kinds:
-                told = {"table": Path(file).stem, "kind": kind, "seed": seed}
-                if people < min(FEWEST, options.people) or tuple(told.values()) in held:
+                key = {"table": Path(file).stem, "kind": kind, "seed": seed}
+                if people < min(FEWEST, options.people) or tuple(key.values()) in held:
                     continue
                 inputs = released(frame, whose, people, kind, seed, {**LEAKS, **UNSEEN})
-                append(options.results, {**told, "people": people, **measured(inputs)})
-                sys.stderr.write(f"{', '.join(map(str, told.values()))}\n")
+                append(options.results, {**key, "people": people, **measured(inputs)})
+                sys.stderr.write(f"{', '.join(map(str, key.values()))}\n")
 
 
 def run_battery(folder: Path, held: set[tuple[Any, ...]], path: Path) -> None:
     """Measure the releases of the battery whose truth is a leak or none."""
     sources = Sources(folder)
     for entry in BATTERY:
-        told = {"table": f"battery, {entry.table}", "kind": entry.what, "seed": 0}
-        if (
-            entry.expected == UNKNOWN
-            or not sources.has(entry.table)
-            or tuple(told.values()) in held
-        ):
+        key = {"table": f"battery, {entry.table}", "kind": entry.what, "seed": 0}
+        if entry.expected == UNKNOWN or not sources.has(entry.table) or tuple(key.values()) in held:
             continue
         given = entry.build(sources)
         inputs = read_inputs(
             given.train, given.holdout, given.synthetic, given.reference, subject=given.subject
         )
         about = {"people": inputs.all_subjects.members, "harmless": entry.expected == PASS}
-        append(path, {**told, **about, **measured(inputs)})
-        sys.stderr.write(f"{', '.join(map(str, told.values()))}\n")
+        append(path, {**key, **about, **measured(inputs)})
+        sys.stderr.write(f"{', '.join(map(str, key.values()))}\n")
 
 
 def report_text(found: Sequence[Mapping[str, Any]]) -> str:
@@ -160,8 +156,8 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
         out.append(f"| {kind} | {' | '.join(f'{mean:.3f}' for mean in means)} |")
     tables = len({line["table"] for line in found})
     seconds = np.mean([line["seconds"] for line in found]) if found else np.nan
-    told = f"{len(seen)} of {len(leaks)} leaks in {tables} tables are detected by a score"
-    out.append(f"\n{told}; {NAME}: {seconds:.1f} CPU s each")
+    summary = f"{len(seen)} of {len(leaks)} leaks in {tables} tables are detected by a score"
+    out.append(f"\n{summary}; {NAME}: {seconds:.1f} CPU s each")
     return "\n".join(out) + ".\n"
 
 

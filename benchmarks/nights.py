@@ -178,10 +178,8 @@ def scores(options: argparse.Namespace) -> None:
     for name in options.tables:
         frame, _ = table_of(name, None)
         for kind in options.kinds or ("fresh rows", "synthpop", "copies"):
-            told = {"table": Path(name).stem, "kind": kind, "seed": options.seed}
-            held = [
-                line["night"] for line in lines(options.results) if line.items() >= told.items()
-            ]
+            key = {"table": Path(name).stem, "kind": kind, "seed": options.seed}
+            held = [line["night"] for line in lines(options.results) if line.items() >= key.items()]
             nights = options.nights if kind != "copies" else options.nights // 4
             for night in series(
                 kind, options.seed, options.people or 5000, nights, np.zeros(len(frame), dtype=bool)
@@ -189,12 +187,12 @@ def scores(options: argparse.Namespace) -> None:
                 if night.number in held:
                     continue
                 inputs = inputs_of_scores(frame, night, kind, options.seed)
-                line = {**told, "night": night.number, **measured_on(inputs, MEASURED)}
+                line = {**key, "night": night.number, **measured_on(inputs, MEASURED)}
                 append(options.results, line)
                 verdict = judged(line, policy)
                 broken = ", ".join(outcome.limit.key for outcome in verdict.broken)
                 sys.stderr.write(
-                    f"{told} night {night.number}: {verdict.status} {broken}"
+                    f"{key} night {night.number}: {verdict.status} {broken}"
                     f" ({line['seconds']:.0f} s)\n"
                 )
 
@@ -208,9 +206,9 @@ def years(options: argparse.Namespace) -> None:
         frame, _ = table_of(name, None)
         table = Table.read(frame)
         for kind in options.kinds or ("fresh rows", "synthpop", "slow", "moved"):
-            told = {"table": Path(name).stem, "kind": kind, "seed": options.seed}
+            key = {"table": Path(name).stem, "kind": kind, "seed": options.seed}
             if any(
-                line.items() >= {**told, "last": True}.items() for line in lines(options.results)
+                line.items() >= {**key, "last": True}.items() for line in lines(options.results)
             ):
                 continue
             out, ledger, verdicts = np.zeros(len(frame), dtype=bool), None, list[Status]()
@@ -221,7 +219,7 @@ def years(options: argparse.Namespace) -> None:
                 if verdicts[-1] == "pass":
                     ledger, out[night.leaked] = inputs.merged_ledger, True
                 last = has_stopped(verdicts) or night.number == options.nights
-                line = {**told, "night": night.number, "verdict": verdicts[-1], "last": last}
+                line = {**key, "night": night.number, "verdict": verdicts[-1], "last": last}
                 line |= {one.name: [one.value, one.low] for one in result.estimates}
                 append(options.results, {**line, "out": float(out[night.roles["train"]].mean())})
                 if last:

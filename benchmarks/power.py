@@ -370,19 +370,19 @@ def run(options: argparse.Namespace) -> None:
         for wanted in options.people:
             people = min(wanted, (int(source.whose.max()) + 1) // 3)
             for dose in options.doses or (EVERY_ROW if options.every_row else DOSES):
-                told = {
+                record = {
                     "table": Path(name).stem,
                     "people": people,
                     "every": options.every_row,
                     "dose": dose,
                 }
-                key = key_of(told)
+                key = key_of(record)
                 if key not in held:
                     held[key] = [
                         drawn(source, people, dose, seed, every=options.every_row)
                         for seed in range(options.draws)
                     ]
-                    append(options.results, {**told, "drawn": held[key]})
+                    append(options.results, {**record, "drawn": held[key]})
                     sys.stderr.write(f"{name}, {people} people, {dose}\n")
                 if not options.every_row and min(rates_of(held[key]).values()) == 1:
                     break
@@ -455,11 +455,11 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
             drawn = line["drawn"]
             known = np.mean([one["population"][0] > 0 for one in drawn])
             chances = (np.array([one["chances"] for one in drawn]) <= HARMLESS_REFUSED).mean(axis=0)
-            told = rates_of(drawn)
+            rates = rates_of(drawn)
             shares = [
-                told["refused"],
-                told["fails"],
-                told["population"],
+                rates["refused"],
+                rates["fails"],
+                rates["population"],
                 known,
                 *chances,
             ]
@@ -489,8 +489,8 @@ def plots(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             for name, words in (("refused", "gate"), ("population", "oracle that knows all")):
                 count = len(line["drawn"])
                 value, low, high = wilson(round(rates_of(line["drawn"])[name] * count), count)
-                told = {"dose": 100 * line["dose"], "refused": value, "low": low, "high": high}
-                rows[table].append({**told, "of": f"{words}, {people:,} people in train"})
+                point = {"dose": 100 * line["dose"], "refused": value, "low": low, "high": high}
+                rows[table].append({**point, "of": f"{words}, {people:,} people in train"})
     labels = ("% of the training people who are copied", "share of the releases that are refused")
     return {
         table: intervals_svg(

@@ -221,16 +221,16 @@ def run(options: argparse.Namespace) -> None:
             frame, whose = table_of(file, None)
             people = min(int(whose.max() + 1) // 3, options.people)
             for name in options.makers or MAKERS:
-                told = {"table": Path(file).stem, "maker": name, "seed": seed}
-                if people < FEWEST or tuple(told.values()) in held:
+                key = {"table": Path(file).stem, "maker": name, "seed": seed}
+                if people < FEWEST or tuple(key.values()) in held:
                     continue
                 line = {
-                    **told,
+                    **key,
                     "people": people,
                     **drawn(frame, whose, people, MAKERS[name], seed, options.metrics),
                 }
                 append(options.results, line)
-                sys.stderr.write(f"{', '.join(map(str, told.values()))}\n")
+                sys.stderr.write(f"{', '.join(map(str, key.values()))}\n")
 
 
 def effects(found: Sequence[Mapping[str, Any]], statistic: str) -> tuple[float, float, float]:
@@ -288,15 +288,15 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
         shares = " | ".join(f"{sum(fails[side])} of {len(draws)}" for side in fails)
         means = " | ".join(f"{mean:.3f}" for mean in (*own[:2], *other))
         out.append(f"| {maker}, {table} | {shares} | {means} | `{most}` {clear[most]:.1f} |")
-    told = [
+    table_lines = [
         "| generator | refused where it leaks | refused where no leak is clear | refused"
         " without the people |"
     ]
-    told.append("|---|---|---|---|")
+    table_lines.append("|---|---|---|---|")
     for maker, counts in refused.items():
         shares = " | ".join(f"{failed} of {total}" for failed, total in counts[[1, 0, 2]])
-        told.append(f"| {maker} | {shares} |")
-    return "\n".join([*told, "", *out]) + "\n"
+        table_lines.append(f"| {maker} | {shares} |")
+    return "\n".join([*table_lines, "", *out]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -76,7 +76,7 @@ class World:
         """Draw a share of the release from the training rows, without the subject column."""
         return bare(self.chosen(share))
 
-    def beside(self, leaked: pd.DataFrame, others: pd.DataFrame | None = None) -> pd.DataFrame:
+    def with_leak(self, leaked: pd.DataFrame, others: pd.DataFrame | None = None) -> pd.DataFrame:
         """Fill up leaked rows with others (fresh ones) to the size of the release."""
         others = self.fresh if others is None else others
         return pd.concat([leaked, others.iloc[len(leaked) :]], ignore_index=True)
@@ -196,7 +196,7 @@ def isolated_copies(world: World) -> pd.DataFrame:
     alone = np.argsort(-nearest(rows, rows, 1, exclude_self=True).distances[:, 0], kind="stable")[
         :40
     ]
-    return world.beside(jittered(bare(world.train).iloc[alone], world.schema, world.rng()))
+    return world.with_leak(jittered(bare(world.train).iloc[alone], world.schema, world.rng()))
 
 
 RELEASES: dict[str, Callable[[World], pd.DataFrame]] = {
@@ -204,15 +204,15 @@ RELEASES: dict[str, Callable[[World], pd.DataFrame]] = {
     "densest unseen rows": densest,
     "trees, leaf 50": lambda world: world.trees(50),
     "trees, leaf 5": lambda world: world.trees(5),
-    "5 % copies": lambda world: world.beside(world.some(0.05)),
-    "20 % copies": lambda world: world.beside(world.some(0.2)),
-    "20 % jittered": lambda world: world.beside(
+    "5 % copies": lambda world: world.with_leak(world.some(0.05)),
+    "20 % copies": lambda world: world.with_leak(world.some(0.2)),
+    "20 % jittered": lambda world: world.with_leak(
         jittered(world.some(0.2), world.schema, world.rng())
     ),
-    "20 % with a column redrawn": lambda world: world.beside(
+    "20 % with a column redrawn": lambda world: world.with_leak(
         resampled(world.some(0.2), bare(world.train), world.rng())
     ),
-    "10 % copies, others independent": lambda world: world.beside(
+    "10 % copies, others independent": lambda world: world.with_leak(
         world.some(0.1), independent(world)
     ),
     "40 isolated, jittered": isolated_copies,

@@ -238,12 +238,12 @@ def metrics_text(found: Mapping[str, float]) -> str:
     """Return Markdown."""
     total, new = sum(found.values()) - found[MATCHES], found["copies"] + found[MATCHES]
     rows = [f"| `{name}` | {seconds:.2f} |" for name, seconds in found.items()]
-    told = (
+    summary = (
         f"`copies` and `{MATCHES}` add {new:.2f} to {total - new:.2f} CPU seconds:"
         f" {new / (total - new):.0%}"
     )
     return "\n".join(
-        ["| part | CPU seconds |", "|---|---|", *rows, "", told.replace("%", " %") + "."]
+        ["| part | CPU seconds |", "|---|---|", *rows, "", summary.replace("%", " %") + "."]
     )
 
 

@@ -124,11 +124,11 @@ def run(options: argparse.Namespace) -> None:
                 table.to_parquet(folder / f"{name}.parquet")
             for work in needed:
                 with multiprocessing.get_context("spawn").Pool(1) as alone:  # separate peak memory
-                    told = alone.apply(measure, (folder, work, options.epochs))
+                    result = alone.apply(measure, (folder, work, options.epochs))
                 if work in left:
-                    append(options.results, {**head, "work": work, **told})
+                    append(options.results, {**head, "work": work, **result})
                 sys.stderr.write(
-                    f"{rows:,} rows, {work}: {told['cpu']:.1f} CPU s, {told['mb']:.0f} MB\n"
+                    f"{rows:,} rows, {work}: {result['cpu']:.1f} CPU s, {result['mb']:.0f} MB\n"
                 )
 
 

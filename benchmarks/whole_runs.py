@@ -86,9 +86,9 @@ def run(options: argparse.Namespace) -> None:
     settings = " ".join(options.generator) or "defaults"
     for secret in range(options.secrets):
         for file in map(Path, options.tables):
-            told = {"table": file.stem, "secret": secret, "settings": settings}
-            if tuple(told.values()) not in held:
-                append(options.results, {**told, **of_table(file, secret, options)})
+            key = {"table": file.stem, "secret": secret, "settings": settings}
+            if tuple(key.values()) not in held:
+                append(options.results, {**key, **of_table(file, secret, options)})
                 sys.stderr.write(f"{file.stem}, {secret}\n")
 
 

@@ -91,8 +91,8 @@ class InputError(PrivacyAssetsError, ValueError):
         if row is not None:
             place.append(f"row {row}")
         message = f"{', '.join(place)}: {problem}" if place else problem
-        told = f"{message}. Fix: {fix}" if fix else message
-        super().__init__(told if told.endswith((".", "?")) else f"{told}.")
+        text = f"{message}. Fix: {fix}" if fix else message
+        super().__init__(text if text.endswith((".", "?")) else f"{text}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return constructor and arguments, so that the error can be passed between processes."""
@@ -161,7 +161,7 @@ class PublicationRefused(PrivacyAssetsError, RuntimeError):
         redo: Verbs of the steps to rerun, in order. Empty: no step makes the record again.
         reader: The caller only reads releases, and cannot rerun steps.
         outcome_known: False: the release may have been published nevertheless.
-        standing: Sentence about the current release, which follows the advice. Empty: none.
+        release_note: Sentence about the current release, which follows the advice. Empty: none.
     """
 
     event: str
@@ -169,7 +169,7 @@ class PublicationRefused(PrivacyAssetsError, RuntimeError):
     redo: tuple[str, ...] = ()
     reader: bool = False
     outcome_known: bool = True
-    standing: str = ""
+    release_note: str = ""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -319,18 +319,21 @@ def advice(error: PublicationRefused) -> str:
         An imperative that starts in lower case, and ends with a period or a command.
     """
     if error.retry and not isinstance(error, TableBusy):
-        return (
-            f"{error.fix}." if isinstance(error, StoreUnavailable) and error.fix else "try again."
-        )
+        if isinstance(error, StoreUnavailable) and error.fix:
+            return f"{error.fix}."
+        return "try again."
     if error.reader:
         return "ask the publisher."
     if error.redo:
         *first, last = error.redo
-        return (
-            f"rerun the steps {', '.join(first)} and {last}."
-            if first
-            else f"rerun the step {last}."
-        )
+        if first:
+            return f"rerun the steps {', '.join(first)} and {last}."
+        return f"rerun the step {last}."
+    return _advice_by_class(error)
+
+
+def _advice_by_class(error: PublicationRefused) -> str:
+    """Return the advice of a refusal that needs more than another try or another run of steps."""
     match error:
         case PolicyNotMet():
             return error.remedy or "read the privacy report, which names the causes and what to do."
@@ -375,7 +378,7 @@ def with_advice(error: Exception) -> str:
         return str(error)
     end = "\n" if "\n" in error.event else ". "
     text = f"{error.event.removesuffix('.')}{end}Fix: {advice(error)}"
-    return f"{text.removesuffix('.')}. {error.standing}" if error.standing else text
+    return f"{text.removesuffix('.')}. {error.release_note}" if error.release_note else text
 
 
 def outcome_known(error: Exception) -> bool:

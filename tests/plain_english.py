@@ -1,4 +1,5 @@
-"""Find sentences that readers stumble over in docstrings, comments, messages and Markdown.
+"""Find sentences that readers stumble over in docstrings, comments, messages and Markdown, and
+words in the names of the code.
 
 Run it with ``make english``. ``make lint`` runs it too: it fails where a folder has more matches
 per 1,000 words than ``LIMIT`` allows. A match is a hint: reorder the sentence, name its subject, or
@@ -74,6 +75,10 @@ RULES = [
     (name, re.compile(rule, re.M if "^" in rule else re.I), instead)
     for name, rule, instead in PATTERNS
 ]
+# Rules of words, which also hold for names. The other rules need a sentence.
+WORD_RULES = ("location verb", "hidden actor", "talking code", "figure of speech")
+# Folders whose names are not compared.
+NAMES_SKIPPED = ("tests",)
 CODE = re.compile(
     r"^[ \t]*(```|~~~).*?^[ \t]*\1|``[^`]+``|`[^`\n]+`|\]\([^)\s]*\)|https?://\S+|<[^>\n]+>",
     re.M | re.S,
@@ -117,6 +122,25 @@ def python_texts(source: str) -> Iterator[tuple[int, str]]:
         yield lines[0][0], "\n".join(text for _, text in lines)
 
 
+def identifiers(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the words of the name of each function, class, parameter and variable.
+
+    Args:
+        source: Text of a Python file.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            name = node.name
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        else:
+            continue
+        spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ")
+        yield node.lineno, spaced.strip().lower()
+
+
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the first line and the prose of each text of a Python, Markdown or template file."""
     source = path.read_text("utf-8")
@@ -147,6 +171,7 @@ def main() -> int:
     parser.add_argument("--count", action="store_true", help="print only the rates of the folders")
     options = parser.parse_args()
     words, hits = Counter[str](), Counter[str]()
+    n_names = 0
     for path in tracked():
         folder = path.relative_to(ROOT).parts[0] if path.parent != ROOT else "."
         for first, text in texts(path):
@@ -160,7 +185,15 @@ def main() -> int:
                             f"{path.relative_to(ROOT)}:{line}: {name}: {hit[0]!r} (instead:"
                             f" {instead})\n"
                         )
-    failed = False
+        if path.suffix != ".py" or folder in NAMES_SKIPPED:
+            continue
+        for line, name in identifiers(path.read_text("utf-8")):
+            for rule_name, rule, instead in RULES:
+                if rule_name in WORD_RULES and rule.search(name):
+                    n_names += 1
+                    location = f"{path.relative_to(ROOT)}:{line}"
+                    sys.stdout.write(f"{location}: name {name!r} (instead: {instead})\n")
+    failed = n_names > 0
     for folder, number in sorted(words.items()):
         rate = 1000 * hits[folder] / max(number, 1)
         failed |= rate > LIMIT

@@ -115,10 +115,10 @@ def picture(scratch: str, site: str, page: str, size: tuple[int, int]) -> bytes:
     """Return a page of Airflow as PNG, after it has drawn the fetched data."""
     import websocket
 
-    told = Path(scratch, "chrome", "DevToolsActivePort")
-    while not told.exists():
+    port_file = Path(scratch, "chrome", "DevToolsActivePort")
+    while not port_file.exists():
         time.sleep(1)
-    with urlopen(f"http://127.0.0.1:{told.read_text().split()[0]}/json") as answer:
+    with urlopen(f"http://127.0.0.1:{port_file.read_text().split()[0]}/json") as answer:
         tab = next(one for one in json.load(answer) if one["type"] == "page")
     socket = websocket.create_connection(tab["webSocketDebuggerUrl"], timeout=120)
 

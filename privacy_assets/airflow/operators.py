@@ -40,6 +40,7 @@ from privacy_assets.errors import (
 from privacy_assets.gate.attestation import refusal
 from privacy_assets.gate.releases import Release
 from privacy_assets.infra.objects import check_no_template
+from privacy_assets.pipeline.current_release import situation
 from privacy_assets.pipeline.redaction import (
     redact,
     redact_thread_errors,
@@ -47,7 +48,6 @@ from privacy_assets.pipeline.redaction import (
     without_values,
 )
 from privacy_assets.pipeline.spec import TableSpec
-from privacy_assets.pipeline.standing import situation
 from privacy_assets.pipeline.steps import ATTEST, PUBLISH, Task, run_table, tasks, timed, upstream
 from privacy_assets.pipeline.stored import StoredRun
 from privacy_assets.pipeline.work import Attested, Prepared, TableRun
@@ -114,7 +114,7 @@ def _explained(error: PublicationRefused, run: TableRun) -> PublicationRefused:
         error.event = f"{run.target}: {error.event}"
     if error.outcome_known:
         known = with_advice(error)
-        error.standing = " ".join(
+        error.release_note = " ".join(
             one for one in situation(run.deployment, run.target) if one not in known
         )
     return error
@@ -196,7 +196,7 @@ class _GateOperator(BaseOperator):
     outlets: list[Any]
     page = ""  # address of the report
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         *,
         table: Table,
@@ -342,9 +342,13 @@ class _GateOperator(BaseOperator):
         it.
         """
         run = stored.run
-        told = {"table": run.target.table, "partition": run.target.partition, "release": release.id}
+        release_ref = {
+            "table": run.target.table,
+            "partition": run.target.partition,
+            "release": release.id,
+        }
         asset = release_asset(run.target.table)
-        extra = dict(told)
+        extra = dict(release_ref)
         # a hash that cannot be read does not undo the publication
         with suppress(PublicationRefused):
             stated = release.opened(run.target, run.gate.key.trusted)
@@ -362,7 +366,7 @@ class _GateOperator(BaseOperator):
                 event.add_partitions(run.target.partition)
         elif NAMED_LATER in self.outlets:
             context["outlet_events"][NAMED_LATER].add(asset, extra=extra)
-        return _Done(told, (*lines, f"release {release.id} of {run.target} is published"))
+        return _Done(release_ref, (*lines, f"release {release.id} of {run.target} is published"))
 
 
 def _check_known(arguments: Mapping[str, Any]) -> None:

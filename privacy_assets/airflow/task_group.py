@@ -36,7 +36,7 @@ _DOCS = {
 }
 
 
-def privacy_gate(
+def privacy_gate(  # noqa: PLR0913
     table: Table,
     *,
     source: str | Path | None = None,

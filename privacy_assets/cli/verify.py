@@ -261,38 +261,40 @@ def _whole(value: Any) -> str:
 
 def _declared(found: Verification) -> list[tuple[str, str]]:
     """Return label and text of each declaration of the data owner."""
-    told = found.declared
-    kinds = [f"{clean(column, 40)}: {clean(kind, 40)}" for column, kind in told["kinds"].items()]
+    declared = found.declared
+    kinds = [
+        f"{clean(column, 40)}: {clean(kind, 40)}" for column, kind in declared["kinds"].items()
+    ]
     return [
-        ("seed", clean(told["seed"])),
-        ("subject", NOTHING if told["subject"] is None else clean(told["subject"])),
-        ("left out", ", ".join(clean(column, 40) for column in told["dropped"]) or NOTHING),
+        ("seed", clean(declared["seed"])),
+        ("subject", NOTHING if declared["subject"] is None else clean(declared["subject"])),
+        ("left out", ", ".join(clean(column, 40) for column in declared["dropped"]) or NOTHING),
         ("kinds", ", ".join(kinds) or NOTHING),
         *(
             (f"missing in {clean(column, 40)}", _whole(values))
-            for column, values in told["missing"].items()
+            for column, values in declared["missing"].items()
         ),
         *(
             (f"prefixes of {clean(column, 40)}", clean(lengths, 200))
-            for column, lengths in told["rare_values"].items()
+            for column, lengths in declared["rare_values"].items()
         ),
-        *([("time zone", clean(told["timezone"], 40))] if told["timezone"] else []),
+        *([("time zone", clean(declared["timezone"], 40))] if declared["timezone"] else []),
         *(
             (f"relation {clean(name, 80)}", "declared" if kept else "off")
-            for name, kept in told["relations"].items()
+            for name, kept in declared["relations"].items()
         ),
         *(
             [("snapshots", "the files of a table may contain the same rows")]
-            if told["snapshots"]
+            if declared["snapshots"]
             else []
         ),
         *(
             (f"table settings {clean(setting, 80)}", _whole(value))
-            for setting, value in told["table_settings"].items()
+            for setting, value in declared["table_settings"].items()
         ),
         *(
             (f"new values in {clean(column, 40)}", _whole(why))
-            for column, why in told["new_values"].items()
+            for column, why in declared["new_values"].items()
         ),
         *(
             (
@@ -302,7 +304,7 @@ def _declared(found: Verification) -> list[tuple[str, str]]:
                     f", of the public list {clean(one['source'], 200)}" if one.get("source") else ""
                 ),
             )
-            for column, one in told["allowed_values"].items()
+            for column, one in declared["allowed_values"].items()
         ),
     ]
 
@@ -315,7 +317,7 @@ def _warnings(found: Verification) -> list[str]:
         return []
     from privacy_assets.tables.subject_ids import IGNORED
 
-    told, warnings = found.declared, list[str]()
+    declared, warnings = found.declared, list[str]()
     name = clean(title_of(found.stated.policy), 90)
     if not _is_named(found.stated):
         warnings.append(f"policy {name} is custom. It can be weaker than a shipped one.")
@@ -325,31 +327,31 @@ def _warnings(found: Verification) -> list[str]:
             " the shipped one."
         )
         warnings.append(text)
-    for setting in told["table_settings"]:
+    for setting in declared["table_settings"]:
         warnings.append(f"the table sets {setting}. Its policy leaves this setting to tables.")
-    if told["subject"] is None:
+    if declared["subject"] is None:
         warnings.append("there is no subject column. Each row counts as one person.")
-    if told["exact_ids"]:
+    if declared["exact_ids"]:
         warnings.append(
             f"ids are exact text. Ids that differ only in {IGNORED} are different people."
         )
-    if told["kinds"]:
-        columns = ", ".join(clean(column, 40) for column in told["kinds"])
+    if declared["kinds"]:
+        columns = ", ".join(clean(column, 40) for column in declared["kinds"])
         warnings.append(f"the kind of {columns} was declared. It overrides the kind of the values.")
-    for column in told["missing"]:
+    for column in declared["missing"]:
         warnings.append(
             f"values of {clean(column, 40)} were declared missing. Copies of them are not counted."
         )
-    for column in told["new_values"]:
+    for column in declared["new_values"]:
         warnings.append(
             f"column {clean(column, 40)} may have new values, which are not limited to a list."
         )
-    for column in told["public_bounds"]:
+    for column in declared["public_bounds"]:
         warnings.append(
             f"column {clean(column, 40)} may have numbers that few people have: its bounds are"
             " public."
         )
-    for column, listed in told["allowed_values"].items():
+    for column, listed in declared["allowed_values"].items():
         if listed.get("source"):
             text = (
                 f"may have {clean(listed.get('values'))} values of a public list, also if few"

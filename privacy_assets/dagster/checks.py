@@ -163,7 +163,7 @@ def expectation_result(outcomes: list[Expected]) -> dg.AssetCheckResult:
 Asset = str | Sequence[str] | dg.AssetKey | dg.AssetsDefinition
 
 
-def build_privacy_checks(
+def build_privacy_checks(  # noqa: PLR0913
     *,
     train: Asset,
     holdout: Asset,

@@ -18,7 +18,7 @@ from privacy_assets.pipeline.spec import TableSpec, spec_of
 from privacy_assets.policy import Policy
 
 
-def build_privacy_assets(
+def build_privacy_assets(  # noqa: PLR0913
     table: TableSpec | str,
     *,
     source: str | Path | None = None,

@@ -48,11 +48,11 @@ def demo_table(*, leak: bool = False) -> dg.Definitions:
 def demo_spec(*, leak: bool = False) -> TableSpec:
     """Return the spec of the demo table; see :func:`demo_table`."""
     if leak:
-        by_heart = {
+        memorizing = {
             "name": "synthpop",
             "settings": {"min_samples_leaf": 1, "shrinkage": 0, "smoothing": False},
         }
-        return TableSpec(name=LEAKY, source="demo", subject="person", generator=by_heart)
+        return TableSpec(name=LEAKY, source="demo", subject="person", generator=memorizing)
     return TableSpec(name=HONEST, source="demo", subject="person")
 
 

@@ -245,10 +245,10 @@ def verdict_line(report: Report) -> str:
     """
 
     outcomes, verdict = report.policy_verdict.outcomes, report.policy_verdict.status
-    told = f"{sum(x.status == verdict for x in outcomes)} of {len(outcomes)} limits"
+    reason = f"{sum(x.status == verdict for x in outcomes)} of {len(outcomes)} limits"
     if report.remembered and verdict != "fail":
-        told = "these rows failed before"
-    return ", ".join([f"{report.verdict}: {told}", *(one["cause"] for one in report.advice)])
+        reason = "these rows failed before"
+    return ", ".join([f"{report.verdict}: {reason}", *(one["cause"] for one in report.advice)])
 
 
 def limit_metadata(

@@ -9,7 +9,7 @@ from privacy_assets.dagster.resources import ReleaseResource
 from privacy_assets.dagster.table import TABLE
 from privacy_assets.errors import PrivacyAssetsError
 from privacy_assets.gate.statements import ReleaseTarget
-from privacy_assets.pipeline.standing import situation
+from privacy_assets.pipeline.current_release import situation
 
 _RESUME = "Fix: see the log of the run, then re-execute it from failure."
 
@@ -67,7 +67,7 @@ def _failure_message(
     lines = [f"Run {run.run_id} of {run.job_name} failed{link}"]
     if not failed:
         lines.append(f"No step gave a reason. {_RESUME}")
-    told = set[str]()
+    reported = set[str]()
     for table in _tables(context, bool(failed)):
         own = [event for event in failed if str(event.step_key).startswith(f"{table}__")]
         if own or not failed:
@@ -75,8 +75,8 @@ def _failure_message(
             steps = [_failed_step(event) for event in own]
             rest = [one for one in _situation(releases, target) if one not in "".join(steps)]
             lines += [f"{target}:", *steps, *(f"  {one}" for one in rest)]
-            told |= {str(event.step_key) for event in own}
-    others = [event for event in failed if event.step_key not in told]
+            reported |= {str(event.step_key) for event in own}
+    others = [event for event in failed if event.step_key not in reported]
     return "\n".join([*lines, *map(_failed_step, others)])
 
 

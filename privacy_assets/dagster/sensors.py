@@ -14,8 +14,8 @@ from privacy_assets.dagster.metadata import BROKEN
 from privacy_assets.dagster.table import (
     FINGERPRINT,
     TABLE,
-    beside,
     files_fingerprint,
+    sibling_key,
     source_version,
     stat_token,
     table_key,
@@ -25,10 +25,10 @@ from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, w
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.infra.objects import check_no_credentials
+from privacy_assets.pipeline.current_release import day, release_note
 from privacy_assets.pipeline.resolve import RowSource
 from privacy_assets.pipeline.row_sources import partition_path
 from privacy_assets.pipeline.running import Lease
-from privacy_assets.pipeline.standing import day, standing
 
 ATTEMPTS = 3
 CATCH_UP = 30  # latest time windows in which partitions without a verdict are requested
@@ -116,7 +116,7 @@ class Watched(NamedTuple):
         """Return the record of the latest materialization of an asset, or None."""
         keys = None if partition is None else [partition]
         only = dg.AssetRecordsFilter(
-            asset_key=beside(self.attestation, asset), asset_partitions=keys
+            asset_key=sibling_key(self.attestation, asset), asset_partitions=keys
         )
         found = self.instance.fetch_materializations(only, limit=1).records
         return found[0] if found else None
@@ -214,7 +214,9 @@ def _unchanged(
             f"it was {'refused' if word == 'fail' else word} on {watched.day(verdict.timestamp)}"
             f" ({limits})"
         )
-        return dg.SkipReason(f"{skipped} {judged}. {standing(deployment, target, watched.zone)}")
+        return dg.SkipReason(
+            f"{skipped} {judged}. {release_note(deployment, target, watched.zone)}"
+        )
     published = watched.latest("published", partition)
     if published is None or published.timestamp < verdict.timestamp:
         text = f"{skipped} its verdict on {watched.day(verdict.timestamp)}."
@@ -231,7 +233,7 @@ def _unchanged(
     except (PrivacyAssetsError, OSError):
         current = ""
     if current != release.id:
-        rest = standing(deployment, target, watched.zone)
+        rest = release_note(deployment, target, watched.zone)
         return dg.SkipReason(f"{text}, which is no longer current. {rest}")
     return _renewal(watched, partition, published.timestamp, f"{text}.")
 
@@ -260,7 +262,7 @@ def _renewal(
     return dg.RunRequest(
         run_key=f"{place}|renewal|{today}",
         partition_key=partition,
-        asset_selection=[beside(watched.attestation, "published")],
+        asset_selection=[sibling_key(watched.attestation, "published")],
         tags={RENEWAL: place, TABLE: watched.name},
     )
 

@@ -323,7 +323,7 @@ def table_key(graph: Any, name: str) -> dg.AssetKey:
     return keys[0]
 
 
-def beside(key: dg.AssetKey, asset: str) -> dg.AssetKey:
+def sibling_key(key: dg.AssetKey, asset: str) -> dg.AssetKey:
     """Return the key of another asset of the same table."""
     return dg.AssetKey([*key.path[:-1], asset])
 
@@ -335,7 +335,7 @@ def table_source(graph: Any, attestation: dg.AssetKey) -> RowSource | None:
         graph: Asset graph.
         attestation: Key of the attestation of the table.
     """
-    key = beside(attestation, "source")
+    key = sibling_key(attestation, "source")
     if not graph.has(key):
         return None
     found = graph.get(key).metadata[SOURCE]

@@ -25,7 +25,7 @@ from privacy_assets.policy import LimitOutcome, Policy, Status, Verdict, tally
 from privacy_assets.stats.estimates import MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
-_TOLD = 3  # maximum number of limits named in a refusal; report and check name all
+_MAX_NAMED = 3  # maximum number of limits named in a refusal; report and check name all
 
 
 @dataclass(frozen=True)
@@ -287,8 +287,8 @@ def refusal(
     lines = [f"{outcome.limit.key} ({outcome.status.replace('_', ' ')})" for outcome in broken]
     if not broken or (remembered and broken[0].status != "fail"):
         return failed_before(remembered)
-    more = [f"and {len(lines) - _TOLD} more"] if len(lines) > _TOLD else []
-    counted, named = tally(verdict.outcomes), ", ".join([*lines[:_TOLD], *more])
+    more = [f"and {len(lines) - _MAX_NAMED} more"] if len(lines) > _MAX_NAMED else []
+    counted, named = tally(verdict.outcomes), ", ".join([*lines[:_MAX_NAMED], *more])
     kind = Undecided if verdict.status == "undecided" else PolicyNotMet
     text = f"the policy does not hold ({verdict.status}: {counted}): {named}"
     return kind(text, outcomes=verdict.broken, remedy=remedy)

@@ -95,8 +95,8 @@ def verify_file(
             f"cannot be read ({error.strerror})", where=str(file), fix="pass the file itself"
         ) from None
     store = ReleaseStore(releases)
-    beside = file.absolute().parent / ATTESTATION_FILE
-    given = attestation or (beside if beside.is_file() else None)
+    neighbor = file.absolute().parent / ATTESTATION_FILE
+    given = attestation or (neighbor if neighbor.is_file() else None)
     sources = [given] if given else _released_as(store, sha256, trusted)
     if not sources:
         text = (

@@ -46,7 +46,7 @@ class _Pace:
     start: float
     first: float
 
-    def told(self, done: float, total: float | None) -> str:
+    def progress_text(self, done: float, total: float | None) -> str:
         """Describe the units done, the rate, and the remaining time."""
         seconds = perf_counter() - self.start
         rate = (done - self.first) / seconds if seconds > 0 else 0.0
@@ -94,7 +94,7 @@ class Lines:
             pace = self._paces.setdefault(work, _Pace(now, done))
             if now - self._last >= EVERY:
                 self._last = now
-                self.write(f"{work}: {pace.told(done, total)}")
+                self.write(f"{work}: {pace.progress_text(done, total)}")
         if _over(done, total):
             self._paces.pop(work, None)
 
@@ -111,10 +111,10 @@ class Bars:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
-        told = TextColumn("{task.fields[told]}", markup=False)
+        progress_text = TextColumn("{task.fields[progress_text]}", markup=False)
         # Standard output is not redirected by rich.
         self._shown = RichProgress(
-            TextColumn("  {task.description}", markup=False), BarColumn(30), told,
+            TextColumn("  {task.description}", markup=False), BarColumn(30), progress_text,
             console=console, transient=True, redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
         self._bars: dict[str, tuple[TaskID, _Pace]] = {}
@@ -139,12 +139,14 @@ class Bars:
         if done is not None:
             if work not in self._bars:
                 self._bars[work] = (
-                    self._shown.add_task(work, total=total, told=""),
+                    self._shown.add_task(work, total=total, progress_text=""),
                     _Pace(perf_counter(), done),
                 )
                 self._shown.start()
             task, pace = self._bars[work]
-            self._shown.update(task, completed=done, total=total, told=pace.told(done, total))
+            self._shown.update(
+                task, completed=done, total=total, progress_text=pace.progress_text(done, total)
+            )
         if _over(done, total):
             self._end(work)
 

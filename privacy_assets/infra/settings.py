@@ -437,9 +437,9 @@ def _reason(error: Exception) -> str:
     """Return the parser's message, without quotes from the text except single characters and
     ``<tokens>``.
     """
-    told = getattr(error, "problem", None) or type(error).__name__
-    told = told.replace(repr("\t"), "a tab")
+    problem = getattr(error, "problem", None) or type(error).__name__
+    problem = problem.replace(repr("\t"), "a tab")
     safe = _QUOTED.sub(
-        lambda found: found[0] if len(found[0]) < 4 or found[0][1] == "<" else "…", told
+        lambda found: found[0] if len(found[0]) < 4 or found[0][1] == "<" else "…", problem
     )
-    return safe + _HINTS.get(told, "")
+    return safe + _HINTS.get(problem, "")

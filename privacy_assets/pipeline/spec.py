@@ -429,17 +429,24 @@ class TableSpec(Group):
         """
         _check_texts(written, "table")
         policy = written.get("policy")
-        beside = folder / policy if isinstance(policy, str) else None
+        policy_file = folder / policy if isinstance(policy, str) else None
         for part in (written, written.get("data")):
             if isinstance(part, dict):
                 part.update(
-                    {role: beside_file(part[role], folder) for role in _TABLES if role in part}
+                    {role: in_folder(part[role], folder) for role in _TABLES if role in part}
                 )
                 for listed in dict(part.get("allowed_values") or {}).values():
                     if isinstance(listed, dict) and "file" in listed:
-                        listed["file"] = beside_file(listed["file"], folder)
+                        listed["file"] = in_folder(listed["file"], folder)
         return cls(
-            **{**written, **({"policy": beside} if beside is not None and beside.is_file() else {})}
+            **{
+                **written,
+                **(
+                    {"policy": policy_file}
+                    if policy_file is not None and policy_file.is_file()
+                    else {}
+                ),
+            }
         )
 
 
@@ -447,7 +454,7 @@ _COMPONENT = "privacy_assets.PrivacyGate"  # a table with further settings, whic
 _TABLES = ("source", "train", "holdout", "reference", "synthetic")
 
 
-def beside_file(given: Any, folder: Path) -> Any:
+def in_folder(given: Any, folder: Path) -> Any:
     """Return a relative path of a table as a path from ``folder``, the folder of the file in which
     it is written.
     """

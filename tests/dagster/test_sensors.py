@@ -30,8 +30,8 @@ from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.pipeline.current_release import day
 from privacy_assets.pipeline.running import Lease
-from privacy_assets.pipeline.standing import day
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 

@@ -11,10 +11,10 @@ from privacy_assets.airflow import privacy_gate
 with DAG("patients", schedule=None, max_active_runs=1) as honest:
     privacy_gate("patients", source="demo", subject="person")
 
-BY_HEART = {
+MEMORIZING = {
     "name": "synthpop",
     "settings": {"min_samples_leaf": 1, "shrinkage": 0, "smoothing": False},
 }  # a leaf for every row
 
 with DAG("patients_leak", schedule=None, max_active_runs=1) as leaks:
-    privacy_gate("patients_leak", source="demo", subject="person", generator=BY_HEART)
+    privacy_gate("patients_leak", source="demo", subject="person", generator=MEMORIZING)

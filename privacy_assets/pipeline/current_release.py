@@ -22,7 +22,7 @@ def day(moment: dt.datetime, zone: str = "UTC") -> str:
     return f"{there.day} {there:%b}" + (f" {there.year}" if there.year != now.year else "")
 
 
-def standing(
+def release_note(
     deployment: Deployment, target: ReleaseTarget, zone: str = "UTC", *, with_id: bool = False
 ) -> str:
     """Return a sentence about the release that readers have.
@@ -56,7 +56,7 @@ def situation(deployment: Deployment, target: ReleaseTarget) -> list[str]:
         deployment: Deployment of the table.
         target: Table and partition.
     """
-    lines = [standing(deployment, target, with_id=True)]
+    lines = [release_note(deployment, target, with_id=True)]
     try:
         if names(deployment.private / "log"):  # otherwise the gate would create keys
             deployment.gate().check_not_stopped(target.table)
