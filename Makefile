@@ -158,6 +158,10 @@ test-weekly: setup-dev ## Run the weekly tests only: studies, calibrations, and 
 test-all: setup-dev ## Run all tests
 	$(PYTEST) -m 'slow or not slow' $(ARGS)
 
+.PHONY: coverage
+coverage: setup-dev ## Run all tests except the slow ones, and fail if they reach less of the package than before
+	$(PYTEST) --cov --cov-report=term:skip-covered $(ARGS)
+
 .PHONY: mutations
 mutations: setup-dev ## Apply known faults to a copy of the package; a test must detect each (ARGS="seed" selects some)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutations $(ARGS)

@@ -26,7 +26,7 @@ import os
 
 from privacy_assets.cli.options import YES, Commands, say
 from privacy_assets.errors import ConfigError
-from privacy_assets.infra.markers import Role, prepare
+from privacy_assets.infra.markers import FolderRole, prepare
 from privacy_assets.infra.objects import (
     PRIVATE_VARIABLE,
     RELEASES_VARIABLE,
@@ -45,12 +45,12 @@ def add_prepare(commands: Commands) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> int:
-    given: dict[Role, str | None] = {
+    given: dict[FolderRole, str | None] = {
         "releases": options.releases or os.environ.get(RELEASES_VARIABLE),
         "private": options.private or os.environ.get(PRIVATE_VARIABLE),
     }
     found = {role: location(text) for role, text in given.items() if text}
-    places: dict[Role, Location] = {role: place.absolute() for role, place in found.items()}
+    places: dict[FolderRole, Location] = {role: place.absolute() for role, place in found.items()}
     if not any(isinstance(place, ObjectPath) for place in places.values()):
         raise ConfigError(
             "neither --releases nor --private is the URL of an object store. Local folders need"

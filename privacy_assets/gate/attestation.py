@@ -167,7 +167,7 @@ def check_made(
     Raises:
         OutOfDate: If an origin differs.
     """
-    if snapshot.train != inputs["train"]:
+    if snapshot.train_fingerprint != inputs["train"]:
         raise OutOfDate(
             "the synthetic table was generated from another train table", redo=("fit", "sample")
         )

@@ -35,7 +35,7 @@ from privacy_assets.infra.files import (
     reason,
 )
 from privacy_assets.infra.markers import (
-    Role,
+    FolderRole,
     check_deployment,
     check_marker,
     entries,
@@ -332,7 +332,7 @@ class Deployment:
                 f"{folder}: the gate's private folder does not exist. Fix: mount it, or create"
                 " it (mode 700)."
             )
-        places: dict[Role, Location] = {"private": folder, "releases": self.releases}
+        places: dict[FolderRole, Location] = {"private": folder, "releases": self.releases}
         with suppress(ConfigError):  # gate() reports missing trusted keys
             places["trusted_keys"] = self.trusted.places[0]
         try:

@@ -77,7 +77,7 @@ from privacy_assets.infra.files import (
     read_hashed_bytes,
     reason,
 )
-from privacy_assets.infra.markers import Role, check_prepared
+from privacy_assets.infra.markers import FolderRole, check_prepared
 from privacy_assets.infra.objects import Location
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import policy_digest
@@ -137,7 +137,7 @@ class Gate:
         """Locks of the tables."""
         return Locks(self.private, self.key)
 
-    def attempt(self, snapshot: Snapshot) -> int:
+    def count_attempt(self, snapshot: Snapshot) -> int:
         """Return the number of this publication attempt, from 1, and count it; see
         :meth:`.LogState.next_attempt`.
 
@@ -178,7 +178,7 @@ class Gate:
             StoreUnavailable: If an object store cannot be read.
         """
         self.store.check()
-        roles: tuple[tuple[Role, Location], ...] = (
+        roles: tuple[tuple[FolderRole, Location], ...] = (
             ("releases", self.releases),
             ("private", self.private),
         )
@@ -251,10 +251,10 @@ class Gate:
         self,
         table: Table,
         target: ReleaseTarget,
-        train: str,
+        train_fingerprint: str,
         filtered: Mapping[str, Any] | None = None,
         generator: Mapping[str, Any] | None = None,
-        replaced: Mapping[str, int] = MappingProxyType({}),
+        n_replaced: Mapping[str, int] = MappingProxyType({}),
         before: Table | None = None,
     ) -> tuple[Snapshot, SignedRecord]:
         """Write a synthetic table to the private folder, and sign its content and origin.
@@ -264,10 +264,10 @@ class Gate:
         Args:
             table: Rows with the schema of the private table.
             target: Table and partition.
-            train: See :class:`.Snapshot`.
+            train_fingerprint: See :class:`.Snapshot`.
             filtered: See ``filter`` of :class:`.Snapshot`.
             generator: See :class:`.Snapshot`.
-            replaced: See :class:`.Snapshot`.
+            n_replaced: See :class:`.Snapshot`.
             before: Rows before rare values were replaced, by which attempts and, besides the
                 published ones, failures are remembered: the replacement depends on the real tables.
                 None: ``table``.
@@ -286,7 +286,16 @@ class Gate:
         content = keyed_fingerprint(lasting_fingerprint(known), self.content_key)
         dtypes = {name: str(frame[name].dtype) for name in frame.columns}
         snapshot = Snapshot(
-            target, path, sha256, len(frame), train, content, dtypes, filtered, generator, replaced
+            target,
+            path,
+            sha256,
+            len(frame),
+            train_fingerprint,
+            content,
+            dtypes,
+            filtered,
+            generator,
+            n_replaced,
         )
         return snapshot, seal(snapshot.statement(), self.key)
 
@@ -383,7 +392,7 @@ class Gate:
             ledger: Ledger of disclosure with this table merged in. It takes effect when the table
                 is published. Empty: the metric does not measure it.
         """
-        self.attempt(snapshot)
+        self.count_attempt(snapshot)
         if failed := [outcome for outcome in outcomes if outcome.status == "fail"]:
             self._record_verdict(snapshot, "fail", failed)
         body, sha256 = result.to_json(), hashlib.sha256(ledger).hexdigest() if ledger else ""
@@ -442,7 +451,7 @@ class Gate:
         for name, result in results.items():
             check_result(result, inputs, metrics.get(name), setup["seed"])
         remembered = state.failures(policy, snapshot, self._part(snapshot.target, setup))
-        attempt = self.attempt(snapshot)
+        attempt = self.count_attempt(snapshot)
         verdict = policy.judge(results, attempt)
         ledgers = [
             self._opened(one, "result", snapshot.target).body.get("ledger")
@@ -467,7 +476,7 @@ class Gate:
             ledger=max(filter(None, ledgers), default=""),
             setup=to_jsonable(setup),
             attempt=attempt,
-            rows=snapshot.rows,
+            rows=snapshot.n_rows,
             dtypes=dict(snapshot.dtypes),
             made_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         )

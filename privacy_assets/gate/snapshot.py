@@ -43,8 +43,8 @@ class Snapshot:
         target: Table and partition.
         path: Path of the file.
         sha256: SHA-256 of its bytes.
-        rows: Number of rows.
-        train: Keyed fingerprint of the training rows.
+        n_rows: Number of rows.
+        train_fingerprint: Keyed fingerprint of the training rows.
         content: Keyed fingerprint of the synthetic rows before rare values were replaced,
             independent of row order and file format. Failures are recorded under it.
         dtypes: pandas dtypes by column, which the file does not contain.
@@ -53,32 +53,32 @@ class Snapshot:
             rows), "dropped_by" (by filter) and "before" (results on the unfiltered rows).
         generator: "name" and "settings" of the generator, and the protections of its training rows:
             "overfitting" and "privacy". None for an external table.
-        replaced: Number of categories that the threshold rule replaced, by column; see
+        n_replaced: Number of categories that the threshold rule replaced, by column; see
             :mod:`privacy_assets.tables.threshold_rule`.
     """
 
     target: ReleaseTarget
     path: Location
     sha256: str
-    rows: int
-    train: str
+    n_rows: int
+    train_fingerprint: str
     content: str
     dtypes: Mapping[str, str]
     filter: Mapping[str, Any] | None = None
     generator: Mapping[str, Any] | None = None
-    replaced: Mapping[str, int] = field(default_factory=dict)
+    n_replaced: Mapping[str, int] = field(default_factory=dict)
 
     def statement(self) -> Statement:
         """Return the statement to sign. It omits the path, which the gate derives itself."""
         how = {"filter": to_jsonable(self.filter), "generator": to_jsonable(self.generator)}
         body = {
-            "rows": self.rows,
-            "train": self.train,
+            "n_rows": self.n_rows,
+            "train_fingerprint": self.train_fingerprint,
             "content": self.content,
             "dtypes": dict(self.dtypes),
             **how,
         }
-        body["replaced"] = dict(self.replaced)
+        body["n_replaced"] = dict(self.n_replaced)
         return Statement("snapshot", self.target, self.sha256, body)
 
     @classmethod
@@ -127,7 +127,7 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def read_snapshot(snapshot: Snapshot) -> pd.DataFrame:
     """Read a snapshot, or raise Damaged if its bytes differ from the hash."""
     return read_hashed(
-        snapshot.path, snapshot.sha256, snapshot.dtypes, snapshot.rows, redo=("sample",)
+        snapshot.path, snapshot.sha256, snapshot.dtypes, snapshot.n_rows, redo=("sample",)
     )
 
 

@@ -28,7 +28,7 @@ from privacy_assets.infra.files import (
 )
 from privacy_assets.infra.objects import Location, ObjectPath
 
-Role = Literal["private", "releases", "trusted_keys"]
+FolderRole = Literal["private", "releases", "trusted_keys"]
 MARKER = ".privacy-assets"
 # Version of the private folder's layout, increased when older folders cannot be used. 2: the step
 # "prepare" stores "evaluation_inputs", and a verdict is stored without its report. 3: splits sign
@@ -36,12 +36,12 @@ MARKER = ".privacy-assets"
 # another spelling.
 LAYOUT = 5
 _LARGEST = 4096  # bytes of a marker
-ROLES: tuple[Role, ...] = ("private", "releases", "trusted_keys")
+ROLES: tuple[FolderRole, ...] = ("private", "releases", "trusted_keys")
 _NOT_OURS = {"lost+found"}  # in the root folder of a new file system
 _OWN_HOME = "give each deployment its own home (--home DIR on the command line, home= in Python)"
 
 
-def read_marker(place: Location, role: Role) -> str | None:
+def read_marker(place: Location, role: FolderRole) -> str | None:
     """Return the id of the deployment that a location is marked for.
 
     Args:
@@ -93,7 +93,7 @@ def read_marker(place: Location, role: Role) -> str | None:
     return deployment
 
 
-def write_marker(place: Location, role: Role, deployment: str) -> None:
+def write_marker(place: Location, role: FolderRole, deployment: str) -> None:
     """Mark a location for a role of a deployment, unless it has a marker.
 
     Raises:
@@ -115,7 +115,7 @@ def write_marker(place: Location, role: Role, deployment: str) -> None:
         ) from None
 
 
-def check_marker(place: Location, role: Role) -> str:
+def check_marker(place: Location, role: FolderRole) -> str:
     """Return the id of the deployment that a location is marked for. Raise ConfigError if it has no
     marker.
     """
@@ -128,7 +128,7 @@ def check_marker(place: Location, role: Role) -> str:
     raise _other_version(place) if role == "private" else _unmarked(place)
 
 
-def check_deployment(places: Mapping[Role, Location], *, own_keys: bool = True) -> str | None:
+def check_deployment(places: Mapping[FolderRole, Location], *, own_keys: bool = True) -> str | None:
     """Check that locations can belong to one deployment, without changing any.
 
     Args:
@@ -165,7 +165,7 @@ def check_deployment(places: Mapping[Role, Location], *, own_keys: bool = True) 
     return own
 
 
-def mark_deployment(places: Mapping[Role, Location], *, own_keys: bool = True) -> str:
+def mark_deployment(places: Mapping[FolderRole, Location], *, own_keys: bool = True) -> str:
     """Check locations as :func:`check_deployment` does, and mark the private folder and the
     releases.
 
@@ -192,7 +192,7 @@ def _above(place: Location) -> Sequence[Path]:
     return place.absolute().parents if isinstance(place, Path) else ()
 
 
-def _fix(role: Role, place: Location, private: Location) -> str:
+def _fix(role: FolderRole, place: Location, private: Location) -> str:
     if isinstance(place, ObjectPath) and isinstance(private, Path):
         return f"privacy-assets prepare --{role} {place} --private {private}, or {_OWN_HOME}"
     keys = (
@@ -210,7 +210,7 @@ def is_new(place: Location) -> bool:
     return isinstance(place, Path) and not any(_has_files(place / name) for name in entries(place))
 
 
-def is_unused(place: Location, role: Role) -> bool:
+def is_unused(place: Location, role: FolderRole) -> bool:
     """Return True for a new folder (:func:`is_new`) without a marker.
 
     Raises:
@@ -252,7 +252,7 @@ def _unmarked(place: Location) -> ConfigError:
 PROBE = ".privacy-assets-probe"
 
 
-def prepare(places: Mapping[Role, Location]) -> dict[Role, bool]:
+def prepare(places: Mapping[FolderRole, Location]) -> dict[FolderRole, bool]:
     """Mark the locations of one deployment.
 
     Args:
@@ -303,7 +303,7 @@ def _check_creates(probe: ObjectPath) -> None:
         raise ConfigError(_OVERWRITES.format(probe.parent))
 
 
-def check_prepared(place: Location, role: Role) -> str:
+def check_prepared(place: Location, role: FolderRole) -> str:
     """Return the id of the deployment that a location is marked for.
 
     An unmarked location may be a mistyped name, with an empty record of failures. Once per process

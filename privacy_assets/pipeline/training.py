@@ -37,19 +37,26 @@ class Trained:
 
     Attributes:
         generator: The generator.
-        train: Keyed fingerprint of the train table.
+        train_fingerprint: Keyed fingerprint of the train table.
         keyed_fingerprint: Computes keyed fingerprints of the deployment.
     """
 
     generator: Any
-    train: str
+    train_fingerprint: str
     keyed_fingerprint: Callable[[str], str]
 
     def save(self, folder: Path) -> None:
-        """Write the generator into ``folder``, with a keyed hash of its files and of ``train``."""
+        """Write the generator into ``folder``, with a keyed hash of its files and of
+        ``train_fingerprint``.
+        """
         self.generator.save(folder)
-        seal = self.keyed_fingerprint(f"{content_hash(folder, TRAINED_ON)} {self.train}")
-        put_atomic(folder / TRAINED_ON, json.dumps({"train": self.train, "seal": seal}).encode())
+        seal = self.keyed_fingerprint(
+            f"{content_hash(folder, TRAINED_ON)} {self.train_fingerprint}"
+        )
+        put_atomic(
+            folder / TRAINED_ON,
+            json.dumps({"train": self.train_fingerprint, "seal": seal}).encode(),
+        )
 
     @classmethod
     def load(cls, stored: Location, keyed_fingerprint: Callable[[str], str]) -> Trained:

@@ -351,7 +351,8 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
     tables = run.real(values)
     fingerprints, rules = run.check(tables), tables["train"].rules
     if run.table.external:
-        train, given = fingerprints["train"], run.given.get("synthetic")
+        train_fingerprint = fingerprints["train"]
+        given = run.given.get("synthetic")
         schema = real_schema(tables["train"].schema, rules)
         own_rows = user_synthetic(
             run.table, given, tables["train"], schema, run.target.partition, run.window
@@ -361,7 +362,8 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
         trained = values["generator"]
         if not isinstance(trained, Trained):  # the folder of a stored one
             trained = Trained.load(trained, run.deployment.keyed_fingerprint)
-        train, made = trained.train, sampled(run.table, trained, tables, fingerprints, run.progress)
+        train_fingerprint = trained.train_fingerprint
+        made = sampled(run.table, trained, tables, fingerprints, run.progress)
     if made.generator is not None and made.generator["privacy"]["epsilon"] is not None:
         made.generator["privacy"]["outside_guarantee"] += tuple(outside_guarantee(rules))
     rows = made.rows.without_rare(rules).with_schema(tables["train"].schema)
@@ -371,7 +373,7 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
     counts = {name: count_changed(made.rows[name], rows[name]) for name in recoded}
     replaced = {name: count for name, count in counts.items() if count}
     snapshot, sealed = run.gate.take_snapshot(
-        rows, run.target, train, made.filter, made.generator, replaced, made.rows
+        rows, run.target, train_fingerprint, made.filter, made.generator, replaced, made.rows
     )
     return StepResult({"synthetic": sealed}, Synthetic(rows, snapshot, sealed, made.metadata))
 
@@ -453,7 +455,7 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     limits = [limit for limit in table.policy.limits if limit.metric == name]
     results = run_metrics(inputs, {name: metric}, limits)
     # Computing a score counts as a publication attempt, even without an attestation.
-    attempt = gate.attempt(snapshot)
+    attempt = gate.count_attempt(snapshot)
     if table.external:  # a split by key is exchangeable by construction
         results = without_shift(inputs, {name: metric}, results, limits, attempt)
     fingerprints = {
@@ -506,7 +508,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         notes=(
             people_note(table.spec.data.subject, table.declared.exact_ids),
             *prepared.notes,
-            *replaced_note(snapshot.replaced),
+            *replaced_note(snapshot.n_replaced),
             *row_scores_notes(gate, snapshot, table.metrics),
             *disclosing_note(gate, snapshot.target.table, policy.judge(results, stated.attempt)),
         ),

@@ -128,7 +128,7 @@ def results_of(ready: Chain) -> list[Path]:
 def test_results_on_other_tables_are_not_attested(ready: Chain, role: str) -> None:
     """This includes a table that only one of the two sides knows."""
     changed = {**INPUTS, role: "other"}
-    snapshot = replace(ready.snapshot, train=changed["train"])
+    snapshot = replace(ready.snapshot, train_fingerprint=changed["train"])
     with refused(OutOfDate, redo=("score",)):
         attested(ready, result(), inputs=changed, snapshot=snapshot)
     with refused(OutOfDate, redo=("score",)):
@@ -223,7 +223,7 @@ def test_a_table_of_another_generator_or_train_than_was_attacked_is_not_attested
         attested(ready, result(), snapshot=made_by("synthpop"), metrics=metrics)
     assert "another generator than shadow_membership attacks" in str(other.value)
     with refused(OutOfDate, redo=("fit", "sample")):
-        attested(ready, result(), snapshot=replace(ready.snapshot, train="old"))
+        attested(ready, result(), snapshot=replace(ready.snapshot, train_fingerprint="old"))
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_attempts_are_counted_since_the_last_release_whatever_was_changed(local:
     local.sign_result(result(), seen, [])
     assert chain(local, 4, target=MONDAY).stated.attempt == 4
     taken, _ = local.take_snapshot(Table.read(rows(5)), PLACE, "f" * 64)  # another train
-    assert local.attempt(taken) == 5
+    assert local.count_attempt(taken) == 5
     last = chain(local, 6, setup={**SETUP, "drop": ["mail"]})
     assert last.stated.attempt == 6
     last.publish()

@@ -332,7 +332,10 @@ def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate) ->
     unknown = replace(
         gate, releases=ObjectPath("s4://bucket/releases"), private=ObjectPath("s4://bucket/private")
     )
-    for work in (lambda: unknown.store.watched(PLACE), lambda: unknown.attempt(part.snapshot)):
+    for work in (
+        lambda: unknown.store.watched(PLACE),
+        lambda: unknown.count_attempt(part.snapshot),
+    ):
         with pytest.raises(ConfigError, match="no library for s4://"):
             work()
 
