@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
@@ -24,8 +25,16 @@ Bound = Literal["conservative", "proven", "value"]
 ShippedName = Literal["default", "small"]
 SHIPPED: tuple[ShippedName, ...] = get_args(ShippedName)
 WORST_FIRST: tuple[Status, ...] = ("fail", "undecided", "pass")
-_FIELDS = {key: key for key in ("name", "limits", "extends", "embedder", "part_of", "min_holders")}
-_FIELDS |= {"metrics": "settings"}
+# Fields of a policy by their key in a policy file.
+_FIELDS = {
+    "name": "name",
+    "limits": "limits",
+    "extends": "extends",
+    "metrics": "settings",
+    "embedder": "embedder",
+    "part_of": "part_of",
+    "min_holders": "min_holders",
+}
 MIN_HOLDERS = 5
 # A limit that would have found only leaks above this multiple of its tolerance gives no evidence.
 WEAK_MULTIPLE = 12
@@ -102,7 +111,9 @@ class Limit:
     @property
     def value(self) -> float:
         """The number: ``at_most`` or ``at_least``."""
-        return float(self.at_least if self.at_most is None else self.at_most)  # type: ignore[arg-type]
+        if self.at_most is not None:
+            return float(self.at_most)
+        return float(self.at_least)  # type: ignore[arg-type]
 
     def exceeded_by(self, measured: float) -> bool:
         """Return True if a number is beyond the limit.
@@ -110,7 +121,9 @@ class Limit:
         Args:
             measured: Number in the statistic's unit. NaN is beyond every limit.
         """
-        return not (measured <= self.value if self.at_most is not None else measured >= self.value)
+        if self.at_most is not None:
+            return not measured <= self.value
+        return not measured >= self.value
 
     @property
     def metric(self) -> str:
@@ -122,7 +135,9 @@ class Limit:
         """Name of the limit, unique in a policy: the statistic, then "proven" or "value" for these
         bounds.
         """
-        return self.statistic if self.bound == "conservative" else f"{self.statistic}.{self.bound}"
+        if self.bound == "conservative":
+            return self.statistic
+        return f"{self.statistic}.{self.bound}"
 
 
 def parse_limits(entries: Any) -> tuple[Limit, ...]:
@@ -141,7 +156,9 @@ def parse_limits(entries: Any) -> tuple[Limit, ...]:
         raise ConfigError("policy: limits must be a list of mappings.")
     limits: dict[str, Limit] = {}
     for entry in entries:
-        limit = entry if isinstance(entry, Limit) else _parse_limit(entry)
+        limit = entry
+        if not isinstance(limit, Limit):
+            limit = _parse_limit(entry)
         if limit.key in limits:
             raise ConfigError(f"policy: {limit.key} is limited twice. Fix: remove one limit.")
         limits[limit.key] = limit
@@ -156,8 +173,8 @@ def _parse_limit(entry: Any) -> Limit:
     try:
         return Limit(**entry)
     except ConfigError as error:
-        wrong = str(error)
-    raise ConfigError(f"policy: {wrong} It is the limit on {safe_repr(entry.get('statistic'))}.")
+        problem = str(error)
+    raise ConfigError(f"policy: {problem} It is the limit on {safe_repr(entry.get('statistic'))}.")
 
 
 class LimitInterval(NamedTuple):
@@ -236,9 +253,8 @@ class LimitOutcome:
         """Size of the leak that is proven, as a distance from the value without a leak. 0: none."""
         if self.estimate is None or not self.estimate.measurable:
             return 0.0
-        return max(
-            _signed_distance(self.limit, self.estimate, _bound(self.estimate, "proven", 1)), 0.0
-        )
+        proven_end = _bound(self.estimate, "proven", 1)
+        return max(_signed_distance(self.limit, self.estimate, proven_end), 0.0)
 
     @property
     def tolerance(self) -> float:
@@ -264,9 +280,9 @@ class LimitOutcome:
         if estimate is None or self.limit.bound == "conservative":
             return self.tolerance
         missed = _signed_distance(self.limit, estimate, estimate.minimum_detectable_effect)
-        smallest = self.tolerance + (
-            missed if math.isfinite(missed) else estimate.high - estimate.low
-        )
+        if not math.isfinite(missed):
+            missed = estimate.high - estimate.low
+        smallest = self.tolerance + missed
         if not estimate.is_share or smallest == 0:  # 0: an exact limit, which a single case breaks
             return smallest
         return max(smallest, _smallest_share(estimate, self.tolerance))
@@ -279,12 +295,9 @@ class LimitOutcome:
         A limit that proves a leak, however small, is not weak.
         """
         estimate = self.estimate
-        if (
-            estimate is None
-            or not estimate.measurable
-            or estimate.measures != "release"
-            or self.by_rule
-        ):
+        if estimate is None or not estimate.measurable:
+            return False
+        if estimate.measures != "release" or self.by_rule:
             return False
         if self.limit.bound == "conservative" or self.proven > 0:
             return False
@@ -311,8 +324,11 @@ class LimitOutcome:
 
         Values above 1 exceed the limit. NaN if the statistic was not computed.
         """
-        found = self.measured if value is None else value
-        return math.nan if self.estimate is None else _used(self.limit, self.estimate, found)
+        if self.estimate is None:
+            return math.nan
+        if value is None:
+            value = self.measured
+        return _used(self.limit, self.estimate, value)
 
     def narrowed(self, factor: float) -> LimitOutcome:
         """Return the outcome of the limit for the same value with a narrower interval, as with more
@@ -323,31 +339,40 @@ class LimitOutcome:
         Args:
             factor: Ratio of the distances of both ends from the value, at most 1.
         """
-        one = self.estimate
-        if one is None or not one.measurable:
+        estimate = self.estimate
+        if estimate is None or not estimate.measurable:
             return self
-        low, high = one.widened(factor)
-        narrower = replace(
-            one,
-            low=one.low if one.low == one.null else low,
-            high=one.high if one.high == one.null else high,
-        )
+        low, high = estimate.widened(factor)
+        if estimate.low == estimate.null:
+            low = estimate.low
+        if estimate.high == estimate.null:
+            high = estimate.high
+        narrower = replace(estimate, low=low, high=high)
         again = _judged(self.limit, MetricResult(self.limit.metric, (narrower,)), 1)
         return replace(again, can_fail=self.can_fail, interval=_interval(self.limit, narrower, 1))
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form printed by the command line and stored in attestations."""
+        measured = None
+        if math.isfinite(self.measured):
+            measured = self.measured
+        interval = None
+        if self.interval is not None:
+            interval = to_jsonable(self.interval._asdict())
+        advice = ""
+        if not self.passed:
+            advice = self.limit.advice
         return {
             "statistic": self.limit.statistic,
             "limit": self.limit.value,
             "bound": self.limit.bound,
-            "measured": self.measured if math.isfinite(self.measured) else None,
+            "measured": measured,
             "passed": self.passed,
             "status": self.status,
             "reason": self.reason,
             "can_fail": self.can_fail,
-            "interval": None if self.interval is None else to_jsonable(self.interval._asdict()),
-            "advice": "" if self.passed else self.limit.advice,
+            "interval": interval,
+            "advice": advice,
         }
 
 
@@ -455,30 +480,26 @@ class Policy:
             raise ConfigError(
                 f"policy: expected a mapping with 'limits', not {type(data).__name__}."
             )
-        for key in data:
+        values: dict[str, Any] = {"limits": ()}
+        for key, value in data.items():
             if key not in _FIELDS:
-                raise ConfigError(
-                    f"policy: unknown key {safe_repr(key)}.{did_you_mean(key, _FIELDS)}"
-                )
-        return cls(**{"limits": (), **{_FIELDS[key]: value for key, value in data.items()}})
+                hint = did_you_mean(key, _FIELDS)
+                raise ConfigError(f"policy: unknown key {safe_repr(key)}.{hint}")
+            values[_FIELDS[key]] = value
+        return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as a mapping for :meth:`parse`, without ``extends``."""
-        rows = [
-            {key: x for key, x in asdict(limit).items() if x not in (None, "")}
-            for limit in self.limits
-        ]
-        part = {} if self.part_of is None else {"part_of": self.part_of}
-        settings = {"metrics": to_jsonable(self.settings)} if self.settings else {}
-        embedder = {} if self.embedder == {} else {"embedder": to_jsonable(self.embedder)}
-        return {
-            "name": self.name,
-            **part,
-            "limits": rows,
-            **settings,
-            **embedder,
-            "min_holders": self.min_holders,
-        }
+        data: dict[str, Any] = {"name": self.name}
+        if self.part_of is not None:
+            data["part_of"] = self.part_of
+        data["limits"] = [_limit_fields(limit) for limit in self.limits]
+        if self.settings:
+            data["metrics"] = to_jsonable(self.settings)
+        if self.embedder != {}:
+            data["embedder"] = to_jsonable(self.embedder)
+        data["min_holders"] = self.min_holders
+        return data
 
     @property
     def title(self) -> str:
@@ -499,13 +520,12 @@ class Policy:
         Returns:
             The policy itself if nothing is left out. A shipped policy becomes a part of it.
         """
-        kept = tuple(limits)
-        if kept == self.limits:
+        remaining = tuple(limits)
+        if remaining == self.limits:
             return self
-        claim: dict[str, Any] = (
-            {"name": "custom", "part_of": self.name} if self.name in SHIPPED else {}
-        )
-        return replace(self, limits=kept, **claim)
+        if self.name in SHIPPED:
+            return replace(self, limits=remaining, name="custom", part_of=self.name)
+        return replace(self, limits=remaining)
 
     def judge(self, results: Mapping[str, MetricResult], attempt: int = 1) -> Verdict:
         """Evaluate the policy.
@@ -521,19 +541,25 @@ class Policy:
             holds for the limits of a question if all of them are blind, and for all blind limits of
             a policy if a copy breaks none of its limits.
         """
-        judged = [judge_limit(limit, results.get(limit.metric), attempt) for limit in self.limits]
+        judged = []
+        for limit in self.limits:
+            judged.append(judge_limit(limit, results.get(limit.metric), attempt))
         unanswered = set(_unanswered(judged))
         can_fail = any(outcome.can_fail for outcome in judged)
         outcomes = []
+        worst: Status = "pass"
         for outcome in judged:
             is_unanswered = _question_of(outcome) in unanswered
             if is_unanswered or (outcome.blind and not can_fail):
                 outcome = _without_evidence(outcome)
             outcomes.append(outcome)
-        statuses = {outcome.status for outcome in outcomes}
-        return Verdict(
-            next(status for status in WORST_FIRST if status in statuses), tuple(outcomes)
-        )
+            worst = min(worst, outcome.status, key=WORST_FIRST.index)
+        return Verdict(worst, tuple(outcomes))
+
+
+def _limit_fields(limit: Limit) -> dict[str, Any]:
+    """Return the fields of a limit that are not empty, by name."""
+    return {key: value for key, value in asdict(limit).items() if value not in (None, "")}
 
 
 def reserved_name(name: str, shipped: str) -> ConfigError:
@@ -553,11 +579,9 @@ def title_of(policy: Mapping[str, Any]) -> str:
     Returns:
         The name, for example "hospital" or "custom, a part of default".
     """
-    return (
-        f"{policy['name']}, a part of {policy['part_of']}"
-        if policy.get("part_of")
-        else str(policy["name"])
-    )
+    if policy.get("part_of"):
+        return f"{policy['name']}, a part of {policy['part_of']}"
+    return str(policy["name"])
 
 
 def tally(outcomes: Sequence[LimitOutcome]) -> str:
@@ -565,28 +589,44 @@ def tally(outcomes: Sequence[LimitOutcome]) -> str:
     broken.
     """
     total = len(outcomes)
-    n_failed = sum(outcome.status == "fail" for outcome in outcomes)
-    n_undecided = sum(outcome.status == "undecided" for outcome in outcomes)
-    n_by_rule = sum(outcome.by_rule for outcome in outcomes)
+    n_by_status = Counter(outcome.status for outcome in outcomes)
+    n_failed = n_by_status["fail"]
+    n_undecided = n_by_status["undecided"]
     n_blind = sum(outcome.blind and outcome.passed for outcome in outcomes)
     if n_failed:
-        return f"{n_failed} of {total} limits {'is' if n_failed == 1 else 'are'} broken"
-    if n_undecided:
-        without = (
-            f", and {n_blind} hold{'s' if n_blind == 1 else ''} without evidence" if n_blind else ""
-        )
-        if n_undecided == 1:
-            return f"1 of {total} limits is undecided{without}"
-        return f"{n_undecided} of {total} limits are undecided{without}"
-    if not n_by_rule and not n_blind:
-        return "the limit holds" if total == 1 else f"all {total} limits hold"
-    counts = [
-        (total - n_by_rule - n_blind, "with evidence"),
-        (n_by_rule, "by the threshold rule"),
-        (n_blind, "without evidence"),
-    ]
+        return f"{n_failed} of {total} limits {_is_or_are(n_failed)} broken"
+    if not n_undecided:
+        return _tally_of_pass(outcomes, n_blind)
+    without_evidence = ""
+    if n_blind == 1:
+        without_evidence = ", and 1 holds without evidence"
+    elif n_blind:
+        without_evidence = f", and {n_blind} hold without evidence"
+    return f"{n_undecided} of {total} limits {_is_or_are(n_undecided)} undecided{without_evidence}"
+
+
+def _tally_of_pass(outcomes: Sequence[LimitOutcome], n_blind: int) -> str:
+    """Return the summary of limits that all hold, ``n_blind`` of them without evidence."""
+    total = len(outcomes)
+    n_by_rule = sum(outcome.by_rule for outcome in outcomes)
+    n_with_evidence = total - n_by_rule - n_blind
+    if n_with_evidence == total:
+        if total == 1:
+            return "the limit holds"
+        return f"all {total} limits hold"
+    counts = []
+    if n_with_evidence:
+        counts.append(f"{n_with_evidence} with evidence")
+    if n_by_rule:
+        counts.append(f"{n_by_rule} by the threshold rule")
+    if n_blind:
+        counts.append(f"{n_blind} without evidence")
     holds = "1 limit holds" if total == 1 else f"{total} limits hold"
-    return f"{holds}: {', '.join(f'{count} {how}' for count, how in counts if count)}"
+    return f"{holds}: {', '.join(counts)}"
+
+
+def _is_or_are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def widening(attempt: int, confidence: float) -> float:
@@ -607,15 +647,19 @@ def _tail(attempt: int, confidence: float) -> float:
 
 
 def _question_of(outcome: LimitOutcome) -> str:
-    return "" if outcome.estimate is None else outcome.estimate.question
+    if outcome.estimate is None:
+        return ""
+    return outcome.estimate.question
 
 
 def _unanswered(outcomes: Sequence[LimitOutcome]) -> Iterator[str]:
     """Yield the questions without evidence: all limits are blind, or no limit on copies breaks on a
     copy of train.
     """
-    for question in dict.fromkeys(_question_of(outcome) for outcome in outcomes):
-        of_question = [outcome for outcome in outcomes if _question_of(outcome) == question]
+    by_question: dict[str, list[LimitOutcome]] = {}
+    for outcome in outcomes:
+        by_question.setdefault(_question_of(outcome), []).append(outcome)
+    for question, of_question in by_question.items():
         has_evidence = not all(outcome.blind for outcome in of_question)
         if question == "copies" and not any(outcome.can_fail for outcome in of_question):
             has_evidence = False
@@ -627,10 +671,11 @@ def _without_evidence(outcome: LimitOutcome) -> LimitOutcome:
     """Return the outcome, undecided if it passed."""
     if not outcome.passed:
         return outcome
-    reason = outcome.reason if outcome.blind else f"{outcome.reason}; {_NOT_SHOWN}"
-    return replace(
-        outcome, status="undecided", reason=reason, people_factor=_factor_for_evidence(outcome)
-    )
+    reason = outcome.reason
+    if not outcome.blind:
+        reason = f"{reason}; {_NOT_SHOWN}"
+    factor = _factor_for_evidence(outcome)
+    return replace(outcome, status="undecided", reason=reason, people_factor=factor)
 
 
 def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> LimitOutcome:
@@ -647,95 +692,93 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
         The outcome. Missing evidence is "undecided".
     """
     outcome = _judged(limit, result, attempt)
-    name = limit.statistic.partition(".")[2]
-    copy = (
-        ()
-        if result is None
-        else tuple(estimate for estimate in result.on_copy if estimate.name == name)
-    )
     if outcome.estimate is not None and outcome.estimate.measurable:
         outcome = replace(outcome, interval=_interval(limit, outcome.estimate, attempt))
-    if copy:
-        outcome = replace(
-            outcome, can_fail=_judged(limit, MetricResult(limit.metric, copy), 1).status == "fail"
-        )
+    if result is not None:
+        on_copy = MetricResult(limit.metric, tuple(result.on_copy))
+        if _limited_estimate(limit, on_copy) is not None:
+            status_of_copy = _judged(limit, on_copy, 1).status
+            outcome = replace(outcome, can_fail=status_of_copy == "fail")
     if not outcome.passed or not outcome.blind:
         return outcome
-    why = _ON_A_COPY
-    if outcome.can_fail is not False and outcome.finds_no_leak:
-        why = "no evidence: the attack could not find any leak here"
-    elif outcome.can_fail is not False:
-        why = (
-            f"no evidence: only a leak of {decimal(outcome.smallest_leak)} or more would have"
-            " been found"
-        )
-    return replace(outcome, reason=f"{outcome.reason}; {why}")
+    return replace(outcome, reason=f"{outcome.reason}; {_why_blind(outcome)}")
+
+
+def _why_blind(outcome: LimitOutcome) -> str:
+    """Return why a limit gives no evidence."""
+    if outcome.can_fail is False:
+        return _ON_A_COPY
+    if outcome.finds_no_leak:
+        return "no evidence: the attack could not find any leak here"
+    smallest = decimal(outcome.smallest_leak)
+    return f"no evidence: only a leak of {smallest} or more would have been found"
+
+
+def _limited_estimate(limit: Limit, result: MetricResult | None) -> Estimate | None:
+    """Return the estimate of the limited statistic, or None if it was not computed."""
+    if result is None:
+        return None
+    name = limit.statistic.partition(".")[2]
+    for estimate in result.estimates:
+        if estimate.name == name:
+            return estimate
+    return None
 
 
 def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOutcome:
-    name, found = limit.statistic.partition(".")[2], () if result is None else result.estimates
-    estimate = next((estimate for estimate in found if estimate.name == name), None)
+    """Return the outcome of a limit, without its interval and its evidence."""
+    estimate = _limited_estimate(limit, result)
     if estimate is None:
-        return LimitOutcome(
-            limit, "undecided", math.nan, f"{limit.statistic} was not computed", None
-        )
-    has_too_few = estimate.subjects < limit.min_subjects
-    factor_for_minimum = math.nan
-    if has_too_few and estimate.subjects * (_MOST_TIMES + 1) >= limit.min_subjects:
-        factor_for_minimum = limit.min_subjects / estimate.subjects
+        reason = f"{limit.statistic} was not computed"
+        return LimitOutcome(limit, "undecided", math.nan, reason, None)
     if not estimate.measurable:
         reason = estimate.note or "not measurable"
-        return LimitOutcome(
-            limit, "undecided", math.nan, reason, estimate, people_factor=factor_for_minimum
-        )
-    measured, significant = (
-        _bound(estimate, limit.bound, attempt),
-        _bound(estimate, "proven", attempt),
-    )
-    if estimate.measures == "evaluation" and limit.exceeded_by(measured):
-        reason = (
-            f"the evaluation is too weak here: {size_text(limit, estimate, limit.bound, measured)}"
-        )
-        reason += (
-            f", beyond the limit {decimal(limit.value)}{_interval_words(limit, estimate, attempt)}"
-        )
+        factor = _factor_for_minimum(limit, estimate)
+        return LimitOutcome(limit, "undecided", math.nan, reason, estimate, people_factor=factor)
+    return _judged_estimate(limit, estimate, attempt)
+
+
+def _judged_estimate(limit: Limit, estimate: Estimate, attempt: int) -> LimitOutcome:
+    """Return the outcome of a limit on a measurable estimate."""
+    measured = _bound(estimate, limit.bound, attempt)
+    significant = _bound(estimate, "proven", attempt)
+    is_beyond = limit.exceeded_by(measured)
+    if estimate.measures == "evaluation" and is_beyond:
+        reason = _too_weak(limit, estimate, measured, attempt)
         return LimitOutcome(limit, "undecided", measured, reason, estimate)
     if limit.exceeded_by(significant):
-        reason = _beyond(
-            limit, estimate, measured if limit.bound == "value" else significant, attempt
-        )
-        return LimitOutcome(
-            limit,
-            "fail",
-            measured,
-            f"{reason}; {estimate.note}" if estimate.note else reason,
-            estimate,
-        )
-    if has_too_few:
+        number = measured if limit.bound == "value" else significant
+        reason = _beyond(limit, estimate, number, attempt)
+        if estimate.note:
+            reason = f"{reason}; {estimate.note}"
+        return LimitOutcome(limit, "fail", measured, reason, estimate)
+    if estimate.subjects < limit.min_subjects:
         reason = (
             f"too few people: the attack needs {limit.min_subjects:,}, and the tables have"
             f" {estimate.subjects:,}"
         )
-        return LimitOutcome(
-            limit, "undecided", measured, reason, estimate, people_factor=factor_for_minimum
-        )
-    if limit.exceeded_by(measured):
-        if limit.bound == "value":
-            return LimitOutcome(
-                limit, "fail", measured, _beyond(limit, estimate, measured, attempt), estimate
-            )
-        side = "up to" if limit.at_most is not None else "down to"
-        reason = (
-            f"{side} {decimal(measured)} cannot be excluded, beyond the limit"
-            f" {decimal(limit.value)}"
-        )
-        reason += _interval_words(limit, estimate, attempt)
-        reason += _why_not_more_people(limit, estimate, attempt)
-        factor = _people_factor(limit, estimate, attempt)
+        factor = _factor_for_minimum(limit, estimate)
         return LimitOutcome(limit, "undecided", measured, reason, estimate, people_factor=factor)
-    return LimitOutcome(
-        limit, "pass", measured, _within(limit, estimate, measured, attempt), estimate
-    )
+    if not is_beyond:
+        reason = _within(limit, estimate, measured, attempt)
+        return LimitOutcome(limit, "pass", measured, reason, estimate)
+    if limit.bound == "value":
+        reason = _beyond(limit, estimate, measured, attempt)
+        return LimitOutcome(limit, "fail", measured, reason, estimate)
+    reason = _not_excluded(limit, estimate, measured, attempt)
+    factor = _people_factor(limit, estimate, attempt)
+    return LimitOutcome(limit, "undecided", measured, reason, estimate, people_factor=factor)
+
+
+def _factor_for_minimum(limit: Limit, estimate: Estimate) -> float:
+    """Return the multiple of the present number of people that reaches ``min_subjects``. NaN: it is
+    reached, or too far away.
+    """
+    if estimate.subjects >= limit.min_subjects:
+        return math.nan
+    if estimate.subjects * (_MOST_TIMES + 1) < limit.min_subjects:
+        return math.nan
+    return limit.min_subjects / estimate.subjects
 
 
 def size_text(limit: Limit, estimate: Estimate, bound: Bound, number: float) -> str:
@@ -754,7 +797,29 @@ def size_text(limit: Limit, estimate: Estimate, bound: Bound, number: float) -> 
     if bound == "value" or estimate.low == estimate.high:
         return f"{decimal(number)}{distance}"
     is_upper_end = (bound == "conservative") == (limit.at_most is not None)
-    return f"{'at most' if is_upper_end else 'at least'} {decimal(number)}{distance}"
+    if is_upper_end:
+        return f"at most {decimal(number)}{distance}"
+    return f"at least {decimal(number)}{distance}"
+
+
+def _too_weak(limit: Limit, estimate: Estimate, measured: float, attempt: int) -> str:
+    """Return the reason of a limit on the evaluation that does not hold."""
+    size = size_text(limit, estimate, limit.bound, measured)
+    words = _interval_words(limit, estimate, attempt)
+    return (
+        f"the evaluation is too weak here: {size}, beyond the limit {decimal(limit.value)}{words}"
+    )
+
+
+def _not_excluded(limit: Limit, estimate: Estimate, measured: float, attempt: int) -> str:
+    """Return the reason of a limit that only a part of the interval holds."""
+    side = "up to" if limit.at_most is not None else "down to"
+    words = _interval_words(limit, estimate, attempt)
+    why_not = _why_not_more_people(limit, estimate, attempt)
+    return (
+        f"{side} {decimal(measured)} cannot be excluded, beyond the limit"
+        f" {decimal(limit.value)}{words}{why_not}"
+    )
 
 
 def _beyond(limit: Limit, estimate: Estimate, number: float, attempt: int) -> str:
@@ -762,9 +827,11 @@ def _beyond(limit: Limit, estimate: Estimate, number: float, attempt: int) -> st
     side = "above" if limit.at_most is not None else "below"
     bound: Bound = "value" if limit.bound == "value" else "proven"
     size = size_text(limit, estimate, bound, number)
-    proven = " is proven" if size.startswith("at ") else ""
-    words = f"{size}{proven}, {side} the limit {decimal(limit.value)}"
-    return words + _interval_words(limit, estimate, attempt)
+    proven = ""
+    if size.startswith("at "):
+        proven = " is proven"
+    words = _interval_words(limit, estimate, attempt)
+    return f"{size}{proven}, {side} the limit {decimal(limit.value)}{words}"
 
 
 def _within(limit: Limit, estimate: Estimate, measured: float, attempt: int) -> str:
@@ -775,11 +842,11 @@ def _within(limit: Limit, estimate: Estimate, measured: float, attempt: int) -> 
             return f"no leak is proven, limit {decimal(limit.value)}{words}"
         size = size_text(limit, estimate, "proven", measured)
         return f"{size} is proven, within the limit {decimal(limit.value)}{words}"
-    note = f" ({estimate.note})" if estimate.note and estimate.low == estimate.high else ""
-    return (
-        f"{size_text(limit, estimate, limit.bound, measured)}, within the limit"
-        f" {decimal(limit.value)}{words}{note}"
-    )
+    size = size_text(limit, estimate, limit.bound, measured)
+    note = ""
+    if estimate.note and estimate.low == estimate.high:
+        note = f" ({estimate.note})"
+    return f"{size}, within the limit {decimal(limit.value)}{words}{note}"
 
 
 def _interval(limit: Limit, estimate: Estimate, attempt: int) -> LimitInterval:
@@ -804,7 +871,9 @@ def _interval_words(limit: Limit, estimate: Estimate, attempt: int) -> str:
         parts.append(f"{100 * _interval(limit, estimate, attempt).level:.3g} % confidence")
     if attempt > 1:
         parts.append(f"at attempt {attempt} since the last release")
-    return f" ({', '.join(parts)})" if parts else ""
+    if not parts:
+        return ""
+    return f" ({', '.join(parts)})"
 
 
 def _signed_distance(limit: Limit, estimate: Estimate, number: float) -> float:
@@ -815,17 +884,21 @@ def _signed_distance(limit: Limit, estimate: Estimate, number: float) -> float:
     """
     if estimate.direction == "two_sided":
         return number
-    return number - estimate.null if limit.at_most is not None else estimate.null - number
+    if limit.at_most is not None:
+        return number - estimate.null
+    return estimate.null - number
 
 
 def _used(limit: Limit, estimate: Estimate, measured: float) -> float:
     """Return the position of ``measured`` between the null (0) and the limit (1)."""
-    start = (
-        estimate.null if estimate.direction != "two_sided" and math.isfinite(estimate.null) else 0.0
-    )
+    start = 0.0
+    if estimate.direction != "two_sided" and math.isfinite(estimate.null):
+        start = estimate.null
     if limit.value != start:
         return (measured - start) / (limit.value - start)
-    return math.inf if limit.exceeded_by(measured) else 0.0
+    if limit.exceeded_by(measured):
+        return math.inf
+    return 0.0
 
 
 def _why_not_more_people(limit: Limit, estimate: Estimate, attempt: int) -> str:
@@ -849,14 +922,22 @@ def _people_factor(limit: Limit, estimate: Estimate, attempt: int) -> float:
     if _why_not_more_people(limit, estimate, attempt):
         return math.nan
     value = _bound(estimate, "value", attempt)
-    null = 0.0 if estimate.direction == "two_sided" else estimate.null
+    null = estimate.null
+    if estimate.direction == "two_sided":
+        null = 0.0
     near = _bound(estimate, "proven", attempt)
-    is_leak = near < null if limit.at_most is None else near > null
-    truths = [value] if is_leak else [value, null]
+    is_leak = near > null
+    if limit.at_most is None:
+        is_leak = near < null
+    truths = [value]
+    if not is_leak:
+        truths.append(null)
     additional = [_people_factor_if(truth, limit, estimate, attempt) - 1 for truth in truths]
     fewest = min(additional)
     most = max(additional)
-    return 1 + most if 0 < most <= min(2 * fewest, _MOST_TIMES) else math.nan
+    if not 0 < most <= min(2 * fewest, _MOST_TIMES):
+        return math.nan
+    return 1 + most
 
 
 def _people_factor_if(truth: float, limit: Limit, estimate: Estimate, attempt: int) -> float:
@@ -865,15 +946,17 @@ def _people_factor_if(truth: float, limit: Limit, estimate: Estimate, attempt: i
 
     Infinite if no number decides.
     """
-    value, near, far = (
-        _bound(estimate, bound, attempt) for bound in ("value", "proven", "conservative")
-    )
+    value = _bound(estimate, "value", attempt)
+    near = _bound(estimate, "proven", attempt)
+    far = _bound(estimate, "conservative", attempt)
     distance = abs(limit.value - truth)
     if not (math.isfinite(truth) and distance > 0):
         return math.inf
     normal = NormalDist()
     deviation = abs(far - value) / normal.inv_cdf(1 - _tail(attempt, estimate.confidence))
-    half_width = abs(value - near) if limit.exceeded_by(truth) else abs(far - value)
+    half_width = abs(far - value)
+    if limit.exceeded_by(truth):
+        half_width = abs(value - near)
     return ((half_width + normal.inv_cdf(_DECIDED) * deviation) / distance) ** 2
 
 
@@ -896,7 +979,9 @@ def _factor_for_evidence(outcome: LimitOutcome) -> float:
         return math.nan
     missed = outcome.smallest_leak - outcome.tolerance
     factor = max((missed / (largest_leak - outcome.tolerance)) ** 2, factor_for_width)
-    return factor if factor <= _MOST_TIMES + 1 else math.nan
+    if factor > _MOST_TIMES + 1:
+        return math.nan
+    return factor
 
 
 def _smallest_share(estimate: Estimate, tolerance: float) -> float:
@@ -936,9 +1021,10 @@ def _bound(estimate: Estimate, bound: Bound, attempt: int) -> float:
     """Return the number that ``bound`` selects; for two-sided statistics, its distance from the
     null.
     """
-    low, high = estimate.widened(
-        widening(attempt, estimate.confidence) if estimate.measures == "release" else 1.0
-    )
+    factor = 1.0
+    if estimate.measures == "release":
+        factor = widening(attempt, estimate.confidence)
+    low, high = estimate.widened(factor)
     if estimate.direction == "two_sided":
         numbers: dict[Bound, float] = {
             "conservative": max(high - estimate.null, estimate.null - low),

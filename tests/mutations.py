@@ -171,9 +171,8 @@ MUTATIONS = [
     Mutation(
         "NaN passes a limit",
         "policy.py",
-        "return not (measured <= self.value if self.at_most is not None else measured >="
-        " self.value)",
-        "return measured > self.value if self.at_most is not None else measured < self.value",
+        "return not measured <= self.value",
+        "return measured > self.value",
         ("test_policy.py",),
     ),
     Mutation(
@@ -186,8 +185,9 @@ MUTATIONS = [
     Mutation(
         "limits on lower bounds ignored",
         "policy.py",
-        "attempt) for limit in self.limits]",
-        'attempt) for limit in self.limits if limit.bound != "proven"]',
+        "judged.append(judge_limit(limit, results.get(limit.metric), attempt))",
+        "judged += [judge_limit(limit, results.get(limit.metric), attempt)]"
+        ' if limit.bound != "proven" else []',
         ("test_policy.py",),
     ),
     Mutation(
@@ -207,29 +207,29 @@ MUTATIONS = [
     Mutation(
         "decision on rounded values",
         "policy.py",
-        "return not (measured <= self.value if",
-        "measured = round(measured, 2); return not (measured <= self.value if",
+        "return not measured <= self.value",
+        "return not round(measured, 2) <= self.value",
         ("test_policy.py",),
     ),
     Mutation(
         "too few subjects are enough",
         "policy.py",
-        "if has_too_few:",
-        "if False:",
+        "if estimate.subjects < limit.min_subjects:\n        reason",
+        "if False:\n        reason",
         ("test_policy.py",),
     ),
     Mutation(
         "what is undecided passes",
         "policy.py",
-        "if limit.exceeded_by(measured):\n        if limit.bound",
-        "if False:\n        if limit.bound",
+        "if not is_beyond:\n        reason",
+        "if True:\n        reason",
         ("test_policy.py",),
     ),
     Mutation(
         "further attempts are judged as the first",
         "policy.py",
-        "widening(attempt, estimate.confidence) if",
-        "widening(1, estimate.confidence) if",
+        "factor = widening(attempt, estimate.confidence)",
+        "factor = widening(1, estimate.confidence)",
         ("test_policy.py",),
     ),
     Mutation(
