@@ -75,14 +75,15 @@ def divergence(
     squared = np.empty((k, k))
     for m in range(len(pairs)):
         a, b = pairs[m]
-        same = True
+        is_equal = True
         for j in range(k):
-            same &= rows[0][a, j] == rows[1][b, j]
-        if same:
+            is_equal &= rows[0][a, j] == rows[1][b, j]
+        if is_equal:
             continue
         between(numbers, codes, rows[0][a], rows[1][b], squared)
-        one, other = spheres[0][a], spheres[1][b]
-        cross = max(0.0, _error(squared, weights[1][b], other[0], other[1]) - one[2])
-        back = max(0.0, _error(squared.T, weights[0][a], one[0], one[1]) - other[2])
+        first = spheres[0][a]
+        second = spheres[1][b]
+        cross = max(0.0, _error(squared, weights[1][b], second[0], second[1]) - first[2])
+        back = max(0.0, _error(squared.T, weights[0][a], first[0], first[1]) - second[2])
         out[m] = math.sqrt((cross + back) / 2)
     return out

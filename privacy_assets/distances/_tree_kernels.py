@@ -80,16 +80,20 @@ def _widest(numbers: Array, slots: Array, weight: Array, rows: Array, counts: Ar
 
     Numbers come first. The value of a categorical column is multiplied by its ``weight``.
     """
-    best, most = -1, 0.0
+    best = -1
+    most = 0.0
     for column in range(numbers.shape[1]):
-        total, squares, first = 0.0, 0.0, np.float64(numbers[rows[0], column])
+        total = 0.0
+        squares = 0.0
+        first = np.float64(numbers[rows[0], column])
         for row in rows:
             value = numbers[row, column] - first
             total += value
             squares += value * value
         spread = (squares - total * total / len(rows)) / len(rows)
         if spread > most:
-            best, most = column, spread
+            best = column
+            most = spread
     for column in range(slots.shape[1]):
         _count(slots, column, rows, counts)
         alike = 0.0
@@ -97,7 +101,8 @@ def _widest(numbers: Array, slots: Array, weight: Array, rows: Array, counts: Ar
             alike += np.float64(counts[slot]) * counts[slot]
         spread = 0.5 * weight[column] * (1 - alike / (np.float64(len(rows)) * len(rows)))
         if spread > most:
-            best, most = numbers.shape[1] + column, spread
+            best = numbers.shape[1] + column
+            most = spread
     return best
 
 
@@ -111,9 +116,9 @@ def _rank(size: int, counts: Array, rank: Array) -> None:
     left = size
     while left > 0:
         slot = 0
-        for other in range(1, SLOTS):
-            if counts[other] > counts[slot]:
-                slot = other
+        for candidate in range(1, SLOTS):
+            if counts[candidate] > counts[slot]:
+                slot = candidate
         left -= counts[slot]
         counts[slot] = 0
         rank[slot] = -left
@@ -129,9 +134,12 @@ def _middle(values: Array) -> float:
     half = len(values) // 2
     if half > LEAF:
         half -= half % LEAF  # fill leaves completely
-    low, high = 0, len(values) - 1
+    low = 0
+    high = len(values) - 1
     while low < high:
-        pivot, left, right = values[half], low, high
+        pivot = values[half]
+        left = low
+        right = high
         while left <= right:
             while values[left] < pivot:
                 left += 1
@@ -145,7 +153,10 @@ def _middle(values: Array) -> float:
             low = left
         if left > half:
             high = right
-    middle, following, below, beyond = values[half], np.inf, 0, 0
+    middle = values[half]
+    following = np.inf
+    below = 0
+    beyond = 0
     for value in values:
         below += value < middle
         beyond += value <= middle
@@ -164,34 +175,37 @@ def _split(
     rows: Array,
     counts: Array,
     rank: Array,
-    held: Array,
-    others: Array,
+    buffers: Array,
+    right_rows: Array,
 ) -> int:
     """Move the rows of one half to the front, in place, and return their number."""
     column = _widest(numbers, slots, weight, rows, counts)
     if column < 0:  # several codes share a slot
         return len(rows) // 2
-    values, again = held[0, : len(rows)], held[1, : len(rows)]
+    values = buffers[0, : len(rows)]
+    reordered = buffers[1, : len(rows)]
     if column < numbers.shape[1]:
-        for place in range(len(rows)):
-            values[place] = numbers[rows[place], column]
+        for i in range(len(rows)):
+            values[i] = numbers[rows[i], column]
     else:
         _count(slots, column - numbers.shape[1], rows, counts)
         _rank(len(rows), counts, rank)
-        for place in range(len(rows)):
-            values[place] = rank[slots[rows[place], column - numbers.shape[1]]]
-    for place in range(len(rows)):
-        again[place] = values[place]
-    middle, left, right = _middle(again), 0, 0
-    for place in range(len(rows)):
-        if values[place] < middle:
-            rows[left] = rows[place]
+        for i in range(len(rows)):
+            values[i] = rank[slots[rows[i], column - numbers.shape[1]]]
+    for i in range(len(rows)):
+        reordered[i] = values[i]
+    middle = _middle(reordered)
+    left = 0
+    right = 0
+    for i in range(len(rows)):
+        if values[i] < middle:
+            rows[left] = rows[i]
             left += 1
         else:
-            others[right] = rows[place]
+            right_rows[right] = rows[i]
             right += 1
-    for place in range(right):
-        rows[left + place] = others[place]
+    for i in range(right):
+        rows[left + i] = right_rows[i]
     return left
 
 
@@ -217,14 +231,30 @@ def grow(numbers: Array, slots: Array, weight: Array) -> tuple[Array, Array, Arr
     n = len(numbers)
     # a node has two inner children, or 15 leaves, or more than LEAF rows in leaves
     capacity = n // 10 + 2
-    child, depth = np.full((capacity, WIDE), ABSENT, np.int32), np.ones(capacity, np.int32)
-    places, leaves = np.zeros((capacity, WIDE, 2), np.int32), np.zeros((n, 2), np.int32)
-    order, counts, rank = np.arange(n, dtype=np.int32), np.zeros(SLOTS, np.int64), np.zeros(SLOTS)
-    held, others = np.empty((2, n)), np.empty(n, np.int32)
+    child = np.full((capacity, WIDE), ABSENT, np.int32)
+    depth = np.ones(capacity, np.int32)
+    ranges = np.zeros((capacity, WIDE, 2), np.int32)
+    leaves = np.zeros((n, 2), np.int32)
+    order = np.arange(n, dtype=np.int32)
+    counts = np.zeros(SLOTS, np.int64)
+    rank = np.zeros(SLOTS)
+    buffers = np.empty((2, n))
+    right_rows = np.empty(n, np.int32)
     nodes, leaf = _grow(
-        numbers, slots, weight, child, depth, places, leaves, order, counts, rank, held, others
+        numbers,
+        slots,
+        weight,
+        child,
+        depth,
+        ranges,
+        leaves,
+        order,
+        counts,
+        rank,
+        buffers,
+        right_rows,
     )
-    return child[:nodes].copy(), places[:nodes], leaves[:leaf], order, int(depth[nodes - 1])
+    return child[:nodes].copy(), ranges[:nodes], leaves[:leaf], order, int(depth[nodes - 1])
 
 
 @compiled
@@ -234,62 +264,71 @@ def _grow(
     weight: Array,
     child: Array,
     depth: Array,
-    places: Array,
+    ranges: Array,
     leaves: Array,
     order: Array,
     counts: Array,
     rank: Array,
-    held: Array,
-    others: Array,
+    buffers: Array,
+    right_rows: Array,
 ) -> tuple[int, int]:
     """Fill the arrays of :func:`grow` and return the numbers of nodes and leaves."""
-    places[0, 0, 1] = len(numbers)
-    nodes, leaf, node = 1, 0, 0
+    ranges[0, 0, 1] = len(numbers)
+    nodes = 1
+    leaf = 0
+    node = 0
     while node < nodes:  # a pending node stores its range in the slot of its first child
-        groups, count = places[node], 1
+        groups = ranges[node]
+        count = 1
         most = _groups(groups[0, 1] - groups[0, 0])
         while count < WIDE:  # split the largest group
-            largest, inner = 0, 0
+            largest = 0
+            inner = 0
             for group in range(count):
                 inner += groups[group, 1] - groups[group, 0] > LEAF
                 if groups[group, 1] - groups[group, 0] > groups[largest, 1] - groups[largest, 0]:
                     largest = group
-            low, high = groups[largest, 0], groups[largest, 1]
+            low = groups[largest, 0]
+            high = groups[largest, 1]
             if inner == 0 or (count >= most and inner > 1):
                 break
-            cut = _split(numbers, slots, weight, order[low:high], counts, rank, held, others)
+            cut = _split(numbers, slots, weight, order[low:high], counts, rank, buffers, right_rows)
             groups[largest, 1] = groups[count, 0] = low + cut
             groups[count, 1] = high
             count += 1
         for group in range(count):
-            start, stop = groups[group, 0], groups[group, 1]
+            start = groups[group, 0]
+            stop = groups[group, 1]
             if stop - start <= LEAF:
-                leaves[leaf, 0], leaves[leaf, 1] = start, stop
+                leaves[leaf, 0] = start
+                leaves[leaf, 1] = stop
                 leaf += 1
                 child[node, group] = -leaf
             else:
-                places[nodes, 0, 0], places[nodes, 0, 1] = start, stop
-                child[node, group], depth[nodes] = nodes, depth[node] + 1
+                ranges[nodes, 0, 0] = start
+                ranges[nodes, 0, 1] = stop
+                child[node, group] = nodes
+                depth[nodes] = depth[node] + 1
                 nodes += 1
         node += 1
     return nodes, leaf
 
 
 def boxes(
-    numbers: Array, slots: Array, bases: Array, bits: int, places: Array, order: Array
+    numbers: Array, slots: Array, bases: Array, bits: int, ranges: Array, order: Array
 ) -> tuple[Array, ...]:
     """Return ``least``, ``low``, ``high`` and ``held`` (see :class:`Tree`).
 
     Slot s of column j has index ``bases[j] + s``.
     """
-    nodes, p = len(places), numbers.shape[1]
-    low, high = (
-        np.full((nodes, p, WIDE), np.inf, np.float32),
-        np.full((nodes, p, WIDE), -np.inf, np.float32),
-    )
-    least, held = np.full((nodes, WIDE), ABSENT, np.int32), np.zeros((nodes, bits), np.uint16)
-    _fill_boxes(numbers, slots, bases, places, order, least, low, high, held)
-    return least, low, high, held
+    nodes = len(ranges)
+    p = numbers.shape[1]
+    low = np.full((nodes, p, WIDE), np.inf, np.float32)
+    high = np.full((nodes, p, WIDE), -np.inf, np.float32)
+    least = np.full((nodes, WIDE), ABSENT, np.int32)
+    categories = np.zeros((nodes, bits), np.uint16)
+    _fill_boxes(numbers, slots, bases, ranges, order, least, low, high, categories)
+    return least, low, high, categories
 
 
 @compiled
@@ -297,37 +336,37 @@ def _fill_boxes(
     numbers: Array,
     slots: Array,
     bases: Array,
-    places: Array,
+    ranges: Array,
     order: Array,
     least: Array,
     low: Array,
     high: Array,
-    held: Array,
+    categories: Array,
 ) -> None:
-    for node in range(len(places)):
+    for node in range(len(ranges)):
         for group in range(WIDE):
-            for place in range(places[node, group, 0], places[node, group, 1]):
-                row = order[place]
+            for position in range(ranges[node, group, 0], ranges[node, group, 1]):
+                row = order[position]
                 least[node, group] = min(least[node, group], row)
                 for column in range(numbers.shape[1]):
                     value = numbers[row, column]
                     low[node, column, group] = min(low[node, column, group], value)
                     high[node, column, group] = max(high[node, column, group], value)
                 for column in range(slots.shape[1]):
-                    held[node, bases[column] + slots[row, column]] |= np.uint16(1 << group)
+                    categories[node, bases[column] + slots[row, column]] |= np.uint16(1 << group)
 
 
 def by_leaf(table: Array, leaves: Array, order: Array) -> Array:
     """Rearrange a table (n, columns) to (leaves, columns, LEAF), with 0 where a leaf has fewer
     rows.
     """
-    places = leaves[:, :1] + np.arange(LEAF)
-    there = places < leaves[:, 1:]
-    rows = order[np.where(there, places, 0)]
-    out = mapped_empty((len(leaves), table.shape[1], LEAF), table.dtype)
+    positions = leaves[:, :1] + np.arange(LEAF)
+    is_filled = positions < leaves[:, 1:]
+    rows = order[np.where(is_filled, positions, 0)]
+    lanes = mapped_empty((len(leaves), table.shape[1], LEAF), table.dtype)
     for column in range(table.shape[1]):
-        out[:, column] = np.where(there, table[rows, column], table.dtype.type(0))
-    return out
+        lanes[:, column] = np.where(is_filled, table[rows, column], table.dtype.type(0))
+    return lanes
 
 
 _TINY = 1e-37  # squares of smaller numbers may underflow, or have a larger relative error
@@ -346,28 +385,28 @@ def _distance(codes: Array, numbers: Array, row_codes: Array, row_numbers: Array
 
 @compiled
 def _keep(
-    squared: Array, found: Array, places: Array, distance: float, row: int, place: int
+    squared: Array, rows: Array, positions: Array, distance: float, row: int, position: int
 ) -> None:
     """Insert a row into the nearest, which are ordered by distance, then row; ignore a row that is
     already included.
     """
     last = len(squared) - 1
-    if distance > squared[last] or (distance == squared[last] and row >= found[last]):
+    if distance > squared[last] or (distance == squared[last] and row >= rows[last]):
         return
     slot = last
     while slot > 0 and (
-        squared[slot - 1] > distance or (squared[slot - 1] == distance and found[slot - 1] > row)
+        squared[slot - 1] > distance or (squared[slot - 1] == distance and rows[slot - 1] > row)
     ):
         slot -= 1
-    if slot > 0 and found[slot - 1] == row:
+    if slot > 0 and rows[slot - 1] == row:
         return
-    for other in range(last, slot, -1):
-        squared[other], found[other], places[other] = (
-            squared[other - 1],
-            found[other - 1],
-            places[other - 1],
-        )
-    squared[slot], found[slot], places[slot] = distance, row, place
+    for i in range(last, slot, -1):
+        squared[i] = squared[i - 1]
+        rows[i] = rows[i - 1]
+        positions[i] = positions[i - 1]
+    squared[slot] = distance
+    rows[slot] = row
+    positions[slot] = position
 
 
 @inlined
@@ -381,18 +420,19 @@ def _push(
     while mask:
         group = lowest_bit(mask)
         mask &= mask - np.uint16(1)
-        child, away = tree.child[node, group], bound[group]
+        child = tree.child[node, group]
+        away = bound[group]
         if child == ABSENT:  # absent children pass the filter while the limit is infinite
             continue
         slot = top
         while slot > base and reach[slot - 1] < away:
-            stack[slot, 0], stack[slot, 1], reach[slot] = (
-                stack[slot - 1, 0],
-                stack[slot - 1, 1],
-                reach[slot - 1],
-            )
+            stack[slot, 0] = stack[slot - 1, 0]
+            stack[slot, 1] = stack[slot - 1, 1]
+            reach[slot] = reach[slot - 1]
             slot -= 1
-        stack[slot, 0], stack[slot, 1], reach[slot] = child, tree.least[node, group], away
+        stack[slot, 0] = child
+        stack[slot, 1] = tree.least[node, group]
+        reach[slot] = away
         top += 1
     return top
 
@@ -407,11 +447,9 @@ def search(
     row; rows int32 (m, k); and the number of visited nodes and leaves, int64 (2,).
     """
     m = len(numbers)
-    squared, found, work = (
-        np.full((m, k), np.inf),
-        np.full((m, k), ABSENT, np.int32),
-        np.zeros(2, np.int64),
-    )
+    squared = np.full((m, k), np.inf)
+    neighbors = np.full((m, k), ABSENT, np.int32)
+    work = np.zeros(2, np.int64)
     stack, reach, bound, bit = _scratch(tree, len(bases))
     seen = np.full((2, k), -1)
     _search(
@@ -422,7 +460,7 @@ def search(
         slots,
         bases,
         squared,
-        found,
+        neighbors,
         work,
         stack,
         reach,
@@ -430,14 +468,15 @@ def search(
         bit,
         seen,
     )
-    return squared, found, work
+    return squared, neighbors, work
 
 
 def _scratch(tree: Tree, q: int) -> tuple[Array, Array, Array, Array]:
     """Allocate pending nodes with their smallest rows, their bounds, bounds of one node's children,
     and query slots.
     """
-    stack, reach = np.empty((tree.room, 2), np.int32), np.empty(tree.room, np.float32)
+    stack = np.empty((tree.room, 2), np.int32)
+    reach = np.empty(tree.room, np.float32)
     return stack, reach, np.empty(WIDE, np.float32), np.empty(q, np.uint32)
 
 
@@ -450,7 +489,7 @@ def _search(
     slots: Array,
     bases: Array,
     squared: Array,
-    found: Array,
+    neighbors: Array,
     work: Array,
     stack: Array,
     reach: Array,
@@ -458,24 +497,35 @@ def _search(
     bit: Array,
     seen: Array,
 ) -> None:
-    k, margin = squared.shape[1], (numbers.shape[1] + 8) * 2.0**-23
-    shrink, tiny = np.float32(1 - margin), np.float32(_TINY)
-    places, before = seen[0], seen[1]
+    k = squared.shape[1]
+    margin = (numbers.shape[1] + 8) * 2.0**-23
+    shrink = np.float32(1 - margin)
+    tiny = np.float32(_TINY)
+    positions = seen[0]
+    before = seen[1]
     for q in range(len(numbers)):
-        best, rows = squared[q], found[q]
+        best = squared[q]
+        rows = neighbors[q]
         for column in range(len(bases)):
             bit[column] = bases[column] + slots[q, column]
         for slot in range(k):
-            before[slot], places[slot] = places[slot], -1
+            before[slot] = positions[slot]
+            positions[slot] = -1
         # start with the neighbors of the previous query, because consecutive queries are similar
-        for place in before:
-            if place >= 0:
-                distance = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place])
-                _keep(best, rows, places, distance, tree.order[place], place)
-        stack[0, 0], stack[0, 1], reach[0], top = 0, 0, 0.0, 1  # the root
+        for position in before:
+            if position >= 0:
+                distance = _distance(
+                    codes[q], numbers[q], tree.codes[position], tree.numbers[position]
+                )
+                _keep(best, rows, positions, distance, tree.order[position], position)
+        stack[0, 0] = 0
+        stack[0, 1] = 0
+        reach[0] = 0.0
+        top = 1  # the root
         while top > 0:
             top -= 1
-            node, worst = stack[top, 0], best[k - 1]
+            node = stack[top, 0]
+            worst = best[k - 1]
             if reach[top] > worst or (reach[top] == worst and stack[top, 1] >= rows[k - 1]):
                 continue
             limit = np.float32(worst * (1 + margin) + _TINY)
@@ -492,24 +542,26 @@ def _search(
                 & tree.filled[leaf]
             )
             while mask:
-                place = tree.leaves[leaf] + lowest_bit(mask)
+                position = tree.leaves[leaf] + lowest_bit(mask)
                 mask &= mask - np.uint32(1)
-                distance = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place])
-                _keep(best, rows, places, distance, tree.order[place], place)
+                distance = _distance(
+                    codes[q], numbers[q], tree.codes[position], tree.numbers[position]
+                )
+                _keep(best, rows, positions, distance, tree.order[position], position)
             work[1] += 1
 
 
 @compiled
 def direct(
-    queries: Array, query_codes: Array, points: Array, point_codes: Array, found: Array, out: Array
+    queries: Array, query_codes: Array, points: Array, point_codes: Array, rows: Array, out: Array
 ) -> None:
-    """Write the squared distances of each query to the points at ``found`` int64 (m, c) to ``out``
+    """Write the squared distances of each query to the points at ``rows`` int64 (m, c) to ``out``
     float64 (m, c).
     """
-    for q in range(len(found)):
-        for place in range(found.shape[1]):
-            row = found[q, place]
-            out[q, place] = _distance(query_codes[q], queries[q], point_codes[row], points[row])
+    for q in range(len(rows)):
+        for i in range(rows.shape[1]):
+            row = rows[q, i]
+            out[q, i] = _distance(query_codes[q], queries[q], point_codes[row], points[row])
 
 
 def masses(tree: Tree, weights: Array) -> Array:
@@ -547,21 +599,38 @@ def within(
     slots: Array,
     bases: Array,
     most: float,
-    whole: bool,
+    counts_inside: bool,
     total: int,
 ) -> tuple[Array, Array, Array, Array]:
     """Find the rows at a squared distance of at most ``most`` from each query.
 
     ``mixed`` is defined in ``children_inside``, ``mass`` in :func:`masses`, other arguments in
-    :func:`search`. If ``whole``, a child that is entirely within reach is counted without visiting
-    its rows; this must not be used for pairs, or where numbers may have been clipped at 1e15.
-    Returns the weight per query, float64 (m,), and the first ``total`` pairs: queries and rows
-    int64 (total,), and squared distances float64. Pairs are ordered by query, not by row.
+    :func:`search`. If ``counts_inside``, a child that is entirely within reach is counted without
+    visiting its rows; this must not be used for pairs, or where numbers may have been clipped at
+    1e15. Returns the weight per query, float64 (m,), and the first ``total`` pairs: queries and
+    rows int64 (total,), and squared distances float64. Pairs are ordered by query, not by row.
     """
-    out, pairs, squared = np.zeros(len(numbers)), np.empty((2, total), np.int64), np.empty(total)
-    stack, (_, _, bound, bit) = np.empty(tree.room, np.int32), _scratch(tree, len(bases))
+    out = np.zeros(len(numbers))
+    pairs = np.empty((2, total), np.int64)
+    squared = np.empty(total)
+    stack = np.empty(tree.room, np.int32)
+    _, _, bound, bit = _scratch(tree, len(bases))
     query = (numbers, codes, near, slots, bases)
-    _within(tree, mixed, mass, weights, *query, most, whole, out, pairs, squared, stack, bound, bit)
+    _within(
+        tree,
+        mixed,
+        mass,
+        weights,
+        *query,
+        most,
+        counts_inside,
+        out,
+        pairs,
+        squared,
+        stack,
+        bound,
+        bit,
+    )
     return out, pairs[0], pairs[1], squared
 
 
@@ -577,7 +646,7 @@ def _within(
     slots: Array,
     bases: Array,
     most: float,
-    whole: bool,
+    counts_inside: bool,
     out: Array,
     pairs: Array,
     squared: Array,
@@ -585,13 +654,19 @@ def _within(
     bound: Array,
     bit: Array,
 ) -> None:
-    margin, found, total = (numbers.shape[1] + 8) * 2.0**-23, 0, len(squared)
-    shrink, grow, tiny = np.float32(1 - margin), np.float32(1 + margin), np.float32(_TINY)
-    limit, surely = np.float32(most * (1 + margin) + _TINY), np.float32(most * (1 - margin) - _TINY)
+    margin = (numbers.shape[1] + 8) * 2.0**-23
+    n_pairs = 0
+    total = len(squared)
+    shrink = np.float32(1 - margin)
+    grow = np.float32(1 + margin)
+    tiny = np.float32(_TINY)
+    limit = np.float32(most * (1 + margin) + _TINY)
+    surely = np.float32(most * (1 - margin) - _TINY)
     for q in range(len(numbers)):
         for column in range(len(bases)):
             bit[column] = bases[column] + slots[q, column]
-        stack[0], top = 0, 1  # the root
+        stack[0] = 0
+        top = 1  # the root
         while top > 0:
             top -= 1
             node = stack[top]
@@ -602,25 +677,23 @@ def _within(
                     & tree.filled[leaf]
                 )
                 while mask:
-                    place = tree.leaves[leaf] + lowest_bit(mask)
+                    position = tree.leaves[leaf] + lowest_bit(mask)
                     mask &= mask - np.uint32(1)
                     distance = _distance(
-                        codes[q], numbers[q], tree.codes[place], tree.numbers[place]
+                        codes[q], numbers[q], tree.codes[position], tree.numbers[position]
                     )
                     if distance <= most:
-                        out[q] += weights[place]
-                        if found < total:
-                            pairs[0, found], pairs[1, found], squared[found] = (
-                                q,
-                                tree.order[place],
-                                distance,
-                            )
-                            found += 1
+                        out[q] += weights[position]
+                        if n_pairs < total:
+                            pairs[0, n_pairs] = q
+                            pairs[1, n_pairs] = tree.order[position]
+                            squared[n_pairs] = distance
+                            n_pairs += 1
                 continue
             reached = children_within(
                 tree.low, tree.high, tree.held, node, near[q], bit, shrink, tiny, limit, bound
             )
-            if whole:
+            if counts_inside:
                 inside = children_inside(
                     tree.low, tree.high, tree.held, mixed, node, near[q], bit, grow, surely
                 )

@@ -19,7 +19,9 @@ from numba.np.arrayobj import make_array
 
 WIDE = 16  # maximum number of children of a node
 LEAF = 32  # maximum number of rows of a leaf
-_FLOAT, _BYTE, _INT = ir.FloatType(), ir.IntType(8), ir.IntType(32)
+_FLOAT = ir.FloatType()
+_BYTE = ir.IntType(8)
+_INT = ir.IntType(32)
 _FUSED = ("contract",)  # fused multiply-add is allowed
 
 
@@ -35,37 +37,39 @@ class _Lanes:
     """
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any, lanes: int) -> None:
-        self.builder, self.lanes = builder, lanes
-        self._arrays = {
-            at: make_array(kind)(context, builder, value)
-            for at, (kind, value) in enumerate(zip(signature.args, args, strict=True))
-            if isinstance(kind, types.Array)
-        }
+        self.builder = builder
+        self.lanes = lanes
+        self._arrays = {}
+        for position, (kind, value) in enumerate(zip(signature.args, args, strict=True)):
+            if isinstance(kind, types.Array):
+                self._arrays[position] = make_array(kind)(context, builder, value)
 
     def length(self, array: int, axis: int) -> Any:
         return self.builder.extract_value(self._arrays[array].shape, axis)
 
     def item(self, array: int, index: Any) -> Any:
         """Load the cell at ``index`` of the array's contiguous memory."""
-        return self.builder.load(self.builder.gep(self._arrays[array].data, [index]))
+        pointer = self.builder.gep(self._arrays[array].data, [index])
+        return self.builder.load(pointer)
 
     def vector(self, array: int, index: Any) -> Any:
         """Load one cell per lane, starting at ``index`` of the array's memory."""
         first = self.builder.gep(self._arrays[array].data, [index])
         kind = ir.VectorType(first.type.pointee, self.lanes)
-        return self.builder.load(self.builder.bitcast(first, kind.as_pointer()), align=1)
+        pointer = self.builder.bitcast(first, kind.as_pointer())
+        return self.builder.load(pointer, align=1)
 
     def store(self, vector: Any, array: int) -> None:
-        target = self.builder.bitcast(self._arrays[array].data, vector.type.as_pointer())
+        kind = vector.type.as_pointer()
+        target = self.builder.bitcast(self._arrays[array].data, kind)
         self.builder.store(vector, target, align=1)
 
     def everywhere(self, value: Any) -> Any:
         """Broadcast a value to all lanes."""
         empty = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
         first = self.builder.insert_element(empty, value, _INT(0))
-        return self.builder.shuffle_vector(
-            first, empty, ir.Constant(ir.VectorType(_INT, self.lanes), [0] * self.lanes)
-        )
+        first_lane = self.zero(_INT)
+        return self.builder.shuffle_vector(first, empty, first_lane)
 
     def zero(self, kind: ir.Type) -> Any:
         return ir.Constant(ir.VectorType(kind, self.lanes), [0] * self.lanes)
@@ -77,34 +81,37 @@ class _Lanes:
         """Count the set bits of the mask per lane as float32, by bytes that are emptied after 255
         terms.
         """
-        builder, most = self.builder, terms.type(255)
+        builder = self.builder
+        most = terms.type(255)
+        bytes_type = ir.VectorType(_BYTE, self.lanes)
+        floats_type = ir.VectorType(_FLOAT, self.lanes)
         total = cgutils.alloca_once_value(builder, self.zero(_FLOAT))
-        kept = cgutils.alloca_once(builder, ir.VectorType(_BYTE, self.lanes))
-        with cgutils.for_range(
-            builder, builder.udiv(builder.add(terms, terms.type(254)), most)
-        ) as block:
+        byte_count = cgutils.alloca_once(builder, bytes_type)
+        n_blocks = builder.udiv(builder.add(terms, terms.type(254)), most)
+        with cgutils.for_range(builder, n_blocks) as block:
             first = builder.mul(block.index, most)
-            left = builder.sub(terms, first)
-            builder.store(self.zero(_BYTE), kept)
-            with cgutils.for_range(
-                builder, builder.select(builder.icmp_unsigned("<", left, most), left, most)
-            ) as loop:
-                one = builder.zext(
-                    mask(builder.add(first, loop.index)), ir.VectorType(_BYTE, self.lanes)
-                )
-                builder.store(builder.add(builder.load(kept), one), kept)
-            counted = builder.uitofp(builder.load(kept), ir.VectorType(_FLOAT, self.lanes))
+            remaining = builder.sub(terms, first)
+            builder.store(self.zero(_BYTE), byte_count)
+            is_last = builder.icmp_unsigned("<", remaining, most)
+            n_terms = builder.select(is_last, remaining, most)
+            with cgutils.for_range(builder, n_terms) as loop:
+                bits = mask(builder.add(first, loop.index))
+                bit = builder.zext(bits, bytes_type)
+                builder.store(builder.add(builder.load(byte_count), bit), byte_count)
+            counted = builder.uitofp(builder.load(byte_count), floats_type)
             builder.store(builder.fadd(builder.load(total), counted), total)
         return builder.load(total)
 
     def squares(self, start: Any, terms: Any, difference: Callable[[Any], Any]) -> Any:
         """Add the squares of ``terms`` differences to ``start``."""
-        builder, kept = self.builder, cgutils.alloca_once_value(self.builder, start)
+        builder = self.builder
+        total = cgutils.alloca_once_value(builder, start)
         with cgutils.for_range(builder, terms) as loop:
             away = difference(loop.index)
             square = builder.fmul(away, away, flags=_FUSED)
-            builder.store(builder.fadd(builder.load(kept), square, flags=_FUSED), kept)
-        return builder.load(kept)
+            increased = builder.fadd(builder.load(total), square, flags=_FUSED)
+            builder.store(increased, total)
+        return builder.load(total)
 
     def mask(self, comparison: str, vector: Any, limit: Any) -> Any:
         """Compare each lane with ``limit`` and return the results as bits of an unsigned
@@ -126,18 +133,22 @@ def rows_within(
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         v = _Lanes(context, builder, signature, args, LEAF)
-        p, q, lanes = v.length(3, 0), v.length(4, 0), args[2].type(LEAF)
-        first_number, first_slot = builder.mul(args[2], p), builder.mul(args[2], q)
+        p = v.length(3, 0)
+        q = v.length(4, 0)
+        lanes = args[2].type(LEAF)
+        first_number = builder.mul(args[2], p)
+        first_slot = builder.mul(args[2], q)
 
         def differs(column: Any) -> Any:
-            held = v.vector(1, builder.mul(builder.add(first_slot, column), lanes))
-            return builder.icmp_unsigned("!=", held, v.everywhere(v.item(4, column)))
+            cells = v.vector(1, builder.mul(builder.add(first_slot, column), lanes))
+            return builder.icmp_unsigned("!=", cells, v.everywhere(v.item(4, column)))
 
         def away(column: Any) -> Any:
-            held = v.vector(0, builder.mul(builder.add(first_number, column), lanes))
-            return builder.fsub(held, v.everywhere(v.item(3, column)))
+            cells = v.vector(0, builder.mul(builder.add(first_number, column), lanes))
+            return builder.fsub(cells, v.everywhere(v.item(3, column)))
 
-        return v.mask("<=", v.squares(v.count(q, differs), p, away), args[5])
+        count = v.count(q, differs)
+        return v.mask("<=", v.squares(count, p, away), args[5])
 
     return types.uint32(lanes, slots, types.intp, number, slot, types.float32), generate
 
@@ -147,7 +158,7 @@ def children_within(
     typing: Any,
     low: Any,
     high: Any,
-    held: Any,
+    categories: Any,
     node: Any,
     number: Any,
     bit: Any,
@@ -163,45 +174,42 @@ def children_within(
     The bound is the number of the query's categories that the child lacks plus the squared distance
     to its box. If this distance is not 0, the sum is multiplied by ``shrink`` and reduced by
     ``tiny`` to allow for float32 rounding. ``low`` and ``high`` are float32 (nodes, p, WIDE).
-    ``held`` is uint16 (nodes, slots): bit c of a slot is set if child c has the category. ``bit``
-    uint32 (q,) contains the query's slots.
+    ``categories`` is uint16 (nodes, slots): bit c of a slot is set if child c has the category.
+    ``bit`` uint32 (q,) contains the query's slots.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         v = _Lanes(context, builder, signature, args, WIDE)
-        first_number, first_slot = (
-            builder.mul(args[3], v.length(4, 0)),
-            builder.mul(args[3], v.length(2, 1)),
-        )
+        lanes = args[3].type(WIDE)
+        first_number = builder.mul(args[3], v.length(4, 0))
+        first_slot = builder.mul(args[3], v.length(2, 1))
 
         def lacks(column: Any) -> Any:
-            place = builder.add(first_slot, builder.zext(v.item(5, column), first_slot.type))
-            return builder.bitcast(
-                builder.not_(v.item(2, place)), ir.VectorType(ir.IntType(1), WIDE)
-            )
+            slot = builder.zext(v.item(5, column), first_slot.type)
+            index = builder.add(first_slot, slot)
+            lacking = builder.not_(v.item(2, index))
+            return builder.bitcast(lacking, ir.VectorType(ir.IntType(1), WIDE))
 
         def away(column: Any) -> Any:
-            at, value = (
-                builder.mul(builder.add(first_number, column), args[3].type(WIDE)),
-                v.item(4, column),
-            )
-            below = builder.fsub(v.vector(0, at), v.everywhere(value))
-            beyond = builder.fsub(v.everywhere(value), v.vector(1, at))
+            index = builder.mul(builder.add(first_number, column), lanes)
+            value = v.item(4, column)
+            below = builder.fsub(v.vector(0, index), v.everywhere(value))
+            beyond = builder.fsub(v.everywhere(value), v.vector(1, index))
             return v.larger(v.larger(below, beyond), v.zero(_FLOAT))
 
-        count, squared = (
-            v.count(v.length(5, 0), lacks),
-            v.squares(v.zero(_FLOAT), v.length(4, 0), away),
-        )
-        total = builder.fmul(builder.fadd(count, squared), v.everywhere(args[6]))
+        count = v.count(v.length(5, 0), lacks)
+        squared = v.squares(v.zero(_FLOAT), v.length(4, 0), away)
+        total = builder.fadd(count, squared)
+        total = builder.fmul(total, v.everywhere(args[6]))
         total = builder.fsub(total, v.everywhere(args[7]))
-        bound = builder.select(builder.fcmp_ordered(">", squared, v.zero(_FLOAT)), total, count)
+        is_outside = builder.fcmp_ordered(">", squared, v.zero(_FLOAT))
+        bound = builder.select(is_outside, total, count)
         v.store(bound, 9)
         return v.mask("<=", bound, args[8])
 
     single = types.float32
     return types.uint16(
-        low, high, held, types.intp, number, bit, single, single, single, out
+        low, high, categories, types.intp, number, bit, single, single, single, out
     ), generate
 
 
@@ -210,7 +218,7 @@ def children_inside(
     typing: Any,
     low: Any,
     high: Any,
-    held: Any,
+    categories: Any,
     mixed: Any,
     node: Any,
     number: Any,
@@ -229,32 +237,33 @@ def children_inside(
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         v = _Lanes(context, builder, signature, args, WIDE)
-        first_number, first_slot = (
-            builder.mul(args[4], v.length(5, 0)),
-            builder.mul(args[4], v.length(2, 1)),
-        )
+        lanes = args[4].type(WIDE)
+        first_number = builder.mul(args[4], v.length(5, 0))
+        first_slot = builder.mul(args[4], v.length(2, 1))
         first_column = builder.mul(args[4], v.length(6, 0))
 
         def differs(column: Any) -> Any:
-            place = builder.add(first_slot, builder.zext(v.item(6, column), first_slot.type))
+            slot = builder.zext(v.item(6, column), first_slot.type)
+            index = builder.add(first_slot, slot)
             several = v.item(3, builder.add(first_column, column))
-            away = builder.or_(builder.not_(v.item(2, place)), several)
+            away = builder.or_(builder.not_(v.item(2, index)), several)
             return builder.bitcast(away, ir.VectorType(ir.IntType(1), WIDE))
 
         def away(column: Any) -> Any:
-            at, value = (
-                builder.mul(builder.add(first_number, column), args[4].type(WIDE)),
-                v.item(5, column),
-            )
-            above = builder.fsub(v.vector(1, at), v.everywhere(value))
-            return v.larger(above, builder.fsub(v.everywhere(value), v.vector(0, at)))
+            index = builder.mul(builder.add(first_number, column), lanes)
+            value = v.item(5, column)
+            above = builder.fsub(v.vector(1, index), v.everywhere(value))
+            below = builder.fsub(v.everywhere(value), v.vector(0, index))
+            return v.larger(above, below)
 
         count = v.count(v.length(6, 0), differs)
         total = builder.fmul(v.squares(count, v.length(5, 0), away), v.everywhere(args[7]))
         return v.mask("<=", total, args[8])
 
     single = types.float32
-    return types.uint16(low, high, held, mixed, types.intp, number, bit, single, single), generate
+    return types.uint16(
+        low, high, categories, mixed, types.intp, number, bit, single, single
+    ), generate
 
 
 @vectorised
@@ -262,8 +271,8 @@ def lowest_bit(typing: Any, word: Any) -> Any:
     """Return the position of the lowest set bit of a nonzero unsigned integer."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.zext(
-            builder.cttz(builder.zext(args[0], ir.IntType(64)), ir.IntType(1)(1)), ir.IntType(64)
-        )
+        wide = builder.zext(args[0], ir.IntType(64))
+        position = builder.cttz(wide, ir.IntType(1)(1))
+        return builder.zext(position, ir.IntType(64))
 
     return types.int64(word), generate

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from privacy_assets.distances.network import EmbedderNetwork
 
 _BLOCK = 2048  # rows per pass through the network
-_WEIGHTS, _FACTS = "network.safetensors", "embedder.json"
+_WEIGHTS = "network.safetensors"
+_FACTS = "embedder.json"
 _FIGURES = ("train_loss", "validation_loss", "validation_accuracy")
 
 
@@ -73,16 +74,16 @@ class Embedder:
         figures, see :class:`.Epoch`.
         """
         # the last of equal ones, as in training
-        kept = min(reversed(self.history), key=lambda epoch: epoch.monitored)
-        figures = {
-            name: None if (value := getattr(kept, name)) is None else round(value, 4)
-            for name in _FIGURES
-        }
+        best = min(reversed(self.history), key=lambda epoch: epoch.monitored)
+        figures = {}
+        for name in _FIGURES:
+            value = getattr(best, name)
+            figures[name] = None if value is None else round(value, 4)
         settings = {**asdict(self.settings), "dims": self.dims}
         return {
             "settings": settings,
             "epochs": len(self.history),
-            "kept_epoch": kept.epoch,
+            "kept_epoch": best.epoch,
             **figures,
         }
 
@@ -103,14 +104,15 @@ class Embedder:
         from privacy_assets.distances.network import one_thread
 
         distinct, inverse = distinct_rows(_cells(table, self.schema, self.encoder))
-        on = torch.device("cpu" if device.startswith("mps") else device)
-        network = copy.deepcopy(self.network).double().to(on)
+        torch_device = torch.device("cpu" if device.startswith("mps") else device)
+        network = copy.deepcopy(self.network).double().to(torch_device)
         out = np.zeros((len(distinct), self.dims), dtype=np.float32)
-        start, size = 0, _BLOCK
+        start = 0
+        size = _BLOCK
         with one_thread(), torch.inference_mode():
             while start < len(distinct):
                 block, size = halve_on_out_of_memory(
-                    partial(_embed_block, network, distinct, start, on), size
+                    partial(_embed_block, network, distinct, start, torch_device), size
                 )
                 out[start : start + len(block)] = block
                 start += len(block)
@@ -121,13 +123,15 @@ class Embedder:
         from safetensors.torch import save
 
         facts = [asdict(self.settings), self.schema.to_json(), self.encoder.to_json()]
-        return hashlib.sha256(
-            json.dumps(facts, sort_keys=True).encode() + save(self.network.state_dict())
-        ).hexdigest()
+        text = json.dumps(facts, sort_keys=True).encode()
+        weights = save(self.network.state_dict())
+        return hashlib.sha256(text + weights).hexdigest()
 
     def save(self, folder: str | Path) -> None:
-        """Write the weights (safetensors) and other fields (JSON) to ``folder``; equal embedders,
-        equal bytes.
+        """Write the embedder to a folder. Equal embedders have equal bytes.
+
+        Args:
+            folder: Folder of the weights (safetensors) and other fields (JSON).
         """
         from safetensors.torch import save
 
@@ -145,8 +149,16 @@ class Embedder:
 
     @classmethod
     def load(cls, folder: str | Path) -> Embedder:
-        """Load an embedder written by :meth:`save`. Raises InputError if ``folder`` does not
-        contain a valid one.
+        """Load an embedder written by :meth:`save`.
+
+        Args:
+            folder: Folder of the embedder.
+
+        Returns:
+            The embedder.
+
+        Raises:
+            InputError: If ``folder`` does not contain a valid one.
         """
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -189,6 +201,9 @@ def train_embedder(
         device: Torch device.
         progress: Called after each step.
 
+    Returns:
+        The trained embedder.
+
     Raises:
         InputError: If there are no rows or the loss diverges.
     """
@@ -206,10 +221,8 @@ def train_embedder(
     distinct, inverse = distinct_rows(np.concatenate(cells))
     rows = distinct[np.sort(inverse)]
     network = _network(schema, encoder, settings)
-    values, codes = (
-        rows[:, : network.numbers].astype(np.float32),
-        rows[:, network.numbers :].astype(np.int64),
-    )
+    values = rows[:, : network.numbers].astype(np.float32)
+    codes = rows[:, network.numbers :].astype(np.int64)
     trainer = Trainer(
         network, settings, torch.from_numpy(values), torch.from_numpy(codes), seed, device, progress
     )
@@ -224,15 +237,16 @@ def _cells(table: Table, schema: TableSchema, encoder: TabularEncoder) -> np.nda
     The code of a number is 0 (present) or 1 (missing), the code of a category is the encoder's. The
     highest code means masked.
     """
-    absent = [name for name in schema.names if name not in table.columns]
-    if absent:
-        raise InputError(
-            "the column is missing", column=absent[0], fix="embed tables of the embedder's schema"
-        )
+    for name in schema.names:
+        if name not in table.columns:
+            fix = "embed tables of the embedder's schema"
+            raise InputError("the column is missing", column=name, fix=fix)
     encoded = encoder.transform(table)
-    missing = [table[number.name].missing[:, None] for number in encoder.numbers]
-    own = encoded.codes[:, encoded.codes.shape[1] - len(encoder.categories) :]
-    return np.concatenate([encoded.numeric, *missing, own], axis=1, dtype=np.float64)
+    is_missing = [table[number.name].missing[:, None] for number in encoder.numbers]
+    first_category = encoded.codes.shape[1] - len(encoder.categories)
+    categories = encoded.codes[:, first_category:]
+    blocks = [encoded.numeric, *is_missing, categories]
+    return np.concatenate(blocks, axis=1, dtype=np.float64)
 
 
 def _network(
@@ -243,9 +257,8 @@ def _network(
     """
     from privacy_assets.distances.network import EmbedderNetwork
 
-    sizes = [3] * len(encoder.numbers) + [
-        len(category.values) + 3 for category in encoder.categories
-    ]
+    sizes = [3] * len(encoder.numbers)
+    sizes += [len(category.values) + 3 for category in encoder.categories]
     dims = settings.dims_for(len(schema.columns))
     return EmbedderNetwork(sizes, len(encoder.numbers), settings.width or 1, dims, settings.dropout)
 
@@ -262,5 +275,7 @@ def _embed_block(
     part = rows[start : start + size]
     block[: len(part)] = part
     values = torch.from_numpy(block[:, : network.numbers]).to(on)
-    codes = torch.from_numpy(block[:, network.numbers :].astype(np.int64)).to(on)
-    return network(values, codes)[: len(part)].float().cpu().numpy()
+    integer_codes = block[:, network.numbers :].astype(np.int64)
+    codes = torch.from_numpy(integer_codes).to(on)
+    vectors = network(values, codes)[: len(part)]
+    return vectors.float().cpu().numpy()

@@ -13,7 +13,7 @@ multiplies and adds in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -31,7 +31,7 @@ _UNIT = 2.0**-24  # largest relative error of one rounding to float32
 
 
 def candidates(
-    queries: np.ndarray, points: np.ndarray, k: int, own: np.ndarray, device: str
+    queries: np.ndarray, points: np.ndarray, k: int, equal_points: np.ndarray, device: str
 ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
     """Find the k + EXTRA approximately nearest ``points`` of each query.
 
@@ -39,7 +39,7 @@ def candidates(
         queries: float32 of shape (n_q, d).
         points: Distinct rows, more than k + EXTRA, float32 of shape (n_p, d).
         k: Number of neighbors.
-        own: The point equal to each query, or -1, shape (n_q,). It is always included.
+        equal_points: The point equal to each query, or -1, shape (n_q,). It is always included.
         device: "cpu" (faiss) or a torch device.
 
     Returns:
@@ -48,14 +48,25 @@ def candidates(
         near.
     """
     centre = _centre(points)
-    q, p = _widened(queries, centre), _widened(points, centre)
-    norms, halves = _squares(q), -_squares(p) / 2
-    q[:, -1], p[:, -1] = 1, halves
-    least, found = _faiss(q, p, k + EXTRA) if device == "cpu" else _torch(q, p, k + EXTRA, device)
+    q = _widened(queries, centre)
+    p = _widened(points, centre)
+    norms = _squares(q)
+    halves = -_squares(p) / 2
+    q[:, -1] = 1
+    p[:, -1] = halves
+    if device == "cpu":
+        least, rows = _faiss(q, p, k + EXTRA)
+    else:
+        least, rows = _torch(q, p, k + EXTRA, device)
     last = norms - 2 * least.astype(np.float64)
-    absent = (own >= 0) & ~(found == own[:, None]).any(axis=1)
-    found[absent, -1] = own[absent]  # a copy is included regardless of its product
-    return found, lambda known: np.flatnonzero(~_farther(last, norms, known, queries.shape[1]))
+    has_equal_point = (rows == equal_points[:, None]).any(axis=1)
+    lacks_copy = (equal_points >= 0) & ~has_equal_point
+    rows[lacks_copy, -1] = equal_points[lacks_copy]  # included regardless of its product
+
+    def in_doubt(squared: np.ndarray) -> np.ndarray:
+        return np.flatnonzero(~_farther(last, norms, squared, queries.shape[1]))
+
+    return rows, in_doubt
 
 
 def _centre(points: np.ndarray) -> np.ndarray:
@@ -65,7 +76,8 @@ def _centre(points: np.ndarray) -> np.ndarray:
 
 def _widened(rows: np.ndarray, centre: np.ndarray) -> np.ndarray:
     """Subtract the center, clip at ``_CLIP``, and append a column of 0."""
-    out = np.zeros((len(rows), rows.shape[1] + 1), dtype=np.float32)
+    shape = (len(rows), rows.shape[1] + 1)
+    out = np.zeros(shape, dtype=np.float32)
     with np.errstate(over="ignore"):  # infinite values are clipped too
         np.subtract(rows, centre, out=out[:, :-1])
     return np.clip(out, -_CLIP, _CLIP, out=out)
@@ -87,10 +99,14 @@ def _faiss(queries: np.ndarray, points: np.ndarray, count: int) -> tuple[np.ndar
     """
     blocks = len(queries) // max(_BLOCK, -(-_CELLS // queries.shape[1]))
     parts = np.array_split(queries, max(1, blocks))
-    found = in_parallel(lambda part: _largest(part, points, count), parts, _WORTH)
-    return np.concatenate([least for least, _ in found]), np.concatenate(
-        [rows for _, rows in found]
-    )
+    return _joined(in_parallel(lambda part: _largest(part, points, count), parts, _WORTH))
+
+
+def _joined(blocks: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Concatenate the products and the rows of blocks of queries."""
+    least = np.concatenate([block[0] for block in blocks])
+    rows = np.concatenate([block[1] for block in blocks])
+    return least, rows
 
 
 def _largest(queries: np.ndarray, points: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -114,48 +130,54 @@ def _torch(
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")  # the error bound assumes float32, not TF32
     try:
-        rows, parts = torch.from_numpy(points).to(device), []
+        rows = torch.from_numpy(points).to(device)
+        blocks = []
         for start in range(0, len(queries), 4 * _BLOCK):
-            query = torch.from_numpy(queries[start : start + 4 * _BLOCK]).to(device)
-            values, places = (
-                rows.new_empty((len(query), 0)),
-                rows.new_empty((len(query), 0), dtype=torch.int64),
-            )
+            block = torch.from_numpy(queries[start : start + 4 * _BLOCK]).to(device)
+            values = rows.new_empty((len(block), 0))
+            positions = rows.new_empty((len(block), 0), dtype=torch.int64)
             for first in range(0, len(rows), _WIDE):
-                product = query @ rows[first : first + _WIDE].T
-                value, place = product.topk(min(count, product.shape[1]), dim=1)
-                value, place = (
-                    torch.cat([values, value], dim=1),
-                    torch.cat([places, place + first], dim=1),
-                )
-                values, best = value.topk(min(count, value.shape[1]), dim=1)
-                places = place.gather(1, best)
-            parts.append((values.amin(dim=1).cpu().numpy(), places.cpu().numpy()))
+                products = block @ rows[first : first + _WIDE].T
+                further_values, indices = products.topk(min(count, products.shape[1]), dim=1)
+                values = torch.cat([values, further_values], dim=1)
+                positions = torch.cat([positions, indices + first], dim=1)
+                values, best = values.topk(min(count, values.shape[1]), dim=1)
+                positions = positions.gather(1, best)
+            least = values.amin(dim=1).cpu().numpy()
+            blocks.append((least, positions.cpu().numpy()))
     finally:
         torch.set_float32_matmul_precision(precision)
-    return np.concatenate([least for least, _ in parts]), np.concatenate(
-        [rows for _, rows in parts]
-    )
+    return _joined(blocks)
 
 
-def ordered(squared: np.ndarray, found: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k nearest per row, ties ordered by position."""
-    order = np.argsort(found, axis=1)
-    squared, found = np.take_along_axis(squared, order, 1), np.take_along_axis(found, order, 1)
+def ordered(squared: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k nearest candidates of each query.
+
+    Args:
+        squared: Squared distances, float64 (n_q, c).
+        rows: Candidates, int64 (n_q, c).
+        k: Number of neighbors, at most c.
+
+    Returns:
+        Squared distances (n_q, k), ascending, and the candidates, ties ordered by position.
+    """
+    order = np.argsort(rows, axis=1)
+    squared = np.take_along_axis(squared, order, 1)
+    rows = np.take_along_axis(rows, order, 1)
     order = np.argsort(squared, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(squared, order, 1), np.take_along_axis(found, order, 1)
+    return np.take_along_axis(squared, order, 1), np.take_along_axis(rows, order, 1)
 
 
-def _farther(last: np.ndarray, norms: np.ndarray, known: np.ndarray, width: int) -> np.ndarray:
-    """Return whether all non-candidates are farther than ``known`` (n_q,), the squared distance of
-    the k-th neighbor.
+def _farther(last: np.ndarray, norms: np.ndarray, nearest: np.ndarray, width: int) -> np.ndarray:
+    """Return whether all non-candidates are farther than ``nearest`` (n_q,), the squared distance
+    of the k-th neighbor.
 
     ``last`` is |q|^2 - 2s, where s is the product of the last candidate, which no other row
     exceeds; ``norms`` is
     |q|^2.
 
     **The bound.** Let u = 2^-24, g(n) = nu / (1 - nu), and let p be a row with squared distance D
-    <= ``known``. A float32 sum of n products, in any order, fused or not, has an error of at most
+    <= ``nearest``. A float32 sum of n products, in any order, fused or not, has an error of at most
     g(n) times the sum of absolute values (Higham 2002, section 3.1), here g(d + 1) (|q||p| +
     |p|^2/2). The coordinate -|p|^2/2, rounded once, adds u |p|^2/2. Twice this, for 2s, is at most
     g(d + 2) (2 |q||p| + |p|^2) <= g(d + 2) (|q| + |p|)^2. Rounding of centered coordinates changes
@@ -165,13 +187,12 @@ def _farther(last: np.ndarray, norms: np.ndarray, known: np.ndarray, width: int)
     not occur, so outliers do not widen the bound. In addition, each of at most 2 (d + 2)
     operations, doubled, may lose a number below 2^-126 < ``_TINY``.
 
-    So if ``last`` minus the bound at D = ``known`` exceeds ``known``, no such p exists. ``known``
-    itself was rounded in float64, with a relative error below 1e-9 for up to four million columns.
-    In case of overflow the result is False.
+    So if ``last`` minus the bound at D = ``nearest`` exceeds ``nearest``, no such p exists.
+    ``nearest`` itself was rounded in float64, with a relative error below 1e-9 for up to four
+    million columns. In case of overflow the result is False.
     """
-    reach, terms = known * (1 + 1e-9), width + 10
-    bound = (
-        terms * _UNIT / (1 - terms * _UNIT) * (2 * np.sqrt(norms) + np.sqrt(reach)) ** 2
-        + 4 * terms * _TINY
-    )
+    reach = nearest * (1 + 1e-9)
+    terms = width + 10
+    relative = terms * _UNIT / (1 - terms * _UNIT)
+    bound = relative * (2 * np.sqrt(norms) + np.sqrt(reach)) ** 2 + 4 * terms * _TINY
     return last - bound > reach

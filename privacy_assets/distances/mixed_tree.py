@@ -53,15 +53,16 @@ class MixedTree:
         sizes = np.minimum(points.sizes, growth.SLOTS)
         bases = np.cumsum(sizes) - sizes
         numbers, codes, near, slots = _plain(points)
-        child, places, leaves, order, depth = growth.grow(near, slots, _weights(points))
-        least, low, high, held = growth.boxes(near, slots, bases, int(sizes.sum()), places, order)
+        child, ranges, leaves, order, depth = growth.grow(near, slots, _weights(points))
+        n_slots = int(sizes.sum())
+        least, low, high, categories = growth.boxes(near, slots, bases, n_slots, ranges, order)
         filled = (2 ** np.diff(leaves)[:, 0].astype(np.uint64) - 1).astype(np.uint32)
         tree = growth.Tree(
             child=child,
             least=least,
             low=low,
             high=high,
-            held=held,
+            held=categories,
             leaves=leaves[:, 0].copy(),
             filled=filled,
             lanes=growth.by_leaf(near, leaves, order),
@@ -83,12 +84,17 @@ class MixedTree:
         largest = max(
             np.abs(table).max(initial=0.0) for table in (self.tree.numbers, queries.numeric)
         )
-        within, parts, out = self._within(radius, weights), _parts(queries), np.zeros(len(queries))
-        found = in_parallel(
-            lambda part: within(queries.take(part), bool(largest < _REACH), 0)[0], parts, _WORTH
-        )
-        for part, weight in zip(parts, found, strict=True):
-            out[part] = weight
+        within = self._within(radius, weights)
+        parts = _parts(queries)
+        out = np.zeros(len(queries))
+        counts_inside = bool(largest < _REACH)
+
+        def weigh(part: np.ndarray) -> np.ndarray:
+            return within(queries.take(part), counts_inside, 0)[0]
+
+        weights_of_parts = in_parallel(weigh, parts, _WORTH)
+        for part, weights_of_part in zip(parts, weights_of_parts, strict=True):
+            out[part] = weights_of_part
         return out
 
     def pairs(
@@ -101,18 +107,16 @@ class MixedTree:
         (m,).
         """
         ones = np.ones(len(self.tree.order))
-        counts, within = (
-            self.weigh(queries, radius, ones).astype(np.int64),
-            self._within(radius, ones),
-        )
-        ends, start = np.cumsum(counts), 0
+        counts = self.weigh(queries, radius, ones).astype(np.int64)
+        within = self._within(radius, ones)
+        ends = np.cumsum(counts)
+        start = 0
         while start < len(queries):
             room = ends[start] - counts[start] + most
             stop = max(start + 1, int(np.searchsorted(ends, room, side="right")))
-            _, asked, rows, squared = within(
-                queries.take(np.s_[start:stop]), False, int(counts[start:stop].sum())
-            )
-            yield asked + start, rows, np.sqrt(squared)
+            total = int(counts[start:stop].sum())
+            _, positions, rows, squared = within(queries.take(np.s_[start:stop]), False, total)
+            yield positions + start, rows, np.sqrt(squared)
             start = stop
 
     def _within(self, radius: float, weights: np.ndarray) -> _Within:
@@ -124,9 +128,11 @@ class MixedTree:
         ordered = weights[self.tree.order].astype(np.float64)
         fixed = (self.tree, self._mixed, kernels.masses(self.tree, ordered), ordered)
 
-        def within(queries: EncodedTable, whole: bool, total: int) -> tuple[np.ndarray, ...]:
+        def within(
+            queries: EncodedTable, counts_inside: bool, total: int
+        ) -> tuple[np.ndarray, ...]:
             return kernels.within(
-                *fixed, *_plain(queries), self.bases, float(radius) ** 2, whole, total
+                *fixed, *_plain(queries), self.bases, float(radius) ** 2, counts_inside, total
             )
 
         return within
@@ -138,18 +144,18 @@ class MixedTree:
         """
         from privacy_assets.distances._tree_kernels import SLOTS, WIDE
 
-        held, out = (
-            self.tree.held,
-            np.zeros((len(self.tree.held), len(self.bases)), dtype=np.uint16),
-        )
-        ends = np.append(self.bases, held.shape[1])[1:]
+        categories = self.tree.held
+        shape = (len(categories), len(self.bases))
+        out = np.zeros(shape, dtype=np.uint16)
+        ends = np.append(self.bases, categories.shape[1])[1:]
         for column, (first, last) in enumerate(zip(self.bases, ends, strict=True)):
             if last - first == SLOTS:  # several categories may share a bit
                 out[:, column] = np.iinfo(np.uint16).max
                 continue
             for child in range(WIDE):
-                several = ((held[:, first:last] >> child) & 1).sum(axis=1) > 1
-                out[:, column] |= several.astype(np.uint16) << np.uint16(child)
+                has_category = (categories[:, first:last] >> child) & 1
+                has_several = has_category.sum(axis=1) > 1
+                out[:, column] |= has_several.astype(np.uint16) << np.uint16(child)
         return out
 
     def search(self, queries: EncodedTable, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -162,36 +168,45 @@ class MixedTree:
         from privacy_assets.distances import _tree_kernels as kernels
 
         def search(part: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            return kernels.search(self.tree, *_plain(queries.take(part)), self.bases, k)
+            cells_of_part = _plain(queries.take(part))
+            return kernels.search(self.tree, *cells_of_part, self.bases, k)
 
         parts = _parts(queries)
-        found = in_parallel(search, parts, _WORTH)
-        squared, rows = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
-        for part, (distance, row, _) in zip(parts, found, strict=True):
-            squared[part], rows[part] = distance, row
-        return (
-            squared,
-            rows,
-            np.sum([np.zeros(2, dtype=np.int64), *(work for _, _, work in found)], axis=0),
-        )
+        results = in_parallel(search, parts, _WORTH)
+        squared = np.empty((len(queries), k))
+        rows = np.empty((len(queries), k), dtype=np.int64)
+        work = np.zeros(2, dtype=np.int64)
+        for part, (distances, neighbors, work_of_part) in zip(parts, results, strict=True):
+            squared[part] = distances
+            rows[part] = neighbors
+            work += work_of_part
+        return squared, rows, work
 
 
-def squared_distances(queries: EncodedTable, points: EncodedTable, found: np.ndarray) -> np.ndarray:
-    """Return the squared distances of each query to the points at ``found`` (n_q, c), computed as
-    in the tree.
+def squared_distances(queries: EncodedTable, points: EncodedTable, rows: np.ndarray) -> np.ndarray:
+    """Return squared distances, computed as in the tree.
+
+    Args:
+        queries: Encoded rows.
+        points: Rows encoded by the same encoder.
+        rows: Positions of points for each query, integers (n_q, c).
+
+    Returns:
+        Squared distances of each query to its points, float64 (n_q, c).
     """
     from privacy_assets.distances import _tree_kernels as kernels
 
-    out = np.empty(found.shape)
-    kernels.direct(*cells(queries), *cells(points), np.ascontiguousarray(found, np.int64), out)
+    out = np.empty(rows.shape)
+    rows = np.ascontiguousarray(rows, np.int64)
+    kernels.direct(*cells(queries), *cells(points), rows, out)
     return out
 
 
 def cells(table: EncodedTable) -> tuple[np.ndarray, np.ndarray]:
     """Return numbers and codes in the dtypes and layout that the kernels are compiled for."""
-    return np.ascontiguousarray(table.numeric, np.float32), np.ascontiguousarray(
-        table.codes, np.int32
-    )
+    numbers = np.ascontiguousarray(table.numeric, np.float32)
+    codes = np.ascontiguousarray(table.codes, np.int32)
+    return numbers, codes
 
 
 def _plain(table: EncodedTable) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -199,7 +214,8 @@ def _plain(table: EncodedTable) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     from privacy_assets.distances._tree_kernels import SLOTS
 
     numbers, codes = cells(table)
-    near, slots = mapped_empty(numbers.shape, np.float32), mapped_empty(codes.shape, np.uint8)
+    near = mapped_empty(numbers.shape, np.float32)
+    slots = mapped_empty(codes.shape, np.uint8)
     np.clip(numbers, -_REACH, _REACH, out=near)
     np.remainder(codes, SLOTS, out=slots, casting="unsafe")
     return numbers, codes, near, slots
@@ -224,6 +240,7 @@ def _weights(points: EncodedTable) -> np.ndarray:
     """Return 1 - distinct values / rows of each categorical column, at least ``_RARE``: (q,)."""
     weights = np.full(len(points.sizes), _RARE)
     for column, size in enumerate(points.sizes):
-        distinct = np.count_nonzero(np.bincount(points.codes[:, column], minlength=int(size)))
-        weights[column] = max(_RARE, 1 - distinct / len(points))
+        counts = np.bincount(points.codes[:, column], minlength=int(size))
+        n_distinct = np.count_nonzero(counts)
+        weights[column] = max(_RARE, 1 - n_distinct / len(points))
     return weights

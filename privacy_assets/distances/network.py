@@ -45,7 +45,8 @@ class EmbedderNetwork(nn.Module):
         self, sizes: Sequence[int], numbers: int, width: int, dims: int, dropout: float
     ) -> None:
         super().__init__()
-        self.numbers, self.dropout = numbers, dropout
+        self.numbers = numbers
+        self.dropout = dropout
         ends = torch.tensor(list(sizes)).cumsum(0)
         # Rows in the table of code vectors: first row of each column, and last row, which means
         # "masked".
@@ -101,14 +102,18 @@ class EmbedderNetwork(nn.Module):
         if mask is not None:
             rows = torch.where(mask, self.masked, rows)
             values = values.masked_fill(mask[:, : self.numbers], 0.0)
-        hidden = torch.cat([values, self.cells(rows).flatten(1)], dim=1)
+        vectors = self.cells(rows).flatten(1)
+        hidden = torch.cat([values, vectors], dim=1)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             hidden = F.gelu(norm(layer(hidden)))
             if generator is not None and self.dropout > 0:
-                kept = torch.empty_like(hidden).bernoulli_(1 - self.dropout, generator=generator)
-                hidden = hidden * kept.div_(1 - self.dropout)
+                mask_of_units = torch.empty_like(hidden)
+                mask_of_units.bernoulli_(1 - self.dropout, generator=generator)
+                hidden = hidden * mask_of_units.div_(1 - self.dropout)
         out = self.last(hidden)
-        return F.normalize(out if out.dtype == torch.float64 else out.float(), dim=1)
+        if out.dtype != torch.float64:
+            out = out.float()
+        return F.normalize(out, dim=1)
 
 
 def draw_mask(rows: int, columns: int, generator: torch.Generator) -> Tensor:
@@ -121,8 +126,9 @@ def draw_mask(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     if columns == 1:
         return torch.zeros(rows, 1, dtype=torch.bool, device=device)
     number = torch.randint(1, columns, (rows, 1), generator=generator, device=device)
-    places = torch.rand(rows, columns, generator=generator, device=device).argsort(dim=1)
-    return places < number
+    draws = torch.rand(rows, columns, generator=generator, device=device)
+    ranks = draws.argsort(dim=1)
+    return ranks < number
 
 
 def view_logits(first: Tensor, second: Tensor, temperature: float) -> Tensor:
@@ -141,7 +147,9 @@ def contrastive_loss(logits: Tensor) -> Tensor:
 
 def contrastive_accuracy(logits: Tensor) -> Tensor:
     """Return the share of rows whose own second view is the most similar one."""
-    return (logits.argmax(dim=1) == torch.arange(len(logits), device=logits.device)).float().mean()
+    own_views = torch.arange(len(logits), device=logits.device)
+    is_correct = logits.argmax(dim=1) == own_views
+    return is_correct.float().mean()
 
 
 @contextmanager
@@ -187,20 +195,25 @@ class Trainer:
         device: str,
         progress: Progress,
     ) -> None:
-        self.settings, self.progress, self.batch_size = settings, progress, settings.batch_size
+        self.settings = settings
+        self.progress = progress
+        self.batch_size = settings.batch_size
         self.device = torch.device(device)
         weights, order, self.validation_seed = (
             np.random.SeedSequence(seed).generate_state(3).tolist()
         )
         network.initialise(torch.Generator().manual_seed(weights))
         self.network = network.to(self.device)
-        self.values, self.codes = values.to(self.device), codes.to(self.device)
+        self.values = values.to(self.device)
+        self.codes = codes.to(self.device)
         self.generator = torch.Generator(self.device).manual_seed(order)
-        rows = torch.randperm(len(codes), generator=self.generator, device=self.device)[
-            : settings.max_rows
-        ]
-        held_out = int(_HELD_OUT * len(rows)) if len(rows) >= _SMALLEST else 0
-        self.validation, self.training = rows[:held_out], rows[held_out:]
+        rows = torch.randperm(len(codes), generator=self.generator, device=self.device)
+        rows = rows[: settings.max_rows]
+        n_validation = 0
+        if len(rows) >= _SMALLEST:
+            n_validation = int(_HELD_OUT * len(rows))
+        self.validation = rows[:n_validation]
+        self.training = rows[n_validation:]
         self.steps = 0
         self.optimiser = _Adam(network.parameters(), settings.learning_rate)
 
@@ -209,21 +222,21 @@ class Trainer:
         history: list[Epoch] = []
         monitored: list[float] = []
         best_weights = copy.deepcopy(self.network.state_dict())
-        best_mean, waited = math.inf, 0
+        best_mean = math.inf
+        waited = 0
         with one_thread():
             while (
                 len(history) < self.settings.max_epochs
                 and waited < self.settings.patience
-                and self._left() > 0
+                and self._remaining() > 0
             ):
                 epoch = self._epoch(len(history) + 1)
                 history.append(epoch)
                 monitored.append(epoch.monitored)
                 if monitored[-1] <= min(monitored):
                     best_weights = copy.deepcopy(self.network.state_dict())
-                mean = sum(monitored[-self.settings.window :]) / len(
-                    monitored[-self.settings.window :]
-                )
+                window = monitored[-self.settings.window :]
+                mean = sum(window) / len(window)
                 waited = 0 if mean < best_mean else waited + 1
                 best_mean = min(best_mean, mean)
         advance(self.progress, _WORK, None)
@@ -231,10 +244,9 @@ class Trainer:
         return tuple(history)
 
     def _epoch(self, number: int) -> Epoch:
-        order = self.training[
-            torch.randperm(len(self.training), generator=self.generator, device=self.device)
-        ]
-        loss, _ = self._over(order[: self._left()], self._learn)
+        order = torch.randperm(len(self.training), generator=self.generator, device=self.device)
+        rows = self.training[order]
+        loss, _ = self._over(rows[: self._remaining()], self._learn)
         if not math.isfinite(loss):
             raise InputError(
                 "the embedder's loss is not a finite number", fix="lower its learning_rate"
@@ -242,27 +254,30 @@ class Trainer:
         if len(self.validation) == 0:
             return Epoch(number, loss, None, None)
         views = torch.Generator(self.device).manual_seed(self.validation_seed)
-        judged, accuracy = self._over(self.validation, partial(self._judge, views))
-        return Epoch(number, loss, judged, accuracy)
+        validation_loss, accuracy = self._over(self.validation, partial(self._judge, views))
+        return Epoch(number, loss, validation_loss, accuracy)
 
-    def _left(self) -> int:
+    def _remaining(self) -> int:
         """Return the number of rows of the next epoch: all, or as many whole batches as steps
         remain.
         """
         rows = len(self.training)
-        return min((self._most() - self.steps) * _even(rows, self.batch_size), rows)
+        remaining_steps = self._most() - self.steps
+        return min(remaining_steps * _even(rows, self.batch_size), rows)
 
     def _most(self) -> int:
         """Return the maximum number of steps."""
-        every = self.settings.max_epochs * math.ceil(len(self.training) / self.batch_size)
-        return min(self.settings.max_steps or every, every)
+        n_batches = math.ceil(len(self.training) / self.batch_size)
+        steps = self.settings.max_epochs * n_batches
+        return min(self.settings.max_steps or steps, steps)
 
     def _over(self, rows: Tensor, step: Callable[[Tensor], Tensor]) -> list[float]:
         """Average the two values of ``step`` over ``rows``, in equal batches, halved when memory
         runs out.
         """
         total = torch.zeros(2, device=self.device)
-        start, size = 0, _even(len(rows), self.batch_size)
+        start = 0
+        size = _even(len(rows), self.batch_size)
         while start < len(rows):
             losses, fitted = halve_on_out_of_memory(
                 partial(_first, step, rows[start:]), size, minimum=2
@@ -311,15 +326,16 @@ class _Adam:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
-        self.parameters, self.learning_rate = list(parameters), learning_rate
-        self.means = [torch.zeros_like(one) for one in self.parameters]
-        self.squares = [torch.zeros_like(one) for one in self.parameters]
+        self.parameters = list(parameters)
+        self.learning_rate = learning_rate
+        self.means = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.squares = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.steps = [torch.tensor(0.0) for _ in self.parameters]
 
     @torch.no_grad()
     def step(self) -> None:
         """Take one step along the gradients of the parameters, all of which must have one."""
-        gradients = [cast("Tensor", one.grad) for one in self.parameters]
+        gradients = [cast("Tensor", parameter.grad) for parameter in self.parameters]
         adam(
             list(self.parameters),
             gradients,

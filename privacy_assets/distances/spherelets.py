@@ -38,7 +38,7 @@ class Spherelets:
 
     Attributes:
         unique: The u distinct rows.
-        place: Position of each row among them; int64 (n,).
+        codes: Position of each row among them; int64 (n,).
         rows: Nearest training rows; int64 (u, k).
         weights: Centers as weights of these rows, with sum 1; float64 (u, k).
         spheres: The offset in |x - c|^2 = sum of weights x squared distances - offset, the radius,
@@ -46,7 +46,7 @@ class Spherelets:
     """
 
     unique: EncodedTable
-    place: np.ndarray
+    codes: np.ndarray
     rows: np.ndarray
     weights: np.ndarray
     spheres: np.ndarray
@@ -55,113 +55,156 @@ class Spherelets:
     def fit(
         cls, table: EncodedTable, train: EncodedTable, k: int, dimension: int, device: str = "cpu"
     ) -> Spherelets:
-        """Fit the spherelets of ``table`` to the min(k, n_T) nearest rows of ``train``, including
-        equal rows.
+        """Fit the spherelets of a table.
+
+        Args:
+            table: Encoded rows.
+            train: The n_T training rows, encoded by the same encoder.
+            k: Number of nearest training rows, including equal rows, at most n_T of which are used.
+            dimension: Dimension of the spheres.
+            device: Torch device of the search.
+
+        Returns:
+            Spheres of the distinct rows of ``table``.
         """
         from privacy_assets.distances import _spherelet_kernels as kernels
 
-        unique, place = distinct_encoded(table)
+        unique, codes_of_rows = distinct_encoded(table)
         rows = nearest_rows(unique, train, min(k, len(train)), device=device).indices
         # sort rows by content: equal variances are resolved by row order
         content = distinct_encoded(train)[1][rows]
-        rows = np.take_along_axis(rows, np.argsort(content, axis=1, kind="stable"), axis=1)
-        weights, spheres = np.empty(rows.shape), np.empty((len(rows), 3))
+        order = np.argsort(content, axis=1, kind="stable")
+        rows = np.take_along_axis(rows, order, axis=1)
+        weights = np.empty(rows.shape)
+        spheres = np.empty((len(rows), 3))
         numbers, codes = cells(train)
         for start in range(0, len(rows), _BLOCK):
             part = slice(start, start + _BLOCK)
-            weights[part], spheres[part] = spheres_of(
-                kernels.among(numbers, codes, rows[part]), dimension
-            )
-        return cls(unique, place, rows, weights, spheres)
+            squared = kernels.among(numbers, codes, rows[part])
+            weights[part], spheres[part] = spheres_of(squared, dimension)
+        return cls(unique, codes_of_rows, rows, weights, spheres)
 
 
 def spheres_of(squared: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Fit a sphere to each of n sets of k points, given their ``squared`` distances (n, k, k).
+    """Fit a sphere to each of n sets of k points, given their distances.
 
-    Return weights (n, k) and spheres (n, 3), whose columns are offset, radius and error, see
-    :class:`Spherelets`. If the points span fewer than ``dimension`` + 1 principal directions, the
+    If the points span fewer than ``dimension`` + 1 principal directions, the
     sphere lies in the space that they span. If all points are equal, the radius is 0.
+
+    Args:
+        squared: Squared distances, float64 (n, k, k).
+        dimension: Dimension of the spheres.
+
+    Returns:
+        Weights (n, k) and spheres (n, 3), whose columns are offset, radius and error, see
+        :class:`Spherelets`.
     """
     k = squared.shape[1]
     means = squared.mean(axis=2)
     gram = (means[:, :, None] + means[:, None, :] - squared - means.mean(axis=1)[:, None, None]) / 2
     values, vectors = np.linalg.eigh(gram)
-    values, vectors = values[:, : -(dimension + 2) : -1], vectors[:, :, : -(dimension + 2) : -1]
-    spread = values > _FLAT * np.maximum(values[:, :1], 1e-300)
-    root = np.sqrt(np.where(spread, values, 1.0))
-    projected = np.where(spread[:, None, :], vectors * root[:, None, :], 0.0)
+    values = values[:, : -(dimension + 2) : -1]
+    vectors = vectors[:, :, : -(dimension + 2) : -1]
+    is_spanned = values > _FLAT * np.maximum(values[:, :1], 1e-300)
+    root = np.sqrt(np.where(is_spanned, values, 1.0))
+    scaled_vectors = vectors * root[:, None, :]
+    projected = np.where(is_spanned[:, None, :], scaled_vectors, 0.0)
     norms = (projected**2).sum(axis=2)
-    centre = np.einsum("nkd,nk->nd", projected, norms - norms.mean(axis=1, keepdims=True)) / (
-        2 * root**2
-    )
-    weights = 1 / k + np.einsum(
-        "nkd,nd->nk", np.where(spread[:, None, :], vectors, 0.0), centre / root
-    )
+    centered_norms = norms - norms.mean(axis=1, keepdims=True)
+    centre = np.einsum("nkd,nk->nd", projected, centered_norms) / (2 * root**2)
+    spanned_vectors = np.where(is_spanned[:, None, :], vectors, 0.0)
+    weights = 1 / k + np.einsum("nkd,nd->nk", spanned_vectors, centre / root)
     offset = np.einsum("ni,nij,nj->n", weights, squared, weights) / 2
-    away = np.sqrt(np.maximum(np.einsum("nij,nj->ni", squared, weights) - offset[:, None], 0.0))
+    squared_away = np.einsum("nij,nj->ni", squared, weights) - offset[:, None]
+    away = np.sqrt(np.maximum(squared_away, 0.0))
     radius = away.mean(axis=1)
     error = ((away - radius[:, None]) ** 2).mean(axis=1)
     return weights, np.column_stack([offset, radius, error])
 
 
 def divergences(
-    one: Spherelets, other: Spherelets, train: EncodedTable, pairs: np.ndarray
+    first: Spherelets, second: Spherelets, train: EncodedTable, pairs: np.ndarray
 ) -> np.ndarray:
-    """Return d_R, float64 (m,), for ``pairs`` int64 (m, 2) of distinct rows of ``one`` and
-    ``other``.
+    """Compute d_R of pairs of spherelets.
+
+    Args:
+        first: Spherelets, fitted to ``train``.
+        second: Spherelets, fitted to ``train`` with equal settings.
+        train: Encoded training rows.
+        pairs: Distinct rows of ``first`` and of ``second``, int64 (m, 2).
+
+    Returns:
+        d_R, float64 (m,).
     """
     from privacy_assets.distances import _spherelet_kernels as kernels
 
     parts = [pairs[start : start + _BLOCK] for start in range(0, len(pairs), _BLOCK)]
     fixed = (
         *cells(train),
-        (one.rows, other.rows),
-        (one.weights, other.weights),
-        (one.spheres, other.spheres),
+        (first.rows, second.rows),
+        (first.weights, second.weights),
+        (first.spheres, second.spheres),
     )
-    return np.concatenate(
-        [np.zeros(0), *in_parallel(lambda part: kernels.divergence(*fixed, part), parts)]
-    )
+    results = in_parallel(lambda part: kernels.divergence(*fixed, part), parts)
+    return np.concatenate([np.zeros(0), *results])
 
 
 def spherelet_near(
-    one: Spherelets, other: Spherelets, train: EncodedTable, radius: float
+    centers: Spherelets, counted: Spherelets, train: EncodedTable, radius: float
 ) -> np.ndarray:
-    """Count the rows of ``other`` within ``radius`` (d_S) of each row of ``one``: (n,). Equal rows
-    count.
+    """Count the rows within a radius, including equal rows.
 
     Every pair with d_E within ``radius`` is evaluated, in blocks; this takes microseconds per pair,
     and memory linear in the rows.
+
+    Args:
+        centers: Spherelets of n rows, fitted to ``train``.
+        counted: Spherelets of the rows to count, fitted to ``train`` with equal settings.
+        train: Encoded training rows.
+        radius: Radius, in terms of d_S.
+
+    Returns:
+        Number of rows around each center, float64 (n,).
     """
-    tree, times = (
-        MixedTree.build(other.unique),
-        np.bincount(other.place, minlength=len(other.unique)),
-    )
-    found = np.zeros(len(one.unique))
-    for queries, points, distances in tree.pairs(one.unique, radius, _PAIRS):
+    tree = MixedTree.build(counted.unique)
+    n_copies = np.bincount(counted.codes, minlength=len(counted.unique))
+    counts = np.zeros(len(centers.unique))
+    for queries, points, distances in tree.pairs(centers.unique, radius, _PAIRS):
         pairs = np.column_stack([queries, points])
-        near = distances + divergences(one, other, train, pairs) <= radius
-        found += np.bincount(queries[near], times[points[near]], len(found))
-    return found[one.place]
+        is_near = distances + divergences(centers, counted, train, pairs) <= radius
+        counts += np.bincount(queries[is_near], n_copies[points[is_near]], len(counts))
+    return counts[centers.codes]
 
 
 def spherelet_radius(
-    own: Spherelets, train: EncodedTable, subjects: np.ndarray | None, quantile: float
+    spherelets: Spherelets, train: EncodedTable, subjects: np.ndarray | None, quantile: float
 ) -> float:
-    """Return the quantile of d_S between each training row and the nearest other row, among its k
+    """Return a quantile of d_S between each training row and the nearest other row, among its k
     nearest by d_E.
 
-    If ``subjects`` (n,) is passed, rows of the same subject are skipped; if all k rows are, the
-    largest d_E is used.
+    Args:
+        spherelets: Spherelets of the training rows.
+        train: Encoded training rows.
+        subjects: Codes of their subjects, int64 (n,). Rows of the same subject are skipped; if all
+            k rows are, the largest d_E is used. None: no row is skipped.
+        quantile: Share of rows, in [0, 1].
+
+    Returns:
+        The distance.
     """
-    found = nearest_rows(train, train, own.rows.shape[1], exclude_self=True)
-    queries = np.repeat(np.arange(len(train)), found.indices.shape[1])
-    points, away = found.indices.ravel(), found.distances.ravel()
-    there = points >= 0
-    pairs = np.column_stack([own.place[queries[there]], own.place[points[there]]])
-    away[there] += divergences(own, own, train, pairs)
+    neighbours = nearest_rows(train, train, spherelets.rows.shape[1], exclude_self=True)
+    n_neighbours = neighbours.indices.shape[1]
+    queries = np.repeat(np.arange(len(train)), n_neighbours)
+    points = neighbours.indices.ravel()
+    away = neighbours.distances.ravel()
+    exists = points >= 0
+    first = spherelets.codes[queries[exists]]
+    second = spherelets.codes[points[exists]]
+    pairs = np.column_stack([first, second])
+    away[exists] += divergences(spherelets, spherelets, train, pairs)
     if subjects is not None:
-        away[there & (subjects[queries] == subjects[points])] = np.inf
+        is_same_subject = subjects[queries] == subjects[points]
+        away[exists & is_same_subject] = np.inf
     nearest = away.reshape(len(train), -1).min(axis=1)
-    nearest[np.isinf(nearest)] = found.distances[np.isinf(nearest), -1]
+    nearest[np.isinf(nearest)] = neighbours.distances[np.isinf(nearest), -1]
     return float(np.quantile(nearest, quantile, method="inverted_cdf"))

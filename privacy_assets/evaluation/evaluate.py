@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -177,28 +177,22 @@ def evaluate(
         subject=declared_subject.column,
         exact_ids=declared_subject.exact_ids,
     )
-    made_by = None if generator is None else as_generator(generator)
-    external = {"train", "holdout", "synthetic"} | (
-        {"reference"} if reference is not None else set()
-    )
-    chosen, in_force = metrics_and_limits(metrics, policy, made_by, external, embedder)
-    if earlier_releases and not any(metric.uses("earlier_releases") for metric in chosen.values()):
-        add = " or ".join(metrics_reading("earlier_releases"))
-        raise ConfigError(
-            f"earlier releases were passed, but no metric uses them. Fix: add {add} to the metrics."
-        )
-    if made_by is not None and not any(metric.attacks_generator for metric in chosen.values()):
-        add = " or ".join(name for name, metric in METRICS.items() if metric.attacks_generator)
-        raise ConfigError(
-            f"a generator was passed, but no metric attacks it. Fix: add {add} to the metrics."
-        )
-    wanted = embedder is not False and wants_embedder(chosen.values())
-    tuned = (in_force.embedder if in_force else {}) if wanted else False
-    if tuned is not False:
+    attacked = None
+    if generator is not None:
+        attacked = as_generator(generator)
+    external_roles = {"train", "holdout", "synthetic"}
+    if reference is not None:
+        external_roles.add("reference")
+    selected, in_force = metrics_and_limits(metrics, policy, attacked, external_roles, embedder)
+    _check_all_inputs_used(selected.values(), earlier_releases, attacked)
+    embedder_settings: Mapping[str, Any] | Literal[False] = False
+    if embedder is not False and wants_embedder(selected.values()):
+        embedder_settings = in_force.embedder if in_force else {}
+    if embedder_settings is not False:
         require_torch()
-    state = _state_of(synthetic)
+    file_state = _file_state(synthetic)
     origin = _origin(synthetic)
-    with watched(otherwise=silent) if progress is None else nullcontext(progress) as report:
+    with progress_context(progress) as report_progress:
         inputs = read_inputs(
             train,
             holdout,
@@ -212,44 +206,85 @@ def evaluate(
             max_synthetic_rows=max_synthetic_rows,
             seed=seed,
             device=pick_device(device),
-            progress=report,
+            progress=report_progress,
         )
         check_categories(inputs)
         inputs = with_shift_note(inputs)
-        known = inputs.subjects.get("train")
-        people = len(inputs.train) if known is None else len(np.unique(known))
-        if known is None and int(inputs.subject_codes("train").max(initial=-1)) + 1 < len(
-            inputs.train
-        ):
-            inputs = replace(inputs, notes=_with_equal_rows(inputs.notes))
-        if in_force and (doubt := size_warning(in_force, people)):
-            report(doubt)
-        if tuned is not False:
-            inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
+        inputs = _with_note_on_equal_rows(inputs)
+        if in_force is not None:
+            _warn_of_size(inputs, in_force)
+        if embedder_settings is not False:
+            inputs = attach_embedder(inputs, fit_embedder(inputs, **embedder_settings))
+        generator_info = _generator_info(attacked)
+        inputs = inputs.with_settings(generator=generator_info)
         limits = in_force.limits if in_force else ()
-        made = None
-        if made_by is not None:
-            protection = made_by.overfitting_protection()
-            made = {"name": made_by.name, "settings": made_by.settings(), "overfitting": protection}
-        inputs = inputs.with_settings(generator=made)
-        results = without_shift(inputs, chosen, run_metrics(inputs, chosen, limits), limits)
-    if _state_of(synthetic) != state:
+        results = run_metrics(inputs, selected, limits)
+        results = without_shift(inputs, selected, results, limits)
+    if _file_state(synthetic) != file_state:
         raise InputError(
             "the file changed during the evaluation", where="synthetic", fix="evaluate it again"
         )
-    evaluated = build_report(inputs, results, in_force, generator=made)
-    return replace(evaluated, origin=origin)
+    report = build_report(inputs, results, in_force, generator=generator_info)
+    return replace(report, origin=origin)
 
 
-def _state_of(table: TableLike) -> tuple[int, ...]:
+def progress_context(progress: Progress | None) -> AbstractContextManager[Progress]:
+    """Return a context with ``progress``. None: bars on a terminal or in a notebook."""
+    if progress is None:
+        return watched(otherwise=silent)
+    return nullcontext(progress)
+
+
+def _check_all_inputs_used(
+    metrics: Collection[Metric],
+    earlier_releases: Sequence[TableLike],
+    generator: Generator | None,
+) -> None:
+    """Raise ConfigError if earlier releases or a generator were passed, and no metric uses them."""
+    if earlier_releases and not _is_used("earlier_releases", metrics):
+        names = " or ".join(metrics_reading("earlier_releases"))
+        raise ConfigError(
+            "earlier releases were passed, but no metric uses them."
+            f" Fix: add {names} to the metrics."
+        )
+    if generator is not None and not any(metric.attacks_generator for metric in metrics):
+        attackers = []
+        for name, metric in METRICS.items():
+            if metric.attacks_generator:
+                attackers.append(name)
+        raise ConfigError(
+            "a generator was passed, but no metric attacks it."
+            f" Fix: add {' or '.join(attackers)} to the metrics."
+        )
+
+
+def _warn_of_size(inputs: EvaluationInputs, policy: Policy) -> None:
+    """Report a warning if train has few subjects."""
+    n_subjects = len(inputs.train)
+    if "train" in inputs.subjects:
+        n_subjects = len(np.unique(inputs.subjects["train"]))
+    warning = size_warning(policy, n_subjects)
+    if warning:
+        inputs.progress(warning)
+
+
+def _generator_info(generator: Generator | None) -> dict[str, Any] | None:
+    """Return the description of a generator for metrics and the report."""
+    if generator is None:
+        return None
+    protection = generator.overfitting_protection()
+    return {"name": generator.name, "settings": generator.settings(), "overfitting": protection}
+
+
+def _file_state(table: TableLike) -> tuple[int, ...]:
     """Return size, inode and time of change of a file. Empty for other tables."""
     if not isinstance(table, str | Path):
         return ()
     try:
-        state = Path(table).stat()
+        stat = Path(table).stat()
     except OSError:  # reading the table reports it
         return ()
-    return state.st_size, state.st_ino, state.st_mtime_ns
+    return stat.st_size, stat.st_ino, stat.st_mtime_ns
 
 
 def _origin(synthetic: TableLike) -> dict[str, str]:
@@ -271,8 +306,11 @@ def check_categories(inputs: EvaluationInputs) -> None:
     """Raise InputError for categories of a brought synthetic table that no real table has, see
     :mod:`.tables.roles`.
     """
-    real = [inputs.tables[role] for role in REAL_ROLES if role in inputs.tables]
-    check_known_categories(inputs.synthetic, real, where="synthetic")
+    check_known_categories(inputs.synthetic, _real_tables(inputs), where="synthetic")
+
+
+def _real_tables(inputs: EvaluationInputs) -> list[Table]:
+    return [inputs.tables[role] for role in REAL_ROLES if role in inputs.tables]
 
 
 def build_report(
@@ -310,16 +348,17 @@ def build_report(
 
 def sizes_of(inputs: EvaluationInputs) -> dict[str, dict[str, int]]:
     """Return the numbers of rows, columns and subjects of each table."""
-    return {
-        role: {
+    sizes = {}
+    for role, table in inputs.tables.items():
+        n_subjects = len(table)
+        if role != "synthetic":
+            n_subjects = int(inputs.subject_codes(role).max(initial=-1)) + 1
+        sizes[role] = {
             "rows": len(table),
             "columns": len(table.columns),
-            "subjects": len(table)
-            if role == "synthetic"
-            else int(inputs.subject_codes(role).max(initial=-1)) + 1,
+            "subjects": n_subjects,
         }
-        for role, table in inputs.tables.items()
-    }
+    return sizes
 
 
 def read_inputs(
@@ -374,27 +413,32 @@ def read_inputs(
     check_reading(kinds)
     if not isinstance(earlier_releases, list | tuple):
         raise InputError("expected a list of tables", where="earlier releases", fix="pass a list")
-    given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
-    frames: dict[str, Frame] = {
-        role: load(table, role, declared.read) for role, table in given.items() if table is not None
-    }
-    names = {role: _where(role, given[role]) for role in frames}
+    sources = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
+    frames: dict[str, Frame] = {}
+    names: dict[str, str] = {}
+    for role, source in sources.items():
+        if source is not None:
+            frames[role] = load(source, role, declared.read)
+            names[role] = _name_in_messages(role, source)
     check_synthetic_rows(
         len(frames["synthetic"]), len(frames["train"]), max_synthetic_rows, names["synthetic"]
     )
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
     notes = _notes(frames, subject, declared, each_row)
-    brought, where = frames.pop("synthetic"), names.pop("synthetic")
+    synthetic_frame = frames.pop("synthetic")
+    where = names.pop("synthetic")
     real = real_tables(frames, names, subject, kinds, declared, schema=schema)
-    private = real["train"]
-    made = synthetic_table(brought, private.schema, subject, declared, train=private, where=where)
-    check_identifiers(made, declared.drop, where=where)
-    for note in (*notes, *real["train"].notes):
+    train_table = real["train"]
+    release = synthetic_table(
+        synthetic_frame, train_table.schema, subject, declared, train=train_table, where=where
+    )
+    check_identifiers(release, declared.drop, where=where)
+    for note in (*notes, *train_table.notes):
         progress(note)
     return build_inputs(
         real,
-        made,
+        release,
         earlier_releases=earlier_releases,
         notes=notes,
         where=names["holdout"],
@@ -410,35 +454,54 @@ def _notes(
     """Return notes for the report on how the tables were read. They contain column names but no
     cell values.
     """
-    found = []
+    notes = []
     if each_row or subject is not None:
-        found.append(people_note(subject, declared.exact_ids))
+        notes.append(people_note(subject, declared.exact_ids))
     else:
-        likely = [safe_repr(name) for name in may_tell_people_apart(frames["train"], declared.drop)]
-        hint = f" {likely[0]} looks like one." if likely else ""
-        found.append(
-            "Each row counts as one person. If a person can have several rows, name the column"
-            " that identifies people"
-            f" (--subject COLUMN), or state that each row is a different person (--each-row).{hint}"
-        )
-    if gone := [name for name in declared.drop if name in frames["synthetic"].columns]:
-        found.append(
-            f"The synthetic table contains {', '.join(map(safe_repr, gone))}, dropped and not"
-            " evaluated: the verdict"
-            f" does not cover {'it' if len(gone) == 1 else 'them'}. Fix: remove"
-            f" {'it' if len(gone) == 1 else 'them'}"
+        notes.append(_undeclared_subject_note(frames["train"], declared))
+    dropped = []
+    for name in declared.drop:
+        if name in frames["synthetic"].columns:
+            dropped.append(name)
+    if dropped:
+        pronoun = "it" if len(dropped) == 1 else "them"
+        notes.append(
+            f"The synthetic table contains {', '.join(map(safe_repr, dropped))}, dropped and not"
+            f" evaluated: the verdict does not cover {pronoun}. Fix: remove {pronoun}"
             " before publication."
         )
-    return tuple(found)
+    return tuple(notes)
 
 
-def _with_equal_rows(notes: Sequence[str]) -> tuple[str, ...]:
-    """Return the notes with an exception to the rule that each row counts as one person."""
+def _undeclared_subject_note(train: Frame, declared: Declared) -> str:
+    """Return the note that each row counts as one person, and a column that may identify people."""
+    note = (
+        "Each row counts as one person. If a person can have several rows, name the column"
+        " that identifies people"
+        " (--subject COLUMN), or state that each row is a different person (--each-row)."
+    )
+    candidates = may_tell_people_apart(train, declared.drop)
+    if candidates:
+        note += f" {safe_repr(candidates[0])} looks like one."
+    return note
+
+
+def _with_note_on_equal_rows(inputs: EvaluationInputs) -> EvaluationInputs:
+    """Return the inputs with an exception to the rule that each row counts as one person, if train
+    has equal rows and no subject column.
+    """
+    if "train" in inputs.subjects:
+        return inputs
+    n_subjects = int(inputs.subject_codes("train").max(initial=-1)) + 1
+    if n_subjects >= len(inputs.train):
+        return inputs
     rule = people_note(None)
+    if rule not in inputs.notes:
+        return replace(inputs, notes=(*inputs.notes, _EQUAL_ROWS))
     exception = f"{rule[:-1]}, except that equal rows of one table count as the same person."
-    if rule in notes:
-        return tuple(exception if note == rule else note for note in notes)
-    return (*notes, _EQUAL_ROWS)
+    notes = list(inputs.notes)
+    notes[notes.index(rule)] = exception
+    return replace(inputs, notes=tuple(notes))
 
 
 def people_note(subject: str | None, exact_ids: bool = False) -> str:
@@ -456,8 +519,10 @@ def people_note(subject: str | None, exact_ids: bool = False) -> str:
     return note
 
 
-def _where(role: str, table: TableLike | None) -> str:
-    return f"{role} ({location(table)})" if isinstance(table, PATHS) else role
+def _name_in_messages(role: str, table: TableLike | None) -> str:
+    if isinstance(table, PATHS):
+        return f"{role} ({location(table)})"
+    return role
 
 
 def build_inputs(
@@ -490,28 +555,33 @@ def build_inputs(
         InputError: The holdout shares far more rows with train than expected by chance, or no
             column of the earlier releases can be compared.
     """
-    subjects = {
-        role: table.subject_ids for role, table in real.items() if table.subject_ids is not None
-    }
     schema = real["train"].schema
-    tables = joint(
-        {role: table.without_subject() for role, table in {**real, "synthetic": synthetic}.items()}
-    )
-    generated = (
-        {role: table.select(schema.generated) for role, table in tables.items()}
-        if schema.generated
-        else {}
-    )
-    if generated:  # the synthetic table may contain identifiers under another column name
+    subjects = {}
+    for role, table in real.items():
+        if table.subject_ids is not None:
+            subjects[role] = table.subject_ids
+    all_tables = {**real, "synthetic": synthetic}
+    tables = joint({role: table.without_subject() for role, table in all_tables.items()})
+    generated: dict[str, Table] = {}
+    if schema.generated:
+        for role, table in tables.items():
+            generated[role] = table.select(schema.generated)
+        # The synthetic table may contain identifiers under another column name.
         for role, ids in subjects.items():
             generated[role] = generated[role].with_columns(ids)
-    schema = schema.measured
+    evaluated = schema.measured
+    evaluated_tables = {}
+    for role, table in tables.items():
+        evaluated_tables[role] = table.with_schema(evaluated)
+    releases = None
+    if earlier_releases:
+        releases = stacked_releases(earlier_releases, evaluated)
     inputs = EvaluationInputs(
-        schema,
-        {role: table.with_schema(schema) for role, table in tables.items()},
+        evaluated,
+        evaluated_tables,
         joint_codes(subjects),
         generated=generated,
-        earlier_releases=stacked_releases(earlier_releases, schema) if earlier_releases else None,
+        earlier_releases=releases,
         notes=(*notes, *real["train"].notes),
         relations=real["train"].relations,
         seed=seed,
@@ -523,29 +593,41 @@ def build_inputs(
 
 
 def stacked_releases(earlier_releases: Sequence[TableLike], schema: TableSchema) -> Table:
-    """Stack earlier releases, keeping the columns of ``schema`` that are present in all of them.
+    """Stack earlier releases.
 
-    Raises InputError if there is no such column.
+    Args:
+        earlier_releases: Paths or dataframes.
+        schema: Schema of the table to be published.
+
+    Returns:
+        The rows of all releases, with those columns of ``schema`` that each of them has.
+
+    Raises:
+        InputError: There is no such column.
     """
-    parts: list[dict[str, Column]] = []
+    releases: list[dict[str, Column]] = []
     for number, table in enumerate(earlier_releases, start=1):
-        where, found = f"earlier release {number}", {}
+        where = f"earlier release {number}"
         frame = load(table, where)
+        columns = {}
         for column in schema.columns:
             try:
-                found[column.name] = column_of(frame[column.name], column, where, external=True)
+                columns[column.name] = column_of(frame[column.name], column, where, external=True)
             except (KeyError, InputError):  # absent from this release, or of another kind
                 continue
-        parts.append(found)
-    shared = TableSchema(
-        tuple(column for column in schema.columns if all(column.name in part for part in parts))
-    )
-    if not shared.columns:
-        fix = "pass releases of this table"
+        releases.append(columns)
+    shared = []
+    for column in schema.columns:
+        if all(column.name in columns for columns in releases):
+            shared.append(column)
+    if not shared:
         raise InputError(
-            "they and this table have no common column", where="earlier releases", fix=fix
+            "they and this table have no common column",
+            where="earlier releases",
+            fix="pass releases of this table",
         )
-    return Table.stack([Table.of_columns(shared, part) for part in parts])
+    shared_schema = TableSchema(tuple(shared))
+    return Table.stack([Table.of_columns(shared_schema, columns) for columns in releases])
 
 
 def _check_unseen(inputs: EvaluationInputs, where: str) -> None:
@@ -558,25 +640,38 @@ def _check_unseen(inputs: EvaluationInputs, where: str) -> None:
     """
     from scipy import stats  # slow to import
 
-    ids = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
-    people = inputs.subject_codes("train", "holdout")
-    order = np.argsort(ids, kind="stable")
-    order = order[np.bincount(ids)[ids[order]] == 2].reshape(-1, 2)  # the row of train comes first
-    crossing = (order[:, 0] < len(inputs.train)) & (order[:, 1] >= len(inputs.train))
-    pairs = np.column_stack([np.sort(people[order], axis=1), crossing])
+    n_train = len(inputs.train)
+    row_ids = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
+    subject_codes = inputs.subject_codes("train", "holdout")
+    order = np.argsort(row_ids, kind="stable")
+    n_equal_rows = np.bincount(row_ids)[row_ids[order]]
+    row_pairs = order[n_equal_rows == 2].reshape(-1, 2)  # the row of train comes first
+    is_crossing = (row_pairs[:, 0] < n_train) & (row_pairs[:, 1] >= n_train)
+    subject_pairs = np.sort(subject_codes[row_pairs], axis=1)
+    pairs = np.column_stack([subject_pairs, is_crossing])
     pairs = np.unique(pairs[pairs[:, 0] < pairs[:, 1]], axis=0)
-    others, total = np.unique(people[len(inputs.train) :]).size, int(people.max()) + 1
-    chance = 2 * others * (total - others) / max(total * (total - 1), 1)
-    shared = int(pairs[:, 2].sum())
-    if shared and stats.binom.sf(shared - 1, len(pairs), chance) < _BY_CHANCE:
-        fix = "use a holdout of people that the generator has not seen"
-        problem = "far more people than expected by chance share a row with a person in train"
-        raise InputError(problem, where=where, fix=fix)
+    n_shared = int(pairs[:, 2].sum())
+    if n_shared == 0:
+        return
+    n_subjects = int(subject_codes.max()) + 1
+    n_holdout = np.unique(subject_codes[n_train:]).size
+    p_crossing = 2 * n_holdout * (n_subjects - n_holdout) / max(n_subjects * (n_subjects - 1), 1)
+    if stats.binom.sf(n_shared - 1, len(pairs), p_crossing) < _BY_CHANCE:
+        raise InputError(
+            "far more people than expected by chance share a row with a person in train",
+            where=where,
+            fix="use a holdout of people that the generator has not seen",
+        )
 
 
 def wants_embedder(metrics: Iterable[Metric]) -> bool:
     """Return True if any of the metrics can use an embedder."""
-    return any(metric.uses("embedder") for metric in metrics)
+    return _is_used("embedder", metrics)
+
+
+def _is_used(name: str, metrics: Iterable[Metric]) -> bool:
+    """Return whether any of the metrics can use an input."""
+    return any(metric.uses(name) for metric in metrics)
 
 
 def attach_embedder(inputs: EvaluationInputs, embedder: Embedder) -> EvaluationInputs:
@@ -613,25 +708,24 @@ def fit_embedder(inputs: EvaluationInputs, **settings: Any) -> Embedder:
     from privacy_assets.distances.embedder import train_embedder
     from privacy_assets.distances.embedder_settings import EmbedderSettings
 
-    real = [inputs.tables[role] for role in REAL_ROLES if role in inputs.tables]
-    chosen = EmbedderSettings(**settings)
+    embedder_settings = EmbedderSettings(**settings)
     inputs.progress("training the embedder")
     embedder = train_embedder(
-        real,
+        _real_tables(inputs),
         inputs.schema,
-        chosen,
+        embedder_settings,
         seed=inputs.seed,
         device=inputs.device,
         progress=inputs.progress,
     )
-    found = embedder.description
-    loss, accuracy = found["validation_loss"], found["validation_accuracy"]
-    learned = (
-        "no validation rows"
-        if loss is None
-        else f"validation loss {loss:.4g}, accuracy {accuracy:.4g}"
-    )
-    inputs.progress(f"the embedder was trained for {found['epochs']} epochs: {learned}")
+    description = embedder.description
+    loss = description["validation_loss"]
+    accuracy = description["validation_accuracy"]
+    if loss is None:
+        outcome = "no validation rows"
+    else:
+        outcome = f"validation loss {loss:.4g}, accuracy {accuracy:.4g}"
+    inputs.progress(f"the embedder was trained for {description['epochs']} epochs: {outcome}")
     return embedder
 
 
@@ -653,38 +747,48 @@ def run_metrics(
     Raises:
         InputError: A required input of a metric is missing.
     """
+    available = set(inputs.tables)
+    if inputs.embedder is not None:
+        available.add("embedder")
     results: dict[str, MetricResult] = {}
     copy: EvaluationInputs | None = None
     for name, metric in metrics.items():
-        there = {*inputs.tables, *({"embedder"} if inputs.embedder is not None else ())}
-        absent = sorted(metric.required_inputs - there)
-        if absent:
+        missing_inputs = sorted(metric.required_inputs - available)
+        if missing_inputs:
             raise InputError(
-                f"metric {name} needs {absent[0]}", fix=f"pass {absent[0]} or remove the metric"
+                f"metric {name} needs {missing_inputs[0]}",
+                fix=f"pass {missing_inputs[0]} or remove the metric",
             )
         inputs.progress(f"measuring {name}")
         if len(metrics) > 1:
             advance(inputs.progress, "metrics", len(results), len(metrics))
         started = time.perf_counter()
         result = metric.measure(inputs)
-        limited = {limit.statistic.partition(".")[2] for limit in limits if limit.metric == name}
-        limited = {
-            spec.name
-            for spec in metric.statistics
-            if spec.name in limited and metric.sees_copy(spec)
-        }
+        limited = _limited_statistics(name, metric, limits)
         if limited:
-            copy = copy or inputs.with_copy(_COPIED_PEOPLE)
-            found = metric.on_smaller_budget().measure(copy).estimates
-            result = replace(result, on_copy=tuple(one for one in found if one.name in limited))
+            if copy is None:
+                copy = inputs.with_copy(_COPIED_PEOPLE)
+            estimates = metric.on_smaller_budget().measure(copy).estimates
+            on_copy = tuple(estimate for estimate in estimates if estimate.name in limited)
+            result = replace(result, on_copy=on_copy)
         results[name] = replace(result, seconds=time.perf_counter() - started)
     if len(metrics) > 1:
         advance(inputs.progress, "metrics", len(results), len(metrics))
     return results
 
 
+def _limited_statistics(name: str, metric: Metric, limits: Sequence[Limit]) -> set[str]:
+    """Return the limited statistics of a metric that can be measured on a copy of train."""
+    limited = {limit.statistic.partition(".")[2] for limit in limits if limit.metric == name}
+    measurable = set()
+    for spec in metric.statistics:
+        if spec.name in limited and metric.sees_copy(spec):
+            measurable.add(spec.name)
+    return measurable
+
+
 def choose_metrics(
-    given: MetricsLike | None,
+    metrics: MetricsLike | None,
     policy: PolicyLike | None,
     generator: Generator | None = None,
     external: Collection[str] = (),
@@ -692,11 +796,11 @@ def choose_metrics(
 ) -> tuple[dict[str, Metric], Policy]:
     """Choose the metrics to run and the policy in force.
 
-    Settings of metrics come from the policy. ``given`` may only hold those that a table may set and
-    the policy does not set.
+    Settings of metrics come from the policy. ``metrics`` may only contain those that a table may
+    set and the policy does not set.
 
     Args:
-        given: Names of metrics, or a mapping of names to settings. None: those of the policy, or
+        metrics: Names of metrics, or a mapping of names to settings. None: those of the policy, or
             the default ones.
         policy: Source of the policy, see :func:`.load_policy`. None: the default limits of the
             metrics.
@@ -714,90 +818,203 @@ def choose_metrics(
             depends on an embedder that is left out, a metric needs the generator, or no metric has
             a limit.
     """
-    chosen, in_force = metrics_and_limits(given, policy, generator, external, embedder)
-    return chosen, default_policy(chosen, external) if in_force is None else in_force
+    selected, in_force = metrics_and_limits(metrics, policy, generator, external, embedder)
+    if in_force is None:
+        in_force = default_policy(selected, external)
+    return selected, in_force
 
 
 def metrics_and_limits(
-    given: MetricsLike | None,
+    metrics: MetricsLike | None,
     policy: PolicyLike | None,
     generator: Generator | None = None,
     external: Collection[str] = (),
     embedder: bool | Mapping[str, Any] = True,
 ) -> tuple[dict[str, Metric], Policy | None]:
-    """Choose as :func:`choose_metrics` does, but return no policy if none is given and no metric
-    has a limit.
+    """Choose metrics and a policy, which may be None.
+
+    Args:
+        metrics: As in :func:`choose_metrics`.
+        policy: As in :func:`choose_metrics`.
+        generator: As in :func:`choose_metrics`.
+        external: As in :func:`choose_metrics`.
+        embedder: As in :func:`choose_metrics`.
+
+    Returns:
+        The metrics by name, and the policy. None: ``policy`` is None and no metric has a limit.
+
+    Raises:
+        ConfigError: As in :func:`choose_metrics`.
     """
-    if given is not None and not isinstance(given, str | list | tuple | set | frozenset | Mapping):
+    metrics = _checked_names(metrics)
+    if policy is not None:
+        policy = _with_external_limits(load_policy(policy), external)
+    names = _names_to_run(metrics, policy, external)
+    settings_by_table = metrics if isinstance(metrics, Mapping) else {}
+    table_settings = _table_settings(settings_by_table, policy, embedder)
+    in_force = _policy_in_force(policy, names, external, embedder)
+    return _build_metrics(names, in_force, table_settings, generator), in_force
+
+
+def _checked_names(metrics: MetricsLike | None) -> MetricsLike | None:
+    """Return the metrics of the caller, a string split into names. Raise ConfigError for other
+    types.
+    """
+    if metrics is None:
+        return None
+    if isinstance(metrics, str):
+        return _split_names(metrics)
+    if not isinstance(metrics, list | tuple | set | frozenset | Mapping):
+        type_name = type(metrics).__name__
         raise ConfigError(
-            f"metrics must be names, or a mapping of names to settings, not {type(given).__name__}."
+            f"metrics must be names, or a mapping of names to settings, not {type_name}."
         )
-    if isinstance(given, str):
-        given = _names(given)
-    for name in given or ():
+    for name in metrics:
         if not isinstance(name, str):
             raise ConfigError(f"metrics: each name must be a string, not {type(name).__name__}.")
-    policy = None if policy is None else load_policy(policy)
-    if policy is not None and policy.extends:
-        doubted = set(default_metrics(external)) - set(default_metrics()) - set(policy.metrics)
-        more = [limit for name in sorted(doubted) for limit in build_metric(name).default_limits]
-        policy = replace(policy, limits=(*policy.limits, *more))
-    chosen = list(given) if given is not None else default_metrics(external)
-    if given is None and policy is not None:
-        chosen = list(dict.fromkeys((*policy.metrics, *policy.settings)))
-    if not chosen:
+    return metrics
+
+
+def _split_names(text: str) -> list[str]:
+    """Split at commas. An error does not quote parts of a long string, which may be the content of
+    a table.
+    """
+    names = []
+    for part in text.split(","):
+        if part.strip():
+            names.append(part.strip())
+    displayed = safe_repr(text)
+    if displayed != repr(text) and not set(names) <= set(METRICS):
+        raise ConfigError(
+            f"{displayed} is not a list of metrics. Fix: pass names separated by commas."
+        )
+    return names
+
+
+def _with_external_limits(policy: Policy, external: Collection[str]) -> Policy:
+    """Add the default limits of metrics that run only for tables from outside, if the policy
+    extends another.
+    """
+    if not policy.extends:
+        return policy
+    only_external = set(default_metrics(external)) - set(default_metrics())
+    limits = list(policy.limits)
+    for name in sorted(only_external - set(policy.metrics)):
+        limits += build_metric(name).default_limits
+    return replace(policy, limits=tuple(limits))
+
+
+def _names_to_run(
+    metrics: MetricsLike | None, policy: Policy | None, external: Collection[str]
+) -> list[str]:
+    """Return the valid names of at least one metric: those of the caller, the policy, or the
+    default ones.
+    """
+    if metrics is not None:
+        names = list(metrics)
+    elif policy is not None:
+        names = list(dict.fromkeys((*policy.metrics, *policy.settings)))
+    else:
+        names = default_metrics(external)
+    if not names:
         raise ConfigError("no metric was selected. Fix: name at least one.")
-    for name in chosen:
+    for name in names:
         build_metric(name)
-    own = _table_settings(given if isinstance(given, Mapping) else {}, policy, embedder)
-    limited = any(METRICS[name].default_limits for name in chosen)
-    in_force = default_policy(chosen, external) if policy is None and limited else policy
-    embedded = embedded_statistics(in_force) if in_force else ()
-    if embedder is False and in_force and in_force.embedder is not False and embedded:
-        if policy is not None:
-            text = f"policy {policy.title} limits {embedded[0]}, which depends on the embedder"
-            raise ConfigError(f"{text}. {_own_policy(policy, {}, False)}")
-        in_force = replace(in_force, name="custom", part_of="default", embedder=False)
-    settings, limits = (in_force.settings, in_force.limits) if in_force else ({}, ())
-    built = {
-        name: build_metric(name, {**settings.get(name, {}), **own.get(name, {})}) for name in chosen
-    }
-    made_for = {name: metric.for_generator(generator) for name, metric in built.items()}
-    return {
-        name: metric.for_limits(limits, made_for) for name, metric in made_for.items()
-    }, in_force
+    return names
+
+
+def _policy_in_force(
+    policy: Policy | None,
+    names: Sequence[str],
+    external: Collection[str],
+    embedder: bool | Mapping[str, Any],
+) -> Policy | None:
+    """Return the policy of the caller, or the default limits of the metrics, if they have any."""
+    in_force = policy
+    if policy is None and any(METRICS[name].default_limits for name in names):
+        in_force = default_policy(names, external)
+    if in_force is None or embedder is not False or in_force.embedder is False:
+        return in_force
+    embedded = embedded_statistics(in_force)
+    if not embedded:
+        return in_force
+    if policy is not None:
+        text = f"policy {policy.title} limits {embedded[0]}, which depends on the embedder"
+        raise ConfigError(f"{text}. {_policy_advice(policy, {}, False)}")
+    return replace(in_force, name="custom", part_of="default", embedder=False)
+
+
+def _build_metrics(
+    names: Sequence[str],
+    policy: Policy | None,
+    table_settings: Mapping[str, Mapping[str, Any]],
+    generator: Generator | None,
+) -> dict[str, Metric]:
+    """Build metrics with the settings of policy and table, for the limits of the policy."""
+    policy_settings = policy.settings if policy else {}
+    limits = policy.limits if policy else ()
+    built = {}
+    for name in names:
+        settings = {**policy_settings.get(name, {}), **table_settings.get(name, {})}
+        built[name] = build_metric(name, settings)
+    for_generator = {name: metric.for_generator(generator) for name, metric in built.items()}
+    for_limits = {}
+    for name, metric in for_generator.items():
+        for_limits[name] = metric.for_limits(limits, for_generator)
+    return for_limits
 
 
 def _table_settings(
-    given: Mapping[str, Any], policy: Policy | None, embedder: bool | Mapping[str, Any]
+    settings_by_metric: Mapping[str, Any],
+    policy: Policy | None,
+    embedder: bool | Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:
     """Return the settings that a table may set, by metric. Raise ConfigError if there are
     others.
     """
-    own = dict[str, dict[str, Any]]()
+    table_settings = dict[str, dict[str, Any]]()
     reserved = dict[str, dict[str, Any]]()
-    for name, settings in given.items():
+    for name, settings in settings_by_metric.items():
         if not isinstance(settings, Mapping | None):
             raise ConfigError(
                 f"metric {safe_repr(name)}: settings must be a mapping of names to values."
             )
         metric = build_metric(name, settings)
-        by_table = {setting.name for setting in settings_of(type(metric)) if setting.by_table}
-        fixed = {} if policy is None else policy.settings.get(name, {})
+        allowed = set()
+        for setting in settings_of(type(metric)):
+            if setting.by_table:
+                allowed.add(setting.name)
+        if policy is not None:
+            allowed -= set(policy.settings.get(name, {}))
         for key, value in (settings or {}).items():
-            kind = own if key in by_table and key not in fixed else reserved
-            kind.setdefault(name, {})[key] = value
-    tuned = embedder if isinstance(embedder, Mapping) else {}
-    build_embedder(tuned)
-    wrong = [f"{name}.{key}" for name, settings in reserved.items() for key in settings]
-    if wrong := [*wrong, *(f"embedder.{key}" for key in tuned)]:
-        verb = "is a setting" if len(wrong) == 1 else "are settings"
-        text = f"{', '.join(wrong)} {verb} of the policy, not of a table"
-        raise ConfigError(f"{text}. {_own_policy(policy, reserved, tuned)}")
-    return own
+            if key in allowed:
+                table_settings.setdefault(name, {})[key] = value
+            else:
+                reserved.setdefault(name, {})[key] = value
+    embedder_settings = embedder if isinstance(embedder, Mapping) else {}
+    build_embedder(embedder_settings)
+    _check_none_reserved(policy, reserved, embedder_settings)
+    return table_settings
 
 
-def _own_policy(
+def _check_none_reserved(
+    policy: Policy | None,
+    reserved: Mapping[str, Mapping[str, Any]],
+    embedder_settings: Mapping[str, Any],
+) -> None:
+    """Raise ConfigError if there are settings that belong to the policy."""
+    keys = []
+    for part, settings in (*reserved.items(), ("embedder", embedder_settings)):
+        for key in settings:
+            keys.append(f"{part}.{key}")
+    if not keys:
+        return
+    verb = "is a setting" if len(keys) == 1 else "are settings"
+    text = f"{', '.join(keys)} {verb} of the policy, not of a table"
+    raise ConfigError(f"{text}. {_policy_advice(policy, reserved, embedder_settings)}")
+
+
+def _policy_advice(
     policy: Policy | None,
     metrics: Mapping[str, Mapping[str, Any]],
     embedder: Mapping[str, Any] | bool,
@@ -805,32 +1022,23 @@ def _own_policy(
     """Return advice with the policy to write, as YAML without the values, which can be cells of a
     table.
     """
-    lines = ["metrics:"] if metrics else []
-    lines += [
-        f"  {name}: {{{', '.join(f'{key}: ...' for key in settings)}}}"
-        for name, settings in metrics.items()
-    ]
+    lines = []
+    if metrics:
+        lines.append("metrics:")
+    for name, settings in metrics.items():
+        lines.append(f"  {name}: {_without_values(settings)}")
     if embedder is False:
         lines.append("embedder: false")
     elif isinstance(embedder, Mapping) and embedder:
-        lines.append(f"embedder: {{{', '.join(f'{key}: ...' for key in embedder)}}}")
-    if policy is None or policy.name in SHIPPED:
-        lines = [
-            "name: my-policy",
-            f"extends: {'default' if policy is None else policy.name}",
-            *lines,
-        ]
-        fix = "Fix: use a custom policy with these lines:"
-    else:
-        fix = f"Fix: add these lines to policy {policy.title}:"
-    return "\n".join([fix, *lines])
+        lines.append(f"embedder: {_without_values(embedder)}")
+    if policy is not None and policy.name not in SHIPPED:
+        return "\n".join([f"Fix: add these lines to policy {policy.title}:", *lines])
+    extended = "default" if policy is None else policy.name
+    first = "Fix: use a custom policy with these lines:"
+    return "\n".join([first, "name: my-policy", f"extends: {extended}", *lines])
 
 
-def _names(given: str) -> list[str]:
-    """Split at commas. An error does not quote parts of a long string, which may be the content of
-    a table.
-    """
-    names, whole = [name.strip() for name in given.split(",") if name.strip()], safe_repr(given)
-    if whole != repr(given) and not set(names) <= set(METRICS):
-        raise ConfigError(f"{whole} is not a list of metrics. Fix: pass names separated by commas.")
-    return names
+def _without_values(settings: Mapping[str, Any]) -> str:
+    """Return settings as YAML, with dots for the values."""
+    items = ", ".join(f"{key}: ..." for key in settings)
+    return f"{{{items}}}"

@@ -33,8 +33,8 @@ PERMUTATIONS = 999
 BINS = 10
 DIFFERENT = 0.001  # p-value up to which train and holdout differ
 _RARE = 20  # levels with fewer rows are pooled
-_NAMED = 3  # columns that a reason names; the note names all
-_FEWEST = 20  # rows of a release and of train that a metric needs
+_MAX_NAMES = 3  # columns that a reason names; the note names all
+_MIN_ROWS = 20  # rows of a release and of train that a metric needs
 
 
 @dataclass(frozen=True)
@@ -69,31 +69,31 @@ def exchangeability(
     Args:
         inputs: Tables, subjects and seed.
         n_permutations: Number of permutations. The smallest p-value is 1 / (permutations + 1).
+
+    Returns:
+        The outcome, with one record per column.
     """
     subjects = Subjects.of(inputs.subject_codes("train", "holdout"), len(inputs.train))
-    levels, owners = _levels(inputs)
+    levels, columns_of_levels = _levels(inputs)
     counts = _counts(subjects.codes, levels, len(subjects))
-    rows = np.bincount(subjects.codes).astype(np.float64)
-    shares = np.asarray(counts.sum(axis=0)).ravel() / len(subjects.codes)
+    n_rows_of_subject = np.bincount(subjects.codes).astype(np.float64)
+    level_shares = np.asarray(counts.sum(axis=0)).ravel() / len(subjects.codes)
 
     def statistic(labels: np.ndarray) -> np.ndarray:
-        inside = np.asarray(counts.T @ labels.T.astype(np.float64)).T
-        return inside - np.outer(labels @ rows, shares)
+        n_in_train = np.asarray(counts.T @ labels.T.astype(np.float64)).T
+        return n_in_train - np.outer(labels @ n_rows_of_subject, level_shares)
 
-    found = inference.permutation_test(
+    test = inference.permutation_test(
         statistic, subjects, n_permutations, inputs.rng("exchangeability")
     )
-    band = found.band()
-    largest = (np.abs(found.null - band.mean) / np.where(band.sd > 0, band.sd, np.inf)).max(axis=1)
-    columns: tuple[dict[str, float | str], ...] = tuple(
-        {
-            "column": name,
-            "z": float(z),
-            "p_value": float((1 + (largest >= z).sum()) / (n_permutations + 1)),
-        }
-        for name, z in _per_column(band.z, owners)
-    )
-    return Exchangeability(band.p_value, columns, *subjects.counts)
+    band = test.band()
+    scale = np.where(band.sd > 0, band.sd, np.inf)
+    largest = (np.abs(test.null - band.mean) / scale).max(axis=1)
+    records: list[dict[str, float | str]] = []
+    for name, z in _per_column(band.z, columns_of_levels):
+        p_value = float((1 + (largest >= z).sum()) / (n_permutations + 1))
+        records.append({"column": name, "z": float(z), "p_value": p_value})
+    return Exchangeability(band.p_value, tuple(records), *subjects.counts)
 
 
 def with_shift_note(inputs: EvaluationInputs) -> EvaluationInputs:
@@ -102,6 +102,9 @@ def with_shift_note(inputs: EvaluationInputs) -> EvaluationInputs:
 
     Args:
         inputs: Tables of the release, with tables that the user brought.
+
+    Returns:
+        The inputs, with one note more or none.
     """
     names = _differing(inputs)
     if not names:
@@ -118,12 +121,14 @@ def with_shift_note(inputs: EvaluationInputs) -> EvaluationInputs:
 
 def _differing(inputs: EvaluationInputs) -> list[str]:
     """Return the names of the columns in which train and holdout differ, for messages."""
-    found = exchangeability(inputs)
-    if found.p_value > DIFFERENT:
+    outcome = exchangeability(inputs)
+    if outcome.p_value > DIFFERENT:
         return []
-    return [
-        safe_repr(str(one["column"])) for one in found.columns if float(one["p_value"]) <= DIFFERENT
-    ]
+    names = []
+    for record in outcome.columns:
+        if float(record["p_value"]) <= DIFFERENT:
+            names.append(safe_repr(str(record["column"])))
+    return names
 
 
 def without_shift(
@@ -146,55 +151,84 @@ def without_shift(
         results: Their results.
         limits: Limits of the policy.
         attempt: Number of the publication attempt, see :func:`~privacy_assets.policy.judge_limit`.
+
+    Returns:
+        Results by metric.
     """
+    broken = _broken_limits(metrics, results, limits, attempt)
+    if not broken:
+        return dict(results)
+    names = _differing(inputs)
+    if not names:
+        return dict(results)
+    harmless = _with_people_of_train(inputs)
+    if harmless is None:
+        return dict(results)
+    harmless_results = {}
+    for limit in broken:
+        if limit.metric not in harmless_results:
+            harmless_results[limit.metric] = metrics[limit.metric].measure(harmless)
+    reason = _reason(names)
     checked = dict(results)
+    for limit in broken:
+        if judge_limit(limit, harmless_results[limit.metric], attempt).status == "fail":
+            checked[limit.metric] = _not_measurable(checked[limit.metric], limit, reason)
+    return checked
+
+
+def _broken_limits(
+    metrics: Mapping[str, Metric],
+    results: Mapping[str, MetricResult],
+    limits: Sequence[Limit],
+    attempt: int,
+) -> list[Limit]:
+    """Return the broken limits of metrics that do not attack a generator."""
     broken = []
     for limit in limits:
         if limit.metric not in metrics or metrics[limit.metric].attacks_generator:
             continue
         if judge_limit(limit, results.get(limit.metric), attempt).status == "fail":
             broken.append(limit)
-    names = _differing(inputs) if broken else []
-    unseen = _with_people_of_train(inputs) if names else None
-    if unseen is None:
-        return checked
-    more = len(names) - _NAMED
-    reason = (
-        f"{DIFFER} in {', '.join(names[:_NAMED])}{f' and {more} more' if more > 0 else ''}, and"
-        " real rows in place of"
-        " the release, none of them in train, break the limit as well"
+    return broken
+
+
+def _reason(names: Sequence[str]) -> str:
+    """Return the reason why a statistic is not measurable."""
+    columns = ", ".join(names[:_MAX_NAMES])
+    n_further = len(names) - _MAX_NAMES
+    if n_further > 0:
+        columns += f" and {n_further} more"
+    return (
+        f"{DIFFER} in {columns}, and real rows in place of the release, none of them in train,"
+        " break the limit as well"
     )
-    again = {
-        name: metrics[name].measure(unseen)
-        for name in dict.fromkeys(limit.metric for limit in broken)
-    }
-    for limit in broken:
-        if judge_limit(limit, again[limit.metric], attempt).status == "fail":
-            name, result = limit.statistic.partition(".")[2], checked[limit.metric]
-            estimates = tuple(
-                replace(one, value=math.nan, low=math.nan, high=math.nan, note=reason)
-                if one.name == name
-                else one
-                for one in result.estimates
-            )
-            checked[limit.metric] = replace(result, estimates=estimates)
-    return checked
+
+
+def _not_measurable(result: MetricResult, limit: Limit, reason: str) -> MetricResult:
+    """Return the result without the values of the limited statistic."""
+    name = limit.statistic.partition(".")[2]
+    estimates = []
+    for estimate in result.estimates:
+        if estimate.name == name:
+            estimate = replace(estimate, value=math.nan, low=math.nan, high=math.nan, note=reason)
+        estimates.append(estimate)
+    return replace(result, estimates=tuple(estimates))
 
 
 def _with_people_of_train(inputs: EvaluationInputs) -> EvaluationInputs | None:
     """Return inputs with a third of the people of train as release, or None if they are too few."""
     codes = inputs.subject_codes("train")
-    people = inputs.rng("people taken out of train").permutation(np.unique(codes))
-    chosen = np.isin(codes, people[: len(people) // 3])
-    if chosen.sum() < _FEWEST or (~chosen).sum() < _FEWEST:
+    subject_codes = inputs.rng("people taken out of train").permutation(np.unique(codes))
+    is_released = np.isin(codes, subject_codes[: len(subject_codes) // 3])
+    if is_released.sum() < _MIN_ROWS or (~is_released).sum() < _MIN_ROWS:
         return None
-    subjects = {
-        role: own[~chosen] if role == "train" else own for role, own in inputs.subjects.items()
-    }
+    subjects = dict(inputs.subjects)
+    if "train" in subjects:
+        subjects["train"] = subjects["train"][~is_released]
     tables = {
         **inputs.tables,
-        "train": inputs.train.take(~chosen),
-        "synthetic": inputs.train.take(chosen),
+        "train": inputs.train.take(~is_released),
+        "synthetic": inputs.train.take(is_released),
     }
     return replace(inputs, tables=tables, subjects=subjects, generated={})
 
@@ -203,68 +237,86 @@ def _auc(inputs: EvaluationInputs) -> float:
     """Return the AUC of naive Bayes on column levels, fitted to one half of the people and tested
     on the other.
     """
-    levels, _ = _levels(inputs)
-    inside = np.arange(len(levels)) < len(inputs.train)
-    codes = inputs.subject_codes("train", "holdout")
-    half = (inputs.rng("halves").permutation(int(codes.max()) + 1) % 2 == 0)[codes]
-    scores = np.empty(len(levels))
-    size = int(levels.max()) + 1
-    for fitted in (half, ~half):
-        counts = [
-            np.bincount(levels[fitted & side].ravel(), minlength=size) + 1.0
-            for side in (inside, ~inside)
-        ]
-        scores[~fitted] = np.log(counts[0] / counts[1])[levels[~fitted]].sum(axis=1)
     from scipy.stats import rankdata  # slow to import
 
-    first, second = int(inside.sum()), int((~inside).sum())
-    return float((rankdata(scores)[inside].sum() - first * (first + 1) / 2) / (first * second))
+    levels, _ = _levels(inputs)
+    is_train = np.arange(len(levels)) < len(inputs.train)
+    codes = inputs.subject_codes("train", "holdout")
+    subject_in_half = inputs.rng("halves").permutation(int(codes.max()) + 1) % 2 == 0
+    in_half = subject_in_half[codes]
+    scores = np.empty(len(levels))
+    n_levels = int(levels.max()) + 1
+    for is_fitted in (in_half, ~in_half):
+        train_levels = levels[is_fitted & is_train].ravel()
+        holdout_levels = levels[is_fitted & ~is_train].ravel()
+        n_train = np.bincount(train_levels, minlength=n_levels) + 1.0
+        n_holdout = np.bincount(holdout_levels, minlength=n_levels) + 1.0
+        log_ratios = np.log(n_train / n_holdout)
+        scores[~is_fitted] = log_ratios[levels[~is_fitted]].sum(axis=1)
+    return _auc_of_ranks(rankdata(scores), is_train)
+
+
+def _auc_of_ranks(ranks: np.ndarray, is_positive: np.ndarray) -> float:
+    """Return the area under the ROC curve by the rank sum of the positives."""
+    n_positive = int(is_positive.sum())
+    n_negative = int((~is_positive).sum())
+    least_rank_sum = n_positive * (n_positive + 1) / 2
+    return float((ranks[is_positive].sum() - least_rank_sum) / (n_positive * n_negative))
 
 
 def _levels(inputs: EvaluationInputs) -> tuple[np.ndarray, list[str]]:
     """Return the level of each row in each column, shape (n_rows, n_columns), and the column of
     each level.
     """
-    parts: list[np.ndarray] = []
-    owners: list[str] = []
+    levels: list[np.ndarray] = []
+    columns_of_levels: list[str] = []
     for column in inputs.schema.columns:
-        joined = stacked([inputs.train[column.name], inputs.holdout[column.name]])
-        numeric = column.kind not in ("categorical", "boolean")
-        codes = _bins(joined.floats()) if numeric else _categories(joined)
-        parts.append(codes + len(owners))
-        owners += [column.name] * (int(codes.max(initial=-1)) + 1)
-    return np.stack(parts, axis=1), owners
+        cells = stacked([inputs.train[column.name], inputs.holdout[column.name]])
+        if column.kind in ("categorical", "boolean"):
+            codes = _categories(cells)
+        else:
+            codes = _bins(cells.floats())
+        levels.append(codes + len(columns_of_levels))
+        n_levels = int(codes.max(initial=-1)) + 1
+        columns_of_levels += [column.name] * n_levels
+    return np.stack(levels, axis=1), columns_of_levels
 
 
 def _bins(values: np.ndarray) -> np.ndarray:
-    missing = np.isnan(values)
-    if missing.all():
+    is_missing = np.isnan(values)
+    if is_missing.all():
         return np.zeros(len(values), dtype=np.int64)
-    cuts = np.unique(np.quantile(values[~missing], np.linspace(0, 1, BINS + 1)[1:-1]))
+    inner_quantiles = np.linspace(0, 1, BINS + 1)[1:-1]
+    cuts = np.unique(np.quantile(values[~is_missing], inner_quantiles))
     codes = np.searchsorted(cuts, values, side="left")
-    return np.unique(np.where(missing, BINS + 1, codes), return_inverse=True)[1]
+    return _consecutive(np.where(is_missing, BINS + 1, codes))
 
 
 def _categories(column: Column) -> np.ndarray:
     (codes,), values = ranked([column])
     codes = np.where(codes < 0, len(values), codes)
-    rare = np.bincount(codes) < _RARE
-    return np.unique(np.where(rare[codes], len(values) + 1, codes), return_inverse=True)[1]
+    is_rare = np.bincount(codes) < _RARE
+    return _consecutive(np.where(is_rare[codes], len(values) + 1, codes))
 
 
-def _counts(subjects: np.ndarray, levels: np.ndarray, size: int) -> sparse.csr_matrix:
+def _consecutive(codes: np.ndarray) -> np.ndarray:
+    """Return codes 0, 1, ... in the same order."""
+    return np.unique(codes, return_inverse=True)[1]
+
+
+def _counts(subject_codes: np.ndarray, levels: np.ndarray, n_subjects: int) -> sparse.csr_matrix:
     """Return the number of rows per subject and level, shape (n_subjects, n_levels)."""
     from scipy import sparse  # slow to import
 
-    repeated = np.repeat(subjects, levels.shape[1])
+    repeated = np.repeat(subject_codes, levels.shape[1])
     ones = np.ones(levels.size)
-    return sparse.csr_matrix(
-        (ones, (repeated, levels.ravel())), shape=(size, int(levels.max()) + 1)
-    )
+    shape = (n_subjects, int(levels.max()) + 1)
+    return sparse.csr_matrix((ones, (repeated, levels.ravel())), shape=shape)
 
 
-def _per_column(z: np.ndarray, owners: list[str]) -> list[tuple[str, float]]:
+def _per_column(z: np.ndarray, columns_of_levels: list[str]) -> list[tuple[str, float]]:
+    """Return the largest absolute value of each column."""
     largest: dict[str, float] = {}
-    for name, value in zip(owners, np.abs(z), strict=True):
+    for name, value in zip(columns_of_levels, np.abs(z), strict=True):
         largest[name] = max(largest.get(name, 0.0), float(value))
     return list(largest.items())

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -42,11 +42,11 @@ from privacy_assets.version import ENGINE_VERSION
 
 FRACTIONS = tuple(tenth / 10 for tenth in range(11))
 RATIOS = (1.0, 1.25, 1.5, 1.75, 2.0)
-POINTS, PAGE, RESULTS = "points.jsonl", "leak_study.html", "leak_study.json"
-LEAK, RATIO = (
-    "fraction of rows that are training rows",
-    "validation loss relative to the best, L/L*",
-)
+POINTS = "points.jsonl"
+PAGE = "leak_study.html"
+RESULTS = "leak_study.json"
+LEAK = "fraction of rows that are training rows"
+RATIO = "validation loss relative to the best, L/L*"
 _MEANINGS = {
     LEAK: "Each table consists of training rows, with or without noise, and rows of other people. A"
     " statistic that is"
@@ -57,6 +57,7 @@ _MEANINGS = {
     " rises with the validation loss. Bars are confidence intervals.",
 }
 _ROUNDING = 1e-12
+_FIELDS = frozenset({"mark", "series", "wanted", "x", "estimates", "seconds"})  # of a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +100,15 @@ class StudyPoint:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StudyPoint:
         """Create a point from :meth:`to_json` output."""
-        triples = {
-            name: tuple(math.nan if part is None else float(part) for part in parts)
-            for name, parts in data["estimates"].items()
-        }
-        return cls(data["series"], data["wanted"], data["x"], triples, data["seconds"])  # type: ignore[arg-type]
+        estimates = {}
+        for name, (value, low, high) in data["estimates"].items():
+            estimates[name] = (_to_float(value), _to_float(low), _to_float(high))
+        return cls(data["series"], data["wanted"], data["x"], estimates, data["seconds"])
+
+
+def _to_float(number: float | None) -> float:
+    """Return a number of a JSON file. None becomes NaN."""
+    return math.nan if number is None else float(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,86 +166,127 @@ def leak_study(
         InputError: If a required input of a metric is missing, or ``points.jsonl`` contains
             something else.
     """
-    path = None if folder is None else private_folder(folder) / POINTS
+    path = None
+    if folder is not None:
+        path = private_folder(folder) / POINTS
     mark = _mark(inputs, metrics)
-    held = (
-        {}
-        if path is None
-        else {(point.series, point.wanted): point for point in read_points(path, mark)}
-    )
-    points, requested = [], list(cases)
-    for number, case in enumerate(requested, start=1):
-        point = held.get((case.series, case.x))
-        if point is None:
-            advance(inputs.progress, "leak study: tables", number - 1, len(requested))
-            point = _measure(inputs, case, metrics)
-            if path is not None:
-                _add_line(path, json.dumps({"mark": mark, **point.to_json()}, allow_nan=False))
+    stored = {}
+    if path is not None:
+        for point in read_points(path, mark):
+            stored[point.series, point.wanted] = point
+    requested = list(cases)
+    points = []
+    for n_done, case in enumerate(requested):
+        if (case.series, case.x) in stored:
+            points.append(stored[case.series, case.x])
+            continue
+        advance(inputs.progress, "leak study: tables", n_done, len(requested))
+        point = _measure(inputs, case, metrics)
+        if path is not None:
+            _add_line(path, json.dumps({"mark": mark, **point.to_json()}, allow_nan=False))
         points.append(point)
     advance(inputs.progress, "leak study: tables", None)
     if folder is not None:
-        fits = linear_fits(points)
-        content = {
-            "embedder": None
-            if inputs.embedder is None
-            else to_jsonable(inputs.embedder.description),
-            "points": [point.to_json() for point in points],
-            "fits": [to_jsonable(asdict(line)) for line in fits],
-        }
-        put_atomic(folder / PAGE, _page(title, axis, points, fits).encode())
-        put_atomic(folder / RESULTS, json.dumps(content, indent=2, allow_nan=False).encode())
+        _write_results(folder, inputs, points, title, axis)
     return points
 
 
+def _write_results(
+    folder: Path,
+    inputs: EvaluationInputs,
+    points: Sequence[StudyPoint],
+    title: str,
+    axis: str,
+) -> None:
+    """Write the page and the JSON file."""
+    fits = linear_fits(points)
+    embedder = None
+    if inputs.embedder is not None:
+        embedder = to_jsonable(inputs.embedder.description)
+    content = {
+        "embedder": embedder,
+        "points": [point.to_json() for point in points],
+        "fits": [to_jsonable(asdict(fit)) for fit in fits],
+    }
+    put_atomic(folder / PAGE, _page(title, axis, points, fits).encode())
+    put_atomic(folder / RESULTS, json.dumps(content, indent=2, allow_nan=False).encode())
+
+
 def read_points(path: Path, mark: str | None = None) -> list[StudyPoint]:
-    """Read the points of a file, or those of the study ``mark``. Truncated lines are skipped."""
+    """Read the points of a file. Truncated lines are skipped.
+
+    Args:
+        path: File with a point a line. It need not exist.
+        mark: Hash of the study whose points are returned. None: all studies.
+
+    Returns:
+        The points in the order of the lines.
+
+    Raises:
+        InputError: A line is JSON but no point.
+    """
     if not path.exists():
         return []
-    found = []
+    points = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            data = json.loads(line)
+            fields = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if not isinstance(data, dict) or not {
-            "mark",
-            "series",
-            "wanted",
-            "x",
-            "estimates",
-            "seconds",
-        } <= set(data):
+        if not isinstance(fields, dict) or not set(fields) >= _FIELDS:
             raise InputError(
                 "this file does not contain a leak study", where=str(path), fix="use another file"
             )
-        if mark is None or data["mark"] == mark:
-            found.append(StudyPoint.from_json(data))
-    return found
+        if mark is None or fields["mark"] == mark:
+            points.append(StudyPoint.from_json(fields))
+    return points
+
+
+class _Measurement(NamedTuple):
+    """Estimate of one statistic at one position. Tuples are sorted by position."""
+
+    x: float
+    value: float
+    low: float
+    high: float
 
 
 def linear_fits(points: Iterable[StudyPoint]) -> list[LinearFit]:
     """Fit a line for each series and statistic with at least 3 measured points at distinct
     positions.
     """
-    series: dict[tuple[str, str], list[tuple[float, float, float, float]]] = {}
+    by_line: dict[tuple[str, str], list[_Measurement]] = {}
     for point in points:
         for name, (value, low, high) in point.estimates.items():
             if math.isfinite(value):
-                series.setdefault((point.series, name), []).append((point.x, value, low, high))
-    fits, specs = [], statistic_specs()
-    for (label, name), rows in series.items():
-        x, value, low, high = np.array(sorted(rows)).T
-        if np.unique(x).size < 3:
+                measurements = by_line.setdefault((point.series, name), [])
+                measurements.append(_Measurement(point.x, value, low, high))
+    specs = statistic_specs()
+    fits = []
+    for (series, name), measurements in by_line.items():
+        if np.unique([measurement.x for measurement in measurements]).size < 3:
             continue
-        slope, intercept = np.polyfit(x, value, 1)
-        spread = float(((value - value.mean()) ** 2).sum())
-        left = float(((value - slope * x - intercept) ** 2).sum())
-        r2 = 1 - left / spread if np.ptp(value) > _ROUNDING else 0.0
-        if name in specs and specs[name].direction == "lower_is_riskier":
-            low, high = -high, -low
-        rises = bool((high[1:] >= np.maximum.accumulate(low)[:-1]).all())
-        fits.append(LinearFit(label, name, len(x), float(slope), float(intercept), r2, rises))
+        low_is_risky = name in specs and specs[name].direction == "lower_is_riskier"
+        fits.append(_linear_fit(series, name, measurements, low_is_risky))
     return fits
+
+
+def _linear_fit(
+    series: str, name: str, measurements: Sequence[_Measurement], low_is_risky: bool
+) -> LinearFit:
+    """Fit a line to measurements at three or more positions."""
+    x, value, low, high = np.array(sorted(measurements)).T
+    slope, intercept = np.polyfit(x, value, 1)
+    r2 = 0.0
+    if np.ptp(value) > _ROUNDING:
+        total = float(((value - value.mean()) ** 2).sum())
+        residual = float(((value - slope * x - intercept) ** 2).sum())
+        r2 = 1 - residual / total
+    if low_is_risky:
+        low, high = -high, -low
+    highest_low = np.maximum.accumulate(low)
+    rises = bool((high[1:] >= highest_low[:-1]).all())
+    return LinearFit(series, name, len(x), float(slope), float(intercept), r2, rises)
 
 
 def _add_line(path: Path, line: str) -> None:
@@ -256,26 +302,29 @@ def _measure(
     inputs: EvaluationInputs, case: StudyCase, metrics: Mapping[str, Metric]
 ) -> StudyPoint:
     started = time.perf_counter()
-    rows, x = case.make()
-    results = run_metrics(replace(inputs, tables={**inputs.tables, "synthetic": rows}), metrics)
-    estimates = {
-        f"{name}.{estimate.name}": (estimate.value, estimate.low, estimate.high)
-        for name, result in results.items()
-        for estimate in result.estimates
-    }
-    further = {  # statistics shown in studies only
-        f"{name}.{statistic}": ends
-        for name, result in results.items()
-        for statistic, ends in metrics[name].study_estimates(result.tables).items()
-    }
-    return StudyPoint(
-        case.series, case.x, x, estimates | further, round(time.perf_counter() - started, 3)
-    )
+    table, x = case.make()
+    tables = {**inputs.tables, "synthetic": table}
+    results = run_metrics(replace(inputs, tables=tables), metrics)
+    estimates = {}
+    for name, result in results.items():
+        for estimate in result.estimates:
+            ends = (estimate.value, estimate.low, estimate.high)
+            estimates[f"{name}.{estimate.name}"] = ends
+    for name, result in results.items():  # statistics displayed in studies only
+        for statistic, ends in metrics[name].study_estimates(result.tables).items():
+            estimates[f"{name}.{statistic}"] = ends
+    seconds = round(time.perf_counter() - started, 3)
+    return StudyPoint(case.series, case.x, x, estimates, seconds)
 
 
 def _mark(inputs: EvaluationInputs, metrics: Mapping[str, Metric]) -> str:
-    settings = {name: metric.settings() for name, metric in metrics.items()}
-    embedder = None if inputs.embedder is None else inputs.embedder.fingerprint()
+    """Return the hash that labels the lines of a study."""
+    settings = {}
+    for name, metric in metrics.items():
+        settings[name] = metric.settings()
+    embedder = None
+    if inputs.embedder is not None:
+        embedder = inputs.embedder.fingerprint()
     return cells_fingerprint(
         np.empty(0), inputs.fingerprints, settings, embedder, inputs.seed, ENGINE_VERSION
     )[:16]
@@ -288,37 +337,47 @@ def _mark(inputs: EvaluationInputs, metrics: Mapping[str, Metric]) -> str:
 def _page(title: str, axis: str, points: Sequence[StudyPoint], fits: Sequence[LinearFit]) -> str:
     """Return a self-contained page with a plot and the fitted lines of every computed statistic."""
     specs = statistic_specs()
-    estimates = [
-        {
-            "name": name,
-            "summary": specs[name].meaning if name in specs else "",
-            "plots": list(_plots(points, name, axis)),
-            "fits": [line for line in fits if line.statistic == name],
-        }
-        for name in dict.fromkeys(name for point in points for name in point.estimates)
-    ]
-    drawn = [estimate for estimate in estimates if estimate["plots"]]
-    return render("study.html.j2", {"title": title, "what": _MEANINGS[axis], "estimates": drawn})
+    statistics: dict[str, None] = {}  # a set with the order of the points
+    for point in points:
+        statistics.update(dict.fromkeys(point.estimates))
+    estimates = []
+    for name in statistics:
+        plots = list(_plots(points, name, axis))
+        if not plots:
+            continue
+        estimates.append(
+            {
+                "name": name,
+                "summary": specs[name].meaning if name in specs else "",
+                "plots": plots,
+                "fits": [fit for fit in fits if fit.statistic == name],
+            }
+        )
+    return render(
+        "study.html.j2", {"title": title, "what": _MEANINGS[axis], "estimates": estimates}
+    )
 
 
 def _plots(points: Sequence[StudyPoint], statistic: str, axis: str) -> Iterator[str]:
     """Yield SVGs of one statistic with intervals by ``axis``, each with as many series as there are
     colors.
     """
-    names = list(dict.fromkeys(point.series for point in points))
+    names = []
+    for point in points:
+        if point.series not in names:
+            names.append(point.series)
     for first in range(0, len(names), SERIES):
-        chosen = names[first : first + SERIES]
-        rows = [
-            _row(point, statistic)
-            for point in points
-            if point.series in chosen and statistic in point.estimates
-        ]
-        svg = intervals_svg(rows, x="x", y="value", series=("series",), labels=(axis, statistic))
+        names_of_plot = names[first : first + SERIES]
+        records = []
+        for point in points:
+            if point.series in names_of_plot and statistic in point.estimates:
+                records.append(_record(point, statistic))
+        svg = intervals_svg(records, x="x", y="value", series=("series",), labels=(axis, statistic))
         if svg:
             yield svg
 
 
-def _row(point: StudyPoint, statistic: str) -> dict[str, object]:
+def _record(point: StudyPoint, statistic: str) -> dict[str, object]:
     value, low, high = point.estimates[statistic]
     return {
         "series": point.series,
@@ -358,42 +417,48 @@ class Noise:
     )
 
     def __str__(self) -> str:
-        parts = [
-            f"{name} {value:g}"
-            for name, value in zip(("σ", "λ", "p"), self.values, strict=True)
-            if value
-        ]
-        return ", ".join(parts) or "no noise"
+        errors = []
+        for symbol, value in zip(("σ", "λ", "p"), self.values, strict=True):
+            if value:
+                errors.append(f"{symbol} {value:g}")
+        return ", ".join(errors) or "no noise"
 
     @property
     def values(self) -> tuple[float, float, float]:
         """sigma, lam and p."""
         return self.sigma, self.lam, self.p
 
-    def added(self, rows: Table, known: Table, rng: np.random.Generator) -> Table:
-        """Add noise to ``rows``. Precision, range, spread and categories are computed from
-        ``known``.
+    def added(self, rows: Table, real: Table, rng: np.random.Generator) -> Table:
+        """Add noise to a table.
+
+        Args:
+            rows: Rows to change.
+            real: Table with the same columns, which states precision, range, spread and categories.
+            rng: Generator of the noise.
+
+        Returns:
+            The rows with noise.
         """
 
         def noisy(column: Column) -> Column:
-            there = known[column.name].present()
-            if len(there) == 0:
+            present = real[column.name].present()
+            if len(present) == 0:
                 return column
             if column.values is not None:
-                return resampled(column, there, self.p, rng)
+                return resampled(column, present, self.p, rng)
             if column.kind != "integer":
-                return jittered(column, there, self.sigma, rng)
-            more = rng.poisson(self.lam, len(column))
-            return replace(
-                column, cells=np.where(column.missing, column.cells, column.cells + more)
-            )
+                return jittered(column, present, self.sigma, rng)
+            errors = rng.poisson(self.lam, len(column))
+            cells = np.where(column.missing, column.cells, column.cells + errors)
+            return replace(column, cells=cells)
 
         return rows.map(noisy)
 
 
 def every_noise(levels: Sequence[float] = (0.0, 0.05)) -> list[Noise]:
     """Return all combinations of sigma, lam and p from ``levels``, the one without noise first."""
-    return [Noise(*values) for values in itertools.product(sorted(set(levels)), repeat=3)]
+    combinations = itertools.product(sorted(set(levels)), repeat=3)
+    return list(itertools.starmap(Noise, combinations))
 
 
 def leaky_table(train: Table, release: Table, fraction: float, noise: Noise, seed: int) -> Table:
@@ -417,13 +482,15 @@ def leaky_table(train: Table, release: Table, fraction: float, noise: Noise, see
         ConfigError: The fraction is out of range.
     """
     _check(fraction)
-    rng, size = np.random.default_rng([seed, 11]), len(release)
-    rounds = [rng.permutation(len(train)) for _ in range(-(-size // max(len(train), 1)))]
-    leaked = train.take(np.concatenate(rounds)[:size])
-    others = release.take(rng.permutation(size))
+    rng = np.random.default_rng([seed, 11])
+    n_rows = len(release)
+    n_rounds = -(-n_rows // max(len(train), 1))
+    rounds = [rng.permutation(len(train)) for _ in range(n_rounds)]
+    leaked = train.take(np.concatenate(rounds)[:n_rows])
+    harmless = release.take(rng.permutation(n_rows))
     noisy = noise.added(leaked, train, np.random.default_rng([seed, 12]))
-    count = round(fraction * size)
-    return Table.stack([noisy.take(slice(count)), others.take(slice(count, None))])
+    n_leaked = round(fraction * n_rows)
+    return Table.stack([noisy.take(slice(n_leaked)), harmless.take(slice(n_leaked, None))])
 
 
 def leaky_cases(
@@ -434,23 +501,40 @@ def leaky_cases(
     noises: Iterable[Noise] | None = None,
     seed: int = 0,
 ) -> Iterator[StudyCase]:
-    """Yield the cases of the leaky evaluation: every fraction with every noise (default: all of {0,
-    0.05}).
+    """Yield the cases of the leaky evaluation: every fraction with every noise.
+
+    Args:
+        train: Training rows.
+        release: Table of the same schema that contains no training rows.
+        fractions: Shares of leaked rows, from 0 to 1.
+        noises: Noise of the leaked rows. None: all of {0, 0.05}.
+        seed: Seed of all draws.
+
+    Yields:
+        The cases by noise, then in ascending order of the fraction.
+
+    Raises:
+        ConfigError: A fraction is out of range.
     """
-    chosen = sorted(set(fractions))
-    _check(*chosen)
+    distinct_fractions = sorted(set(fractions))
+    _check(*distinct_fractions)
 
     def case(noise: Noise, fraction: float) -> StudyCase:
-        rows = partial(leaky_table, train, release, fraction, noise, seed)
-        return StudyCase(str(noise), fraction, lambda: (rows(), fraction))
+        table = partial(leaky_table, train, release, fraction, noise, seed)
+        return StudyCase(str(noise), fraction, lambda: (table(), fraction))
 
-    for noise in every_noise() if noises is None else noises:
-        yield from (case(noise, fraction) for fraction in chosen)
+    if noises is None:
+        noises = every_noise()
+    for noise in noises:
+        for fraction in distinct_fractions:
+            yield case(noise, fraction)
 
 
 def _check(*fractions: float) -> None:
-    if not all(0 <= fraction <= 1 for fraction in fractions):
-        raise ConfigError("fractions must be numbers from 0 to 1.")
+    """Raise ConfigError if a fraction is out of range."""
+    for fraction in fractions:
+        if not 0 <= fraction <= 1:
+            raise ConfigError("fractions must be numbers from 0 to 1.")
 
 
 # --- tables of an over-fitted generator
@@ -494,32 +578,37 @@ def overfit_cases(
     Raises:
         ConfigError: The generator has no setting "overfit".
     """
-    chosen = dict(settings or {})
+    fixed = dict(settings or {})
     if generator is None:
-        generator = "realtabformer" if "python" in chosen or find_spec("realtabformer") else "rvae"
+        generator = _default_generator(fixed)
     able = sorted(name for name, kind in GENERATORS.items() if hasattr(kind, "overfit"))
     if generator not in able:
         raise ConfigError(
             f"generator {safe_repr(generator)} cannot over-fit to a ratio of losses; these can:"
             f" {', '.join(able)}."
         )
-    label = ", ".join(
-        [
-            generator,
-            *(f"{key} {value}" for key, value in chosen.items() if not isinstance(value, str)),
-        ]
-    )
+    label = generator
+    for key, value in fixed.items():
+        if not isinstance(value, str):
+            label += f", {key} {value}"
 
     def case(ratio: float) -> StudyCase:
-        built = build_generator(generator, {**chosen, "overfit": ratio})
+        built = build_generator(generator, {**fixed, "overfit": ratio})
 
         def make() -> tuple[Table, float]:
             fitted = built.fit(train, seed=seed, device=device, progress=progress, people=people)
-            reached = [
-                row["overfitting_ratio"] for row in fitted.history if "overfitting_ratio" in row
-            ]
-            return fitted.sample(rows, seed=seed), reached[-1] if reached else 1.0
+            reached = 1.0
+            for epoch in fitted.history:
+                reached = epoch.get("overfitting_ratio", reached)
+            return fitted.sample(rows, seed=seed), reached
 
         return StudyCase(label, ratio, make)
 
     yield from map(case, sorted(set(ratios)))
+
+
+def _default_generator(settings: Mapping[str, Any]) -> str:
+    """Return the generator of the paper, if it can run, or ``rvae``."""
+    if "python" in settings or find_spec("realtabformer"):
+        return "realtabformer"
+    return "rvae"

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,11 +23,12 @@ from privacy_assets.evaluation.evaluate import (
     build_inputs,
     check_reading,
     choose_metrics,
+    progress_context,
     run_metrics,
 )
 from privacy_assets.generators.registry import DEFAULT_GENERATOR, build_generator
 from privacy_assets.infra.host import isolated
-from privacy_assets.infra.progress import Progress, advance, silent, watched
+from privacy_assets.infra.progress import Progress, advance
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import METRICS, default_metrics
@@ -72,6 +72,17 @@ class Draw:
         """ "pass", "fail" (by chance, because there is no leak) or "undecided"."""
         return min((outcome.status for outcome in self.outcomes), key=WORST_FIRST.index)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON serializable mapping. Missing numbers are None."""
+        leaks = {}
+        for name, estimate in self.smallest_leaks.items():
+            leaks[name] = to_jsonable(estimate.value)
+        return {
+            "verdict": self.verdict,
+            "limits": [to_jsonable(outcome.to_json()) for outcome in self.outcomes],
+            "smallest_leaks": leaks,
+        }
+
 
 @dataclass(frozen=True)
 class PowerAnalysis:
@@ -96,17 +107,27 @@ class PowerAnalysis:
     @property
     def passed(self) -> int:
         """Number of splits in which a harmless release passes."""
-        return sum(draw.verdict == "pass" for draw in self.draws)
+        return self._verdicts.count("pass")
 
     @property
     def verdict(self) -> Status:
         """Worst verdict of all splits. "fail" is worse than "undecided"."""
-        return min((draw.verdict for draw in self.draws), key=WORST_FIRST.index)
+        return min(self._verdicts, key=WORST_FIRST.index)
+
+    @property
+    def _verdicts(self) -> list[Status]:
+        return [draw.verdict for draw in self.draws]
+
+    @property
+    def _outcomes(self) -> list[tuple[LimitOutcome, ...]]:
+        """Outcomes of the limits, by draw."""
+        return [draw.outcomes for draw in self.draws]
 
     @property
     def summary(self) -> str:
         """Sentence with the verdicts on a harmless release, and the limits that cause them."""
-        total, counts = len(self.draws), Counter(draw.verdict for draw in self.draws)
+        total = len(self.draws)
+        counts = Counter(self._verdicts)
         if self.passed == total:
             return f"A harmless release of this split would pass ({total} of {total} draws)."
         words = {
@@ -114,97 +135,126 @@ class PowerAnalysis:
             "undecided": "would be undecided",
             "pass": "would pass",
         }
-        parts = [
-            f"{words[verdict]} in {counts[verdict]} of {total} draws"
-            for verdict in WORST_FIRST
-            if counts[verdict]
-        ]
-        why = [f"{x.limit.key} ({x.reason})" for _, x in self._limits() if not x.passed]
-        return (
-            f"A harmless release of this split {', and '.join(parts)}, because of {'; '.join(why)}."
-        )
+        phrases = []
+        for verdict in WORST_FIRST:
+            if counts[verdict]:
+                phrases.append(f"{words[verdict]} in {counts[verdict]} of {total} draws")
+        reasons = []
+        for limit in self._limits():
+            if not limit.worst.passed:
+                reasons.append(f"{limit.worst.limit.key} ({limit.worst.reason})")
+        verdicts = ", and ".join(phrases)
+        return f"A harmless release of this split {verdicts}, because of {'; '.join(reasons)}."
 
-    def _limits(self) -> Iterator[tuple[Counter[Status], LimitOutcome]]:
-        """Yield the status counts of each limit, and its worst outcome."""
-        for outcomes in zip(*(draw.outcomes for draw in self.draws), strict=True):
-            yield (
-                Counter(x.status for x in outcomes),
-                min(outcomes, key=lambda x: WORST_FIRST.index(x.status)),
-            )
+    def _limits(self) -> Iterator[_LimitOfDraws]:
+        """Yield the outcomes of each limit."""
+        for outcomes in zip(*self._outcomes, strict=True):
+            counts = Counter(outcome.status for outcome in outcomes)
+            worst = min(outcomes, key=lambda outcome: WORST_FIRST.index(outcome.status))
+            yield _LimitOfDraws(counts, worst)
 
     def to_text(self) -> str:
         """Return plain text: sizes, summary, one line per limit, and the smallest detectable
         leaks.
         """
         sizes = ", ".join(f"{count:,} people in {role}" for role, count in self.people.items())
-        lines = [f"{sizes}; policy “{clean(self.policy.title, 90)}”; people of {clean(self.table)}"]
+        policy_title = clean(self.policy.title, 90)
+        lines = [f"{sizes}; policy “{policy_title}”; people of {clean(self.table)}"]
         if self.table == _DEMO:
             lines.append(_ABOUT_DEMO)
-        rows = [("statistic", "limit", "harmless release", "what is needed")]
-        for counts, worst in self._limits():
-            name = clean(worst.limit.statistic, 60) + (
-                "" if worst.limit.bound == "conservative" else f" ({worst.limit.bound})"
-            )
-            ended = ", ".join(
-                f"{status} {counts[status]}" for status in WORST_FIRST if counts[status]
-            )
-            rows.append(
-                (
-                    name,
-                    limit_symbol(worst.limit),
-                    ended,
-                    "" if worst.passed else clean(worst.reason),
-                )
-            )
         lines += ["", self.summary]
-        narrow = narrow_advice(chain.from_iterable(draw.outcomes for draw in self.draws))
-        if narrow:
-            lines.append(narrow)
-        lines += ["", *aligned(rows)]
-        if leaks := [
-            (what, self._smallest(name))
-            for name, what in _leak_statistics()
-            if name in self.draws[0].smallest_leaks
-        ]:
-            lines += [
-                "",
-                *aligned([("leak detected with 95 % probability", "share of the release"), *leaks]),
-            ]
-        return "\n".join([*lines, *(f"Not evaluated: {clean(key, 60)}." for key in self.left_out)])
+        advice = narrow_advice(chain.from_iterable(self._outcomes))
+        if advice:
+            lines.append(advice)
+        records = [("statistic", "limit", "harmless release", "what is needed")]
+        for limit in self._limits():
+            records.append(limit.record())
+        lines += ["", *aligned(records)]
+        leaks = []
+        for name, leak in _leak_statistics():
+            if name in self.draws[0].smallest_leaks:
+                leaks.append((leak, self._smallest(name)))
+        if leaks:
+            header = ("leak detected with 95 % probability", "share of the release")
+            lines += ["", *aligned([header, *leaks])]
+        for key in self.left_out:
+            lines.append(f"Not evaluated: {clean(key, 60)}.")
+        return "\n".join(lines)
 
     def _smallest(self, name: str) -> str:
         """Return the range of the shares over all draws."""
         estimates = [draw.smallest_leaks[name] for draw in self.draws]
-        shares = sorted(100 * x.value for x in estimates if x.measurable)
+        shares = sorted(100 * estimate.value for estimate in estimates if estimate.measurable)
         if not shares:
             return f"not shown: {clean(estimates[0].note)}"
-        ends = (
-            " to ".join(dict.fromkeys(number(round(share, 1)) for share in (shares[0], shares[-1])))
-            + " %"
-        )
-        missing = len(estimates) - len(shares)
-        return ends + (f", not shown in {missing} of {len(estimates)}" if missing else "")
+        lowest = number(round(shares[0], 1))
+        highest = number(round(shares[-1], 1))
+        text = f"{lowest} %"
+        if highest != lowest:
+            text = f"{lowest} to {highest} %"
+        n_missing = len(estimates) - len(shares)
+        if n_missing:
+            text += f", not shown in {n_missing} of {len(estimates)}"
+        return text
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON serializable mapping. Missing numbers are None."""
-        draws = [
-            {
-                "verdict": draw.verdict,
-                "limits": [to_jsonable(outcome.to_json()) for outcome in draw.outcomes],
-                "smallest_leaks": {
-                    name: to_jsonable(x.value) for name, x in draw.smallest_leaks.items()
-                },
-            }
-            for draw in self.draws
-        ]
-        policy, counts = to_jsonable(self.policy.to_dict()), {"passed": self.passed, "draws": draws}
-        about = {
+        return {
             "summary": self.summary,
             "people": dict(self.people),
             "table": self.table,
-            "policy": policy,
+            "policy": to_jsonable(self.policy.to_dict()),
+            "seed": self.seed,
+            "left_out": list(self.left_out),
+            "passed": self.passed,
+            "draws": [draw.to_json() for draw in self.draws],
         }
-        return {**about, "seed": self.seed, "left_out": list(self.left_out), **counts}
+
+
+class _LimitOfDraws(NamedTuple):
+    """Outcomes of one limit.
+
+    Attributes:
+        counts: Number of draws by status.
+        worst: Outcome of the worst draw.
+    """
+
+    counts: Counter[Status]
+    worst: LimitOutcome
+
+    def record(self) -> tuple[str, str, str, str]:
+        """Return statistic, limit, statuses, and what is needed, for messages."""
+        limit = self.worst.limit
+        statistic = clean(limit.statistic, 60)
+        if limit.bound != "conservative":
+            statistic += f" ({limit.bound})"
+        statuses = []
+        for status in WORST_FIRST:
+            if self.counts[status]:
+                statuses.append(f"{status} {self.counts[status]}")
+        reason = ""
+        if not self.worst.passed:
+            reason = clean(self.worst.reason)
+        return statistic, limit_symbol(limit), ", ".join(statuses), reason
+
+
+class _Split(NamedTuple):
+    """What is drawn from a table.
+
+    Attributes:
+        table: Rows of all subjects.
+        rows_by_subject: Rows of each subject.
+        people: Number of subjects to draw, by role.
+    """
+
+    table: Table
+    rows_by_subject: Sequence[np.ndarray]
+    people: Mapping[str, int]
+
+    def rows_of(self, subjects: np.ndarray) -> tuple[np.ndarray, list[int]]:
+        """Return the rows of some subjects, and the number of rows of each."""
+        rows = [self.rows_by_subject[subject] for subject in subjects]
+        return np.concatenate(rows), list(map(len, rows))
 
 
 @redact_foreign_errors
@@ -260,25 +310,23 @@ def power_analysis(
         InputError: If there are too few people, or the rows cannot be used.
         ConfigError: If an argument is invalid.
     """
-    train, seed = integer("train", train, 1), seed_of(seed)
+    train = integer("train", train, 1)
+    seed = seed_of(seed)
     if reference is None:
         reference = round(train * DEFAULT_SHARES["reference"] / DEFAULT_SHARES["train"])
-    numbers = {
-        "train": train,
-        "holdout": holdout,
-        "reference": reference,
-        "draws": draws,
-        "seed": seed,
-    }
-    for name, count in numbers.items():
-        least = int(name not in ("reference", "seed"))
-        numbers[name] = integer(name, count, least)
+    holdout = integer("holdout", holdout, 1)
+    reference = integer("reference", reference, 0)
+    draws = integer("draws", draws, 1)
     if not (progress is None or callable(progress)):
         raise ConfigError("progress must be a function that takes a string.")
-    people = {role: int(numbers[role]) for role in DEFAULT_SHARES if numbers[role]}
-    metrics, in_force, left_out = _choose(
-        None if policy is None else load_policy(policy), {*people, "synthetic"}
-    )
+    numbers = {"train": train, "holdout": holdout, "reference": reference}
+    people = {}
+    for role in DEFAULT_SHARES:
+        if numbers[role]:
+            people[role] = numbers[role]
+    if policy is not None:
+        policy = load_policy(policy)
+    metrics, in_force, left_out = _choose(policy, {*people, "synthetic"})
     declared_subject = read_subject(subject)
     declared = Declared.of(
         drop,
@@ -292,76 +340,111 @@ def power_analysis(
         exact_ids=declared_subject.exact_ids,
     )
     where, table = _table(rows, declared_subject.column, kinds, declared)
-    by_person = _rows_by_subject(table)
-    if len(by_person) < sum(people.values()):
-        sizes = f"{' + '.join(f'{x:,}' for x in people.values())} = {sum(people.values()):,}"
-        problem = f"there are {len(by_person):,} people, and {' and '.join(people)} need {sizes}"
-        fix = "reduce the numbers, or use a table with more people"
-        raise InputError(problem, where=where, fix=fix)
+    split = _Split(table, _rows_by_subject(table), people)
+    _check_enough_people(split, where)
     evaluated = []
-    with watched(otherwise=silent) if progress is None else nullcontext(progress) as report:
-        for at, child in enumerate(np.random.SeedSequence(seed).spawn(draws)):
-            advance(report, "power: draws", at, draws)
-            evaluated.append(
-                _draw(table, by_person, people, metrics, in_force, np.random.default_rng(child))
-            )
-        advance(report, "power: draws", draws, draws)
-    outcomes = [outcome for draw in evaluated for outcome in draw.outcomes]
-    unmeasured = {x.limit.key for x in outcomes if x.estimate is None or wants_input(x.estimate)}
-    kept = in_force.restricted(limit for limit in in_force.limits if limit.key not in unmeasured)
-    measured = [
-        replace(d, outcomes=tuple(x for x in d.outcomes if x.limit.key not in unmeasured))
-        for d in evaluated
-    ]
-    return PowerAnalysis(
-        people, where, kept, tuple(measured), (*left_out, *sorted(unmeasured)), seed
+    with progress_context(progress) as report_progress:
+        for n_done, child in enumerate(np.random.SeedSequence(seed).spawn(draws)):
+            advance(report_progress, "power: draws", n_done, draws)
+            evaluated.append(_draw(split, metrics, in_force, np.random.default_rng(child)))
+        advance(report_progress, "power: draws", draws, draws)
+    unmeasured = _unmeasured_limits(evaluated)
+    remaining = in_force.restricted(
+        limit for limit in in_force.limits if limit.key not in unmeasured
     )
+    evaluated = [_without_limits(draw, unmeasured) for draw in evaluated]
+    left_out = (*left_out, *sorted(unmeasured))
+    return PowerAnalysis(people, where, remaining, tuple(evaluated), left_out, seed)
+
+
+def _check_enough_people(split: _Split, where: str) -> None:
+    """Raise InputError if the table has fewer subjects than are drawn."""
+    n_drawn = sum(split.people.values())
+    if len(split.rows_by_subject) >= n_drawn:
+        return
+    terms = " + ".join(map("{:,}".format, split.people.values()))
+    raise InputError(
+        f"there are {len(split.rows_by_subject):,} people, and {' and '.join(split.people)} need"
+        f" {terms} = {n_drawn:,}",
+        where=where,
+        fix="reduce the numbers, or use a table with more people",
+    )
+
+
+def _unmeasured_limits(draws: Sequence[Draw]) -> set[str]:
+    """Return the keys of limits whose statistic was not measured in a draw or lacks an input."""
+    unmeasured = set()
+    for draw in draws:
+        for outcome in draw.outcomes:
+            if outcome.estimate is None or wants_input(outcome.estimate):
+                unmeasured.add(outcome.limit.key)
+    return unmeasured
+
+
+def _without_limits(draw: Draw, keys: set[str]) -> Draw:
+    """Return a draw without the outcomes of some limits."""
+    outcomes = tuple(outcome for outcome in draw.outcomes if outcome.limit.key not in keys)
+    return replace(draw, outcomes=outcomes)
 
 
 def _leak_statistics() -> list[tuple[str, str]]:
     """Return the full names of the statistics that measure the smallest detectable leak, with a
     text for each leak.
     """
-    return [
-        (f"{name}.{statistic}", leak)
-        for name, metric in METRICS.items()
-        for statistics in metric.detectable_leaks.values()
-        for statistic, leak in statistics.items()
-    ]
+    names = []
+    for name, metric in METRICS.items():
+        for statistics in metric.detectable_leaks.values():
+            for statistic, leak in statistics.items():
+                names.append((f"{name}.{statistic}", leak))
+    return names
 
 
 def _choose(
-    policy: Policy | None, there: set[str]
+    policy: Policy | None, available: set[str]
 ) -> tuple[dict[str, Metric], Policy, tuple[str, ...]]:
     """Choose the metrics to run.
 
     Returns:
         The metrics that have a limit or measure the smallest detectable leak and whose inputs are
-        in ``there``, the policy restricted to them, and the keys of the other limits.
+        in ``available``, the policy restricted to them, and the keys of the other limits.
     """
-    names = list(policy.metrics) if policy else default_metrics()
-    if policy is None or policy.name in SHIPPED or policy.extends:
-        names += [
-            name
-            for name in default_metrics()
-            if METRICS[name].detectable_leaks and name not in names
-        ]
-    kinds = {name: METRICS[name] for name in names}
-    usable = [
-        name
-        for name, kind in kinds.items()
-        if kind.required_inputs <= there and not kind.attacks_generator
-    ]
+    usable = []
+    for name in _candidates(policy):
+        metric = METRICS[name]
+        if metric.required_inputs <= available and not metric.attacks_generator:
+            usable.append(name)
     limits = policy.limits if policy else default_policy().limits
-    left_out = tuple(limit.key for limit in limits if limit.metric not in usable)
-    if policy is not None and left_out:
-        policy = policy.restricted(limit for limit in limits if limit.metric in usable)
-    chosen = [
-        name
-        for name in usable
-        if policy or kinds[name].default_limits or kinds[name].detectable_leaks
-    ]
-    return *choose_metrics(chosen, policy), left_out
+    usable_limits = []
+    left_out = []
+    for limit in limits:
+        if limit.metric in usable:
+            usable_limits.append(limit)
+        else:
+            left_out.append(limit.key)
+    if policy is None:
+        usable = [name for name in usable if _has_limits_or_leaks(METRICS[name])]
+    elif left_out:
+        policy = policy.restricted(usable_limits)
+    metrics, in_force = choose_metrics(usable, policy)
+    return metrics, in_force, tuple(left_out)
+
+
+def _candidates(policy: Policy | None) -> list[str]:
+    """Return the distinct names of the metrics of a policy, and of those that measure leaks if it
+    is a shipped policy or extends one.
+    """
+    if policy is None:
+        return list(dict.fromkeys(default_metrics()))
+    names = dict.fromkeys(policy.metrics)
+    if policy.name in SHIPPED or policy.extends:
+        for name in default_metrics():
+            if METRICS[name].detectable_leaks:
+                names[name] = None
+    return list(names)
+
+
+def _has_limits_or_leaks(metric: type[Metric]) -> bool:
+    return bool(metric.default_limits or metric.detectable_leaks)
 
 
 def _table(
@@ -374,52 +457,55 @@ def _table(
             raise ConfigError("subject, kinds and drop require rows (--rows FILE).")
         from privacy_assets.tables.demo import SUBJECT, load_patients
 
-        where, subject, frame = _DEMO, SUBJECT, load_patients()
+        where = _DEMO
+        subject = SUBJECT
+        rows = load_patients()
     else:
-        where, frame = str(rows) if isinstance(rows, PATHS) else "rows", rows
-    table = canonical_table(frame, subject, kinds, declared, where=where)
-    return where, table.take(
-        np.argsort(row_ids([table.columns], list(table.columns))[0], kind="stable")
-    )
+        where = str(rows) if isinstance(rows, PATHS) else "rows"
+    table = canonical_table(rows, subject, kinds, declared, where=where)
+    (ids,) = row_ids([table.columns], list(table.columns))
+    return where, table.take(np.argsort(ids, kind="stable"))
 
 
 def _rows_by_subject(table: Table) -> list[np.ndarray]:
     """Return the rows of each subject. Without a subject column, each row is a subject."""
     ids = table.subject_ids
-    codes = np.arange(len(table)) if ids is None else np.unique(ids.cells, return_inverse=True)[1]
-    return np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+    if ids is None:
+        codes = np.arange(len(table))
+    else:
+        codes = np.unique(ids.cells, return_inverse=True)[1]
+    ends = np.cumsum(np.bincount(codes))
+    return np.split(np.argsort(codes, kind="stable"), ends[:-1])
 
 
 def _draw(
-    table: Table,
-    by_person: Sequence[np.ndarray],
-    people: Mapping[str, int],
-    metrics: Mapping[str, Metric],
-    policy: Policy,
-    rng: np.random.Generator,
+    split: _Split, metrics: Mapping[str, Metric], policy: Policy, rng: np.random.Generator
 ) -> Draw:
     """Draw subjects, generate from all of them, assign them to roles at random, and evaluate the
     release.
     """
-    chosen = rng.permutation(len(by_person))[: sum(people.values())]
-    pool = np.concatenate([by_person[person] for person in np.sort(chosen)])
-    whose = np.repeat(
-        np.arange(len(chosen)), [len(by_person[person]) for person in np.sort(chosen)]
-    )
+    sizes = list(split.people.values())
+    subjects = rng.permutation(len(split.rows_by_subject))[: sum(sizes)]
+    pool, n_rows = split.rows_of(np.sort(subjects))
+    subject_codes = np.repeat(np.arange(len(subjects)), n_rows)
     seed = int(rng.integers(2**32))
     fitted = build_generator(DEFAULT_GENERATOR).fit(
-        table.without_subject().take(pool), seed=seed, people=whose
+        split.table.without_subject().take(pool), seed=seed, people=subject_codes
     )
-    # The order of `chosen` is independent of the generator, and determines membership.
-    dealt = np.split(chosen, np.cumsum(list(people.values()))[:-1])
-    parts = {
-        role: table.take(np.concatenate([by_person[person] for person in persons]))
-        for role, persons in zip(people, dealt, strict=True)
-    }
-    synthetic = fitted.sample(len(parts["train"]), seed=seed)
-    results = run_metrics(build_inputs(parts, synthetic, seed=seed), metrics, policy.limits)
-    estimates = {
-        f"{name}.{x.name}": x for name, result in results.items() for x in result.estimates
-    }
-    leaks = {name: estimates[name] for name, _ in _leak_statistics() if name in estimates}
+    # The order of `subjects` is independent of the generator, and determines membership.
+    subjects_of_roles = np.split(subjects, np.cumsum(sizes)[:-1])
+    real = {}
+    for role, members in zip(split.people, subjects_of_roles, strict=True):
+        rows, _ = split.rows_of(members)
+        real[role] = split.table.take(rows)
+    synthetic = fitted.sample(len(real["train"]), seed=seed)
+    results = run_metrics(build_inputs(real, synthetic, seed=seed), metrics, policy.limits)
+    estimates = {}
+    for name, result in results.items():
+        for estimate in result.estimates:
+            estimates[f"{name}.{estimate.name}"] = estimate
+    leaks = {}
+    for name, _ in _leak_statistics():
+        if name in estimates:
+            leaks[name] = estimates[name]
     return Draw(policy.judge(results).outcomes, leaks)

@@ -102,7 +102,7 @@ def test_counts_are_those_of_every_pair(case):
     twice = EncodedTable.stack([train, train.take(np.s_[:20])])
     one, other = Spherelets.fit(queries, twice, 6, 2), Spherelets.fit(twice, twice, 6, 2)
     away = np.sqrt(squared(queries, twice))
-    everything = np.stack(np.meshgrid(one.place, other.place, indexing="ij"), axis=2).reshape(-1, 2)
+    everything = np.stack(np.meshgrid(one.codes, other.codes, indexing="ij"), axis=2).reshape(-1, 2)
     whole = away + divergences(one, other, twice, everything).reshape(away.shape)
     for radius in np.quantile(whole, (0.02, 0.3)) + 1e-9:
         np.testing.assert_array_equal(
@@ -114,7 +114,7 @@ def test_the_radius_is_the_quantile_of_the_nearest_by_spherelets():
     train = numbers_only(np.random.default_rng(4))[1].take(np.s_[:80])
     own = Spherelets.fit(train, train, 10, 2)
     away = np.sqrt(squared(train, train))
-    everything = np.stack(np.meshgrid(own.place, own.place, indexing="ij"), axis=2).reshape(-1, 2)
+    everything = np.stack(np.meshgrid(own.codes, own.codes, indexing="ij"), axis=2).reshape(-1, 2)
     whole = away + divergences(own, own, train, everything).reshape(away.shape)
     np.fill_diagonal(whole, np.inf)
     exact = np.sort(whole.min(axis=1))
@@ -145,7 +145,7 @@ def test_equal_neighbourhoods_do_not_diverge_and_bent_ones_do():
     line = np.column_stack([np.linspace(5, 8, 200), np.zeros((200, 2))])
     train = EncodedTable.of_numbers(np.concatenate([circle, line]))
     found = Spherelets.fit(train, train, 12, 1)
-    where = found.place[[50, 52, 250, 252]]
+    where = found.codes[[50, 52, 250, 252]]
     pairs = np.array(
         [[where[0], where[0]], [where[0], where[1]], [where[0], where[2]], [where[2], where[3]]]
     )
