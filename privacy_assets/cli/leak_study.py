@@ -239,7 +239,9 @@ def _show(options: argparse.Namespace, points: list[StudyPoint], axis: str) -> N
             ]
         )
     missed = [
-        f"{point.wanted:g} (ended at {point.x:.3g})" for point in points if point.x < point.wanted
+        f"{point.requested:g} (ended at {point.x:.3g})"
+        for point in points
+        if point.x < point.requested
     ]
     say(
         f"{first}; {axis}:",

@@ -75,7 +75,7 @@ _EQUAL_ROWS = "Equal rows of one table count as the same person."
 
 @redact_foreign_errors
 @isolated()
-def evaluate(
+def evaluate(  # noqa: PLR0913
     train: TableLike,
     holdout: TableLike,
     synthetic: TableLike,
@@ -361,7 +361,7 @@ def sizes_of(inputs: EvaluationInputs) -> dict[str, dict[str, int]]:
     return sizes
 
 
-def read_inputs(
+def read_inputs(  # noqa: PLR0913
     train: TableLike,
     holdout: TableLike,
     synthetic: TableLike,

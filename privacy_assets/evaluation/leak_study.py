@@ -57,7 +57,7 @@ _MEANINGS = {
     " rises with the validation loss. Bars are confidence intervals.",
 }
 _ROUNDING = 1e-12
-_FIELDS = frozenset({"mark", "series", "wanted", "x", "estimates", "seconds"})  # of a line
+_FIELDS = frozenset({"mark", "series", "requested", "x", "estimates", "seconds"})  # of a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ class StudyPoint:
 
     Attributes:
         series: Series that the point belongs to.
-        wanted: Requested position on the axis.
+        requested: Requested position on the axis.
         x: Position that was reached.
         estimates: Value, low and high by "metric.statistic". NaN: not measurable.
         seconds: Wall time.
     """
 
     series: str
-    wanted: float
+    requested: float
     x: float
     estimates: Mapping[str, tuple[float, float, float]]
     seconds: float
@@ -103,7 +103,7 @@ class StudyPoint:
         estimates = {}
         for name, (value, low, high) in data["estimates"].items():
             estimates[name] = (_to_float(value), _to_float(low), _to_float(high))
-        return cls(data["series"], data["wanted"], data["x"], estimates, data["seconds"])
+        return cls(data["series"], data["requested"], data["x"], estimates, data["seconds"])
 
 
 def _to_float(number: float | None) -> float:
@@ -173,7 +173,7 @@ def leak_study(
     stored = {}
     if path is not None:
         for point in read_points(path, mark):
-            stored[point.series, point.wanted] = point
+            stored[point.series, point.requested] = point
     requested = list(cases)
     points = []
     for n_done, case in enumerate(requested):
@@ -541,7 +541,7 @@ def _check(*fractions: float) -> None:
 # -------------------------------------------------------------------------------
 
 
-def overfit_cases(
+def overfit_cases(  # noqa: PLR0913
     train: Table,
     rows: int,
     *,

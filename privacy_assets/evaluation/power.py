@@ -259,7 +259,7 @@ class _Split(NamedTuple):
 
 @redact_foreign_errors
 @isolated()
-def power_analysis(
+def power_analysis(  # noqa: PLR0913
     train: int,
     holdout: int,
     reference: int | None = None,

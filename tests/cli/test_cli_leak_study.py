@@ -81,7 +81,7 @@ def test_over_fitting_instead(
         in run("--subject=pid", "--generator=rvae", "--overfit=1,2", *small).out
     )
     found = json.loads((tmp_path / "out/leak_study.json").read_text())
-    assert [point["wanted"] for point in found["points"]] == [1.0, 2.0] and found["points"][0][
+    assert [point["requested"] for point in found["points"]] == [1.0, 2.0] and found["points"][0][
         "x"
     ] == 1.0
     assert "L/L*" in (tmp_path / "out/leak_study.html").read_text()
