@@ -238,11 +238,10 @@ def _show(options: argparse.Namespace, points: list[StudyPoint], axis: str) -> N
                 "yes" if line.rises else "NO",
             ]
         )
-    missed = [
-        f"{point.requested:g} (ended at {point.x:.3g})"
-        for point in points
-        if point.x < point.requested
-    ]
+    missed = []
+    for point in points:
+        if point.x < point.requested:
+            missed.append(f"{point.requested:g} (ended at {point.x:.3g})")
     say(
         f"{first}; {axis}:",
         "",
