@@ -87,7 +87,7 @@ def test_a_private_table_is_published_and_its_readers_read_it(tmp_path: Path) ->
     assert f"'rows': {len(released)}" in said
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_synthetic_table_of_ones_own_is_published_in_one_task_and_by_hand(tmp_path: Path) -> None:
     survey = project("own_synthetic", tmp_path)
     for dag in ("survey", "survey_by_hand"):

@@ -21,7 +21,8 @@ from privacy_assets.cli.main import main
 from privacy_assets.errors import InputError
 
 METRICS = ["dcr", "copies"]
-FAST, SLOW = 5, 135
+FAST, SLOW = 5, 135  # numbers of draws
+WEEKLY = 50  # from this draw on
 
 # Forms that are not yet read as labelled, with the reason. Remove a form when it is.
 OPEN: dict[str, str] = {
@@ -158,7 +159,9 @@ def check(kind: str, names: dict[str, str], folder: Path) -> None:
 
 def case(number: int) -> Any:
     kind, names = draw(number)
-    marks = [pytest.mark.slow] if number >= FAST else []
+    marks = []
+    if number >= FAST:
+        marks = [pytest.mark.weekly if number >= WEEKLY else pytest.mark.slow]
     if reasons := [OPEN[name] for name in dict.fromkeys(names.values()) if name in OPEN]:
         alone = len(set(names.values())) == 1  # next to other forms, some are read
         marks.append(pytest.mark.xfail(reason="; ".join(reasons), strict=alone))

@@ -205,15 +205,18 @@ PIPELINE, DROP = (
             "copied rows",
             [LARGER],
         ),
-        (
+        pytest.param(
             {"name": TREES, "settings": {"min_samples_leaf": 15, "shrinkage": 0}},
             "over-fitting",
             [LARGER],
+            marks=pytest.mark.weekly,
         ),
         (EXACT_NUMBERS, "over-fitting", [LARGER, OTHER]),
         ({"name": FUNCTION + "few_copies"}, "copied rows", [FILTER, OTHER]),
-        ({"name": FUNCTION + "copula"}, "over-fitting", [OTHER]),
-        ({"name": "copy"}, "copied rows", [OTHER]),
+        pytest.param(
+            {"name": FUNCTION + "copula"}, "over-fitting", [OTHER], marks=pytest.mark.weekly
+        ),
+        pytest.param({"name": "copy"}, "copied rows", [OTHER], marks=pytest.mark.weekly),
     ],
 )
 def test_a_table_of_a_pipeline_passes_with_the_settings_of_each_remedy(
