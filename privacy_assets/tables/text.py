@@ -173,8 +173,8 @@ class TextForm:
         return replace(self, note="; ".join(text for text in notes if text))
 
 
-class Stated(NamedTuple):
-    """Statements of users about a column of text.
+class TextDeclaration(NamedTuple):
+    """What users declare about a column of text.
 
     Attributes:
         meaning: Declared meaning. None: none.
@@ -188,7 +188,7 @@ class Stated(NamedTuple):
 
 
 def read_texts(
-    name: str, tables: Mapping[str, Texts], stated: Stated, has_typed_parts: bool
+    name: str, tables: Mapping[str, Texts], declaration: TextDeclaration, has_typed_parts: bool
 ) -> TextForm:
     """Decide what a column of text means, see the table of this module.
 
@@ -196,7 +196,7 @@ def read_texts(
         name: Name of the column.
         tables: The column in each real table in which it is text, by the name of the table in
             messages.
-        stated: What users state about it.
+        declaration: What users state about it.
         has_typed_parts: True if it is not text in another real table.
 
     Returns:
@@ -206,25 +206,25 @@ def read_texts(
         InputError: If every table alone contains numbers or dates, but no single form fits all of
             them.
     """
-    meaning = stated.meaning
+    meaning = declaration.meaning
     texts = list(tables.values())
     if meaning is None:
-        return _undeclared(name, tables, stated, has_typed_parts)
+        return _undeclared(name, tables, declaration, has_typed_parts)
     if meaning.kind == "categorical":
-        form = infer_text(texts, stated.missing)
+        form = infer_text(texts, declaration.missing)
         return TextForm("categorical", note=UNMEASURED if form.has_distances else "")
     if meaning.format is not None:
-        return _with_decimal(meaning, texts, stated.missing)
-    return _of_declared_kind(infer_text(texts, stated.missing), meaning.kind)
+        return _with_decimal(meaning, texts, declaration.missing)
+    return _of_declared_kind(infer_text(texts, declaration.missing), meaning.kind)
 
 
 def _undeclared(
-    name: str, tables: Mapping[str, Texts], stated: Stated, has_typed_parts: bool
+    name: str, tables: Mapping[str, Texts], declaration: TextDeclaration, has_typed_parts: bool
 ) -> TextForm:
     """Return the form of a column without a declared meaning, see :func:`read_texts`."""
-    form = infer_text(list(tables.values()), stated.missing)
+    form = infer_text(list(tables.values()), declaration.missing)
     is_number = form.kind in ("integer", "numeric")
-    if stated.accepted == "categorical" and not has_typed_parts:
+    if declaration.accepted == "categorical" and not has_typed_parts:
         may_be_code = form.digits is not None
         is_unmeasured = form.has_distances and not may_be_code
         return TextForm("categorical", note=UNMEASURED_ACCEPTED if is_unmeasured else "")
@@ -235,8 +235,8 @@ def _undeclared(
         )
     is_plain_category = form.kind == "categorical" and not form.note
     if is_plain_category and len(tables) > 1 and not _has_unit(form):
-        _check_one_form(name, tables, stated.missing, form)
-    return _as_accepted(form, stated.accepted)
+        _check_one_form(name, tables, declaration.missing, form)
+    return _as_accepted(form, declaration.accepted)
 
 
 def _has_unit(form: TextForm) -> bool:
