@@ -445,8 +445,8 @@ def _with_row(text_form: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
     for where, part in texts.items():
         rows = np.flatnonzero(unread(part, likely.kind, likely.format or ""))
         if len(rows):
-            doubt = f"{text_form.doubt}, the first in row {rows[0]} of {where}"
-            return replace(text_form, doubt=doubt)
+            ambiguity = f"{text_form.doubt}, the first in row {rows[0]} of {where}"
+            return replace(text_form, doubt=ambiguity)
     return text_form
 
 

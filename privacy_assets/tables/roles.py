@@ -35,7 +35,7 @@ from privacy_assets.tables.schema import (
 )
 from privacy_assets.tables.subject_ids import plain_ids
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.text import YEARS, as_texts, infer_text, is_text, texts_of
+from privacy_assets.tables.text import YEARS, as_texts, is_text, recognize_text, texts_of
 from privacy_assets.tables.threshold_rule import ColumnRule, reach_of
 from privacy_assets.tables.written_numbers import parse_numbers
 
@@ -378,7 +378,7 @@ def _are_codes(different: pd.Series, rows: np.ndarray) -> bool:
     """
     if is_text(different):
         texts = texts_of(different)[0]
-        read = infer_text([(texts, np.ones(len(texts), dtype=np.int64))])
+        read = recognize_text([(texts, np.ones(len(texts), dtype=np.int64))])
         if read.kind == "categorical" and not read.doubt:
             return bool(pc.all(pc.match_substring_regex(texts, r"^[^\s@]*[0-9][^\s@]*$")).as_py())
         if read.kind != "integer":
