@@ -1,4 +1,28 @@
-"""One schema of all real tables of a release, with kinds inferred from values."""
+"""One schema of all real tables of a release, with kinds inferred from values.
+
+This module decides the kind of each column. The steps of :func:`_infer_column`, and afterwards of
+:func:`columns_of`, have this order:
+
+| step | the column                                      | its kind                                |
+|------|-------------------------------------------------|-----------------------------------------|
+| 1    | has no value, and no declared kind              | none: the run stops                     |
+| 2    | is text                                         | see the table of :mod:`.text`           |
+| 3    | is text that has several meanings               | none: the user declares one             |
+| 4    | has a declared kind                             | the declared one                        |
+| 5    | is not text                                     | that of its dtype, or of its objects    |
+| 6    | has integers in some tables, numbers in others  | numeric                                 |
+| 7    | has other kinds in different tables             | none: the run stops                     |
+| 8    | is text with integers that look like codes      | a category, see :mod:`.codes`           |
+
+Other modules take part:
+
+- Before: :mod:`.reading` reads files, cells of a CSV file as text. :mod:`.declared` and
+  :mod:`.meaning` have what users declare.
+- Step 2: :mod:`.text` recognizes numbers, dates and booleans, with the patterns in
+  :mod:`.written_numbers` and :mod:`.written_dates`.
+- After: :mod:`.roles` decides the role of each column, for example closed or open.
+  :mod:`.conversion` converts the cells to the kind.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +30,7 @@ import datetime as dt
 import decimal
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,7 +62,7 @@ from privacy_assets.tables.text import (
     MARKERS,
     UNMEASURED,
     Digits,
-    Stated,
+    TextDeclaration,
     TextForm,
     is_text,
     read_texts,
@@ -47,6 +71,54 @@ from privacy_assets.tables.text import (
 
 REAL_ROLES = ("train", "holdout", "reference")
 REAL = "train, holdout and reference"
+
+_TEXT_DTYPES = {"integer": "int64", "numeric": "float64", "boolean": "bool"}
+_MAX_EXACT_INTEGER = 2**53  # from here on, floats cannot represent each integer
+_KINDS_OF_TYPES: tuple[tuple[tuple[type, ...], Kind], ...] = (
+    ((bool, np.bool_), "boolean"),
+    ((int, np.integer), "integer"),
+    ((float, np.floating, decimal.Decimal), "numeric"),
+    ((dt.date, np.datetime64), "datetime"),
+    ((str,), "categorical"),
+)
+
+
+class InferredColumn(NamedTuple):
+    """Schema of a column, and how its text is read."""
+
+    schema: ColumnSchema
+    text_form: TextForm
+
+
+class _RealColumn(NamedTuple):
+    """A column of all real tables.
+
+    Attributes:
+        name: Name of the column.
+        series: The column in each real table without declared missing values, by the name of the
+            table in messages.
+        dtype: Dtype in the first table.
+        markers: Declared missing values.
+        timezone: Declared zone of times without one.
+    """
+
+    name: str
+    series: Mapping[str, pd.Series]
+    dtype: str
+    markers: Sequence[str]
+    timezone: str
+
+    def filled(self) -> dict[str, pd.Series]:
+        """Return the column in each table in which it has a value."""
+        return {where: part for where, part in self.series.items() if not part.isna().all()}
+
+    def has_gaps(self, markers: Sequence[str]) -> bool:
+        """Return True if a cell is missing, or one of ``markers``."""
+        return any(without_markers(part, markers).isna().any() for part in self.series.values())
+
+    def has_missing(self) -> bool:
+        """Return True if a cell is missing."""
+        return any(part.isna().any() for part in self.series.values())
 
 
 def check_reading(kinds: object) -> None:
@@ -98,14 +170,23 @@ def joint_schema(
         ConfigError: If a declaration names an unknown column or kind.
     """
     where = [names[role] for role in frames]
-    found = columns_of(list(frames.values()), where, kinds, declared, locked, people, are_typed)
-    if doubts := {column.name: read for column, read in found if read.doubt}:
-        raise _ambiguous(doubts, REAL if len(frames) > 1 else names[next(iter(frames))])
-    noted = dict[str, list[str]]()
-    for column, read in found:
-        noted.setdefault(read.note, []).append(safe_repr(column.name))
-    notes = tuple(f"{', '.join(columns)}: {note}." for note, columns in noted.items() if note)
-    return TableSchema(tuple(column for column, _ in found)), notes
+    columns = columns_of(list(frames.values()), where, kinds, declared, locked, people, are_typed)
+    ambiguous = {
+        column.schema.name: column.text_form for column in columns if column.text_form.doubt
+    }
+    if ambiguous:
+        raise _ambiguous(ambiguous, REAL if len(frames) > 1 else where[0])
+    schema = TableSchema(tuple(column.schema for column in columns))
+    return schema, _notes(columns)
+
+
+def _notes(columns: Sequence[InferredColumn]) -> tuple[str, ...]:
+    """Return each note on how text is read, with the names of its columns."""
+    names_by_note: dict[str, list[str]] = {}
+    for schema, text_form in columns:
+        if text_form.note:
+            names_by_note.setdefault(text_form.note, []).append(safe_repr(schema.name))
+    return tuple(f"{', '.join(names)}: {note}." for note, names in names_by_note.items())
 
 
 def columns_of(
@@ -116,81 +197,86 @@ def columns_of(
     locked: Mapping[str, str] | None = None,
     people: np.ndarray | None = None,
     are_typed: bool | None = None,
-) -> list[tuple[ColumnSchema, TextForm]]:
+) -> list[InferredColumn]:
     """Return the schema of each column of some tables together, and how its text is read.
 
     Arguments and errors are those of :func:`joint_schema`. Ambiguous columns are returned, with
     their ``doubt``.
     """
-    first, where = frames[0], names[0]
-    for frame, name in zip(frames, names, strict=True):
-        check_frame(frame, where=name)
-        fix = "use the same columns in every table"
-        check_same_columns(first.columns, where, frame.columns, name, fix)
-    stated = {name: Meaning.of(kind, name) for name, kind in (kinds or {}).items()}
-    _check_declared_names(first, where, stated, declared)
-    columns = dict[str, tuple[ColumnSchema, TextForm]]()
-    candidates = dict[str, Digits]()
+    _check_frames(frames, names)
+    first = frames[0]
+    meanings = {name: Meaning.of(kind, name) for name, kind in (kinds or {}).items()}
+    _check_declared_names(first, names[0], meanings, declared)
+    columns: dict[str, InferredColumn] = {}
+    code_candidates: dict[str, Digits] = {}
     for name in first.columns:
-        meaning = stated.get(name)
-        parts = _parts(name, frames, names, declared)
-        locked_kind = (locked or {}).get(name, "")
-        schema, read = _column(
-            name, parts, dtype_of(first, first[name]), meaning, declared, locked_kind
-        )
-        columns[name] = (schema, read)
-        is_free = meaning is None and not locked_kind and not has_type(list(parts.values()))
-        if is_free and schema.kind == "integer" and read.digits is not None:
-            candidates[name] = read.digits
-    if not candidates:
+        real_column = _real_column(name, frames, names, declared)
+        meaning = meanings.get(name)
+        accepted = (locked or {}).get(name, "")
+        column = _infer_column(real_column, meaning, accepted)
+        columns[name] = column
+        digits = column.text_form.digits
+        if meaning is not None or accepted or has_type(list(real_column.series.values())):
+            continue
+        if column.schema.kind == "integer" and digits is not None:
+            code_candidates[name] = digits
+    if not code_candidates:
         return list(columns.values())
+
     if are_typed is None:
         are_typed = have_types(frames)
-    schemas = {name: schema for name, (schema, read) in columns.items() if not read.doubt}
-    codes = find_codes(candidates, RealColumns(frames, schemas, are_typed, people))
-    for name, digits in candidates.items():
-        schema, read = columns[name]
+    schemas = {
+        name: column.schema for name, column in columns.items() if not column.text_form.doubt
+    }
+    codes = find_codes(code_candidates, RealColumns(frames, schemas, are_typed, people))
+    for name, digits in code_candidates.items():
         if name in codes:
-            parts = _parts(name, frames, names, declared)
-            columns[name] = _as_code(name, parts, dtype_of(first, first[name]), declared)
+            columns[name] = _as_code(_real_column(name, frames, names, declared))
         elif not digits.are_years:
-            columns[name] = (schema, read.with_note(IS_NUMBER))
+            schema, text_form = columns[name]
+            columns[name] = InferredColumn(schema, text_form.with_note(IS_NUMBER))
     return list(columns.values())
 
 
-def _as_code(
-    name: str, parts: Mapping[str, pd.Series], dtype: str, declared: Declared
-) -> tuple[ColumnSchema, TextForm]:
-    """Return the schema of a column of codes, and how its text is read; see :func:`_column`."""
-    # A column that is locked as a category is read as text.
-    schema, read = _column(name, parts, dtype, None, declared, locked="categorical")
-    return schema, replace(read, note=IS_CODE)
+def _check_frames(frames: Sequence[Frame], names: Sequence[str]) -> None:
+    """Raise InputError if tables are invalid or have different columns."""
+    fix = "use the same columns in every table"
+    for frame, name in zip(frames, names, strict=True):
+        check_frame(frame, where=name)
+        check_same_columns(frames[0].columns, names[0], frame.columns, name, fix)
+
+
+def _as_code(real_column: _RealColumn) -> InferredColumn:
+    """Return a column of codes as a category."""
+    # A column that is accepted as a category is read as text.
+    schema, text_form = _infer_column(real_column, None, accepted="categorical")
+    return InferredColumn(schema, replace(text_form, note=IS_CODE))
 
 
 def _check_declared_names(
-    first: Frame, where: str, stated: Mapping[str, object], declared: Declared
+    first: Frame, where: str, meanings: Mapping[str, object], declared: Declared
 ) -> None:
     """Raise ConfigError if a kind or missing value is declared for an unknown column."""
-    for name in (*stated, *declared.missing):
+    for name in (*meanings, *declared.missing):
         if name not in first.columns:
-            what = "kind" if name in stated else "missing value"
+            what = "kind" if name in meanings else "missing value"
             hint = near_name(name, first.columns)
             raise ConfigError(
                 f"{where}: {what} declared for unknown column {safe_repr(name)}.{hint}"
             )
 
 
-def _parts(
+def _real_column(
     name: str, frames: Sequence[Frame], names: Sequence[str], declared: Declared
-) -> dict[str, pd.Series]:
-    """Return a column of each table without declared missing values, by the name of the table in
-    messages.
-    """
+) -> _RealColumn:
+    """Return a column of all real tables, without declared missing values."""
     markers = declared.missing.get(name, ())
-    return {
-        table: without_markers(frame[name], markers)
-        for table, frame in zip(names, frames, strict=True)
+    series = {
+        table_name: without_markers(frame[name], markers)
+        for table_name, frame in zip(names, frames, strict=True)
     }
+    dtype = dtype_of(frames[0], frames[0][name])
+    return _RealColumn(name, series, dtype, markers, declared.timezone)
 
 
 def contract_of(schema: TableSchema) -> dict[str, str]:
@@ -210,8 +296,8 @@ def published_names(columns: Iterable[str]) -> str:
     """Return a sentence with the names of all columns, in full: a name can contain private values,
     too.
     """
-    named = ", ".join(map(repr, columns))
-    return f"The release publishes the names of its columns, so check them: {named}."
+    names = ", ".join(map(repr, columns))
+    return f"The release publishes the names of its columns, so check them: {names}."
 
 
 def infer_schema(
@@ -225,92 +311,143 @@ def infer_schema(
     return joint_schema({where: frame}, {where: where}, overrides, declared)[0]
 
 
-def _column(
-    name: str,
-    parts: Mapping[str, pd.Series],
-    dtype: str,
-    meaning: Meaning | None,
-    declared: Declared,
-    locked: str,
-) -> tuple[ColumnSchema, TextForm]:
-    """Return the schema of a column, and how its text is read.
+def _infer_column(column: _RealColumn, meaning: Meaning | None, accepted: str) -> InferredColumn:
+    """Infer the schema of a column, and how its text is read.
 
     Args:
-        name: Name of the column.
-        parts: The column in each real table, by the name of the table in messages.
-        dtype: Dtype of the first of them.
+        column: The column in all real tables.
         meaning: Declared meaning. None: inferred.
-        declared: Declared missing values and time zone.
-        locked: What the lock of the table states about the column. "": nothing.
+        accepted: What accepted settings state about the column, see :func:`contract_of`. "":
+            nothing.
+
+    Raises:
+        InputError: See :func:`joint_schema`.
     """
-    filled = {where: part for where, part in parts.items() if not part.isna().all()}
-    kind = None if meaning is None else meaning.kind
-    if not filled and kind is None:
-        dropped = (
-            f"data: {yaml_text({'drop': [name]})}, on the command line --drop {option_text([name])}"
-        )
-        fix = f"drop the column ({dropped}), fill it, or declare its kind"
-        raise InputError("every value is missing", where=" and ".join(parts), column=name, fix=fix)
+    filled = column.filled()
+    if not filled and meaning is None:
+        raise _without_values(column)
     texts = {where: part for where, part in filled.items() if is_text(part)}
+    text_form = _text_form(column, filled, texts, meaning, accepted)
+    if text_form.doubt:
+        schema = ColumnSchema(column.name, "categorical", False, column.dtype)
+        return InferredColumn(schema, _with_row(text_form, texts))
+    has_gaps = column.has_gaps(MARKERS)
+    if meaning is None:
+        kinds = _kinds_by_table(filled, texts, text_form, has_gaps)
+        kind = _joint_kind(column.name, kinds)
+    else:
+        kind = meaning.kind
+    # "NA" may be a category.
+    is_nullable = column.has_missing() if kind == "categorical" else has_gaps
+    schema = ColumnSchema(
+        column.name,
+        kind,
+        is_nullable,
+        column.dtype,
+        format=text_form.format,
+        missing=tuple(column.markers),
+        timezone=column.timezone if kind == "datetime" else "",
+    )
+    if kind == "datetime":
+        dtype = _time_dtype(schema, filled, texts, text_form.zoned)
+    else:
+        is_text_first = next(iter(column.series)) in texts
+        dtype = _dtype_of_kind(kind, column.dtype, bool(texts), is_text_first)
+    schema = replace(schema, dtype=dtype)
+    schema = replace(schema, precision=precision_of(list(filled.values()), schema))
+    return InferredColumn(schema, text_form)
+
+
+def _without_values(column: _RealColumn) -> InputError:
+    """Return the error for a column without values and without a declared kind."""
+    setting = yaml_text({"drop": [column.name]})
+    option = option_text([column.name])
+    fix = (
+        f"drop the column (data: {setting}, on the command line --drop {option}), fill it, or"
+        " declare its kind"
+    )
+    where = " and ".join(column.series)
+    return InputError("every value is missing", where=where, column=column.name, fix=fix)
+
+
+def _text_form(
+    column: _RealColumn,
+    filled: Mapping[str, pd.Series],
+    texts: Mapping[str, pd.Series],
+    meaning: Meaning | None,
+    accepted: str,
+) -> TextForm:
+    """Return how the cells of a column are read. Raise InputError for unsupported objects."""
+    if not texts:
+        return _form_without_text(filled, meaning)
     for where, part in texts.items():
         if is_object_dtype(part):
-            _infer_object(part, where)  # raises for values of other types
-    if texts:
-        stated = Stated(meaning, declared.missing.get(name, ()), locked)
-        tables = {where: texts_of(part) for where, part in texts.items()}
-        read = read_texts(name, tables, stated, has_typed_parts=len(texts) < len(filled))
-    else:
-        read = _typed(filled, meaning)
-    gaps = any(without_markers(part, MARKERS).isna().any() for part in parts.values())
-    if read.doubt:
-        return ColumnSchema(name, "categorical", False, dtype), _with_row(read, texts)
-    if kind is None:
-        told = "integer" if read.kind == "numeric" and read.whole and gaps else read.kind
-        kinds = {
-            where: told if where in texts else _kind_of(part, where)
-            for where, part in filled.items()
-        }
-        kind = _joint_kind(name, kinds)
-    zone = declared.timezone if kind == "datetime" else ""
-    missing = gaps if kind != "categorical" else any(part.isna().any() for part in parts.values())
-    schema = ColumnSchema(name, kind, missing, dtype, format=read.format,
-                          missing=tuple(declared.missing.get(name, ())), timezone=zone)  # fmt: skip
-    if kind == "datetime":
-        schema = replace(schema, dtype=_time_dtype(schema, filled, texts, read.zoned))
-    elif texts and (kind == "categorical" or next(iter(parts)) in texts):
-        schema = replace(
-            schema, dtype=_TEXT_DTYPES.get(kind, dtype if next(iter(parts)) in texts else "str")
-        )
-    elif kind == "numeric" and dtype.lower().startswith(("int", "uint")):
-        schema = replace(schema, dtype="float64")
-    return replace(schema, precision=precision_of(list(filled.values()), schema)), read
+            _kind_of_objects(part, where)  # raises for values of other types
+    declaration = TextDeclaration(meaning, column.markers, accepted)
+    tables = {where: texts_of(part) for where, part in texts.items()}
+    has_typed_parts = len(texts) < len(filled)
+    return read_texts(column.name, tables, declaration, has_typed_parts)
 
 
-def _typed(filled: Mapping[str, pd.Series], meaning: Meaning | None) -> TextForm:
+def _kinds_by_table(
+    filled: Mapping[str, pd.Series],
+    texts: Container[str],
+    text_form: TextForm,
+    has_gaps: bool,
+) -> dict[str, Kind]:
+    """Return the kind of a column in each table: of text, the recognized one."""
+    text_kind = text_form.kind
+    if text_kind == "numeric" and text_form.whole and has_gaps:
+        # Programs write integers as 1.0 and 2.0 if values are missing.
+        text_kind = "integer"
+    kinds: dict[str, Kind] = {}
+    for where, part in filled.items():
+        kinds[where] = text_kind if where in texts else _kind_of_dtype(part, where)
+    return kinds
+
+
+def _dtype_of_kind(kind: Kind, dtype: str, has_text: bool, is_text_first: bool) -> str:
+    """Return the dtype of a column that has no times.
+
+    Args:
+        kind: Kind of the column.
+        dtype: Dtype in the first table.
+        has_text: True if the column is text in a table.
+        is_text_first: True if it is text in the first table.
+    """
+    if is_text_first:
+        return _TEXT_DTYPES.get(kind, dtype)
+    if has_text and kind == "categorical":
+        return "str"
+    if kind == "numeric" and dtype.lower().startswith(("int", "uint")):
+        return "float64"
+    return dtype
+
+
+def _form_without_text(filled: Mapping[str, pd.Series], meaning: Meaning | None) -> TextForm:
     """Return the form of a column without text, which has only a declared meaning."""
     if meaning is None:
         return TextForm("categorical")
     if meaning.kind != "categorical":
-        form = meaning.format or ""
-        return TextForm(meaning.kind, form, zoned="%z" in form)
-    kinds = {_kind_of(part, where) for where, part in filled.items()}
+        date_format = meaning.format or ""
+        return TextForm(meaning.kind, date_format, zoned="%z" in date_format)
+    kinds = {_kind_of_dtype(part, where) for where, part in filled.items()}
     has_distances = bool(kinds & {"integer", "numeric", "datetime"})
-    return TextForm("categorical", note=UNMEASURED if has_distances else "")
+    note = UNMEASURED if has_distances else ""
+    return TextForm("categorical", note=note)
 
 
-def _with_row(read: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
+def _with_row(text_form: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
     """Add the first row that is not a number or date to the doubt, if there are such rows."""
-    likely = read.choices[0]
-    if read.kind != "categorical" or likely.kind == "categorical":
-        return read
+    likely = text_form.choices[0]
+    if text_form.kind != "categorical" or likely.kind == "categorical":
+        return text_form
     for where, part in texts.items():
         rows = np.flatnonzero(unread(part, likely.kind, likely.format or ""))
         if len(rows):
-            return replace(read, doubt=f"{read.doubt}, the first in row {rows[0]} of {where}")
-    return read
-
-
-_TEXT_DTYPES = {"integer": "int64", "numeric": "float64", "boolean": "bool"}
+            ambiguity = f"{text_form.doubt}, the first in row {rows[0]} of {where}"
+            return replace(text_form, doubt=ambiguity)
+    return text_form
 
 
 def _time_dtype(
@@ -319,23 +456,25 @@ def _time_dtype(
     """Return the dtype of a column of times. Raise InputError if only some tables have a time
     zone.
     """
-    dtype = next(
-        (str(part.dtype) for part in filled.values() if is_datetime64_any_dtype(part)),
-        "datetime64[us]",
-    )
-    zones = {where: zoned if where in texts else has_zone(part) for where, part in filled.items()}
+    time_dtypes = [str(part.dtype) for part in filled.values() if is_datetime64_any_dtype(part)]
+    dtype = time_dtypes[0] if time_dtypes else "datetime64[us]"
+    has_zones = {}
+    for where, part in filled.items():
+        has_zones[where] = zoned if where in texts else has_zone(part)
     if schema.timezone:
         return dtype if "," in dtype else f"datetime64[us, {schema.timezone}]"
-    if len(set(zones.values())) > 1:
-        where = next(table for table in zones if not zones[table])
-        other = next(table for table in zones if zones[table])
+    if len(set(has_zones.values())) > 1:
+        where = next(table_name for table_name in has_zones if not has_zones[table_name])
+        zoned_table = next(table_name for table_name in has_zones if has_zones[table_name])
         fix = (
             "set the zone of times without one (timezone: Europe/Berlin, on the command line"
             " --timezone)"
         )
-        problem = f"its times have no time zone, and those in {other} have one"
+        problem = f"its times have no time zone, and those in {zoned_table} have one"
         raise InputError(problem, where=where, column=schema.name, fix=fix)
-    return "datetime64[us, UTC]" if any(zones.values()) and "," not in dtype else dtype
+    if any(has_zones.values()) and "," not in dtype:
+        return "datetime64[us, UTC]"
+    return dtype
 
 
 def lines_to_paste(doubts: Mapping[str, TextForm]) -> str:
@@ -344,23 +483,22 @@ def lines_to_paste(doubts: Mapping[str, TextForm]) -> str:
     Args:
         doubts: Forms of the columns by name, each with a doubt.
     """
-    likely = {name: form.choices[0] for name, form in doubts.items()}
-    missing = {name: list(form.strays) for name, form in doubts.items() if form.strays}
-    pasted: dict[str, Any] = {
-        "kinds": {name: meaning.declaration for name, meaning in likely.items()}
-    }
-    if missing:
-        pasted["missing"] = missing
-    options = [
-        f"--kind {option_text([f'{name}={meaning.option}'])}" for name, meaning in likely.items()
-    ]
-    options += [f"--missing {option_text(texts, f'{name}=')}" for name, texts in missing.items()]
-    lines = f"data: {yaml_text(pasted)}; on the command line {' '.join(options)}"
+    settings: dict[str, Any] = {"kinds": {}}
+    kind_options = []
+    missing_options = []
+    alternatives = ""
     for name, form in doubts.items():
-        others = [yaml_text(meaning.declaration) for meaning in form.choices[1:]]
-        if others:
-            lines += f"; {safe_repr(name)} can also be {' or '.join(others)}"
-    return lines
+        likely = form.choices[0]
+        settings["kinds"][name] = likely.declaration
+        kind_options.append(f"--kind {option_text([f'{name}={likely.option}'])}")
+        if form.strays:
+            settings.setdefault("missing", {})[name] = list(form.strays)
+            missing_options.append(f"--missing {option_text(list(form.strays), f'{name}=')}")
+        if len(form.choices) > 1:
+            meanings = " or ".join(yaml_text(choice.declaration) for choice in form.choices[1:])
+            alternatives += f"; {safe_repr(name)} can also be {meanings}"
+    options = " ".join(kind_options + missing_options)
+    return f"data: {yaml_text(settings)}; on the command line {options}{alternatives}"
 
 
 def _ambiguous(doubts: Mapping[str, TextForm], where: str) -> InputError:
@@ -375,23 +513,21 @@ def _joint_kind(name: str, kinds: Mapping[str, Kind]) -> Kind:
     """Return the kind of a column from its kind in each table. Raise InputError if kinds
     conflict.
     """
-    found = set(kinds.values())
-    if found == {"integer", "numeric"}:
+    distinct = set(kinds.values())
+    numbers = {"integer", "numeric"}
+    if distinct == numbers:
         return "numeric"
-    if len(found) > 1:
-        first, *others = kinds
-        where = next(
-            place
-            for place in others
-            if {kinds[place], kinds[first]} not in ({"integer", "numeric"}, {kinds[first]})
-        )
-        fix = (
-            "use values of one kind, or declare the kind (kinds={...}, --kind"
-            f" {name}=categorical)"
-        )
-        problem = f"it is {kinds[where]} here and {kinds[first]} in {first}"
-        raise InputError(problem, where=where, column=name, fix=fix)
-    return found.pop()
+    if len(distinct) == 1:
+        return distinct.pop()
+    first = next(iter(kinds))
+    where = next(
+        table_name
+        for table_name, kind in kinds.items()
+        if kind != kinds[first] and {kind, kinds[first]} != numbers
+    )
+    fix = f"use values of one kind, or declare the kind (kinds={{...}}, --kind {name}=categorical)"
+    problem = f"it is {kinds[where]} here and {kinds[first]} in {first}"
+    raise InputError(problem, where=where, column=name, fix=fix)
 
 
 def dtype_of(table: Frame, series: pd.Series) -> str:
@@ -401,23 +537,17 @@ def dtype_of(table: Frame, series: pd.Series) -> str:
     return str(getattr(table, "texts", {}).get(series.name, series.dtype))
 
 
-def _kind_of(series: pd.Series, where: str) -> Kind:
+def _kind_of_dtype(series: pd.Series, where: str) -> Kind:
+    """Return the kind of a column of one table. Raise InputError if its dtype is not supported."""
     dtype = series.dtype
     if pd.api.types.is_object_dtype(dtype):
-        return _infer_object(series, where)
+        return _kind_of_objects(series, where)
     if pd.api.types.is_bool_dtype(dtype):
         return "boolean"
     if pd.api.types.is_integer_dtype(dtype):
         return "integer"
     if pd.api.types.is_float_dtype(dtype):
-        values = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        finite = values[np.isfinite(values)]
-        whole = (
-            bool(np.isnan(values).any())
-            and finite.size > 0
-            and bool((finite == np.round(finite)).all())
-        )
-        return "integer" if whole and np.abs(finite).max() < 2**53 else "numeric"
+        return "integer" if _are_integers_with_gaps(series) else "numeric"
     if pd.api.types.is_datetime64_any_dtype(dtype):
         return "datetime"
     if isinstance(dtype, pd.CategoricalDtype) or pd.api.types.is_string_dtype(dtype):
@@ -428,27 +558,36 @@ def _kind_of(series: pd.Series, where: str) -> Kind:
     )
 
 
-def _infer_object(series: pd.Series, where: str) -> Kind:
-    kinds: dict[type, Kind | None] = {}
+def _are_integers_with_gaps(series: pd.Series) -> bool:
+    """Return True for floats that are integers with missing values: pandas stores them so."""
+    values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+    finite = values[np.isfinite(values)]
+    if not np.isnan(values).any() or not finite.size:
+        return False
+    if not (finite == np.round(finite)).all():
+        return False
+    return bool(np.abs(finite).max() < _MAX_EXACT_INTEGER)
+
+
+def _kind_of_objects(series: pd.Series, where: str) -> Kind:
+    """Return the kind of a column of Python objects. Raise InputError for unsupported types."""
+    kinds: set[Kind] = set()
     for value_type in dict.fromkeys(map(type, series.dropna())):
-        kinds[value_type] = next(
-            (kind for types, kind in _KINDS if issubclass(value_type, types)), None
-        )
-        if kinds[value_type] is None:
+        kind = _kind_of_type(value_type)
+        if kind is None:
             row = next(row for row, value in enumerate(series) if type(value) is value_type)
             problem = f"values of type {value_type.__name__} are not supported"
             fix = "convert the column to a number, date or text"
             raise InputError(problem, where=where, column=str(series.name), row=row, fix=fix)
-    found = set(kinds.values())
-    if found == {"integer", "numeric"}:
+        kinds.add(kind)
+    if kinds == {"integer", "numeric"}:
         return "numeric"
-    return cast("Kind", found.pop()) if len(found) == 1 else "categorical"
+    return kinds.pop() if len(kinds) == 1 else "categorical"
 
 
-_KINDS: tuple[tuple[tuple[type, ...], Kind], ...] = (
-    ((bool, np.bool_), "boolean"),
-    ((int, np.integer), "integer"),
-    ((float, np.floating, decimal.Decimal), "numeric"),
-    ((dt.date, np.datetime64), "datetime"),
-    ((str,), "categorical"),
-)
+def _kind_of_type(value_type: type) -> Kind | None:
+    """Return the kind of values of a Python type. None: it is not supported."""
+    for types, kind in _KINDS_OF_TYPES:
+        if issubclass(value_type, types):
+            return kind
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -74,36 +75,38 @@ def column_of(
     if external:
         series = without_markers(series, [*column.missing, *_plain_markers(column)])
     if column.kind == "categorical":
-        return Column.of_codes(column.name, column.kind, *_texts(series, column.name, where))
+        return Column.of_codes(
+            column.name, column.kind, *_convert_categories(series, column.name, where)
+        )
     series = without_markers(series, MARKERS)
     if column.kind == "datetime":
         zone = _zone_of(series, column, where) if external else ""
-        converted = _datetimes(series, column.format, zone)
+        converted = _convert_times(series, column.format, zone)
+    elif column.kind == "boolean":
+        converted = _convert_booleans(series)
     else:
-        converted = (
-            _booleans(series) if column.kind == "boolean" else _numbers(series, column.format)
-        )
-    wrong = (converted.isna() & ~series.isna()).to_numpy()
+        converted = _convert_numbers(series, column.format)
+    is_invalid = (converted.isna() & ~series.isna()).to_numpy()
     unit = NumberFormat.of(column.format).unit if column.kind in ("numeric", "integer") else ""
     problem = f"a value is not {_A[column.kind]}"
     fix = "convert it, or declare the column as categorical"
     if unit:
         problem = f"{problem} with the unit {safe_repr(unit)}"
         fix = "write all values with this unit, or without a unit"
-    _refuse(wrong, problem, fix, column.name, where)
+    _refuse(is_invalid, problem, fix, column.name, where)
     if column.kind == "boolean":
         codes = converted.to_numpy(np.float64, na_value=-1).astype(np.int8)
         return Column.of_codes(column.name, column.kind, codes)
     if column.kind == "numeric":
         cells = converted.to_numpy(np.float64, na_value=np.nan)
     elif column.kind == "integer":
-        cells = _whole(converted, column.name, where, rounds=synthetic)
+        cells = _convert_integers(converted, column.name, where, rounds=synthetic)
     else:
         cells = converted.to_numpy().view(np.int64)
     # a copy, because the caller's array may change
-    found = Column(column.name, column.kind, mapped_copy(cells))
-    check_cells(found, where)
-    return rounded(found, column) if synthetic else found
+    result = Column(column.name, column.kind, mapped_copy(cells))
+    check_cells(result, where)
+    return rounded(result, column) if synthetic else result
 
 
 def _plain_markers(column: ColumnSchema) -> list[str]:
@@ -144,7 +147,7 @@ def check_shares(series: pd.Series, real: Column, column: ColumnSchema, where: s
     if _has_unit(series, "%"):
         return
     markers = [*MARKERS, *column.missing, *_plain_markers(column)]
-    numbers = _numbers(without_markers(series, markers), column.format).dropna()
+    numbers = _convert_numbers(without_markers(series, markers), column.format).dropna()
     shares = numbers.to_numpy(dtype=np.float64)
     decimals = column.precision if isinstance(column.precision, int) else 0
     is_finer = shares != round_decimals(shares, max(decimals, 0))
@@ -160,9 +163,9 @@ def _has_unit(series: pd.Series, unit: str) -> bool:
     return is_text(series) and bool(pc.any(pc.match_substring(texts_of(series)[0], unit)).as_py())
 
 
-def _refuse(wrong: np.ndarray, problem: str, fix: str, column: str, where: str) -> None:
-    """Raise InputError with the first row where ``wrong`` (n,) is true, if any."""
-    rows = np.flatnonzero(wrong)
+def _refuse(is_invalid: np.ndarray, problem: str, fix: str, column: str, where: str) -> None:
+    """Raise InputError with the first row where ``is_invalid`` (n,) is true, if any."""
+    rows = np.flatnonzero(is_invalid)
     if len(rows):
         fix = f"{fix}; {len(rows)} rows are affected"
         raise InputError(problem, where=where, column=column, row=int(rows[0]), fix=fix)
@@ -179,11 +182,12 @@ def precision_of(parts: Sequence[pd.Series], column: ColumnSchema) -> Precision:
         # as the cells are converted
         zones = ["" if has_zone(part) else column.timezone for part in parts]
         converted = [
-            _datetimes(part, column.format, zone) for part, zone in zip(parts, zones, strict=True)
+            _convert_times(part, column.format, zone)
+            for part, zone in zip(parts, zones, strict=True)
         ]
         times = [part.dropna().astype("int64").to_numpy() for part in converted]
         return unit_of(np.concatenate([np.array([], np.int64), *times]))
-    numbers = [_numbers(part, column.format).dropna() for part in parts]
+    numbers = [_convert_numbers(part, column.format).dropna() for part in parts]
     if column.kind == "integer" and all(
         pd.api.types.is_integer_dtype(part.dtype) for part in numbers
     ):
@@ -200,24 +204,29 @@ def precision_of(parts: Sequence[pd.Series], column: ColumnSchema) -> Precision:
 def without_markers(series: pd.Series, missing: Sequence[str]) -> pd.Series:
     """Return a column in which empty text and the values ``missing`` are missing."""
     if is_text(series):
-        coded = isinstance(series.dtype, pd.CategoricalDtype)
-        texts = as_texts(pd.Series(series.cat.categories) if coded else series)
-        marked = pc.is_in(pc.utf8_trim_whitespace(texts), pa.array(missing, pa.large_string()))
-        hit = pc.fill_null(pc.or_(marked, pc.equal(texts, "")), False).to_numpy(
-            zero_copy_only=False
-        )
-        if coded:
-            hit = np.append(hit, False)[series.cat.codes]
-        return series.mask(hit) if hit.any() else series
+        is_marker = _is_text_marker(series, missing)
+        return series.mask(is_marker) if is_marker.any() else series
+    dtype = series.dtype
+    if not pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
+        return series
     numbers = [float(text) for text in missing if is_number(text)]
-    if (
-        numbers
-        and pd.api.types.is_numeric_dtype(series.dtype)
-        and not pd.api.types.is_bool_dtype(series.dtype)
-    ):
-        hit = series.isin(numbers).to_numpy(dtype=bool)
-        return series.convert_dtypes().mask(hit) if hit.any() else series
-    return series
+    if not numbers:
+        return series
+    is_marker = series.isin(numbers).to_numpy(dtype=bool)
+    return series.convert_dtypes().mask(is_marker) if is_marker.any() else series
+
+
+def _is_text_marker(series: pd.Series, missing: Sequence[str]) -> np.ndarray:
+    """Return True for cells of a text column that are empty or in ``missing``, shape (n,)."""
+    is_categorical = isinstance(series.dtype, pd.CategoricalDtype)
+    texts = as_texts(pd.Series(series.cat.categories) if is_categorical else series)
+    is_listed = pc.is_in(pc.utf8_trim_whitespace(texts), pa.array(missing, pa.large_string()))
+    is_marker = pc.fill_null(pc.or_(is_listed, pc.equal(texts, "")), False)
+    mask: np.ndarray = is_marker.to_numpy(zero_copy_only=False)
+    if is_categorical:
+        # code -1, a missing cell, is the last element
+        mask = np.append(mask, False)[series.cat.codes]
+    return mask
 
 
 def unread(series: pd.Series, kind: Kind, form: str) -> np.ndarray:
@@ -225,7 +234,7 @@ def unread(series: pd.Series, kind: Kind, form: str) -> np.ndarray:
     format, shape (n,).
     """
     series = without_markers(series, MARKERS).reset_index(drop=True)
-    read = _datetimes(series, form) if kind == "datetime" else _numbers(series, form)
+    read = _convert_times(series, form) if kind == "datetime" else _convert_numbers(series, form)
     return (read.isna() & series.notna()).to_numpy()
 
 
@@ -274,14 +283,15 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
     """
     cells = column.cells
     if column.kind == "numeric":
-        values, fine = cells, float_dtype(schema.dtype)
+        values = cells
+        dtype = float_dtype(schema.dtype)
         if isinstance(schema.precision, int):
             values = round_decimals(values, schema.precision)
         with np.errstate(over="ignore"):
-            short = values.astype(fine).astype(np.float64)
+            short = values.astype(dtype).astype(np.float64)
         # Values that overflow a short float are kept; :func:`restored` reports them.
         return replace(column, cells=np.where(np.isinf(short), values, short) + 0.0)
-    there = cells != MISSING
+    is_present = cells != MISSING
     step = 1
     if column.kind == "integer" and isinstance(schema.precision, int) and schema.precision < 0:
         step = 10**-schema.precision
@@ -289,9 +299,8 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
         step = UNITS[schema.precision]
     if step == 1:
         return column
-    return replace(
-        column, cells=np.where(there, round_to_multiple(np.where(there, cells, 0), step), MISSING)
-    )
+    multiples = round_to_multiple(np.where(is_present, cells, 0), step)
+    return replace(column, cells=np.where(is_present, multiples, MISSING))
 
 
 def to_clock(column: Column, schema: ColumnSchema) -> Column:
@@ -321,12 +330,13 @@ def float_dtype(name: str) -> np.dtype[Any]:
         name: Name of a pandas dtype.
     """
     dtype = pd.api.types.pandas_dtype(name)
-    found: Any = getattr(dtype, "numpy_dtype", dtype)
-    short = isinstance(found, np.dtype) and found.kind == "f" and found.itemsize < 8
-    return found if short else np.dtype(np.float64)
+    numpy_dtype: Any = getattr(dtype, "numpy_dtype", dtype)
+    if not isinstance(numpy_dtype, np.dtype) or numpy_dtype.kind != "f":
+        return np.dtype(np.float64)
+    return numpy_dtype if numpy_dtype.itemsize < 8 else np.dtype(np.float64)
 
 
-def _texts(series: pd.Series, name: str, where: str) -> tuple[np.ndarray, list[str]]:
+def _convert_categories(series: pd.Series, name: str, where: str) -> tuple[np.ndarray, list[str]]:
     """Return codes (n,) of the strings of the values, -1 for missing, and the sorted distinct
     strings.
 
@@ -335,41 +345,55 @@ def _texts(series: pd.Series, name: str, where: str) -> tuple[np.ndarray, list[s
     """
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
-        codes, different = series.cat.codes.to_numpy(), series.cat.categories
-    elif (
-        pd.api.types.is_object_dtype(dtype)
-        and pd.api.types.infer_dtype(series, skipna=True) != "string"
-    ):
-        for row, value in enumerate(series):
-            if isinstance(value, _CONTAINERS):
-                problem, fix = (
-                    f"a value of type {type(value).__name__} is not a category",
-                    "convert it to text",
-                )
-                raise InputError(problem, where=where, column=name, row=row, fix=fix)
-        spelled = [
-            None if gone else _text(value)
-            for value, gone in zip(series, series.isna(), strict=True)
-        ]
-        codes, found = pd.factorize(np.array([*spelled, None], dtype=object)[:-1])
-        different = pd.Index(found)
+        codes = series.cat.codes.to_numpy()
+        distinct = series.cat.categories
+    elif _has_other_objects(series):
+        _check_no_containers(series, name, where)
+        codes, distinct_texts = pd.factorize(_object_texts(series))
+        distinct = pd.Index(distinct_texts)
     else:
-        codes, different = pd.factorize(series)
-    every = [_text(value) for value in pd.Series(different).astype(object)]
-    seen = np.bincount(codes[codes >= 0], minlength=len(every)) > 0
+        codes, distinct = pd.factorize(series)
+    texts_by_code = [_text(value) for value in pd.Series(distinct).astype(object)]
     # Different values can have the same string, and a dtype can contain unused ones.
-    texts = sorted({text for text, there in zip(every, seen, strict=True) if there})
-    place = {text: at for at, text in enumerate(texts)}
-    return looked_up([place.get(text, -1) for text in every], codes), texts
+    is_used = np.bincount(codes[codes >= 0], minlength=len(texts_by_code)) > 0
+    texts = sorted(set(itertools.compress(texts_by_code, is_used)))
+    positions = {text: position for position, text in enumerate(texts)}
+    lookup = [positions.get(text, -1) for text in texts_by_code]
+    return looked_up(lookup, codes), texts
+
+
+def _has_other_objects(series: pd.Series) -> bool:
+    """Return True for a column of Python objects that are not all strings."""
+    if not pd.api.types.is_object_dtype(series.dtype):
+        return False
+    return bool(pd.api.types.infer_dtype(series, skipna=True) != "string")
+
+
+def _check_no_containers(series: pd.Series, name: str, where: str) -> None:
+    """Raise InputError for lists and other values that are no categories."""
+    for row, value in enumerate(series):
+        if isinstance(value, _CONTAINERS):
+            problem = f"a value of type {type(value).__name__} is not a category"
+            fix = "convert it to text"
+            raise InputError(problem, where=where, column=name, row=row, fix=fix)
+
+
+def _object_texts(series: pd.Series) -> np.ndarray:
+    """Return the strings of Python objects, None for missing ones, shape (n,)."""
+    texts = np.empty(len(series), dtype=object)
+    for row, (value, is_missing) in enumerate(zip(series, series.isna(), strict=True)):
+        texts[row] = None if is_missing else _text(value)
+    return texts
 
 
 def _text(value: Any) -> str:
+    """Return a value as a string: 3.0 as "3"."""
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
     return str(value)
 
 
-def _read(series: pd.Series, read: Callable[[pa.Array], pd.Series]) -> pd.Series:
+def _convert_texts(series: pd.Series, read: Callable[[pa.Array], pd.Series]) -> pd.Series:
     """Read the cells of a text column; those of a category once for each of its values."""
     if not isinstance(series.dtype, pd.CategoricalDtype):
         return read(as_texts(series))
@@ -378,20 +402,20 @@ def _read(series: pd.Series, read: Callable[[pa.Array], pd.Series]) -> pd.Series
     return values.reindex(series.cat.codes.to_numpy()).reset_index(drop=True)
 
 
-def _datetimes(series: pd.Series, form: str = "", zone: str = "") -> pd.Series:
+def _convert_times(series: pd.Series, form: str = "", zone: str = "") -> pd.Series:
     """Return times as datetime64[us] in UTC. Times without a zone are in ``zone``, or else in
     UTC.
     """
     if pd.api.types.is_numeric_dtype(series.dtype):
         return pd.Series(pd.NaT, index=series.index, dtype="datetime64[us]")
     if is_text(series):
-        times = _read(series, lambda texts: parse_times(texts, form))
+        times = _convert_texts(series, lambda texts: parse_times(texts, form))
     else:
-        dated = pd.api.types.is_datetime64_any_dtype(series.dtype)
-        series = series.astype(object) if isinstance(series.dtype, pd.CategoricalDtype) else series
-        times = pd.to_datetime(
-            series, errors="coerce", utc=True, format=None if dated else "ISO8601"
-        )
+        has_times = pd.api.types.is_datetime64_any_dtype(series.dtype)
+        if isinstance(series.dtype, pd.CategoricalDtype):
+            series = series.astype(object)
+        time_format = None if has_times else "ISO8601"
+        times = pd.to_datetime(series, errors="coerce", utc=True, format=time_format)
     times = times.dt.tz_localize(None)
     if zone:
         times = times.dt.tz_localize(
@@ -401,11 +425,11 @@ def _datetimes(series: pd.Series, form: str = "", zone: str = "") -> pd.Series:
     return times.astype("datetime64[us]")
 
 
-def _booleans(series: pd.Series) -> pd.Series:
+def _convert_booleans(series: pd.Series) -> pd.Series:
     if pd.api.types.is_bool_dtype(series.dtype):
         return series.astype("boolean")
     if is_text(series) and not pd.api.types.is_object_dtype(series.dtype):
-        return _read(series, parse_booleans)
+        return _convert_texts(series, parse_booleans)
     return series.astype(object).map(_truth).astype("boolean")
 
 
@@ -418,9 +442,9 @@ def _truth(value: object) -> bool | None:
     return _WORDS.get(value) if isinstance(value, (bool, np.bool_, int, float)) else None
 
 
-def _numbers(series: pd.Series, form: str = "") -> pd.Series:
+def _convert_numbers(series: pd.Series, form: str = "") -> pd.Series:
     if is_text(series):
-        return _read(series, lambda texts: parse_numbers(texts, form))
+        return _convert_texts(series, lambda texts: parse_numbers(texts, form))
     if isinstance(series.dtype, pd.CategoricalDtype):
         series = series.astype(object)
     dtype = series.dtype
@@ -433,26 +457,20 @@ def _numbers(series: pd.Series, form: str = "") -> pd.Series:
     return pd.Series(np.nan, index=series.index)
 
 
-def _whole(series: pd.Series, name: str, where: str, *, rounds: bool) -> np.ndarray:
+def _convert_integers(series: pd.Series, name: str, where: str, *, rounds: bool) -> np.ndarray:
     """Convert numeric values to int64 cells. ``rounds``: fractions are rounded, otherwise
     refused.
     """
     values = series.to_numpy(dtype=np.float64, na_value=np.nan)
     _refuse(np.isinf(values), *_INFINITE, name, where)
-    large = np.abs(values) >= 2**63
-    _refuse(
-        large, "an integer does not fit 64 bits", "declare the column as categorical", name, where
-    )
+    is_large = np.abs(values) >= 2**63
+    problem = "an integer does not fit 64 bits"
+    _refuse(is_large, problem, "declare the column as categorical", name, where)
     if not pd.api.types.is_integer_dtype(series.dtype):
-        broken = ~np.isnan(values) & (values != np.round(values))
+        is_fraction = ~np.isnan(values) & (values != np.round(values))
         if not rounds:
-            _refuse(
-                broken,
-                "a value is not an integer",
-                "round it, or declare the column as numeric",
-                name,
-                where,
-            )
+            fix = "round it, or declare the column as numeric"
+            _refuse(is_fraction, "a value is not an integer", fix, name, where)
         series = pd.Series(np.round(values))
     cells: np.ndarray = series.astype("Int64").to_numpy(np.int64, na_value=MISSING)
     return cells
@@ -488,7 +506,7 @@ def _in_dtype(series: pd.Series, name: str) -> pd.Series:
     if pd.api.types.is_object_dtype(dtype):
         return series.astype(object).where(series.notna(), None)
     if pd.api.types.is_bool_dtype(dtype):
-        return _booleans(series).astype(dtype)
+        return _convert_booleans(series).astype(dtype)
     if pd.api.types.is_numeric_dtype(dtype):
         series = pd.to_numeric(series) if pd.api.types.is_object_dtype(series.dtype) else series
         with np.errstate(over="ignore"):  # overflow is detected below

@@ -70,79 +70,45 @@ class Declared:
         """
         if exact_ids and subject is None:
             raise ConfigError("exact ids need the subject, the column that identifies people.")
-        given = (drop, new_values, allowed_values, missing, rare_values)
-        drop, new_values, allowed_values, missing, rare_values = map(as_named, given)
+        drop = as_named(drop)
+        new_values = as_named(new_values)
+        allowed_values = as_named(allowed_values)
+        missing = as_named(missing)
+        rare_values = as_named(rare_values)
         if isinstance(drop, str) or not all(isinstance(name, str) for name in drop or ()):
             raise ConfigError("drop must be a list of column names.")
-        for argument, given, form in (
-            ("new_values", new_values, "{column: reason}"),
-            ("allowed_values", allowed_values, "{column: [values]}"),
-            ("missing", missing, "{column: [values]}"),
-            ("rare_values", rare_values, "{column: {prefix: [lengths]}}"),
-        ):
-            if not isinstance(given or {}, Mapping) or not all(
-                isinstance(name, str) for name in given or ()
-            ):
-                kind = type(given).__name__
-                wrong = (
-                    "has a column name that is not a string"
-                    if isinstance(given, Mapping)
-                    else f"has type {kind}"
-                )
-                raise ConfigError(f"{argument} {wrong}. Fix: pass a mapping {form}.")
-        for name, reason in (new_values or {}).items():
-            if not isinstance(reason, str) or not reason.strip():
-                fix = f"new_values: {{{name}: why new values are safe here}}"
-                raise ConfigError(
-                    f"new_values: {name!r} has no reason, which is signed. Fix: {fix}."
-                )
-        listed_values, sources = dict[str, Any](), dict[str, str]()
-        for name, listed in (allowed_values or {}).items():
-            listed_values[name], source = _listed(name, listed)
-            sources |= {name: source} if source else {}
-        allowed_values = listed_values
-        for argument, by_column in (("allowed_values", allowed_values), ("missing", missing)):
-            for name, values in (by_column or {}).items():
-                listed = values if isinstance(values, list | tuple) else ()
-                if not listed or not all(
-                    isinstance(one, str | bool | int | float) for one in listed
-                ):
-                    raise ConfigError(f"{argument}: {name!r} needs a list of strings or numbers.")
-        if timezone is not None and (
-            not isinstance(timezone, str) or timezone not in available_timezones()
-        ):
-            raise ConfigError(
-                "timezone: unknown time zone. Fix: set the name of one, such as Europe/Berlin."
-            )
-        if not isinstance(snapshots, bool):
-            raise ConfigError("snapshots must be true or false.")
-        if snapshots and subject is None:
-            raise ConfigError(
-                "snapshots need the column that identifies people. Fix: name it as the subject."
-            )
-        named = [*(drop or ()), *(new_values or {}), *(allowed_values or {})]
-        for name in named:
-            if named.count(name) > 1:
-                raise ConfigError(
-                    f"column {name!r} is named twice in drop, new_values and allowed_values."
-                    " Fix: remove one."
-                )
-            if name == subject and name not in (drop or ()):
-                raise ConfigError(
-                    f"column {name!r} is the subject, which is not published. Fix: declare no"
-                    " role for it."
-                )
-        gone = tuple(name for name in drop or () if name != as_named(subject))
+        _check_mapping("new_values", new_values, "{column: reason}")
+        _check_mapping("allowed_values", allowed_values, "{column: [values]}")
+        _check_mapping("missing", missing, "{column: [values]}")
+        _check_mapping("rare_values", rare_values, "{column: {prefix: [lengths]}}")
+        _check_reasons(new_values or {})
+        values_by_column: dict[str, Any] = {}
+        sources: dict[str, str] = {}
+        for name, declaration in (allowed_values or {}).items():
+            values_by_column[name], source = _listed(name, declaration)
+            if source:
+                sources[name] = source
+        _check_values("allowed_values", values_by_column)
+        _check_values("missing", missing or {})
+        _check_timezone(timezone)
+        _check_snapshots(snapshots, subject)
+        names = [*(drop or ()), *(new_values or {}), *values_by_column]
+        _check_roles(names, drop or (), subject)
+        subject_name = as_named(subject)
         return cls(
             tuple(drop or ()),
             dict(new_values or {}),
-            {name: tuple(values) for name, values in (allowed_values or {}).items()},
+            {name: tuple(values) for name, values in values_by_column.items()},
             sources,
-            {name: _lengths(name, one) for name, one in (rare_values or {}).items()},
+            {name: _lengths(name, rule) for name, rule in (rare_values or {}).items()},
             {name: tuple(map(str, values)) for name, values in (missing or {}).items()},
             timezone or "",
             _switches(relations),
-            replace(CsvFormat.of(read), snapshots=snapshots, drop=gone),
+            replace(
+                CsvFormat.of(read),
+                snapshots=snapshots,
+                drop=tuple(name for name in drop or () if name != subject_name),
+            ),
             exact_ids,
         )
 
@@ -153,15 +119,14 @@ class Declared:
         Args:
             keyed_fingerprint: Computes keyed digests with the secret of the deployment.
         """
-        allowed_values = {
-            name: {
-                "values": len(values),
-                "digest": keyed_fingerprint(json.dumps([name, sorted(map(json.dumps, values))])),
-                **({"source": self.sources[name]} if name in self.sources else {}),
-            }
-            for name, values in self.allowed_values.items()
-        }
-        found = {
+        allowed_values: dict[str, Any] = {}
+        for name, values in self.allowed_values.items():
+            sorted_values = sorted(map(json.dumps, values))
+            digest = keyed_fingerprint(json.dumps([name, sorted_values]))
+            allowed_values[name] = {"values": len(values), "digest": digest}
+            if name in self.sources:
+                allowed_values[name]["source"] = self.sources[name]
+        declarations = {
             "drop": list(self.drop),
             "new_values": dict(self.new_values),
             "allowed_values": allowed_values,
@@ -172,20 +137,19 @@ class Declared:
             "exact_ids": self.exact_ids,
             "snapshots": self.read.snapshots,
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in declarations.items() if value}
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of :meth:`of`, by name."""
+        allowed_values: dict[str, Any] = dict(self.allowed_values)
+        for name, values in self.allowed_values.items():
+            if name in self.sources:
+                allowed_values[name] = {"values": values, "source": self.sources[name]}
         return {
             "drop": self.drop,
             "new_values": self.new_values,
-            "allowed_values": {
-                name: {"values": values, "source": self.sources[name]}
-                if name in self.sources
-                else values
-                for name, values in self.allowed_values.items()
-            },
+            "allowed_values": allowed_values,
             "missing": self.missing,
             "timezone": self.timezone or None,
             "relations": self.relations,
@@ -220,24 +184,97 @@ class Declared:
             frame: Table with ``columns`` and ``drop``.
             subject: Column that is kept even if it is in ``drop``.
         """
-        gone = [name for name in self.drop if name in frame.columns and name != subject]
-        return frame.drop(columns=gone) if gone else frame
+        dropped = [name for name in self.drop if name in frame.columns and name != subject]
+        return frame.drop(columns=dropped) if dropped else frame
 
 
-def _listed(name: str, given: Any) -> tuple[Any, str]:
+def _check_mapping(argument: str, value: Any, form: str) -> None:
+    """Raise ConfigError if an argument is not a mapping of column names, or empty.
+
+    Args:
+        argument: Name of the argument.
+        value: Its value.
+        form: Its form, for the message.
+    """
+    is_mapping = isinstance(value or {}, Mapping)
+    if is_mapping and all(isinstance(name, str) for name in value or ()):
+        return
+    problem = f"has type {type(value).__name__}"
+    if is_mapping:
+        problem = "has a column name that is not a string"
+    raise ConfigError(f"{argument} {problem}. Fix: pass a mapping {form}.")
+
+
+def _check_reasons(new_values: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a column of new values has no reason."""
+    for name, reason in new_values.items():
+        if not isinstance(reason, str) or not reason.strip():
+            fix = f"new_values: {{{name}: why new values are safe here}}"
+            raise ConfigError(f"new_values: {name!r} has no reason, which is signed. Fix: {fix}.")
+
+
+def _check_values(argument: str, values_by_column: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a column has no list of strings or numbers."""
+    for name, values in values_by_column.items():
+        is_list = isinstance(values, list | tuple) and bool(values)
+        if not is_list or not all(isinstance(value, str | bool | int | float) for value in values):
+            raise ConfigError(f"{argument}: {name!r} needs a list of strings or numbers.")
+
+
+def _check_timezone(timezone: Any) -> None:
+    """Raise ConfigError if there is no such time zone."""
+    if timezone is None:
+        return
+    if not isinstance(timezone, str) or timezone not in available_timezones():
+        raise ConfigError(
+            "timezone: unknown time zone. Fix: set the name of one, such as Europe/Berlin."
+        )
+
+
+def _check_snapshots(snapshots: Any, subject: str | None) -> None:
+    """Raise ConfigError if files are snapshots of unknown people."""
+    if not isinstance(snapshots, bool):
+        raise ConfigError("snapshots must be true or false.")
+    if snapshots and subject is None:
+        raise ConfigError(
+            "snapshots need the column that identifies people. Fix: name it as the subject."
+        )
+
+
+def _check_roles(names: Sequence[str], drop: Sequence[str], subject: str | None) -> None:
+    """Raise ConfigError if a column has two roles, or if the subject has one and is not dropped.
+
+    Args:
+        names: Names in drop, new_values and allowed_values.
+        drop: Names in drop.
+        subject: Column that identifies people. None: there is none.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"column {name!r} is named twice in drop, new_values and allowed_values."
+                " Fix: remove one."
+            )
+        if name == subject and name not in drop:
+            raise ConfigError(
+                f"column {name!r} is the subject, which is not published. Fix: declare no"
+                " role for it."
+            )
+
+
+def _listed(name: str, declaration: Any) -> tuple[Any, str]:
     """Return the allowed values of a column, and the source of a public list, "" for others.
 
-    ``given`` is a list of values, or ``{values: [...], source: text}`` or ``{file: path, source:
-    text}``. A file has a header, and the values are in its first column.
+    ``declaration`` is a list of values, or ``{values: [...], source: text}`` or
+    ``{file: path, source: text}``. A file has a header, and the values are in its first column.
     """
-    if not isinstance(given, Mapping):
-        return given, ""
-    source, file, values = given.get("source"), given.get("file"), given.get("values")
-    if (
-        not isinstance(source, str)
-        or not source.strip()
-        or set(given) - {"source"} not in ({"values"}, {"file"})
-    ):
+    if not isinstance(declaration, Mapping):
+        return declaration, ""
+    source = declaration.get("source")
+    file = declaration.get("file")
+    values = declaration.get("values")
+    has_source = isinstance(source, str) and bool(source.strip())
+    if not has_source or set(declaration) - {"source"} not in ({"values"}, {"file"}):
         fix = (
             f"{{{name}: {{values: [a, b], source: ISO 3166-2}}}}, or with file: codes.csv instead"
             " of values"
@@ -249,12 +286,12 @@ def _listed(name: str, given: Any) -> tuple[Any, str]:
     if file is not None:
         frame = load(file, f"allowed_values of {name!r}")
         values = frame[frame.columns[0]].dropna().astype(object).tolist()
-    return values, source.strip()
+    return values, str(source).strip()
 
 
-def _switches(given: Any) -> dict[str, bool]:
+def _switches(declaration: Any) -> dict[str, bool]:
     """Return declared relations by name."""
-    relations = as_named(given or {})
+    relations = as_named(declaration or {})
     if not isinstance(relations, Mapping) or not all(isinstance(name, str) for name in relations):
         raise ConfigError(
             "relations must be a mapping {name: true or false}, such as {start <= end: false}."
@@ -267,16 +304,13 @@ def _switches(given: Any) -> dict[str, bool]:
     return dict(relations)
 
 
-def _lengths(name: str, given: Any) -> tuple[int, ...]:
+def _lengths(name: str, rule: Any) -> tuple[int, ...]:
     """Return the lengths of the prefixes in ``{prefix: [lengths]}``."""
-    lengths = (
-        given.get("prefix") if isinstance(given, Mapping) and set(given) == {"prefix"} else None
-    )
-    if (
-        not isinstance(lengths, list | tuple)
-        or not lengths
-        or not all(type(n) is int and n > 0 for n in lengths)
-    ):
+    lengths = None
+    if isinstance(rule, Mapping) and set(rule) == {"prefix"}:
+        lengths = rule.get("prefix")
+    is_list = isinstance(lengths, list | tuple) and bool(lengths)
+    if not is_list or not all(type(length) is int and length > 0 for length in lengths):
         fix = f"rare_values: {{{name}: {{prefix: [5, 3, 1]}}}}"
         raise ConfigError(
             f"rare_values: {name!r} needs a list of lengths of at least 1. Fix: {fix}."

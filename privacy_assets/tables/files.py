@@ -35,7 +35,7 @@ from privacy_assets.tables.folders import (
 )
 from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.schema import yaml_text
-from privacy_assets.tables.text import MARKERS, infer_text
+from privacy_assets.tables.text import MARKERS, recognize_text
 from privacy_assets.tables.written_numbers import parse_numbers
 
 _NO_MATCH = "no file matches the pattern"
@@ -379,7 +379,7 @@ def _vote(name: str, column: pa.ChunkedArray) -> str:
     """
     counted = pc.value_counts(column.slice(0, 10_000).combine_chunks().drop_null())
     texts = counted.field("values").cast(pa.large_string())
-    form = infer_text([(texts, counted.field("counts").to_numpy(zero_copy_only=False))])
+    form = recognize_text([(texts, counted.field("counts").to_numpy(zero_copy_only=False))])
     likely = form.choices[0] if form.choices else Meaning(form.kind, form.format)
     kind = likely.kind
     if name in ("", *MARKERS) or not len(texts):

@@ -35,7 +35,7 @@ from privacy_assets.tables.schema import (
 )
 from privacy_assets.tables.subject_ids import plain_ids
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.text import YEARS, as_texts, infer_text, is_text, texts_of
+from privacy_assets.tables.text import YEARS, as_texts, is_text, recognize_text, texts_of
 from privacy_assets.tables.threshold_rule import ColumnRule, reach_of
 from privacy_assets.tables.written_numbers import parse_numbers
 
@@ -378,7 +378,7 @@ def _are_codes(different: pd.Series, rows: np.ndarray) -> bool:
     """
     if is_text(different):
         texts = texts_of(different)[0]
-        read = infer_text([(texts, np.ones(len(texts), dtype=np.int64))])
+        read = recognize_text([(texts, np.ones(len(texts), dtype=np.int64))])
         if read.kind == "categorical" and not read.doubt:
             return bool(pc.all(pc.match_substring_regex(texts, r"^[^\s@]*[0-9][^\s@]*$")).as_py())
         if read.kind != "integer":
@@ -650,10 +650,9 @@ def natural_role(column: ColumnSchema, real: Sequence[Column]) -> Role:
     if column.kind in ("categorical", "boolean") or column.allowed_values:
         return "closed"
     values = stacked(real).present()
-    different = len(values.distinct())
-    return (
-        "closed" if different <= FEW_VALUES and len(values) >= FEW_VALUES * different else "number"
-    )
+    n_distinct = len(values.distinct())
+    has_few_values = n_distinct <= FEW_VALUES and len(values) >= FEW_VALUES * n_distinct
+    return "closed" if has_few_values else "number"
 
 
 def allowed_values(column: ColumnSchema, real: Sequence[Column]) -> Column:
@@ -727,8 +726,9 @@ def open_reason(
 
 
 def _near_unique(codes: np.ndarray, holders: np.ndarray) -> bool:
-    alone = holders == 1
-    return bool(alone.sum() >= _SOME and alone[codes].mean() >= _ALONE)
+    """Return True if most rows have a value of one subject only."""
+    has_one_holder = holders == 1
+    return bool(has_one_holder.sum() >= _SOME and has_one_holder[codes].mean() >= _ALONE)
 
 
 def _rarely_shared(codes: np.ndarray, holders: np.ndarray) -> bool:
@@ -764,7 +764,7 @@ def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray, rows: 
         return _NOTE_TEXT if has_notes else ""
     if found := likely_identifier(texts, np.bincount(codes), not _rarely_shared(codes, holders)):
         return found
-    if _rarely_shared(codes, holders) and (read := _read_as_text(texts)):
+    if _rarely_shared(codes, holders) and (read := _numbers_or_dates_reason(texts)):
         return read
     if has_notes:
         return _NOTE_TEXT
@@ -773,16 +773,18 @@ def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray, rows: 
     return _SHARED_TEXT if _rarely_shared(codes, holders) else ""
 
 
-def _read_as_text(texts: np.ndarray) -> str:
-    """Return the reason if the strings are numbers or dates, or "" for neither."""
-    some = pd.Series(texts[:: -(-len(texts) // _LOOKED_AT)], dtype=object)
-    if pd.to_numeric(some, errors="coerce").notna().mean() > _MOST:
-        return "" if some.str.fullmatch(r"\d+").all() else _NUMBER_TEXT
-    return (
-        _DATE_TEXT
-        if pd.to_datetime(some, errors="coerce", format="ISO8601", utc=True).notna().mean() > _MOST
-        else ""
-    )
+def _numbers_or_dates_reason(texts: np.ndarray) -> str:
+    """Return the reason if nearly all strings are numbers or dates, or "" for neither.
+
+    :mod:`.text` decides the kind before; this is about columns that are categories.
+    """
+    step = -(-len(texts) // _LOOKED_AT)
+    sample = pd.Series(texts[::step], dtype=object)
+    numbers = pd.to_numeric(sample, errors="coerce")
+    if numbers.notna().mean() > _MOST:
+        return "" if sample.str.fullmatch(r"\d+").all() else _NUMBER_TEXT
+    times = pd.to_datetime(sample, errors="coerce", format="ISO8601", utc=True)
+    return _DATE_TEXT if times.notna().mean() > _MOST else ""
 
 
 def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
@@ -800,10 +802,10 @@ def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
         return True
     if YEARS[0] <= numbers.min() and numbers.max() <= YEARS[1]:
         return False
-    people = float(holders.sum())
-    expected = people * (people - 1) / 2 / (numbers.max() - numbers.min() + 1)
-    found = float((holders * (holders - 1.0)).sum() / 2)
-    return found - expected < _TOO_EVEN * np.sqrt(expected)
+    n_subjects = float(holders.sum())
+    n_expected_pairs = n_subjects * (n_subjects - 1) / 2 / (numbers.max() - numbers.min() + 1)
+    n_pairs = float((holders * (holders - 1.0)).sum() / 2)
+    return n_pairs - n_expected_pairs < _TOO_EVEN * np.sqrt(n_expected_pairs)
 
 
 def _covered(column: ColumnSchema, real: Sequence[Column]) -> bool:

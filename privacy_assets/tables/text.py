@@ -24,7 +24,7 @@ one number of digits may be codes, see :mod:`.codes`. Known units and marks are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -103,6 +103,11 @@ UNMEASURED_ACCEPTED = (
     "categories, as accepted: whether their numbers or dates are near is not measured"
 )
 CATEGORY = Meaning("categorical")
+_SIGN_NOTES = {
+    "": "",
+    ",": "numbers with decimal commas",
+    ".": "numbers with commas between thousands",
+}
 _MIN_CODE_DIGITS = 4
 _DIGITS = 17  # significant digits of a float
 # rows that must have a text that a message names, and maximum number of such texts
@@ -173,8 +178,8 @@ class TextForm:
         return replace(self, note="; ".join(text for text in notes if text))
 
 
-class Stated(NamedTuple):
-    """Statements of users about a column of text.
+class TextDeclaration(NamedTuple):
+    """What users declare about a column of text.
 
     Attributes:
         meaning: Declared meaning. None: none.
@@ -188,7 +193,7 @@ class Stated(NamedTuple):
 
 
 def read_texts(
-    name: str, tables: Mapping[str, Texts], stated: Stated, has_typed_parts: bool
+    name: str, tables: Mapping[str, Texts], declaration: TextDeclaration, has_typed_parts: bool
 ) -> TextForm:
     """Decide what a column of text means, see the table of this module.
 
@@ -196,7 +201,7 @@ def read_texts(
         name: Name of the column.
         tables: The column in each real table in which it is text, by the name of the table in
             messages.
-        stated: What users state about it.
+        declaration: What users state about it.
         has_typed_parts: True if it is not text in another real table.
 
     Returns:
@@ -206,37 +211,36 @@ def read_texts(
         InputError: If every table alone contains numbers or dates, but no single form fits all of
             them.
     """
-    meaning = stated.meaning
+    meaning = declaration.meaning
     texts = list(tables.values())
     if meaning is None:
-        return _undeclared(name, tables, stated, has_typed_parts)
+        return _undeclared(name, tables, declaration, has_typed_parts)
     if meaning.kind == "categorical":
-        form = infer_text(texts, stated.missing)
+        form = recognize_text(texts, declaration.missing)
         return TextForm("categorical", note=UNMEASURED if form.has_distances else "")
     if meaning.format is not None:
-        return _with_decimal(meaning, texts, stated.missing)
-    return _of_declared_kind(infer_text(texts, stated.missing), meaning.kind)
+        return _with_decimal(meaning, texts, declaration.missing)
+    return _of_declared_kind(recognize_text(texts, declaration.missing), meaning.kind)
 
 
 def _undeclared(
-    name: str, tables: Mapping[str, Texts], stated: Stated, has_typed_parts: bool
+    name: str, tables: Mapping[str, Texts], declaration: TextDeclaration, has_typed_parts: bool
 ) -> TextForm:
     """Return the form of a column without a declared meaning, see :func:`read_texts`."""
-    form = infer_text(list(tables.values()), stated.missing)
+    form = recognize_text(list(tables.values()), declaration.missing)
     is_number = form.kind in ("integer", "numeric")
-    if stated.accepted == "categorical" and not has_typed_parts:
+    if declaration.accepted == "categorical" and not has_typed_parts:
         may_be_code = form.digits is not None
         is_unmeasured = form.has_distances and not may_be_code
         return TextForm("categorical", note=UNMEASURED_ACCEPTED if is_unmeasured else "")
     if has_typed_parts and is_number and NumberFormat.of(form.format).unit:
-        doubt = "the numbers of some tables have a unit, and those of others have none"
-        return replace(
-            form, doubt=doubt, choices=(_numeric(NumberFormat.of(form.format)), CATEGORY)
-        )
+        ambiguity = "the numbers of some tables have a unit, and those of others have none"
+        choices = (_numeric(NumberFormat.of(form.format)), CATEGORY)
+        return replace(form, doubt=ambiguity, choices=choices)
     is_plain_category = form.kind == "categorical" and not form.note
     if is_plain_category and len(tables) > 1 and not _has_unit(form):
-        _check_one_form(name, tables, stated.missing, form)
-    return _as_accepted(form, stated.accepted)
+        _check_one_form(name, tables, declaration.missing, form)
+    return _as_accepted(form, declaration.accepted)
 
 
 def _has_unit(form: TextForm) -> bool:
@@ -254,7 +258,7 @@ def _with_decimal(meaning: Meaning, texts: Sequence[Texts], missing: Sequence[st
         return TextForm("datetime", stored, zoned="%z" in stored)
     if NumberFormat.of(stored).decimal:
         return TextForm(meaning.kind, stored)
-    form = infer_text(texts, missing, unit=stored)
+    form = recognize_text(texts, missing, unit=stored)
     if form.doubt and len(form.choices) > 2:  # the decimal sign has two meanings
         return form
     likely = form.choices[0] if form.choices else Meaning(form.kind, form.format)
@@ -297,20 +301,21 @@ def _check_one_form(
     """Raise InputError if every table alone contains numbers or dates, but no single form fits all
     of them.
     """
-    forms = {where: infer_text([table], missing) for where, table in tables.items()}
+    forms = {where: recognize_text([table], missing) for where, table in tables.items()}
     for form in forms.values():
         if form.kind == "categorical" and (joint.doubt or not form.doubt):
             return
     meanings = {where: (form.kind, form.format) for where, form in forms.items()}
-    first, *others = meanings
-    where = next((other for other in others if meanings[other] != meanings[first]), others[0])
+    first, *later = meanings
+    different = [table for table in later if meanings[table] != meanings[first]]
+    where = different[0] if different else later[0]
     fix = "write the column in the same form in all tables, or declare it as categorical"
     raise InputError(
         f"its numbers or dates have another form than in {first}", where=where, column=name, fix=fix
     )
 
 
-def infer_text(
+def recognize_text(
     tables: Sequence[Texts], missing: Sequence[str] = (), unit: str | None = None
 ) -> TextForm:
     """Recognize the form of a text column.
@@ -325,24 +330,31 @@ def infer_text(
     """
     texts, rows = _together(tables)
     values = pc.utf8_trim_whitespace(texts)
-    gone = to_mask(pc.is_in(values, pa.array(["", *missing], pa.large_string())))
-    marked = to_mask(pc.is_in(values, pa.array(MARKERS, pa.large_string()))) & ~gone
-    markers = sorted(set(values.filter(pa.array(marked)).to_pylist()))
-    known = ~gone & ~marked
-    if not known.all():
-        values, rows = values.filter(pa.array(known)), rows[known]
+    is_missing = to_mask(pc.is_in(values, pa.array(["", *missing], pa.large_string())))
+    is_marker = to_mask(pc.is_in(values, pa.array(MARKERS, pa.large_string()))) & ~is_missing
+    markers = sorted(set(values.filter(pa.array(is_marker)).to_pylist()))
+    is_filled = ~is_missing & ~is_marker
+    if not is_filled.all():
+        values = values.filter(pa.array(is_filled))
+        rows = rows[is_filled]
     if not len(values):
         return TextForm("categorical")
-    form = _booleans(values) or _numbers(values, tables, missing) or _dates(values)
+    form = (
+        _recognize_booleans(values)
+        or _recognize_numbers(values, tables, missing)
+        or _recognize_dates(values)
+    )
     if form is None and rows[find(values, r"\p{Nd}")].sum() >= MOST * rows.sum():
         written = split_numbers(values)
-        form = _numbers_with_marks(values, written, tables, missing, unit) or _strays(
-            values, rows, written
-        )
-    if form is None or form.kind == "categorical" or form.doubt:
-        return form or TextForm("categorical")
-    read = f"{', '.join(markers)} {'is' if len(markers) == 1 else 'are'} missing" if markers else ""
-    return form.with_note(read)
+        form = _recognize_marked_numbers(values, written, tables, missing, unit)
+        if form is None:
+            form = _recognize_mixed(values, rows, written)
+    if form is None:
+        return TextForm("categorical")
+    if form.kind == "categorical" or form.doubt or not markers:
+        return form
+    verb = "is" if len(markers) == 1 else "are"
+    return form.with_note(f"{', '.join(markers)} {verb} missing")
 
 
 def _together(tables: Sequence[Texts]) -> Texts:
@@ -355,16 +367,19 @@ def _together(tables: Sequence[Texts]) -> Texts:
     return counted["text"].combine_chunks(), counted["rows_sum"].to_numpy()
 
 
-def _booleans(values: pa.Array) -> TextForm | None:
-    few = len(values) <= FEW and set(pc.utf8_lower(values).to_pylist()) <= {"true", "false"}
-    return TextForm("boolean") if few else None
+def _recognize_booleans(values: pa.Array) -> TextForm | None:
+    """Return the form of a column of true and false. None: it has other values."""
+    if len(values) > FEW:
+        return None
+    words = set(pc.utf8_lower(values).to_pylist())
+    return TextForm("boolean") if words <= {"true", "false"} else None
 
 
 def _numeric(form: NumberFormat) -> Meaning:
     return Meaning("numeric", form.stored or None)
 
 
-def _numbers(
+def _recognize_numbers(
     values: pa.Array, tables: Sequence[Texts], missing: Sequence[str], unit: str = ""
 ) -> TextForm | None:
     """Return the form of a column of which all values are numbers. None: some are not.
@@ -375,43 +390,48 @@ def _numbers(
         missing: Declared texts that mean a missing value.
         unit: Unit.
     """
-    sign = next((sign for sign, pattern in NUMBERS.items() if all_match(values, pattern)), None)
+    sign = _decimal_sign(values)
     if sign is None:
         return None
-    form = NumberFormat(sign, unit)
-    choice = _numeric(form)
+    number_format = NumberFormat(sign, unit)
+    meaning = _numeric(number_format)
     if sign == "," and all_match(values, NUMBERS["."]):
-        choices = (choice, _numeric(NumberFormat(".", unit)), CATEGORY)
-        return TextForm(
-            "numeric", doubt="a comma may separate decimals or thousands", choices=choices
-        )
+        choices = (meaning, _numeric(NumberFormat(".", unit)), CATEGORY)
+        ambiguity = "a comma may separate decimals or thousands"
+        return TextForm("numeric", doubt=ambiguity, choices=choices)
     if find(values, _LEADING_ZERO).any():
         return TextForm("categorical", note="codes with leading zeros stay text")
     if find(values, CODE_WITH_E).any():
         return TextForm("categorical", note=_CODES)
-    read = parse_numbers(values, sign)
-    whole = pd.api.types.is_integer_dtype(read)
-    too_long = _too_many_digits(values, whole)
+    numbers = parse_numbers(values, sign)
+    has_integer_dtype = pd.api.types.is_integer_dtype(numbers)
+    too_long = _too_many_digits(values, has_integer_dtype)
     if too_long is not None:
         return too_long
-    if read.nunique() < len(values) and any(_spelt_twice(table, form, missing) for table in tables):
-        if whole and not unit:
-            choice = Meaning("integer")
-        doubt = "one number is written in two ways, as 1.1 and 1.10 are"
-        return TextForm("numeric", doubt=doubt, choices=(choice, CATEGORY))
+    may_be_spelt_twice = numbers.nunique() < len(values)
+    if may_be_spelt_twice and any(_spelt_twice(table, number_format, missing) for table in tables):
+        if has_integer_dtype and not unit:
+            meaning = Meaning("integer")
+        ambiguity = "one number is written in two ways, as 1.1 and 1.10 are"
+        return TextForm("numeric", doubt=ambiguity, choices=(meaning, CATEGORY))
     if find(values, _INDIAN).any():
-        doubt = "commas may be between groups of two digits"
-        return TextForm("numeric", doubt=doubt, choices=(choice, CATEGORY))
-    note = {
-        "": "",
-        ",": "numbers with decimal commas",
-        ".": "numbers with commas between thousands",
-    }[sign]
-    digits = _digits(values, read)
-    all_whole = whole or bool((read % 1 == 0).all())
+        ambiguity = "commas may be between groups of two digits"
+        return TextForm("numeric", doubt=ambiguity, choices=(meaning, CATEGORY))
     return TextForm(
-        "integer" if whole else "numeric", form.stored, whole=all_whole, note=note, digits=digits
+        "integer" if has_integer_dtype else "numeric",
+        number_format.stored,
+        whole=has_integer_dtype or bool((numbers % 1 == 0).all()),
+        note=_SIGN_NOTES[sign],
+        digits=_digits(values, numbers),
     )
+
+
+def _decimal_sign(values: pa.Array) -> str | None:
+    """Return the first decimal sign with which all texts are numbers. None: some are not."""
+    for sign, pattern in NUMBERS.items():
+        if all_match(values, pattern):
+            return sign
+    return None
 
 
 def _too_many_digits(values: pa.Array, are_whole: bool) -> TextForm | None:
@@ -470,7 +490,7 @@ def _spelt_twice(table: Texts, form: NumberFormat, missing: Sequence[str]) -> bo
     return parse_numbers(texts, form.decimal).nunique() < len(texts)
 
 
-def _numbers_with_marks(
+def _recognize_marked_numbers(
     values: pa.Array,
     written: WrittenNumbers,
     tables: Sequence[Texts],
@@ -497,7 +517,7 @@ def _numbers_with_marks(
         (unit,) = units
     elif not units <= {"", unit}:
         return None
-    form = _numbers(written.numbers, tables, missing, unit)
+    form = _recognize_numbers(written.numbers, tables, missing, unit)
     if form is None or form.doubt or form.kind == "categorical":
         return form
     choices = (_numeric(NumberFormat.of(form.format)), CATEGORY)
@@ -519,30 +539,46 @@ def _numbers_with_marks(
     return replace(form, digits=None)
 
 
-def _dates(values: pa.Array) -> TextForm | None:
+def _recognize_dates(values: pa.Array) -> TextForm | None:
     """Return the form of a column of which all values are dates. None: some are not."""
     if all_match(values, ISO):
         if parse_times(values).isna().any():
             return None
         zoned = find(values, ZONED)
         if zoned.any() and not zoned.all():
-            doubt = "some times have a time zone, and others have none"
-            return TextForm("datetime", doubt=doubt, choices=(CATEGORY,))
+            ambiguity = "some times have a time zone, and others have none"
+            return TextForm("datetime", doubt=ambiguity, choices=(CATEGORY,))
         return TextForm("datetime", zoned=bool(zoned.any()))
-    shaped = [form for form, pattern in DATES.items() if all_match(values, pattern)]
-    fits = [form for form in shaped if not parse_times(values, form).isna().any()]
-    if len(fits) > 1 and fits[0].startswith("%d.") and "%Y" in fits[0]:
-        fits = fits[:1]  # the day is first where points separate
-    if len(fits) > 1 or (fits and "%y" in fits[0]):
-        doubt = (
-            "the day or the month may come first" if len(fits) > 1 else "the years have two digits"
-        )
-        choices = (*(Meaning("datetime", form) for form in fits), CATEGORY)
-        return TextForm("datetime", doubt=doubt, choices=choices)
-    return TextForm("datetime", fits[0], note=f"dates of the form {fits[0]}") if fits else None
+    date_formats = _date_formats(values)
+    if not date_formats:
+        return None
+    first = date_formats[0]
+    if len(date_formats) > 1:
+        ambiguity = "the day or the month may come first"
+    elif "%y" in first:
+        ambiguity = "the years have two digits"
+    else:
+        return TextForm("datetime", first, note=f"dates of the form {first}")
+    meanings = [Meaning("datetime", date_format) for date_format in date_formats]
+    return TextForm("datetime", doubt=ambiguity, choices=(*meanings, CATEGORY))
 
 
-def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> TextForm | None:
+def _date_formats(values: pa.Array) -> list[str]:
+    """Return the formats in which all texts are dates."""
+    date_formats = []
+    for date_format, pattern in DATES.items():
+        if not all_match(values, pattern):
+            continue
+        if not parse_times(values, date_format).isna().any():
+            date_formats.append(date_format)
+    if len(date_formats) > 1 and date_formats[0].startswith("%d.") and "%Y" in date_formats[0]:
+        return date_formats[:1]  # the day is first where points separate
+    return date_formats
+
+
+def _recognize_mixed(
+    values: pa.Array, rows: np.ndarray, written: WrittenNumbers
+) -> TextForm | None:
     """Return a doubtful form if at least half of the values are numbers or dates. None: the column
     is a category.
 
@@ -557,30 +593,22 @@ def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> Text
     numbers = pc.if_else(pa.array(is_number), written.numbers, values)
     if find(numbers.filter(pa.array(is_number)), CODE_WITH_E).any():
         return TextForm("categorical", note=_CODES)
-    patterns: list[tuple[str, pa.Array, Meaning]] = [
-        *(
-            (pattern, numbers, _numeric(NumberFormat(sign, unit)))
-            for sign, pattern in NUMBERS.items()
-        ),
-        (ISO, values, Meaning("datetime")),
-        *((pattern, values, Meaning("datetime", form)) for form, pattern in DATES.items()),
-    ]
-    for pattern, texts, choice in patterns:
+    for pattern, texts, meaning in _likely_meanings(values, numbers, unit):
         fits = find(texts, pattern)
         has_few = fits.sum() <= FEW and not (fits.all() and written.is_known.all())
         if has_few or rows[fits].sum() < MOST * rows.sum():
             continue
-        others = values.filter(pa.array(~fits))
-        if choice.kind == "numeric":
-            has_codes = not unit and find(others, _CODE).any()
+        strays = values.filter(pa.array(~fits))
+        if meaning.kind == "numeric":
+            has_codes = not unit and find(strays, _CODE).any()
             are_names = not written.is_known[fits].any() and find(values, _WORD)[fits].all()
             if has_codes or _number_things(numbers.filter(pa.array(fits)), are_names):
                 return TextForm("categorical", note=_CODES)
-        choices = _choices(choice, rows, written)
-        if not len(others):
+        choices = _choices(meaning, rows, written)
+        if not len(strays):
             return _all_fit(written, choices)
-        return _some_fit(choices, others, rows, fits)
-    form = _other_marks(values, rows, written)
+        return _some_fit(choices, strays, rows, fits)
+    form = _recognize_other_marks(values, rows, written)
     if form is not None:
         return form
     if _are_most(written.is_code, rows):
@@ -588,6 +616,23 @@ def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> Text
     if _are_most(find(values, _PAIR), rows):
         return TextForm("categorical", note="pairs of numbers stay text")
     return None
+
+
+def _likely_meanings(
+    values: pa.Array, numbers: pa.Array, unit: str
+) -> Iterator[tuple[str, pa.Array, Meaning]]:
+    """Yield patterns, the texts to match them with, and what texts that match mean.
+
+    Args:
+        values: Distinct texts.
+        numbers: The same without units, where they are numbers.
+        unit: Most frequent unit.
+    """
+    for sign, pattern in NUMBERS.items():
+        yield pattern, numbers, _numeric(NumberFormat(sign, unit))
+    yield ISO, values, Meaning("datetime")
+    for date_format, pattern in DATES.items():
+        yield pattern, values, Meaning("datetime", date_format)
 
 
 def _are_most(is_form: np.ndarray, rows: np.ndarray) -> bool:
@@ -603,8 +648,8 @@ def _number_things(numbers: pa.Array, are_names: bool) -> bool:
         return True
     if not are_names or not all_match(numbers, WHOLE):
         return False
-    different = np.unique(parse_numbers(numbers))
-    smallest = different[: len(different) // 4 + 1]
+    distinct = np.unique(parse_numbers(numbers))
+    smallest = distinct[: len(distinct) // 4 + 1]
     return bool(smallest[0] in (0, 1) and len(smallest) >= MOST * smallest[-1])
 
 
@@ -626,25 +671,25 @@ def _choices(likely: Meaning, rows: np.ndarray, written: WrittenNumbers) -> tupl
 
 
 def _some_fit(
-    choices: tuple[Meaning, ...], others: pa.Array, rows: np.ndarray, fits: np.ndarray
+    choices: tuple[Meaning, ...], strays: pa.Array, rows: np.ndarray, fits: np.ndarray
 ) -> TextForm:
     """Return a doubtful form of a column of which some values do not have the most likely meaning.
 
     Args:
         choices: Meanings for the message, the most likely one first.
-        others: Texts that do not have it.
+        strays: Texts that do not have it.
         rows: Number of rows of each text.
         fits: True for texts that have it.
     """
     likely = choices[0]
     what = "dates" if likely.kind == "datetime" else "numbers"
-    count = int(rows[~fits].sum())
-    strays: tuple[str, ...] = ()
-    has_few = len(others) <= _NAMED_STRAYS and rows[~fits].min() >= _SHARED
+    n_strays = int(rows[~fits].sum())
+    ambiguity = f"{n_strays} of {int(rows.sum())} values are not {what}"
+    form = TextForm("categorical", doubt=ambiguity, choices=choices)
+    has_few = len(strays) <= _NAMED_STRAYS and rows[~fits].min() >= _SHARED
     if has_few and likely != CATEGORY:
-        strays = tuple(others.to_pylist())
-    doubt = f"{count} of {int(rows.sum())} values are not {what}"
-    return TextForm("categorical", doubt=doubt, choices=choices, strays=strays)
+        return replace(form, strays=tuple(strays.to_pylist()))
+    return form
 
 
 def _has_common_unit(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> np.ndarray:
@@ -698,15 +743,17 @@ def _all_fit(written: WrittenNumbers, choices: tuple[Meaning, ...]) -> TextForm:
     if choices[0].kind == "datetime":
         return TextForm("categorical", doubt="the dates have no common order", choices=(CATEGORY,))
     units = set(written.units)
-    doubt = "the numbers have several units"
+    ambiguity = "the numbers have several units"
     if len(units) == 1:
-        doubt = "the unit of the numbers is unknown"
+        ambiguity = "the unit of the numbers is unknown"
     elif len(units) == 2 and "" in units:
-        doubt = "some numbers have a unit, and others have none"
-    return TextForm("categorical", doubt=doubt, choices=choices)
+        ambiguity = "some numbers have a unit, and others have none"
+    return TextForm("categorical", doubt=ambiguity, choices=choices)
 
 
-def _other_marks(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> TextForm | None:
+def _recognize_other_marks(
+    values: pa.Array, rows: np.ndarray, written: WrittenNumbers
+) -> TextForm | None:
     """Return the form of texts that contain a number with marks other than a unit. None: they do
     not.
     """
@@ -718,15 +765,15 @@ def _other_marks(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) ->
         or find(values.filter(pa.array(~has_number)), _CODE).any()
     ):
         return None
-    doubt = "numbers have marks that cannot be a unit"
-    return TextForm("categorical", doubt=doubt, choices=(CATEGORY,))
+    ambiguity = "numbers have marks that cannot be a unit"
+    return TextForm("categorical", doubt=ambiguity, choices=(CATEGORY,))
 
 
 def parse_booleans(texts: pa.Array) -> pd.Series:
     """Read true and false in any case as booleans; NA for other texts."""
     words = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
-    known = pc.is_in(words, pa.array(["true", "false"], pa.large_string()))
-    truth = pc.if_else(known, pc.equal(words, "true"), None)
+    is_boolean = pc.is_in(words, pa.array(["true", "false"], pa.large_string()))
+    truth = pc.if_else(is_boolean, pc.equal(words, "true"), None)
     return pd.Series(pd.arrays.BooleanArray(*filled(truth, False)))
 
 
@@ -745,10 +792,11 @@ def texts_of(series: pd.Series) -> Texts:
     each.
     """
     if isinstance(series.dtype, pd.CategoricalDtype):
-        rows = np.bincount(
-            series.cat.codes[series.cat.codes >= 0], minlength=len(series.cat.categories)
-        )
-        return as_texts(pd.Series(series.cat.categories[rows > 0])), rows[rows > 0]
+        codes = series.cat.codes
+        categories = series.cat.categories
+        rows = np.bincount(codes[codes >= 0], minlength=len(categories))
+        texts = as_texts(pd.Series(categories[rows > 0]))
+        return texts, rows[rows > 0]
     counted = pc.value_counts(as_texts(series).drop_null())
     return counted.field("values"), counted.field("counts").to_numpy(zero_copy_only=False)
 
@@ -760,8 +808,13 @@ def as_texts(series: pd.Series) -> pa.Array:
     # values that are not strings; lone surrogates
     except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
         cells = zip(series.astype(object), series.isna(), strict=True)
-        texts = pa.array(
-            [None if gone else str(cell).encode(errors="replace").decode() for cell, gone in cells],
-            pa.large_string(),
-        )
+        strings: list[str | None] = []
+        for cell, is_missing in cells:
+            strings.append(None if is_missing else _valid_unicode(str(cell)))
+        texts = pa.array(strings, pa.large_string())
     return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+
+
+def _valid_unicode(text: str) -> str:
+    """Replace lone surrogates, which Arrow does not accept."""
+    return text.encode(errors="replace").decode()

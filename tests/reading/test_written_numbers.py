@@ -21,7 +21,7 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.tables.contract import contract_of, infer_schema, joint_schema
 from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.text import infer_text, texts_of
+from privacy_assets.tables.text import recognize_text, texts_of
 
 Write = Callable[[int], str]
 NAMES = list("abcdef")
@@ -598,4 +598,4 @@ def test_a_first_line_of_numbers_with_marks_is_a_row(name: str, tmp_path: Path) 
 
 def test_pairs_of_numbers_have_a_note() -> None:
     pairs = pd.Series([f"{120 + n % 60}/{80 - n % 30}" for n in range(200)], dtype="string")
-    assert infer_text([texts_of(pairs)]).note == "pairs of numbers stay text"
+    assert recognize_text([texts_of(pairs)]).note == "pairs of numbers stay text"
