@@ -138,7 +138,13 @@ class Page:
 
 
 def headline(verdict: Verdict, policy: Policy | None, remembered: Sequence[str] = ()) -> str:
-    """Return a sentence with the reason of the verdict."""
+    """Return a sentence with the reason of the verdict.
+
+    Args:
+        verdict: Verdict.
+        policy: Policy. None: no limit applies.
+        remembered: Limits that the same rows broke in an earlier evaluation.
+    """
     if policy is None:
         return f"No limit applies: {_UNLIMITED}. Fix: pass a policy with limits on them."
     outcomes = verdict.outcomes
@@ -768,7 +774,12 @@ def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:
 
 
 def pairs(values: Mapping[str, Any] | None, prefix: str = "") -> list[tuple[str, str]]:
-    """Return nested settings as (dotted name, text) pairs."""
+    """Return nested settings as (dotted name, text) pairs.
+
+    Args:
+        values: Settings. None: no settings.
+        prefix: Start of all names, for example "filter.".
+    """
     flat: list[tuple[str, str]] = []
     for key, value in (to_jsonable(values) or {}).items():
         if isinstance(value, dict):
