@@ -188,7 +188,7 @@ def _along(outcome: LimitOutcome) -> _Along:
     side = -1
     if sum(ends) >= 2 * null:
         side = 1
-    low, high = sorted(side * (end - null) for end in ends)
+    low, high = sorted((side * (ends[0] - null), side * (ends[1] - null)))
     return _Along(0.0, low, side * (estimate.value - null), high)
 
 
@@ -217,7 +217,10 @@ def legend() -> list[tuple[str, str]]:
         "beyond the limit": '<rect width="24" height="18" fill="currentColor" opacity=".15"/>',
         "no leak": '<path d="M12 0v18" stroke="currentColor" stroke-dasharray="2"/>',
     }
-    return [(f"{start}{shape}</svg>", meaning) for meaning, shape in shapes.items()]
+    symbols = []
+    for meaning, shape in shapes.items():
+        symbols.append((f"{start}{shape}</svg>", meaning))
+    return symbols
 
 
 def _mark(outcome: LimitOutcome, along: _Along, x: Scale, middle: float, width: int) -> str:
@@ -261,7 +264,9 @@ def curves_svg(
     Returns:
         SVG markup, or "" for fewer than two points.
     """
-    lines = [_points(rows, x_column, y_column, log) for x_column, y_column in curves.values()]
+    lines = []
+    for x_column, y_column in curves.values():
+        lines.append(_points(rows, x_column, y_column, log))
     points = list(chain.from_iterable(lines))
     if len(points) < 2:
         return ""
@@ -270,8 +275,9 @@ def curves_svg(
     if log:
         ticks = _decades
         word = _power
-    x_ticks = ticks([point[0] for point in points])
-    y_ticks = ticks([point[1] for point in points])
+    xs, ys = zip(*points, strict=True)
+    x_ticks = ticks(xs)
+    y_ticks = ticks(ys)
     x = _linear(x_ticks, LEFT, WIDTH - RIGHT, pad=0)
     y = _linear(y_ticks, HEIGHT - BOTTOM, TOP, pad=0)
     parts = [_frame(labels), _y_axis(y_ticks, y, word)]
@@ -361,9 +367,13 @@ def intervals_svg(
 
 def _rows_of_intervals(rows: Rows, x: str, y: str, log: bool) -> Rows:
     """Return the rows with a finite ``y`` and, with ``log``, a finite positive ``x``."""
-    drawn_rows = [row for row in rows if math.isfinite(as_number(row.get(y)))]
-    if log:
-        return [row for row in drawn_rows if 0 < as_number(row.get(x)) < math.inf]
+    drawn_rows = []
+    for row in rows:
+        if not math.isfinite(as_number(row.get(y))):
+            continue
+        if log and not 0 < as_number(row.get(x)) < math.inf:
+            continue
+        drawn_rows.append(row)
     return drawn_rows
 
 
@@ -372,8 +382,10 @@ def _interval_values(rows: Rows, y: str) -> list[float]:
     values = []
     for row in rows:
         for column in (y, "low", "high"):
-            values.append(as_number(row.get(column)))
-    return [value for value in values if math.isfinite(value)]
+            value = as_number(row.get(column))
+            if math.isfinite(value):
+                values.append(value)
+    return values
 
 
 class _XAxis(NamedTuple):
@@ -393,9 +405,14 @@ def _even_axis(rows: Rows, x: str) -> _XAxis:
     sizes = {_word(row.get(x)): as_number(row.get(x)) for row in rows}
     words = sorted(sizes, key=lambda word: (math.isnan(sizes[word]), sizes[word], word))
     step = (WIDTH - LEFT - RIGHT) / len(words)
-    positions = {word: LEFT + step * (i + 0.5) for i, word in enumerate(words)}
-    labelled = words[:: math.ceil(len(words) / 12)]
-    return _XAxis(positions, {word: positions[word] for word in labelled})
+    words_per_label = math.ceil(len(words) / 12)
+    positions = {}
+    labels = {}
+    for i, word in enumerate(words):
+        positions[word] = LEFT + step * (i + 0.5)
+        if i % words_per_label == 0:
+            labels[word] = positions[word]
+    return _XAxis(positions, labels)
 
 
 def _log_axis(rows: Rows, x: str) -> _XAxis:
@@ -406,13 +423,16 @@ def _log_axis(rows: Rows, x: str) -> _XAxis:
     scale = _linear(logs.values(), LEFT + 16, WIDTH - RIGHT - 16, pad=0)
     low = min(logs.values())
     high = max(logs.values())
+    positions = {}
+    for word, log in logs.items():
+        positions[word] = scale(log)
     labels = {}
     for exponent in range(math.floor(low), math.ceil(high) + 1):
         for factor in (1, 2, 5):
             mark = factor * 10.0**exponent
             if low - 0.1 <= math.log10(mark) <= high + 0.1:
                 labels[number(mark)] = scale(math.log10(mark))
-    return _XAxis({word: scale(log) for word, log in logs.items()}, labels)
+    return _XAxis(positions, labels)
 
 
 def _point(x: float, row: Mapping[str, Any], column: str, y: Scale, i: int) -> str:
@@ -460,7 +480,7 @@ def nice_ticks(values: Iterable[float], count: int = 5) -> list[float]:
 
 def _finite_range(values: Iterable[float]) -> tuple[float, float]:
     """Return minimum and maximum of the finite values, or zeros if there are none."""
-    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    finite = list(filter(math.isfinite, values)) or [0.0]
     return min(finite), max(finite)
 
 
@@ -469,7 +489,7 @@ def _decades(logs: Iterable[float]) -> list[float]:
     exponents = list(logs)
     first = math.floor(min(exponents))
     last = max(math.ceil(max(exponents)), first + 1)
-    return [float(exponent) for exponent in range(first, last + 1)]
+    return list(map(float, range(first, last + 1)))
 
 
 def _power(log: float) -> str:
@@ -502,8 +522,11 @@ def _frame(labels: tuple[str, str]) -> str:
 
 
 def _y_axis(ticks: Sequence[float], y: Scale, word: Callable[[float], str] = number) -> str:
-    lines = "".join(f"M{LEFT} {tenth(y(tick))}H{WIDTH - RIGHT}" for tick in ticks)
-    words = "".join(text_at(LEFT - 6, y(tick) + 4, word(tick), anchor="end") for tick in ticks)
+    lines = ""
+    words = ""
+    for tick in ticks:
+        lines += f"M{LEFT} {tenth(y(tick))}H{WIDTH - RIGHT}"
+        words += text_at(LEFT - 6, y(tick) + 4, word(tick), anchor="end")
     return f'<path class="grid" d="{lines}"/>{words}'
 
 
@@ -574,7 +597,12 @@ def text_at(x: float, y: float, words: str, anchor: str = "middle") -> str:
 
 
 def _series(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    return ", ".join(_word(row[column]) for column in columns if row.get(column) is not None)
+    words = []
+    for column in columns:
+        value = row.get(column)
+        if value is not None:
+            words.append(_word(value))
+    return ", ".join(words)
 
 
 def _word(value: Any) -> str:
@@ -713,10 +741,7 @@ def shares_svg(rows: Rows, label: str, series: Mapping[str, str], *, log: bool =
         bars.append(text_at(_LEFT - 8, top + _BAR * len(series) / 2 + 4, name, anchor="end"))
         for j, column in enumerate(series):
             bars.append(_share(as_number(row.get(column)), top + _BAR * j, j, log, name))
-    marks = (0.0, 0.25, 0.5, 0.75, 1.0)
-    if log:
-        marks = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-    parts = _over_grid(bars, {number(mark): _across(mark, log) for mark in marks}, bottom)
+    parts = _over_grid(bars, _marks_of_shares(log), bottom)
     height = bottom + 22
     if len(series) > 1:
         for j, words in enumerate(series.values()):
@@ -725,14 +750,28 @@ def shares_svg(rows: Rows, label: str, series: Mapping[str, str], *, log: bool =
     return canvas(parts, height, clean(f"{', '.join(series.values())} by {label}", 120))
 
 
+def _marks_of_shares(log: bool) -> dict[str, float]:
+    """Return the positions of the grid lines by their labels."""
+    shares = (0.0, 0.25, 0.5, 0.75, 1.0)
+    if log:
+        shares = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    marks = {}
+    for share in shares:
+        marks[number(share)] = _across(share, log)
+    return marks
+
+
 def _has_share(row: Mapping[str, Any], columns: Iterable[str]) -> bool:
     return any(math.isfinite(as_number(row.get(column))) for column in columns)
 
 
 def _over_grid(bars: list[str], marks: Mapping[str, float], bottom: int) -> list[str]:
     """Add grid lines and labels, given label and position, to the bars."""
-    lines = "".join(f"M{tenth(x)} 6V{bottom}" for x in marks.values())
-    words = [text_at(x, bottom + 15, word) for word, x in marks.items()]
+    lines = ""
+    words = []
+    for word, x in marks.items():
+        lines += f"M{tenth(x)} 6V{bottom}"
+        words.append(text_at(x, bottom + 15, word))
     return [f'<path class="grid" d="{lines}"/>', *bars, *words]
 
 
