@@ -79,10 +79,15 @@ def verdict_lines(page: Page) -> list[str]:
 
     Sentences are not wrapped, because a log has a record for each line.
     """
-    answers = [f"{answer['title']} {answer['word']}" for answer in page.answers if answer["shown"]]
-    limits = [(entry["key"], entry["limit"], entry["label"]) for entry in page.limits]
-    table = aligned([("limit on", "limit", "verdict"), *limits])
-    return [_title(page), page.headline, "", *answers, *_advice(page, sys.maxsize), "", *table]
+    lines = [_title(page), page.headline, ""]
+    for answer in page.answers:
+        if answer["shown"]:
+            lines.append(f"{answer['title']} {answer['word']}")
+    lines += _advice(page, sys.maxsize)
+    rows = [("limit on", "limit", "verdict")]
+    for entry in page.limits:
+        rows.append((entry["key"], entry["limit"], entry["label"]))
+    return [*lines, "", *aligned(rows)]
 
 
 def _title(page: Page) -> str:
@@ -127,10 +132,11 @@ def _limits(limits: Sequence[Entry], columns: int, every_limit: bool) -> list[st
     """Return two or more lines for each limit: its name and verdict, then its numbers and
     reason.
     """
-    n_passed = sum(entry["status"] == "pass" for entry in limits)
+    n_unlisted = 0
     lines = ["Limits"]
     for entry in limits:
         if entry["status"] == "pass" and not every_limit:
+            n_unlisted += 1
             continue
         n_spaces = max(columns - width(entry["key"]) - width(entry["label"]), 2)
         lines.append(f"{entry['key']}{' ' * n_spaces}{entry['label']}")
@@ -141,13 +147,12 @@ def _limits(limits: Sequence[Entry], columns: int, every_limit: bool) -> list[st
             numbers += f", {interval}"
         numbers += f": {entry['reason']}"
         wrapped = textwrap.wrap(numbers, columns, initial_indent="    ", subsequent_indent="    ")
-        lines += [line.replace(_NO_BREAK, " ") for line in wrapped]
-    if every_limit or n_passed == 0:
-        return lines
-    if n_passed == 1:
+        for line in wrapped:
+            lines.append(line.replace(_NO_BREAK, " "))
+    if n_unlisted == 1:
         lines.append("1 limit holds (-v lists it).")
-    else:
-        lines.append(f"{n_passed} limits hold (-v lists them).")
+    if n_unlisted > 1:
+        lines.append(f"{n_unlisted} limits hold (-v lists them).")
     return lines
 
 
@@ -250,6 +255,10 @@ def width(text: str) -> int:
     """Return the columns that ``text`` takes in a terminal: wide characters take two, combining
     marks none.
     """
-    n_wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    n_combining = sum(unicodedata.combining(character) > 0 for character in text)
-    return len(text) + n_wide - n_combining
+    n_columns = len(text)
+    for character in text:
+        if unicodedata.east_asian_width(character) in "WF":
+            n_columns += 1
+        if unicodedata.combining(character) > 0:
+            n_columns -= 1
+    return n_columns
