@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +48,11 @@ def clean(value: object, longest: int = LONGEST) -> str:
     n_first = (longest - 1) // 2
     n_last = longest - 1 - n_first
     return f"{text[:n_first]}…{text[len(text) - n_last :]}"
+
+
+def cleaned(values: Iterable[object], longest: int = LONGEST) -> list[str]:
+    """Return the text of each value, see :func:`clean`."""
+    return [clean(value, longest) for value in values]
 
 
 def _escaped(character: str) -> str:
