@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -23,6 +24,7 @@ from privacy_assets.report.svg import Rows, as_number, draw, interval_svg, limit
 from privacy_assets.report.words import (
     NO_EVIDENCE,
     clean,
+    cleaned,
     interval,
     limit_interval,
     limit_symbol,
@@ -176,12 +178,16 @@ def _part_of(policy: Policy) -> str:
     """Return how much of its shipped policy a part evaluates."""
     shipped = load_policy(policy.part_of or "")
     n_shipped = len(shipped.limits)
-    n_limits = len({limit.key for limit in policy.limits} & {limit.key for limit in shipped.limits})
+    n_limits = len(_keys_of_limits(policy) & _keys_of_limits(shipped))
     if n_limits == 0:
         return f"None of the {n_shipped} limits of the policy “{policy.part_of}” was evaluated"
     if n_limits == n_shipped:
         return f"Policy “{policy.part_of}” was evaluated without an embedder"
     return f"These are {n_limits} of {n_shipped} limits of the policy “{policy.part_of}”"
+
+
+def _keys_of_limits(policy: Policy) -> set[str]:
+    return {limit.key for limit in policy.limits}
 
 
 def _listing(names: Sequence[str], most: int = 4) -> str:
@@ -199,13 +205,24 @@ def doubts(answered: Sequence[Answer], outcomes: Sequence[LimitOutcome]) -> list
         answered: Answers.
         outcomes: Outcomes of all limits.
     """
-    main_answers = [answer for answer in answered if answer.main]
-    not_tested = dict.fromkeys(chain.from_iterable(answer.not_tested for answer in main_answers))
-    metrics = [name for name in not_tested if "." not in name]
+    not_tested: dict[str, None] = {}  # in order, without repetitions
+    has_ranges = False
+    for answer in answered:
+        if not answer.main:
+            continue
+        not_tested.update(dict.fromkeys(answer.not_tested))
+        if re.search(r" with [\d.]+ % confidence", answer.statement):
+            has_ranges = True
     limited = {outcome.limit.statistic for outcome in outcomes}
-    n_statistics = sum("." in name and name not in limited for name in not_tested)
+    metrics = []
+    n_statistics = 0
+    for name in not_tested:
+        if "." not in name:
+            metrics.append(name)
+        elif name not in limited:
+            n_statistics += 1
     sentences = []
-    if any(re.search(r" with [\d.]+ % confidence", answer.statement) for answer in main_answers):
+    if has_ranges:
         sentences.append("Each range has the confidence that its limit requires.")
     sentences += _not_run(metrics)
     sentences += _not_computed(n_statistics)
@@ -216,8 +233,13 @@ def doubts(answered: Sequence[Answer], outcomes: Sequence[LimitOutcome]) -> list
 
 def _not_run(metrics: Sequence[str]) -> Iterator[str]:
     """Yield sentences on attacks that did not run."""
-    on_generator = [name for name in metrics if name in METRICS and METRICS[name].attacks_generator]
-    on_table = [clean(name, 60).replace("_", " ") for name in metrics if name not in on_generator]
+    on_table = []
+    on_generator = []
+    for name in metrics:
+        if name in METRICS and METRICS[name].attacks_generator:
+            on_generator.append(name)
+        else:
+            on_table.append(clean(name, 60).replace("_", " "))
     if on_table:
         yield f"Attacks that did not run: {_listing(on_table)}."
     if on_generator:
@@ -402,7 +424,7 @@ def answer_entry(
         "anchor": re.sub("[^a-z]+", "-", answer.title.lower()).strip("-"),
         "strongest": strongest,
         "statement": sentence(clean(answer.statement, 600)),
-        "not_tested": [clean(name, 80) for name in answer.not_tested],
+        "not_tested": cleaned(answer.not_tested, 80),
         "limits": [limits[outcome.limit.key] for outcome in answer.outcomes],
         "estimates": _estimate_entries(answer.estimates, results),
         "chart": _take_chart(metrics, deciding_metric),
@@ -441,7 +463,7 @@ def without_grades(result: MetricResult) -> MetricResult:
     tables = {}
     for table, rows in result.tables.items():
         if table not in _GRADES:
-            tables[table] = [_without_grades(row) for row in rows]
+            tables[table] = list(map(_without_grades, rows))
     return replace(result, tables=tables)
 
 
@@ -475,19 +497,24 @@ def _estimate_entry(metric: str, estimate: Estimate) -> Entry:
 def _metric_entry(name: str, result: MetricResult) -> dict[str, Any]:
     """Return the charts, tables and settings of a metric."""
     tables = {}
+    table_entries = []
     for table, rows in result.tables.items():
         tables[table] = [row for row in to_jsonable(rows) if isinstance(row, dict)]
+        if tables[table]:
+            table_entries.append(_table_entry(table, tables[table]))
     plots = []
     summary = ""
     if name in METRICS:
         summary = sentence(METRICS[name].summary)
         for table in dict.fromkeys(plot.table for plot in METRICS[name].plots):
-            plots += plots_of(name, table, tables.get(table, []))
+            for caption, svg in plots_of(name, table, tables.get(table, [])):
+                if svg:
+                    plots.append({"caption": caption, "svg": svg})
     return {
         "name": clean(name),
         "summary": summary,
-        "plots": [{"caption": caption, "svg": svg} for caption, svg in plots if svg],
-        "tables": [_table_entry(table, rows) for table, rows in tables.items() if rows],
+        "plots": plots,
+        "tables": table_entries,
         "settings": [*pairs(result.settings), ("seconds", number(result.seconds))],
     }
 
@@ -528,7 +555,7 @@ def _table_entry(name: str, rows: Rows) -> Entry:
     unit = "row" if len(rows) == 1 else "rows"
     return {
         "name": clean(name).replace("_", " "),
-        "columns": [cell(column) for column in columns],
+        "columns": list(map(cell, columns)),
         "rows": cells,
         "total": f"{number(len(rows))} {unit}",
         "cut": len(rows) > MOST_ROWS,
@@ -555,7 +582,7 @@ def filter_entry(
     return {
         "drawn": cell(description.get("drawn")),
         "dropped": cell(description.get("dropped")),
-        "names": [clean(name) for name in description.get("filters") or {}],
+        "names": cleaned(description.get("filters") or {}),
         "plot": {"caption": caption, "svg": svg} if svg else None,
     }
 
@@ -568,16 +595,21 @@ def advice_entry(advised: Entry, outcomes: Iterable[LimitOutcome]) -> Entry:
         advised: Advice on a cause.
         outcomes: Outcomes of all limits.
     """
-    todo = [f"{action['what']}. Cost: {action['cost']}." for action in advised["todo"]]
-    statuses = [outcome.status for outcome in outcomes if outcome.limit.key in advised["limits"]]
-    n_explained = statuses.count("fail")
+    todo = []
+    for action in advised["todo"]:
+        todo.append(f"{action['what']}. Cost: {action['cost']}.")
+    n_by_status = Counter[str]()
+    for outcome in outcomes:
+        if outcome.limit.key in advised["limits"]:
+            n_by_status[outcome.status] += 1
+    n_explained = n_by_status["fail"]
     kind = "broken"
     if n_explained == 0:
-        n_explained = len(statuses)
+        n_explained = n_by_status.total()
         kind = "undecided"
     unit = "limits" if n_explained > 1 else "limit"
     explains = f"{n_explained} {kind} {unit}"
-    limits = [clean(key, 60) for key in advised["limits"]]
+    limits = cleaned(advised["limits"], 60)
     return {**advised, "limits": limits, "explains": explains, "todo": todo}
 
 
@@ -660,11 +692,14 @@ def size_facts(
         if role != "synthetic":
             text += f" of {cell(size.get('subjects'))} people"
         descriptions.append(text)
-    n_columns = next((cell(size.get("columns")) for size in tables.values()), "no")
+    n_columns = "no"
+    if tables:
+        first_size = next(iter(tables.values()))
+        n_columns = cell(first_size.get("columns"))
     name = clean((generator or {}).get("name", "not stated"))
     settings = pairs((generator or {}).get("settings"))
     if settings:
-        name += f" ({', '.join(f'{key}={value}' for key, value in settings)})"
+        name += f" ({', '.join(map('='.join, settings))})"
     table_text = f"{', '.join(descriptions)}; {n_columns} columns"
     return [("Tables", table_text), ("Generator", clean(name, 300))]
 
@@ -736,7 +771,10 @@ def _what_is_lost(results: Sequence[MetricResult]) -> str:
     """Return a sentence on the columns and pairs of columns that lose most similarity, after a
     space, or "".
     """
-    columns = [clean(row["column"], 40) for row in _table_of(results, "columns") if _is_lost(row)]
+    columns = []
+    for row in _table_of(results, "columns"):
+        if _is_lost(row):
+            columns.append(clean(row["column"], 40))
     column_pairs = []
     for row in _table_of(results, "pairs"):
         if _is_lost(row):
@@ -796,7 +834,7 @@ def cell(value: Any) -> str:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, Sequence):
-        return ", ".join(cell(item) for item in value) or number(None)
+        return ", ".join(map(cell, value)) or number(None)
     if value is None or isinstance(value, (int, float)):
         return number(value)
     return clean(value)
