@@ -28,6 +28,7 @@ from privacy_assets.report.advice import (
 from privacy_assets.report.answers import Answer, Sizes, answers
 from privacy_assets.report.html import notebook_html, page_html
 from privacy_assets.report.page import (
+    Entry,
     Page,
     advice_entry,
     answer_entry,
@@ -48,7 +49,7 @@ from privacy_assets.report.page import (
     without_grades,
 )
 from privacy_assets.report.text import COLUMNS, page_text
-from privacy_assets.report.words import NOTHING, clean, interval, number
+from privacy_assets.report.words import NOTHING, clean, cleaned, interval, number
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
@@ -219,7 +220,8 @@ class Report:
         """
         names = []
         for metric_name, metric in METRICS.items():
-            names += [f"{metric_name}.{statistic}" for statistic in metric.utility]
+            for statistic in metric.utility:
+                names.append(f"{metric_name}.{statistic}")
         return self._measured(names)
 
     @property
@@ -397,8 +399,10 @@ class Report:
         """Return the tables with their numbers of rows, columns and subjects."""
         sizes = []
         for role, size in self.tables.items():
-            numbers = [cell(size.get(key)) for key in ("rows", "columns", "subjects")]
-            sizes.append((clean(role), numbers))
+            n_rows = cell(size.get("rows"))
+            n_columns = cell(size.get("columns"))
+            n_subjects = cell(size.get("subjects"))
+            sizes.append((clean(role), [n_rows, n_columns, n_subjects]))
         return sizes
 
     def _settings(self) -> list[tuple[str, str]]:
@@ -424,10 +428,28 @@ class Report:
         }
         details = []
         for group, values in groups.items():
-            # The statistics before a filter have a chart instead.
-            displayed = [pair for pair in pairs(values) if not pair[0].startswith("filter.before.")]
+            displayed = []
+            for name, text in pairs(values):
+                # The statistics before a filter have a chart instead.
+                if not name.startswith("filter.before."):
+                    displayed.append((name, text))
             details.append((group, displayed))
         return details
+
+    def _configuration(self) -> list[Entry]:
+        """Return the protections whose state is known."""
+        entries = []
+        for protection in self.privacy_configuration:
+            if protection.state != "unknown":
+                entries.append(protection_entry(protection, self.estimate))
+        return entries
+
+    def _utility(self) -> list[tuple[str, str, str]]:
+        """Return each statistic of utility with its interval and the value of real rows."""
+        texts = []
+        for name, estimate in self.utility:
+            texts.append((name, interval(estimate), number(estimate.null)))
+        return texts
 
     def _page_notes(self) -> list[str]:
         """Return the notes on the tables, and those on all releases together if there are earlier
@@ -436,7 +458,7 @@ class Report:
         notes = [*self.notes]
         if self.has_earlier_releases:
             notes += ledger_notes(self.policy_verdict.outcomes, self.known)
-        return [clean(note, 600) for note in notes]
+        return cleaned(notes, 600)
 
     def page(self) -> Page:
         """Return the content of every form as plain values."""
@@ -445,6 +467,9 @@ class Report:
         results = self._displayed_results()
         reason = headline(self.policy_verdict, self.policy, self.remembered)
         records = self.advice
+        summary = reason
+        if records:
+            summary = f"{reason} {records[0]['means']}"
         answered = self.answers
         utility = self.utility
         decision = ""
@@ -455,7 +480,7 @@ class Report:
             verdict=self.verdict,
             label=self.label,
             headline=reason,
-            summary=" ".join([reason, *(record["means"] for record in records[:1])]),
+            summary=summary,
             notes=self._page_notes(),
             facts=self._facts(),
             doubts=doubts(answered, outcomes),
@@ -464,15 +489,9 @@ class Report:
             limit_advice=limit_advice(self.policy_verdict.broken),
             advice=[advice_entry(record, outcomes) for record in records],
             next_step=decision,
-            configuration=[
-                protection_entry(protection, self.estimate)
-                for protection in self.privacy_configuration
-                if protection.state != "unknown"
-            ],
+            configuration=self._configuration(),
             gretel_scores=self._displayed_scores(),
-            utility=[
-                (name, interval(estimate), number(estimate.null)) for name, estimate in utility
-            ],
+            utility=self._utility(),
             useful=useful(utility, self.results.values(), answered[0].status == "fail"),
             utility_text=utility_text(utility),
             filter=filter_entry(self.generator, self.results),
