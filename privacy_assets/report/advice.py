@@ -95,9 +95,8 @@ class Known:
         if self.name != _TREES:
             return ""
         max_leaf = self.size("train") // 2 or max(_LEAVES)
-        leaves = [leaf for leaf in _LEAVES if self.leaf < leaf <= max_leaf][:2]
-        shrinkage = self._reported_number(r"shrinkage of (\S+)")
-        shrinkages = [value for value in _SHRINKAGES if shrinkage < value]
+        leaves = _larger(_LEAVES, self.leaf, max_leaf)[:2]
+        shrinkages = _larger(_SHRINKAGES, self._reported_number(r"shrinkage of (\S+)"))
         return _try_option("min_samples_leaf", leaves) + _try_option("shrinkage", shrinkages)
 
     @property
@@ -122,6 +121,11 @@ class Known:
     def filters(self) -> Mapping[str, Any]:
         """Filters of the pipeline's generator by name."""
         return ((self.generator or {}).get("filter") or {}).get("filters") or {}
+
+
+def _larger(values: Iterable[int], current: float, largest: float = math.inf) -> list[int]:
+    """Return the values above the current one, up to the largest."""
+    return [value for value in values if current < value <= largest]
 
 
 def _try_option(name: str, values: Sequence[int]) -> str:
@@ -375,13 +379,23 @@ def advice(outcomes: Iterable[LimitOutcome], facts: Known = NOTHING_KNOWN) -> li
         Plain records: cause, meaning, keys of limits, and actions.
     """
     failed_first = sorted(outcomes, key=lambda outcome: outcome.status != "fail")
-    causes = {outcome.limit.key: cause_of(outcome) for outcome in failed_first}
-    narrow = [outcome for outcome in failed_first if causes[outcome.limit.key] == "narrow table"]
-    too_few = [outcome for outcome in failed_first if causes[outcome.limit.key] == "too few people"]
+    causes = {}
+    narrow = []
+    too_few = []
+    for outcome in failed_first:
+        cause = cause_of(outcome)
+        causes[outcome.limit.key] = cause
+        if cause == "narrow table":
+            narrow.append(outcome)
+        if cause == "too few people":
+            too_few.append(outcome)
     facts = replace(facts, copied=_largest_copied(failed_first))
     facts = _with_narrow(facts, narrow)
     facts = replace(facts, enough=_enough(too_few, facts))
-    return [_record(cause, keys, facts) for cause, keys in _limits_by_cause(causes).items()]
+    records = []
+    for cause, keys in _limits_by_cause(causes).items():
+        records.append(_record(cause, keys, facts))
+    return records
 
 
 def _limits_by_cause(causes: Mapping[str, str]) -> dict[str, list[str]]:
@@ -444,7 +458,8 @@ def _enough(undecided: Sequence[LimitOutcome], facts: Known) -> str:
         if not factors or any(map(math.isnan, factors)):
             return ""
         factor = max(factors)
-        people = {role: int(two_digits(factor * facts.size(role), math.ceil)) for role in people}
+        for role in people:
+            people[role] = int(two_digits(factor * facts.size(role), math.ceil))
     return (
         f"With six columns or more, about {people['train']:,} people in the training data and"
         f" {people['holdout']:,} held-out people usually suffice."
@@ -453,17 +468,25 @@ def _enough(undecided: Sequence[LimitOutcome], facts: Known) -> str:
 
 def narrow_advice(outcomes: Iterable[LimitOutcome]) -> str:
     """State what is not decided because the table has few columns, and the remedy, or return ""."""
-    broken = [outcome for outcome in outcomes if not outcome.passed]
-    undecided = [outcome for outcome in broken if cause_of(outcome) == "narrow table"]
+    undecided = []
+    blind = []
+    for outcome in outcomes:
+        if outcome.passed:
+            continue
+        if cause_of(outcome) == "narrow table":
+            undecided.append(outcome)
+        if outcome.blind:
+            blind.append(outcome)
     if undecided:
         (record,) = advice(undecided)
         return f"{record['means']} {record['todo'][0]['what']}."
-    blind = [outcome for outcome in broken if outcome.blind]
     if not blind:
         return ""
-    notes = [outcome.estimate.note for outcome in blind if outcome.estimate]
-    narrow = [sentence(note) for note in notes if NARROW in note]
-    return " ".join([*narrow[:1], what_to_do(blind[0])])
+    remedy = what_to_do(blind[0])
+    for outcome in blind:
+        if outcome.estimate and NARROW in outcome.estimate.note:
+            return f"{sentence(outcome.estimate.note)} {remedy}"
+    return remedy
 
 
 def ledger_notes(outcomes: Iterable[LimitOutcome], facts: Known = NOTHING_KNOWN) -> list[str]:
@@ -502,12 +525,12 @@ def fine_columns(results: Iterable[MetricResult]) -> tuple[str, ...]:
     Args:
         results: Results of all metrics.
     """
-    tables = [result.tables for result in results]
+    all_results = list(results)
     matched = {}
-    for row in _stacked(tables, "matched_columns"):
+    for row in _rows_of_tables(all_results, "matched_columns"):
         matched[row["column"]] = row["share"]
     columns = []
-    for row in _stacked(tables, "columns"):
+    for row in _rows_of_tables(all_results, "columns"):
         if row.get("role") not in _CONTINUOUS or row.get("own") is None:
             continue
         if not matched or matched.get(row["column"], 0) >= MATCHED:
@@ -515,13 +538,11 @@ def fine_columns(results: Iterable[MetricResult]) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def _stacked(
-    tables: Iterable[Mapping[str, Iterable[Mapping[str, Any]]]], name: str
-) -> list[Mapping[str, Any]]:
+def _rows_of_tables(results: Iterable[MetricResult], name: str) -> list[Mapping[str, Any]]:
     """Return the rows of the tables with a name, of all metrics."""
     rows: list[Mapping[str, Any]] = []
-    for metric_tables in tables:
-        rows += metric_tables.get(name, ())
+    for result in results:
+        rows += result.tables.get(name, ())
     return rows
 
 
@@ -616,7 +637,7 @@ def _filled_in(words: str, facts: Known) -> str:
         people = (
             f"now: {facts.size('train'):,} in the training data, {facts.size('holdout'):,} held out"
         )
-    columns = ", ".join(safe_repr(name) for name in facts.fine)
+    columns = ", ".join(map(safe_repr, facts.fine))
     words = words.replace("{stronger}", facts.stronger)
     words = words.replace("{narrow}", facts.narrow)
     words = words.replace("{enough}", facts.enough).strip()
@@ -624,12 +645,8 @@ def _filled_in(words: str, facts: Known) -> str:
     return words.replace("{people}", people)
 
 
-_TITLES = {
-    **{name: f"{name.removesuffix('s')} filter" for name in FILTERS},
-    "over-fitting": "over-fitting protection",
-}
+_TITLES = {"over-fitting": "over-fitting protection"}
 _COVERS = {
-    **{name: kind.covers for name, kind in FILTERS.items()},
     "over-fitting": "memorized training rows",
     "differential privacy": "any attack on one training row, within its bound and scope",
 }
@@ -669,8 +686,13 @@ def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protectio
     """
     protections = []
     for name, (state, how) in protection_states(generator).items():
-        title = _TITLES.get(name, name)
-        protections.append(Protection(name, title, state, how, _COVERS[name], _statistics(name)))
+        if name in FILTERS:
+            title = f"{name.removesuffix('s')} filter"
+            covers = FILTERS[name].covers
+        else:
+            title = _TITLES.get(name, name)
+            covers = _COVERS[name]
+        protections.append(Protection(name, title, state, how, covers, _statistics(name)))
     return protections
 
 
@@ -685,7 +707,8 @@ def _statistics(protection: str) -> tuple[str, ...]:
             if measure.protection != protection:
                 continue
             names = primary if measure.primary else secondary
-            names += [f"{name}.{statistic}" for statistic in measure.statistics]
+            for statistic in measure.statistics:
+                names.append(f"{name}.{statistic}")
     return (*primary, *secondary)
 
 
