@@ -201,17 +201,16 @@ def answers(
     for name, result in results.items():
         for estimate in result.estimates:
             estimates[f"{name}.{estimate.name}"] = estimate
-    estimated_groups = {question_of(name) for name in estimates}
-    titles: dict[str, str] = {**TITLES}
-    for group in (_GATE, _OTHER):
-        if group in groups or group in estimated_groups:
-            titles[group] = group
-    has_copies = any(outcome.status == "fail" for outcome in groups.get("copies", ()))
-    failed_before = {_statistic_of(words) for words in remembered}
+    has_copies = _has_failed(groups.get("copies", ()))
+    failed_before = set(map(_statistic_of, remembered))
     evidence = Evidence(results, estimates, verdict, has_copies, sizes, failed_before)
-    return [
-        _answer(group, title, groups.get(group, []), evidence) for group, title in titles.items()
-    ]
+    answered = []
+    for question, title in TITLES.items():
+        answered.append(_answer(question, title, groups.get(question, []), evidence))
+    for group in (_GATE, _OTHER):
+        if group in groups or _names_of_group(estimates, group):
+            answered.append(_answer(group, group, groups.get(group, []), evidence))
+    return answered
 
 
 def _group_of(outcome: LimitOutcome) -> str:
@@ -275,6 +274,11 @@ def question_of(name: str) -> str:
     return _GATE if spec.measures == "evaluation" else _OTHER
 
 
+def _names_of_group(names: Iterable[str], group: str) -> list[str]:
+    """Return the statistics, METRIC.STATISTIC, of a question or of one of the other two groups."""
+    return [name for name in names if question_of(name) == group]
+
+
 def _home(metric_name: str) -> str:
     """Return the question under which charts and tables of a metric are shown."""
     metric = METRICS.get(metric_name)
@@ -302,9 +306,8 @@ class _Finding(NamedTuple):
 def _answer(group: str, title: str, outcomes: list[LimitOutcome], evidence: Evidence) -> Answer:
     """Answer a question, or describe one of the other two groups."""
     estimates = {}
-    for name, estimate in evidence.estimates.items():
-        if question_of(name) == group:
-            estimates[name] = estimate
+    for name in _names_of_group(evidence.estimates, group):
+        estimates[name] = evidence.estimates[name]
     status = _status(outcomes, estimates)
     strongest = min(outcomes, key=_strength, default=None)
     planted = _planted(evidence, group)
@@ -348,12 +351,11 @@ def _main_statement(
         return "The threshold rule publishes only values that enough people share."
     if word == SMALL_LEAK:
         return _small_leak(outcomes, evidence.sizes)
-    if word == _WORDS["fail"] and _has_unknown_values(outcomes):
+    if word == _WORDS["fail"] and _UNKNOWN in _causes_of_failed(outcomes):
         statement += " The table also contains values that no real row has."
     # If there are copies, the first question has the columns.
     is_explained = evidence.has_copies and group != "copies"
-    is_broken = any(outcome.status == "fail" for outcome in outcomes)
-    if is_broken and group in _OF_ROWS and not is_explained:
+    if _has_failed(outcomes) and group in _OF_ROWS and not is_explained:
         statement += _source(evidence.results)
     return statement
 
@@ -362,11 +364,11 @@ def _with_earlier_failures(group: str, finding: _Finding, evidence: Evidence) ->
     """Replace the answer if the same rows broke a limit on the question in an earlier
     evaluation.
     """
-    failed_before = [name for name in evidence.failed_before if question_of(name) == group]
+    failed_before = _names_of_group(evidence.failed_before, group)
     if finding.status == "fail" or not failed_before:
         return finding
     word = _WORDS["fail"]
-    if all(_is_on_unknown_values(name) for name in failed_before):
+    if all(map(_is_on_unknown_values, failed_before)):
         word = _NOT_RULED_OUT
     statement = "The same rows broke a limit on this in an earlier evaluation."
     return _Finding(word, statement, "fail", None)
@@ -375,8 +377,7 @@ def _with_earlier_failures(group: str, finding: _Finding, evidence: Evidence) ->
 def _word(status: AnswerStatus, outcomes: Sequence[LimitOutcome], leaks: str) -> str:
     """Return the answer to a main question in a few words."""
     if status == "fail":
-        causes = {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"}
-        return _NOT_RULED_OUT if causes == {_UNKNOWN} else _WORDS[status]
+        return _NOT_RULED_OUT if _causes_of_failed(outcomes) == {_UNKNOWN} else _WORDS[status]
     if status != "pass":
         return _WORDS[status]
     if _certain(outcomes):
@@ -397,9 +398,13 @@ def _is_on_unknown_values(name: str) -> bool:
     return causes.by_statistic.get(statistic, causes.broken) == _UNKNOWN
 
 
-def _has_unknown_values(outcomes: Iterable[LimitOutcome]) -> bool:
-    """Return True if a limit on values of no real row is broken."""
-    return any(outcome.status == "fail" and cause_of(outcome) == _UNKNOWN for outcome in outcomes)
+def _has_failed(outcomes: Iterable[LimitOutcome]) -> bool:
+    return any(outcome.status == "fail" for outcome in outcomes)
+
+
+def _causes_of_failed(outcomes: Iterable[LimitOutcome]) -> set[str]:
+    """Return the causes of the broken limits, each considered alone."""
+    return {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"}
 
 
 def _certain(outcomes: Iterable[LimitOutcome]) -> list[LimitOutcome]:
@@ -413,11 +418,12 @@ def _certain(outcomes: Iterable[LimitOutcome]) -> list[LimitOutcome]:
         outcomes: Outcomes of the limits of a question.
     """
     measurable = []
+    statistics = set()
     for outcome in outcomes:
         if outcome.estimate is not None and outcome.estimate.measurable and not outcome.by_rule:
             measurable.append(outcome)
-    n_statistics = len({outcome.limit.statistic for outcome in measurable})
-    level = 1 - (1 - JOINT_LEVEL) / (len(TITLES) * max(n_statistics, 1))
+            statistics.add(outcome.limit.statistic)
+    level = 1 - (1 - JOINT_LEVEL) / (len(TITLES) * max(len(statistics), 1))
     certain = []
     for outcome in measurable:
         if outcome.estimate and _is_beyond_chance(outcome.estimate, level):
@@ -495,8 +501,9 @@ def _answer_on_detection(
 def _status(outcomes: Sequence[LimitOutcome], estimates: Mapping[str, Estimate]) -> AnswerStatus:
     """Return the worst status."""
     if outcomes:
-        return min((outcome.status for outcome in outcomes), key=WORST_FIRST.index)
-    if any(estimate.measurable for estimate in estimates.values()):
+        worst = min(outcomes, key=lambda outcome: WORST_FIRST.index(outcome.status))
+        return worst.status
+    if _names_of_measured(estimates):
         return "not_limited"
     return "not_tested"
 
@@ -529,10 +536,13 @@ def _statement(
     return strongest.reason
 
 
+def _names_of_measured(estimates: Mapping[str, Estimate]) -> list[str]:
+    return [name for name, estimate in estimates.items() if estimate.measurable]
+
+
 def _first_measured(estimates: Mapping[str, Estimate]) -> str:
     """Return a sentence on the first statistic with a value, of which there is at least one."""
-    measurable = (name for name, estimate in estimates.items() if estimate.measurable)
-    name = next(measurable)
+    name = _names_of_measured(estimates)[0]
     estimate = estimates[name]
     return f"{name} is {interval(estimate, name)} ({number(estimate.null)}: no leak)."
 
@@ -577,7 +587,10 @@ def _source(results: Mapping[str, MetricResult]) -> str:
     if result is None:
         return ""
     rows = result.tables.get("matched_columns", ())
-    names = [clean(row["column"], 60) for row in rows[:3] if row["share"] >= MATCHED]
+    names = []
+    for row in rows[:3]:
+        if row["share"] >= MATCHED:
+            names.append(clean(row["column"], 60))
     if not names:
         return ""
     return f" Their rows agree most in these columns: {', '.join(names)}."
@@ -754,11 +767,12 @@ def _not_tested(
     """Return metrics of the question that did not run, and statistics of the others that have no
     value.
     """
-    statistics = [name for name in statistic_specs() if question_of(name) == group]
-    metrics = dict.fromkeys(name.partition(".")[0] for name in statistics)
-    not_run = [metric for metric in metrics if metric not in results]
+    not_run = []
     without_value = []
-    for name in statistics:
+    for name in _names_of_group(statistic_specs(), group):
+        metric = name.partition(".")[0]
+        if metric not in results and metric not in not_run:
+            not_run.append(metric)
         if name in estimates and not estimates[name].measurable:
             without_value.append(name)
     return not_run + without_value
