@@ -50,16 +50,21 @@ def clean(value: object, longest: int = LONGEST) -> str:
     return f"{text[:n_first]}…{text[len(text) - n_last :]}"
 
 
-def cleaned(values: Iterable[object], longest: int = LONGEST) -> list[str]:
-    """Return the text of each value, see :func:`clean`."""
-    return [clean(value, longest) for value in values]
-
-
 def _escaped(character: str) -> str:
     code = ord(character)
     if code < 0x10000:
         return f"\\u{code:04x}"
     return f"\\U{code:08x}"
+
+
+def cleaned(values: Iterable[object], longest: int = LONGEST) -> list[str]:
+    """Return the text of each value, see :func:`clean`.
+
+    Args:
+        values: Any values.
+        longest: Maximum number of characters of each text.
+    """
+    return [clean(value, longest) for value in values]
 
 
 def number(value: Any) -> str:
