@@ -31,12 +31,14 @@ from privacy_assets.report.words import clean, number, sentence, two_digits
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
 _LEAF = 100  # people per leaf of synthpop by default
-_LEAVES, _SHRINKAGES = (100, 200, 500, 1000), (30, 100)  # values to rehearse
+# values to rehearse
+_LEAVES = (100, 200, 500, 1000)
+_SHRINKAGES = (30, 100)
 _NEAR = 0.5  # used part of a limit from which larger leaves are advised
 _FEW_COPIES = 0.1  # statistics of copies up to which the filter suffices
 # minimum share of a column in the match of train and release that makes it a source of the leak
 MATCHED = 0.1
-_MEASURED = ("number", "date")  # roles of columns
+_CONTINUOUS = ("number", "date")  # roles of columns
 # people with which "default" usually decides
 _USUALLY_ENOUGH: Mapping[str, int] = {"train": 1_500, "holdout": 900}
 _SMALL = range(800, 1_501)  # people in train for whom the policy small is meant
@@ -81,7 +83,9 @@ class Known:
     @property
     def name(self) -> str:
         """Name of the pipeline's generator, or ""."""
-        return str((self.generator or {}).get("name", "")) if self.by_pipeline else ""
+        if not self.by_pipeline:
+            return ""
+        return str((self.generator or {}).get("name", ""))
 
     @property
     def stronger(self) -> str:
@@ -90,34 +94,45 @@ class Known:
         """
         if self.name != _TREES:
             return ""
-        most = self.size("train") // 2 or max(_LEAVES)
-        leaves = [leaf for leaf in _LEAVES if self.leaf < leaf <= most][:2]
-        shrinkages = [value for value in _SHRINKAGES if self._stated(r"shrinkage of (\S+)") < value]
-        tried = {"min_samples_leaf": leaves, "shrinkage": shrinkages}
-        return "".join(
-            f" --try {name}={','.join(map(str, values))}"
-            for name, values in tried.items()
-            if values
-        )
+        max_leaf = self.size("train") // 2 or max(_LEAVES)
+        leaves = _larger(_LEAVES, self.leaf, max_leaf)[:2]
+        shrinkages = _larger(_SHRINKAGES, self._reported_number(r"shrinkage of (\S+)"))
+        return _try_option("min_samples_leaf", leaves) + _try_option("shrinkage", shrinkages)
 
     @property
     def leaf(self) -> float:
         """Minimum number of people in a leaf of the pipeline's trees. 0: none, or the generator is
         not ``synthpop``.
         """
-        return self._stated(r"at least (\d+) training people") if self.name == _TREES else 0
+        if self.name != _TREES:
+            return 0
+        return self._reported_number(r"at least (\d+) training people")
 
-    def _stated(self, pattern: str) -> float:
-        """Return the number that the generator's protection against over-fitting states. 0:
-        none.
+    def _reported_number(self, pattern: str) -> float:
+        """Return the number in the description of the generator's protection against over-fitting,
+        or 0.
         """
-        stated = re.search(pattern, str((self.generator or {}).get("overfitting")))
-        return float(stated[1]) if stated else 0
+        match = re.search(pattern, str((self.generator or {}).get("overfitting")))
+        if match is None:
+            return 0
+        return float(match[1])
 
     @property
     def filters(self) -> Mapping[str, Any]:
         """Filters of the pipeline's generator by name."""
         return ((self.generator or {}).get("filter") or {}).get("filters") or {}
+
+
+def _larger(values: Iterable[int], current: float, largest: float = math.inf) -> list[int]:
+    """Return the values above the current one, up to the largest."""
+    return [value for value in values if current < value <= largest]
+
+
+def _try_option(name: str, values: Sequence[int]) -> str:
+    """Return an option of the command line that tries the values, or "" without values."""
+    if not values:
+        return ""
+    return f" --try {name}={','.join(map(str, values))}"
 
 
 NOTHING_KNOWN = Known()
@@ -129,14 +144,14 @@ class Action:
 
     Attributes:
         do: What to do, with the setting in parentheses. Names in braces are replaced, see
-            :func:`_told`.
+            :func:`_filled_in`.
         cost: Its cost.
         applies: Whether the remedy can be followed and was not followed yet.
     """
 
     do: str
     cost: str
-    applies: Callable[[Known], bool] = lambda known: True
+    applies: Callable[[Known], bool] = lambda facts: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,38 +162,39 @@ class Advice:
     actions: tuple[Action, ...]
 
 
-_TREES, _NETWORK = "synthpop", "baynet"
+_TREES = "synthpop"
+_NETWORK = "baynet"
 _STRONGER_TREES = Action(
     "Try larger leaves and more shrinkage without publication: privacy-assets run TABLE"
     " --rehearse{stronger}",
     "weaker dependencies between columns, which the rehearsal measures",
-    lambda known: bool(known.stronger),
+    lambda facts: bool(facts.stronger),
 )
 _PIPELINE = Action(
     f"Let the pipeline make the table with a built-in generator (generator: {_TREES}): use"
     " privacy-assets run, Dagster"
     " or Airflow",
     "the pipeline rounds fine numbers and replaces rare values before training",
-    lambda known: not known.by_pipeline,
+    lambda facts: not facts.by_pipeline,
 )
 _OTHER_GENERATOR = (
     Action(
         f"Use another generator (generator: {_TREES}), because the table does not pass with"
         " this one",
         "other columns may be reproduced less well",
-        lambda known: known.by_pipeline and known.name != _TREES,
+        lambda facts: facts.by_pipeline and facts.name != _TREES,
     ),
     Action(
         f"Use another generator (generator: {_NETWORK}), because the table does not pass with"
         " this one",
         "other columns may be reproduced less well",
-        lambda known: known.leaf >= _LEAF,
+        lambda facts: facts.leaf >= _LEAF,
     ),
 )
 _ROUND = Action(
     "Before training, round the numbers in {fine} until at least five people share each value",
     "less detail in these columns",
-    lambda known: bool(known.fine) and not known.by_pipeline,
+    lambda facts: bool(facts.fine) and not facts.by_pipeline,
 )
 _DROP = Action(
     "Drop columns that are not needed (data: {drop: [column, column]})", "loss of these columns"
@@ -192,10 +208,10 @@ ADVICE: dict[str, Advice] = {  # by cause
             Action(
                 "Remove the few copies (generator: {filter: memorization})",
                 "common combinations become slightly rarer",
-                lambda known: (
-                    known.by_pipeline
-                    and "memorization" not in known.filters
-                    and known.copied <= _FEW_COPIES
+                lambda facts: (
+                    facts.by_pipeline
+                    and "memorization" not in facts.filters
+                    and facts.copied <= _FEW_COPIES
                 ),
             ),
             _PIPELINE,
@@ -265,7 +281,7 @@ ADVICE: dict[str, Advice] = {  # by cause
                 f"Use smaller leaves (generator: {{name: {_TREES}, settings:"
                 f" {{min_samples_leaf: {_LEAF}}}}})",
                 "it may disclose more; every limit is evaluated again",
-                lambda known: known.leaf > _LEAF,
+                lambda facts: facts.leaf > _LEAF,
             ),
             _PIPELINE,
             _OTHER_GENERATOR[0],
@@ -278,15 +294,15 @@ ADVICE: dict[str, Advice] = {  # by cause
                 "Assign more people to the holdout (split: {train: 0.4, holdout: 0.4,"
                 " reference: 0.2})",
                 "the generator is not trained on people in the holdout",
-                lambda known: (
-                    known.by_pipeline and 4 * known.size("holdout") < 3 * known.size("train")
+                lambda facts: (
+                    facts.by_pipeline and 4 * facts.size("holdout") < 3 * facts.size("train")
                 ),
             ),
             Action(
                 "Use the limits for small tables, if the owner of the data accepts them"
                 " (policy: small)",
                 "they tolerate larger leaks",
-                lambda known: known.policy == "default" and known.size("train") in _SMALL,
+                lambda facts: facts.policy == "default" and facts.size("train") in _SMALL,
             ),
             Action("Use more people for training and comparison ({people})", "more data"),
         ),
@@ -299,7 +315,7 @@ ADVICE: dict[str, Advice] = {  # by cause
                 "Use the policy `small`, which tolerates 8 %, if the owner of the data accepts"
                 " it (policy: small)",
                 "it tolerates larger leaks",
-                lambda known: known.policy == "default" and known.upper_share < _SMALL_SHARE,
+                lambda facts: facts.policy == "default" and facts.upper_share < _SMALL_SHARE,
             ),
             Action(
                 "Use more people for training and comparison, which helps less ({people})",
@@ -347,9 +363,8 @@ _LEAKS: tuple[Cause, ...] = (
 )  # the first one present explains the others
 
 
-def advice(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> list[dict[str, Any]]:
-    """List the causes of limits that did not pass, as plain records: cause, meaning, keys of
-    limits, actions.
+def advice(outcomes: Iterable[LimitOutcome], facts: Known = NOTHING_KNOWN) -> list[dict[str, Any]]:
+    """List the causes of limits that did not pass.
 
     Causes are derived from all outcomes of a table, because copies also affect limits on other
     attacks. An insufficient sample is not reported while rows leak, because the leak must be fixed
@@ -357,63 +372,94 @@ def advice(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> li
 
     Args:
         outcomes: All outcomes that did not pass.
-        known: What is known about the making of the table. Remedies that were followed are left
+        facts: What is known about the making of the table. Remedies that were followed are left
             out.
+
+    Returns:
+        Plain records: cause, meaning, keys of limits, and actions.
     """
-    broken_first = sorted(outcomes, key=lambda outcome: outcome.status != "fail")
-    causes = {outcome.limit.key: cause_of(outcome) for outcome in broken_first}
-    leak = next((cause for cause in _LEAKS if cause in causes.values()), "over-fitting")
-    leaks = {_ANY_LEAK, *_LEAKS} & {*causes.values()}
-    leaks |= {_TOGETHER} if leaks else set()
+    failed_first = sorted(outcomes, key=lambda outcome: outcome.status != "fail")
+    causes = {}
+    narrow = []
+    too_few = []
+    for outcome in failed_first:
+        cause = cause_of(outcome)
+        causes[outcome.limit.key] = cause
+        if cause == "narrow table":
+            narrow.append(outcome)
+        if cause == "too few people":
+            too_few.append(outcome)
+    facts = replace(facts, copied=_largest_copied(failed_first))
+    facts = _with_narrow(facts, narrow)
+    facts = replace(facts, enough=_enough(too_few, facts))
+    records = []
+    for cause, keys in _limits_by_cause(causes).items():
+        records.append(_record(cause, keys, facts))
+    return records
+
+
+def _limits_by_cause(causes: Mapping[str, str]) -> dict[str, list[str]]:
+    """Group limits by the cause that explains them.
+
+    Args:
+        causes: Cause of each limit alone, by key of the limit.
+
+    Returns:
+        Keys of limits by cause.
+    """
+    present = set(causes.values())
+    leak = next((cause for cause in _LEAKS if cause in present), "over-fitting")
+    leaks = present & {_ANY_LEAK, *_LEAKS}
+    if leaks:
+        leaks.add(_TOGETHER)
+    must_fix_first = leaks or "members avoided" in present
     limits: dict[str, list[str]] = {}
     for key, cause in causes.items():
-        mended_first = cause in ("too few people", "narrow table") and (
-            leaks or "members avoided" in causes.values()
-        )
-        if cause and not mended_first:
-            limits.setdefault(leak if cause in leaks else cause, []).append(key)
-    shares = [
-        one.estimate.value for one in broken_first if one.estimate and one.limit.metric == "copies"
-    ]
-    known = replace(known, copied=max((share for share in shares if share > 0), default=0.0))
-    known = _with_narrow(
-        known, [one for one in broken_first if causes[one.limit.key] == "narrow table"]
-    )
-    undecided = [
-        outcome for outcome in broken_first if causes[outcome.limit.key] == "too few people"
-    ]
-    known = replace(known, enough=_enough(undecided, known))
-    return [_record(cause, keys, known) for cause, keys in limits.items()]
+        if not cause or (must_fix_first and cause in ("too few people", "narrow table")):
+            continue
+        explanation = leak if cause in leaks else cause
+        limits.setdefault(explanation, []).append(key)
+    return limits
 
 
-def _with_narrow(known: Known, outcomes: Sequence[LimitOutcome]) -> Known:
+def _largest_copied(outcomes: Iterable[LimitOutcome]) -> float:
+    """Return the largest positive statistic of copies, or 0."""
+    largest = 0.0
+    for outcome in outcomes:
+        if outcome.estimate and outcome.limit.metric == "copies":
+            largest = max(largest, outcome.estimate.value)
+    return largest
+
+
+def _with_narrow(facts: Known, outcomes: Sequence[LimitOutcome]) -> Known:
     """Add what the undecided limits on a narrow table show: the share of copies that cannot be
     excluded.
     """
     if not outcomes or outcomes[0].estimate is None:
-        return known
+        return facts
     upper = max(outcome.measured for outcome in outcomes)
     note = sentence(outcomes[0].estimate.note).rstrip(".")
     return replace(
-        known,
+        facts,
         upper_share=upper,
         narrow=f"{note}, so that copies of up to {100 * upper:.1f} % cannot be excluded",
     )
 
 
-def _enough(undecided: Sequence[LimitOutcome], known: Known) -> str:
+def _enough(undecided: Sequence[LimitOutcome], facts: Known) -> str:
     """Return how many people usually suffice to decide limits, or "" if this is not known.
 
     This is the only estimate in a report. It has the numbers with which the default policy usually
     decides or, if there are more people already, the largest estimate of the limits.
     """
     people = dict(_USUALLY_ENOUGH)
-    if all(known.size(role) >= usual for role, usual in _USUALLY_ENOUGH.items()):
+    if all(facts.size(role) >= usual for role, usual in _USUALLY_ENOUGH.items()):
         factors = [outcome.people_factor for outcome in undecided]
         if not factors or any(map(math.isnan, factors)):
             return ""
         factor = max(factors)
-        people = {role: int(two_digits(factor * known.size(role), math.ceil)) for role in people}
+        for role in people:
+            people[role] = int(two_digits(factor * facts.size(role), math.ceil))
     return (
         f"With six columns or more, about {people['train']:,} people in the training data and"
         f" {people['holdout']:,} held-out people usually suffice."
@@ -422,26 +468,37 @@ def _enough(undecided: Sequence[LimitOutcome], known: Known) -> str:
 
 def narrow_advice(outcomes: Iterable[LimitOutcome]) -> str:
     """State what is not decided because the table has few columns, and the remedy, or return ""."""
-    broken = [outcome for outcome in outcomes if not outcome.passed]
-    undecided = [outcome for outcome in broken if cause_of(outcome) == "narrow table"]
+    undecided = []
+    blind = []
+    for outcome in outcomes:
+        if outcome.passed:
+            continue
+        if cause_of(outcome) == "narrow table":
+            undecided.append(outcome)
+        if outcome.blind:
+            blind.append(outcome)
     if undecided:
-        (advised,) = advice(undecided)
-        return f"{advised['means']} {advised['todo'][0]['what']}."
-    blind = [outcome for outcome in broken if outcome.blind]
+        (record,) = advice(undecided)
+        return f"{record['means']} {record['todo'][0]['what']}."
     if not blind:
         return ""
-    notes = [outcome.estimate.note for outcome in blind if outcome.estimate]
-    narrow = [sentence(note) for note in notes if NARROW in note]
-    return " ".join([*narrow[:1], what_to_do(blind[0])])
+    remedy = what_to_do(blind[0])
+    for outcome in blind:
+        if outcome.estimate and NARROW in outcome.estimate.note:
+            return f"{sentence(outcome.estimate.note)} {remedy}"
+    return remedy
 
 
-def ledger_notes(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> list[str]:
+def ledger_notes(outcomes: Iterable[LimitOutcome], facts: Known = NOTHING_KNOWN) -> list[str]:
     """State each number that counts all releases together and its limit, with advice from half of
     the limit on.
 
     Args:
         outcomes: All outcomes of a table.
-        known: What is known about the making of the table.
+        facts: What is known about the making of the table.
+
+    Returns:
+        Sentences.
     """
     notes = []
     for outcome in outcomes:
@@ -449,12 +506,12 @@ def ledger_notes(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN)
         if outcome.limit.metric not in metrics_reading("ledger") or not math.isfinite(used):
             continue
         key = clean(outcome.limit.key, 60)
-        measured = number(max(outcome.measured, 0.0))
+        compared = number(max(outcome.measured, 0.0))
         note = (
-            f"All releases together: {key} is {measured}, its limit {number(outcome.limit.value)}."
+            f"All releases together: {key} is {compared}, its limit {number(outcome.limit.value)}."
         )
-        if outcome.passed and used >= _NEAR and _STRONGER_TREES.applies(known):
-            note += f" {_told(_STRONGER_TREES.do, known)}."
+        if outcome.passed and used >= _NEAR and _STRONGER_TREES.applies(facts):
+            note += f" {_filled_in(_STRONGER_TREES.do, facts)}."
         notes.append(note)
     return notes
 
@@ -464,27 +521,40 @@ def fine_columns(results: Iterable[MetricResult]) -> tuple[str, ...]:
     as measured.
 
     If train matches the release beyond chance, these are only columns in which it does.
+
+    Args:
+        results: Results of all metrics.
     """
-    tables = [result.tables for result in results]
-    matched = {
-        row["column"]: row["share"] for one in tables for row in one.get("matched_columns", ())
-    }
-    return tuple(
-        row["column"]
-        for one in tables
-        for row in one.get("columns", ())
-        if row.get("role") in _MEASURED
-        and row.get("own") is not None
-        and (not matched or matched.get(row["column"], 0) >= MATCHED)
-    )
+    all_results = list(results)
+    matched = {}
+    for row in _rows_of_tables(all_results, "matched_columns"):
+        matched[row["column"]] = row["share"]
+    columns = []
+    for row in _rows_of_tables(all_results, "columns"):
+        if row.get("role") not in _CONTINUOUS or row.get("own") is None:
+            continue
+        if not matched or matched.get(row["column"], 0) >= MATCHED:
+            columns.append(row["column"])
+    return tuple(columns)
+
+
+def _rows_of_tables(results: Iterable[MetricResult], name: str) -> list[Mapping[str, Any]]:
+    """Return the rows of the tables with a name, of all metrics."""
+    rows: list[Mapping[str, Any]] = []
+    for result in results:
+        rows += result.tables.get(name, ())
+    return rows
 
 
 def first_remedy(advised: Iterable[Mapping[str, Any]]) -> str:
     """Return the first action of :func:`advice` as an imperative in lower case with a period, or
     "".
     """
-    what = next((action["what"] for found in advised for action in found["todo"]), "")
-    return f"{what[0].lower()}{what[1:]}." if what else ""
+    for record in advised:
+        for action in record["todo"]:
+            what = action["what"]
+            return f"{what[0].lower()}{what[1:]}." if what else ""
+    return ""
 
 
 def cause_of(outcome: LimitOutcome) -> str:
@@ -493,74 +563,90 @@ def cause_of(outcome: LimitOutcome) -> str:
     Empty if it passed or an input is missing. A limit that is undecided but significantly beyond
     chance has the same cause as a failed one.
     """
-    declared, estimate = _declared(outcome), outcome.estimate
-    if outcome.passed or estimate is None or outcome.can_fail is False and outcome.blind:
+    declared = _declared(outcome)
+    estimate = outcome.estimate
+    if outcome.passed or estimate is None:
         return ""
     if outcome.blind:
+        if outcome.can_fail is False:
+            return ""
         return "narrow table" if NARROW in estimate.note else declared.undecided
-    if outcome.status == "undecided" and not (
-        estimate.measures == "release" and _beyond_chance(estimate)
-    ):
-        if estimate.note.startswith(DIFFER):
-            return "different holdout"
-        if NARROW in estimate.note:
-            return "narrow table"
-        return "" if wants_input(estimate) else declared.undecided
+    is_beyond_chance = estimate.measures == "release" and _beyond_chance(estimate)
+    if outcome.status == "undecided" and not is_beyond_chance:
+        return _cause_of_undecided(estimate, declared)
     statistic = outcome.limit.statistic.partition(".")[2]
     cause = declared.by_statistic.get(statistic, declared.broken) or _ANY_LEAK
-    avoids = (
-        estimate.direction == "two_sided"
-        and estimate.null - estimate.low > estimate.high - estimate.null
-    )
-    return "members avoided" if avoids and cause in (*_LEAKS, _ANY_LEAK) else cause
+    if cause in (*_LEAKS, _ANY_LEAK) and _avoids_members(estimate):
+        return "members avoided"
+    return cause
+
+
+def _cause_of_undecided(estimate: Estimate, declared: Causes) -> str:
+    """Return the cause of an undecided limit whose statistic does not differ from chance."""
+    if estimate.note.startswith(DIFFER):
+        return "different holdout"
+    if NARROW in estimate.note:
+        return "narrow table"
+    if wants_input(estimate):
+        return ""
+    return declared.undecided
+
+
+def _avoids_members(estimate: Estimate) -> bool:
+    """Return True if the interval of a two-sided statistic is mostly below chance."""
+    reach_below = estimate.null - estimate.low
+    reach_above = estimate.high - estimate.null
+    return estimate.direction == "two_sided" and reach_below > reach_above
 
 
 def _beyond_chance(estimate: Estimate) -> bool:
-    above, below = estimate.low > estimate.null, estimate.high < estimate.null
-    return {"higher_is_riskier": above, "lower_is_riskier": below, "two_sided": above or below}[
-        estimate.direction
-    ]
+    is_above = estimate.low > estimate.null
+    is_below = estimate.high < estimate.null
+    return {
+        "higher_is_riskier": is_above,
+        "lower_is_riskier": is_below,
+        "two_sided": is_above or is_below,
+    }[estimate.direction]
 
 
 def _declared(outcome: LimitOutcome) -> Causes:
     """Return the causes declared by the limit's metric; empty for unknown metrics."""
     metric = outcome.limit.metric
-    return METRICS[metric].causes if metric in METRICS else Causes()
+    if metric not in METRICS:
+        return Causes()
+    return METRICS[metric].causes
 
 
-def _record(cause: str, limits: list[str], known: Known) -> dict[str, Any]:
-    found = ADVICE[cause]
-    todo = [
-        {"what": _told(one.do, known), "cost": one.cost}
-        for one in found.actions
-        if one.applies(known)
-    ]
-    return {"cause": cause, "means": _told(found.means, known), "limits": limits, "todo": todo}
+def _record(cause: str, limits: list[str], facts: Known) -> dict[str, Any]:
+    """Return the advice on a cause as a plain record."""
+    cause_advice = ADVICE[cause]
+    todo = []
+    for action in cause_advice.actions:
+        if action.applies(facts):
+            todo.append({"what": _filled_in(action.do, facts), "cost": action.cost})
+    means = _filled_in(cause_advice.means, facts)
+    return {"cause": cause, "means": means, "limits": limits, "todo": todo}
 
 
-def _told(words: str, known: Known) -> str:
+def _filled_in(words: str, facts: Known) -> str:
     """Replace names in braces: ``fine`` columns, ``people`` by table, and ``stronger`` settings to
     try.
     """
-    people = ""
-    if {"train", "holdout"} <= set(known.people):
+    people = "in the training data and held out"
+    if {"train", "holdout"} <= set(facts.people):
         people = (
-            f"now: {known.size('train'):,} in the training data, {known.size('holdout'):,} held out"
+            f"now: {facts.size('train'):,} in the training data, {facts.size('holdout'):,} held out"
         )
-    columns = ", ".join(safe_repr(name) for name in known.fine)
-    words = words.replace("{stronger}", known.stronger).replace("{narrow}", known.narrow)
-    words = words.replace("{enough}", known.enough).strip()
-    return words.replace("{fine}", columns).replace(
-        "{people}", people or "in the training data and held out"
-    )
+    columns = ", ".join(map(safe_repr, facts.fine))
+    words = words.replace("{stronger}", facts.stronger)
+    words = words.replace("{narrow}", facts.narrow)
+    words = words.replace("{enough}", facts.enough).strip()
+    words = words.replace("{fine}", columns)
+    return words.replace("{people}", people)
 
 
-_TITLES = {
-    **{name: f"{name.removesuffix('s')} filter" for name in FILTERS},
-    "over-fitting": "over-fitting protection",
-}
+_TITLES = {"over-fitting": "over-fitting protection"}
 _COVERS = {
-    **{name: kind.covers for name, kind in FILTERS.items()},
     "over-fitting": "memorized training rows",
     "differential privacy": "any attack on one training row, within its bound and scope",
 }
@@ -598,28 +684,42 @@ def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protectio
         generator: Description of the generator in the report, see
             :func:`.data_privacy.protection_states`.
     """
-    return [
-        Protection(name, _TITLES.get(name, name), state, how, _COVERS[name], _statistics(name))
-        for name, (state, how) in protection_states(generator).items()
-    ]
+    protections = []
+    for name, (state, how) in protection_states(generator).items():
+        if name in FILTERS:
+            title = f"{name.removesuffix('s')} filter"
+            covers = FILTERS[name].covers
+        else:
+            title = _TITLES.get(name, name)
+            covers = _COVERS[name]
+        protections.append(Protection(name, title, state, how, covers, _statistics(name)))
+    return protections
 
 
 def _statistics(protection: str) -> tuple[str, ...]:
-    """Return the full names of the statistics that measure the effect of a protection."""
-    every = [(name, one) for name, metric in METRICS.items() for one in metric.protections]
-    declared = [(name, one) for name, one in every if one.protection == protection]
-    declared.sort(key=lambda pair: not pair[1].primary)
-    return tuple(f"{name}.{statistic}" for name, one in declared for statistic in one.statistics)
+    """Return the full names of the statistics that measure the effect of a protection, those of
+    primary measures first.
+    """
+    primary: list[str] = []
+    secondary: list[str] = []
+    for name, metric in METRICS.items():
+        for measure in metric.protections:
+            if measure.protection != protection:
+                continue
+            names = primary if measure.primary else secondary
+            for statistic in measure.statistics:
+                names.append(f"{name}.{statistic}")
+    return (*primary, *secondary)
 
 
 def wants_input(estimate: Estimate) -> bool:
     """Return True if an optional input is missing, so that more rows would not make the statistic
     measurable.
     """
-    known = (
-        estimate.note.startswith(("not measurable", DIFFER)) or estimate.measures == "evaluation"
-    )
-    return math.isnan(estimate.value) and not known
+    has_other_reason = estimate.note.startswith(("not measurable", DIFFER))
+    if has_other_reason or estimate.measures == "evaluation":
+        return False
+    return math.isnan(estimate.value)
 
 
 def what_to_do(outcome: LimitOutcome) -> str:
@@ -648,6 +748,7 @@ def limit_advice(outcomes: Iterable[LimitOutcome]) -> dict[str, list[str]]:
     """Group the keys of limits by their own advice."""
     keys: dict[str, list[str]] = {}
     for outcome in outcomes:
-        if advised := what_to_do(outcome):
-            keys.setdefault(clean(advised, 600), []).append(clean(outcome.limit.key, 60))
+        text = what_to_do(outcome)
+        if text:
+            keys.setdefault(clean(text, 600), []).append(clean(outcome.limit.key, 60))
     return keys

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.registry import METRICS, statistic_specs
@@ -42,7 +42,8 @@ TITLES: dict[Question, str] = {
     "membership": "Can a person be recognized as a member of the training data?",
     "values": "Does the table contain values that only one person has?",
 }
-_GATE, _OTHER = "Would this evaluation have detected copied rows?", "Other statistics"
+_GATE = "Would this evaluation have detected copied rows?"
+_OTHER = "Other statistics"
 _NOT_RULED_OUT = "Not ruled out"
 _BY_RULE = "No, by the threshold rule"
 SMALL_LEAK = "A small leak, within the tolerance"
@@ -83,7 +84,8 @@ class Sizes:
         """Return the sizes of the tables of a report, "rows" and "subjects" by role."""
         train = tables.get("train", {})
         n_rows = train.get("rows", 0)
-        return cls(train.get("subjects"), n_rows, tables.get("synthetic", {}).get("rows", n_rows))
+        n_released = tables.get("synthetic", {}).get("rows", n_rows)
+        return cls(train.get("subjects"), n_rows, n_released)
 
     def people(self, share: float) -> str:
         """Return the number of people of a share of train, as "about 51 people", or "" if it is
@@ -96,7 +98,9 @@ class Sizes:
     def in_brackets(self, share: float) -> str:
         """Return :meth:`people` in brackets after a space, or ""."""
         people = self.people(share)
-        return f" ({people})" if people else ""
+        if not people:
+            return ""
+        return f" ({people})"
 
     def planted(self, share: float) -> str:
         """Return the number of copies that are a share of the released rows.
@@ -110,9 +114,10 @@ class Sizes:
         return self._counted(share * self.n_released, "row", "rows")
 
     @staticmethod
-    def _counted(number: float, one: str, several: str) -> str:
+    def _counted(number: float, singular: str, plural: str) -> str:
         count = max(round(two_digits(number)), 1)
-        return f"{count:,} {one if count == 1 else several}"
+        noun = singular if count == 1 else plural
+        return f"{count:,} {noun}"
 
 
 NO_SIZES = Sizes()
@@ -185,23 +190,34 @@ def answers(
         sizes: Sizes of the tables.
         remembered: Limits that the same rows broke in an earlier evaluation. The key of the limit
             is the first word.
+
+    Returns:
+        Answers in the order of ``TITLES``, then those of the other groups.
     """
     groups: dict[str, list[LimitOutcome]] = {}
     for outcome in outcomes:
-        avoided = cause_of(outcome) == "members avoided" or _avoids_members(outcome)
-        groups.setdefault(
-            "membership" if avoided else question_of(outcome.limit.statistic), []
-        ).append(outcome)
-    estimates = {
-        f"{name}.{one.name}": one for name, result in results.items() for one in result.estimates
-    }
-    measured = {question_of(name) for name in estimates}
-    others = [group for group in (_GATE, _OTHER) if group in groups or group in measured]
-    titles = [*TITLES.items(), *zip(others, others, strict=True)]
-    has_copies = any(outcome.status == "fail" for outcome in groups.get("copies", ()))
-    failed_before = {_statistic_of(words) for words in remembered}
+        groups.setdefault(_group_of(outcome), []).append(outcome)
+    estimates = {}
+    for name, result in results.items():
+        for estimate in result.estimates:
+            estimates[f"{name}.{estimate.name}"] = estimate
+    has_copies = _has_failed(groups.get("copies", ()))
+    failed_before = set(map(_statistic_of, remembered))
     evidence = Evidence(results, estimates, verdict, has_copies, sizes, failed_before)
-    return [_answer(group, title, groups.get(group, []), evidence) for group, title in titles]
+    answered = []
+    for question, title in TITLES.items():
+        answered.append(_answer(question, title, groups.get(question, []), evidence))
+    for group in (_GATE, _OTHER):
+        if group in groups or _names_of_group(estimates, group):
+            answered.append(_answer(group, group, groups.get(group, []), evidence))
+    return answered
+
+
+def _group_of(outcome: LimitOutcome) -> str:
+    """Return the question or group of a limit. Avoiding members discloses membership only."""
+    if cause_of(outcome) == "members avoided" or _avoids_members(outcome):
+        return "membership"
+    return question_of(outcome.limit.statistic)
 
 
 def _statistic_of(words: str) -> str:
@@ -217,12 +233,9 @@ def _avoids_members(outcome: LimitOutcome) -> bool:
     membership only.
     """
     estimate = outcome.estimate
-    if (
-        estimate is None
-        or not outcome.passed
-        or not estimate.measurable
-        or estimate.direction != "two_sided"
-    ):
+    if estimate is None or not outcome.passed or not estimate.measurable:
+        return False
+    if estimate.direction != "two_sided":
         return False
     return estimate.high < estimate.null and bool(_certain([outcome]))
 
@@ -255,78 +268,116 @@ def question_of(name: str) -> str:
     spec = statistic_specs().get(name)
     if spec is None:
         return _OTHER
-    return (
-        spec.question
-        or METRICS[name.partition(".")[0]].question
-        or (_GATE if spec.measures == "evaluation" else _OTHER)
-    )
+    question = spec.question or METRICS[name.partition(".")[0]].question
+    if question:
+        return question
+    return _GATE if spec.measures == "evaluation" else _OTHER
 
 
-def _home(metric: str) -> str:
+def _names_of_group(names: Iterable[str], group: str) -> list[str]:
+    """Return the statistics, METRIC.STATISTIC, of a question or of one of the other two groups."""
+    return [name for name in names if question_of(name) == group]
+
+
+def _home(metric_name: str) -> str:
     """Return the question under which charts and tables of a metric are shown."""
-    kind = METRICS.get(metric)
-    return (
-        _OTHER
-        if kind is None
-        else kind.question or question_of(f"{metric}.{kind.statistics[0].name}")
-    )
+    metric = METRICS.get(metric_name)
+    if metric is None:
+        return _OTHER
+    return metric.question or question_of(f"{metric_name}.{metric.statistics[0].name}")
+
+
+class _Finding(NamedTuple):
+    """An answer in words.
+
+    Attributes:
+        word: Answer in a few words.
+        statement: What it rests on.
+        status: Status of the answer.
+        strongest: Limit that the answer rests on, or None.
+    """
+
+    word: str
+    statement: str
+    status: AnswerStatus
+    strongest: LimitOutcome | None
 
 
 def _answer(group: str, title: str, outcomes: list[LimitOutcome], evidence: Evidence) -> Answer:
-    of_group = {
-        name: estimate
-        for name, estimate in evidence.estimates.items()
-        if question_of(name) == group
-    }
-    status = _status(outcomes, of_group)
+    """Answer a question, or describe one of the other two groups."""
+    estimates = {}
+    for name in _names_of_group(evidence.estimates, group):
+        estimates[name] = evidence.estimates[name]
+    status = _status(outcomes, estimates)
     strongest = min(outcomes, key=_strength, default=None)
     planted = _planted(evidence, group)
     leaks = planted or _smallest_leak(outcomes, evidence.sizes)
     if group in TITLES:
         word = _word(status, outcomes, leaks)
-        statement = _statement(status, strongest, leaks, of_group, evidence.sizes)
-        if word == _BY_RULE:
-            statement = "The threshold rule publishes only values that enough people share."
-        if word == SMALL_LEAK:
-            statement = _small_leak(outcomes, evidence.sizes)
-        if word == _WORDS["fail"] and _has_unknown_values(outcomes):
-            statement += " The table also contains values that no real row has."
-        # by the columns at the first question
-        is_explained = evidence.has_copies and group != "copies"
-        if status == "fail" and group in _OF_ROWS and not is_explained:
-            statement += _source(evidence.results)
-        failed_before = [name for name in evidence.failed_before if question_of(name) == group]
-        if status != "fail" and failed_before:
-            status = "fail"
-            strongest = None
-            is_unknown = all(_is_on_unknown_values(name) for name in failed_before)
-            word = _NOT_RULED_OUT if is_unknown else _WORDS["fail"]
-            statement = "The same rows broke a limit on this in an earlier evaluation."
+        statement = _statement(status, strongest, leaks, estimates, evidence.sizes)
+        statement = _main_statement(group, word, statement, outcomes, evidence)
+        finding = _Finding(word, statement, status, strongest)
+        finding = _with_earlier_failures(group, finding, evidence)
     elif group == _GATE:
         word, statement = _answer_on_detection(status, strongest, planted, evidence)
+        finding = _Finding(word, statement, status, strongest)
     else:
         word = _WORDS_OF_OTHER.get(status, _WORDS[status])
-        statement = _reason(strongest)
+        finding = _Finding(word, _reason(strongest), status, strongest)
     return Answer(
         title=title,
-        word=word,
-        status=status,
+        word=finding.word,
+        status=finding.status,
         outcomes=tuple(outcomes),
-        strongest=strongest,
-        statement=statement,
+        strongest=finding.strongest,
+        statement=finding.statement,
         detectable_leaks=leaks,
         not_tested=tuple(_not_tested(evidence.estimates, evidence.results, group)),
         metrics=tuple(name for name in evidence.results if _home(name) == group),
-        estimates=tuple(of_group),
+        estimates=tuple(estimates),
         main=group in TITLES,
     )
+
+
+def _main_statement(
+    group: str,
+    word: str,
+    statement: str,
+    outcomes: Sequence[LimitOutcome],
+    evidence: Evidence,
+) -> str:
+    """Adapt the statement on a main question to its answer ``word``."""
+    if word == _BY_RULE:
+        return "The threshold rule publishes only values that enough people share."
+    if word == SMALL_LEAK:
+        return _small_leak(outcomes, evidence.sizes)
+    if word == _WORDS["fail"] and _UNKNOWN in _causes_of_failed(outcomes):
+        statement += " The table also contains values that no real row has."
+    # If there are copies, the first question has the columns.
+    is_explained = evidence.has_copies and group != "copies"
+    if _has_failed(outcomes) and group in _OF_ROWS and not is_explained:
+        statement += _source(evidence.results)
+    return statement
+
+
+def _with_earlier_failures(group: str, finding: _Finding, evidence: Evidence) -> _Finding:
+    """Replace the answer if the same rows broke a limit on the question in an earlier
+    evaluation.
+    """
+    failed_before = _names_of_group(evidence.failed_before, group)
+    if finding.status == "fail" or not failed_before:
+        return finding
+    word = _WORDS["fail"]
+    if all(map(_is_on_unknown_values, failed_before)):
+        word = _NOT_RULED_OUT
+    statement = "The same rows broke a limit on this in an earlier evaluation."
+    return _Finding(word, statement, "fail", None)
 
 
 def _word(status: AnswerStatus, outcomes: Sequence[LimitOutcome], leaks: str) -> str:
     """Return the answer to a main question in a few words."""
     if status == "fail":
-        causes = {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"}
-        return _NOT_RULED_OUT if causes == {_UNKNOWN} else _WORDS[status]
+        return _NOT_RULED_OUT if _causes_of_failed(outcomes) == {_UNKNOWN} else _WORDS[status]
     if status != "pass":
         return _WORDS[status]
     if _certain(outcomes):
@@ -347,9 +398,13 @@ def _is_on_unknown_values(name: str) -> bool:
     return causes.by_statistic.get(statistic, causes.broken) == _UNKNOWN
 
 
-def _has_unknown_values(outcomes: Iterable[LimitOutcome]) -> bool:
-    """Return True if a limit on values of no real row is broken."""
-    return any(outcome.status == "fail" and cause_of(outcome) == _UNKNOWN for outcome in outcomes)
+def _has_failed(outcomes: Iterable[LimitOutcome]) -> bool:
+    return any(outcome.status == "fail" for outcome in outcomes)
+
+
+def _causes_of_failed(outcomes: Iterable[LimitOutcome]) -> set[str]:
+    """Return the causes of the broken limits, each considered alone."""
+    return {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"}
 
 
 def _certain(outcomes: Iterable[LimitOutcome]) -> list[LimitOutcome]:
@@ -362,17 +417,18 @@ def _certain(outcomes: Iterable[LimitOutcome]) -> list[LimitOutcome]:
     Args:
         outcomes: Outcomes of the limits of a question.
     """
-    measured = []
+    measurable = []
+    statistics = set()
     for outcome in outcomes:
         if outcome.estimate is not None and outcome.estimate.measurable and not outcome.by_rule:
-            measured.append(outcome)
-    n_statistics = len({outcome.limit.statistic for outcome in measured})
-    level = 1 - (1 - JOINT_LEVEL) / (len(TITLES) * max(n_statistics, 1))
-    return [
-        outcome
-        for outcome in measured
-        if outcome.estimate and _is_beyond_chance(outcome.estimate, level)
-    ]
+            measurable.append(outcome)
+            statistics.add(outcome.limit.statistic)
+    level = 1 - (1 - JOINT_LEVEL) / (len(TITLES) * max(len(statistics), 1))
+    certain = []
+    for outcome in measurable:
+        if outcome.estimate and _is_beyond_chance(outcome.estimate, level):
+            certain.append(outcome)
+    return certain
 
 
 def _small_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
@@ -380,15 +436,19 @@ def _small_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
     on its statistic.
     """
     certain = _certain(outcomes)
-    most = max(certain, key=lambda outcome: outcome.proven / max(outcome.tolerance, 1e-9))
-    same = [outcome for outcome in certain if outcome.limit.statistic == most.limit.statistic]
-    strictest = min(same, key=lambda outcome: outcome.tolerance)
-    people = (
-        sizes.people(most.estimate.value)
-        if most.estimate is not None and _is_of_people(most)
-        else ""
-    )
-    return f"{percent_interval(most, people)}: {_meaning_of(most)}. {_when_it_fails(strictest)}"
+    largest = max(certain, key=lambda outcome: outcome.proven / max(outcome.tolerance, 1e-9))
+    statistic = largest.limit.statistic
+    of_statistic = [outcome for outcome in certain if outcome.limit.statistic == statistic]
+    strictest = min(of_statistic, key=lambda outcome: outcome.tolerance)
+    measured = percent_interval(largest, _people_of(largest, sizes))
+    return f"{measured}: {_meaning_of(largest)}. {_when_it_fails(strictest)}"
+
+
+def _people_of(outcome: LimitOutcome, sizes: Sizes) -> str:
+    """Return the number of people of a statistic that is a share of them, or ""."""
+    if outcome.estimate is None or not _is_of_people(outcome):
+        return ""
+    return sizes.people(outcome.estimate.value)
 
 
 def _when_it_fails(outcome: LimitOutcome) -> str:
@@ -440,13 +500,12 @@ def _answer_on_detection(
 
 def _status(outcomes: Sequence[LimitOutcome], estimates: Mapping[str, Estimate]) -> AnswerStatus:
     """Return the worst status."""
-    if not outcomes:
-        return (
-            "not_limited"
-            if any(estimate.measurable for estimate in estimates.values())
-            else "not_tested"
-        )
-    return min((outcome.status for outcome in outcomes), key=WORST_FIRST.index)
+    if outcomes:
+        worst = min(outcomes, key=lambda outcome: WORST_FIRST.index(outcome.status))
+        return worst.status
+    if _names_of_measured(estimates):
+        return "not_limited"
+    return "not_tested"
 
 
 def _statement(
@@ -458,30 +517,34 @@ def _statement(
 ) -> str:
     """Return what the answer rests on, in one or two sentences."""
     if status == "not_limited":
-        name, estimate = next(
-            (name, estimate) for name, estimate in estimates.items() if estimate.measurable
-        )
-        return f"{name} is {interval(estimate, name)} ({number(estimate.null)}: no leak)."
+        return _first_measured(estimates)
     if strongest is None:
         return "The policy has no limit here."
     if status == "pass":
-        return (
-            leaks
-            or f"Only this was tested: {_meaning_of(strongest)}. It is"
-            f" {percent_interval(strongest)}."
-        )
+        if leaks:
+            return leaks
+        tested = f"Only this was tested: {_meaning_of(strongest)}."
+        return f"{tested} It is {percent_interval(strongest)}."
     if status == "undecided" and strongest.blind:
         return _why_no_evidence(strongest, sizes)
-    if (
-        status == "undecided"
-        and strongest.has_too_few_people
-        and cause_of(strongest) == "too few people"
-    ):
+    has_too_few = strongest.has_too_few_people and cause_of(strongest) == "too few people"
+    if status == "undecided" and has_too_few:
         return "There are too few people for this attack."
     if status == "fail" and strongest.estimate is not None and strongest.estimate.measurable:
-        people = sizes.people(strongest.estimate.value) if _is_of_people(strongest) else ""
-        return f"{percent_interval(strongest, people)}: {_meaning_of(strongest)}."
+        measured = percent_interval(strongest, _people_of(strongest, sizes))
+        return f"{measured}: {_meaning_of(strongest)}."
     return strongest.reason
+
+
+def _names_of_measured(estimates: Mapping[str, Estimate]) -> list[str]:
+    return [name for name, estimate in estimates.items() if estimate.measurable]
+
+
+def _first_measured(estimates: Mapping[str, Estimate]) -> str:
+    """Return a sentence on the first statistic with a value, of which there is at least one."""
+    name = _names_of_measured(estimates)[0]
+    estimate = estimates[name]
+    return f"{name} is {interval(estimate, name)} ({number(estimate.null)}: no leak)."
 
 
 def _why_no_evidence(outcome: LimitOutcome, sizes: Sizes) -> str:
@@ -510,8 +573,10 @@ def _meaning_of(outcome: LimitOutcome) -> str:
     if spec is None:
         return clean(outcome.limit.statistic, 60)
     meaning = spec.meaning.rstrip(".")
-    is_name = "'s" in meaning.split(" ")[0]  # Gretel's
-    return meaning if is_name else f"{meaning[0].lower()}{meaning[1:]}"
+    starts_with_name = "'s" in meaning.split(" ")[0]  # Gretel's
+    if starts_with_name:
+        return meaning
+    return f"{meaning[0].lower()}{meaning[1:]}"
 
 
 def _source(results: Mapping[str, MetricResult]) -> str:
@@ -519,9 +584,16 @@ def _source(results: Mapping[str, MetricResult]) -> str:
     "".
     """
     result = results.get("copies")
-    rows = result.tables.get("matched_columns", ()) if result is not None else ()
-    names = [clean(row["column"], 60) for row in rows[:3] if row["share"] >= MATCHED]
-    return f" Their rows agree most in these columns: {', '.join(names)}." if names else ""
+    if result is None:
+        return ""
+    rows = result.tables.get("matched_columns", ())
+    names = []
+    for row in rows[:3]:
+        if row["share"] >= MATCHED:
+            names.append(clean(row["column"], 60))
+    if not names:
+        return ""
+    return f" Their rows agree most in these columns: {', '.join(names)}."
 
 
 def _reason(strongest: LimitOutcome | None) -> str:
@@ -529,14 +601,11 @@ def _reason(strongest: LimitOutcome | None) -> str:
 
 
 def _strength(outcome: LimitOutcome) -> tuple[int, bool, bool, float]:
+    """Return a sort key: the smallest is that of the strongest limit, see :class:`Answer`."""
     used = outcome.used()
     is_unknown = outcome.status == "fail" and cause_of(outcome) == _UNKNOWN
-    return (
-        WORST_FIRST.index(outcome.status),
-        is_unknown,
-        outcome.blind,
-        math.inf if math.isnan(used) else -used,
-    )
+    rank = math.inf if math.isnan(used) else -used
+    return WORST_FIRST.index(outcome.status), is_unknown, outcome.blind, rank
 
 
 def _planted(evidence: Evidence, group: str) -> str:
@@ -546,19 +615,24 @@ def _planted(evidence: Evidence, group: str) -> str:
     They name the kind that is easiest to find and the kind that is hardest to find.
     """
     planted = sorted(_planted_shares(evidence, group))
-    found = [pair for pair in planted if pair[0] <= _largest_dose(evidence)]
-    if not found:
+    if not planted:
         return ""
-    share, what = found[0]
-    size = _share_of_release(share, evidence.sizes)
-    text = f"{sentence(what)[:-1]} would have been found if they were at least {size}."
-    if len(found) < len(planted):
-        return f"{text} {_not_always_found(planted[-1][1], evidence)}"
-    if len(found) > 1:
-        share, what = found[-1]
-        size = _share_of_release(share, evidence.sizes)
-        text += f" The kind that is hardest to find, {what}, would have been found at {size}."
-    return text
+    largest_dose = _largest_dose(evidence)
+    detected = [leak for leak in planted if leak.share <= largest_dose]
+    if not detected:
+        return ""
+    easiest = detected[0]
+    size = _share_of_release(easiest.share, evidence.sizes)
+    text = f"{sentence(easiest.kind)[:-1]} would have been found if they were at least {size}."
+    if len(detected) < len(planted):
+        return f"{text} {_not_always_found(planted[-1].kind, evidence)}"
+    if len(detected) == 1:
+        return text
+    hardest = detected[-1]
+    size = _share_of_release(hardest.share, evidence.sizes)
+    return (
+        f"{text} The kind that is hardest to find, {hardest.kind}, would have been found at {size}."
+    )
 
 
 def _planted_answer(evidence: Evidence) -> tuple[str, str]:
@@ -567,18 +641,16 @@ def _planted_answer(evidence: Evidence) -> tuple[str, str]:
     The first part has the kind that is hardest to find. The second part has the other end.
     """
     planted = sorted(_planted_shares(evidence, _GATE))
-    largest_dose = _largest_dose(evidence)
-    hardest, hardest_kind = planted[-1]
-    tested = "As a test, copies were planted in this table."
-    if hardest > largest_dose:
-        return "Not all kinds", f"{tested} {_not_always_found(hardest_kind, evidence)}"
-    easiest = evidence.sizes.planted(planted[0][0])
-    size = evidence.sizes.planted(hardest)
-    text = f"{tested} Copies of {size} broke a limit with 95 % probability"
-    text += (
-        "." if easiest == size else f"; for the kind that is easiest to find, {easiest} sufficed."
-    )
-    return f"Yes, of {size} or more", f"{text} Smaller leaks can remain undetected."
+    hardest = planted[-1]
+    text = "As a test, copies were planted in this table."
+    if hardest.share > _largest_dose(evidence):
+        return "Not all kinds", f"{text} {_not_always_found(hardest.kind, evidence)}"
+    smallest_size = evidence.sizes.planted(planted[0].share)
+    size = evidence.sizes.planted(hardest.share)
+    text += f" Copies of {size} broke a limit with 95 % probability"
+    if smallest_size != size:
+        text += f"; for the kind that is easiest to find, {smallest_size} sufficed"
+    return f"Yes, of {size} or more", f"{text}. Smaller leaks can remain undetected."
 
 
 def _largest_dose(evidence: Evidence) -> float:
@@ -589,27 +661,35 @@ def _largest_dose(evidence: Evidence) -> float:
     return _LARGEST_DOSE
 
 
-def _not_always_found(what: str, evidence: Evidence) -> str:
-    return (
-        f"{sentence(what)[:-1]} were not always found at {percent(_largest_dose(evidence))} of"
-        " the rows."
-    )
+def _not_always_found(kind: str, evidence: Evidence) -> str:
+    share = percent(_largest_dose(evidence))
+    return f"{sentence(kind)[:-1]} were not always found at {share} of the rows."
 
 
-def _planted_shares(evidence: Evidence, group: str) -> list[tuple[float, str]]:
-    """Return share and description of the smallest planted leak of each kind, for a question or for
-    all.
+class _PlantedLeak(NamedTuple):
+    """Smallest planted leak that broke a limit.
+
+    Attributes:
+        share: Share of the released rows.
+        kind: Description in lower case.
     """
-    shares = []
+
+    share: float
+    kind: str
+
+
+def _planted_shares(evidence: Evidence, group: str) -> list[_PlantedLeak]:
+    """Return the smallest planted leak of each kind, for a question or for all."""
+    leaks = []
     for name, metric in METRICS.items():
         for question, statistics in metric.detectable_leaks.items():
             if group not in (question, _GATE):
                 continue
-            for statistic, what in statistics.items():
+            for statistic, kind in statistics.items():
                 estimate = evidence.estimates.get(f"{name}.{statistic}")
                 if estimate is not None and estimate.measurable:
-                    shares.append((estimate.value, what))
-    return shares
+                    leaks.append(_PlantedLeak(estimate.value, kind))
+    return leaks
 
 
 def _share_of_release(share: float, sizes: Sizes) -> str:
@@ -617,7 +697,9 @@ def _share_of_release(share: float, sizes: Sizes) -> str:
     people)``.
     """
     text = f"{percent(share)} of the released rows"
-    return f"{text} (about {sizes.planted(share)})" if sizes.n_released else text
+    if not sizes.n_released:
+        return text
+    return f"{text} (about {sizes.planted(share)})"
 
 
 def _smallest_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
@@ -650,40 +732,47 @@ def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES, *, only: bool 
         sizes: Sizes of the tables.
         only: Whether the sentence states that no smaller leak would have been found.
     """
-    found_if = f"A leak would have been found {'only if' if only else 'if'}"
-    estimate = outcome.estimate
-    start = 0.0 if estimate is None or estimate.direction == "two_sided" else estimate.null
-    if not math.isfinite(start):
-        start = 0.0
-    size = (
-        start + outcome.smallest_leak
-        if outcome.limit.at_most is not None
-        else start - outcome.smallest_leak
-    )
-    spec = statistic_specs().get(outcome.limit.statistic)
+    condition = "only if" if only else "if"
+    start_of_text = f"A leak would have been found {condition}"
+    statistic = outcome.limit.statistic
+    spec = statistic_specs().get(statistic)
     if spec is None or not spec.leak:
-        name = clean(outcome.limit.statistic, 60)
-        return f"{found_if} it moved {name} by {number(outcome.smallest_leak)}."
-    shown = two_digits(size, math.ceil)
-    leak = spec.leak.replace("{share}", percent(shown)).replace(
-        "{people}", sizes.in_brackets(shown)
-    )
-    tolerated = ""
+        name = clean(statistic, 60)
+        return f"{start_of_text} it moved {name} by {number(outcome.smallest_leak)}."
+    origin = _value_without_leak(outcome.estimate)
+    size = origin - outcome.smallest_leak
+    if outcome.limit.at_most is not None:
+        size = origin + outcome.smallest_leak
+    rounded = two_digits(size, math.ceil)
+    leak = spec.leak.replace("{share}", percent(rounded))
+    leak = leak.replace("{people}", sizes.in_brackets(rounded))
+    text = f"{start_of_text} {leak}."
     if outcome.smallest_leak > outcome.tolerance:
-        tolerated = (
-            f" The policy tolerates {_in_unit(outcome.limit.statistic, start + outcome.tolerance)}."
-        )
-    return f"{found_if} {leak}.{tolerated}"
+        text += f" The policy tolerates {_in_unit(statistic, origin + outcome.tolerance)}."
+    return text
+
+
+def _value_without_leak(estimate: Estimate | None) -> float:
+    """Return the null, from which leaks are measured; 0 for two-sided or unknown ones."""
+    if estimate is None or estimate.direction == "two_sided":
+        return 0.0
+    if not math.isfinite(estimate.null):
+        return 0.0
+    return estimate.null
 
 
 def _not_tested(
     estimates: Mapping[str, Estimate], results: Mapping[str, MetricResult], group: str
-) -> Iterable[str]:
-    """Yield metrics of the question that did not run, and statistics of the others that have no
+) -> list[str]:
+    """Return metrics of the question that did not run, and statistics of the others that have no
     value.
     """
-    asked = [name for name in statistic_specs() if question_of(name) == group]
-    yield from dict.fromkeys(
-        metric for name in asked if (metric := name.partition(".")[0]) not in results
-    )
-    yield from (name for name in asked if name in estimates and not estimates[name].measurable)
+    not_run = []
+    without_value = []
+    for name in _names_of_group(statistic_specs(), group):
+        metric = name.partition(".")[0]
+        if metric not in results and metric not in not_run:
+            not_run.append(metric)
+        if name in estimates and not estimates[name].measurable:
+            without_value.append(name)
+    return not_run + without_value

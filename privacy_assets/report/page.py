@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from privacy_assets.metrics.base import GradePlot, LevelPlot
@@ -22,6 +24,7 @@ from privacy_assets.report.svg import Rows, as_number, draw, interval_svg, limit
 from privacy_assets.report.words import (
     NO_EVIDENCE,
     clean,
+    cleaned,
     interval,
     limit_interval,
     limit_symbol,
@@ -68,7 +71,8 @@ _PUBLISH = (
 _GRADES = ("grade", "levels")  # tables and columns with Gretel's words of grade
 _LONGEST_NOTE = 3_000  # characters: a list of 20 columns
 # Differences from real rows, in a similarity or an area under the curve.
-_CLOSE, _FAR_WORSE = 0.02, 0.1
+_CLOSE = 0.02
+_FAR_WORSE = 0.1
 _MOST_LOST = 3  # columns, and pairs of columns, named on the first page
 _ROLES = {
     "train": "training data",
@@ -136,7 +140,13 @@ class Page:
 
 
 def headline(verdict: Verdict, policy: Policy | None, remembered: Sequence[str] = ()) -> str:
-    """Return a sentence with the reason of the verdict."""
+    """Return a sentence with the reason of the verdict.
+
+    Args:
+        verdict: Verdict.
+        policy: Policy. None: no limit applies.
+        remembered: Limits that the same rows broke in an earlier evaluation.
+    """
     if policy is None:
         return f"No limit applies: {_UNLIMITED}. Fix: pass a policy with limits on them."
     outcomes = verdict.outcomes
@@ -166,20 +176,25 @@ def headline(verdict: Verdict, policy: Policy | None, remembered: Sequence[str] 
 
 def _part_of(policy: Policy) -> str:
     """Return how much of its shipped policy a part evaluates."""
-    whole = load_policy(policy.part_of or "")
-    n_limits = len({limit.key for limit in policy.limits} & {limit.key for limit in whole.limits})
+    shipped = load_policy(policy.part_of or "")
+    n_shipped = len(shipped.limits)
+    n_limits = len(_keys_of_limits(policy) & _keys_of_limits(shipped))
     if n_limits == 0:
-        return (
-            f"None of the {len(whole.limits)} limits of the policy “{policy.part_of}” was evaluated"
-        )
-    if n_limits == len(whole.limits):
+        return f"None of the {n_shipped} limits of the policy “{policy.part_of}” was evaluated"
+    if n_limits == n_shipped:
         return f"Policy “{policy.part_of}” was evaluated without an embedder"
-    return f"These are {n_limits} of {len(whole.limits)} limits of the policy “{policy.part_of}”"
+    return f"These are {n_limits} of {n_shipped} limits of the policy “{policy.part_of}”"
+
+
+def _keys_of_limits(policy: Policy) -> set[str]:
+    return {limit.key for limit in policy.limits}
 
 
 def _listing(names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    text = ", ".join(names[:most])
+    if len(names) > most:
+        text += f" and {len(names) - most} more"
+    return text
 
 
 def doubts(answered: Sequence[Answer], outcomes: Sequence[LimitOutcome]) -> list[str]:
@@ -190,36 +205,43 @@ def doubts(answered: Sequence[Answer], outcomes: Sequence[LimitOutcome]) -> list
         answered: Answers.
         outcomes: Outcomes of all limits.
     """
-    absent = list(
-        dict.fromkeys(name for answer in answered if answer.main for name in answer.not_tested)
-    )
-    metrics = [name for name in absent if "." not in name]
+    not_tested: dict[str, None] = {}  # in order, without repetitions
+    has_ranges = False
+    for answer in answered:
+        if not answer.main:
+            continue
+        not_tested.update(dict.fromkeys(answer.not_tested))
+        if re.search(r" with [\d.]+ % confidence", answer.statement):
+            has_ranges = True
     limited = {outcome.limit.statistic for outcome in outcomes}
-    n_statistics = sum("." in name and name not in limited for name in absent)
-    has_ranges = any(
-        re.search(r" with [\d.]+ % confidence", answer.statement)
-        for answer in answered
-        if answer.main
-    )
-    ranges = ["Each range has the confidence that its limit requires."] if has_ranges else []
-    return [
-        *ranges,
-        *_not_run(metrics),
-        *_not_computed(n_statistics),
-        *_no_evidence(answered),
-        _SCOPE,
-    ]
+    metrics = []
+    n_statistics = 0
+    for name in not_tested:
+        if "." not in name:
+            metrics.append(name)
+        elif name not in limited:
+            n_statistics += 1
+    sentences = []
+    if has_ranges:
+        sentences.append("Each range has the confidence that its limit requires.")
+    sentences += _not_run(metrics)
+    sentences += _not_computed(n_statistics)
+    sentences += _no_evidence(answered)
+    sentences.append(_SCOPE)
+    return sentences
 
 
 def _not_run(metrics: Sequence[str]) -> Iterator[str]:
     """Yield sentences on attacks that did not run."""
-    on_generator = [name for name in metrics if name in METRICS and METRICS[name].attacks_generator]
-    others = [name for name in metrics if name not in on_generator]
-    if others:
-        yield (
-            "Attacks that did not run:"
-            f" {_listing([clean(name, 60).replace('_', ' ') for name in others])}."
-        )
+    on_table = []
+    on_generator = []
+    for name in metrics:
+        if name in METRICS and METRICS[name].attacks_generator:
+            on_generator.append(name)
+        else:
+            on_table.append(clean(name, 60).replace("_", " "))
+    if on_table:
+        yield f"Attacks that did not run: {_listing(on_table)}."
     if on_generator:
         yield "Only the table was attacked. Attacks on the generator itself did not run."
 
@@ -241,11 +263,12 @@ def _no_evidence(answered: Iterable[Answer]) -> Iterator[str]:
         n_blind = sum(outcome.passed and outcome.blind for outcome in answer.outcomes)
         if n_blind == 0:
             continue
-        limits = "1 limit gives" if n_blind == 1 else f"{n_blind} limits give"
-        text = (
-            f"{limits} no evidence here, because {'it' if n_blind == 1 else 'they'} would not"
-            " have found small leaks"
-        )
+        subject = f"{n_blind} limits give"
+        pronoun = "they"
+        if n_blind == 1:
+            subject = "1 limit gives"
+            pronoun = "it"
+        text = f"{subject} no evidence here, because {pronoun} would not have found small leaks"
         if answer.main and answer.status == "pass":
             yield f"{text}. Other limits answer the question: {answer.title}"
         else:
@@ -253,29 +276,49 @@ def _no_evidence(answered: Iterable[Answer]) -> Iterator[str]:
 
 
 def file_facts(origin: Mapping[str, str], fingerprints: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the file of the synthetic table with its digest, or a digest of its content."""
+    """Return the file of the synthetic table with its digest, or a digest of its content.
+
+    Args:
+        origin: Facts on an evaluation outside of a pipeline, see :class:`.Report`.
+        fingerprints: Fingerprints by role of the table.
+    """
     if "file" in origin:
+        file_name = clean(origin["file"])
         digest = origin.get("sha256", "")
-        return [("File", clean(origin["file"]) + (f" (SHA-256 {digest[:16]})" if digest else ""))]
-    content = fingerprints.get("synthetic", "")
-    return (
-        [("Content", f"{clean(content)[:16]} (start of the checksum of the rows)")]
-        if content
-        else []
-    )
+        if digest:
+            file_name += f" (SHA-256 {digest[:16]})"
+        return [("File", file_name)]
+    fingerprint = fingerprints.get("synthetic", "")
+    if not fingerprint:
+        return []
+    return [("Content", f"{clean(fingerprint)[:16]} (start of the checksum of the rows)")]
 
 
 def origin_facts(origin: Mapping[str, str], version: str) -> list[tuple[str, str]]:
-    """Return date, user and version of an evaluation."""
-    when = f"{origin['date']}, " if "date" in origin else ""
-    who = f", under the computer account {clean(origin['by'])}" if origin.get("by") else ""
-    return [("Evaluated", f"{when}privacy-assets {clean(version)}{who}")]
+    """Return date, user and version of an evaluation.
+
+    Args:
+        origin: Facts on an evaluation outside of a pipeline, see :class:`.Report`.
+        version: Version of this package.
+    """
+    text = f"privacy-assets {clean(version)}"
+    if "date" in origin:
+        text = f"{origin['date']}, {text}"
+    if origin.get("by"):
+        text += f", under the computer account {clean(origin['by'])}"
+    return [("Evaluated", text)]
 
 
 def signing_facts(
     policy: Policy | None, signed: Mapping[str, str] | None, attempt: int
 ) -> list[tuple[str, str]]:
-    """Return date, release, policy and signing key."""
+    """Return date, release, policy and signing key.
+
+    Args:
+        policy: Policy. None: no limit applies.
+        signed: "date", "key" and "sha256" of a signature. None: not signed.
+        attempt: Number of the publication attempt.
+    """
     title = f"none: {_UNLIMITED}"
     if policy is not None:
         of_package = " of privacy-assets" if policy.name in SHIPPED else ""
@@ -312,11 +355,16 @@ def limit_entry(outcome: LimitOutcome) -> Entry:
     """Return a limit: names, bound, compared value, interval, status, reason, requirements and
     drawing.
     """
-    limit, estimate, specs = outcome.limit, outcome.estimate, statistic_specs()
+    limit = outcome.limit
+    estimate = outcome.estimate
+    note = ""
+    if estimate is not None and estimate.note not in outcome.reason:
+        note = sentence(estimate.note)
+    unit = "subject" if limit.min_subjects == 1 else "subjects"
     return {
         "key": clean(limit.key, 60),
         "statistic": clean(limit.statistic),
-        "meaning": sentence(specs[limit.statistic].meaning) if limit.statistic in specs else "",
+        "meaning": _meaning(limit.statistic),
         "bound": BOUNDS[limit.bound],
         "limit": limit_symbol(limit),
         "measured": measured_text(outcome),
@@ -325,21 +373,28 @@ def limit_entry(outcome: LimitOutcome) -> Entry:
         "label": _label(outcome),
         "on_copy": ON_COPY[outcome.can_fail],
         "reason": clean(outcome.reason, 300),
-        "note": sentence(estimate.note)
-        if estimate is not None and estimate.note not in outcome.reason
-        else "",
+        "note": note,
         "source": sentence(limit.source),
-        "min_subjects": f"{number(limit.min_subjects)}"
-        f" {'subject' if limit.min_subjects == 1 else 'subjects'}",
+        "min_subjects": f"{number(limit.min_subjects)} {unit}",
         "words": limit_words(outcome),
         "svg": interval_svg(outcome, width=260),
     }
 
 
+def _meaning(statistic: str) -> str:
+    """Return the meaning of a statistic as a sentence, or "" if it is not known."""
+    spec = statistic_specs().get(statistic)
+    if spec is None:
+        return ""
+    return sentence(spec.meaning)
+
+
 def _label(outcome: LimitOutcome) -> str:
     if outcome.by_rule:
         return "by rule"
-    return NO_EVIDENCE if outcome.passed and outcome.blind else outcome.status
+    if outcome.passed and outcome.blind:
+        return NO_EVIDENCE
+    return outcome.status
 
 
 def answer_entry(
@@ -354,31 +409,50 @@ def answer_entry(
         limits: Entries of all limits by key.
     """
     metrics = [_metric_entry(name, results[name]) for name in answer.metrics]
-    decided = answer.strongest.limit.metric if answer.strongest else None
+    strongest = None
+    deciding_metric = None
+    if answer.strongest is not None:
+        strongest = limits[answer.strongest.limit.key]
+        deciding_metric = answer.strongest.limit.metric
     return {
-        **{name: getattr(answer, name) for name in ("title", "word", "status", "main", "shown")},
+        "title": answer.title,
+        "word": answer.word,
+        "status": answer.status,
+        "main": answer.main,
+        "shown": answer.shown,
         "tone": "small_leak" if answer.word == SMALL_LEAK else answer.status,
         "anchor": re.sub("[^a-z]+", "-", answer.title.lower()).strip("-"),
-        "strongest": None if answer.strongest is None else limits[answer.strongest.limit.key],
+        "strongest": strongest,
         "statement": sentence(clean(answer.statement, 600)),
-        "not_tested": [clean(name, 80) for name in answer.not_tested],
+        "not_tested": cleaned(answer.not_tested, 80),
         "limits": [limits[outcome.limit.key] for outcome in answer.outcomes],
-        "estimates": [
-            _estimate_entry(metric, result.estimate(statistic))
-            for metric, _, statistic in (name.partition(".") for name in answer.estimates)
-            if (result := results.get(metric)) is not None  # a name from a file can contain periods
-        ],
-        # The chart is of the statistic that decided, or of the only metric of the question.
-        "chart": next(
-            (
-                one["plots"].pop(0)
-                for one in metrics
-                if one["plots"] and decided in (None, one["name"])
-            ),
-            None,
-        ),
+        "estimates": _estimate_entries(answer.estimates, results),
+        "chart": _take_chart(metrics, deciding_metric),
         "metrics": metrics,
     }
+
+
+def _estimate_entries(names: Iterable[str], results: Mapping[str, MetricResult]) -> list[Entry]:
+    entries = []
+    for name in names:
+        metric, _, statistic = name.partition(".")
+        result = results.get(metric)
+        # A name from a file can contain periods.
+        if result is not None:
+            entries.append(_estimate_entry(metric, result.estimate(statistic)))
+    return entries
+
+
+def _take_chart(metrics: Iterable[dict[str, Any]], deciding_metric: str | None) -> Entry | None:
+    """Remove and return the chart of the statistic that decided, or the first one if there is none.
+
+    Return None if there is no such chart.
+    """
+    for entry in metrics:
+        if entry["plots"] and deciding_metric in (None, entry["name"]):
+            chart: Entry = entry["plots"].pop(0)
+            return chart
+    return None
 
 
 def without_grades(result: MetricResult) -> MetricResult:
@@ -389,72 +463,101 @@ def without_grades(result: MetricResult) -> MetricResult:
     tables = {}
     for table, rows in result.tables.items():
         if table not in _GRADES:
-            tables[table] = [
-                {name: row[name] for name in row if name not in _GRADES} for row in rows
-            ]
+            tables[table] = list(map(_without_grades, rows))
     return replace(result, tables=tables)
 
 
+def _without_grades(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in row if name not in _GRADES}
+
+
 def _estimate_entry(metric: str, estimate: Estimate) -> Entry:
-    name, specs = f"{metric}.{estimate.name}", statistic_specs()
-    confidence = "" if math.isnan(estimate.confidence) else f"{100 * estimate.confidence:.4g} %"
+    """Return a statistic as text for the table of its question."""
+    name = f"{metric}.{estimate.name}"
+    ends = "not measured"
+    confidence = ""
+    if estimate.measurable:
+        ends = f"{number(estimate.low)} to {number(estimate.high)}"
+        if not math.isnan(estimate.confidence):
+            confidence = f"{100 * estimate.confidence:.4g} %"
     return {
         "name": clean(name),
         "value": number(estimate.value),
-        "interval": f"{number(estimate.low)} to {number(estimate.high)}"
-        if estimate.measurable
-        else "not measured",
-        "confidence": confidence if estimate.measurable else "",
+        "interval": ends,
+        "confidence": confidence,
         "null": number(estimate.null),
         "n": number(estimate.n),
         "subjects": number(estimate.subjects),
         "direction": DIRECTIONS[estimate.direction],
-        "meaning": sentence(specs[name].meaning) if name in specs else "",
+        "meaning": _meaning(name),
         "note": sentence(estimate.note),
     }
 
 
 def _metric_entry(name: str, result: MetricResult) -> dict[str, Any]:
-    tables = {
-        table: [row for row in to_jsonable(rows) if isinstance(row, dict)]
-        for table, rows in result.tables.items()
-    }
-    drawn = dict.fromkeys(plot.table for plot in METRICS[name].plots) if name in METRICS else {}
-    plots = [plot for table in drawn for plot in plots_of(name, table, tables.get(table, []))]
+    """Return the charts, tables and settings of a metric."""
+    tables = {}
+    table_entries = []
+    for table, rows in result.tables.items():
+        tables[table] = [row for row in to_jsonable(rows) if isinstance(row, dict)]
+        if tables[table]:
+            table_entries.append(_table_entry(table, tables[table]))
+    plots = []
+    summary = ""
+    if name in METRICS:
+        summary = sentence(METRICS[name].summary)
+        for table in dict.fromkeys(plot.table for plot in METRICS[name].plots):
+            for caption, svg in plots_of(name, table, tables.get(table, [])):
+                if svg:
+                    plots.append({"caption": caption, "svg": svg})
     return {
         "name": clean(name),
-        "summary": sentence(METRICS[name].summary) if name in METRICS else "",
-        "plots": [{"caption": caption, "svg": svg} for caption, svg in plots if svg],
-        "tables": [_table_entry(table, rows) for table, rows in tables.items() if rows],
+        "summary": summary,
+        "plots": plots,
+        "tables": table_entries,
         "settings": [*pairs(result.settings), ("seconds", number(result.seconds))],
     }
 
 
 def plots_of(metric: str, table: str, rows: Rows) -> list[tuple[str, str]]:
-    """Return caption and SVG of each plot of a table.
+    """Draw each plot of a table.
 
-    The SVG is empty if there are no data, and the list is empty if the table is unknown.
+    Args:
+        metric: Name of the metric.
+        table: Name of its table.
+        rows: Rows of the table.
+
+    Returns:
+        Caption and SVG of each plot. The SVG is empty if there are no data, and the list is empty
+        if the table is unknown.
     """
-    drawn = []
-    for plot in METRICS[metric].plots if metric in METRICS else ():
+    if metric not in METRICS:
+        return []
+    plots = []
+    for plot in METRICS[metric].plots:
         if plot.table != table:
             continue
-        if (by := plot.facet) is None:
-            drawn.append((plot.caption, draw(plot, rows)))
+        if plot.facet is None:
+            plots.append((plot.caption, draw(plot, rows)))
             continue
-        for value in dict.fromkeys(row.get(by) for row in rows):
-            part = [row for row in rows if row.get(by) == value]
-            drawn.append((plot.caption.format(clean(value, 40)), draw(plot, part)))
-    return drawn
+        for value in dict.fromkeys(row.get(plot.facet) for row in rows):
+            facet_rows = [row for row in rows if row.get(plot.facet) == value]
+            plots.append((plot.caption.format(clean(value, 40)), draw(plot, facet_rows)))
+    return plots
 
 
 def _table_entry(name: str, rows: Rows) -> Entry:
-    columns = list(dict.fromkeys(column for row in rows for column in row))
+    """Return a table as text, cut after ``MOST_ROWS`` rows."""
+    columns = list(dict.fromkeys(chain.from_iterable(rows)))
+    cells = []
+    for row in rows[:MOST_ROWS]:
+        cells.append([cell(row.get(column)) for column in columns])
+    unit = "row" if len(rows) == 1 else "rows"
     return {
         "name": clean(name).replace("_", " "),
-        "columns": [cell(column) for column in columns],
-        "rows": [[cell(row.get(column)) for column in columns] for row in rows[:MOST_ROWS]],
-        "total": f"{number(len(rows))} {'row' if len(rows) == 1 else 'rows'}",
+        "columns": list(map(cell, columns)),
+        "rows": cells,
+        "total": f"{number(len(rows))} {unit}",
         "cut": len(rows) > MOST_ROWS,
     }
 
@@ -465,15 +568,21 @@ def filter_entry(
     """Return filter names, numbers of drawn and dropped rows, and a chart of statistics before and
     after filtering.
 
-    Return None if no filter was used.
+    Args:
+        generator: Description of the generator. None: unknown.
+        results: Results by metric.
+
+    Returns:
+        The entry, or None if no filter was used.
     """
-    stated = (generator or {}).get("filter")
-    if not isinstance(stated, Mapping):
+    description = (generator or {}).get("filter")
+    if not isinstance(description, Mapping):
         return None
-    caption, svg = before_and_after(stated.get("before"), results)
+    caption, svg = before_and_after(description.get("before"), results)
     return {
-        **{key: cell(stated.get(key)) for key in ("drawn", "dropped")},
-        "names": [clean(name) for name in stated.get("filters") or {}],
+        "drawn": cell(description.get("drawn")),
+        "dropped": cell(description.get("dropped")),
+        "names": cleaned(description.get("filters") or {}),
         "plot": {"caption": caption, "svg": svg} if svg else None,
     }
 
@@ -486,68 +595,113 @@ def advice_entry(advised: Entry, outcomes: Iterable[LimitOutcome]) -> Entry:
         advised: Advice on a cause.
         outcomes: Outcomes of all limits.
     """
-    todo = [f"{action['what']}. Cost: {action['cost']}." for action in advised["todo"]]
-    statuses = [outcome.status for outcome in outcomes if outcome.limit.key in advised["limits"]]
-    n_broken = statuses.count("fail")
-    explained = n_broken or len(statuses)
-    explains = (
-        f"{explained} {'broken' if n_broken else 'undecided'} limit{'s' if explained > 1 else ''}"
-    )
-    limits = [clean(key, 60) for key in advised["limits"]]
+    todo = []
+    for action in advised["todo"]:
+        todo.append(f"{action['what']}. Cost: {action['cost']}.")
+    n_by_status = Counter[str]()
+    for outcome in outcomes:
+        if outcome.limit.key in advised["limits"]:
+            n_by_status[outcome.status] += 1
+    n_explained = n_by_status["fail"]
+    kind = "broken"
+    if n_explained == 0:
+        n_explained = n_by_status.total()
+        kind = "undecided"
+    unit = "limits" if n_explained > 1 else "limit"
+    explains = f"{n_explained} {kind} {unit}"
+    limits = cleaned(advised["limits"], 60)
     return {**advised, "limits": limits, "explains": explains, "todo": todo}
 
 
 def protection_entry(protection: Protection, estimate: Callable[[str], Estimate | None]) -> Entry:
-    """Return a protection, with the computed statistics that measure its effect."""
-    measured = [(clean(name), estimate(name)) for name in protection.statistics]
+    """Return a protection, with the computed statistics that measure its effect.
+
+    Args:
+        protection: Protection.
+        estimate: Returns a statistic by its full name, or None if it was not computed.
+    """
+    estimates = []
+    for name in protection.statistics:
+        computed = estimate(name)
+        if computed is not None:
+            estimates.append((clean(name), interval(computed)))
     return {
         "title": protection.title,
         "state": protection.state,
         "how": clean(protection.how, 600),
         "covers": sentence(protection.covers),
-        "estimates": [(name, interval(one)) for name, one in measured if one is not None],
+        "estimates": estimates,
     }
 
 
 def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[str, str]:
     """Return a caption and a bar chart of statistics before and after a filter.
 
-    The chart is empty if there are no data. ``before`` are results by metric, as JSON. Statistics
-    are compared only if settings, seed and version are equal.
+    Statistics are compared only if settings, seed and version are equal.
+
+    Args:
+        before: Results by metric, as JSON. Other values count as no results.
+        after: Results by metric.
+
+    Returns:
+        Caption, and SVG, which is empty if there are no data.
     """
-    rows, caption = [], "Before and after the filter."
+    rows = []
+    caption = "Before and after the filter."
+    results_before = before if isinstance(before, Mapping) else {}
     for name, metric in METRICS.items():
-        then, now = before.get(name) if isinstance(before, Mapping) else None, after.get(name)
-        if metric.filter_comparison is None or not isinstance(then, Mapping) or now is None:
+        comparison = metric.filter_comparison
+        result_before = results_before.get(name)
+        result_after = after.get(name)
+        if comparison is None or result_after is None or not isinstance(result_before, Mapping):
             continue
-        sides = [then, now.to_json()]
-        if any(then.get(key) != sides[1][key] for key in ("settings", "seed", "engine_version")):
+        record_after = result_after.to_json()
+        if not _have_equal_settings(result_before, record_after):
             continue
-        one = metric.filter_comparison
-        values = [
-            as_number(side["estimates"].get(one.statistic, {}).get("value")) for side in sides
-        ]
-        if all(map(math.isfinite, values)):
-            rows.append({"statistic": one.label, "before": values[0], "after": values[1]})
-            caption += f" {one.description}"
+        value_before = _value_of(result_before, comparison.statistic)
+        value_after = _value_of(record_after, comparison.statistic)
+        if math.isfinite(value_before) and math.isfinite(value_after):
+            rows.append(
+                {"statistic": comparison.label, "before": value_before, "after": value_after}
+            )
+            caption += f" {comparison.description}"
     return caption, shares_svg(rows, "statistic", {"before": "before the filter", "after": "after"})
+
+
+def _have_equal_settings(before: Entry, after: Entry) -> bool:
+    return all(before.get(key) == after[key] for key in ("settings", "seed", "engine_version"))
+
+
+def _value_of(record: Entry, statistic: str) -> float:
+    """Return the value of a statistic in a result as JSON, or NaN."""
+    return as_number(record["estimates"].get(statistic, {}).get("value"))
 
 
 def size_facts(
     tables: Mapping[str, Mapping[str, int]], generator: Mapping[str, Any] | None
 ) -> list[tuple[str, str]]:
-    """Return the tables with their numbers of rows, people and columns, and the generator."""
-    told = []
+    """Return the tables with their numbers of rows, people and columns, and the generator.
+
+    Args:
+        tables: "rows", "columns" and "subjects" by role.
+        generator: Description of the generator. None: unknown.
+    """
+    descriptions = []
     for role, size in tables.items():
-        rows = f"{cell(size.get('rows'))} rows"
-        people = "" if role == "synthetic" else f" of {cell(size.get('subjects'))} people"
-        told.append(f"{_ROLES.get(role, clean(role))} {rows}{people}")
-    columns = next((cell(size.get("columns")) for size in tables.values()), "no")
+        text = f"{_ROLES.get(role, clean(role))} {cell(size.get('rows'))} rows"
+        if role != "synthetic":
+            text += f" of {cell(size.get('subjects'))} people"
+        descriptions.append(text)
+    n_columns = "no"
+    if tables:
+        first_size = next(iter(tables.values()))
+        n_columns = cell(first_size.get("columns"))
     name = clean((generator or {}).get("name", "not stated"))
     settings = pairs((generator or {}).get("settings"))
     if settings:
-        name += f" ({', '.join(f'{key}={value}' for key, value in settings)})"
-    return [("Tables", f"{', '.join(told)}; {columns} columns"), ("Generator", clean(name, 300))]
+        name += f" ({', '.join(map('='.join, settings))})"
+    table_text = f"{', '.join(descriptions)}; {n_columns} columns"
+    return [("Tables", table_text), ("Generator", clean(name, 300))]
 
 
 def useful(
@@ -595,23 +749,20 @@ def _table_of(results: Iterable[MetricResult], name: str) -> Rows:
 
 def _broken_relations(results: Iterable[MetricResult]) -> str:
     """Return a sentence on the relations that synthetic rows break, or ""."""
-    rows = [
-        row
-        for row in _table_of(results, "relations")
-        if row["broken_synthetic"] > row["broken_real"]
-    ]
-    if not rows:
+    relations = _table_of(results, "relations")
+    broken = [row for row in relations if row["broken_synthetic"] > row["broken_real"]]
+    if not broken:
         return ""
-    worst = rows[0]
+    worst = broken[0]
     share = percent(worst["broken_synthetic"])
     name = clean(worst["relation"], 80)
-    if len(rows) == 1:
+    if len(broken) == 1:
         return (
             f"The relation {name} holds in the real rows, and {share} of the synthetic rows"
             " break it."
         )
     return (
-        f"{len(rows)} relations that hold in the real rows are broken; {name} in {share} of the"
+        f"{len(broken)} relations that hold in the real rows are broken; {name} in {share} of the"
         " synthetic rows."
     )
 
@@ -620,18 +771,22 @@ def _what_is_lost(results: Sequence[MetricResult]) -> str:
     """Return a sentence on the columns and pairs of columns that lose most similarity, after a
     space, or "".
     """
-    columns = [clean(row["column"], 40) for row in _table_of(results, "columns") if _is_lost(row)]
-    pairs = [
-        f"{clean(row['first'], 40)} and {clean(row['second'], 40)}"
-        for row in _table_of(results, "pairs")
-        if _is_lost(row)
-    ]
+    columns = []
+    for row in _table_of(results, "columns"):
+        if _is_lost(row):
+            columns.append(clean(row["column"], 40))
+    column_pairs = []
+    for row in _table_of(results, "pairs"):
+        if _is_lost(row):
+            column_pairs.append(f"{clean(row['first'], 40)} and {clean(row['second'], 40)}")
     parts = []
     if columns:
         parts.append(f"columns: {', '.join(columns[:_MOST_LOST])}")
-    if pairs:
-        parts.append(f"pairs of columns: {', '.join(pairs[:_MOST_LOST])}")
-    return f" Most is lost in these {', and in these '.join(parts)}." if parts else ""
+    if column_pairs:
+        parts.append(f"pairs of columns: {', '.join(column_pairs[:_MOST_LOST])}")
+    if not parts:
+        return ""
+    return f" Most is lost in these {', and in these '.join(parts)}."
 
 
 def _is_lost(row: Mapping[str, Any]) -> bool:
@@ -641,17 +796,28 @@ def _is_lost(row: Mapping[str, Any]) -> bool:
 def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:
     """Return every statistic of utility with its value for real rows and note, or "" if none was
     measured.
+
+    Args:
+        utility: Full name and estimate of each statistic.
     """
-    named = [(name.partition(".")[2].replace("_", " "), estimate) for name, estimate in utility]
-    noted = [f"; {clean(one.note, _LONGEST_NOTE)}" if one.note else "" for _, one in named]
-    return ", ".join(
-        f"{name} {number(one.value)} (real rows {number(one.null)}{note})"
-        for (name, one), note in zip(named, noted, strict=True)
-    )
+    texts = []
+    for full_name, estimate in utility:
+        name = full_name.partition(".")[2].replace("_", " ")
+        note = ""
+        if estimate.note:
+            note = f"; {clean(estimate.note, _LONGEST_NOTE)}"
+        value = number(estimate.value)
+        texts.append(f"{name} {value} (real rows {number(estimate.null)}{note})")
+    return ", ".join(texts)
 
 
 def pairs(values: Mapping[str, Any] | None, prefix: str = "") -> list[tuple[str, str]]:
-    """Return nested settings as (dotted name, text) pairs."""
+    """Return nested settings as (dotted name, text) pairs.
+
+    Args:
+        values: Settings. None: no settings.
+        prefix: Start of all names, for example "filter.".
+    """
     flat: list[tuple[str, str]] = []
     for key, value in (to_jsonable(values) or {}).items():
         if isinstance(value, dict):
@@ -668,5 +834,7 @@ def cell(value: Any) -> str:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, Sequence):
-        return ", ".join(cell(item) for item in value) or number(None)
-    return number(value) if value is None or isinstance(value, (int, float)) else clean(value)
+        return ", ".join(map(cell, value)) or number(None)
+    if value is None or isinstance(value, (int, float)):
+        return number(value)
+    return clean(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, get_args
@@ -28,6 +28,7 @@ from privacy_assets.report.advice import (
 from privacy_assets.report.answers import Answer, Sizes, answers
 from privacy_assets.report.html import notebook_html, page_html
 from privacy_assets.report.page import (
+    Entry,
     Page,
     advice_entry,
     answer_entry,
@@ -48,7 +49,7 @@ from privacy_assets.report.page import (
     without_grades,
 )
 from privacy_assets.report.text import COLUMNS, page_text
-from privacy_assets.report.words import NOTHING, clean, interval, number
+from privacy_assets.report.words import NOTHING, clean, cleaned, interval, number
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
@@ -66,20 +67,29 @@ _LIBRARIES = (
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of Python and of the installed libraries that affect the statistics."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def judged(policy: Policy | None, results: Mapping[str, MetricResult], attempt: int = 1) -> Verdict:
-    """Evaluate a policy as :meth:`.Policy.judge` does. Without a policy, the verdict is
-    "undecided".
+    """Evaluate a policy as :meth:`.Policy.judge` does.
+
+    Args:
+        policy: Policy. None: the verdict is "undecided".
+        results: Results by metric.
+        attempt: Number of the publication attempt.
+
+    Returns:
+        Verdict with the outcomes of all limits.
     """
-    return Verdict("undecided", ()) if policy is None else policy.judge(results, attempt)
+    if policy is None:
+        return Verdict("undecided", ())
+    return policy.judge(results, attempt)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -162,46 +172,57 @@ class Report:
             name: METRIC.STATISTIC, for example ``dcr.member_excess``.
         """
         metric, _, statistic = name.partition(".")
-        estimates = self.results[metric].estimates if metric in self.results else ()
-        return next((estimate for estimate in estimates if estimate.name == statistic), None)
+        if metric not in self.results:
+            return None
+        for estimate in self.results[metric].estimates:
+            if estimate.name == statistic:
+                return estimate
+        return None
+
+    def _measured(self, names: Iterable[str]) -> list[tuple[str, Estimate]]:
+        """Return full name and estimate of the statistics that were measured."""
+        measured = []
+        for name in names:
+            estimate = self.estimate(name)
+            if estimate is not None and estimate.measurable:
+                measured.append((name, estimate))
+        return measured
 
     @property
     def _score_parts(self) -> dict[str, float]:
         """Measured parts of the Data Privacy Score, "membership" and "attribute"."""
-        named = [
-            (part, self.estimate(f"{metric}.{statistic}"))
-            for metric, kind in METRICS.items()
-            for part, statistic in kind.score_parts.items()
-        ]
-        found = {
-            part: estimate.value for part, estimate in named if estimate and estimate.measurable
-        }
-        repeated = (
-            self.results[DataPrivacy.name].tables.get("parts", ())
-            if DataPrivacy.name in self.results
-            else ()
-        )
-        return {row["part"]: row["score"] for row in repeated} | found
+        scores = {}
+        if DataPrivacy.name in self.results:
+            for row in self.results[DataPrivacy.name].tables.get("parts", ()):
+                scores[row["part"]] = row["score"]
+        for metric_name, metric in METRICS.items():
+            for part, statistic in metric.score_parts.items():
+                estimate = self.estimate(f"{metric_name}.{statistic}")
+                if estimate is not None and estimate.measurable:
+                    scores[part] = estimate.value
+        return scores
 
     @property
     def data_privacy_score(self) -> dict[str, Any] | None:
         """Gretel's Data Privacy Score with ``grade`` and both components, or None unless both were
         measured.
         """
-        found = self._score_parts
-        if len(found) < len(get_args(ScorePart)):
+        parts = self._score_parts
+        if len(parts) < len(get_args(ScorePart)):
             return None
-        score, level = data_privacy_score(**found)
-        return {"score": score, "grade": level, **found}
+        score, level = data_privacy_score(**parts)
+        return {"score": score, "grade": level, **parts}
 
     @property
     def utility(self) -> list[tuple[str, Estimate]]:
         """Full name and estimate of each measured statistic of utility. Real rows give its null
         value.
         """
-        names = [f"{metric}.{name}" for metric, kind in METRICS.items() for name in kind.utility]
-        found = [(name, self.estimate(name)) for name in names]
-        return [(name, estimate) for name, estimate in found if estimate and estimate.measurable]
+        names = []
+        for metric_name, metric in METRICS.items():
+            for statistic in metric.utility:
+                names.append(f"{metric_name}.{statistic}")
+        return self._measured(names)
 
     @property
     def privacy_configuration(self) -> list[Protection]:
@@ -214,27 +235,25 @@ class Report:
         reported.
         """
         score = configuration_score(self.generator)
-        return None if math.isnan(score) else {"score": score, "grade": grade(score)}
+        if math.isnan(score):
+            return None
+        return {"score": score, "grade": grade(score)}
 
     @property
     def gretel_scores(self) -> dict[str, tuple[float, str]]:
         """Measured score and grade of the Data Privacy Score, its parts and the Privacy
         Configuration, by name.
         """
-        whole, configured = self.data_privacy_score, self.privacy_configuration_score
-        parts = {
-            f"{part} inference protection": (score, grade(score))
-            for part, score in self._score_parts.items()
-        }
-        return {
-            **({"Data Privacy Score": (whole["score"], whole["grade"])} if whole else {}),
-            **parts,
-            **(
-                {"Privacy Configuration": (configured["score"], configured["grade"])}
-                if configured
-                else {}
-            ),
-        }
+        scores = {}
+        total = self.data_privacy_score
+        if total:
+            scores["Data Privacy Score"] = (total["score"], total["grade"])
+        for part, score in self._score_parts.items():
+            scores[f"{part} inference protection"] = (score, grade(score))
+        configuration = self.privacy_configuration_score
+        if configuration:
+            scores["Privacy Configuration"] = (configuration["score"], configuration["grade"])
+        return scores
 
     @property
     def shows_grades(self) -> bool:
@@ -255,12 +274,14 @@ class Report:
     @property
     def known(self) -> Known:
         """Facts in the report on which remedies were followed."""
-        return Known(
-            self.generator,
-            (self.policy.extends or self.policy.part_of or "") if self.policy else "",
-            {role: sizes["subjects"] for role, sizes in self.tables.items() if "subjects" in sizes},
-            fine_columns(self.results.values()),
-        )
+        policy_name = ""
+        if self.policy:
+            policy_name = self.policy.extends or self.policy.part_of or ""
+        people = {}
+        for role, sizes in self.tables.items():
+            if "subjects" in sizes:
+                people[role] = sizes["subjects"]
+        return Known(self.generator, policy_name, people, fine_columns(self.results.values()))
 
     @property
     def advice(self) -> list[dict[str, Any]]:
@@ -273,7 +294,8 @@ class Report:
         """Return a mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity
         become None.
         """
-        return {
+        configuration = self.privacy_configuration
+        record = {
             "verdict": self.verdict,
             "title": self.title,
             "engine_version": self.engine_version,
@@ -282,9 +304,7 @@ class Report:
             "limits": [to_jsonable(outcome.to_json()) for outcome in self.policy_verdict.outcomes],
             "answers": [answer.to_json() for answer in self.answers],
             "advice": self.advice,
-            "privacy_configuration": [
-                protection.to_json() for protection in self.privacy_configuration
-            ],
+            "privacy_configuration": [protection.to_json() for protection in configuration],
             "privacy_configuration_score": to_jsonable(self.privacy_configuration_score),
             "policy": to_jsonable(self.policy.to_dict()) if self.policy else None,
             "data_privacy_score": to_jsonable(self.data_privacy_score),
@@ -294,13 +314,21 @@ class Report:
             "attempt": self.attempt,
             "fingerprints": to_jsonable(self.fingerprints),
             "versions": to_jsonable(self.versions),
-            **({"remembered": list(self.remembered)} if self.remembered else {}),
-            **({"signed": to_jsonable(self.signed)} if self.signed else {}),
-            **({"notes": list(self.notes)} if self.notes else {}),
-            **({"changes": dict(self.changes)} if self.changes else {}),
-            **({"origin": dict(self.origin)} if self.origin else {}),
-            **({"has_earlier_releases": True} if self.has_earlier_releases else {}),
         }
+        # Empty facts are left out.
+        if self.remembered:
+            record["remembered"] = list(self.remembered)
+        if self.signed:
+            record["signed"] = to_jsonable(self.signed)
+        if self.notes:
+            record["notes"] = list(self.notes)
+        if self.changes:
+            record["changes"] = dict(self.changes)
+        if self.origin:
+            record["origin"] = dict(self.origin)
+        if self.has_earlier_releases:
+            record["has_earlier_releases"] = True
+        return record
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Report:
@@ -312,44 +340,116 @@ class Report:
         Raises:
             ConfigError: If the stated verdict differs from the evaluation.
         """
-        policy = (
-            None if data["policy"] is None else read_policy(data["policy"], data["engine_version"])
-        )
+        policy = None
+        if data["policy"] is not None:
+            policy = read_policy(data["policy"], data["engine_version"])
         results = {name: _result(name, entry, data) for name, entry in data["metrics"].items()}
         attempt = int(data.get("attempt", 1))
-        policy_verdict, remembered = (
-            judged(policy, results, attempt),
-            tuple(data.get("remembered", ())),
-        )
+        policy_verdict = judged(policy, results, attempt)
+        remembered = tuple(data.get("remembered", ()))
         computed = "fail" if remembered else policy_verdict.status
         if computed != data["verdict"]:
             raise ConfigError(
                 f"report: it states {safe_repr(data['verdict'])}, but its statistics give"
                 f" {computed!r}."
             )
-        kept = (
-            "title",
-            "tables",
-            "seed",
-            "engine_version",
-            "generator",
-            "fingerprints",
-            "versions",
-            "embedder",
-        )
-        own = {name: data[name] for name in kept}
-        own |= {"signed": data.get("signed"), "notes": tuple(data.get("notes", ()))}
-        own["changes"] = dict(data.get("changes", {}))
-        own["origin"] = dict(data.get("origin", {}))
-        own["has_earlier_releases"] = data.get("has_earlier_releases", False)
         return cls(
+            title=data["title"],
             policy=policy,
             policy_verdict=policy_verdict,
             results=results,
+            tables=data["tables"],
+            seed=data["seed"],
+            engine_version=data["engine_version"],
+            generator=data["generator"],
+            fingerprints=data["fingerprints"],
+            versions=data["versions"],
+            embedder=data["embedder"],
             attempt=attempt,
             remembered=remembered,
-            **own,
+            signed=data.get("signed"),
+            notes=tuple(data.get("notes", ())),
+            changes=dict(data.get("changes", {})),
+            has_earlier_releases=data.get("has_earlier_releases", False),
+            origin=dict(data.get("origin", {})),
         )
+
+    def _displayed_results(self) -> Mapping[str, MetricResult]:
+        """Return the results, without words of grade unless they are shown."""
+        if self.shows_grades:
+            return self.results
+        return {name: without_grades(result) for name, result in self.results.items()}
+
+    def _displayed_scores(self) -> dict[str, tuple[str, str]]:
+        """Return Gretel's scores as text, without words of grade unless they are shown."""
+        scores = {}
+        for name, (score, level) in self.gretel_scores.items():
+            scores[name] = (number(score), level if self.shows_grades else "")
+        return scores
+
+    def _facts(self) -> list[tuple[str, str]]:
+        return [
+            *file_facts(self.origin, self.fingerprints),
+            *size_facts(self.tables, self.generator),
+            *origin_facts(self.origin, self.engine_version),
+            *signing_facts(self.policy, self.signed, self.attempt),
+        ]
+
+    def _sizes(self) -> list[tuple[str, list[str]]]:
+        """Return the tables with their numbers of rows, columns and subjects."""
+        sizes = []
+        for role, size in self.tables.items():
+            n_rows = cell(size.get("rows"))
+            n_columns = cell(size.get("columns"))
+            n_subjects = cell(size.get("subjects"))
+            sizes.append((clean(role), [n_rows, n_columns, n_subjects]))
+        return sizes
+
+    def _settings(self) -> list[tuple[str, str]]:
+        title = "none"
+        digest = NOTHING
+        if self.policy:
+            title = self.policy.title
+            digest = policy_digest(self.policy)
+        return [
+            ("policy", title),
+            ("checksum of the policy", digest),
+            ("seed", str(self.seed)),
+            ("version of privacy-assets", self.engine_version),
+        ]
+
+    def _details(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        groups = {
+            "changes by the threshold rule": self.changes,
+            "generator": self.generator,
+            "embedder": self.embedder,
+            "fingerprints": self.fingerprints,
+            "versions": self.versions,
+        }
+        details = []
+        for group, values in groups.items():
+            displayed = []
+            for name, text in pairs(values):
+                # The statistics before a filter have a chart instead.
+                if not name.startswith("filter.before."):
+                    displayed.append((name, text))
+            details.append((group, displayed))
+        return details
+
+    def _configuration(self) -> list[Entry]:
+        """Return the protections whose state is known."""
+        entries = []
+        for protection in self.privacy_configuration:
+            if protection.state != "unknown":
+                entries.append(protection_entry(protection, self.estimate))
+        return entries
+
+    def _utility(self) -> list[tuple[str, str, str]]:
+        """Return each statistic of utility with its interval and the value of real rows."""
+        texts = []
+        for name, estimate in self.utility:
+            texts.append((name, interval(estimate), number(estimate.null)))
+        return texts
 
     def _page_notes(self) -> list[str]:
         """Return the notes on the tables, and those on all releases together if there are earlier
@@ -358,78 +458,46 @@ class Report:
         notes = [*self.notes]
         if self.has_earlier_releases:
             notes += ledger_notes(self.policy_verdict.outcomes, self.known)
-        return [clean(note, 600) for note in notes]
+        return cleaned(notes, 600)
 
     def page(self) -> Page:
         """Return the content of every form as plain values."""
-        limits = {
-            outcome.limit.key: limit_entry(outcome) for outcome in self.policy_verdict.outcomes
-        }
-        results = (
-            self.results
-            if self.shows_grades
-            else {name: without_grades(result) for name, result in self.results.items()}
-        )
+        outcomes = self.policy_verdict.outcomes
+        limits = {outcome.limit.key: limit_entry(outcome) for outcome in outcomes}
+        results = self._displayed_results()
         reason = headline(self.policy_verdict, self.policy, self.remembered)
-        advised = self.advice
+        records = self.advice
+        summary = reason
+        if records:
+            summary = f"{reason} {records[0]['means']}"
         answered = self.answers
-        details = {
-            "changes by the threshold rule": self.changes,
-            "generator": self.generator,
-            "embedder": self.embedder,
-            "fingerprints": self.fingerprints,
-            "versions": self.versions,
-        }
+        utility = self.utility
+        decision = ""
+        if not self.is_part:
+            decision = next_step(self.verdict, is_signed=self.signed is not None)
         return Page(
             title=clean(self.title),
             verdict=self.verdict,
             label=self.label,
             headline=reason,
-            summary=" ".join([reason, *(one["means"] for one in advised[:1])]),
+            summary=summary,
             notes=self._page_notes(),
-            facts=[
-                *file_facts(self.origin, self.fingerprints),
-                *size_facts(self.tables, self.generator),
-                *origin_facts(self.origin, self.engine_version),
-                *signing_facts(self.policy, self.signed, self.attempt),
-            ],
-            doubts=doubts(answered, self.policy_verdict.outcomes),
+            facts=self._facts(),
+            doubts=doubts(answered, outcomes),
             answers=[answer_entry(answer, results, limits) for answer in answered],
-            limits=[*limits.values()],
+            limits=list(limits.values()),
             limit_advice=limit_advice(self.policy_verdict.broken),
-            advice=[advice_entry(one, self.policy_verdict.outcomes) for one in advised],
-            next_step=""
-            if self.is_part
-            else next_step(self.verdict, is_signed=self.signed is not None),
-            configuration=[
-                protection_entry(protection, self.estimate)
-                for protection in self.privacy_configuration
-                if protection.state != "unknown"
-            ],
-            gretel_scores={
-                name: (number(score), level if self.shows_grades else "")
-                for name, (score, level) in self.gretel_scores.items()
-            },
-            utility=[(name, interval(one), number(one.null)) for name, one in self.utility],
-            useful=useful(
-                self.utility, self.results.values(), has_copies=answered[0].status == "fail"
-            ),
-            utility_text=utility_text(self.utility),
+            advice=[advice_entry(record, outcomes) for record in records],
+            next_step=decision,
+            configuration=self._configuration(),
+            gretel_scores=self._displayed_scores(),
+            utility=self._utility(),
+            useful=useful(utility, self.results.values(), answered[0].status == "fail"),
+            utility_text=utility_text(utility),
             filter=filter_entry(self.generator, self.results),
-            sizes=[
-                (clean(role), [cell(size.get(key)) for key in ("rows", "columns", "subjects")])
-                for role, size in self.tables.items()
-            ],
-            settings=[
-                ("policy", self.policy.title if self.policy else "none"),
-                ("checksum of the policy", policy_digest(self.policy) if self.policy else NOTHING),
-                ("seed", str(self.seed)),
-                ("version of privacy-assets", self.engine_version),
-            ],
-            details=[
-                (name, [pair for pair in pairs(values) if not pair[0].startswith("filter.before.")])
-                for name, values in details.items()
-            ],
+            sizes=self._sizes(),
+            settings=self._settings(),
+            details=self._details(),
         )
 
     def to_html(self) -> str:
@@ -461,29 +529,33 @@ class Report:
 
 
 def _metric(result: MetricResult) -> dict[str, Any]:
+    """Return a result as a plain mapping."""
     return {
-        "estimates": {
-            estimate.name: to_jsonable(estimate.to_json()) for estimate in result.estimates
-        },
+        "estimates": _estimates_to_json(result.estimates),
         "tables": to_jsonable(result.tables),
         "settings": to_jsonable(result.settings),
         "seconds": to_jsonable(result.seconds),
-        "on_copy": {estimate.name: to_jsonable(estimate.to_json()) for estimate in result.on_copy},
+        "on_copy": _estimates_to_json(result.on_copy),
     }
 
 
+def _estimates_to_json(estimates: Iterable[Estimate]) -> dict[str, Any]:
+    return {estimate.name: to_jsonable(estimate.to_json()) for estimate in estimates}
+
+
 def _result(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> MetricResult:
+    """Load the result of a metric; ``data`` is its report."""
     return MetricResult(
         metric=name,
-        estimates=tuple(
-            Estimate.from_json(name, values) for name, values in entry["estimates"].items()
-        ),
+        estimates=_estimates_from_json(entry["estimates"]),
         tables=entry["tables"],
         settings=entry["settings"],
         seed=data["seed"],
         engine_version=data["engine_version"],
         seconds=math.nan if entry["seconds"] is None else entry["seconds"],
-        on_copy=tuple(
-            Estimate.from_json(name, values) for name, values in entry["on_copy"].items()
-        ),
+        on_copy=_estimates_from_json(entry["on_copy"]),
     )
+
+
+def _estimates_from_json(estimates: Mapping[str, Any]) -> tuple[Estimate, ...]:
+    return tuple(Estimate.from_json(name, values) for name, values in estimates.items())

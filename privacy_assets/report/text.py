@@ -35,33 +35,41 @@ def page_text(page: Page, *, columns: int = COLUMNS, every_limit: bool = True) -
         Plain text without colors or control characters, and without a final newline.
     """
     lines = [_title(page), *_facts(page, columns), ""]
-    lines += [*textwrap.wrap(page.headline, columns), "", *_answers(page, columns)]
+    lines += textwrap.wrap(page.headline, columns)
+    lines.append("")
+    lines += _answers(page, columns)
     lines += _doubts(page, columns)
     lines += _advice(page, columns)
     lines += ["", "For the data team", ""]
-    lines += [
-        *(_limits(page.limits, columns, every_limit) if page.limits else _statistics(page, columns))
-    ]
+    if page.limits:
+        lines += _limits(page.limits, columns, every_limit)
+    else:
+        lines += _statistics(page, columns)
     lines += _not_computed(page, columns)
     if page.utility_text:
         utility = f"Utility, compared with an equal number of real rows: {page.utility_text}."
         lines += ["", *textwrap.wrap(utility, columns)]
-    if page.gretel_scores:
-        scores = [
-            (name, f"{score} {level}".rstrip())
-            for name, (score, level) in page.gretel_scores.items()
-        ]
-        lines += ["", *aligned([("Gretel's scores, 0 to 100", "score"), *scores], columns)]
-    protections = [
-        (entry["title"], entry["state"], clean(entry["how"]) or NOTHING)
-        for entry in page.configuration
-    ]
-    if protections:
-        lines += [
-            "",
-            *aligned([("privacy configuration", "state", "settings"), *protections], columns),
-        ]
+    lines += _scores(page, columns)
+    lines += _protections(page, columns)
     return "\n".join(lines)
+
+
+def _scores(page: Page, columns: int) -> list[str]:
+    if not page.gretel_scores:
+        return []
+    rows = [("Gretel's scores, 0 to 100", "score")]
+    for name, (score, level) in page.gretel_scores.items():
+        rows.append((name, f"{score} {level}".rstrip()))
+    return ["", *aligned(rows, columns)]
+
+
+def _protections(page: Page, columns: int) -> list[str]:
+    if not page.configuration:
+        return []
+    rows = [("privacy configuration", "state", "settings")]
+    for entry in page.configuration:
+        rows.append((entry["title"], entry["state"], clean(entry["how"]) or NOTHING))
+    return ["", *aligned(rows, columns)]
 
 
 def verdict_lines(page: Page) -> list[str]:
@@ -71,10 +79,15 @@ def verdict_lines(page: Page) -> list[str]:
 
     Sentences are not wrapped, because a log has a record for each line.
     """
-    answers = [f"{answer['title']} {answer['word']}" for answer in page.answers if answer["shown"]]
-    limits = [(entry["key"], entry["limit"], entry["label"]) for entry in page.limits]
-    table = aligned([("limit on", "limit", "verdict"), *limits])
-    return [_title(page), page.headline, "", *answers, *_advice(page, sys.maxsize), "", *table]
+    lines = [_title(page), page.headline, ""]
+    for answer in page.answers:
+        if answer["shown"]:
+            lines.append(f"{answer['title']} {answer['word']}")
+    lines += _advice(page, sys.maxsize)
+    rows = [("limit on", "limit", "verdict")]
+    for entry in page.limits:
+        rows.append((entry["key"], entry["limit"], entry["label"]))
+    return [*lines, "", *aligned(rows)]
 
 
 def _title(page: Page) -> str:
@@ -83,11 +96,13 @@ def _title(page: Page) -> str:
 
 def _facts(page: Page, columns: int) -> list[str]:
     name_width = max((width(name) for name, _ in page.facts), default=0) + 2
+    value_width = max(columns - name_width, _MIN_LAST_COLUMN)
     lines = list[str]()
     for name, value in page.facts:
-        first, *more = textwrap.wrap(value, max(columns - name_width, _MIN_LAST_COLUMN)) or [""]
-        lines.append(f"{_pad(name, name_width)}{first}")
-        lines += [f"{' ' * name_width}{part}" for part in more]
+        label = _pad(name, name_width)
+        for line in textwrap.wrap(value, value_width) or [""]:
+            lines.append(f"{label}{line}")
+            label = " " * name_width
     return lines
 
 
@@ -117,23 +132,27 @@ def _limits(limits: Sequence[Entry], columns: int, every_limit: bool) -> list[st
     """Return two or more lines for each limit: its name and verdict, then its numbers and
     reason.
     """
-    n_passed = sum(entry["status"] == "pass" for entry in limits)
+    n_unlisted = 0
     lines = ["Limits"]
     for entry in limits:
         if entry["status"] == "pass" and not every_limit:
+            n_unlisted += 1
             continue
-        gap = columns - width(entry["key"]) - width(entry["label"])
-        lines.append(f"{entry['key']}{' ' * max(gap, 2)}{entry['label']}")
+        n_spaces = max(columns - width(entry["key"]) - width(entry["label"]), 2)
+        lines.append(f"{entry['key']}{' ' * n_spaces}{entry['label']}")
         limit = entry["limit"].replace(" ", _NO_BREAK)
         numbers = f"limit {limit}"
         if entry["interval"] != NOT_MEASURED:
-            numbers += f", {entry['interval'].replace(' %', f'{_NO_BREAK}%')}"
+            interval = entry["interval"].replace(" %", f"{_NO_BREAK}%")
+            numbers += f", {interval}"
         numbers += f": {entry['reason']}"
         wrapped = textwrap.wrap(numbers, columns, initial_indent="    ", subsequent_indent="    ")
-        lines += [line.replace(_NO_BREAK, " ") for line in wrapped]
-    if n_passed and not every_limit:
-        held = "1 limit holds" if n_passed == 1 else f"{n_passed} limits hold"
-        lines.append(f"{held} (-v lists {'it' if n_passed == 1 else 'them'}).")
+        for line in wrapped:
+            lines.append(line.replace(_NO_BREAK, " "))
+    if n_unlisted == 1:
+        lines.append("1 limit holds (-v lists it).")
+    if n_unlisted > 1:
+        lines.append(f"{n_unlisted} limits hold (-v lists them).")
     return lines
 
 
@@ -144,34 +163,39 @@ def _not_computed(page: Page, columns: int) -> list[str]:
         for entry in answer["estimates"]:
             if entry["interval"] == NOT_MEASURED:
                 lines += _wrapped(f"{entry['name']}: {clean(entry['note']) or NOTHING}", columns)
-    return ["", "Not computed", *lines] if page.limits and lines else []
+    if not page.limits or not lines:
+        return []
+    return ["", "Not computed", *lines]
 
 
 def _statistics(page: Page, columns: int) -> list[str]:
-    estimates = [entry for answer in page.answers for entry in answer["estimates"]]
-    rows = [
-        (entry["name"], entry["value"], entry["interval"], clean(entry["note"]))
-        for entry in estimates
-    ]
-    return aligned([("statistic", "value", "interval", "note"), *rows], columns)
+    rows = [("statistic", "value", "interval", "note")]
+    for answer in page.answers:
+        for entry in answer["estimates"]:
+            rows.append((entry["name"], entry["value"], entry["interval"], clean(entry["note"])))
+    return aligned(rows, columns)
 
 
 def _advice(page: Page, columns: int) -> list[str]:
-    lines = _wrapped(page.next_step, columns) if page.next_step else []
+    lines = list[str]()
+    if page.next_step:
+        lines += _wrapped(page.next_step, columns)
     for advice, keys in page.limit_advice.items():
         lines += _wrapped(f"{', '.join(keys)}: {advice}", columns)
     for entry in page.advice:
-        lines += _wrapped(
-            f"{entry['cause'].capitalize()}. {entry['means']} For {', '.join(entry['limits'])}.",
-            columns,
-        )
+        cause = entry["cause"].capitalize()
+        limits = ", ".join(entry["limits"])
+        lines += _wrapped(f"{cause}. {entry['means']} For {limits}.", columns)
         for i, action in enumerate(entry["todo"], 1):
             lines += _wrapped(f"  {i}. {action}", columns, 7)
-    return ["", "What to do", *lines] if lines else []
+    if not lines:
+        return []
+    return ["", "What to do", *lines]
 
 
-def _wrapped(words: str, columns: int, deeper: int = 4) -> list[str]:
-    return textwrap.wrap(words, columns, initial_indent="  ", subsequent_indent=" " * deeper)
+def _wrapped(words: str, columns: int, indent: int = 4) -> list[str]:
+    """Wrap text, with ``indent`` spaces before all lines except the first."""
+    return textwrap.wrap(words, columns, initial_indent="  ", subsequent_indent=" " * indent)
 
 
 def aligned(rows: Sequence[Sequence[str]], columns: int = sys.maxsize) -> list[str]:
@@ -185,24 +209,33 @@ def aligned(rows: Sequence[Sequence[str]], columns: int = sys.maxsize) -> list[s
     Returns:
         Lines without trailing spaces.
     """
-    widths = [max(width(row[i]) for row in rows) for i in range(len(rows[0]))]
-    left = sum(widths[:-1]) + 2 * (len(widths) - 1)
-    space = columns - left
+    widths = [max(map(width, cells)) for cells in zip(*rows, strict=True)]
+    n_before = sum(widths[:-1]) + 2 * (len(widths) - 1)
+    space = columns - n_before
     if space < min(widths[-1], _MIN_LAST_COLUMN):
         return _stacked(rows, widths[:-1], columns)
     widths[-1] = min(widths[-1], space)
-    lines = [_line(rows[0], widths), _line(["-" * w for w in widths], widths)]
+    lines = _header(rows[0], widths)
     for row in rows[1:]:
-        fits = width(row[-1]) <= space
-        first, *more = [row[-1]] if fits else textwrap.wrap(row[-1], space)
+        last_cell = [row[-1]]
+        if width(row[-1]) > space:
+            last_cell = textwrap.wrap(row[-1], space)
+        first, *continuation = last_cell
         lines.append(_line([*row[:-1], first], widths))
-        lines += [f"{' ' * left}{part}" for part in more]
+        for line in continuation:
+            lines.append(f"{' ' * n_before}{line}")
     return lines
+
+
+def _header(names: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Return a header and a rule."""
+    rule = ["-" * n_columns for n_columns in widths]
+    return [_line(names, widths), _line(rule, widths)]
 
 
 def _stacked(rows: Sequence[Sequence[str]], widths: Sequence[int], columns: int) -> list[str]:
     """Return the rows with the cells of the last column below the others."""
-    lines = [_line(rows[0][:-1], widths), _line(["-" * w for w in widths], widths)]
+    lines = _header(rows[0][:-1], widths)
     for row in rows[1:]:
         lines.append(_line(row[:-1], widths))
         lines += textwrap.wrap(row[-1], columns, initial_indent="    ", subsequent_indent="    ")
@@ -210,7 +243,7 @@ def _stacked(rows: Sequence[Sequence[str]], widths: Sequence[int], columns: int)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [_pad(cell, w) for cell, w in zip(cells, widths, strict=True)]
+    padded = [_pad(cell, n_columns) for cell, n_columns in zip(cells, widths, strict=True)]
     return "  ".join(padded).rstrip()
 
 
@@ -222,5 +255,10 @@ def width(text: str) -> int:
     """Return the columns that ``text`` takes in a terminal: wide characters take two, combining
     marks none.
     """
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+    n_columns = len(text)
+    for character in text:
+        if unicodedata.east_asian_width(character) in "WF":
+            n_columns += 1
+        if unicodedata.combining(character) > 0:
+            n_columns -= 1
+    return n_columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,8 @@ LONGEST = 120
 # control, bidi and zero-width, unassigned, private, surrogates
 _HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 # combining marks: a few are part of a letter, many hide the neighboring text
-_PLACED = {"Mn", "Me"}
+_MARKS = {"Mn", "Me"}
+_MAX_MARKS = 3  # in a row
 
 
 def clean(value: object, longest: int = LONGEST) -> str:
@@ -27,25 +28,43 @@ def clean(value: object, longest: int = LONGEST) -> str:
     Control, bidirectional, zero-width and unassigned characters are escaped, white space becomes a
     single space, combining marks beyond three in a row are dropped, and text longer than
     ``longest`` characters is cut in the middle.
+
+    Args:
+        value: Any value.
+        longest: Maximum number of characters.
     """
-    kept: list[str] = []
-    marks = 0
+    parts: list[str] = []
+    n_marks = 0
     for character in " ".join(str(value).split()):
-        kind = unicodedata.category(character)
-        marks = marks + 1 if kind in _PLACED else 0
-        if kind in _HIDDEN:
-            kept.append(
-                f"\\u{ord(character):04x}"
-                if ord(character) < 0x10000
-                else f"\\U{ord(character):08x}"
-            )
-        elif marks <= 3:
-            kept.append(character)
-    text = "".join(kept)
+        category = unicodedata.category(character)
+        n_marks = n_marks + 1 if category in _MARKS else 0
+        if category in _HIDDEN:
+            parts.append(_escaped(character))
+        elif n_marks <= _MAX_MARKS:
+            parts.append(character)
+    text = "".join(parts)
     if len(text) <= longest:
         return text
-    half = (longest - 1) // 2
-    return f"{text[:half]}…{text[len(text) - (longest - 1 - half) :]}"
+    n_first = (longest - 1) // 2
+    n_last = longest - 1 - n_first
+    return f"{text[:n_first]}…{text[len(text) - n_last :]}"
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"
+
+
+def cleaned(values: Iterable[object], longest: int = LONGEST) -> list[str]:
+    """Return the text of each value, see :func:`clean`.
+
+    Args:
+        values: Any values.
+        longest: Maximum number of characters of each text.
+    """
+    return [clean(value, longest) for value in values]
 
 
 def number(value: Any) -> str:
@@ -113,13 +132,16 @@ def percent_interval(outcome: LimitOutcome, people: str = "") -> str:
     spec = statistic_specs().get(outcome.limit.statistic)
     if estimate is None or outcome.interval is None or spec is None or not spec.is_share:
         return limit_interval(outcome)
-    shown = replace(estimate, low=outcome.interval.low, high=outcome.interval.high)
-    value, low, high = cut_to_range(shown, outcome.limit.statistic)
-    if low == high:
-        return f"{percent(value)} ({people})" if people else percent(value)
-    level = f"{100 * outcome.interval.level:.3g} % confidence"
-    ends = f"{percent(low, math.floor)} to {percent(high, math.ceil)} with {level}"
-    return f"{percent(value)} ({f'{people}; ' if people else ''}{ends})"
+    displayed = replace(estimate, low=outcome.interval.low, high=outcome.interval.high)
+    value, low, high = cut_to_range(displayed, outcome.limit.statistic)
+    if low != high:
+        level = f"{100 * outcome.interval.level:.3g} % confidence"
+        ends = f"{percent(low, math.floor)} to {percent(high, math.ceil)} with {level}"
+        details = f"{people}; {ends}" if people else ends
+        return f"{percent(value)} ({details})"
+    if people:
+        return f"{percent(value)} ({people})"
+    return percent(value)
 
 
 def cut_to_range(estimate: Estimate, statistic: str) -> tuple[float, float, float]:
@@ -132,20 +154,30 @@ def cut_to_range(estimate: Estimate, statistic: str) -> tuple[float, float, floa
     """
     from privacy_assets.metrics.registry import statistic_specs  # slow to import
 
-    ends = (estimate.value, estimate.low, estimate.high)
     spec = statistic_specs().get(statistic)
     if spec is None or not spec.is_share or math.isnan(estimate.null):
-        return ends
+        return estimate.value, estimate.low, estimate.high
     lowest = -1.0 if estimate.null == 0 else 0.0
-    value, low, high = (end if math.isnan(end) else min(max(end, lowest), 1.0) for end in ends)
-    return value, low, high
+    return (
+        _cut(estimate.value, lowest),
+        _cut(estimate.low, lowest),
+        _cut(estimate.high, lowest),
+    )
+
+
+def _cut(number: float, lowest: float) -> float:
+    """Return the number cut to ``lowest`` and 1; NaN is unchanged."""
+    if math.isnan(number):
+        return number
+    return min(max(number, lowest), 1.0)
 
 
 def limit_symbol(limit: Limit) -> str:
     """Return the limit with its symbol: ``≤ 0.05`` or ``≥ 60``. Two-sided limits are distances from
     the null.
     """
-    return f"{'≤' if limit.at_least is None else '≥'} {number(limit.value)}"
+    symbol = "≤" if limit.at_least is None else "≥"
+    return f"{symbol} {number(limit.value)}"
 
 
 def measured_text(outcome: LimitOutcome) -> str:
@@ -171,9 +203,10 @@ def limit_interval(outcome: LimitOutcome) -> str:
     if estimate is None or outcome.interval is None:
         return NOT_MEASURED
     low, high, level = outcome.interval
-    shown = replace(estimate, low=low, high=high)
-    text = interval(shown, outcome.limit.statistic)
-    return text if estimate.low == estimate.high else f"{text} ({100 * level:.3g} %)"
+    text = interval(replace(estimate, low=low, high=high), outcome.limit.statistic)
+    if estimate.low == estimate.high:
+        return text
+    return f"{text} ({100 * level:.3g} %)"
 
 
 def sentence(text: str) -> str:
@@ -183,5 +216,9 @@ def sentence(text: str) -> str:
     text = text.strip()
     if not text:
         return ""
-    start = text[0].upper() if text.split()[0].rstrip(",:;").isalpha() else text[0]
-    return start + text[1:] + ("" if text[-1] in ".!?…" else ".")
+    starts_with_word = text.split()[0].rstrip(",:;").isalpha()
+    if text[-1] not in ".!?…":
+        text += "."
+    if starts_with_word:
+        return text[0].upper() + text[1:]
+    return text
