@@ -397,7 +397,8 @@ class ValueDisclosure(Metric):
             counts: Numbers of rows and subjects.
             note: Note of the estimate.
         """
-        worst = np.lexsort((evidence[:, 0], evidence[:, 1]))[-1]
+        order = np.lexsort((-evidence[:, 0], -evidence[:, 1]))
+        worst = order[0]  # the first of tied columns
         value, low = evidence[worst, :2].tolist()
         high, smallest_effect = evidence[:, 2:].max(axis=0)
         return spec.estimate(
