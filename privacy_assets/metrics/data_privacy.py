@@ -226,11 +226,9 @@ class DataPrivacy(Metric):
         """Return the metric with smaller budgets of both attacks, see
         :meth:`Metric.on_smaller_budget`.
         """
-        return replace(
-            self,
-            membership=cast("MembershipInference", self.membership.on_smaller_budget()),
-            attribute=cast("AttributeInference", self.attribute.on_smaller_budget()),
-        )
+        membership = cast("MembershipInference", self.membership.on_smaller_budget())
+        attribute = cast("AttributeInference", self.attribute.on_smaller_budget())
+        return replace(self, membership=membership, attribute=attribute)
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics and the table "parts"."""

@@ -296,12 +296,10 @@ class Linkability(Metric):
         rates = n_linked / attacked.totals()[:, None]
         excess, risk = weigh(rates, attacked, self.n_permutations, inputs.rng("linkability labels"))
         excess_spec, risk_spec = self.statistics
-        estimates = (
-            excess.mean.estimate(excess_spec, attacked.counts, within=(-1, 1)),
-            risk.mean.estimate(risk_spec, attacked.counts, within=(-1, 1)),
-        )
+        mean_excess = excess.mean.estimate(excess_spec, attacked.counts, within=(-1, 1))
+        mean_risk = risk.mean.estimate(risk_spec, attacked.counts, within=(-1, 1))
         records = _table(pairs, rates, attacked.member, excess, risk)
-        return self.result(inputs, estimates, sets=records)
+        return self.result(inputs, (mean_excess, mean_risk), sets=records)
 
     def _linked(
         self,

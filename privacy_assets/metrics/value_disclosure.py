@@ -290,11 +290,10 @@ class ValueDisclosure(Metric):
         """
         subjects = Subjects.of(inputs.subject_codes(*_real_roles(inputs)), len(inputs.train))
         records = _foreign(inputs)
-        estimates = (
-            self._foreign_cells(inputs, subjects, records),
-            self._generated_excess(inputs, subjects),
-            self._own_values(inputs, subjects, records),
-        )
+        foreign_cells = self._foreign_cells(inputs, subjects, records)
+        generated_excess = self._generated_excess(inputs, subjects)
+        own_values = self._own_values(inputs, subjects, records)
+        estimates = (foreign_cells, generated_excess, own_values)
         return self.result(inputs, estimates, columns=records)
 
     def _foreign_cells(
@@ -332,8 +331,10 @@ class ValueDisclosure(Metric):
         _add_own(records, evidence)
         if not evidence:
             return self._nothing(spec, counts, _NO_COVERED)
-        is_disclosed = {name: low > 0 for name, (_, low, _, _) in evidence.items()}
-        disclosed = [safe_repr(name) for name in evidence if is_disclosed[name]]
+        disclosed = []
+        for name, (_, low, _, _) in evidence.items():
+            if low > 0:
+                disclosed.append(safe_repr(name))
         note = f"single people are disclosed in {', '.join(disclosed)}" if disclosed else ""
         return self._largest(spec, np.array(list(evidence.values())), counts, note)
 
@@ -363,12 +364,10 @@ class ValueDisclosure(Metric):
         order = inputs.rng("value_disclosure.people").permutation(len(subjects))
         comparisons = _comparisons(inputs, names)
         confidence = 1 - (1 - self.confidence) / len(comparisons)
-        evidence = np.array(
-            [
-                self._excess(pieces, subjects, order, n_synthetic, confidence)
-                for pieces in comparisons
-            ]
-        )
+        columns = []
+        for pieces in comparisons:
+            columns.append(self._excess(pieces, subjects, order, n_synthetic, confidence))
+        evidence = np.array(columns)
         if min(counts) == 0 or np.isnan(evidence).any():
             reason = "train or unseen people have no rare values"
             return spec.missing(reason, counts, self.confidence)

@@ -438,13 +438,18 @@ class SinglingOut(Metric):
         by_columns = _of_attack(configurations, "multivariate")
         n_possible = min(subjects.members, len(inputs.synthetic), self.n_queries)
         min_queries = self.negligible * n_possible
+        risk = self._pooled("risk", _pool(by_columns), subjects, min_queries)
+        risk_embedded = self._pooled("risk_embedded", _pool(embedded), subjects, min_queries)
+        raw = [configurations[0], *by_columns]
+        risk_giomi = self._published("risk_giomi", raw, subjects)
+        giomi_embedded = self._published("risk_giomi_embedded", embedded, subjects)
         estimates = (
-            self._pooled("risk", _pool(by_columns), subjects, min_queries),
+            risk,
             univariate_risk,
-            self._pooled("risk_embedded", _pool(embedded), subjects, min_queries),
+            risk_embedded,
             largest,
-            self._published("risk_giomi", [configurations[0], *by_columns], subjects),
-            self._published("risk_giomi_embedded", embedded, subjects),
+            risk_giomi,
+            giomi_embedded,
         )
         records = _table(configurations, evidence, subjects)
         return self.result(inputs, estimates, configurations=records)
