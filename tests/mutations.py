@@ -93,8 +93,8 @@ MUTATIONS = [
     Mutation(
         "train and holdout swapped in singling out",
         "metrics/singling_out/metric.py",
-        "(found.in_train == 1)",
-        "(found.in_unseen == 1)",
+        "(queries.in_train == 1)",
+        "(queries.in_unseen == 1)",
         ("metrics/test_singling_out.py",),
     ),
     Mutation(

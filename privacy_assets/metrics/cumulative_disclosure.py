@@ -18,10 +18,11 @@ from privacy_assets.stats.intervals import MDE_QUANTILE
 from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE
 
 NEAR = 4.0  # a published row is near if it is closer than a quarter of the isolation
-_BINS, _PER_BIN = 10, 60  # maximum number of bins, and people of the smaller side for each
-_FEWEST = 30  # people of each side in a bin; smaller bins are left out
+_MAX_BINS = 10
+_SUBJECTS_PER_BIN = 60  # of the smaller side
+_MIN_PER_SIDE = 30  # people of each side in a bin; smaller bins are left out
 # of the flags of a bin, so that no bin without flags has an unlimited weight
-_LEAST_VARIANCE = 0.005
+_MIN_VARIANCE = 0.005
 _CONFIDENCE = 0.9  # each end is exceeded with a probability of 5 %
 _Z = NormalDist().inv_cdf((1 + _CONFIDENCE) / 2)
 
@@ -45,26 +46,35 @@ def excess(
         The difference, between -1 and 1, and its standard error by the normal approximation for
         independent people. Both are NaN if no bin is left.
     """
-    bins = np.zeros(len(near), np.int64) if bins is None else bins
-    code, n_bins = bins + (int(bins.max(initial=0)) + 1) * ~member, int(bins.max(initial=0)) + 1
-    counts = np.bincount(code, minlength=2 * n_bins).reshape(2, n_bins)
-    hits = np.bincount(code, near, minlength=2 * n_bins).reshape(2, n_bins)
-    used = counts.min(axis=0) >= (_FEWEST if n_bins > 1 else 1)
-    if not used.any():
+    if bins is None:
+        bins = np.zeros(len(near), np.int64)
+    n_bins = int(bins.max(initial=0)) + 1
+    side_and_bin = bins + n_bins * ~member
+    counts = np.bincount(side_and_bin, minlength=2 * n_bins).reshape(2, n_bins)
+    hits = np.bincount(side_and_bin, near, minlength=2 * n_bins).reshape(2, n_bins)
+
+    min_count = _MIN_PER_SIDE if n_bins > 1 else 1
+    is_used = counts.min(axis=0) >= min_count
+    if not is_used.any():
         return np.nan, np.nan
-    counts, hits = counts[:, used], hits[:, used]
-    shares, pooled = hits / counts, hits.sum(axis=0) / counts.sum(axis=0)
-    weights = counts.sum(axis=0) / np.maximum(pooled * (1 - pooled), _LEAST_VARIANCE)
+    counts = counts[:, is_used]
+    hits = hits[:, is_used]
+
+    pooled = hits.sum(axis=0) / counts.sum(axis=0)
+    weights = counts.sum(axis=0) / np.maximum(pooled * (1 - pooled), _MIN_VARIANCE)
     weights /= weights.sum()
-    variance = (shares * (1 - shares) / counts).sum(axis=0)
-    return float(weights @ (shares[0] - shares[1])), float(np.sqrt(weights**2 @ variance))
+    shares = hits / counts
+    variances = (shares * (1 - shares) / counts).sum(axis=0)
+    difference = weights @ (shares[0] - shares[1])
+    return float(difference), float(np.sqrt(weights**2 @ variances))
 
 
 def isolation_bins(isolation: np.ndarray, member: np.ndarray) -> np.ndarray:
     """Return the bin of each person, int64 (s,): ten equal parts by isolation, or fewer if a side
     has under 600.
     """
-    n_bins = int(np.clip(min(member.sum(), (~member).sum()) // _PER_BIN, 1, _BINS))
+    smallest_side = min(member.sum(), (~member).sum())
+    n_bins = int(np.clip(smallest_side // _SUBJECTS_PER_BIN, 1, _MAX_BINS))
     edges = np.unique(np.quantile(isolation, np.arange(1, n_bins) / n_bins))
     return np.searchsorted(edges, isolation)
 
@@ -150,25 +160,40 @@ class CumulativeDisclosure(Metric):
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics. There are no tables."""
-        people, fewest = inputs.all_subjects, MIN_SUBJECTS_PER_SIDE
-        sides = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
-        if min(*sides, len(inputs.synthetic)) < fewest:
+        subjects = inputs.all_subjects
+        n_train = np.unique(inputs.subject_codes("train")).size
+        n_holdout = np.unique(inputs.subject_codes("holdout")).size
+        if min(n_train, n_holdout, len(inputs.synthetic)) < MIN_SUBJECTS_PER_SIDE:
             reason = (
-                f"train and holdout need at least {fewest} people each, and the release"
-                f" {fewest} rows"
+                f"train and holdout need at least {MIN_SUBJECTS_PER_SIDE} people each, and the"
+                f" release {MIN_SUBJECTS_PER_SIDE} rows"
             )
-            return self.not_measurable(inputs, reason, people.counts)
-        near, isolation, member = inputs.ratios > NEAR, inputs.table_ratios[1], people.member
-        alone, counts = isolation > 0, (len(people.codes), people.smallest_side)
-        if min((alone & member).sum(), (alone & ~member).sum()) < fewest:
+            return self.not_measurable(inputs, reason, subjects.counts)
+
+        member = subjects.member
+        is_near = inputs.ratios > NEAR
+        counts = (len(subjects.codes), subjects.smallest_side)
+        _, isolation = inputs.table_ratios
+        weighted = self._weighted(is_near, isolation, member, counts)
+        share, error = excess(is_near, member)
+        return self.result(inputs, (weighted, self._estimate("share", share, error, counts)))
+
+    def _weighted(
+        self,
+        is_near: np.ndarray,
+        isolation: np.ndarray,
+        member: np.ndarray,
+        counts: tuple[int, int],
+    ) -> Estimate:
+        """Estimate ``excess`` from the subjects whose row no other subject has."""
+        is_unique = isolation > 0
+        smallest_side = min((is_unique & member).sum(), (is_unique & ~member).sum())
+        if smallest_side < MIN_SUBJECTS_PER_SIDE:
             note = "nearly every person shares the row of another person"
-            weighted = self._estimate("excess", 0.0, 0.0, counts, note)
-        else:
-            bins = isolation_bins(isolation[alone], member[alone])
-            weighted = self._estimate("excess", *excess(near[alone], member[alone], bins), counts)
-        return self.result(
-            inputs, (weighted, self._estimate("share", *excess(near, member), counts))
-        )
+            return self._estimate("excess", 0.0, 0.0, counts, note)
+        bins = isolation_bins(isolation[is_unique], member[is_unique])
+        difference, error = excess(is_near[is_unique], member[is_unique], bins)
+        return self._estimate("excess", difference, error, counts)
 
     def _estimate(
         self, name: str, value: float, error: float, counts: tuple[int, int], note: str = ""
@@ -176,14 +201,15 @@ class CumulativeDisclosure(Metric):
         if np.isnan(value):
             reason = "people in train and unseen people differ too much in isolation"
             return self.statistic(name).not_measurable(reason, counts)
-        low, high = max(value - _Z * error, -1.0), min(value + _Z * error, 1.0)
-        smallest = (_Z + NormalDist().inv_cdf(MDE_QUANTILE)) * error
+        low = max(value - _Z * error, -1.0)
+        high = min(value + _Z * error, 1.0)
+        smallest_effect = (_Z + NormalDist().inv_cdf(MDE_QUANTILE)) * error
         return self.statistic(name).estimate(
             value,
             low,
             high,
             counts,
             confidence=_CONFIDENCE,
-            minimum_detectable_effect=smallest,
+            minimum_detectable_effect=smallest_effect,
             note=note,
         )

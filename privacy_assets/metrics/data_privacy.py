@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from pydantic import Field
@@ -23,10 +23,18 @@ from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec, decimal
 
 State = Literal["on", "off", "unknown"]
-OVERFITTING, DP = "over-fitting", "differential privacy"
+OVERFITTING = "over-fitting"
+DP = "differential privacy"
 
 
-def protection_states(generator: Mapping[str, Any] | None) -> dict[str, tuple[State, str]]:
+class ProtectionState(NamedTuple):
+    """State of a protection, and its settings for readers ("" if it is not on)."""
+
+    state: State
+    settings: str = ""
+
+
+def protection_states(generator: Mapping[str, Any] | None) -> dict[str, ProtectionState]:
     """Return state and settings of each protection of a table: every filter, "over-fitting",
     "differential privacy".
 
@@ -35,9 +43,11 @@ def protection_states(generator: Mapping[str, Any] | None) -> dict[str, tuple[St
             (None: no filter), "overfitting" describes the generator's protection ("": none), and
             "privacy" is its budget. Missing keys give "unknown", as for external tables.
     """
-    stated = generator or {}
-    states = {name: _filter(name, stated) for name in FILTERS}
-    return states | {OVERFITTING: _overfitting(stated.get("overfitting")), DP: _budget(stated)}
+    generator_info = generator or {}
+    protections = {name: _filter(name, generator_info) for name in FILTERS}
+    protections[OVERFITTING] = _overfitting(generator_info.get("overfitting"))
+    protections[DP] = _budget(generator_info)
+    return protections
 
 
 def configuration_score(generator: Mapping[str, Any] | None) -> float:
@@ -58,50 +68,61 @@ def configuration_score(generator: Mapping[str, Any] | None) -> float:
     Returns:
         The score. NaN: the state of a kind is unknown.
     """
-    states = {name: state for name, (state, _) in protection_states(generator).items()}
-    filters = [states[name] for name in FILTERS if name != AlphaFilter.name]
-    kinds = ["on" if "on" in filters else filters[0], states[OVERFITTING], states[DP]]
-    return math.nan if "unknown" in kinds else 100 * kinds.count("on") / len(kinds)
+    protections = protection_states(generator)
+    filters = [protections[name].state for name in FILTERS if name != AlphaFilter.name]
+    filter_state = "on" if "on" in filters else filters[0]
+    states = [filter_state, protections[OVERFITTING].state, protections[DP].state]
+    if "unknown" in states:
+        return math.nan
+    return 100 * states.count("on") / len(states)
 
 
-def _filter(name: str, generator: Mapping[str, Any]) -> tuple[State, str]:
-    stated = generator.get("filter", {})
-    if stated is None:
-        return "off", ""
-    filters = stated.get("filters")
+def _filter(name: str, generator: Mapping[str, Any]) -> ProtectionState:
+    """Return state, settings and number of removed rows of a filter."""
+    filter_info = generator.get("filter", {})
+    if filter_info is None:
+        return ProtectionState("off")
+    filters = filter_info.get("filters")
     if not isinstance(filters, Mapping):
-        return "unknown", ""
+        return ProtectionState("unknown")
     if name not in filters:
-        return "off", ""
-    settings = [
-        f"{key} {value}"
-        for key, value in filters[name].items()
-        if value is not None and key != "attempts"
-    ]
-    dropped, drawn = (stated.get("dropped_by") or {}).get(name), stated.get("drawn")
-    counts = [f"{dropped:,} of {drawn:,} rows removed"] if dropped is not None and drawn else []
-    return "on", ", ".join([*settings, *counts])
+        return ProtectionState("off")
+    phrases = []
+    for key, value in filters[name].items():
+        if value is not None and key != "attempts":
+            phrases.append(f"{key} {value}")
+    n_dropped = (filter_info.get("dropped_by") or {}).get(name)
+    n_drawn = filter_info.get("drawn")
+    if n_dropped is not None and n_drawn:
+        phrases.append(f"{n_dropped:,} of {n_drawn:,} rows removed")
+    return ProtectionState("on", ", ".join(phrases))
 
 
-def _overfitting(protection: str | None) -> tuple[State, str]:
+def _overfitting(protection: str | None) -> ProtectionState:
     if protection is None:
-        return "unknown", ""
-    return ("on", protection) if protection else ("off", "")
+        return ProtectionState("unknown")
+    if not protection:
+        return ProtectionState("off")
+    return ProtectionState("on", protection)
 
 
-def _budget(generator: Mapping[str, Any]) -> tuple[State, str]:
+def _budget(generator: Mapping[str, Any]) -> ProtectionState:
+    """Return state and budget of differential privacy."""
     budget = generator.get("privacy")
     if not isinstance(budget, Mapping) or not budget.get("known", True):
-        return "unknown", ""
+        return ProtectionState("unknown")
     if budget.get("epsilon") is None:
-        return "off", ""
-    words = [f"epsilon {decimal(budget['epsilon'])}, delta {decimal(budget.get('delta') or 0)}"]
-    words += [f"for {budget['covers']}"] if budget.get("covers") else []
-    words += [f"by {budget['accountant']}"] if budget.get("accountant") else []
+        return ProtectionState("off")
+    phrases = [f"epsilon {decimal(budget['epsilon'])}, delta {decimal(budget.get('delta') or 0)}"]
+    if budget.get("covers"):
+        phrases.append(f"for {budget['covers']}")
+    if budget.get("accountant"):
+        phrases.append(f"by {budget['accountant']}")
+    settings = ", ".join(phrases)
     outside_guarantee = budget.get("outside_guarantee")
-    return "on", ", ".join(words) + (
-        f"; not covered: {', '.join(outside_guarantee)}" if outside_guarantee else ""
-    )
+    if outside_guarantee:
+        settings += f"; not covered: {', '.join(outside_guarantee)}"
+    return ProtectionState("on", settings)
 
 
 @declared
@@ -180,20 +201,24 @@ class DataPrivacy(Metric):
     )
 
     def for_limits(self, limits: Sequence[Limit], metrics: Mapping[str, Metric]) -> Metric:
-        """Use the settings of both attacks, and skip them if only ``configuration`` is limited."""
-        limited = {
-            limit.statistic for limit in limits if limit.statistic.startswith(f"{self.name}.")
-        }
-        membership, attribute = (
-            metrics.get("membership_inference"),
-            metrics.get("attribute_inference"),
-        )
+        """Use the settings of both attacks, and skip them if only ``configuration`` is limited.
+
+        Args:
+            limits: Limits of the policy.
+            metrics: Metrics in force by name.
+        """
+        prefix = f"{self.name}."
+        limited = {limit.statistic for limit in limits if limit.statistic.startswith(prefix)}
+        membership = metrics.get("membership_inference")
+        if not isinstance(membership, MembershipInference):
+            membership = self.membership
+        attribute = metrics.get("attribute_inference")
+        if not isinstance(attribute, AttributeInference):
+            attribute = self.attribute
         return replace(
             self,
-            membership=membership
-            if isinstance(membership, MembershipInference)
-            else self.membership,
-            attribute=attribute if isinstance(attribute, AttributeInference) else self.attribute,
+            membership=membership,
+            attribute=attribute,
             attacks=limited != {f"{self.name}.configuration"},
         )
 
@@ -201,11 +226,9 @@ class DataPrivacy(Metric):
         """Return the metric with smaller budgets of both attacks, see
         :meth:`Metric.on_smaller_budget`.
         """
-        return replace(
-            self,
-            membership=cast("MembershipInference", self.membership.on_smaller_budget()),
-            attribute=cast("AttributeInference", self.attribute.on_smaller_budget()),
-        )
+        membership = cast("MembershipInference", self.membership.on_smaller_budget())
+        attribute = cast("AttributeInference", self.attribute.on_smaller_budget())
+        return replace(self, membership=membership, attribute=attribute)
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics and the table "parts"."""
@@ -213,39 +236,43 @@ class DataPrivacy(Metric):
         return self.result(inputs, (score, self._configuration(inputs)), parts=parts)
 
     def _score(self, inputs: EvaluationInputs) -> tuple[Estimate, list[dict[str, Any]]]:
+        """Return ``score`` and the table "parts"."""
         spec = self.statistic("score")
         if not self.attacks:
             return spec.missing("no limit is on it", _counts(inputs)), []
-        attacks: dict[ScorePart, Metric] = {
-            "membership": self.membership,
-            "attribute": self.attribute,
-        }
-        found = {
-            part: metric.measure(inputs).estimate("protection_score")
-            for part, metric in attacks.items()
-        }
-        table = [
-            {"part": part, "score": one.value} for part, one in found.items() if one.measurable
-        ]
-        parts = list(found.values())
-        counts = (min(part.n for part in parts), min(part.subjects for part in parts))
-        score, _ = data_privacy_score(*(part.value for part in parts))
-        if math.isnan(score):
-            return spec.not_measurable(
-                next(part.note for part in parts if not part.measurable), counts
-            ), table
-        low, high, mde = np.mean(
-            [(part.low, part.high, part.minimum_detectable_effect) for part in parts], axis=0
-        )
-        return spec.estimate(score, low, high, counts, minimum_detectable_effect=mde), table
+        membership = self.membership.measure(inputs).estimate("protection_score")
+        attribute = self.attribute.measure(inputs).estimate("protection_score")
+        estimates: dict[ScorePart, Estimate] = {"membership": membership, "attribute": attribute}
+        records = []
+        for part, estimate in estimates.items():
+            if estimate.measurable:
+                records.append({"part": part, "score": estimate.value})
+        return _mean_estimate(spec, membership, attribute), records
 
     def _configuration(self, inputs: EvaluationInputs) -> Estimate:
-        spec, score = self.statistic("configuration"), configuration_score(inputs.generator)
+        spec = self.statistic("configuration")
+        score = configuration_score(inputs.generator)
+        counts = _counts(inputs)
         if math.isnan(score):
-            return spec.missing(
-                "the generator does not report all of its protections", _counts(inputs)
-            )
-        return spec.estimate(score, score, score, _counts(inputs))
+            return spec.missing("the generator does not report all of its protections", counts)
+        return spec.estimate(score, score, score, counts)
+
+
+def _mean_estimate(spec: StatisticSpec, membership: Estimate, attribute: Estimate) -> Estimate:
+    """Return the estimate of the mean of both protection scores."""
+    n_rows = min(membership.n, attribute.n)
+    n_subjects = min(membership.subjects, attribute.subjects)
+    counts = (n_rows, n_subjects)
+    score, _ = data_privacy_score(membership.value, attribute.value)
+    if math.isnan(score):
+        failed = attribute if membership.measurable else membership
+        return spec.not_measurable(failed.note, counts)
+    low = (membership.low + attribute.low) / 2
+    high = (membership.high + attribute.high) / 2
+    detectable_effect = (
+        membership.minimum_detectable_effect + attribute.minimum_detectable_effect
+    ) / 2
+    return spec.estimate(score, low, high, counts, minimum_detectable_effect=detectable_effect)
 
 
 def _counts(inputs: EvaluationInputs) -> tuple[int, int]:

@@ -31,13 +31,14 @@ from privacy_assets.tables.table import Table
 CANDIDATES = ("synthetic", "train")
 ROLES = ("holdout", *CANDIDATES)
 _NUMBERS = ("numeric", "integer", "datetime")
-_BINS, _COMMON = 10, 100  # cells of a number and of a category in a pair of columns
+_BINS = 10  # cells of a number in a pair of columns
+_COMMON = 100  # cells of a category in a pair of columns
 _STEPS = 1000  # cells of a column in a bootstrap replicate: fine enough for its standard deviation
 _REPLICATES_AT_ONCE = 32
-_MOST_DRAWN = 3  # columns whose distributions are drawn
-_MOST_PREDICTED = 20  # columns, because the cost of each model grows with the width of the table
+_MAX_DISTRIBUTIONS = 3  # columns whose distributions the report displays
+_MAX_PREDICTED = 20  # columns, because the cost of each model grows with the width of the table
 # scikit-learn's maximum of a categorical feature; columns of more codes are read as numbers
-_MOST_CODES = 255
+_MAX_CODES = 255
 _ROWS_AT_ONCE = 1 << 16  # rows to score in one call, because scikit-learn copies them
 _MODEL = {"max_iter": 40, "learning_rate": 0.25, "max_leaf_nodes": 8, "early_stopping": False}
 _MISSING = {
@@ -52,7 +53,9 @@ Scorer = Callable[[Weights], np.ndarray]
 
 
 def _unique(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(dict.fromkeys(names))
+    if names is None:
+        return None
+    return tuple(dict.fromkeys(names))
 
 
 @declared
@@ -167,38 +170,40 @@ class Fidelity(Metric):
         if compared.counts[1] < 2:
             reason = "train, holdout and synthetic need at least two rows and two people each"
             return self.not_measurable(inputs, reason, compared.counts)
-        names, rng = list(compared.columns), inputs.rng("fidelity")
-        pairs = compared.pairs(names, self.pairs, rng)
-        questions, drawn_from = self._questions(compared, targets, inputs.rng("fidelity targets"))
+
+        rng = inputs.rng("fidelity")
+        pairs = compared.pairs(list(compared.columns), self.pairs, rng)
+        questions, note = self._questions(compared, targets, inputs.rng("fidelity targets"))
         predictions = predict(compared, questions, self.rows, rng, inputs.progress)
         scorers = _scorers(compared, pairs, predictions)
-        once = compared.unit_weights()
-        found = {name: score(once)[:, :, 0] for name, score in scorers.items()}
-        found["column_similarity"] = similarity(list(compared.columns.values()), once)[:, :, 0]
+        scores = _scores(compared, scorers)
+
         inputs.progress("fidelity: intervals")
-        measurable = {name: score for name, score in scorers.items() if len(found[name])}
-        drawn = _replicates(compared, measurable, self.n_bootstraps, rng)
-        asked = {question.name: question.asks for question in predictions.questions}
-        columns = _columns(names, found["column_similarity"], asked, found["prediction"])
+        measurable = {name: scorer for name, scorer in scorers.items() if len(scores[name])}
+        replicates = _replicates(compared, measurable, self.n_bootstraps, rng)
+        columns = _columns(compared, scores["column_similarity"], questions, scores["prediction"])
+        lossy = [record["column"] for record in columns[:_MAX_DISTRIBUTIONS]]
+        notes = {"prediction": note}
         return self.result(
             inputs,
-            self._estimates(found, drawn, compared.counts, {"prediction": drawn_from}),
+            self._estimates(scores, replicates, compared.counts, notes),
             columns=columns,
-            pairs=_pairs(pairs, found["pair_similarity"]),
+            pairs=_pairs(pairs, scores["pair_similarity"]),
             relations=_relations(inputs),
-            distributions=_distributions(
-                compared, [row["column"] for row in columns[:_MOST_DRAWN]]
-            ),
+            distributions=_distributions(compared, lossy),
         )
 
-    def _targets(self, known: Sequence[str]) -> Sequence[str]:
-        for name in self.targets or ():
-            if name not in known:
+    def _targets(self, valid_names: Sequence[str]) -> Sequence[str]:
+        """Return the names of the columns to predict, all of them by default."""
+        if self.targets is None:
+            return valid_names
+        for name in self.targets:
+            if name not in valid_names:
                 raise ConfigError(
                     "metric fidelity: no table has a column"
-                    f" {safe_repr(name)}.{did_you_mean(name, known)}"
+                    f" {safe_repr(name)}.{did_you_mean(name, valid_names)}"
                 )
-        return known if self.targets is None else self.targets
+        return self.targets
 
     def _questions(
         self, compared: Compared, targets: Sequence[str], rng: np.random.Generator
@@ -208,36 +213,41 @@ class Fidelity(Metric):
         """
         if len(compared.columns) < 2:
             return [], ""
-        questions = [Question.about(name, compared.columns[name]) for name in targets]
-        questions = [question for question in questions if question.is_open]
-        if self.targets is not None or len(questions) <= _MOST_PREDICTED:
+        questions = []
+        for name in targets:
+            question = Question.about(name, compared.columns[name])
+            if question.is_open:
+                questions.append(question)
+        if self.targets is not None or len(questions) <= _MAX_PREDICTED:
             return questions, ""
-        drawn = [
-            questions[place] for place in np.sort(rng.permutation(len(questions))[:_MOST_PREDICTED])
-        ]
-        names = ", ".join(repr(question.name) for question in drawn)
-        return drawn, f"{len(drawn)} of {len(questions)} columns, drawn at random: {names}"
+        positions = np.sort(rng.permutation(len(questions))[:_MAX_PREDICTED])
+        sample = [questions[i] for i in positions]
+        names = ", ".join(repr(question.name) for question in sample)
+        return sample, f"{len(sample)} of {len(questions)} columns, drawn at random: {names}"
 
     def _estimates(
         self,
-        found: dict[str, np.ndarray],
-        drawn: dict[str, np.ndarray],
+        scores: Mapping[str, np.ndarray],
+        replicates: Mapping[str, np.ndarray],
         counts: tuple[int, int],
         notes: Mapping[str, str],
     ) -> tuple[Estimate, ...]:
-        """Average the entries (m, 2); the interval is computed from the averages (2,
+        """Average the scores (m, 2); the interval is computed from the averages (2,
         replicates).
         """
         estimates = []
         for spec in self.statistics:
-            if spec.name not in drawn:
+            if spec.name not in replicates:
                 estimates.append(spec.not_measurable(_MISSING[spec.name], counts))
                 continue
-            (value, real), values = found[spec.name].mean(axis=0), drawn[spec.name][0]
-            half = float(np.quantile(np.abs(values - values.mean()), CONFIDENCE, method="higher"))
-            low, high = max(value - half, 0), min(value + half, 1)
+            value, null = scores[spec.name].mean(axis=0)
+            values = replicates[spec.name][0]
+            distances = np.abs(values - values.mean())
+            half = float(np.quantile(distances, CONFIDENCE, method="higher"))
+            low = max(value - half, 0)
+            high = min(value + half, 1)
             note = notes.get(spec.name, "")
-            estimates.append(spec.with_null(real).estimate(value, low, high, counts, note=note))
+            estimates.append(spec.with_null(null).estimate(value, low, high, counts, note=note))
         return tuple(estimates)
 
 
@@ -256,19 +266,26 @@ class Cells:
     ordered: bool = False
 
     def binned(self, parts: int) -> Cells:
-        """Merge cells into about ``parts`` bins, by the counts of the real rows."""
-        real = np.concatenate([self.cells["holdout"], self.cells["train"]])
-        bins = _bins(np.bincount(real, minlength=self.size), parts, self.ordered)
+        """Merge cells into bins, by the counts of the real rows.
+
+        Args:
+            parts: Approximate number of bins, without those of missing or rare values.
+        """
+        bins = _bins(self.real_counts(), parts, self.ordered)
         binned = {role: bins[cells] for role, cells in self.cells.items()}
         return Cells(binned, int(bins.max()) + 1, self.ordered)
 
-    def with_(self, other: Cells) -> Cells:
+    def paired_with(self, second: Cells) -> Cells:
         """Return the cells of the pair of columns."""
-        joined = {
-            role: cells * np.int32(other.size) + other.cells[role]
-            for role, cells in self.cells.items()
-        }
-        return Cells(joined, self.size * other.size)
+        pairs = {}
+        for role, cells in self.cells.items():
+            pairs[role] = cells * np.int32(second.size) + second.cells[role]
+        return Cells(pairs, self.size * second.size)
+
+    def real_counts(self) -> np.ndarray:
+        """Return the number of real rows in each cell, int64 (size,)."""
+        real = np.concatenate([self.cells["holdout"], self.cells["train"]])
+        return np.bincount(real, minlength=self.size)
 
 
 def _bins(counts: np.ndarray, parts: int, ordered: bool) -> np.ndarray:
@@ -279,12 +296,13 @@ def _bins(counts: np.ndarray, parts: int, ordered: bool) -> np.ndarray:
     without a real row share another.
     """
     if ordered:
-        below = np.cumsum(counts[1:]) - counts[1:]
-        part = below * parts // max(1, int(counts[1:].sum()))
-        return np.concatenate([[0], 1 + np.unique(part, return_inverse=True)[1]]).astype(np.int32)
-    place = np.empty(len(counts), dtype=np.int32)
-    place[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
-    return np.where(counts > 0, np.minimum(place, parts), parts + 1).astype(np.int32)
+        n_below = np.cumsum(counts[1:]) - counts[1:]
+        quantiles = n_below * parts // max(1, int(counts[1:].sum()))
+        _, bins = np.unique(quantiles, return_inverse=True)
+        return np.concatenate([[0], 1 + bins]).astype(np.int32)
+    ranks = np.empty(len(counts), dtype=np.int32)
+    ranks[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+    return np.where(counts > 0, np.minimum(ranks, parts), parts + 1).astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,13 +310,13 @@ class Compared:
     """The holdout, and equally many rows of synthetic and train, each sorted by content.
 
     Attributes:
-        people: By role, int64 (rows,): subjects numbered from 0. Each synthetic row counts as one
-            subject.
+        subjects: By role, int64 (rows,): subjects numbered from 0. Each synthetic row counts as
+            one subject.
     """
 
     schema: TableSchema
     tables: Mapping[str, Table]
-    people: Mapping[str, np.ndarray]
+    subjects: Mapping[str, np.ndarray]
 
     @classmethod
     def of(cls, inputs: EvaluationInputs) -> Compared:
@@ -307,111 +325,148 @@ class Compared:
         """
         n = min(len(inputs.synthetic), len(inputs.train))
         rng = inputs.rng("fidelity rows")
-        tables, people = {}, {}
+        tables = {}
+        subjects = {}
         for role in ROLES:
             table = inputs.tables[role]
-            owner = np.arange(len(table)) if role == "synthetic" else inputs.subject_codes(role)
-            order = np.lexsort((owner, inputs.row_ids[role]))
+            codes = np.arange(len(table))
+            if role != "synthetic":
+                codes = inputs.subject_codes(role)
+            order = np.lexsort((codes, inputs.row_ids[role]))
             if role in CANDIDATES and len(order) > n:
                 order = order[np.sort(rng.permutation(len(order))[:n])]
             tables[role] = table.take(order)
-            people[role] = pd.factorize(owner[order])[0]
-        return cls(inputs.schema, tables, people)
+            subjects[role], _ = pd.factorize(codes[order])
+        return cls(inputs.schema, tables, subjects)
 
     @property
     def counts(self) -> tuple[int, int]:
         """Number of rows of holdout and one candidate together; smallest number of subjects of the
         three tables.
         """
-        return len(self.people["holdout"]) + len(self.people["train"]), min(
-            map(_distinct, self.people.values())
-        )
+        n_rows = len(self.subjects["holdout"]) + len(self.subjects["train"])
+        n_subjects = min(_count_subjects(codes) for codes in self.subjects.values())
+        return n_rows, n_subjects
 
     @cached_property
     def columns(self) -> dict[str, Cells]:
         """Every column as cells, by name: 0 for missing, then from 1 in the order of the values."""
-        found = {}
+        columns = {}
         for column in self.schema.columns:
             codes, values = ranked([self.tables[role][column.name] for role in ROLES])
-            cells = {
-                role: (code + 1).astype(np.int32) for role, code in zip(ROLES, codes, strict=True)
-            }
-            found[column.name] = Cells(cells, len(values) + 1, column.kind in _NUMBERS)
-        return found
+            cells = {}
+            for role, role_codes in zip(ROLES, codes, strict=True):
+                cells[role] = (role_codes + 1).astype(np.int32)
+            is_ordered = column.kind in _NUMBERS
+            columns[column.name] = Cells(cells, len(values) + 1, is_ordered)
+        return columns
 
     def pairs(
         self, names: Sequence[str], most: int, rng: np.random.Generator
     ) -> list[tuple[str, str]]:
-        """Return all pairs of the columns in order, or ``most`` of them drawn at random."""
+        """Return all pairs of the columns in order, or a random part of them.
+
+        Args:
+            names: Columns.
+            most: Maximum number of pairs.
+            rng: Generator of the random part.
+        """
         pairs = list(itertools.combinations(names, 2))
         if len(pairs) <= most:
             return pairs
-        return [pairs[place] for place in np.sort(rng.permutation(len(pairs))[:most])]
+        positions = np.sort(rng.permutation(len(pairs))[:most])
+        return [pairs[i] for i in positions]
 
     def unit_weights(self) -> Weights:
         """Return weight 1 for every row, float64 (rows, 1)."""
-        return {role: np.ones((len(people), 1)) for role, people in self.people.items()}
+        return {role: np.ones((len(codes), 1)) for role, codes in self.subjects.items()}
 
     def resampled(self, n_bootstraps: int, rng: np.random.Generator) -> Iterator[Weights]:
-        """Yield blocks of float32 weights (rows, b) from subjects resampled with replacement in
-        every role.
+        """Yield weights of the rows for subjects resampled with replacement in every role.
+
+        Args:
+            n_bootstraps: Number of replicates.
+            rng: Generator of the draws.
+
+        Yields:
+            Weights float32 (rows, b) by role, of at most 32 replicates.
         """
         for start in range(0, n_bootstraps, _REPLICATES_AT_ONCE):
-            block = min(_REPLICATES_AT_ONCE, n_bootstraps - start)
-            yield {role: _times(people, block, rng)[people] for role, people in self.people.items()}
+            n_replicates = min(_REPLICATES_AT_ONCE, n_bootstraps - start)
+            weights = {}
+            for role, codes in self.subjects.items():
+                weights[role] = _resample(_count_subjects(codes), n_replicates, rng)[codes]
+            yield weights
 
 
-def _distinct(people: np.ndarray) -> int:
-    return int(people.max(initial=-1)) + 1
+def _count_subjects(codes: np.ndarray) -> int:
+    return int(codes.max(initial=-1)) + 1
 
 
-def _times(people: np.ndarray, n_bootstraps: int, rng: np.random.Generator) -> np.ndarray:
+def _resample(n_subjects: int, n_replicates: int, rng: np.random.Generator) -> np.ndarray:
     """Draw how often each subject is sampled, float32 (subjects, replicates)."""
-    total = _distinct(people)
-    drawn = [
-        np.bincount(rng.integers(0, total, total), minlength=total) for _ in range(n_bootstraps)
-    ]
-    return np.stack(drawn, axis=1).astype(np.float32)
+    counts = []
+    for _ in range(n_replicates):
+        sample = rng.integers(0, n_subjects, n_subjects)
+        counts.append(np.bincount(sample, minlength=n_subjects))
+    return np.stack(counts, axis=1).astype(np.float32)
 
 
 def tally(cells: np.ndarray, size: int, weights: np.ndarray) -> np.ndarray:
-    """Sum the weights (n, b) of the rows in each cell, float64 (size, b)."""
+    """Sum the weights of the rows in each cell.
+
+    Args:
+        cells: Cell of each row in 0..size-1, int32 (n,).
+        size: Number of cells.
+        weights: Weights of the rows in b replicates, (n, b).
+
+    Returns:
+        float64 (size, b).
+    """
     from scipy import sparse  # slow to import
 
     n = len(cells)
-    table = sparse.csc_matrix(
-        (np.ones(n, dtype=weights.dtype), cells, np.arange(n + 1)), shape=(size, n)
-    )
-    return np.asarray(table @ weights, dtype=np.float64)
+    ones = np.ones(n, dtype=weights.dtype)
+    indicator = sparse.csc_matrix((ones, cells, np.arange(n + 1)), shape=(size, n))
+    return np.asarray(indicator @ weights, dtype=np.float64)
 
 
 def similarity(columns: Iterable[Cells], weights: Weights) -> np.ndarray:
-    """Return 1 - the distance of each column to the holdout, float64 (columns, 2, b), for synthetic
-    and train.
+    """Return 1 - the distance of each column to the holdout.
 
     The distance is Kolmogorov-Smirnov for ordered cells and total variation otherwise.
+
+    Args:
+        columns: Columns, or pairs of columns.
+        weights: Weights of the rows in b replicates.
+
+    Returns:
+        Similarities of synthetic and train, float64 (columns, 2, b).
     """
-    found = [_similarity(column, weights) for column in columns]
-    return np.stack(found) if found else np.empty((0, 2, weights["holdout"].shape[1]))
+    similarities = [_similarity(column, weights) for column in columns]
+    if not similarities:
+        return np.empty((0, 2, weights["holdout"].shape[1]))
+    return np.stack(similarities)
 
 
 def _similarity(column: Cells, weights: Weights) -> np.ndarray:
-    # most cells of a pair of columns are empty in every table
-    occupied = np.zeros(column.size, dtype=bool)
+    # Most cells of a pair of columns are empty in every table.
+    is_occupied = np.zeros(column.size, dtype=bool)
     for cells in column.cells.values():
-        occupied[cells] = True
-    place, size = np.cumsum(occupied) - 1, int(occupied.sum())
-    counts = {
-        role: tally(place[cells], size, weights[role]) for role, cells in column.cells.items()
-    }
-    shares = {role: count / count.sum(axis=0) for role, count in counts.items()}
-    apart = np.stack([shares[role] - shares["holdout"] for role in CANDIDATES])
-    distance = (
-        np.abs(np.cumsum(apart, axis=1)).max(axis=1)
-        if column.ordered
-        else np.abs(apart).sum(axis=1) / 2
-    )
-    return np.clip(1 - distance, 0, 1)
+        is_occupied[cells] = True
+    positions = np.cumsum(is_occupied) - 1
+    n_occupied = int(is_occupied.sum())
+
+    shares = {}
+    for role, cells in column.cells.items():
+        counts = tally(positions[cells], n_occupied, weights[role])
+        shares[role] = counts / counts.sum(axis=0)
+    differences = np.stack([shares[role] - shares["holdout"] for role in CANDIDATES])
+    if column.ordered:
+        distances = np.abs(np.cumsum(differences, axis=1)).max(axis=1)
+    else:
+        distances = np.abs(differences).sum(axis=1) / 2
+    return np.clip(1 - distances, 0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -432,28 +487,25 @@ class Question:
     def about(cls, name: str, column: Cells) -> Question:
         """Ask whether a number is above the cut nearest to the real rows' median, or a category the
         most common one.
+
+        Args:
+            name: Name of the column.
+            column: Its cells.
         """
-        counts = np.bincount(
-            np.concatenate([column.cells["holdout"], column.cells["train"]]), minlength=column.size
-        )
+        counts = column.real_counts()
         if column.ordered:
             cut = int(np.abs(np.cumsum(counts) / counts.sum() - 0.5).argmin())
-            return cls(
-                name,
-                "above the middle",
-                {role: cells > cut for role, cells in column.cells.items()},
-            )
-        common = int(counts.argmax())
-        return cls(
-            name,
-            "the most common value",
-            {role: cells == common for role, cells in column.cells.items()},
-        )
+            answers = {role: cells > cut for role, cells in column.cells.items()}
+            return cls(name, "above the middle", answers)
+        most_common = int(counts.argmax())
+        answers = {role: cells == most_common for role, cells in column.cells.items()}
+        return cls(name, "the most common value", answers)
 
     @property
     def is_open(self) -> bool:
         """Whether the holdout contains both answers."""
-        return 0 < int(self.answers["holdout"].sum()) < len(self.answers["holdout"])
+        answers = self.answers["holdout"]
+        return 0 < int(answers.sum()) < len(answers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -471,27 +523,39 @@ class Predictions:
     ranks: Sequence[Sequence[np.ndarray]]
 
     def auc(self, weights: Weights) -> np.ndarray:
-        """Return the area under the ROC curve on the holdout, float64 (questions, 2, b)."""
-        found = [
-            [auc(question.answers["holdout"], ranks, weights["holdout"]) for ranks in both]
-            for question, both in zip(self.questions, self.ranks, strict=True)
-        ]
-        return np.array(found).reshape(len(found), 2, weights["holdout"].shape[1])
+        """Return the areas under the ROC curve on the holdout.
+
+        Args:
+            weights: Weights of the rows in b replicates.
+
+        Returns:
+            float64 (questions, 2, b), for the models that learned from synthetic and train.
+        """
+        areas = []
+        for question, model_ranks in zip(self.questions, self.ranks, strict=True):
+            answers = question.answers["holdout"]
+            areas.append([auc(answers, ranks, weights["holdout"]) for ranks in model_ranks])
+        return np.array(areas).reshape(len(areas), 2, weights["holdout"].shape[1])
 
 
 def auc(answers: np.ndarray, ranks: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the area under the ROC curve (b,) of int ranks (n,) for bool answers (n,) and weights
-    (n, b).
+    """Return the area under the ROC curve. Ties count half.
 
-    Ties count half. The area is 0.5 if one of the answers has no weight.
+    Args:
+        answers: Whether each row is positive, bool (n,).
+        ranks: Ranks of the scores from 0, int (n,).
+        weights: Weights of the rows in b replicates, (n, b).
+
+    Returns:
+        float64 (b,). 0.5 if one of the answers has no weight.
     """
-    size = int(ranks.max()) + 1
-    yes, no = (tally(ranks[side], size, weights[side]) for side in (answers, ~answers))
-    below = np.cumsum(no, axis=0) - no
-    total = yes.sum(axis=0) * no.sum(axis=0)
-    return np.where(
-        total > 0, (yes * (below + no / 2)).sum(axis=0) / np.where(total > 0, total, 1), 0.5
-    )
+    n_ranks = int(ranks.max()) + 1
+    positive = tally(ranks[answers], n_ranks, weights[answers])
+    negative = tally(ranks[~answers], n_ranks, weights[~answers])
+    n_below = np.cumsum(negative, axis=0) - negative
+    n_ordered = (positive * (n_below + negative / 2)).sum(axis=0)
+    n_pairs = positive.sum(axis=0) * negative.sum(axis=0)
+    return np.where(n_pairs > 0, n_ordered / np.where(n_pairs > 0, n_pairs, 1), 0.5)
 
 
 def predict(
@@ -501,65 +565,81 @@ def predict(
     rng: np.random.Generator,
     progress: Progress,
 ) -> Predictions:
-    """Answer each of ``questions`` from all other columns, with models that learn from at most
-    ``rows`` rows.
+    """Answer questions about columns by models that learn from all other columns.
+
+    Args:
+        compared: The tables.
+        questions: Questions with both answers in the holdout.
+        rows: Maximum number of rows that a model learns from.
+        rng: Generator that draws these rows and the seed of the models.
+        progress: Receives a message.
+
+    Returns:
+        Scores of the holdout rows, by two models for each question.
     """
-    coding = MatrixCoding.fit(
-        [compared.tables[role] for role in ("holdout", "train")], compared.schema
-    )
+    real = [compared.tables["holdout"], compared.tables["train"]]
+    coding = MatrixCoding.fit(real, compared.schema)
     cells = {role: coding.code(table).T for role, table in compared.tables.items()}
+    is_categorical = (coding.sizes > 0) & (coding.sizes <= _MAX_CODES)
+    names = np.array(compared.schema.names)
     n = len(cells["train"])
-    learnt = {role: np.sort(rng.permutation(n)[:rows]) for role in CANDIDATES}
+    learned_rows = {}
+    for role in CANDIDATES:
+        learned_rows[role] = np.sort(rng.permutation(n)[:rows])
     seed = int(rng.integers(2**31))
     progress(f"fidelity: predictions of {len(questions)} columns")
 
     def ranks(model: tuple[Question, str]) -> np.ndarray:
         question, role = model
-        others = np.array(compared.schema.names) != question.name
-        kinds = ((coding.sizes > 0) & (coding.sizes <= _MOST_CODES))[others]
-        known = cells[role][learnt[role]][:, others]
+        is_feature = names != question.name
+        rows = learned_rows[role]
         return _ranks(
-            known, question.answers[role][learnt[role]], cells["holdout"], others, kinds, seed
+            cells[role][rows][:, is_feature],
+            question.answers[role][rows],
+            cells["holdout"],
+            is_feature,
+            is_categorical[is_feature],
+            seed,
         )
 
-    found = in_threads(ranks, [(question, role) for question in questions for role in CANDIDATES])
-    return Predictions(questions, [found[at : at + 2] for at in range(0, len(found), 2)])
+    models = list(itertools.product(questions, CANDIDATES))
+    model_ranks = in_threads(ranks, models)
+    by_question = list(zip(model_ranks[::2], model_ranks[1::2], strict=True))
+    return Predictions(questions, by_question)
 
 
 def _ranks(
-    known: np.ndarray,
+    learned: np.ndarray,
     answers: np.ndarray,
-    asked: np.ndarray,
-    others: np.ndarray,
-    categorical: np.ndarray,
+    holdout: np.ndarray,
+    is_feature: np.ndarray,
+    is_categorical: np.ndarray,
     seed: int,
 ) -> np.ndarray:
-    """Fit gradient boosting to ``known`` rows and return the ranks of its scores of ``asked``.
+    """Fit gradient boosting to ``learned`` rows and return the ranks of its scores of ``holdout``.
 
-    ``others`` selects the columns of ``asked``. All ranks are equal if there is only one answer. A
-    model uses one thread, because OpenMP threads that wait for each other spin and slow down other
-    work.
+    ``is_feature`` selects the columns of ``holdout``. All ranks are equal if there is only one
+    answer. A model uses one thread, because OpenMP threads that wait for each other spin and slow
+    down other work.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier  # slow to import
     from threadpoolctl import threadpool_limits
 
     if answers.all() or not answers.any():
-        return np.zeros(len(asked), dtype=np.int32)
+        return np.zeros(len(holdout), dtype=np.int32)
     # scikit-learn cannot bin a column without a value
-    known = np.where(np.isnan(known).all(axis=0), 0.0, known)
+    learned = np.where(np.isnan(learned).all(axis=0), 0.0, learned)
     model = HistGradientBoostingClassifier(
-        **_MODEL, categorical_features=categorical, random_state=seed
+        **_MODEL, categorical_features=is_categorical, random_state=seed
     )
     with threadpool_limits(1, user_api="openmp"):
-        model.fit(known, answers)
-        starts = range(0, len(asked), _ROWS_AT_ONCE)
-        scores = np.concatenate(
-            [
-                model.decision_function(asked[start : start + _ROWS_AT_ONCE, others])
-                for start in starts
-            ]
-        )
-    return np.unique(scores, return_inverse=True)[1].astype(np.int32)
+        model.fit(learned, answers)
+        scores = []
+        for start in range(0, len(holdout), _ROWS_AT_ONCE):
+            rows = holdout[start : start + _ROWS_AT_ONCE, is_feature]
+            scores.append(model.decision_function(rows))
+    _, ranks = np.unique(np.concatenate(scores), return_inverse=True)
+    return ranks.astype(np.int32)
 
 
 def _scorers(
@@ -568,107 +648,126 @@ def _scorers(
     """Return a scorer for each statistic, with columns in coarser steps than for the value
     itself.
     """
-    columns = compared.columns
-    cells = {
-        name: column.binned(_BINS if column.ordered else _COMMON)
-        for name, column in columns.items()
-    }
-    steps = [column.binned(_STEPS) for column in columns.values()]
+    bins = {}
+    for name, column in compared.columns.items():
+        bins[name] = column.binned(_BINS if column.ordered else _COMMON)
+    steps = [column.binned(_STEPS) for column in compared.columns.values()]
+
+    def pair_similarity(weights: Weights) -> np.ndarray:
+        # One pair at a time: the cells of all pairs would not fit in memory for millions of rows.
+        pair_cells = (bins[first].paired_with(bins[second]) for first, second in pairs)
+        return similarity(pair_cells, weights)
+
     return {
         "column_similarity": lambda weights: similarity(steps, weights),
-        # One pair at a time: the cells of all pairs would not fit in memory for millions of rows.
-        "pair_similarity": lambda weights: similarity(
-            (cells[a].with_(cells[b]) for a, b in pairs), weights
-        ),
+        "pair_similarity": pair_similarity,
         "prediction": predictions.auc,
     }
+
+
+def _scores(compared: Compared, scorers: Mapping[str, Scorer]) -> dict[str, np.ndarray]:
+    """Return the scores of the tables themselves, (m, 2), by statistic."""
+    weights = compared.unit_weights()
+    scores = {name: scorer(weights)[:, :, 0] for name, scorer in scorers.items()}
+    exact = list(compared.columns.values())
+    scores["column_similarity"] = similarity(exact, weights)[:, :, 0]
+    return scores
 
 
 def _replicates(
     compared: Compared, scorers: dict[str, Scorer], n_bootstraps: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Return the mean score of each bootstrap replicate, (2, replicates), for each scorer."""
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in scorers}
+    blocks: dict[str, list[np.ndarray]] = {name: [] for name in scorers}
     for weights in compared.resampled(n_bootstraps, rng):
-        for name, score in scorers.items():
-            parts[name].append(score(weights).mean(axis=0))
-    return {name: np.concatenate(means, axis=1) for name, means in parts.items()}
+        for name, scorer in scorers.items():
+            blocks[name].append(scorer(weights).mean(axis=0))
+    return {name: np.concatenate(means, axis=1) for name, means in blocks.items()}
 
 
 def _columns(
-    names: Sequence[str], likeness: np.ndarray, asked: dict[str, str], areas: np.ndarray
+    compared: Compared,
+    similarities: np.ndarray,
+    questions: Sequence[Question],
+    areas: np.ndarray,
 ) -> list[dict[str, Any]]:
-    """Return a row for each column, with the areas under the ROC curve of predicted ones."""
-    table = {
-        name: {"column": name, "similarity": float(own), "similarity_real": float(real)}
-        for name, (own, real) in zip(names, likeness, strict=True)
-    }
-    for (name, question), (own, real) in zip(asked.items(), areas, strict=True):
-        table[name] |= {
-            "question": question,
-            "prediction": float(own),
-            "prediction_real": float(real),
+    """Return a record for each column, with the areas under the ROC curve of predicted ones."""
+    records = {}
+    for name, (synthetic, real) in zip(compared.columns, similarities.tolist(), strict=True):
+        records[name] = {"column": name, "similarity": synthetic, "similarity_real": real}
+    for question, (synthetic, real) in zip(questions, areas.tolist(), strict=True):
+        records[question.name] |= {
+            "question": question.asks,
+            "prediction": synthetic,
+            "prediction_real": real,
         }
-    return sorted(table.values(), key=_loss)
+    return sorted(records.values(), key=_loss)
 
 
-def _loss(row: Mapping[str, Any]) -> float:
+def _loss(record: Mapping[str, Any]) -> float:
     """Return minus the loss of similarity, rounded: equal losses keep their order in spite of
     rounding errors.
     """
-    return round(row["similarity"] - row["similarity_real"], 12)
+    return round(record["similarity"] - record["similarity_real"], 12)
 
 
 def _relations(inputs: EvaluationInputs) -> list[dict[str, Any]]:
-    """Return a row for each relation, those that most synthetic rows break first."""
-    rows = []
+    """Return a record for each relation, those that most synthetic rows break first."""
+    records = []
     for relation in inputs.relations:
-        shares = {}
-        for role in ("train", "holdout", "synthetic"):
+        is_broken = {}
+        for role in ROLES:
             table = inputs.tables[role]
-            shares[role] = relation.is_broken(table[relation.first], table[relation.second])
-        real = np.concatenate([shares["train"], shares["holdout"]])
-        rows.append({
+            is_broken[role] = relation.is_broken(table[relation.first], table[relation.second])
+        real = np.concatenate([is_broken["train"], is_broken["holdout"]])
+        record = {
             "relation": relation.name,
             "broken_real": float(real.mean()),
-            "broken_synthetic": float(shares["synthetic"].mean()),
-        })  # fmt: skip
-    return sorted(rows, key=lambda row: -row["broken_synthetic"])
+            "broken_synthetic": float(is_broken["synthetic"].mean()),
+        }
+        records.append(record)
+    return sorted(records, key=lambda record: -record["broken_synthetic"])
 
 
 def _distributions(compared: Compared, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the shares of real and synthetic rows in the parts of columns. Values are not
     named.
     """
-    rows = []
+    records = []
     for name in names:
-        cells = compared.columns[name].binned(_BINS)
-        shares = {
-            role: np.bincount(cells.cells[role], minlength=cells.size)
-            for role in ("holdout", "synthetic")
-        }
-        for part in range(cells.size):
-            real = float(shares["holdout"][part] / shares["holdout"].sum())
-            synthetic = float(shares["synthetic"][part] / shares["synthetic"].sum())
+        column = compared.columns[name].binned(_BINS)
+        shares = {}
+        for role in ("holdout", "synthetic"):
+            counts = np.bincount(column.cells[role], minlength=column.size)
+            shares[role] = (counts / counts.sum()).tolist()
+        for part in range(column.size):
+            real = shares["holdout"][part]
+            synthetic = shares["synthetic"][part]
             if real or synthetic:
-                label = _part_name(part, cells)
-                rows.append({"column": name, "part": label, "real": real, "synthetic": synthetic})
-    return rows
+                label = _part_name(part, column)
+                record = {"column": name, "part": label, "real": real, "synthetic": synthetic}
+                records.append(record)
+    return records
 
 
-def _part_name(part: int, cells: Cells) -> str:
+def _part_name(part: int, column: Cells) -> str:
     """Return the name of a cell of :meth:`Cells.binned` without its values."""
-    if cells.ordered:
+    if column.ordered:
         return "missing" if part == 0 else f"tenth {part}"
     if part < _BINS:
         return f"category {part + 1}"
     return "other categories" if part == _BINS else "no real row"
 
 
-def _pairs(pairs: Sequence[tuple[str, str]], likeness: np.ndarray) -> list[dict[str, Any]]:
-    """Return a row for each pair, the largest loss of similarity first."""
-    table = [
-        {"first": first, "second": second, "similarity": own, "similarity_real": real}
-        for (first, second), (own, real) in zip(pairs, likeness.tolist(), strict=True)
-    ]
-    return sorted(table, key=_loss)
+def _pairs(pairs: Sequence[tuple[str, str]], similarities: np.ndarray) -> list[dict[str, Any]]:
+    """Return a record for each pair, the largest loss of similarity first."""
+    records = []
+    for (first, second), (synthetic, real) in zip(pairs, similarities.tolist(), strict=True):
+        record = {
+            "first": first,
+            "second": second,
+            "similarity": synthetic,
+            "similarity_real": real,
+        }
+        records.append(record)
+    return sorted(records, key=_loss)

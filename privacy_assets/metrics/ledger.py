@@ -30,7 +30,7 @@ _FIELDS = {
     "seen": np.uint32,
     "release": np.uint64,
 }
-_LEAST = 1e-6  # smaller distances count as this
+_MIN_DISTANCE = 1e-6  # smaller distances count as this
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,8 @@ class Ledger:
         Returns:
             float32 of shape (m,).
         """
-        return np.append(self.ratio, np.float32(0))[self._entries(people)]
+        entries = self._entries(people)
+        return np.append(self.ratio, np.float32(0))[entries]
 
     def _entries(self, people: np.ndarray) -> np.ndarray:
         """Return the position of the entry of each of ``people`` (m, 2), -1 without an entry; shape
@@ -98,14 +99,15 @@ class Ledger:
         ratio = np.append(self.ratio, np.float32(-1))  # -1, no entry, selects the last
         return np.where(ratio[by_plain] > ratio[by_exact], by_plain, by_exact)
 
-    def _entries_by(self, keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Return the position of the entry with each wanted key and the largest ratio, -1 without
-        one; shape (m,).
+    def _entries_by(self, keys: np.ndarray, people: np.ndarray) -> np.ndarray:
+        """Return the position of the entry with the key of each of ``people`` (m,) and the largest
+        ratio, -1 without one; shape (m,).
         """
         order = np.lexsort([self.ratio, keys])
-        last = np.searchsorted(keys[order], wanted, side="right") - 1
+        last = np.searchsorted(keys[order], people, side="right") - 1
         entries = np.append(order, -1)[last]
-        return np.where(np.append(keys, np.uint64(0))[entries] == wanted, entries, -1)
+        keys_of_entries = np.append(keys, np.uint64(0))[entries]
+        return np.where(keys_of_entries == people, entries, -1)
 
     def most_by_release(self, above: float) -> list[tuple[int, float]]:
         """Return the published tables to which most people with a ratio above ``above`` owe it.
@@ -118,7 +120,8 @@ class Ledger:
         """
         releases, counts = np.unique(self.release[self.ratio > above], return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        return [(int(releases[at]), float(counts[at] / len(self.people))) for at in order]
+        shares = counts / len(self.people)
+        return [(int(releases[i]), float(shares[i])) for i in order]
 
     def merged(self, latest: Ledger) -> Ledger:
         """Merge the ledger of a later table by maximum.
@@ -131,18 +134,21 @@ class Ledger:
         """
         days = int(latest.seen.max(initial=0)) - self.seen.astype(np.int64)
         is_absent = ~np.isin(self.people, latest.people) & ~np.isin(self.plain, latest.plain)
-        kept = is_absent & (days < KEPT_DAYS)
-        people = np.concatenate([latest.people, self.people[kept]])
-        plain = np.concatenate([latest.plain, self.plain[kept]])
+        remains = is_absent & (days < KEPT_DAYS)
+
         present = np.column_stack([latest.people, latest.plain])
         entries = self._entries(present)
-        before = np.append(self.ratio, np.float32(0))[entries]
-        earlier = np.append(self.release, np.uint64(0))[entries]
-        ratio = np.concatenate([np.maximum(latest.ratio, before), self.ratio[kept]])
-        release = np.concatenate(
-            [np.where(latest.ratio > before, latest.release, earlier), self.release[kept]]
-        )
-        seen = np.concatenate([latest.seen, self.seen[kept]])
+        earlier_ratio = np.append(self.ratio, np.float32(0))[entries]
+        earlier_release = np.append(self.release, np.uint64(0))[entries]
+        largest_ratio = np.maximum(latest.ratio, earlier_ratio)
+        is_closer = latest.ratio > earlier_ratio
+        closest_release = np.where(is_closer, latest.release, earlier_release)
+
+        people = np.concatenate([latest.people, self.people[remains]])
+        plain = np.concatenate([latest.plain, self.plain[remains]])
+        ratio = np.concatenate([largest_ratio, self.ratio[remains]])
+        seen = np.concatenate([latest.seen, self.seen[remains]])
+        release = np.concatenate([closest_release, self.release[remains]])
         order = np.argsort(people)
         return Ledger(people[order], plain[order], ratio[order], seen[order], release[order])
 
@@ -168,17 +174,20 @@ class Ledger:
         """
         try:
             table = pq.read_table(io.BytesIO(data))
-            found = cls(*(table[name].to_numpy() for name in _FIELDS))
+            ledger = cls(*(table[name].to_numpy() for name in _FIELDS))
         except (ValueError, KeyError, OSError):
             raise Damaged("the ledger of disclosure cannot be read") from None
-        dtypes = [getattr(found, name).dtype == dtype for name, dtype in _FIELDS.items()]
-        if not (
-            all(dtypes)
-            and np.all(found.people[1:] > found.people[:-1])
-            and np.all(found.ratio >= 0)
-        ):
+        if not ledger._is_valid():
             raise Damaged("the ledger of disclosure has other contents")
-        return found
+        return ledger
+
+    def _is_valid(self) -> bool:
+        """Return whether dtypes, order and range are those of a ledger."""
+        for name, dtype in _FIELDS.items():
+            if getattr(self, name).dtype != dtype:
+                return False
+        is_ascending = np.all(self.people[1:] > self.people[:-1])
+        return bool(is_ascending and np.all(self.ratio >= 0))
 
 
 def disclosure_ratios(
@@ -197,10 +206,13 @@ def disclosure_ratios(
         person's rows. The isolation of a row that another person also has is 0, and so is its
         ratio.
     """
-    largest = np.zeros((2, int(people.max(initial=-1)) + 1))
-    if len(largest[0]) > 1:
+    n_people = int(people.max(initial=-1)) + 1
+    largest_ratios = np.zeros(n_people)
+    largest_isolation = np.zeros(n_people)
+    if n_people > 1:
         isolation = distance_to_other_subjects(real, people, device)
         nearest = nearest_rows(real, synthetic, device=device).distances[:, 0]
-        np.maximum.at(largest[0], people, isolation / np.maximum(nearest, _LEAST))
-        np.maximum.at(largest[1], people, isolation)
-    return largest[0].astype(np.float32), largest[1]
+        ratios = isolation / np.maximum(nearest, _MIN_DISTANCE)
+        np.maximum.at(largest_ratios, people, ratios)
+        np.maximum.at(largest_isolation, people, isolation)
+    return largest_ratios.astype(np.float32), largest_isolation

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -66,13 +66,19 @@ class Linkage:
         columns: Sequence[int],
         device: str = "cpu",
     ) -> Linkage:
-        """Search both tables, neither empty, by the given encoded columns (numbered as in
-        ``EncodedTable.pick``).
+        """Search the nearest synthetic row of each attacked row.
+
+        Args:
+            synthetic: Synthetic rows, at least one.
+            attacked: Attacked rows, at least one, encoded by the same encoder.
+            columns: Encoded columns to search by, numbered as in ``EncodedTable.pick``.
+            device: Torch device of the search.
         """
-        place = distinct_encoded(synthetic.pick(columns))[1]
-        rows = synthetic.take(np.unique(place, return_index=True)[1])
-        nearest = nearest_rows(attacked.pick(columns), rows.pick(columns), device=device)
-        return cls(attacked, rows, nearest, device)
+        _, codes = distinct_encoded(synthetic.pick(columns))
+        _, first_rows = np.unique(codes, return_index=True)
+        distinct = synthetic.take(first_rows)
+        nearest = nearest_rows(attacked.pick(columns), distinct.pick(columns), device=device)
+        return cls(attacked, distinct, nearest, device)
 
     def hits(self, first: Sequence[int], second: Sequence[int], k: int = 1) -> np.ndarray:
         """Return which attacked rows are linked, bool (n_Q,).
@@ -86,24 +92,31 @@ class Linkage:
         Returns:
             True for linked rows.
         """
-        distance, nearest = self.nearest.distances[:, 0], self.nearest.indices
-        found = distance == 0  # exact copy
-        rows = np.flatnonzero(~found)
-        one, other = (self._side(columns, rows, k) for columns in (first, second))
-        within = distance[rows] ** 2 <= (one.reach + other.reach) * (1 + TIE)
-        every = np.arange(len(rows))
-        by_both = (one.near(every, nearest[rows]) & other.near(every, nearest[rows]))[:, 0]
-        found[rows[by_both]] = True
-        open_ = np.flatnonzero(within & ~by_both)
-        for part in np.array_split(open_, 1 + len(open_) * len(self.synthetic) // _CELLS):
-            found[rows[part]] = _any_near(one, other, part)
-        return found
+        distances = self.nearest.distances[:, 0]
+        is_linked = distances == 0  # exact copy
+        rows = np.flatnonzero(~is_linked)
+        first_side = self._side(first, rows, k)
+        second_side = self._side(second, rows, k)
+
+        # The nearest row by all columns decides most cases.
+        queries = np.arange(len(rows))
+        nearest = self.nearest.indices[rows]
+        by_both = (first_side.near(queries, nearest) & second_side.near(queries, nearest))[:, 0]
+        is_linked[rows[by_both]] = True
+
+        reach = first_side.reach + second_side.reach
+        is_within = distances[rows] ** 2 <= reach * (1 + TIE)
+        undecided = np.flatnonzero(is_within & ~by_both)
+        n_batches = 1 + len(undecided) * len(self.synthetic) // _CELLS
+        for batch in np.array_split(undecided, n_batches):
+            is_linked[rows[batch]] = _any_near(first_side, second_side, batch)
+        return is_linked
 
     def _side(self, columns: Sequence[int], rows: np.ndarray, k: int) -> _Side:
-        queries, points = self.attacked.take(rows).pick(columns), self.synthetic.pick(columns)
-        farthest = nearest_rows(queries, points, min(k, len(points)), device=self.device).distances[
-            :, -1
-        ]
+        queries = self.attacked.take(rows).pick(columns)
+        points = self.synthetic.pick(columns)
+        neighbours = nearest_rows(queries, points, min(k, len(points)), device=self.device)
+        farthest = neighbours.distances[:, -1]
         return _Side(queries, points, farthest**2 * (1 + TIE))
 
 
@@ -123,20 +136,19 @@ class _Side:
 
     def near(self, queries: np.ndarray, points: np.ndarray) -> np.ndarray:
         """Return which of the points (n, c) are near the queries (n,), bool (n, c)."""
-        return (
-            squared_distances(self.queries.take(queries), self.points, points)
-            <= self.reach[queries, None]
-        )
+        squared = squared_distances(self.queries.take(queries), self.points, points)
+        return squared <= self.reach[queries, None]
 
 
 def _any_near(first: _Side, second: _Side, queries: np.ndarray) -> np.ndarray:
     """Return which queries have a point that is near by both sides, bool (n,). All points are
     tested.
     """
-    near = first.near(queries, np.tile(np.arange(len(first.points)), (len(queries), 1)))
-    at, point = np.nonzero(near)
-    both = second.near(queries[at], point[:, None])[:, 0]
-    return np.bincount(at[both], minlength=len(queries)) > 0
+    all_points = np.tile(np.arange(len(first.points)), (len(queries), 1))
+    pair_queries, pair_points = np.nonzero(first.near(queries, all_points))
+    by_both = second.near(queries[pair_queries], pair_points[:, None])[:, 0]
+    n_near = np.bincount(pair_queries[by_both], minlength=len(queries))
+    return n_near > 0
 
 
 Names = Annotated[tuple[str, ...], Tuple, Field(min_length=1)]
@@ -263,104 +275,143 @@ class Linkability(Metric):
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics and the table "sets"."""
-        people = inputs.labelled_subjects
-        if people.smallest_side < MIN_SUBJECTS_PER_SIDE or len(inputs.synthetic) == 0:
+        subjects = inputs.labelled_subjects
+        if subjects.smallest_side < MIN_SUBJECTS_PER_SIDE or len(inputs.synthetic) == 0:
             reason = (
                 f"at least {MIN_SUBJECTS_PER_SIDE} people are required in train and in holdout,"
                 " and a synthetic row"
             )
-            return self.not_measurable(inputs, reason, people.counts, sets=[])
-        places = varying_columns(inputs)
-        pairs = self._pairs(inputs, [name for name in inputs.schema.names if name in places])
+            return self.not_measurable(inputs, reason, subjects.counts, sets=[])
+        encoded_columns = varying_columns(inputs)
+        usable = [name for name in inputs.schema.names if name in encoded_columns]
+        pairs = self._pairs(inputs, usable)
         if not pairs:
             reason = "two sets are required, each with a column that varies"
-            return self.not_measurable(inputs, reason, people.counts, sets=[])
-        rows = target_rows(inputs, people, self.max_targets)
-        sets = [
-            [[place for name in names for place in places[name]] for names in pair]
-            for pair in pairs
-        ]
-        real = EncodedTable.stack([inputs.encoded(role) for role in ("train", "holdout")]).take(
-            rows
-        )
-        every = list(itertools.chain(*sets[0]))  # all pairs contain the same columns
-        searched = Linkage.of(inputs.encoded("synthetic"), real, every, inputs.device)
-        linked = np.empty((len(rows), len(pairs)))
-        for at, (first, second) in enumerate(sets):
-            linked[:, at] = searched.hits(first, second, self.n_neighbors)
-            advance(inputs.progress, "linkability: pairs of column sets", at + 1, len(pairs))
-        attacked = people.take(rows)
-        rates = (
-            np.stack([attacked.totals(column) for column in linked.T], axis=1)
-            / attacked.totals()[:, None]
-        )
+            return self.not_measurable(inputs, reason, subjects.counts, sets=[])
+
+        rows = target_rows(inputs, subjects, self.max_targets)
+        attacked = subjects.take(rows)
+        linked = self._linked(inputs, rows, pairs, encoded_columns)
+        n_linked = np.stack([attacked.totals(of_pair) for of_pair in linked.T], axis=1)
+        rates = n_linked / attacked.totals()[:, None]
         excess, risk = weigh(rates, attacked, self.n_permutations, inputs.rng("linkability labels"))
-        estimates = tuple(
-            found.mean.estimate(spec, attacked.counts, within=(-1, 1))
-            for spec, found in zip(self.statistics, (excess, risk), strict=True)
-        )
-        return self.result(
-            inputs, estimates, sets=_table(pairs, rates, attacked.member, excess, risk)
-        )
+        excess_spec, risk_spec = self.statistics
+        mean_excess = excess.mean.estimate(excess_spec, attacked.counts, within=(-1, 1))
+        mean_risk = risk.mean.estimate(risk_spec, attacked.counts, within=(-1, 1))
+        records = _table(pairs, rates, attacked.member, excess, risk)
+        return self.result(inputs, (mean_excess, mean_risk), sets=records)
+
+    def _linked(
+        self,
+        inputs: EvaluationInputs,
+        rows: np.ndarray,
+        pairs: Sequence[Pair],
+        encoded_columns: Mapping[str, Sequence[int]],
+    ) -> np.ndarray:
+        """Return 1 for rows that are linked by a pair of column sets and 0 for others, float64
+        (rows, pairs).
+        """
+        # All pairs contain the same columns.
+        searched = _encoded(itertools.chain(*pairs[0]), encoded_columns)
+        real = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")]).take(rows)
+        linkage = Linkage.of(inputs.encoded("synthetic"), real, searched, inputs.device)
+        linked = np.empty((len(rows), len(pairs)))
+        for i, (first, second) in enumerate(pairs):
+            first_columns = _encoded(first, encoded_columns)
+            second_columns = _encoded(second, encoded_columns)
+            linked[:, i] = linkage.hits(first_columns, second_columns, self.n_neighbors)
+            advance(inputs.progress, "linkability: pairs of column sets", i + 1, len(pairs))
+        return linked
 
     def _pairs(self, inputs: EvaluationInputs, usable: Sequence[str]) -> list[Pair]:
         """Return the pairs of column sets to attack with."""
         if self.column_sets is None:
             return random_halves(usable, self.n_splits, inputs.rng("linkability halves"))
-        known = inputs.schema.names
+        valid_names = inputs.schema.names
         for name in itertools.chain(*self.column_sets):
-            if name not in known:
+            if name not in valid_names:
                 raise ConfigError(
                     "metric linkability: no table has a column"
-                    f" {safe_repr(name)}.{did_you_mean(name, known)}"
+                    f" {safe_repr(name)}.{did_you_mean(name, valid_names)}"
                 )
-        first, second = (
-            tuple(name for name in names if name in usable) for names in self.column_sets
-        )
+        first_names, second_names = self.column_sets
+        first = tuple(name for name in first_names if name in usable)
+        second = tuple(name for name in second_names if name in usable)
         return [(first, second)] if first and second else []
 
 
-def random_halves(names: Sequence[str], number: int, rng: np.random.Generator) -> list[Pair]:
-    """Return ``number`` distinct ways to cut the columns in two halves (sizes differ by at most 1),
-    or all of them.
+def _encoded(names: Iterable[str], encoded_columns: Mapping[str, Sequence[int]]) -> list[int]:
+    """Return the encoded columns of some columns, in this order."""
+    return list(itertools.chain.from_iterable(encoded_columns[name] for name in names))
+
+
+def random_halves(names: Sequence[str], n_pairs: int, rng: np.random.Generator) -> list[Pair]:
+    """Cut the columns in two halves, whose sizes differ by at most 1.
+
+    Args:
+        names: Names of the columns.
+        n_pairs: Maximum number of distinct cuts.
+        rng: Source of the draws. There is no draw if there are at most ``n_pairs`` cuts.
+
+    Returns:
+        The cuts. If the halves have equal sizes, the first one contains the first column.
     """
-    total, size = len(names), len(names) // 2
-    even = total == 2 * size
+    n_columns = len(names)
+    size = n_columns // 2
     if size == 0:
         return []
-    found: dict[tuple[int, ...], None] = {}
-    if math.comb(total, size) // (1 + even) <= number:
-        every = itertools.combinations(range(total), size)
-        found = {half: None for half in every if not even or 0 in half}
-    while len(found) < min(number, math.comb(total, size) // (1 + even)):
-        order = rng.permutation(total)
-        half = order[:size] if not even or 0 in order[:size] else order[size:]
-        found[tuple(sorted(half.tolist()))] = None
-    return [
-        (tuple(names[c] for c in half), tuple(names[c] for c in range(total) if c not in half))
-        for half in found
-    ]
+    is_even = n_columns == 2 * size
+    n_cuts = math.comb(n_columns, size) // (1 + is_even)
+    halves: dict[tuple[int, ...], None] = {}  # a set in the order of the draws
+    if n_cuts <= n_pairs:
+        combinations = itertools.combinations(range(n_columns), size)
+        halves = {half: None for half in combinations if not is_even or 0 in half}
+    while len(halves) < min(n_pairs, n_cuts):
+        order = rng.permutation(n_columns)
+        sample = order[:size]
+        if is_even and 0 not in sample:
+            sample = order[size:]
+        halves[tuple(sorted(sample.tolist()))] = None
+    pairs = []
+    for half in halves:
+        first = tuple(names[i] for i in half)
+        second = tuple(names[i] for i in range(n_columns) if i not in half)
+        pairs.append((first, second))
+    return pairs
 
 
-def target_rows(inputs: EvaluationInputs, people: Subjects, most: int) -> np.ndarray:
-    """Return the positions in T stacked on H of at most ``most`` rows per side.
+def target_rows(inputs: EvaluationInputs, subjects: Subjects, max_rows: int) -> np.ndarray:
+    """Draw the rows to attack.
 
-    Up to ``most`` subjects per side are drawn independently of the labels, and the same maximum
+    Up to ``max_rows`` subjects per side are drawn independently of the labels, and the same maximum
     number of rows of each, so that the labels of the drawn subjects stay exchangeable. Draws do not
     depend on the order of rows.
+
+    Args:
+        inputs: Inputs of the metric.
+        subjects: Subjects of the rows of T stacked on H.
+        max_rows: Maximum number of rows per side.
+
+    Returns:
+        Positions in T stacked on H, ordered by subject, int64 (n,).
     """
     rng = inputs.rng("linkability people")
-    order = rng.permutation(len(people))
-    drawn = np.zeros(len(people), dtype=bool)
-    for side in (True, False):
-        drawn[order[people.member[order] == side][:most]] = True
-    of_each = max(1, most // max(people.members, len(people) - people.members))
-    content = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
-    rows = np.lexsort((people.codes, content))
+    order = rng.permutation(len(subjects))
+    is_target = np.zeros(len(subjects), dtype=bool)
+    for is_member in (True, False):
+        side = order[subjects.member[order] == is_member]
+        is_target[side[:max_rows]] = True
+    largest_side = max(subjects.members, len(subjects) - subjects.members)
+    rows_per_subject = max(1, max_rows // largest_side)
+
+    # Shuffled rows, sorted by content before and grouped by subject after.
+    row_ids = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
+    rows = np.lexsort((subjects.codes, row_ids))
     rows = rows[rng.permutation(len(rows))]
-    rows = rows[np.argsort(people.codes[rows], kind="stable")]
-    rank = np.arange(len(rows)) - np.searchsorted(people.codes[rows], people.codes[rows])
-    return rows[drawn[people.codes[rows]] & (rank < of_each)]
+    rows = rows[np.argsort(subjects.codes[rows], kind="stable")]
+    codes = subjects.codes[rows]
+    rank = np.arange(len(rows)) - np.searchsorted(codes, codes)
+    return rows[is_target[codes] & (rank < rows_per_subject)]
 
 
 def varying_columns(inputs: EvaluationInputs) -> dict[str, list[int]]:
@@ -368,31 +419,49 @@ def varying_columns(inputs: EvaluationInputs) -> dict[str, list[int]]:
     ones.
     """
     tables = [inputs.encoded(role) for role in _ROLES]
-    ends = []
-    for part in ("numeric", "codes"):
-        arrays = [getattr(table, part) for table in tables]
-        ends.append(np.stack([[array.min(axis=0), array.max(axis=0)] for array in arrays]))
-    varies = np.concatenate([end[:, 0].min(axis=0) < end[:, 1].max(axis=0) for end in ends])
-    places = {
-        name: [place for place in own if varies[place]]
-        for name, own in inputs.encoder.places.items()
-    }
-    return {name: own for name, own in places.items() if own}
+    numeric_varies = _varies([table.numeric for table in tables])
+    codes_vary = _varies([table.codes for table in tables])
+    varies = np.concatenate([numeric_varies, codes_vary])
+    varying = {}
+    for name, positions in inputs.encoder.places.items():
+        columns = [position for position in positions if varies[position]]
+        if columns:
+            varying[name] = columns
+    return varying
+
+
+def _varies(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return which columns of stacked arrays (n, c) have different values, bool (c,)."""
+    smallest = np.stack([array.min(axis=0) for array in arrays]).min(axis=0)
+    largest = np.stack([array.max(axis=0) for array in arrays]).max(axis=0)
+    return np.asarray(smallest < largest)
 
 
 def weigh(
-    rates: np.ndarray, people: Subjects, n_permutations: int, rng: np.random.Generator
+    rates: np.ndarray, subjects: Subjects, n_permutations: int, rng: np.random.Generator
 ) -> tuple[PermutationResult, PermutationResult]:
-    """Return excess and Giomi's risk of every pair, from the rates (people, pairs)."""
-    n_T, pairs = people.members, rates.shape[1]
-    n_H = len(people) - n_T
+    """Compare members with non-members.
+
+    Args:
+        rates: Share of the attacked rows of each subject that each pair links, (subjects, pairs).
+        subjects: The subjects, with their membership.
+        n_permutations: Number of permutations of the labels.
+        rng: Source of the permutations.
+
+    Returns:
+        Excess and Giomi's risk of every pair.
+    """
+    n_T = subjects.members
+    n_H = len(subjects) - n_T
 
     def statistic(labels: np.ndarray) -> np.ndarray:
-        r_T, r_H = labels @ rates / n_T, (1 - labels) @ rates / n_H
+        r_T = labels @ rates / n_T
+        r_H = (1 - labels) @ rates / n_H
         return np.column_stack([r_T - r_H, excess_success(r_T, r_H)])
 
-    found = inference.permutation_test(statistic, people, n_permutations, rng)
-    return found[:pairs], found[pairs:]
+    evidence = inference.permutation_test(statistic, subjects, n_permutations, rng)
+    n_pairs = rates.shape[1]
+    return evidence[:n_pairs], evidence[n_pairs:]
 
 
 def _table(
@@ -404,19 +473,19 @@ def _table(
 ) -> list[dict[str, Any]]:
     """Return a row for each pair: rates, excess with a simultaneous interval, and Giomi's risk."""
     band = excess.band()
-    columns = {
-        "rate_train": rates[member].mean(axis=0),
-        "rate_holdout": rates[~member].mean(axis=0),
-        "excess": excess.observed,
-        "low": band.low,
-        "high": band.high,
-        "risk": risk.observed,
-    }
-    return [
-        {
-            "sets": at + 1,
+    rates_train = rates[member].mean(axis=0)
+    rates_holdout = rates[~member].mean(axis=0)
+    records = []
+    for i, (first, second) in enumerate(pairs):
+        record = {
+            "sets": i + 1,
             "columns": f"{len(first)} + {len(second)}",
-            **{name: float(values[at]) for name, values in columns.items()},
+            "rate_train": float(rates_train[i]),
+            "rate_holdout": float(rates_holdout[i]),
+            "excess": float(excess.observed[i]),
+            "low": float(band.low[i]),
+            "high": float(band.high[i]),
+            "risk": float(risk.observed[i]),
         }
-        for at, (first, second) in enumerate(pairs)
-    ]
+        records.append(record)
+    return records

@@ -60,16 +60,28 @@ class RowMemorization:
 
     @classmethod
     def of(cls, tables: Mapping[str, EncodedTable], radius: float, device: str) -> RowMemorization:
-        """Count and search. T and H must not be empty."""
-        rows = tables["synthetic"]
-        counts = {role: near(rows, tables[role], radius) for role in ROLES}
-        train = nearest_rows(rows, tables["train"], device=device)
-        holdout = nearest_rows(rows, tables["holdout"], device=device).distances[:, 0]
-        others = nearest_rows(rows, rows, exclude_self=True, device=device).distances[:, 0]
+        """Count the rows within the radius and search the nearest ones.
+
+        Args:
+            tables: Encoded T, H and S by role. T and H must not be empty.
+            radius: lambda.
+            device: Torch device of the search.
+        """
+        synthetic = tables["synthetic"]
+        counts = {role: near(synthetic, tables[role], radius) for role in ROLES}
+        in_train = nearest_rows(synthetic, tables["train"], device=device)
+        in_holdout = nearest_rows(synthetic, tables["holdout"], device=device)
+        in_synthetic = nearest_rows(synthetic, synthetic, exclude_self=True, device=device)
         return cls(
-            radius, counts["train"], counts["holdout"], counts["synthetic"] - 1,
-            train.indices[:, 0], train.distances[:, 0], holdout, others,
-        )  # fmt: skip
+            radius=radius,
+            train=counts["train"],
+            holdout=counts["holdout"],
+            synthetic=counts["synthetic"] - 1,
+            nearest=in_train.indices[:, 0],
+            to_train=in_train.distances[:, 0],
+            to_holdout=in_holdout.distances[:, 0],
+            to_synthetic=in_synthetic.distances[:, 0],
+        )
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return alpha_m, counts within the radius and distances of each synthetic row, as columns
@@ -108,7 +120,12 @@ class RowMemorization:
 
 
 def tables_of(inputs: EvaluationInputs, space: str) -> dict[str, EncodedTable]:
-    """Return T, H and S in the raw encoding ("raw") or in the embedding ("embedded")."""
+    """Return T, H and S by role.
+
+    Args:
+        inputs: Tables, and the embedder if ``space`` is "embedded".
+        space: "raw" for the raw encoding, "embedded" for the embedding.
+    """
     if space == "raw":
         return {role: inputs.encoded(role) for role in ROLES}
     return {role: EncodedTable.of_numbers(inputs.embedded(role)) for role in ROLES}
@@ -255,28 +272,32 @@ class Memorization(Metric):
         if sizes["train"] < 2 or min(sizes.values()) == 0:
             reason = "two training rows are required, and rows of holdout and synthetic table"
             return self.not_measurable(inputs, reason, (sizes["synthetic"], 0))
+
         tables = tables_of(inputs, self.space)
-        known = inputs.subject_codes("train") if "train" in inputs.subjects else None
+        train_subjects = None
+        if "train" in inputs.subjects:
+            train_subjects = inputs.subject_codes("train")
         radius = self.radius
         if radius is None:
-            radius = typical_radius(tables["train"], known, self.quantile, inputs.device)
-        found = RowMemorization.of(tables, float(radius), inputs.device)
-        people = Subjects.of(inputs.subject_codes("train", "holdout"), sizes["train"])
-        excess = self._excess(found, tables, people, inputs.rng("memorization.labels"))
+            radius = typical_radius(tables["train"], train_subjects, self.quantile, inputs.device)
+        memorization = RowMemorization.of(tables, float(radius), inputs.device)
+        subjects = Subjects.of(inputs.subject_codes("train", "holdout"), sizes["train"])
+        excess = self._excess(memorization, tables, subjects, inputs.rng("memorization.labels"))
         if self.distance == "spherelet":
-            found = self.by_spherelets(found, tables, known, inputs.device)
+            memorization = self.by_spherelets(memorization, tables, train_subjects, inputs.device)
+        exposed = _exposed(memorization, subjects, sizes)
         result = self.result(
             inputs,
-            (_exposed(found, people, sizes), excess),
-            alpha=alpha_table(found.alpha),
-            ratios=ratio_table(found),
-            most_exposed=most_exposed(found),
+            (exposed, excess),
+            alpha=alpha_table(memorization.alpha),
+            ratios=ratio_table(memorization),
+            most_exposed=most_exposed(memorization),
         )
-        return replace(result, rows=found.columns())
+        return replace(result, rows=memorization.columns())
 
     def by_spherelets(
         self,
-        found: RowMemorization,
+        memorization: RowMemorization,
         tables: Mapping[str, EncodedTable],
         subjects: np.ndarray | None,
         device: str,
@@ -286,39 +307,50 @@ class Memorization(Metric):
 
         Spherelets are fitted to training rows, which therefore appear nearer than rows of H, so
         comparisons with H are invalid. If ``radius`` is None, the quantile of the training rows'
-        distances is used, as in :func:`typical_radius`, to rows of other ``subjects`` if these are
-        known.
+        distances is used, as in :func:`typical_radius`.
+
+        Args:
+            memorization: Counts by Euclidean distance.
+            tables: Encoded T, H and S by role.
+            subjects: Subject of each training row, int64 (n_T,). Only rows of other subjects
+                determine the radius. None: each row is a subject.
+            device: Torch device of the search.
         """
         train = tables["train"]
-        of_train, of_synthetic = (
-            Spherelets.fit(tables[role], train, self.n_neighbors, self.dimension, device)
-            for role in ("train", "synthetic")
+        of_train = Spherelets.fit(train, train, self.n_neighbors, self.dimension, device)
+        of_synthetic = Spherelets.fit(
+            tables["synthetic"], train, self.n_neighbors, self.dimension, device
         )
         radius = self.radius
         if radius is None:
             radius = spherelet_radius(of_train, train, subjects, self.quantile)
-        t, s = (
-            spherelet_near(of_synthetic, side, train, radius * (1 + TIE))
-            for side in (of_train, of_synthetic)
-        )
+        inclusive = radius * (1 + TIE)
+        n_train = spherelet_near(of_synthetic, of_train, train, inclusive)
+        n_synthetic = spherelet_near(of_synthetic, of_synthetic, train, inclusive)
         return replace(
-            found, radius=radius, train=t, synthetic=s - 1, holdout=np.full(len(t), np.nan)
+            memorization,
+            radius=radius,
+            train=n_train,
+            synthetic=n_synthetic - 1,
+            holdout=np.full(len(n_train), np.nan),
         )
 
     def _excess(
         self,
-        found: RowMemorization,
+        memorization: RowMemorization,
         tables: Mapping[str, EncodedTable],
-        people: Subjects,
+        subjects: Subjects,
         rng: np.random.Generator,
     ) -> Estimate:
         """Return ``exposed_excess``. It is linear in the labels, so neighbor lists are not
         needed.
         """
-        exposed = found.real * (len(tables["train"]) / len(people.codes)) > found.synthetic
-        count, counts = int(exposed.sum()), (len(exposed), people.smallest_side)
-        if count == 0:
-            note = "0 exposed rows"
+        n_expected = memorization.real * (len(tables["train"]) / len(subjects.codes))
+        is_exposed = n_expected > memorization.synthetic
+        n_exposed = int(is_exposed.sum())
+        counts = (len(is_exposed), subjects.smallest_side)
+        note = f"{n_exposed} exposed rows"
+        if n_exposed == 0:
             return _EXCESS.estimate(
                 0.0,
                 0.0,
@@ -328,87 +360,114 @@ class Memorization(Metric):
                 minimum_detectable_effect=0.0,
                 note=note,
             )
-        share = np.where(exposed, 1 / np.maximum(found.real, 1), 0.0) / count
-        rows = [
-            near(tables[role], tables["synthetic"], found.radius, share)
-            for role in ("train", "holdout")
-        ]
-        weights = np.bincount(people.codes, np.concatenate(rows), len(people))
-        evidence = inference.excess(weights[None], people, self.n_permutations, rng)
-        return evidence.estimate(
-            _EXCESS, counts, confidence=LEAK_CONFIDENCE, note=f"{count} exposed rows"
-        )
+
+        # Each exposed row divides its weight among the real rows near it.
+        weights = np.where(is_exposed, 1 / np.maximum(memorization.real, 1), 0.0) / n_exposed
+        of_train = near(tables["train"], tables["synthetic"], memorization.radius, weights)
+        of_holdout = near(tables["holdout"], tables["synthetic"], memorization.radius, weights)
+        real_weights = np.concatenate([of_train, of_holdout])
+        by_subject = np.bincount(subjects.codes, real_weights, len(subjects))
+        evidence = inference.excess(by_subject[None], subjects, self.n_permutations, rng)
+        return evidence.estimate(_EXCESS, counts, confidence=LEAK_CONFIDENCE, note=note)
 
 
-def _exposed(found: RowMemorization, people: Subjects, sizes: Mapping[str, int]) -> Estimate:
+def _exposed(
+    memorization: RowMemorization, subjects: Subjects, sizes: Mapping[str, int]
+) -> Estimate:
     """Return ``exposed``."""
-    exposed = found.alpha < 1
-    low, high = clustered_share(exposed, people.codes[found.nearest])
-    null = (
-        math.nan
-        if np.isnan(found.holdout).any()
-        else by_chance(found, sizes["train"], sizes["holdout"])
-    )
-    counts, note = (len(exposed), people.members), f"lambda {found.radius:.4g}"
-    return _EXPOSED.with_null(null).estimate(exposed.mean(), low, high, counts, note=note)
+    is_exposed = memorization.alpha < 1
+    low, high = clustered_share(is_exposed, subjects.codes[memorization.nearest])
+    null = math.nan
+    if not np.isnan(memorization.holdout).any():
+        null = by_chance(memorization, sizes["train"], sizes["holdout"])
+    counts = (len(is_exposed), subjects.members)
+    note = f"lambda {memorization.radius:.4g}"
+    return _EXPOSED.with_null(null).estimate(is_exposed.mean(), low, high, counts, note=note)
 
 
 def clustered_share(flags: np.ndarray, clusters: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of ``flags``, bool (n,), for dependent rows within
-    clusters.
+    """Return the 95 % interval of a share of rows that are dependent within clusters.
 
     It is Wilson's with n divided by the design effect: the variance of the sums by cluster relative
-    to that of independent rows, at least 1. ``clusters`` (n,) are codes.
+    to that of independent rows, at least 1.
+
+    Args:
+        flags: Whether each row counts, bool (n,).
+        clusters: Code of the cluster of each row, int (n,).
+
+    Returns:
+        Low and high.
     """
-    n, share = len(flags), float(flags.mean())
-    alone = n * share * (1 - share)
-    sums = np.bincount(clusters, flags - share)
-    rows = n / max(1.0, float(sums @ sums) / alone) if alone > 0 else n
-    _, low, high = wilson(share * rows, rows)
+    n = len(flags)
+    share = float(flags.mean())
+    independent_variance = n * share * (1 - share)
+    effective_n: float = n
+    if independent_variance > 0:
+        sums = np.bincount(clusters, flags - share)
+        design_effect = max(1.0, float(sums @ sums) / independent_variance)
+        effective_n = n / design_effect
+    _, low, high = wilson(share * effective_n, effective_n)
     return min(low, share), max(high, share)
 
 
-def by_chance(found: RowMemorization, n_train: int, n_holdout: int) -> float:
-    """Return the mean probability of more T than S rows near a synthetic row, if T is drawn from
-    the rows of T u H.
+def by_chance(memorization: RowMemorization, n_train: int, n_holdout: int) -> float:
+    """Return the null of ``exposed``: the mean probability of more T than S rows near a synthetic
+    row, if T is drawn from the rows of T u H.
+
+    Args:
+        memorization: Numbers of real and synthetic rows within the radius.
+        n_train: Number of rows of T.
+        n_holdout: Number of rows of H.
     """
     from scipy import stats  # slow to import
 
-    pairs = np.column_stack([found.synthetic, found.real]).astype(np.int64)
-    kinds, times = np.unique(pairs, axis=0, return_counts=True)
-    chances = stats.hypergeom.sf(kinds[:, 0], n_train + n_holdout, kinds[:, 1], n_train)
-    return float(chances @ times / len(pairs))
+    pairs = np.column_stack([memorization.synthetic, memorization.real]).astype(np.int64)
+    distinct, n_rows = np.unique(pairs, axis=0, return_counts=True)
+    n_synthetic = distinct[:, 0]
+    n_real = distinct[:, 1]
+    probabilities = stats.hypergeom.sf(n_synthetic, n_train + n_holdout, n_real, n_train)
+    return float(probabilities @ n_rows / len(pairs))
 
 
 def alpha_table(alpha: np.ndarray) -> list[dict[str, Any]]:
-    """Return the number of synthetic rows in each range of alpha_m."""
-    below, above = (
-        np.searchsorted(ALPHAS[:4], alpha, side="right"),
-        np.searchsorted(ALPHAS[4:], alpha),
-    )
-    place = np.where(alpha < 1, below, np.where(alpha > 1, 5 + above, 4))
-    rows = np.bincount(place, minlength=len(RANGES))
-    return table_rows(alpha=RANGES, rows=rows, share=rows / len(alpha))
+    """Return the number of synthetic rows in each range of alpha_m.
+
+    Args:
+        alpha: alpha_m of each synthetic row, float64 (n_S,).
+    """
+    # A cut belongs to the range that is nearer to 1, and 1 is a range of its own.
+    below = np.searchsorted(ALPHAS[:4], alpha, side="right")
+    above = 5 + np.searchsorted(ALPHAS[4:], alpha)
+    positions = np.where(alpha < 1, below, np.where(alpha > 1, above, 4))
+    n_rows = np.bincount(positions, minlength=len(RANGES))
+    return table_rows(alpha=RANGES, rows=n_rows, share=n_rows / len(alpha))
 
 
-def ratio_table(found: RowMemorization) -> list[dict[str, Any]]:
+def ratio_table(memorization: RowMemorization) -> list[dict[str, Any]]:
     """Return the shares of synthetic rows whose two ratios are at most each limit."""
-    by_synthetic, by_holdout = (
-        [(ratios <= limit).mean() for limit in RATIOS]
-        for ratios in (found.train_to_synthetic, found.train_to_holdout)
+    return table_rows(
+        at_most=RATIOS,
+        train_to_synthetic=_shares_at_most(memorization.train_to_synthetic),
+        train_to_holdout=_shares_at_most(memorization.train_to_holdout),
     )
-    return table_rows(at_most=RATIOS, train_to_synthetic=by_synthetic, train_to_holdout=by_holdout)
 
 
-def most_exposed(found: RowMemorization) -> list[dict[str, Any]]:
+def _shares_at_most(ratios: np.ndarray) -> list[float]:
+    return [(ratios <= limit).mean() for limit in RATIOS]
+
+
+def most_exposed(memorization: RowMemorization) -> list[dict[str, Any]]:
     """Return the rows with the smallest alpha_m. Ties: smallest ratios, then position."""
-    order = np.lexsort((found.train_to_holdout, found.train_to_synthetic, found.alpha))
-    listed = order[:LISTED][found.alpha[order[:LISTED]] < 1]
+    alpha = memorization.alpha
+    to_synthetic = memorization.train_to_synthetic
+    to_holdout = memorization.train_to_holdout
+    first = np.lexsort((to_holdout, to_synthetic, alpha))[:LISTED]
+    listed = first[alpha[first] < 1]
     return table_rows(
         row=listed,
-        alpha=found.alpha[listed],
-        train=found.train[listed].astype(np.int64),
-        synthetic=found.synthetic[listed].astype(np.int64),
-        train_to_synthetic=found.train_to_synthetic[listed],
-        train_to_holdout=found.train_to_holdout[listed],
+        alpha=alpha[listed],
+        train=memorization.train[listed].astype(np.int64),
+        synthetic=memorization.synthetic[listed].astype(np.int64),
+        train_to_synthetic=to_synthetic[listed],
+        train_to_holdout=to_holdout[listed],
     )

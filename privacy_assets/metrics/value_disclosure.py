@@ -29,7 +29,9 @@ from privacy_assets.tables.roles import allowed_values, foreign_cells, natural_r
 
 _SIGNS = re.compile(r"[\W_]+")
 _END = "\n"  # does not occur in text without punctuation
-_TURN, _FIRST, _SECOND = (np.uint64(x) for x in (29, 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9))
+_SHIFT = np.uint64(29)
+_FIRST_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +40,13 @@ class Pieces:
 
     Attributes:
         texts: Distinct strings.
-        held: Position of the string of each non-empty cell, shape (m,).
+        text_index: Position of the string of each non-empty cell, shape (m,).
         rows: Row of each such cell, shape (m,).
         size: Number of rows of the column.
     """
 
     texts: Sequence[str]
-    held: np.ndarray
+    text_index: np.ndarray
     rows: np.ndarray
     size: int
 
@@ -52,58 +54,72 @@ class Pieces:
         """Return hashes (p,) of values and of their substrings of ``length`` characters, and the
         row (p,) of each.
         """
-        whole = pd.util.hash_array(np.array(self.texts, dtype=object), categorize=False).astype(
-            np.uint64
-        )
-        text = np.arange(len(self.texts))
-        stretches, within = _stretches(self.texts, length)
-        hashes = np.concatenate([whole, stretches])
-        texts = np.concatenate([text, within])
-        order = np.argsort(texts, kind="stable")
-        hashes, counts = hashes[order], np.bincount(texts, minlength=len(self.texts))
-        starts = np.cumsum(counts) - counts
-        times = counts[self.held]
-        offset = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-        return hashes[np.repeat(starts[self.held], times) + offset], np.repeat(self.rows, times)
+        text_hashes = pd.util.hash_array(np.array(self.texts, dtype=object), categorize=False)
+        substring_hashes, substring_texts = _substrings(self.texts, length)
+        hashes = np.concatenate([text_hashes.astype(np.uint64), substring_hashes])
+        texts = np.concatenate([np.arange(len(self.texts)), substring_texts])
+        hashes = hashes[np.argsort(texts, kind="stable")]
+
+        # The hashes of a text are adjacent now. Each cell takes all those of its text.
+        n_hashes = np.bincount(texts, minlength=len(self.texts))
+        text_starts = np.cumsum(n_hashes) - n_hashes
+        n_of_cell = n_hashes[self.text_index]
+        cell_starts = np.cumsum(n_of_cell) - n_of_cell
+        offsets = np.arange(n_of_cell.sum()) - np.repeat(cell_starts, n_of_cell)
+        positions = np.repeat(text_starts[self.text_index], n_of_cell) + offsets
+        return hashes[positions], np.repeat(self.rows, n_of_cell)
 
 
 def pieces_of(column: Column) -> Pieces:
     """Return the values of a column: letters and digits in lower case."""
-    (codes,), different = ranked([column])
-    plain = [_SIGNS.sub("", str(value).casefold()) for value in different.objects()]
-    own, texts = pd.factorize(np.array([*plain, ""], dtype=object))  # ignores case and punctuation
+    (codes,), distinct = ranked([column])
+    plain = [_SIGNS.sub("", str(value).casefold()) for value in distinct.objects()]
+    # Values that differ only in case and punctuation have the same text.
+    text_of_code, texts = pd.factorize(np.array([*plain, ""], dtype=object))
     # -1 (missing) selects the last one, "": a value of punctuation only carries no information
-    held = own[codes]
-    rows = np.flatnonzero(held != own[-1])
-    return Pieces(texts.tolist(), held[rows], rows, len(column))
+    text_index = text_of_code[codes]
+    rows = np.flatnonzero(text_index != text_of_code[-1])
+    return Pieces(texts.tolist(), text_index[rows], rows, len(column))
 
 
-def together(parts: Sequence[Pieces]) -> Pieces:
+def together(columns: Sequence[Pieces]) -> Pieces:
     """Join several columns of one table."""
-    starts = np.cumsum([0, *(len(part.texts) for part in parts)])
-    held = [part.held + start for part, start in zip(parts, starts[:-1], strict=True)]
-    texts = [text for part in parts for text in part.texts]
-    return Pieces(
-        texts, np.concatenate(held), np.concatenate([part.rows for part in parts]), parts[0].size
-    )
+    texts: list[str] = []
+    text_index = []
+    for pieces in columns:
+        text_index.append(pieces.text_index + len(texts))
+        texts.extend(pieces.texts)
+    rows = np.concatenate([pieces.rows for pieces in columns])
+    return Pieces(texts, np.concatenate(text_index), rows, columns[0].size)
 
 
 def holders_of(
-    pieces: np.ndarray, people: np.ndarray, max_holders: int
+    pieces: np.ndarray, subjects: np.ndarray, max_holders: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct ``pieces`` (p,) of at most ``max_holders`` ``people`` (p,), with the
-    first subject.
+    """Find the rare pieces, and the first subject of each.
+
+    Args:
+        pieces: Hash of each piece, uint64 (p,).
+        subjects: Subject of each piece, int64 (p,).
+        max_holders: Maximum number of subjects of a rare piece.
+
+    Returns:
+        The distinct rare pieces, ascending, and the lowest subject of each.
     """
-    order = np.lexsort((people, pieces))
-    pieces, people = pieces[order], people[order]
-    new = np.append(True, pieces[1:] != pieces[:-1]) if len(pieces) else np.empty(0, dtype=bool)
-    pair = new | np.append(True, people[1:] != people[:-1]) if len(pieces) else new
-    which = np.cumsum(new) - 1
-    rare = np.bincount(which[pair], minlength=int(new.sum())) <= max_holders
-    return pieces[new][rare], people[new][rare]
+    if len(pieces) == 0:
+        return pieces, subjects
+    order = np.lexsort((subjects, pieces))
+    pieces = pieces[order]
+    subjects = subjects[order]
+    is_new_piece = np.append(True, pieces[1:] != pieces[:-1])
+    is_new_pair = is_new_piece | np.append(True, subjects[1:] != subjects[:-1])
+    codes = np.cumsum(is_new_piece) - 1
+    n_holders = np.bincount(codes[is_new_pair])
+    is_rare = n_holders <= max_holders
+    return pieces[is_new_piece][is_rare], subjects[is_new_piece][is_rare]
 
 
-def _stretches(texts: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarray]:
+def _substrings(texts: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return hashes (p,) of all substrings of ``length`` characters, and the position (p,) of their
     string.
     """
@@ -111,11 +127,13 @@ def _stretches(texts: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarra
     characters = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     if len(characters) < length:
         return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
-    end = characters == ord(_END)
-    text = np.cumsum(end) - end
-    starts = np.flatnonzero(text[: len(text) - length + 1] == text[length - 1 :])
-    starts = starts[~end[starts + length - 1]]
-    return _windows(characters.astype(np.uint64), length)[starts], text[starts]
+    is_end = characters == ord(_END)
+    text_index = np.cumsum(is_end) - is_end
+    first_texts = text_index[: len(text_index) - length + 1]
+    last_texts = text_index[length - 1 :]
+    starts = np.flatnonzero(first_texts == last_texts)
+    starts = starts[~is_end[starts + length - 1]]
+    return _windows(characters.astype(np.uint64), length)[starts], text_index[starts]
 
 
 def _windows(characters: np.ndarray, length: int) -> np.ndarray:
@@ -126,27 +144,25 @@ def _windows(characters: np.ndarray, length: int) -> np.ndarray:
         return _mixed(characters, np.uint64(0))
     left = _windows(characters, length - length // 2)
     right = left if length % 2 == 0 else _windows(characters, length // 2)
-    count = len(characters) - length + 1
-    return _mixed(left[:count], right[length - length // 2 :][:count])
+    n_windows = len(characters) - length + 1
+    return _mixed(left[:n_windows], right[length - length // 2 :][:n_windows])
 
 
 def _mixed(left: np.ndarray, right: np.ndarray | np.uint64) -> np.ndarray:
     """Combine two hashes. The order matters."""
-    mixed = (left * _FIRST) ^ (right + _FIRST + (left << _TURN))
-    mixed = (mixed ^ (mixed >> _TURN)) * _SECOND
-    return mixed ^ (mixed >> _TURN)
+    mixed = (left * _FIRST_FACTOR) ^ (right + _FIRST_FACTOR + (left << _SHIFT))
+    mixed = (mixed ^ (mixed >> _SHIFT)) * _SECOND_FACTOR
+    return mixed ^ (mixed >> _SHIFT)
 
 
 CROWDED = 0.005  # share of subjects matched by chance, above which longer pieces are used
-_NONE, _NO_OWN = (
-    "no generated column",
-    "no column of categories, or of numbers of which single people have a value",
-)
+_NO_GENERATED = "no generated column"
+_NO_COVERED = "no column of categories, or of numbers of which single people have a value"
 _BY_RULE = (
     "by rule: the threshold rule replaced the values of few people, except those of public lists"
 )
-# people with a value of their own from which a column of numbers or times is covered
-_MIN_ALONE = 20
+# people who alone have a value from which a column of numbers or times is covered
+_MIN_SOLE_HOLDERS = 20
 
 
 @declared
@@ -272,171 +288,226 @@ class ValueDisclosure(Metric):
         """Compute the statistics, and the table "columns" with role, share of foreign cells and own
         values.
         """
-        people = Subjects.of(inputs.subject_codes(*_real(inputs)), len(inputs.train))
-        columns = _foreign(inputs)
-        rows = len(inputs.synthetic)
-        worst = (
-            max((float(column["foreign"]) for column in columns), default=0.0) if rows else math.nan
-        )
-        named = ", ".join(
-            safe_repr(column["column"]) for column in columns if column["foreign"] > 0
-        )
-        foreign = self.statistic("foreign_cells").estimate(
-            worst, worst, worst, (rows, len(people.member)), minimum_detectable_effect=0.0,
-            note=f"in {named}" if named else "",
-        )  # fmt: skip
-        own = self._own_values(inputs, people, columns)
-        return self.result(
-            inputs, (foreign, self._generated_excess(inputs, people), own), columns=columns
+        subjects = Subjects.of(inputs.subject_codes(*_real_roles(inputs)), len(inputs.train))
+        records = _foreign(inputs)
+        foreign_cells = self._foreign_cells(inputs, subjects, records)
+        generated_excess = self._generated_excess(inputs, subjects)
+        own_values = self._own_values(inputs, subjects, records)
+        estimates = (foreign_cells, generated_excess, own_values)
+        return self.result(inputs, estimates, columns=records)
+
+    def _foreign_cells(
+        self, inputs: EvaluationInputs, subjects: Subjects, records: list[dict[str, Any]]
+    ) -> Estimate:
+        counts = (len(inputs.synthetic), len(subjects.member))
+        worst = math.nan
+        if len(inputs.synthetic):
+            worst = max((float(record["foreign"]) for record in records), default=0.0)
+        names = ", ".join(safe_repr(record["column"]) for record in records if record["foreign"])
+        note = f"in {names}" if names else ""
+        return self.statistic("foreign_cells").estimate(
+            worst, worst, worst, counts, minimum_detectable_effect=0.0, note=note
         )
 
     def _own_values(
-        self, inputs: EvaluationInputs, people: Subjects, records: list[dict[str, Any]]
+        self, inputs: EvaluationInputs, subjects: Subjects, records: list[dict[str, Any]]
     ) -> Estimate:
         """Estimate ``own_values``, and add the value of each column to its record."""
-        spec, counts = self.statistic("own_values"), (len(inputs.synthetic), people.smallest_side)
+        spec = self.statistic("own_values")
+        counts = (len(inputs.synthetic), subjects.smallest_side)
         columns = [column for column in inputs.schema.columns if column.kind != "boolean"]
         names = [column.name for column in columns if column.name not in inputs.ruled]
-        for record in records:
-            record["own"] = None
+        _add_own(records, {})
         if columns and not names:
             estimate = spec.estimate(
                 0.0, 0.0, 0.0, counts, confidence=self.confidence, note=_BY_RULE
             )
             return replace(estimate, by_rule=True)
         if min(counts) == 0:
-            return spec.missing(
-                "there are no synthetic rows, or no people on one side", counts, self.confidence
-            )
-        every = np.arange(len(people))
-        confidence, found = 1 - (1 - self.confidence) / max(len(names), 1), {}
+            reason = "there are no synthetic rows, or no people on one side"
+            return spec.missing(reason, counts, self.confidence)
+
+        evidence = self._own_evidence(inputs, subjects, names)
+        _add_own(records, evidence)
+        if not evidence:
+            return self._nothing(spec, counts, _NO_COVERED)
+        disclosed = []
+        for name, (_, low, _, _) in evidence.items():
+            if low > 0:
+                disclosed.append(safe_repr(name))
+        note = f"single people are disclosed in {', '.join(disclosed)}" if disclosed else ""
+        return self._largest(spec, np.array(list(evidence.values())), counts, note)
+
+    def _own_evidence(
+        self, inputs: EvaluationInputs, subjects: Subjects, names: Sequence[str]
+    ) -> dict[str, np.ndarray]:
+        """Return value, low, high and minimum detectable effect (4,) of each covered column."""
+        all_subjects = np.arange(len(subjects))
+        confidence = 1 - (1 - self.confidence) / max(len(names), 1)
+        evidence = {}
         for name in names:
-            matched = _people_with_own(inputs, name, people.codes)
-            if matched is not None:
-                found[name] = (
-                    leaked_subjects(every, matched, people.member, confidence) / people.members
-                )
-        for record in records:
-            if record["column"] in found:
-                record["own"] = float(found[record["column"]][0])
-        if not found:
-            return spec.estimate(
-                0.0,
-                0.0,
-                0.0,
-                counts,
-                confidence=self.confidence,
-                minimum_detectable_effect=0.0,
-                note=_NO_OWN,
-            )
-        ends = np.array(list(found.values()))
-        at = int(np.lexsort((ends[:, 0], ends[:, 1]))[-1])
-        listed = [safe_repr(name) for name, one in found.items() if one[1] > 0]
-        note = f"single people are disclosed in {', '.join(listed)}" if listed else ""
-        (value, low), (high, mde) = ends[at, :2], ends[:, 2:].max(axis=0)
+            matched = _sole_holders(inputs, name, subjects.codes)
+            if matched is None:
+                continue
+            n_leaked = leaked_subjects(all_subjects, matched, subjects.member, confidence)
+            evidence[name] = n_leaked / subjects.members
+        return evidence
+
+    def _generated_excess(self, inputs: EvaluationInputs, subjects: Subjects) -> Estimate:
+        spec = self.statistic("generated_excess")
+        n_synthetic = len(inputs.synthetic)
+        counts = (n_synthetic, subjects.smallest_side)
+        names = inputs.generated["synthetic"].schema.names if inputs.generated else []
+        if not names:
+            return self._nothing(spec, counts, _NO_GENERATED)
+
+        order = inputs.rng("value_disclosure.people").permutation(len(subjects))
+        comparisons = _comparisons(inputs, names)
+        confidence = 1 - (1 - self.confidence) / len(comparisons)
+        columns = []
+        for pieces in comparisons:
+            columns.append(self._excess(pieces, subjects, order, n_synthetic, confidence))
+        evidence = np.array(columns)
+        if min(counts) == 0 or np.isnan(evidence).any():
+            reason = "train or unseen people have no rare values"
+            return spec.missing(reason, counts, self.confidence)
+        return self._largest(spec, evidence, counts)
+
+    def _nothing(self, spec: StatisticSpec, counts: tuple[int, int], note: str) -> Estimate:
+        """Return an estimate of exactly 0: no column is covered."""
+        return spec.estimate(
+            0.0,
+            0.0,
+            0.0,
+            counts,
+            confidence=self.confidence,
+            minimum_detectable_effect=0.0,
+            note=note,
+        )
+
+    def _largest(
+        self, spec: StatisticSpec, evidence: np.ndarray, counts: tuple[int, int], note: str = ""
+    ) -> Estimate:
+        """Return the estimate of the column with the largest lower end.
+
+        Args:
+            spec: The statistic.
+            evidence: Value, low, high and minimum detectable effect of each column, (columns, 4).
+            counts: Numbers of rows and subjects.
+            note: Note of the estimate.
+        """
+        order = np.lexsort((-evidence[:, 0], -evidence[:, 1]))
+        worst = order[0]  # the first of tied columns
+        value, low = evidence[worst, :2].tolist()
+        high, smallest_effect = evidence[:, 2:].max(axis=0)
         return spec.estimate(
             value,
             low,
             high,
             counts,
             confidence=self.confidence,
-            minimum_detectable_effect=mde,
+            minimum_detectable_effect=smallest_effect,
             note=note,
-        )
-
-    def _generated_excess(self, inputs: EvaluationInputs, people: Subjects) -> Estimate:
-        n, spec = len(inputs.synthetic), self.statistic("generated_excess")
-        counts = (n, people.smallest_side)
-        names = inputs.generated["synthetic"].schema.names if inputs.generated else []
-        if not names:
-            return spec.estimate(
-                0.0,
-                0.0,
-                0.0,
-                counts,
-                confidence=self.confidence,
-                minimum_detectable_effect=0.0,
-                note=_NONE,
-            )
-        order = inputs.rng("value_disclosure.people").permutation(len(people))
-        parts = {
-            role: {name: pieces_of(column) for name, column in table.columns.items()}
-            for role, table in inputs.generated.items()
-        }
-        # Each column with itself, and all generated columns with all of the real rows, including
-        # the subject.
-        asked = [{role: own[name] for role, own in parts.items()} for name in names]
-        if any(len(own) > 1 for own in parts.values()):
-            asked.append({role: together(list(own.values())) for role, own in parts.items()})
-        confidence = 1 - (1 - self.confidence) / len(asked)
-        found = np.array([self._excess(pieces, people, order, n, confidence) for pieces in asked])
-        if min(counts) == 0 or np.isnan(found).any():
-            return spec.missing(
-                "train or unseen people have no rare values", counts, self.confidence
-            )
-        value, low = max(found[:, :2].tolist(), key=lambda ends: (ends[1], ends[0]))
-        high, mde = found[:, 2:].max(axis=0)
-        return spec.estimate(
-            value, low, high, counts, confidence=self.confidence, minimum_detectable_effect=mde
         )
 
     def _excess(
         self,
         pieces: Mapping[str, Pieces],
-        people: Subjects,
+        subjects: Subjects,
         order: np.ndarray,
-        n: int,
+        n_synthetic: int,
         confidence: float,
     ) -> np.ndarray:
         """Return value, low, high and minimum detectable effect (4,) of one column. NaN if only one
         side has pieces.
         """
         for length in self.lengths:
-            owners, matched = self._matches(pieces, people, order, length)
+            owners, matched = self._matches(pieces, subjects, order, length)
             if len(matched) <= CROWDED * len(owners):
                 break
-        return leaked_subjects(owners, matched, people.member, confidence) / max(
-            min(people.members, n), 1
-        )
+        n_leaked = leaked_subjects(owners, matched, subjects.member, confidence)
+        return n_leaked / max(min(subjects.members, n_synthetic), 1)
 
     def _matches(
-        self, pieces: Mapping[str, Pieces], people: Subjects, order: np.ndarray, length: int
+        self, pieces: Mapping[str, Pieces], subjects: Subjects, order: np.ndarray, length: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the subjects with pieces of their own, and the subjects with such a piece in S."""
-        found = {role: own.of_length(length) for role, own in pieces.items()}
-        real = [role for role in REAL_ROLES if role in pieces]
-        starts = np.cumsum([0, *(pieces[role].size for role in real)])
-        rows = np.concatenate(
-            [found[role][1] + start for role, start in zip(real, starts[:-1], strict=True)]
-        )
-        every = np.concatenate([found[role][0] for role in real])
-        own, owner = holders_of(every, order[people.codes[rows]], self.max_holders)
-        person = np.argsort(order)[owner]
-        return np.unique(person), np.unique(person[np.isin(own, found["synthetic"][0])])
+        """Return the subjects with rare pieces, and the subjects with such a piece in S."""
+        hashes = []
+        rows = []
+        n_rows = 0
+        for role in REAL_ROLES:
+            if role in pieces:
+                role_hashes, role_rows = pieces[role].of_length(length)
+                hashes.append(role_hashes)
+                rows.append(role_rows + n_rows)
+                n_rows += pieces[role].size
+        ranks = order[subjects.codes[np.concatenate(rows)]]
+        rare, lowest_ranks = holders_of(np.concatenate(hashes), ranks, self.max_holders)
+        owners = np.argsort(order)[lowest_ranks]
+
+        synthetic_hashes, _ = pieces["synthetic"].of_length(length)
+        is_matched = np.isin(rare, synthetic_hashes)
+        return np.unique(owners), np.unique(owners[is_matched])
 
 
-def _people_with_own(inputs: EvaluationInputs, name: str, people: np.ndarray) -> np.ndarray | None:
+def _add_own(records: list[dict[str, Any]], evidence: Mapping[str, np.ndarray]) -> None:
+    """Add the value of each column to its record, or None."""
+    for record in records:
+        record["own"] = None
+        if record["column"] in evidence:
+            record["own"] = float(evidence[record["column"]][0])
+
+
+def _comparisons(inputs: EvaluationInputs, names: Sequence[str]) -> list[dict[str, Pieces]]:
+    """Return the pieces to compare, by role: each generated column with itself, and all of them
+    with all generated columns of the real rows, including the subject.
+    """
+    columns = {}
+    for role, table in inputs.generated.items():
+        columns[role] = {name: pieces_of(column) for name, column in table.columns.items()}
+    comparisons = []
+    for name in names:
+        comparisons.append({role: columns[role][name] for role in columns})
+    if any(len(of_role) > 1 for of_role in columns.values()):
+        joined = {role: together(list(of_role.values())) for role, of_role in columns.items()}
+        comparisons.append(joined)
+    return comparisons
+
+
+def _sole_holders(
+    inputs: EvaluationInputs, name: str, subject_codes: np.ndarray
+) -> np.ndarray | None:
     """Return the subjects who alone have a value of the column that is in S.
 
-    None: it is a column of numbers or times, and too few subjects have a value of their own.
+    Args:
+        inputs: Inputs of the metric.
+        name: Column.
+        subject_codes: Subject of each row of the stacked real tables, int64 (n,).
 
-    ``people`` is the subject of each row of the stacked real tables, shape (n,).
+    Returns:
+        Ascending subjects. None: it is a column of numbers or times, and too few subjects alone
+        have a value.
     """
-    real = [inputs.tables[role][name] for role in _real(inputs)]
-    (codes, made), values = ranked([stacked(real), inputs.synthetic[name]])
-    there = codes >= 0
-    codes, owners = codes[there], people[there]
-    alone = count_holders(codes, owners, len(values)) == 1
-    if real[0].values is None and len(np.unique(owners[alone[codes]])) < _MIN_ALONE:
-        return None
-    alone &= np.bincount(made[made >= 0], minlength=len(values)) > 0
+    real = [inputs.tables[role][name] for role in _real_roles(inputs)]
+    (codes, synthetic_codes), values = ranked([stacked(real), inputs.synthetic[name]])
+    is_present = codes >= 0
+    codes = codes[is_present]
+    owners = subject_codes[is_present]
+    has_one_holder = count_holders(codes, owners, len(values)) == 1
+    if real[0].values is None:  # numbers or times
+        n_sole_holders = len(np.unique(owners[has_one_holder[codes]]))
+        if n_sole_holders < _MIN_SOLE_HOLDERS:
+            return None
+    n_synthetic = np.bincount(synthetic_codes[synthetic_codes >= 0], minlength=len(values))
+    is_disclosed = has_one_holder & (n_synthetic > 0)
     column = inputs.schema[name]
     if column.source:
-        alone &= np.isin(values.objects(), allowed_values(column, []).objects(), invert=True)
-    return np.unique(owners[alone[codes]])
+        public = allowed_values(column, []).objects()
+        is_disclosed &= np.isin(values.objects(), public, invert=True)
+    return np.unique(owners[is_disclosed[codes]])
 
 
-def _real(inputs: EvaluationInputs) -> list[str]:
+def _real_roles(inputs: EvaluationInputs) -> list[str]:
     return [role for role in REAL_ROLES if role in inputs.tables]
 
 
@@ -444,14 +515,9 @@ def _foreign(inputs: EvaluationInputs) -> list[dict[str, Any]]:
     """Return role and share of foreign cells of each column."""
     records = []
     for column in inputs.schema.columns:
-        real = [inputs.tables[role][column.name] for role in _real(inputs)]
-        cells = foreign_cells(column, real, inputs.synthetic[column.name])
-        role = column.role or natural_role(column, real)
-        records.append(
-            {
-                "column": column.name,
-                "role": role,
-                "foreign": float(cells.mean()) if len(cells) else 0.0,
-            }
-        )
+        real = [inputs.tables[role][column.name] for role in _real_roles(inputs)]
+        is_foreign = foreign_cells(column, real, inputs.synthetic[column.name])
+        share = float(is_foreign.mean()) if len(is_foreign) else 0.0
+        column_role = column.role or natural_role(column, real)
+        records.append({"column": column.name, "role": column_role, "foreign": share})
     return records

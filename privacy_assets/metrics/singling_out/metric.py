@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -18,6 +18,7 @@ from privacy_assets.infra.settings import Tuple, declared
 from privacy_assets.metrics.base import Causes, IntervalPlot, Metric, Plot, Question
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.singling_out.queries import (
+    CodedTable,
     Queries,
     Scheme,
     bin_scheme,
@@ -35,20 +36,28 @@ from privacy_assets.stats.subjects import SETS, Subjects, random_sets
 from privacy_assets.tables.arrays import mapped_empty
 
 
-def label_sets(people: Subjects, n_permutations: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw at least ``n_permutations`` random sets of the same number of members, uint64 (people,
-    words), one bit per set.
+def label_sets(subjects: Subjects, n_permutations: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw random sets of as many subjects as there are members.
 
     Each word has its own random stream, so threads do not affect the result.
+
+    Args:
+        subjects: The s subjects, with their membership.
+        n_permutations: Minimum number of sets.
+        rng: Source of the random streams.
+
+    Returns:
+        uint64 (s, words), one bit per set.
     """
-    streams = rng.spawn(-(-n_permutations // SETS))
-    out = mapped_empty((len(people), len(streams)), np.uint64)
+    n_words = -(-n_permutations // SETS)
+    streams = rng.spawn(n_words)
+    words = mapped_empty((len(subjects), n_words), np.uint64)
 
     def fill(word: int) -> None:
-        out[:, word] = random_sets(len(people), people.members, streams[word])
+        words[:, word] = random_sets(len(subjects), subjects.members, streams[word])
 
-    in_threads(fill, range(len(streams)))
-    return out
+    in_threads(fill, range(n_words))
+    return words
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,62 +83,91 @@ class Configuration:
         return len(self.in_train)
 
 
-def exactly_one(total: int, marked: np.ndarray, drawn: int) -> np.ndarray:
-    """Return the probability of exactly one of ``marked`` among ``drawn`` of ``total`` subjects."""
+def exactly_one(n_subjects: int, n_marked: np.ndarray, n_sampled: int) -> np.ndarray:
+    """Return the hypergeometric probability that a sample contains exactly one marked subject.
+
+    Args:
+        n_subjects: Number of subjects.
+        n_marked: Number of marked subjects of each query, int64 (queries,).
+        n_sampled: Number of subjects in the sample.
+
+    Returns:
+        float64 (queries,).
+    """
     from scipy import stats  # slow to import
 
-    values, inverse = np.unique(marked, return_inverse=True)
-    return np.asarray(stats.hypergeom.pmf(1, total, values, drawn))[inverse]
+    distinct, positions = np.unique(n_marked, return_inverse=True)
+    probabilities = stats.hypergeom.pmf(1, n_subjects, distinct, n_sampled)
+    return np.asarray(probabilities)[positions]
 
 
 def risks(
-    groups: Sequence[Sequence[Configuration]], people: Subjects, fewest: float = 0
+    groups: Sequence[Sequence[Configuration]], subjects: Subjects, min_queries: float = 0
 ) -> PermutationResult:
-    """Return the risk of each group of configurations. No group may be without queries.
+    """Return the risk of each group of configurations.
 
-    The risk is divided by at least ``fewest`` queries.
+    Args:
+        groups: Configurations of each group, with at least one query.
+        subjects: The subjects, with their membership.
+        min_queries: Minimum denominator of a risk.
+
+    Returns:
+        The observed risks, and the risks under permuted labels.
     """
-    found = [_risk(group, people, fewest) for group in groups]
-    return PermutationResult(
-        np.array([value for value, _ in found]), np.stack([law for _, law in found], axis=1)
-    )
+    observed = []
+    null = []
+    for group in groups:
+        risk, null_risks = _risk(group, subjects, min_queries)
+        observed.append(risk)
+        null.append(null_risks)
+    return PermutationResult(np.array(observed), np.stack(null, axis=1))
 
 
 def _risk(
-    group: Sequence[Configuration], people: Subjects, fewest: float
+    group: Sequence[Configuration], subjects: Subjects, min_queries: float
 ) -> tuple[float, np.ndarray]:
     """Return the observed risk, and the risk under permuted labels (n_permutations,)."""
-    matched = np.concatenate([found.in_train + found.in_unseen for found in group])
-    chance = exactly_one(len(people), matched, people.members).sum()
-    scale = 1 / (1 - people.members / len(people)) / max(len(matched), fewest)
-    hits = sum(int((found.in_train == 1).sum()) for found in group)
-    null_hits = np.sum([found.null_hits for found in group], axis=0)
+    n_matched = np.concatenate([queries.in_train + queries.in_unseen for queries in group])
+    chance = exactly_one(len(subjects), n_matched, subjects.members).sum()
+    share_members = subjects.members / len(subjects)
+    scale = 1 / (1 - share_members) / max(len(n_matched), min_queries)
+
+    hits = sum(int((queries.in_train == 1).sum()) for queries in group)
+    null_hits = np.sum([queries.null_hits for queries in group], axis=0)
     return scale * (hits - chance), scale * (null_hits - chance)
 
 
-def describe(found: Configuration, people: Subjects) -> dict[str, Any]:
+def describe(configuration: Configuration, subjects: Subjects) -> dict[str, Any]:
     """Return the table row of a configuration, without its risk: counts and rates only."""
-    attacks, hits = len(found), (found.in_train == 1, found.in_unseen == 1)
-    giomi = giomi_risk(
-        found.in_train, found.in_unseen, people.members, len(people) - people.members
-    )
+    in_train = configuration.in_train
+    in_unseen = configuration.in_unseen
+    n_others = len(subjects) - subjects.members
+    giomi, giomi_low, giomi_high = giomi_risk(in_train, in_unseen, subjects.members, n_others)
+
+    n_queries = len(configuration)
+    hits_train = (in_train == 1).sum()
+    hits_unseen = (in_unseen == 1).sum()
+    rate_train, _, _ = wilson(hits_train, n_queries)
+    rate_unseen, _, _ = wilson(hits_unseen, n_queries)
     return {
-        "attack": found.attack,
-        "columns": found.columns,
-        "attacks": attacks,
-        "hits_train": int(hits[0].sum()),
-        "hits_unseen": int(hits[1].sum()),
-        "rate_train": wilson(hits[0].sum(), attacks)[0],
-        "rate_unseen": wilson(hits[1].sum(), attacks)[0],
+        "attack": configuration.attack,
+        "columns": configuration.columns,
+        "attacks": n_queries,
+        "hits_train": int(hits_train),
+        "hits_unseen": int(hits_unseen),
+        "rate_train": rate_train,
+        "rate_unseen": rate_unseen,
         "risk": math.nan,
         "low": math.nan,
         "high": math.nan,
-        **dict(zip(("giomi", "giomi_low", "giomi_high"), giomi, strict=True)),
+        "giomi": giomi,
+        "giomi_low": giomi_low,
+        "giomi_high": giomi_high,
     }
 
 
 def giomi_risk(
-    in_train: np.ndarray, in_unseen: np.ndarray, members: int, others: int
+    in_train: np.ndarray, in_unseen: np.ndarray, n_members: int, n_others: int
 ) -> tuple[float, float, float]:
     """Return the singling-out risk of the papers: R, R - delta_R and R + delta_R (Palacios eq. 6-7,
     Giomi et al.).
@@ -150,28 +188,60 @@ def giomi_risk(
     Args:
         in_train: Number of members that each query matches, int64 (queries,).
         in_unseen: Number of non-members that each query matches, int64 (queries,).
-        members: Number of members.
-        others: Number of non-members.
+        n_members: Number of members.
+        n_others: Number of non-members.
 
     Returns:
         R and the ends of its interval, the upper one at most 1. NaN if there are no queries.
     """
-    size, queries = min(members, others), len(in_train)
-    if queries == 0:
+    n_queries = len(in_train)
+    if n_queries == 0:
         return math.nan, math.nan, math.nan
-    hits = exactly_one(members, in_train, size).sum(), exactly_one(others, in_unseen, size).sum()
-    (train, *train_ends), (control, *control_ends) = (wilson(found, queries) for found in hits)
-    errors = (np.ptp(train_ends) / 2, np.ptp(control_ends) / 2 * (1 - train) / (1 - control))
-    value, half = (train - control) / (1 - control), float(np.hypot(*errors)) / (1 - control)
-    return value, value - half, min(value + half, 1.0)
+    size = min(n_members, n_others)
+    train_hits = exactly_one(n_members, in_train, size).sum()
+    control_hits = exactly_one(n_others, in_unseen, size).sum()
+    r_train, *train_ends = wilson(train_hits, n_queries)
+    r_control, *control_ends = wilson(control_hits, n_queries)
+
+    risk = (r_train - r_control) / (1 - r_control)
+    train_error = np.ptp(train_ends) / 2
+    control_error = np.ptp(control_ends) / 2 * (1 - r_train) / (1 - r_control)
+    delta = float(np.hypot(train_error, control_error)) / (1 - r_control)
+    return risk, risk - delta, min(risk + delta, 1.0)
 
 
-# attack, columns, function that draws queries
-_Plan = tuple[str, int, Callable[[np.random.Generator], Queries]]
+class _Plan(NamedTuple):
+    """Attack of one configuration.
+
+    Attributes:
+        attack: Name of the attack.
+        columns: Number of columns of a query.
+        draw: Draws the queries.
+    """
+
+    attack: str
+    columns: int
+    draw: Callable[[np.random.Generator], Queries]
+
+
+class _Aim(NamedTuple):
+    """Rows that an attack aims at.
+
+    Attributes:
+        attack: Name of the attack.
+        schemes: Predicates, in the order in which they are tried.
+        targets: Positions of the synthetic rows.
+    """
+
+    attack: str
+    schemes: Sequence[Scheme]
+    targets: np.ndarray
+
 
 POOL_FROM = 6  # minimum number of columns of configurations pooled in the limited statistics
 _UP_TO_1 = (-math.inf, 1.0)  # a risk can exceed 1 if non-members match too
-_NONE = "no query isolates a synthetic row"
+_NO_QUERY = "no query isolates a synthetic row"
+_NO_EMBEDDER = "no embedder was passed"
 NEIGHBOURS = 5  # an outlier is far from its nearest synthetic rows, this many
 
 
@@ -341,159 +411,212 @@ class SinglingOut(Metric):
         cls, tables: Mapping[str, list[dict[str, Any]]]
     ) -> dict[str, tuple[float, float, float]]:
         """Return the risk by number of columns, as in figure 3 of Palacios."""
-        return {
-            f"risk of {row['columns']} columns": (row["risk"], row["low"], row["high"])
-            for row in tables.get("configurations", [])
-            if row["attack"] == "multivariate"
-            and None not in (row["risk"], row["low"], row["high"])
-        }
+        estimates = {}
+        for row in tables.get("configurations", []):
+            risk = (row["risk"], row["low"], row["high"])
+            if row["attack"] == "multivariate" and None not in risk:
+                estimates[f"risk of {row['columns']} columns"] = risk
+        return estimates
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics and the table "configurations"."""
-        people = inputs.all_subjects
-        if people.smallest_side == 0 or len(inputs.synthetic) == 0:
+        subjects = inputs.all_subjects
+        if subjects.smallest_side == 0 or len(inputs.synthetic) == 0:
             note = "train, holdout and synthetic need at least one row each"
-            estimates = tuple(spec.missing(note, people.counts) for spec in self.statistics)
+            estimates = tuple(spec.missing(note, subjects.counts) for spec in self.statistics)
             return self.result(inputs, estimates, configurations=[])
-        attacked = self._attack(inputs, people)
-        measured = [found for found in attacked if len(found)]
-        fewest = self.negligible * min(people.members, len(inputs.synthetic), self.n_queries)
-        evidence = risks([[found] for found in measured], people) if measured else None
+
+        configurations = self._attack(inputs, subjects)
+        with_queries = _with_queries(configurations)
+        evidence = None
+        if with_queries:
+            evidence = risks([[configuration] for configuration in with_queries], subjects)
+        univariate_risk = self._univariate(configurations[0], evidence, subjects)
+        largest = self._largest(evidence, subjects)
+
+        embedded = _of_attack(configurations, "embedded")
+        by_columns = _of_attack(configurations, "multivariate")
+        n_possible = min(subjects.members, len(inputs.synthetic), self.n_queries)
+        min_queries = self.negligible * n_possible
+        risk = self._pooled("risk", _pool(by_columns), subjects, min_queries)
+        risk_embedded = self._pooled("risk_embedded", _pool(embedded), subjects, min_queries)
+        raw = [configurations[0], *by_columns]
+        risk_giomi = self._published("risk_giomi", raw, subjects)
+        giomi_embedded = self._published("risk_giomi_embedded", embedded, subjects)
         estimates = (
-            self._pooled("risk", _pool(attacked, "multivariate"), people, fewest),
-            self._univariate(attacked[0], evidence, people),
-            self._pooled("risk_embedded", _pool(attacked, "embedded"), people, fewest),
-            self._largest(evidence, people),
-            self._published(
-                "risk_giomi", [found for found in attacked if found.attack != "embedded"], people
-            ),
-            self._published(
-                "risk_giomi_embedded",
-                [found for found in attacked if found.attack == "embedded"],
-                people,
-            ),
+            risk,
+            univariate_risk,
+            risk_embedded,
+            largest,
+            risk_giomi,
+            giomi_embedded,
         )
-        return self.result(inputs, estimates, configurations=_table(attacked, evidence, people))
+        records = _table(configurations, evidence, subjects)
+        return self.result(inputs, estimates, configurations=records)
 
     def _pooled(
-        self, name: str, pool: Sequence[Configuration], people: Subjects, fewest: float
+        self, name: str, pool: Sequence[Configuration], subjects: Subjects, min_queries: float
     ) -> Estimate:
         """Return a statistic pooled over configurations."""
-        spec, measured = self.statistic(name), [found for found in pool if len(found)]
-        if not measured:
-            return spec.missing(_NONE if pool else "no embedder was passed", people.counts)
-        widest = max(found.columns for found in pool)
-        note = (
-            "" if widest >= POOL_FROM else f"queries have {widest} columns, not {POOL_FROM} or more"
-        )
-        return risks([measured], people, fewest).estimate(
-            spec, people.counts, within=_UP_TO_1, note=note
-        )
+        spec = self.statistic(name)
+        if not pool:
+            return spec.missing(_NO_EMBEDDER, subjects.counts)
+        with_queries = _with_queries(pool)
+        if not with_queries:
+            return spec.missing(_NO_QUERY, subjects.counts)
+        note = ""
+        widest = max(queries.columns for queries in pool)
+        if widest < POOL_FROM:
+            note = f"queries have {widest} columns, not {POOL_FROM} or more"
+        evidence = risks([with_queries], subjects, min_queries)
+        return evidence.estimate(spec, subjects.counts, within=_UP_TO_1, note=note)
 
     def _univariate(
-        self, found: Configuration, evidence: PermutationResult | None, people: Subjects
+        self, queries: Configuration, evidence: PermutationResult | None, subjects: Subjects
     ) -> Estimate:
         spec = self.statistic("risk_univariate")
-        if evidence is None or not len(found):
-            return spec.missing("no value is unique among the synthetic rows", people.counts)
-        return evidence.estimate(spec, people.counts, within=_UP_TO_1)
+        if evidence is None or len(queries) == 0:
+            return spec.missing("no value is unique among the synthetic rows", subjects.counts)
+        return evidence.estimate(spec, subjects.counts, within=_UP_TO_1)
 
-    def _largest(self, evidence: PermutationResult | None, people: Subjects) -> Estimate:
+    def _largest(self, evidence: PermutationResult | None, subjects: Subjects) -> Estimate:
         spec = self.statistic("risk_max")
         if evidence is None:
-            return spec.missing(_NONE, people.counts)
+            return spec.missing(_NO_QUERY, subjects.counts)
         note = (
             f"the largest of {len(evidence)} configurations; the interval holds for all of them"
             " jointly"
         )
-        return evidence.largest(spec, people.counts, note)
+        return evidence.largest(spec, subjects.counts, note)
 
     def _published(
-        self, name: str, attacked: Sequence[Configuration], people: Subjects
+        self, name: str, configurations: Sequence[Configuration], subjects: Subjects
     ) -> Estimate:
         """Return the largest risk of the papers over configurations (Palacios 5.3)."""
-        spec, measured = (
-            self.statistic(name),
-            [describe(found, people) for found in attacked if len(found)],
-        )
-        if not measured:
-            return spec.missing(_NONE if attacked else "no embedder was passed", people.counts)
-        most = max(measured, key=lambda row: float(row["giomi"]))
-        columns = "1 column" if most["columns"] == 1 else f"{most['columns']} columns"
+        spec = self.statistic(name)
+        if not configurations:
+            return spec.missing(_NO_EMBEDDER, subjects.counts)
+        records = [describe(queries, subjects) for queries in _with_queries(configurations)]
+        if not records:
+            return spec.missing(_NO_QUERY, subjects.counts)
+        largest = max(records, key=lambda record: float(record["giomi"]))
+        columns = "1 column" if largest["columns"] == 1 else f"{largest['columns']} columns"
         note = (
-            f"the largest of {len(measured)} configurations: {most['attacks']:,} queries on"
+            f"the largest of {len(records)} configurations: {largest['attacks']:,} queries on"
             f" {columns}"
         )
         return spec.estimate(
-            most["giomi"], most["giomi_low"], most["giomi_high"], people.counts, note=note
+            largest["giomi"],
+            largest["giomi_low"],
+            largest["giomi_high"],
+            subjects.counts,
+            note=note,
         )
 
-    def _attack(self, inputs: EvaluationInputs, people: Subjects) -> list[Configuration]:
+    def _attack(self, inputs: EvaluationInputs, subjects: Subjects) -> list[Configuration]:
         """Attack with every configuration. Each has its own random stream and thread."""
         # Distinct synthetic rows, sorted by content and then shuffled.
-        distinct = np.unique(inputs.row_ids["synthetic"], return_index=True)[1]
+        _, distinct = np.unique(inputs.row_ids["synthetic"], return_index=True)
         rows = inputs.rng("singling_out rows").permutation(distinct)
-        table, real = code_tables([[inputs.synthetic], inputs.real], inputs.schema, rows)
-        widths = sorted({min(width, len(table.start)) for width in self.query_sizes})
-        plans: list[_Plan] = [("univariate", 1, partial(univariate, table, self.n_queries))]
-        aims: list[tuple[str, Sequence[Scheme], np.ndarray]] = [
-            ("multivariate", (threshold_scheme(table), bin_scheme(table)), np.arange(len(rows)))
-        ]
-        if inputs.embedder is not None:
-            outliers = _outliers(inputs.embedded("synthetic")[rows], self.outliers, inputs.device)
-            aims.append(("embedded", (bin_scheme(table),), outliers))
-        sought = partial(multivariate, table, candidates=self.candidates, patience=self.patience)
-        for name, schemes, targets in aims:
-            for width in widths:
-                plans.append(
-                    (name, width, partial(sought, schemes, targets, width, self.n_queries))
-                )
-        labels = label_sets(people, self.n_permutations, inputs.rng("singling_out labels"))
+        synthetic, real = code_tables([[inputs.synthetic], inputs.real], inputs.schema, rows)
+        plans = self._plans(inputs, synthetic, rows)
+        labels = label_sets(subjects, self.n_permutations, inputs.rng("singling_out labels"))
 
         def attack(planned: tuple[_Plan, np.random.Generator]) -> Configuration:
-            (name, width, draw), rng = planned
-            counts, hits = matched_subjects(draw(rng), real, people.codes, people.member, labels)
-            return Configuration(
-                name, width, counts[:, 1], counts[:, 0], hits[: self.n_permutations]
+            plan, rng = planned
+            queries = plan.draw(rng)
+            n_matched, null_hits = matched_subjects(
+                queries, real, subjects.codes, subjects.member, labels
             )
+            in_train = n_matched[:, 1]
+            in_unseen = n_matched[:, 0]
+            null_hits = null_hits[: self.n_permutations]
+            return Configuration(plan.attack, plan.columns, in_train, in_unseen, null_hits)
 
         inputs.progress(f"singling out: {len(plans)} configurations of queries")
-        return in_parallel(
-            attack, [(plan, inputs.rng(f"singling_out {plan[0]} {plan[1]}")) for plan in plans]
-        )
+        planned = []
+        for plan in plans:
+            rng = inputs.rng(f"singling_out {plan.attack} {plan.columns}")
+            planned.append((plan, rng))
+        return in_parallel(attack, planned)
+
+    def _plans(self, inputs: EvaluationInputs, table: CodedTable, rows: np.ndarray) -> list[_Plan]:
+        """Return the attacks of all configurations, the univariate one first.
+
+        Args:
+            inputs: Inputs of the metric.
+            table: Coded distinct synthetic rows.
+            rows: Position of each of them in the synthetic table, int64 (n,).
+        """
+        thresholds = threshold_scheme(table)
+        bins = bin_scheme(table)
+        aims = [_Aim("multivariate", (thresholds, bins), np.arange(len(rows)))]
+        if inputs.embedder is not None:
+            embedding = inputs.embedded("synthetic")[rows]
+            outliers = _outliers(embedding, self.outliers, inputs.device)
+            aims.append(_Aim("embedded", (bins,), outliers))
+
+        plans = [_Plan("univariate", 1, partial(univariate, table, self.n_queries))]
+        widths = {min(width, len(table.start)) for width in self.query_sizes}
+        for aim in aims:
+            for width in sorted(widths):
+                draw = partial(
+                    multivariate,
+                    table,
+                    aim.schemes,
+                    aim.targets,
+                    width,
+                    self.n_queries,
+                    candidates=self.candidates,
+                    patience=self.patience,
+                )
+                plans.append(_Plan(aim.attack, width, draw))
+        return plans
 
 
-def _outliers(embedding: np.ndarray, number: int, device: str) -> np.ndarray:
-    """Return the positions of the ``number`` rows with the largest mean distance to their 5 nearest
-    other rows.
+def _outliers(embedding: np.ndarray, n_outliers: int, device: str) -> np.ndarray:
+    """Return the positions of the ``n_outliers`` rows with the largest mean distance to their 5
+    nearest other rows.
     """
-    neighbours = min(NEIGHBOURS, len(embedding) - 1)
-    if neighbours == 0:
+    n_neighbours = min(NEIGHBOURS, len(embedding) - 1)
+    if n_neighbours == 0:
         return np.arange(len(embedding))
     from privacy_assets.distances.nearest import nearest
 
-    found = nearest(embedding, embedding, neighbours, exclude_self=True, device=device)
-    return np.argsort(-found.distances.mean(axis=1), kind="stable")[:number]
+    neighbours = nearest(embedding, embedding, n_neighbours, exclude_self=True, device=device)
+    mean_distances = neighbours.distances.mean(axis=1)
+    return np.argsort(-mean_distances, kind="stable")[:n_outliers]
 
 
-def _pool(attacked: Sequence[Configuration], attack: str) -> list[Configuration]:
+def _of_attack(configurations: Sequence[Configuration], attack: str) -> list[Configuration]:
+    return [queries for queries in configurations if queries.attack == attack]
+
+
+def _with_queries(configurations: Sequence[Configuration]) -> list[Configuration]:
+    return [queries for queries in configurations if len(queries) > 0]
+
+
+def _pool(configurations: Sequence[Configuration]) -> list[Configuration]:
     """Return the configurations pooled in a limited statistic: 6 columns and more, or the largest
     number there is.
     """
-    own = [found for found in attacked if found.attack == attack]
-    widest = max((found.columns for found in own), default=0)
-    return [found for found in own if found.columns >= min(POOL_FROM, widest)]
+    widest = max((queries.columns for queries in configurations), default=0)
+    min_columns = min(POOL_FROM, widest)
+    return [queries for queries in configurations if queries.columns >= min_columns]
 
 
 def _table(
-    attacked: Sequence[Configuration], evidence: PermutationResult | None, people: Subjects
+    configurations: Sequence[Configuration],
+    evidence: PermutationResult | None,
+    subjects: Subjects,
 ) -> list[dict[str, Any]]:
     """Return a row for each configuration, with simultaneous intervals."""
-    rows = [describe(found, people) for found in attacked]
-    if evidence is not None:
-        ends = np.minimum([evidence.observed, *extend_to_null(evidence.band(), 0.0)], 1.0)
-        for row, found in zip(
-            (row for row in rows if row["attacks"]), ends.T.tolist(), strict=True
-        ):
-            row |= dict(zip(("risk", "low", "high"), found, strict=True))
-    return rows
+    records = [describe(queries, subjects) for queries in configurations]
+    if evidence is None:
+        return records
+    low, high = extend_to_null(evidence.band(), 0.0)
+    intervals = np.minimum([evidence.observed, low, high], 1.0)
+    with_queries = [record for record in records if record["attacks"]]
+    for record, interval in zip(with_queries, intervals.T.tolist(), strict=True):
+        record["risk"], record["low"], record["high"] = interval
+    return records

@@ -8,7 +8,8 @@ a bin is [first, last] of its codes. A query is a conjunction of predicates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,8 @@ from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 BINS = 20
-_ROUND = 100  # minimum number of queries to draw; if all of them are known, hardly any are left
+_ORDERED = ("numeric", "integer", "datetime")
+_ROUND = 100  # minimum number of queries to draw; if all are duplicates, hardly any are left
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,39 +84,66 @@ class Scheme:
 def code_tables(
     tables: Sequence[Sequence[Table]], schema: TableSchema, rows: np.ndarray | None = None
 ) -> list[CodedTable]:
-    """Code tables jointly by rank. Each is given as one or more tables, which are stacked.
+    """Code tables jointly by rank. A value that only one table has gets a code, too.
 
-    A value of a single table has its own code. ``rows`` contains the positions of the rows of the
-    first table to keep, in this order; they must contain all values of that table.
+    Args:
+        tables: For each table to code, the tables to stack for it.
+        schema: Their columns.
+        rows: Positions of the rows of the first table to keep, in this order, int64 (n,). They must
+            contain all values of that table. None: all rows.
+
+    Returns:
+        The coded tables, with equal codes for equal values.
     """
-    ordered = np.array(
-        [column.kind in ("numeric", "integer", "datetime") for column in schema.columns], dtype=bool
-    )
-    lengths = [sum(map(len, parts)) for parts in tables]
-    lengths[0] = lengths[0] if rows is None else len(rows)
-    codes = [mapped_empty((length, len(ordered)), np.int32) for length in lengths]
-    order = [mapped_empty((len(ordered), length), np.int32) for length in lengths]
-    positions, sizes = [], []
-    below: list[list[np.ndarray]] = [[] for _ in tables]
-    for at, (name, is_ordered) in enumerate(zip(schema.names, ordered, strict=True)):
-        columns, values = ranked([part[name] for parts in tables for part in parts])
-        left = iter(columns)
-        for place, parts in enumerate(tables):
-            column = (np.concatenate([next(left) for _ in parts]) + 1).astype(np.int32)
-            column = column[rows] if place == 0 and rows is not None else column
-            codes[place][:, at], order[place][at] = column, np.argsort(column, kind="stable")
-            below[place] += [
-                np.zeros(1, dtype=np.int64),
-                np.cumsum(np.bincount(column, minlength=len(values) + 1)),
-            ]
-        positions.append(values.floats() if is_ordered else np.zeros(0))
+    is_ordered = np.array([column.kind in _ORDERED for column in schema.columns], dtype=bool)
+    coders = [_TableCoder(tables[0], len(is_ordered), rows)]
+    for stack in tables[1:]:
+        coders.append(_TableCoder(stack, len(is_ordered)))
+
+    positions = []
+    sizes = []
+    batches = list(itertools.chain(*tables))
+    for i, name in enumerate(schema.names):
+        codes, values = ranked([batch[name] for batch in batches])
+        batch_codes = iter(codes)
+        for coder in coders:
+            coder.add_column(i, batch_codes, len(values) + 1)
+        positions.append(values.floats() if is_ordered[i] else np.zeros(0))
         sizes.append(len(values) + 2)
     start = (np.cumsum(sizes) - sizes).astype(np.int64)
-    every = zip(codes, order, map(np.concatenate, below), strict=True)
-    return [
-        CodedTable(table, by_code, start, counted, ordered, tuple(positions))
-        for table, by_code, counted in every
-    ]
+    return [coder.coded(start, is_ordered, tuple(positions)) for coder in coders]
+
+
+class _TableCoder:
+    """Collects the codes of one table, column by column."""
+
+    def __init__(
+        self, batches: Sequence[Table], n_columns: int, rows: np.ndarray | None = None
+    ) -> None:
+        n_rows = sum(map(len, batches)) if rows is None else len(rows)
+        self._n_batches = len(batches)
+        self._rows = rows
+        self._codes = mapped_empty((n_rows, n_columns), np.int32)
+        self._order = mapped_empty((n_columns, n_rows), np.int32)
+        self._below: list[np.ndarray] = []
+
+    def add_column(self, i: int, batch_codes: Iterator[np.ndarray], n_codes: int) -> None:
+        """Add column ``i``, taking one array of codes (-1: missing) for each stacked table."""
+        stacked = np.concatenate(list(itertools.islice(batch_codes, self._n_batches)))
+        codes = (stacked + 1).astype(np.int32)
+        if self._rows is not None:
+            codes = codes[self._rows]
+        self._codes[:, i] = codes
+        self._order[i] = np.argsort(codes, kind="stable")
+        counts = np.bincount(codes, minlength=n_codes)
+        self._below.append(np.zeros(1, dtype=np.int64))
+        self._below.append(np.cumsum(counts))
+
+    def coded(
+        self, start: np.ndarray, is_ordered: np.ndarray, positions: tuple[np.ndarray, ...]
+    ) -> CodedTable:
+        below = np.concatenate(self._below)
+        return CodedTable(self._codes, self._order, start, below, is_ordered, positions)
 
 
 def threshold_scheme(table: CodedTable) -> Scheme:
@@ -129,11 +158,14 @@ def threshold_scheme(table: CodedTable) -> Scheme:
         present = values[values > 0]
         if len(present) == 0:
             continue
-        begin, size = table.start[column], len(table.counts(column))
+        size = len(table.counts(column))
+        first = table.start[column] + 1  # after the code of missing values
+        end = table.start[column] + size
+        codes = np.arange(1, size)
         # Ranks keep the order, so the median of ranks splits the values at their median.
-        above = np.arange(1, size) > np.median(present)
-        low[begin + 1 : begin + size] = np.where(above, np.arange(1, size), 1)
-        high[begin + 1 : begin + size] = np.where(above, size - 1, np.arange(1, size))
+        is_above = codes > np.median(present)
+        low[first:end] = np.where(is_above, codes, 1)
+        high[first:end] = np.where(is_above, size - 1, codes)
     return Scheme(low, high)
 
 
@@ -151,11 +183,13 @@ def bin_scheme(table: CodedTable, bins: int = BINS) -> Scheme:
             continue
         values = table.positions[column]
         edges = np.linspace(values[present[0]], values[present[-1]], bins + 1)
-        which = np.searchsorted(edges, values, side="right") - 1
-        which[values == edges[-1]] = bins - 1 if edges[-1] > edges[0] else 0
-        begin = table.start[column] + 1
-        low[begin : begin + len(values)] = np.searchsorted(which, which, side="left") + 1
-        high[begin : begin + len(values)] = np.searchsorted(which, which, side="right")
+        bin_of_value = np.searchsorted(edges, values, side="right") - 1
+        last_bin = bins - 1 if edges[-1] > edges[0] else 0
+        bin_of_value[values == edges[-1]] = last_bin
+        first = table.start[column] + 1  # after the code of missing values
+        end = first + len(values)
+        low[first:end] = np.searchsorted(bin_of_value, bin_of_value, side="left") + 1
+        high[first:end] = np.searchsorted(bin_of_value, bin_of_value, side="right")
     return Scheme(low, high)
 
 
@@ -165,30 +199,49 @@ def _equality(table: CodedTable) -> tuple[np.ndarray, np.ndarray]:
     return codes, codes.copy()
 
 
-def univariate(table: CodedTable, wanted: int, rng: np.random.Generator) -> Queries:
-    """Return up to ``wanted`` random queries on one column, each matching exactly one row of S.
+def univariate(table: CodedTable, n_queries: int, rng: np.random.Generator) -> Queries:
+    """Draw random queries on one column, each matching exactly one row of S.
 
     They are ``==`` for values (or missing) that occur once in S, and ``<= smallest`` and ``>=
     largest`` in ordered columns.
+
+    Args:
+        table: Synthetic rows.
+        n_queries: Maximum number of queries.
+        rng: Source of the draws.
+
+    Returns:
+        Queries of width 1.
     """
-    found = []
-    for column, ordered in enumerate(table.ordered):
-        counts = table.counts(column)
-        once, present, top = (
-            np.flatnonzero(counts == 1),
-            np.flatnonzero(counts[1:]) + 1,
-            len(counts) - 1,
-        )
-        ranges = np.stack([once, once], axis=1)
-        # At the end of all codes an extreme is equivalent to "==".
-        if ordered and len(present) and counts[present[0]] == 1 and present[0] > 1:
-            ranges = np.insert(ranges, np.searchsorted(once, 1), (1, present[0]), axis=0)
-        if ordered and len(present) and counts[present[-1]] == 1 and present[-1] < top:
-            ranges = np.append(ranges, [(present[-1], top)], axis=0)
-        found.append(np.insert(ranges, 0, column, axis=1))
-    rows = np.concatenate(found)
-    rows = rows[rng.permutation(len(rows))[:wanted]].astype(np.int32)
-    return Queries(*(np.ascontiguousarray(part) for part in np.hsplit(rows, 3)))
+    candidates = []
+    for column, is_ordered in enumerate(table.ordered):
+        ranges = _unique_ranges(table.counts(column), bool(is_ordered))
+        candidates.append(np.insert(ranges, 0, column, axis=1))
+    queries = np.concatenate(candidates)
+    sample = rng.permutation(len(queries))[:n_queries]
+    columns, low, high = np.hsplit(queries[sample].astype(np.int32), 3)
+    return Queries(
+        np.ascontiguousarray(columns), np.ascontiguousarray(low), np.ascontiguousarray(high)
+    )
+
+
+def _unique_ranges(counts: np.ndarray, is_ordered: bool) -> np.ndarray:
+    """Return the ranges of codes that match one row, int64 (n, 2), from the counts of all codes."""
+    once = np.flatnonzero(counts == 1)
+    ranges = np.stack([once, once], axis=1)
+    present = np.flatnonzero(counts[1:]) + 1
+    if not is_ordered or len(present) == 0:
+        return ranges
+
+    # At the end of all codes an extreme is equivalent to "==".
+    smallest = present[0]
+    largest = present[-1]
+    top = len(counts) - 1
+    if counts[smallest] == 1 and smallest > 1:
+        ranges = np.insert(ranges, np.searchsorted(once, 1), (1, smallest), axis=0)
+    if counts[largest] == 1 and largest < top:
+        ranges = np.append(ranges, [(largest, top)], axis=0)
+    return ranges
 
 
 def multivariate(
@@ -196,35 +249,53 @@ def multivariate(
     schemes: Sequence[Scheme],
     targets: np.ndarray,
     width: int,
-    wanted: int,
+    n_queries: int,
     rng: np.random.Generator,
     *,
     candidates: int,
     patience: int,
 ) -> Queries:
-    """Return up to ``wanted`` distinct random queries of ``width`` columns, each matching exactly
-    one row of S.
+    """Draw distinct random queries of several columns, each matching exactly one row of S.
 
-    A candidate uses a random row of ``targets`` (positions in S) and random columns, with
-    predicates of the first scheme. The next scheme is used after ``candidates`` candidates, after
-    ``patience`` consecutive failures, or if 100 or more consecutive queries were all known; after
-    the last scheme fewer queries are returned. Columns of a query are sorted by their predicates'
-    share of S, the smallest first.
+    A candidate uses a random target and random columns, with predicates of the first scheme. The
+    next scheme is used after ``candidates`` candidates, after ``patience`` consecutive failures, or
+    if 100 or more consecutive queries were all duplicates; after the last scheme fewer queries are
+    returned. Columns of a query are sorted by their predicates' share of S, the smallest first.
+
+    Args:
+        table: Synthetic rows.
+        schemes: Predicates, in the order in which they are tried.
+        targets: Positions of the rows of S to draw from, int64 (n,).
+        width: Number of columns of a query.
+        n_queries: Maximum number of queries.
+        rng: Source of the draws.
+        candidates: Maximum number of candidates of each scheme.
+        patience: Number of consecutive failures that ends a scheme.
+
+    Returns:
+        Queries of ``width`` columns.
     """
     from privacy_assets.metrics import _kernels as kernels
 
-    kept = np.zeros((0, 3, width), dtype=np.int32)
+    queries = np.zeros((0, 3, width), dtype=np.int32)
     index = (table.codes, table.order, table.start, table.below)
     for scheme in schemes:
-        left = candidates if len(targets) else 0
-        while len(kept) < wanted and left > 0:
-            number, before = max(wanted - len(kept), _ROUND), len(kept)
-            found, tried = kernels.draw(
-                *index, targets, scheme.low, scheme.high, width, number, left, patience, rng
+        ranges = (scheme.low, scheme.high)
+        remaining = candidates if len(targets) else 0
+        while len(queries) < n_queries and remaining > 0:
+            n_before = len(queries)
+            n_to_draw = max(n_queries - n_before, _ROUND)
+            additional, n_tried = kernels.draw(
+                *index, targets, *ranges, width, n_to_draw, remaining, patience, rng
             )
-            kept = _distinct(np.concatenate([kept, found]))[:wanted]
-            left = left - tried if len(kept) > before else 0
-    return Queries(*(np.ascontiguousarray(kept[:, part]) for part in range(3)))
+            queries = _distinct(np.concatenate([queries, additional]))[:n_queries]
+            remaining -= n_tried
+            if len(queries) == n_before:
+                break
+    columns, low, high = np.moveaxis(queries, 1, 0)
+    return Queries(
+        np.ascontiguousarray(columns), np.ascontiguousarray(low), np.ascontiguousarray(high)
+    )
 
 
 def _distinct(queries: np.ndarray) -> np.ndarray:
@@ -257,6 +328,13 @@ def matched_subjects(
     # Queries that scan the same rows are adjacent, so that the rows are in the processor's cache.
     order = np.lexsort((queries.low[:, 0], queries.columns[:, 0]))
     index = (table.codes, table.order, table.start, table.below)
-    asked = (part[order] for part in (queries.columns, queries.low, queries.high))
-    counts, hits = kernels.match(*index, subject, member, labels, *asked)
+    counts, hits = kernels.match(
+        *index,
+        subject,
+        member,
+        labels,
+        queries.columns[order],
+        queries.low[order],
+        queries.high[order],
+    )
     return counts[np.argsort(order)], hits
