@@ -149,8 +149,8 @@ MUTATIONS = [
     Mutation(
         "a row that several people have counts as a single subject's row",
         "metrics/dcr.py",
-        "return holders[ids] == 1",
-        "return holders[ids] >= 1",
+        "return n_holders[ids] == 1",
+        "return n_holders[ids] >= 1",
         ("metrics/test_dcr.py",),
     ),
     Mutation(
