@@ -149,8 +149,8 @@ MUTATIONS = [
     Mutation(
         "a row that several people have counts as a single subject's row",
         "metrics/dcr.py",
-        "return holders[ids] == 1",
-        "return holders[ids] >= 1",
+        "return n_holders[ids] == 1",
+        "return n_holders[ids] >= 1",
         ("metrics/test_dcr.py",),
     ),
     Mutation(
@@ -249,22 +249,22 @@ MUTATIONS = [
     Mutation(
         "rows that many people have count as own",
         "metrics/copies.py",
-        "self.others[0] < self.max_holders",
-        "self.others[0] >= 0",
+        "self.n_real[0] < self.max_holders",
+        "self.n_real[0] >= 0",
         ("metrics/test_copies.py",),
     ),
     Mutation(
         "a row with changed cells is similar to the person's own rows",
         "metrics/copies.py",
-        "counts[changed[near], at[near]] -= 1",
-        "counts[changed[near], at[near]] -= 0",
+        "counts[n_changed[is_similar], i[is_similar]] -= 1",
+        "counts[n_changed[is_similar], i[is_similar]] -= 0",
         ("metrics/test_copies.py",),
     ),
     Mutation(
         "repeated rows of unseen people are not subtracted",
         "metrics/copies.py",
-        "np.where(member[often], 1.0, 1 - 1 / unseen)",
-        "np.where(member[often], 1.0, 0.0)",
+        "np.where(is_seen, 1.0, 1 - 1 / p_unseen)",
+        "np.where(is_seen, 1.0, 0.0)",
         ("metrics/test_copies.py",),
     ),
     # --- gate ---

@@ -69,7 +69,9 @@ def canaries(
     Moved numbers are values of their column. Missing values stay missing.
     """
     rows = train.take(rng.permutation(places)[:count])
-    return rows if kind == "exact" or len(rows) == 0 else _CHANGES[kind](rows, train, rng)
+    if kind == "exact" or len(rows) == 0:
+        return rows
+    return _CHANGES[kind](rows, train, rng)
 
 
 def _moved(rows: Table, train: Table, rng: np.random.Generator) -> Table:
@@ -82,33 +84,36 @@ def _moved(rows: Table, train: Table, rng: np.random.Generator) -> Table:
     """
 
     def moved(column: Column) -> Column:
-        known = train[column.name].present()
-        if column.values is not None or len(known) == 0:
+        present = train[column.name].present()
+        if column.values is not None or len(present) == 0:
             return column
-        return _landed(jittered(column, known, JITTER, rng), known)
+        return _nearest_values(jittered(column, present, JITTER, rng), present)
 
     return rows.map(moved)
 
 
-def _landed(column: Column, known: Column) -> Column:
-    """Replace each cell by the nearest one of ``known`` (ties: the larger). Missing cells stay
+def _nearest_values(column: Column, present: Column) -> Column:
+    """Replace each cell by the nearest one of ``present`` (ties: the larger). Missing cells stay
     missing.
     """
-    places, cells = np.unique(known.cells), np.where(column.missing, known.cells[0], column.cells)
-    below = np.maximum(np.searchsorted(places, cells, side="right") - 1, 0)
-    above = np.minimum(np.searchsorted(places, cells, side="left"), len(places) - 1)
-    nearest = np.where(cells - places[below] < places[above] - cells, places[below], places[above])
+    distinct = np.unique(present.cells)
+    cells = np.where(column.missing, present.cells[0], column.cells)
+    i_below = np.maximum(np.searchsorted(distinct, cells, side="right") - 1, 0)
+    i_above = np.minimum(np.searchsorted(distinct, cells, side="left"), len(distinct) - 1)
+    below = distinct[i_below]
+    above = distinct[i_above]
+    nearest = np.where(cells - below < above - cells, below, above)
     return replace(column, cells=np.where(column.missing, column.cells, nearest))
 
 
 def _resampled(rows: Table, train: Table, rng: np.random.Generator) -> Table:
     """Replace one random column of each row by the value of another row."""
     names = rows.schema.names
-    chosen = rng.integers(0, len(names), len(rows))
+    resampled_columns = rng.integers(0, len(names), len(rows))
 
     def resampled(column: Column) -> Column:
-        others = train[column.name].take(rng.integers(0, len(train), len(rows)))
-        return column.where(chosen != names.index(column.name), others)
+        sample = train[column.name].take(rng.integers(0, len(train), len(rows)))
+        return column.where(resampled_columns != names.index(column.name), sample)
 
     return rows.map(resampled)
 
@@ -229,7 +234,8 @@ class PlantedReleases:
         return [self._threshold(self._rng.permutation(self.places[kind])) for _ in range(draws)]
 
     def _threshold(self, planted: np.ndarray) -> tuple[float, float]:
-        seen, before = self._as_it_is, 0
+        seen = self._as_it_is
+        before = 0
         for rows in dict.fromkeys(min(self._rows(dose), len(planted)) for dose in self._doses):
             seen = self._with(seen, planted[before:rows])
             if any(failed for _, failed in self._judged(self.held, seen)):
@@ -241,17 +247,16 @@ class PlantedReleases:
         """Add candidates to a release."""
         from privacy_assets.metrics._kernels import best_weights, changed_cells
 
-        made = np.ascontiguousarray(self._codes[:, more])
-        weights = best_weights(self._real, self._weights, made)
-        near = nearest_rows(self._remote, self._encoded.take(more), device=self._device).distances[
-            :, 0
-        ]
+        codes = np.ascontiguousarray(self._codes[:, more])
+        weights = best_weights(self._real, self._weights, codes)
+        nearest = nearest_rows(self._remote, self._encoded.take(more), device=self._device)
+        isolation = seen.population.neighbour[self._outliers]
+        planted_score = ratio(nearest.distances[:, 0], isolation)
         score = seen.population.scores[_SCORE].copy()
-        near = ratio(near, seen.population.neighbour[self._outliers])
-        score[self._outliers] = np.minimum(score[self._outliers], near)
+        score[self._outliers] = np.minimum(score[self._outliers], planted_score)
         return replace(
             seen,
-            similar=seen.similar.with_more(changed_cells(self._real, made)),
+            similar=seen.similar.with_more(changed_cells(self._real, codes)),
             weights=np.maximum(seen.weights, weights),
             population=replace(seen.population, scores={_SCORE: score}),
         )
@@ -290,9 +295,10 @@ def plantable(inputs: EvaluationInputs, population: Population) -> dict[str, np.
     subject.
     """
     ids = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
-    own = own_rows(ids, inputs.subject_codes("train", "holdout"))
-    kinds = {kind: own & population.outlier_rows if kind == "rare" else own for kind in KINDS}
-    return {kind: rows[: len(inputs.train)] for kind, rows in kinds.items()}
+    is_own = own_rows(ids, inputs.subject_codes("train", "holdout"))
+    is_plantable = dict.fromkeys(KINDS, is_own[: len(inputs.train)])
+    is_plantable["rare"] = (is_own & population.outlier_rows)[: len(inputs.train)]
+    return is_plantable
 
 
 _EVALUATED = (
@@ -523,11 +529,10 @@ def seen_dose(
         )
     doses = np.minimum(np.exp(middle + norm.ppf(_SEEN) * spread), 1.0).ravel()
     order = np.argsort(doses, kind="stable")
-    reached = np.cumsum(weight.ravel()[order])
-    ends = (1 - _CREDIBLE) / 2, 0.5, (1 + _CREDIBLE) / 2
-    low, value, high = (
-        float(doses[order][np.searchsorted(reached, end * reached[-1])]) for end in ends
-    )
+    sorted_doses = doses[order]
+    mass = np.cumsum(weight.ravel()[order])
+    probabilities = np.array([(1 - _CREDIBLE) / 2, 0.5, (1 + _CREDIBLE) / 2])
+    low, value, high = sorted_doses[np.searchsorted(mass, probabilities * mass[-1])].tolist()
     return low, value, high
 
 
@@ -535,7 +540,7 @@ def _evaluated(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     """Return the limits on the statistics of controls, the cheapest first, without source and
     advice.
     """
-    chosen = [
+    evaluated = [
         replace(limit, source="", advice="") for limit in limits if limit.statistic in _EVALUATED
     ]
-    return tuple(sorted(chosen, key=lambda limit: _EVALUATED.index(limit.statistic)))
+    return tuple(sorted(evaluated, key=lambda limit: _EVALUATED.index(limit.statistic)))

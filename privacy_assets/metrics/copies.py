@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import NormalDist
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -31,15 +31,15 @@ from privacy_assets.tables.table import Table
 SIMILARITY = (1.0, 1 / 3, 1 / 9)  # of rows that differ in no, one and two cells
 CHANGED_NAMES = ("up to 1 changed cell", "up to 2 changed cells")
 # similarity added to that of all other rows, so that a row without similar rows has a finite weight
-_FEW = 0.5
-_OFTEN = 3  # times as frequent as in the real rows, and minimum number of repetitions
-_REPEATED = 10  # maximum number of subjects of a repeated row
+_PRIOR_SIMILARITY = 0.5
+_MIN_COPIES = 3  # copies of a repeated row in the release, for each equal real row
+_MAX_HOLDERS = 10  # maximum number of subjects who have a repeated row
 _REPEATED_CONFIDENCE = 0.95
 _REPEATED_Z = NormalDist().inv_cdf((1 + _REPEATED_CONFIDENCE) / 2)
 # share of holdout rows in the release from which a table is too narrow to find copies
 _NARROW = 0.3
-# repeated rows of unseen people that the interval assumes in addition to those found
-_BY_CHANCE = 2
+# repeated rows of unseen people that the interval assumes in addition to the observed ones
+_N_ASSUMED = 2
 
 
 # mean of members minus mean of non-members, for values (s, m)
@@ -51,124 +51,190 @@ class SimilarRows:
     """Rows that differ from real rows in at most two cells.
 
     Attributes:
-        made: Numbers of distinct synthetic rows that differ in no, one and two cells, shape (3, n).
-        others: The same for real rows of other subjects, shape (3, n). Equal rows of a subject
+        n_synthetic: Numbers of distinct synthetic rows that differ in no, one and two cells, shape
+            (3, n).
+        n_real: The same for real rows of other subjects, shape (3, n). Equal rows of a subject
             count once.
         max_holders: Maximum number of subjects sharing a row that is a subject's own.
     """
 
-    made: np.ndarray
-    others: np.ndarray
+    n_synthetic: np.ndarray
+    n_real: np.ndarray
     max_holders: int
 
-    def with_more(self, made: np.ndarray) -> SimilarRows:
-        """Add the numbers ``made`` of further rows, which count even if the release has equal
-        rows.
+    def with_more(self, n_synthetic: np.ndarray) -> SimilarRows:
+        """Add the numbers (3, n) of further synthetic rows, which count even if the release has
+        equal rows.
         """
-        return replace(self, made=self.made + made)
+        return replace(self, n_synthetic=self.n_synthetic + n_synthetic)
 
     @property
-    def own(self) -> np.ndarray:
+    def is_own(self) -> np.ndarray:
         """Whether a row is its subject's own, bool (n,)."""
-        return np.asarray(self.others[0] < self.max_holders)
+        return np.asarray(self.n_real[0] < self.max_holders)
 
     def weights(self, changed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weights of the rows as they are, and if the release also had an exact copy;
-        shape (n,) each.
+        """Weigh the rows by their similarity to the release.
 
         The weight of a row whose most similar synthetic row has the similarity b is b / (0.5 + D),
         where D is the sum of similarities over all other rows, real and synthetic, that differ in
         at most ``changed`` + 1 cells (at most 2): in a dense region, similar rows are expected.
         Rows that are not own have weight 0.
+
+        Args:
+            changed: Maximum number of changed cells of a copy, 0 to 2.
+
+        Returns:
+            The weights, float64 (n,), and the weights if the release also had an exact copy of
+            each row, float64 (n,).
         """
-        reach = range(min(changed + 1, 2) + 1)
-        dense = _FEW + np.sum(
-            [SIMILARITY[at] * (self.made[at] + self.others[at]) for at in reach], axis=0
-        )
-        best = np.max([SIMILARITY[at] * (self.made[at] > 0) for at in range(changed + 1)], axis=0)
-        now = best / (dense - best)
-        return now * self.own, np.where(best < 1, 1 / dense, now) * self.own
+        similarity = np.array(SIMILARITY)[:, None]
+        n_similar = self.n_synthetic + self.n_real
+        n_counted = min(changed + 1, 2) + 1
+        total = _PRIOR_SIMILARITY + (similarity * n_similar)[:n_counted].sum(axis=0)
+        nearest = (similarity * (self.n_synthetic > 0))[: changed + 1].max(axis=0)
+        weights = nearest / (total - nearest)
+        with_copy = np.where(nearest < 1, 1 / total, weights)
+        return weights * self.is_own, with_copy * self.is_own
 
 
-def copied(similar: SimilarRows, people: Subjects, difference: Difference) -> PermutationResult:
+def copied(similar: SimilarRows, subjects: Subjects, difference: Difference) -> PermutationResult:
     """Estimate ``copied_share`` and ``changed_share``, see :class:`.Copies`.
 
     Args:
         similar: Similar rows of the real rows.
-        people: Subjects of the real rows.
+        subjects: Subjects of the real rows.
         difference: Computes the member effect.
 
     Returns:
         Result with three entries: up to 0, 1 and 2 changed cells.
     """
-    rows = people.totals()
-    weights = [
-        [people.totals(part) / rows for part in similar.weights(changed)] for changed in range(3)
-    ]
-    now, then = np.swapaxes(np.array(weights), 0, 1)
-    found = difference(now.T)
-    # The expected effect of copying all rows, seen where few are copied: members may be avoided.
-    sides = [people.member if apart < 0 else ~people.member for apart in found.observed.tolist()]
-    added = np.array([more[side].mean() for more, side in zip(then - now, sides, strict=True)])
-    owned = float((people.totals(similar.own) / rows).mean())
-    return found.over(np.where(added > 0, added, 1.0) / (owned or 1.0))
+    n_rows = subjects.totals()
+    weights = np.empty((3, 2, len(subjects)))
+    for changed in range(3):
+        current, with_copy = similar.weights(changed)
+        weights[changed, 0] = subjects.totals(current) / n_rows
+        weights[changed, 1] = subjects.totals(with_copy) / n_rows
+    effect = difference(weights[:, 0].T)
+
+    # The effect of copying every row is measured where few are copied: members may be avoided.
+    increase = weights[:, 1] - weights[:, 0]
+    full_effect = np.empty(3)
+    for changed, observed in enumerate(effect.observed.tolist()):
+        is_rarely_copied = subjects.member if observed < 0 else ~subjects.member
+        full_effect[changed] = increase[changed][is_rarely_copied].mean()
+    own_share = float((subjects.totals(similar.is_own) / n_rows).mean())
+    return effect.over(np.where(full_effect > 0, full_effect, 1.0) / (own_share or 1.0))
 
 
-def repeated(
-    cells: np.ndarray,
-    synthetic: np.ndarray,
-    people: Subjects,
-    similar: Callable[[np.ndarray], np.ndarray],
-) -> tuple[float, float]:
+class RepeatedShare(NamedTuple):
+    """Estimate of ``repeated_share``.
+
+    Attributes:
+        share: Share of synthetic rows, negative if rows of unseen people are repeated more.
+        half_length: Half the length of its interval.
+    """
+
+    share: float
+    half_length: float
+
+
+def repeated_share(
+    real_ids: np.ndarray,
+    synthetic_ids: np.ndarray,
+    subjects: Subjects,
+    count_neighbors: Callable[[np.ndarray], np.ndarray],
+) -> RepeatedShare:
     """Estimate ``repeated_share``, see :class:`.Copies`.
 
+    Under permuted labels, no holder of a row is a member with probability p. A repeated row counts
+    1 if a member has it, and else 1 - 1 / p. Its expectation is 0, since (1 - p) + p (1 - 1 / p) =
+    0. Its variance is (1 - p) / p. The rows of unseen people estimate it: each of them counts (1 -
+    p) / p^2, with probability p.
+
     Args:
-        cells: Ids of the real rows, int64 (N,). Equal rows have equal ids.
-        synthetic: Ids of the synthetic rows, int64 (n,), n > 0.
-        people: Subjects of the real rows.
-        similar: Returns for positions (n,) of real rows the numbers of rows of other subjects that
-            differ in one cell, int64 (n,).
+        real_ids: Ids of the real rows, int64 (N,), N > 0. Equal rows have equal ids.
+        synthetic_ids: Ids of the synthetic rows, int64 (n,), n > 0.
+        subjects: Subjects of the real rows.
+        count_neighbors: Returns for positions (m,) of real rows the numbers of rows of other
+            subjects that differ in one cell, int64 (m,).
 
     Returns:
-        The estimate, and half the length of its interval.
+        The estimate, not clipped, and half the length of its interval.
     """
-    known, first, cell = np.unique(cells, return_index=True, return_inverse=True)
-    place = np.minimum(np.searchsorted(known, synthetic), len(known) - 1)
-    real, hits = (
-        np.bincount(cell),
-        np.bincount(place[known[place] == synthetic], minlength=len(known)),
-    )
-    pairs = np.unique(cell * len(people) + people.codes)
-    held = np.bincount(pairs // len(people))
-    # whether a member has the row
-    member = np.bincount(pairs // len(people), people.member[pairs % len(people)]) > 0
-    longer = max(len(synthetic) / len(cells), 1)
-    fewest = _OFTEN * longer
-    often = np.flatnonzero((held <= _REPEATED) & (hits >= fewest * real))
-    often = often[hits[often] >= longer * (real[often] + SIMILARITY[1] * similar(first[often]))]
-    unseen = max(1 - people.members / len(people), 1 / len(people)) ** held[often].astype(
-        np.float64
-    )
-    counted = np.where(member[often], 1.0, 1 - 1 / unseen) @ hits[often]
-    spread = ((~member[often]) * (1 - unseen) / unseen**2) @ hits[often] ** 2.0
-    alone = max(1 - people.members / len(people), 1 / len(people))
-    spread += _BY_CHANCE * (1 - alone) / alone * fewest**2
-    return float(counted / len(synthetic)), _REPEATED_Z * math.sqrt(spread) / len(synthetic)
+    distinct_ids, first_rows, codes = np.unique(real_ids, return_index=True, return_inverse=True)
+    n_real = np.bincount(codes)
+    n_synthetic = _count_ids(synthetic_ids, distinct_ids)
+    n_holders, has_member = _holders(codes, subjects)
+
+    # A larger release repeats each row more often, also if it leaks nothing.
+    size_ratio = max(len(synthetic_ids) / len(real_ids), 1)
+    min_copies = _MIN_COPIES * size_ratio
+    is_rare = n_holders <= _MAX_HOLDERS
+    is_frequent = n_synthetic >= min_copies * n_real
+    candidates = np.flatnonzero(is_rare & is_frequent)
+
+    # In a dense region, repeated rows are expected.
+    n_neighbors = count_neighbors(first_rows[candidates])
+    n_expected = size_ratio * (n_real[candidates] + SIMILARITY[1] * n_neighbors)
+    repeated = candidates[n_synthetic[candidates] >= n_expected]
+
+    non_member_share = max(1 - subjects.members / len(subjects), 1 / len(subjects))
+    p_unseen = non_member_share ** n_holders[repeated].astype(np.float64)
+    is_seen = has_member[repeated]
+    n_copies = n_synthetic[repeated]
+    n_beyond_chance = np.where(is_seen, 1.0, 1 - 1 / p_unseen) @ n_copies
+    variance = (~is_seen * (1 - p_unseen) / p_unseen**2) @ n_copies**2.0
+    variance += _N_ASSUMED * (1 - non_member_share) / non_member_share * min_copies**2
+    half_length = _REPEATED_Z * math.sqrt(variance) / len(synthetic_ids)
+    return RepeatedShare(float(n_beyond_chance / len(synthetic_ids)), half_length)
+
+
+def _count_ids(ids: np.ndarray, distinct_ids: np.ndarray) -> np.ndarray:
+    """Count how often each of the sorted ``distinct_ids`` (k,) occurs in ``ids``, int64 (k,)."""
+    positions = np.minimum(np.searchsorted(distinct_ids, ids), len(distinct_ids) - 1)
+    is_present = distinct_ids[positions] == ids
+    return np.bincount(positions[is_present], minlength=len(distinct_ids))
+
+
+def _holders(codes: np.ndarray, subjects: Subjects) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each distinct row its number of subjects, and whether one of them is a member.
+
+    ``codes`` int64 (N,) is the distinct row of each real row, 0..k-1.
+    """
+    pairs = np.unique(codes * len(subjects) + subjects.codes)
+    holders = pairs % len(subjects)
+    held_rows = pairs // len(subjects)
+    n_members = np.bincount(held_rows, subjects.member[holders])
+    return np.bincount(held_rows), n_members > 0
 
 
 TAILS = (0.2, 0.05, 0.01)
-_FEWEST_BEST, _MOST_BEST = 50, 500  # best matching rows that show which columns match
+# numbers of best matching rows that show which columns match
+_MIN_BEST = 50
+_MAX_BEST = 500
 WEIGHT_NAMES = (
     "mean rank of all rows",
     *(f"{100 * tail:.0f} % of the best matching rows" for tail in TAILS),
 )
 
 
-def coded(
-    real: Sequence[Table], synthetic: Table, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return codes (F, N) of all real rows, match weights (F, n) of ``rows``, and codes (F, m) of
-    synthetic rows.
+class CodedRows(NamedTuple):
+    """Codes and match weights of rows.
+
+    Attributes:
+        real: Codes of all real rows, int32 (F, N).
+        weights: Match weights of the cells of selected rows, float32 (F, n).
+        synthetic: Codes of the synthetic rows, int32 (F, m).
+    """
+
+    real: np.ndarray
+    weights: np.ndarray
+    synthetic: np.ndarray
+
+
+def coded(real: Sequence[Table], synthetic: Table, rows: np.ndarray) -> CodedRows:
+    """Encode real and synthetic rows, and weigh the cells of some real rows.
 
     The match weight of a cell is -log2 of the value's relative frequency in real rows, as in
     Fellegi and Sunter (1969) with independent columns; that of a missing cell is 0. The match
@@ -178,162 +244,212 @@ def coded(
     Args:
         real: Real tables, which are stacked.
         synthetic: Synthetic table.
-        rows: Positions of the n rows in the stacked tables.
+        rows: Positions of the n weighed rows in the stacked tables, int64 (n,).
+
+    Returns:
+        Codes of all rows, and match weights of ``rows``.
     """
-    codes, weights, others = [], [], []
+    real_columns = []
+    weight_columns = []
+    synthetic_columns = []
     for name in synthetic.schema.names:
-        *own, made = ranked([*(table[name] for table in real), synthetic[name]])[0]
-        known = np.concatenate(own)
-        codes.append(known)
-        others.append(made)
-        shares = np.bincount(known[known >= 0], minlength=1) / len(known)
-        bits = -np.log2(np.maximum(shares, 1 / len(known)))
-        weights.append(np.where(known[rows] >= 0, bits[known[rows]], 0.0))
-    return np.array(codes, np.int32), np.array(weights, np.float32), np.array(others, np.int32)
+        *real_parts, synthetic_codes = ranked([*(table[name] for table in real), synthetic[name]])[
+            0
+        ]
+        codes = np.concatenate(real_parts)
+        shares = np.bincount(codes[codes >= 0], minlength=1) / len(codes)
+        bits = -np.log2(np.maximum(shares, 1 / len(codes)))
+        row_codes = codes[rows]
+        real_columns.append(codes)
+        weight_columns.append(np.where(row_codes >= 0, bits[row_codes], 0.0))
+        synthetic_columns.append(synthetic_codes)
+    return CodedRows(
+        np.array(real_columns, np.int32),
+        np.array(weight_columns, np.float32),
+        np.array(synthetic_columns, np.int32),
+    )
 
 
 def similar_rows(
-    real: np.ndarray, synthetic: np.ndarray, people: np.ndarray, rows: np.ndarray, max_holders: int
+    real: np.ndarray,
+    synthetic: np.ndarray,
+    subject_codes: np.ndarray,
+    rows: np.ndarray,
+    max_holders: int,
 ) -> SimilarRows:
-    """Find the similar rows of some real rows.
+    """Count the similar rows of some real rows.
 
     Args:
         real: Codes (F, N) of all real rows, see :func:`coded`.
         synthetic: Codes (F, m) of the synthetic rows.
-        people: Subject of each real row, int64 (N,).
-        rows: Positions of the n rows.
+        subject_codes: Subject of each real row, int64 (N,).
+        rows: Positions of the n rows, int64 (n,).
         max_holders: Maximum number of subjects sharing a row that is a subject's own.
 
     Returns:
         The numbers of similar rows.
     """
-    asked = real[:, rows]
-    distinct, _ = distinct_encoded(_cells(synthetic, _sizes(asked, synthetic)))
-    made = _count_changed(asked, distinct, np.ones(len(distinct)))
-    return SimilarRows(made, similar_people(real, people, rows), max_holders)
+    queries = real[:, rows]
+    distinct, _ = distinct_encoded(_encoded(synthetic, _sizes(queries, synthetic)))
+    n_synthetic = _count_changed(queries, distinct, np.ones(len(distinct)))
+    return SimilarRows(n_synthetic, similar_people(real, subject_codes, rows), max_holders)
 
 
-def similar_people(real: np.ndarray, people: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the numbers of other subjects' rows that differ from real ``rows`` (n,) in no, one and
-    two cells, (3, n).
+def similar_people(real: np.ndarray, subject_codes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Count the rows of other subjects that differ from some real rows in no, one and two cells.
 
-    For ``real`` and ``people`` see :func:`similar_rows`. Equal rows of a subject count once.
+    Equal rows of a subject count once.
+
+    Args:
+        real: Codes (F, N) of all real rows, see :func:`coded`.
+        subject_codes: Subject of each real row, int64 (N,).
+        rows: Positions of the n rows, int64 (n,).
+
+    Returns:
+        The numbers, int64 (3, n).
     """
     if len(rows) == 0:
         return np.zeros((3, 0), np.int64)
-    distinct, place = distinct_encoded(_cells(real, _sizes(real)))
-    pairs, once = np.unique(people * len(distinct) + place, return_index=True)  # ordered by subject
-    counts = _count_changed(real[:, rows], distinct, np.bincount(pairs % len(distinct)))
-    owners, own = people[once], people[rows]
-    first, end = (np.searchsorted(owners, own, side) for side in ("left", "right"))
-    for step in range(int((end - first).max(initial=0))):  # subtract the rows of the same subject
-        at = np.flatnonzero(first + step < end)
-        changed = (real[:, once[first[at] + step]] != real[:, rows[at]]).sum(axis=0)
-        near = changed <= 2
-        counts[changed[near], at[near]] -= 1
+    distinct, row_codes = distinct_encoded(_encoded(real, _sizes(real)))
+    pairs = subject_codes * len(distinct) + row_codes
+    distinct_pairs, pair_rows = np.unique(pairs, return_index=True)  # ordered by subject
+    counts = _count_changed(real[:, rows], distinct, np.bincount(distinct_pairs % len(distinct)))
+
+    # Subtract the rows of the same subject: the first one of each row, then the second ones.
+    pair_subjects = subject_codes[pair_rows]
+    start = np.searchsorted(pair_subjects, subject_codes[rows], "left")
+    end = np.searchsorted(pair_subjects, subject_codes[rows], "right")
+    for offset in range(int((end - start).max(initial=0))):
+        i = np.flatnonzero(start + offset < end)
+        rows_of_subject = pair_rows[start[i] + offset]
+        n_changed = (real[:, rows_of_subject] != real[:, rows[i]]).sum(axis=0)
+        is_similar = n_changed <= 2
+        counts[n_changed[is_similar], i[is_similar]] -= 1
     return counts
 
 
-def _count_changed(asked: np.ndarray, distinct: EncodedTable, weights: np.ndarray) -> np.ndarray:
-    """Sum the weights of distinct rows that differ from each of ``asked`` (F, n) in no, one and two
-    cells, (3, n).
+def _count_changed(queries: np.ndarray, distinct: EncodedTable, weights: np.ndarray) -> np.ndarray:
+    """Sum the weights of distinct rows that differ from each of ``queries`` (F, n) in no, one and
+    two cells, (3, n).
     """
-    if asked.shape[1] == 0 or len(distinct) == 0:
-        return np.zeros((3, asked.shape[1]), np.int64)
-    rows, place = distinct_encoded(_cells(asked, distinct.sizes))
+    if queries.shape[1] == 0 or len(distinct) == 0:
+        return np.zeros((3, queries.shape[1]), np.int64)
+    distinct_queries, codes = distinct_encoded(_encoded(queries, distinct.sizes))
     tree = MixedTree.build(distinct)
-    within = [tree.weigh(rows, math.sqrt(changed), weights) for changed in range(3)]
-    return np.diff(within, axis=0, prepend=0)[:, place].astype(np.int64)
+    within = [tree.weigh(distinct_queries, math.sqrt(changed), weights) for changed in range(3)]
+    return np.diff(within, axis=0, prepend=0)[:, codes].astype(np.int64)
 
 
-def _cells(codes: np.ndarray, sizes: np.ndarray) -> EncodedTable:
+def _encoded(codes: np.ndarray, sizes: np.ndarray) -> EncodedTable:
     """Encode rows (F, n) so that their squared distance is the number of different cells."""
-    return EncodedTable(
-        np.zeros((codes.shape[1], 0), np.float32), (codes.T + 1).astype(np.int32), sizes
-    )
+    numeric = np.zeros((codes.shape[1], 0), np.float32)
+    return EncodedTable(numeric, (codes.T + 1).astype(np.int32), sizes)
 
 
 def _sizes(*tables: np.ndarray) -> np.ndarray:
-    return np.asarray(
-        np.max([codes.max(axis=1, initial=-1) for codes in tables], axis=0) + 2, np.int64
-    )
+    """Return the number of codes of each column of tables (F, n), int64 (F,). -1 is a code."""
+    largest = [codes.max(axis=1, initial=-1) for codes in tables]
+    return np.asarray(np.max(largest, axis=0) + 2, np.int64)
 
 
 def released_matches(
-    inputs: EvaluationInputs, most: int | None, max_holders: int
+    inputs: EvaluationInputs, max_targets: int | None, max_holders: int
 ) -> tuple[SimilarRows, np.ndarray]:
     """Return the similar rows of each attacked row, and its match weight, see :func:`coded`.
 
     Args:
         inputs: Tables of one release.
-        most: Maximum number of attacked rows. None: all rows.
+        max_targets: Maximum number of attacked rows. None: all rows.
         max_holders: See :func:`similar_rows`.
+
+    Returns:
+        Similar rows of the n attacked rows, and their match weights, float32 (n,).
     """
     from privacy_assets.metrics._kernels import best_weights
 
-    people, rows = inputs.all_subjects.codes, attacked_rows(inputs, most)
-    real, weights, made = coded(inputs.real, inputs.synthetic, rows)
-    matched = best_weights(np.ascontiguousarray(real[:, rows]), weights, made)
-    return similar_rows(real, made, people, rows, max_holders), matched
+    rows = attacked_rows(inputs, max_targets)
+    real, weights, synthetic = coded(inputs.real, inputs.synthetic, rows)
+    matched = best_weights(np.ascontiguousarray(real[:, rows]), weights, synthetic)
+    subject_codes = inputs.all_subjects.codes
+    return similar_rows(real, synthetic, subject_codes, rows, max_holders), matched
 
 
-def attacked_rows(inputs: EvaluationInputs, most: int | None) -> np.ndarray:
-    """Return the positions of the attacked rows in the stacked real tables, at most ``most``. None:
-    all rows.
+def attacked_rows(inputs: EvaluationInputs, max_targets: int | None) -> np.ndarray:
+    """Choose the attacked rows by subject.
+
+    Args:
+        inputs: Tables of one release.
+        max_targets: Maximum number of attacked rows. None: all rows.
+
+    Returns:
+        Their positions in the stacked real tables, int64 (n,).
     """
-    rows = target_rows(inputs, inputs.real_roles, most, "copies.attacked")
-    return np.arange(len(inputs.all_subjects.codes)) if rows is None else rows
+    rows = target_rows(inputs, inputs.real_roles, max_targets, "copies.attacked")
+    if rows is None:
+        return np.arange(len(inputs.all_subjects.codes))
+    return rows
 
 
-def advantages(weights: np.ndarray, people: Subjects, difference: Difference) -> PermutationResult:
-    """Return the members' advantage in match weight: one entry for each of ``WEIGHT_NAMES``,
-    between -1 and 1.
+def advantages(
+    weights: np.ndarray, subjects: Subjects, difference: Difference
+) -> PermutationResult:
+    """Return the members' advantage in match weight, between -1 and 1.
 
     The first entry is 2 AUC - 1 (ties count half). The others are the difference between members
     and non-members in the share of rows among the best matching ones, where rows tied at the cut
-    share the remaining places.
+    share the remaining positions.
+
+    Args:
+        weights: Match weights of the attacked rows, (n,).
+        subjects: Subjects of these rows.
+        difference: Computes the member effect.
+
+    Returns:
+        Result with one entry for each of ``WEIGHT_NAMES``.
     """
-    _, tied, counts = np.unique(weights, return_inverse=True, return_counts=True)
-    above = len(weights) - np.cumsum(counts)  # rows with a larger weight
-    parts = [1 - (2 * above + counts) / len(weights)]
-    parts += [np.clip((tail * len(weights) - above) / counts, 0, 1) for tail in TAILS]
-    rows = people.totals()
-    values = np.stack([people.totals(part[tied]) / rows for part in parts], axis=1)
-    return difference(values)
+    _, codes, counts = np.unique(weights, return_inverse=True, return_counts=True)
+    n_above = len(weights) - np.cumsum(counts)  # rows with a larger weight
+    scores = [1 - (2 * n_above + counts) / len(weights)]
+    for tail in TAILS:
+        scores.append(np.clip((tail * len(weights) - n_above) / counts, 0, 1))
+    n_rows = subjects.totals()
+    means = [subjects.totals(score[codes]) / n_rows for score in scores]
+    return difference(np.stack(means, axis=1))
 
 
 def matched_columns(
-    own: np.ndarray,
+    real: np.ndarray,
     weights: np.ndarray,
     synthetic: np.ndarray,
     matched: np.ndarray,
-    people: Subjects,
+    subjects: Subjects,
 ) -> np.ndarray:
     """Return how much each column contributes to the match of members beyond that of non-members.
 
     Args:
-        own: Codes (F, n) of the attacked rows.
+        real: Codes (F, n) of the attacked rows.
         weights: Match weights (F, n) of their cells.
         synthetic: Codes (F, m) of the synthetic rows.
         matched: Match weight of each attacked row, see :func:`coded`.
-        people: Subjects of the attacked rows.
+        subjects: Subjects of the attacked rows.
 
     Returns:
         Share of each column in the members' advantage in bits among the best matching rows, float64
         (F,). It is 0 for columns in which members match no better.
     """
-    best = np.argsort(-matched, kind="stable")[
-        : max(_FEWEST_BEST, min(int(TAILS[-1] * len(matched)), _MOST_BEST))
-    ]
-    bits = np.empty((len(own), len(best)))
-    for at, row in enumerate(best.tolist()):
-        agrees = synthetic == own[:, [row]]
-        bits[:, at] = weights[:, row] * agrees[:, int((weights[:, row] @ agrees).argmax())]
-    member = people.member[people.codes[best]]
-    others = len(people) - people.members
-    more = bits[:, member].sum(axis=1) / people.members - bits[:, ~member].sum(axis=1) / others
-    more = np.maximum(more, 0)
-    return np.asarray(more / (more.sum() or 1.0))
+    n_best = max(_MIN_BEST, min(int(TAILS[-1] * len(matched)), _MAX_BEST))
+    best = np.argsort(-matched, kind="stable")[:n_best]
+    bits = np.empty((len(real), len(best)))
+    for i, row in enumerate(best.tolist()):
+        agrees = synthetic == real[:, [row]]
+        best_match = int((weights[:, row] @ agrees).argmax())
+        bits[:, i] = weights[:, row] * agrees[:, best_match]
+    is_member = subjects.member[subjects.codes[best]]
+    n_non_members = len(subjects) - subjects.members
+    of_members = bits[:, is_member].sum(axis=1) / subjects.members
+    of_non_members = bits[:, ~is_member].sum(axis=1) / n_non_members
+    excess = np.maximum(of_members - of_non_members, 0)
+    return np.asarray(excess / (excess.sum() or 1.0))
 
 
 @declared
@@ -496,54 +612,77 @@ class Copies(Metric):
         """Compute the statistics, and if one is above chance the table ``matched_columns``: column
         and share.
         """
-        people = inputs.all_subjects
-        sides = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
+        subjects = inputs.all_subjects
         rows = attacked_rows(inputs, self.max_targets)
-        attacked = people if len(rows) == len(people.codes) else people.take(rows)
-        if min(*sides, attacked.smallest_side, len(inputs.synthetic)) < MIN_SUBJECTS_PER_SIDE:
-            fewest = MIN_SUBJECTS_PER_SIDE
+        attacked = subjects
+        if len(rows) < len(subjects.codes):
+            attacked = subjects.take(rows)
+        if self._is_too_small(inputs, attacked):
             reason = (
-                f"train and holdout need at least {fewest} people each, and the release"
-                f" {fewest} rows"
+                f"train and holdout need at least {MIN_SUBJECTS_PER_SIDE} people each, and the"
+                f" release {MIN_SUBJECTS_PER_SIDE} rows"
             )
-            return self.not_measurable(inputs, reason, people.counts)
-        similar, matched = inputs.once(released_matches, self.max_targets, self.max_holders)
-        real, weights, made = coded(inputs.real, inputs.synthetic, rows)
-        labels = self._difference(inputs, attacked, "copies labels")
-        shares = share_estimates(copied(similar, attacked, labels), attacked)
-        shares = (replace(shares[0], note=narrow_note(inputs)), shares[1])
-        difference = self._difference(inputs, attacked, "copies.partial labels")
-        partly = partial_estimate(advantages(matched, attacked, difference), attacked)
-        cells = np.concatenate([inputs.row_ids[role] for role in inputs.real_roles])
-        share, half = repeated(
-            cells, inputs.row_ids["synthetic"], people,
-            lambda asked: similar_people(real, people.codes, asked)[1],
-        )  # fmt: skip
-        often = self.statistic("repeated_share").estimate(
-            max(share, 0.0),
-            min(max(share - half, -1.0), 1.0),
-            min(max(share + half, 0.0), 1.0),
-            people.counts,
-            confidence=_REPEATED_CONFIDENCE,
-            minimum_detectable_effect=2 * half,
-        )
-        estimates = (*shares, partly, often)
-        tables = {}
-        if any(one.low > 0 for one in estimates):
-            driving = matched_columns(real[:, rows], weights, made, matched, attacked)
-            order = np.argsort(-driving, kind="stable")
-            tables["matched_columns"] = [
-                {"column": inputs.schema.names[column], "share": float(driving[column])}
-                for column in order.tolist()
-                if driving[column] > 0
-            ]
-        return self.result(inputs, estimates, **tables)
+            return self.not_measurable(inputs, reason, subjects.counts)
 
-    def _difference(self, inputs: EvaluationInputs, people: Subjects, purpose: str) -> Difference:
-        rng = inputs.rng(purpose)
-        return partial(
-            inference.mean_difference, subjects=people, n_permutations=self.n_permutations, rng=rng
+        similar, matched = inputs.once(released_matches, self.max_targets, self.max_holders)
+        real, weights, synthetic = coded(inputs.real, inputs.synthetic, rows)
+        difference = self._difference(inputs, attacked, "copies labels")
+        copied_share, changed_share = share_estimates(
+            copied(similar, attacked, difference), attacked
         )
+        difference = self._difference(inputs, attacked, "copies.partial labels")
+        estimates = (
+            replace(copied_share, note=narrow_note(inputs)),
+            changed_share,
+            partial_estimate(advantages(matched, attacked, difference), attacked),
+            self._repeated_estimate(inputs, real),
+        )
+        if all(estimate.low <= 0 for estimate in estimates):
+            return self.result(inputs, estimates)
+        column_shares = matched_columns(real[:, rows], weights, synthetic, matched, attacked)
+        records = _column_records(inputs.schema.names, column_shares)
+        return self.result(inputs, estimates, matched_columns=records)
+
+    def _is_too_small(self, inputs: EvaluationInputs, attacked: Subjects) -> bool:
+        n_train = np.unique(inputs.subject_codes("train")).size
+        n_holdout = np.unique(inputs.subject_codes("holdout")).size
+        smallest = min(n_train, n_holdout, attacked.smallest_side, len(inputs.synthetic))
+        return smallest < MIN_SUBJECTS_PER_SIDE
+
+    def _repeated_estimate(self, inputs: EvaluationInputs, real: np.ndarray) -> Estimate:
+        """Return ``repeated_share`` of all rows: ``max_targets`` has no effect on it."""
+        subjects = inputs.all_subjects
+        share, half_length = repeated_share(
+            np.concatenate([inputs.row_ids[role] for role in inputs.real_roles]),
+            inputs.row_ids["synthetic"],
+            subjects,
+            lambda rows: similar_people(real, subjects.codes, rows)[1],
+        )
+        return self.statistic("repeated_share").estimate(
+            max(share, 0.0),
+            min(max(share - half_length, -1.0), 1.0),
+            min(max(share + half_length, 0.0), 1.0),
+            subjects.counts,
+            confidence=_REPEATED_CONFIDENCE,
+            minimum_detectable_effect=2 * half_length,
+        )
+
+    def _difference(self, inputs: EvaluationInputs, subjects: Subjects, purpose: str) -> Difference:
+        return partial(
+            inference.mean_difference,
+            subjects=subjects,
+            n_permutations=self.n_permutations,
+            rng=inputs.rng(purpose),
+        )
+
+
+def _column_records(names: Sequence[str], shares: np.ndarray) -> list[dict[str, object]]:
+    """Return the records of ``matched_columns`` with a positive share, the largest first."""
+    records: list[dict[str, object]] = []
+    for column in np.argsort(-shares, kind="stable").tolist():
+        if shares[column] > 0:
+            records.append({"column": names[column], "share": float(shares[column])})
+    return records
 
 
 def narrow_note(inputs: EvaluationInputs) -> str:
@@ -559,17 +698,42 @@ def narrow_note(inputs: EvaluationInputs) -> str:
     return f"with {columns}, {by_chance:.0%} {NARROW}"
 
 
-def share_estimates(found: PermutationResult, people: Subjects) -> tuple[Estimate, Estimate]:
-    """Return ``copied_share`` and ``changed_share`` from the result of :func:`copied`."""
-    (whole, changed), fewest = Copies.statistics[:2], people.smallest_side
-    return (
-        found[[0]].estimate(whole, people.counts, within=(-1, 1), people=fewest),
-        found[1:].worst(changed, people.counts, CHANGED_NAMES, "strongest", people=fewest),
+def share_estimates(effect: PermutationResult, subjects: Subjects) -> tuple[Estimate, Estimate]:
+    """Return ``copied_share`` and ``changed_share``.
+
+    Args:
+        effect: Result of :func:`copied`.
+        subjects: Subjects of the attacked rows.
+
+    Returns:
+        The two estimates.
+    """
+    copied_share = effect[[0]].estimate(
+        Copies.statistic("copied_share"),
+        subjects.counts,
+        within=(-1, 1),
+        people=subjects.smallest_side,
     )
+    changed_share = effect[1:].worst(
+        Copies.statistic("changed_share"),
+        subjects.counts,
+        CHANGED_NAMES,
+        "strongest",
+        people=subjects.smallest_side,
+    )
+    return copied_share, changed_share
 
 
-def partial_estimate(found: PermutationResult, people: Subjects) -> Estimate:
-    """Return ``partial_advantage`` from the result of :func:`advantages`."""
-    return found.worst(
-        Copies.statistic("partial_advantage"), people.counts, WEIGHT_NAMES, "strongest"
+def partial_estimate(effect: PermutationResult, subjects: Subjects) -> Estimate:
+    """Return ``partial_advantage``.
+
+    Args:
+        effect: Result of :func:`advantages`.
+        subjects: Subjects of the attacked rows.
+
+    Returns:
+        The estimate.
+    """
+    return effect.worst(
+        Copies.statistic("partial_advantage"), subjects.counts, WEIGHT_NAMES, "strongest"
     )

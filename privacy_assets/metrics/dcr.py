@@ -58,14 +58,16 @@ def identical_excess(
     Returns:
         The estimate. Not measurable if a side has no such rows.
     """
-    own, counts = own_rows(real, people.codes), (len(synthetic), people.smallest_side)
-    matched = np.unique(people.codes[own & np.isin(real, synthetic)])
-    found = leaked_subjects(np.unique(people.codes[own]), matched, people.member, confidence)
-    if min(counts) == 0 or np.isnan(found).any():
+    counts = (len(synthetic), people.smallest_side)
+    is_own = own_rows(real, people.codes)
+    eligible = np.unique(people.codes[is_own])
+    matched = np.unique(people.codes[is_own & np.isin(real, synthetic)])
+    leaked = leaked_subjects(eligible, matched, people.member, confidence)
+    if min(counts) == 0 or np.isnan(leaked).any():
         return IDENTICAL_EXCESS.missing(
             "train or holdout has no row of a single person", counts, confidence
         )
-    value, low, high, mde = (found / max(len(matched), floor, 1)).tolist()
+    value, low, high, mde = (leaked / max(len(matched), floor, 1)).tolist()
     return IDENTICAL_EXCESS.estimate(
         value, low, high, counts, confidence=confidence, minimum_detectable_effect=mde
     )
@@ -73,11 +75,11 @@ def identical_excess(
 
 def own_rows(ids: np.ndarray, subjects: np.ndarray) -> np.ndarray:
     """Return which rows (N,) have content that a single subject has."""
-    pairs = np.unique(ids * (int(subjects.max(initial=0)) + 1) + subjects)
-    holders = np.bincount(
-        pairs // (int(subjects.max(initial=0)) + 1), minlength=int(ids.max(initial=0)) + 1
-    )
-    return holders[ids] == 1
+    n_subjects = int(subjects.max(initial=0)) + 1
+    n_ids = int(ids.max(initial=0)) + 1
+    pairs = np.unique(ids * n_subjects + subjects)
+    n_holders = np.bincount(pairs // n_subjects, minlength=n_ids)
+    return n_holders[ids] == 1
 
 
 ROLES = ("train", "holdout", "synthetic")
@@ -122,20 +124,25 @@ class Space:
         in_train = np.zeros(len(unique), dtype=bool)
         in_train[groups[: len(train)]] = True
         pooled = nearest_rows(synthetic, unique, device=device)
-        matched, distance = pooled.indices[:, 0], pooled.distances[:, 0]
-        srd, elsewhere = distance.astype(np.float32), ~in_train[matched]
-        asked = EncodedTable.stack(
-            [synthetic.take(elsewhere), holdout if unseen is None else holdout.take(unseen)]
-        )
-        found = (
-            nearest_rows(asked, unique.take(in_train), device=device)
-            .distances[:, 0]
-            .astype(np.float32)
-        )
-        srd[elsewhere], rrd = np.split(found, [int(elsewhere.sum())])
+        matched = pooled.indices[:, 0]
+        distance = pooled.distances[:, 0]
+
+        is_in_holdout = ~in_train[matched]
+        if unseen is not None:
+            holdout = holdout.take(unseen)
+        queries = EncodedTable.stack([synthetic.take(is_in_holdout), holdout])
+        nearest = nearest_rows(queries, unique.take(in_train), device=device)
+        to_train = nearest.distances[:, 0].astype(np.float32)
+        n_synthetic = int(is_in_holdout.sum())
+        srd = distance.astype(np.float32)
+        srd[is_in_holdout] = to_train[:n_synthetic]
+        rrd = to_train[n_synthetic:]
+
         alone = _alone(unique, np.bincount(groups), matched, device)
-        ratio = np.divide(distance, alone, out=np.full(len(distance), np.inf), where=alone > 0)
-        return cls(name, srd, rrd, groups, matched, alone, {"distance": distance, "ratio": ratio})
+        ratio = np.full(len(distance), np.inf)
+        np.divide(distance, alone, out=ratio, where=alone > 0)
+        keys = {"distance": distance, "ratio": ratio}
+        return cls(name, srd, rrd, groups, matched, alone, keys)
 
     def take(self, rows: np.ndarray) -> Space:
         """Restrict to some rows of the synthetic table."""
@@ -155,19 +162,20 @@ class Space:
         If they are fewer than ``least``, more of S is used. Ties: rows whose match is farther from
         other real rows come first, then content decides. Rows with an infinite key are ignored.
         """
-        matched, first = self._ranked[key]
-        wanted = max(1, round(tail * len(self.matched)), *(first[:least] + 1))
-        return np.unique(matched[:wanted])
+        matched, first_positions = self._ranked[key]
+        n_closest = max(1, round(tail * len(self.matched)), *(first_positions[:least] + 1))
+        return np.unique(matched[:n_closest])
 
     @cached_property
     def _ranked(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Matched rows by key, closest first, with the position of the first occurrence of each."""
-        found = {}
+        ranked = {}
         for key, values in self.keys.items():
             ranking = np.lexsort((self.matched, -self.alone, values))
             matched = self.matched[ranking[np.isfinite(values[ranking])]]
-            found[key] = matched, np.sort(np.unique(matched, return_index=True)[1])
-        return found
+            first_positions = np.unique(matched, return_index=True)[1]
+            ranked[key] = (matched, np.sort(first_positions))
+        return ranked
 
 
 def _alone(
@@ -176,11 +184,12 @@ def _alone(
     """Return the leave-one-out distance in T u H of each matched row. 0 for a row that occurs more
     than once.
     """
-    asked = np.unique(matched)
-    asked = asked[counts[asked] == 1]
-    alone = np.zeros(len(unique))
-    alone[asked] = nearest_rows(unique.take(asked), unique, k=2, device=device).distances[:, 1]
-    return alone[matched]
+    queries = np.unique(matched)
+    queries = queries[counts[queries] == 1]
+    neighbors = nearest_rows(unique.take(queries), unique, k=2, device=device)
+    distances = np.zeros(len(unique))
+    distances[queries] = neighbors.distances[:, 1]
+    return distances[matched]
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,12 +267,12 @@ def privacy_score(
     """
     law = _QuantileLaw(srd, rrd, alpha)
     value = float(law.score(np.ones((1, len(rrd))))[0])
-    drawn, null = law.bootstrap(subjects, n_bootstraps, rng)
-    low, high = (float(x) for x in np.quantile(drawn, (0.025, 0.975)))
+    scores, null = law.bootstrap(subjects, n_bootstraps, rng)
+    low, high = np.quantile(scores, (0.025, 0.975)).tolist()
     mde = float(np.quantile(null, MDE_QUANTILE) + np.quantile(null, 0.975))
-    people = int(subjects.max()) + 1
+    counts = (len(srd), int(subjects.max()) + 1)
     return spec.estimate(
-        value, min(low, value), max(high, value), (len(srd), people), minimum_detectable_effect=mde
+        value, min(low, value), max(high, value), counts, minimum_detectable_effect=mde
     )
 
 
@@ -271,31 +280,36 @@ class _QuantileLaw:
     """Score as a function of the weights of the holdout rows."""
 
     def __init__(self, srd: np.ndarray, rrd: np.ndarray, alpha: float) -> None:
-        self.alpha, self.n, self.rrd = alpha, len(srd), rrd
+        self.alpha = alpha
+        self.n = len(srd)
+        self.rrd = rrd
         self.order = np.argsort(rrd, kind="stable")
         self.values, self.first = np.unique(rrd[self.order], return_index=True)
-        self.law, self.null_law = self._below_and_at(srd), self._below_and_at(rrd)
+        self.law = self._below_and_at(srd)
+        self.null_law = self._below_and_at(rrd)
 
     def _below_and_at(self, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the shares of ``distances`` below and at each distinct RRD."""
         ordered = np.sort(distances)
         below = np.searchsorted(ordered, self.values, side="left") / len(ordered)
-        return below, np.searchsorted(ordered, self.values, side="right") / len(ordered) - below
+        up_to = np.searchsorted(ordered, self.values, side="right") / len(ordered)
+        return below, up_to - below
 
     def _quantile(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the position of q among the distinct RRD, and w, for weights (b, n_H)."""
         mass = np.add.reduceat(weights[:, self.order], self.first, axis=1).cumsum(axis=1)
         target = self.alpha * mass[:, -1]
-        place = (mass < target[:, None] - _ROUNDING).sum(axis=1)
+        position = (mass < target[:, None] - _ROUNDING).sum(axis=1)
         rows = np.arange(len(weights))
-        before = np.where(place > 0, mass[rows, place - 1], 0.0)
-        return place, np.clip((target - before) / (mass[rows, place] - before), 0, 1)
+        before = np.where(position > 0, mass[rows, position - 1], 0.0)
+        w = (target - before) / (mass[rows, position] - before)
+        return position, np.clip(w, 0, 1)
 
     def score(self, weights: np.ndarray) -> np.ndarray:
         """Return the scores (b,) for weights (b, n_H)."""
-        place, w = self._quantile(weights)
+        position, w = self._quantile(weights)
         below, at = self.law
-        return (below[place] + w * at[place] - self.alpha) / (1 - self.alpha)
+        return (below[position] + w * at[position] - self.alpha) / (1 - self.alpha)
 
     def bootstrap(
         self, subjects: np.ndarray, count: int, rng: np.random.Generator
@@ -305,52 +319,67 @@ class _QuantileLaw:
         Holdout subjects and synthetic rows are resampled.
         """
         subjects = self._by_content(subjects)
-        drawn, null = [], []
+        scores = []
+        null = []
         for start in range(0, count, _DRAWS):
-            size = min(_DRAWS, count - start)
-            few = max(1, _CELLS // len(subjects))
-            parts = [
-                self._resampled_quantile(subjects, min(few, size - at), rng)
-                for at in range(0, size, few)
-            ]
-            place, w = (np.concatenate(part) for part in zip(*parts, strict=True))
-            drawn.append(self._resampled(self.law, place, w, rng))
-            null.append(self._resampled(self.null_law, place, w, rng))
-        return np.concatenate(drawn), np.concatenate(null)
+            n_draws = min(_DRAWS, count - start)
+            position, w = self._resampled_quantiles(subjects, n_draws, rng)
+            scores.append(self._resampled(self.law, position, w, rng))
+            null.append(self._resampled(self.null_law, position, w, rng))
+        return np.concatenate(scores), np.concatenate(null)
+
+    def _resampled_quantiles(
+        self, subjects: np.ndarray, count: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Apply :meth:`_resampled_quantile` in batches that fit in memory."""
+        batch_size = max(1, _CELLS // len(subjects))
+        positions = []
+        weights = []
+        for start in range(0, count, batch_size):
+            n_draws = min(batch_size, count - start)
+            position, w = self._resampled_quantile(subjects, n_draws, rng)
+            positions.append(position)
+            weights.append(w)
+        return np.concatenate(positions), np.concatenate(weights)
 
     def _resampled_quantile(
         self, subjects: np.ndarray, count: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Apply :meth:`_quantile` to ``count`` resamples of the holdout subjects."""
-        people = int(subjects.max()) + 1
-        picks = rng.integers(0, people, (count, people)) + people * np.arange(count)[:, None]
-        times = np.bincount(picks.ravel(), minlength=count * people).reshape(count, people)
-        return self._quantile(times[:, subjects].astype(np.float64))
+        n_subjects = int(subjects.max()) + 1
+        picks = rng.integers(0, n_subjects, (count, n_subjects))
+        cells = picks + n_subjects * np.arange(count)[:, None]
+        n_picks = np.bincount(cells.ravel(), minlength=count * n_subjects)
+        n_picks = n_picks.reshape(count, n_subjects)
+        return self._quantile(n_picks[:, subjects].astype(np.float64))
 
     def _by_content(self, subjects: np.ndarray) -> np.ndarray:
         """Renumber subjects by the distances of their rows, so that draws do not depend on the
         order of rows.
         """
-        rows = np.bincount(subjects)
-        smallest = np.full(len(rows), np.inf)
+        n_rows = np.bincount(subjects)
+        total = np.bincount(subjects, weights=self.rrd)
+        smallest = np.full(len(n_rows), np.inf)
         np.minimum.at(smallest, subjects, self.rrd)
-        order = np.lexsort((rows, np.bincount(subjects, weights=self.rrd), smallest))
+        order = np.lexsort((n_rows, total, smallest))
         return np.argsort(order)[subjects]
 
     def _resampled(
         self,
         law: tuple[np.ndarray, np.ndarray],
-        place: np.ndarray,
+        position: np.ndarray,
         w: np.ndarray,
         rng: np.random.Generator,
     ) -> np.ndarray:
         """Return the score of a resample of the synthetic rows for each q. Only the counts below
         and at q are drawn.
         """
-        below, at = (part[place] for part in law)
-        smaller = rng.binomial(self.n, below)
-        equal = rng.binomial(self.n - smaller, np.clip(at / np.maximum(1 - below, 1e-300), 0, 1))
-        return ((smaller + w * equal) / self.n - self.alpha) / (1 - self.alpha)
+        below = law[0][position]
+        at = law[1][position]
+        n_below = rng.binomial(self.n, below)
+        at_unless_below = np.clip(at / np.maximum(1 - below, 1e-300), 0, 1)
+        n_at = rng.binomial(self.n - n_below, at_unless_below)
+        return ((n_below + w * n_at) / self.n - self.alpha) / (1 - self.alpha)
 
 
 KEYS = ("distance", "ratio")
@@ -566,12 +595,13 @@ class Dcr(Metric):
     ) -> tuple[list[Estimate], list[dict[str, Any]]]:
         """Return the statistics that depend on labels, and the table "tails"."""
         estimates, tails = self._member_excess(matches.spaces, matches.people, rng)
-        people, n = matches.people, len(matches.synthetic)
-        floor = self.negligible * min(int(people.member[people.codes].sum()), n)
-        found = identical_excess(
+        people = matches.people
+        n_train = int(people.member[people.codes].sum())
+        floor = self.negligible * min(n_train, len(matches.synthetic))
+        identical = identical_excess(
             matches.real, people, matches.synthetic, floor, IDENTICAL_CONFIDENCE
         )
-        return [*estimates, found], tails
+        return [*estimates, identical], tails
 
     def _member_excess(
         self, spaces: Sequence[Space], people: Subjects, rng: np.random.Generator
@@ -615,12 +645,12 @@ class Dcr(Metric):
         return [*estimates, tried.estimate(spec, counts, at=at, confidence=ANY_CONFIDENCE)], rows
 
     def _in_order(
-        self, found: Sequence[Estimate], n: int, subjects: int, note: str
+        self, estimates: Sequence[Estimate], n: int, subjects: int, note: str
     ) -> tuple[Estimate, ...]:
         """Return the estimates in the order of the specifications. Missing ones are NaN with
         ``note``.
         """
-        by_name = {estimate.name: estimate for estimate in found}
+        by_name = {estimate.name: estimate for estimate in estimates}
         return tuple(
             by_name.get(spec.name, spec.missing(note, (n, subjects))) for spec in self.statistics
         )
@@ -631,9 +661,9 @@ def _weights(people: Subjects, space: Space, hit: np.ndarray) -> np.ndarray:
 
     The label of a distinct row is the mean label of its equal rows.
     """
-    chosen = np.zeros(len(space.sizes), dtype=bool)
-    chosen[hit] = True
-    rows = chosen[space.groups]
+    is_hit = np.zeros(len(space.sizes), dtype=bool)
+    is_hit[hit] = True
+    rows = is_hit[space.groups]
     share = 1 / (space.sizes[space.groups[rows]] * max(1, len(hit)))
     return np.bincount(people.codes[rows], weights=share, minlength=len(people))
 
@@ -646,6 +676,7 @@ def _distance_table(spaces: Sequence[Space]) -> list[dict[str, Any]]:
     """Return quantiles of SRD and RRD in each space."""
     rows: list[dict[str, Any]] = []
     for space in spaces:
-        srd, rrd = np.quantile(space.srd, _PROBABILITIES), np.quantile(space.rrd, _PROBABILITIES)
+        srd = np.quantile(space.srd, _PROBABILITIES)
+        rrd = np.quantile(space.rrd, _PROBABILITIES)
         rows += table_rows(space=[space.name] * len(srd), quantile=_PROBABILITIES, srd=srd, rrd=rrd)
     return rows

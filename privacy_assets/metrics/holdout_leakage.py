@@ -98,16 +98,17 @@ class HoldoutLeakage(Metric):
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics. There are no tables."""
-        tables = {here: inputs.tables[role] for role, here in _ATTACKED.items()}
-        people = {
-            here: inputs.subjects[role]
-            for role, here in _ATTACKED.items()
-            if role in inputs.subjects
-        }
-        asked = replace(
+        tables = {}
+        subjects = {}
+        for role, attack_role in _ATTACKED.items():
+            tables[attack_role] = inputs.tables[role]
+            if role in inputs.subjects:
+                subjects[attack_role] = inputs.subjects[role]
+        tables["synthetic"] = inputs.synthetic
+        attacked = replace(
             inputs,
-            tables={**tables, "synthetic": inputs.synthetic},
-            subjects=people,
+            tables=tables,
+            subjects=subjects,
             people={},
             embedder=None,
         )
@@ -118,11 +119,11 @@ class HoldoutLeakage(Metric):
                 n_permutations=n_permutations, max_targets=max_targets, classifier=False
             ),
         )
-        found = {
-            estimate.name: estimate
-            for metric in metrics
-            for estimate in metric.measure(asked).estimates
-        }
-        return self.result(
-            inputs, (replace(found[spec.name], measures=spec.measures) for spec in self.statistics)
-        )
+        by_name = {}
+        for metric in metrics:
+            for estimate in metric.measure(attacked).estimates:
+                by_name[estimate.name] = estimate
+        estimates = [
+            replace(by_name[spec.name], measures=spec.measures) for spec in self.statistics
+        ]
+        return self.result(inputs, estimates)

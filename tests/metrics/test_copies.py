@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import chisquare
 
 from privacy_assets.evaluation.evaluate import read_inputs
-from privacy_assets.metrics.copies import Copies, SimilarRows, copied, repeated, similar_rows
+from privacy_assets.metrics.copies import Copies, SimilarRows, copied, repeated_share, similar_rows
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.policy import Policy
@@ -109,8 +109,8 @@ def test_rows_with_changed_cells_are_counted_as_pair_by_pair(
         release = [
             (np.array(one) != real[:, row]).sum() for one in {tuple(each) for each in synthetic.T}
         ]
-        assert found.others[:, at].tolist() == [others.count(changed) for changed in range(3)]
-        assert found.made[:, at].tolist() == [release.count(changed) for changed in range(3)]
+        assert found.n_real[:, at].tolist() == [others.count(changed) for changed in range(3)]
+        assert found.n_synthetic[:, at].tolist() == [release.count(changed) for changed in range(3)]
 
 
 def test_the_weight_of_a_row_is_that_of_the_definition() -> None:
@@ -119,7 +119,7 @@ def test_the_weight_of_a_row_is_that_of_the_definition() -> None:
     for changed in range(3):
         now, then = counts.weights(changed)
         for at in range(200):
-            made, others = counts.made[:, at].tolist(), counts.others[:, at].tolist()
+            made, others = counts.n_synthetic[:, at].tolist(), counts.n_real[:, at].tolist()
             matches = [3.0**-cells for cells in range(changed + 1) if made[cells]]
             best = max(matches, default=0.0)
             dense = sum(
@@ -436,7 +436,7 @@ def test_rows_repeated_as_often_as_similar_people_are_expected() -> None:
     release = np.concatenate([[1] * 5, np.full(95, 200)])
     for similar_rows_of_others, counted in ((0, 5), (12, 5), (13, 0)):
         assert (
-            repeated(
+            repeated_share(
                 cells, release, people, lambda rows, n=similar_rows_of_others: np.full(len(rows), n)
             )[0]
             == counted / 100
@@ -461,22 +461,22 @@ def test_rows_of_training_people_count_as_repeated() -> None:
         ([1] * 3 + [3] * 3, 3 - 2 * 3, [3]),
     ):
         release = np.concatenate([hits, np.full(100 - len(hits), 8)])
-        value, half = repeated(cells, release, people, alone)
+        value, half = repeated_share(cells, release, people, alone)
         assert value == pytest.approx(counted / 100)
         more = (1 - others) / others
         spread = sum(hit**2 * more / others for hit in unseen) + 2 * more * 3**2
         assert half == pytest.approx(1.959964 * spread**0.5 / 100, rel=1e-5)
-    assert repeated(cells, np.repeat([1, 8], [5, 195]), people, alone)[0] == 0, (
+    assert repeated_share(cells, np.repeat([1, 8], [5, 195]), people, alone)[0] == 0, (
         "of a release twice as long, six are needed"
     )
-    assert repeated(cells, np.repeat([1, 8], [6, 194]), people, alone)[0] == 6 / 200
+    assert repeated_share(cells, np.repeat([1, 8], [6, 194]), people, alone)[0] == 6 / 200
 
 
 def test_rows_of_more_than_ten_people_are_nobodys_that_is_repeated() -> None:
     cells, codes = np.repeat([1, 2, 9], [10, 11, 200]), np.arange(221)
     people = Subjects(codes, codes % 2 == 0)
-    assert repeated(cells, np.repeat([1, 3], [101, 99]), people, alone)[0] == 0.505
-    assert repeated(cells, np.repeat([2, 3], [111, 89]), people, alone)[0] == 0
+    assert repeated_share(cells, np.repeat([1, 3], [101, 99]), people, alone)[0] == 0.505
+    assert repeated_share(cells, np.repeat([2, 3], [111, 89]), people, alone)[0] == 0
 
 
 @pytest.mark.parametrize("holders", [1, 2, 4])
@@ -491,7 +491,7 @@ def test_rows_repeated_whoever_has_them_cancel(holders: int) -> None:
         release = np.concatenate(
             [np.arange(60).repeat(4 * holders), np.full(len(cells) - 240 * holders, 3000)]
         )
-        value, half = repeated(cells, release, people, alone)
+        value, half = repeated_share(cells, release, people, alone)
         inside.append(abs(value) <= half)
         values.append(value * len(release) / (240 * holders))
     assert sum(inside) >= 33  # of 40: fewer have a probability below 0.001 at 95 %
@@ -508,5 +508,5 @@ def test_few_people_repeated_break_the_limit_and_unseen_ones_do_not(
     limit = next(one for one in Copies.default_limits if one.statistic == "copies.repeated_share")
     for first, breaks in ((0, True), (2000, False)):
         release = np.concatenate([np.arange(first, first + people).repeat(times), fresh])
-        value, half = repeated(cells, release, subjects, alone)
+        value, half = repeated_share(cells, release, subjects, alone)
         assert limit.exceeded_by(value - half) is breaks
