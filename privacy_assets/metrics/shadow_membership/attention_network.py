@@ -142,12 +142,12 @@ class Network:
         rate = self.settings.dropout
         if generator is None or rate == 0:
             return hidden
-        kept = (
+        scaled_mask = (
             torch.rand(hidden.shape, generator=generator, device=hidden.device)
             .ge_(rate)
             .div_(1 - rate)
         )
-        return hidden * kept
+        return hidden * scaled_mask
 
 
 class AttentionScorer:
@@ -156,12 +156,10 @@ class AttentionScorer:
     """
 
     def __init__(self, run: _Run, sizes: np.ndarray, weights: Tensor) -> None:
-        self.network, self.sizes, self.weights, self.device = (
-            run.network,
-            sizes,
-            weights,
-            run.labels.device,
-        )
+        self.network = run.network
+        self.sizes = sizes
+        self.weights = weights
+        self.device = run.labels.device
         self.unseen = np.full(len(run.sets), np.nan)
         judged = _scored(run.network, weights, run.sets, run.validation)
         self.unseen[run.validation.cpu().numpy()] = judged.cpu().numpy()
@@ -209,14 +207,13 @@ class _Run:
         order: torch.Generator,
         dropout: torch.Generator,
     ) -> None:
-        self.network, self.sets, self.labels, self.order, self.dropout = (
-            network,
-            sets,
-            labels,
-            order,
-            dropout,
-        )
-        self.settings, self.target = network.settings, sets.target
+        self.network = network
+        self.sets = sets
+        self.labels = labels
+        self.order = order
+        self.dropout = dropout
+        self.settings = network.settings
+        self.target = sets.target
         self.weights = network.weights.to(labels.device).requires_grad_()
         self.optimiser = torch.optim.Adamax([self.weights], lr=self.settings.learning_rate)
         mixed = torch.randperm(len(sets), generator=order)
@@ -304,14 +301,17 @@ class AttentionAttack:
         scales, varies = self.scales, self.scales.varies
         rows, aim = scales.apply(cells), scales.apply(target[:, None])
         distances = target_distances(rows[varies], aim[varies, 0], self.sizes[varies] == 0)
-        kept, counts = closest_unique(rows, distances, self.settings.closest)
-        nearest = rows[:, kept]
+        positions, counts = closest_unique(rows, distances, self.settings.closest)
+        nearest = rows[:, positions]
         if self.settings.scale == "none":
             nearest, aim = scales.undo(nearest), scales.undo(aim)
         out = np.zeros((1 + self.settings.closest, len(rows) + 2), dtype=np.float32)
-        out[0, :-2], out[0, -2] = aim[:, 0], 1
-        found = out[1 : 1 + len(kept)]
-        found[:, :-2], found[:, -2], found[:, -1] = nearest.T, counts, distances[kept]
+        out[0, :-2] = aim[:, 0]
+        out[0, -2] = 1
+        filled = out[1 : 1 + len(positions)]
+        filled[:, :-2] = nearest.T
+        filled[:, -2] = counts
+        filled[:, -1] = distances[positions]
         return out
 
     def fit(
