@@ -322,6 +322,14 @@ def protect(
     return estimate, tables
 
 
+_LOW_RATE_SPECS = [
+    StatisticSpec(
+        name,
+        f"Share of members found at {100 * rate:.0f} % false positives, best attack.",
+        null=rate,
+    )
+    for name, rate in LOW_RATES.items()
+]
 _SPECS = {
     spec.name: spec
     for spec in (
@@ -354,14 +362,7 @@ _SPECS = {
             "Share of members found at one false positive in 1,000 non-members.",
             null=LOW_RATE,
         ),
-        *(
-            StatisticSpec(
-                name,
-                f"Share of members found at {100 * rate:.0f} % false positives, best attack.",
-                null=rate,
-            )
-            for name, rate in LOW_RATES.items()
-        ),
+        *_LOW_RATE_SPECS,
         StatisticSpec(
             "protection_score",
             "Gretel's membership inference protection, mean over attacks: 0 (members are known)"

@@ -319,7 +319,9 @@ def advantage_subgroups(
         if columns:
             reason = f"no value has {SMALLEST_GROUP} people in train and in holdout"
         return SPEC.not_measurable(reason, population.counts), []
-    fitted = [score for group in groups for score in group.population.fitted()]
+    fitted = []
+    for group in groups:
+        fitted += group.population.fitted()
     evidence = inference.permutation_test(
         partial(advantages, fitted), population, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -377,9 +378,8 @@ def run_audit(
     removal = None
     if plan.remove:
         removal = Removal(removed, audits["before"], audits["after"])
-    cpu_seconds = selection["seconds"] + sum(
-        record.cpu_seconds for records in audits.values() for record in records
-    )
+    attacked = itertools.chain(*audits.values())
+    cpu_seconds = selection["seconds"] + sum(record.cpu_seconds for record in attacked)
     return Audit(
         plan,
         seed,
