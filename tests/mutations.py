@@ -135,8 +135,8 @@ MUTATIONS = [
     Mutation(
         "ties at a threshold all credited to privacy",
         "metrics/membership_inference/scores.py",
-        "(below + weight * (upto - below))",
-        "(below + 0 * (upto - below))",
+        "(below + weights * (up_to - below))",
+        "(below + 0 * (up_to - below))",
         ("metrics/test_membership_inference.py",),
     ),
     Mutation(

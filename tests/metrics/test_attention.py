@@ -131,14 +131,14 @@ def test_inputs_are_one_hot_categories_beside_numbers_whatever_was_asked_before(
     )
     held = attention_network.Sets(features, attack.sizes, torch.device("cpu"))
     rows, coded_columns = features[:, 1:], np.flatnonzero(attack.sizes)
-    np.testing.assert_array_equal(held.there.numpy(), rows[:, :, -2] > 0)
+    np.testing.assert_array_equal(held.exists.numpy(), rows[:, :, -2] > 0)
     starts = (np.cumsum(attack.sizes) - attack.sizes)[coded_columns]
     for asked in ([3, 1], [0, 9], [4, 4], [2]):
         expected = np.zeros((len(asked), 10, held.width), dtype=np.float32)
         np.put_along_axis(
             expected, (rows[asked][..., coded_columns] + starts).astype(int), 1, axis=2
         )
-        expected[..., held.ones :] = np.delete(rows[asked], coded_columns, axis=2)
+        expected[..., held.n_one_hot :] = np.delete(rows[asked], coded_columns, axis=2)
         np.testing.assert_array_equal(held.inputs(torch.tensor(asked)).numpy(), expected)
 
 
@@ -198,7 +198,7 @@ def test_the_weights_of_the_lowest_validation_loss_are_kept(monkeypatch: pytest.
     def scores(epochs: int) -> np.ndarray:
         attack, features, labels = played(60, True, epochs=epochs)
         losses = iter([3.0, 2.0, 1.0, 1.0, 5.0])
-        monkeypatch.setattr(attention_network._Run, "_judged", lambda run: next(losses))
+        monkeypatch.setattr(attention_network._Run, "_validation_loss", lambda run: next(losses))
         return attack.fit(features, labels, np.random.default_rng(0))(features)
 
     np.testing.assert_array_equal(scores(5), scores(3))

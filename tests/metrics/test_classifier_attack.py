@@ -104,7 +104,7 @@ def test_long_tables_are_learned_in_part(monkeypatch):
     g, ids = np.random.default_rng(0), np.arange(1000)
     table = EncodedTable.of_numbers(np.arange(1000.0)[:, None])
     drawn = [
-        classifier._drawn(table, rows, ids, np.random.default_rng(0))
+        classifier._sample_cells(table, rows, ids, np.random.default_rng(0))
         for rows in (ids, g.permutation(ids))
     ]
     assert len(drawn[0]) == np.unique(drawn[0]).size == 150

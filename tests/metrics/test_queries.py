@@ -93,25 +93,25 @@ def test_the_order_of_rows_changes_nothing_and_a_copied_row_adds_one_to_its_subs
 
 def test_up_to_17_columns_every_query_is_asked_and_of_18_to_20_different_ones_are_drawn():
     rng = np.random.default_rng(0)
-    assert Queries.draw(5, rng).chosen.tolist() == list(range(1, 32))
-    assert len(Queries.draw(17, rng).chosen) == (1 << 17) - 1
-    chosen = Queries.draw(20, rng).chosen
+    assert Queries.draw(5, rng).column_sets.tolist() == list(range(1, 32))
+    assert len(Queries.draw(17, rng).column_sets) == (1 << 17) - 1
+    chosen = Queries.draw(20, rng).column_sets
     assert len(np.unique(chosen)) == len(chosen) == 1 << 17
     assert chosen.min() >= 1 and chosen.max() < 1 << 20
     share = ((chosen[:, None] >> np.arange(20)) & 1).mean(axis=0)
     assert np.abs(share - 0.5).max() < 0.01
-    assert not np.array_equal(chosen, Queries.draw(20, rng).chosen)
+    assert not np.array_equal(chosen, Queries.draw(20, rng).column_sets)
 
 
 @pytest.mark.parametrize("columns", [5, 16, 20, 21, 40])
 def test_the_number_of_queries_is_a_setting(columns):
     rng, every = np.random.default_rng(0), (1 << min(columns, 20)) - 1
     for number in (1, 7, 20, 1_000):
-        chosen = Queries.draw(columns, rng, number).chosen
+        chosen = Queries.draw(columns, rng, number).column_sets
         assert len(np.unique(chosen, axis=0)) == len(chosen) == min(number, every)
     if columns == 16:
         # the paper's number exceeds all sets
-        assert len(Queries.draw(columns, rng, 100_000).chosen) == every
+        assert len(Queries.draw(columns, rng, 100_000).column_sets) == every
 
 
 def test_the_attack_uses_this_number_of_queries():
@@ -121,12 +121,12 @@ def test_the_attack_uses_this_number_of_queries():
         [attack.features(cells[:, start : start + 40], cells[:, 0]) for start in range(8)]
     )
     scorer = attack.fit(features, np.arange(8) < 4, np.random.default_rng(0))
-    assert len(scorer.coded.queries.chosen) == 9
+    assert len(scorer.coded.queries.column_sets) == 9
 
 
 @pytest.mark.parametrize("columns", [21, 70])
 def test_beyond_20_columns_orders_1_to_6_are_drawn_alike(columns):
-    chosen = Queries.draw(columns, np.random.default_rng(0)).chosen
+    chosen = Queries.draw(columns, np.random.default_rng(0)).column_sets
     sets = {tuple(int(c) for c in query if c >= 0) for query in chosen}
     assert len(sets) == len(chosen) == 1 << 14
     orders = [len(query) for query in sets]
@@ -144,8 +144,8 @@ def test_the_counts_of_drawn_queries_equal_brute_force(columns):
     matched = [brute_force(cells, target, is_number) for cells, *_ in tables]
     queries = Queries.draw(columns, rng)
     found = queries.counts(np.stack([matches(cells, target, is_number) for cells, *_ in tables]))
-    for place in rng.integers(0, len(queries.chosen), 300):
-        query = queries.chosen[place]
+    for place in rng.integers(0, len(queries.column_sets), 300):
+        query = queries.column_sets[place]
         used = (
             query[query >= 0] if columns > 20 else np.flatnonzero((query >> np.arange(columns)) & 1)
         )

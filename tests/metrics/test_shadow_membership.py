@@ -148,11 +148,14 @@ def test_a_weak_attack_is_no_evidence_of_safety(weaker):
 
 def test_a_stronger_attack_is_evidence_too():
     metric = ShadowMembership(generator=Copies(0.0), attack_settings={"trees": 200}, shadows=1000)
-    assert metric._taught() == 1000
+    assert metric._shadows_as_evidence() == 1000
     attention = {"attack": "attention", "shadows": 1000}
     stronger = {"device": "cuda", "patience": None, "epochs": 600}
-    assert ShadowMembership(**attention, attack_settings=stronger)._taught() == 1000
-    assert ShadowMembership(**attention, attack_settings={"learning_rate": 1.0})._taught() == 0
+    assert ShadowMembership(**attention, attack_settings=stronger)._shadows_as_evidence() == 1000
+    assert (
+        ShadowMembership(**attention, attack_settings={"learning_rate": 1.0})._shadows_as_evidence()
+        == 0
+    )
 
 
 @pytest.mark.slow

@@ -64,26 +64,33 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
         Probability of being synthetic, float64 (n,) in 0..1; larger ones are more member-like.
     """
     rng = inputs.rng(PURPOSE)
-    roles = ("train", "holdout") if inputs.reference is None else ("train", "holdout", "reference")
-    real, content = (
-        EncodedTable.stack([inputs.encoded(role) for role in roles]),
-        _row_ids(inputs, *roles),
-    )
+    roles = ["train", "holdout"]
+    if inputs.reference is not None:
+        roles.append("reference")
+    real = EncodedTable.stack([inputs.encoded(role) for role in roles])
+    real_ids = _row_ids(inputs, *roles)
     codes = order_by_content(
         inputs.subject_codes("train", "holdout"), _row_ids(inputs, "train", "holdout")
     )
-    half = (rng.permutation(int(codes.max()) + 1) % 2)[codes]
+    half_of_subject = rng.permutation(int(codes.max()) + 1) % 2
+    halves = half_of_subject[codes]
     # rows of the reference are learned for both halves
-    group = np.append(half, np.full(len(real) - len(half), 2))
-    synthetic, made = inputs.encoded("synthetic"), inputs.row_ids["synthetic"]
-    rows = np.arange(len(half)) if attacked is None else attacked
-    scores = np.empty(len(rows))
-    for side in (0, 1):
-        others = np.flatnonzero(group != side)
-        unseen = _drawn(real, others, content, rng)
-        model = _learned(unseen, _drawn(synthetic, np.arange(len(made)), made, rng), rng)
-        asked = half[rows] == side
-        scores[asked] = model.predict_proba(_cells(real.take(rows[asked])))[:, 1]
+    groups = np.append(halves, np.full(len(real) - len(halves), 2))
+    synthetic = inputs.encoded("synthetic")
+    synthetic_ids = inputs.row_ids["synthetic"]
+    if attacked is None:
+        attacked = np.arange(len(halves))
+
+    scores = np.empty(len(attacked))
+    for half in (0, 1):
+        unseen_cells = _sample_cells(real, np.flatnonzero(groups != half), real_ids, rng)
+        synthetic_cells = _sample_cells(
+            synthetic, np.arange(len(synthetic_ids)), synthetic_ids, rng
+        )
+        model = _fit_classifier(unseen_cells, synthetic_cells, rng)
+        in_half = halves[attacked] == half
+        cells = _cells(real.take(attacked[in_half]))
+        scores[in_half] = model.predict_proba(cells)[:, 1]
     return scores
 
 
@@ -96,7 +103,7 @@ def _cells(table: EncodedTable) -> np.ndarray:
     return np.concatenate([table.numeric, table.codes.astype(np.float32)], axis=1)
 
 
-def _drawn(
+def _sample_cells(
     table: EncodedTable, rows: np.ndarray, row_ids: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """Return the cells of ``rows``, or of ``MOST_ROWS`` random ones of them, ordered by content."""
@@ -108,7 +115,7 @@ def _drawn(
     return np.asarray(cells[np.lexsort(cells.T)])
 
 
-def _learned(
+def _fit_classifier(
     real: np.ndarray, synthetic: np.ndarray, rng: np.random.Generator
 ) -> ExtraTreesClassifier:
     """Return a classifier of ``synthetic`` rows (1) against ``real`` rows (0)."""

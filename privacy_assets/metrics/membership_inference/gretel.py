@@ -25,8 +25,10 @@ from privacy_assets.metrics.base import table_rows
 
 LEVELS = ("Poor", "Moderate", "Good", "Very Good", "Excellent")
 UNAVAILABLE = "Unavailable"
-GUESS, CERTAIN = 0.5, 0.8  # mean of precision and accuracy with all points, and with none
-VERY_GOOD, GOOD = 0.6, 0.7  # mean below which one attack is graded Very Good, and Good
+GUESS = 0.5  # mean of precision and accuracy with all points
+CERTAIN = 0.8  # mean of precision and accuracy with no points
+VERY_GOOD = 0.6  # mean below which one attack is graded Very Good
+GOOD = 0.7  # mean below which one attack is graded Good
 SMALLEST_POSITIVES = 50
 SIGNIFICANCE = 0.05  # one-sided
 Excellent = Literal["not_significant", "below_half"]
@@ -37,8 +39,9 @@ def protection_points(precision: np.ndarray, accuracy: np.ndarray) -> np.ndarray
 
     m is the mean of precision and accuracy, clipped to 0.5..0.8. NaN is kept.
     """
-    middle = np.clip((np.asarray(precision, dtype=np.float64) + accuracy) / 2, GUESS, CERTAIN)
-    return 100 * (CERTAIN - middle) / (CERTAIN - GUESS)
+    mean = (np.asarray(precision, dtype=np.float64) + accuracy) / 2
+    clipped = np.clip(mean, GUESS, CERTAIN)
+    return 100 * (CERTAIN - clipped) / (CERTAIN - GUESS)
 
 
 def attack_grades(
@@ -61,10 +64,14 @@ def attack_grades(
         chance: Largest accuracy that is not significant, same shape; see :meth:`AttackGrid.chance`.
             None: the paper's rule for Excellent.
     """
-    larger, smaller = np.maximum(precision, accuracy), np.minimum(precision, accuracy)
-    middle = (precision + accuracy) / 2
-    excellent = larger < GUESS if chance is None else (larger <= GUESS) | (accuracy <= chance)
-    rules = (np.isnan(precision), smaller >= CERTAIN, excellent, middle < VERY_GOOD, middle < GOOD)
+    larger = np.maximum(precision, accuracy)
+    smaller = np.minimum(precision, accuracy)
+    mean = (precision + accuracy) / 2
+    if chance is None:
+        is_excellent = larger < GUESS
+    else:
+        is_excellent = (larger <= GUESS) | (accuracy <= chance)
+    rules = (np.isnan(precision), smaller >= CERTAIN, is_excellent, mean < VERY_GOOD, mean < GOOD)
     return np.select(rules, (UNAVAILABLE, "Poor", "Excellent", "Very Good", "Good"), "Moderate")
 
 
@@ -74,7 +81,9 @@ def grade(points: float) -> str:
 
     For scores over many attacks or columns, and for the Data Privacy Score.
     """
-    return UNAVAILABLE if math.isnan(points) else LEVELS[min(int(points // 20), len(LEVELS) - 1)]
+    if math.isnan(points):
+        return UNAVAILABLE
+    return LEVELS[min(int(points // 20), len(LEVELS) - 1)]
 
 
 def data_privacy_score(membership: float, attribute: float) -> tuple[float, str]:
@@ -83,7 +92,9 @@ def data_privacy_score(membership: float, attribute: float) -> tuple[float, str]
     NaN and "Unavailable" if either is NaN.
     """
     mean = (membership + attribute) / 2
-    return mean, grade(mean if math.isnan(mean) else min(membership, attribute))
+    if math.isnan(mean):
+        return mean, UNAVAILABLE
+    return mean, grade(min(membership, attribute))
 
 
 def level_table(grades: np.ndarray) -> list[dict[str, Any]]:
@@ -98,7 +109,9 @@ def level_table(grades: np.ndarray) -> list[dict[str, Any]]:
 def mean_points(points: np.ndarray) -> float:
     """Return the mean over the available attacks. NaN if there are none."""
     available = points[~np.isnan(points)]
-    return float(available.mean()) if available.size else math.nan
+    if available.size == 0:
+        return math.nan
+    return float(available.mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,12 +133,9 @@ class Histograms:
         """Return the numbers of members and non-members of each kind, int64 (2, k), for ``member``
         bool (s,).
         """
-        return np.stack(
-            [
-                np.bincount(self.kind[member == side], minlength=len(self.rows))
-                for side in (True, False)
-            ]
-        )
+        n_members = np.bincount(self.kind[member], minlength=len(self.rows))
+        n_nonmembers = np.bincount(self.kind[~member], minlength=len(self.rows))
+        return np.stack([n_members, n_nonmembers])
 
 
 @dataclass(frozen=True)
@@ -162,35 +172,45 @@ class AttackGrid:
         thresholds = np.quantile(distances, self.quantiles, method="inverted_cdf")
         cells = np.searchsorted(thresholds, distances, side="left")
         width = len(self.quantiles) + 1
-        flat = np.bincount(subjects * width + cells, minlength=(int(subjects.max()) + 1) * width)
-        rows, kind = np.unique(flat.reshape(-1, width), axis=0, return_inverse=True)
+        n_subjects = int(subjects.max()) + 1
+        counts = np.bincount(subjects * width + cells, minlength=n_subjects * width)
+        rows, kind = np.unique(counts.reshape(-1, width), axis=0, return_inverse=True)
         return Histograms(rows, kind.ravel())
 
     def rates(
-        self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator
+        self, members: np.ndarray, nonmembers: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return precision and accuracy of every attack, float64 (attacks,), from the histograms
-        (cells,) of both sides.
+        """Compute precision and accuracy of every attack.
 
         The histogram of a sample without replacement is multivariate hypergeometric, and is drawn
-        directly. Precision is NaN, and the attack unavailable, with fewer than 50 predicted
-        positives.
+        directly.
+
+        Args:
+            members: Histogram of the members' rows, int64 (cells,).
+            nonmembers: Histogram of the non-members' rows, int64 (cells,).
+            rng: Generator of the samples.
+
+        Returns:
+            Precision and accuracy, float64 (attacks,) each. Precision is NaN, and the attack
+            unavailable, with fewer than 50 predicted positives.
         """
-        smaller = int(min(members.sum(), others.sum()))
-        precision, accuracy = [], []
+        smaller = int(min(members.sum(), nonmembers.sum()))
+        precisions = []
+        accuracies = []
         for share in self.sizes:
             size = max(1, round(share * smaller))
-            hits = np.cumsum(rng.multivariate_hypergeometric(members, size, self.samples), axis=1)[
-                :, :-1
-            ]
-            alarms = np.cumsum(rng.multivariate_hypergeometric(others, size, self.samples), axis=1)[
-                :, :-1
-            ]
-            positives = hits + alarms
-            enough = positives >= SMALLEST_POSITIVES
-            precision.append(np.where(enough, hits / np.maximum(positives, 1), np.nan))
-            accuracy.append((hits + size - alarms) / (2 * size))
-        return np.concatenate(precision).ravel(), np.concatenate(accuracy).ravel()
+            true_positives = self._positives(members, size, rng)
+            false_positives = self._positives(nonmembers, size, rng)
+            positives = true_positives + false_positives
+            precision = true_positives / np.maximum(positives, 1)
+            precisions.append(np.where(positives >= SMALLEST_POSITIVES, precision, np.nan))
+            accuracies.append((true_positives + size - false_positives) / (2 * size))
+        return np.concatenate(precisions).ravel(), np.concatenate(accuracies).ravel()
+
+    def _positives(self, histogram: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return the number of sampled rows within each threshold (samples, thresholds)."""
+        samples = rng.multivariate_hypergeometric(histogram, size, self.samples)
+        return np.cumsum(samples, axis=1)[:, :-1]
 
     def attacks(
         self, counts: Histograms, member: np.ndarray, rng: np.random.Generator
@@ -198,16 +218,16 @@ class AttackGrid:
         """Return precision and accuracy of every attack (attacks,) for ``member`` bool (s,). NaN:
         unavailable.
         """
-        members, others = counts.sides(member) @ counts.rows
-        return self._attacks(members, others, rng)
+        members, nonmembers = counts.sides(member) @ counts.rows
+        return self._attacks(members, nonmembers, rng)
 
     def _attacks(
-        self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator
+        self, members: np.ndarray, nonmembers: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        if min(members.sum(), others.sum()) == 0:
-            none = np.full(len(self.sizes) * self.samples * len(self.quantiles), np.nan)
-            return none, none
-        return self.rates(members, others, rng)
+        if min(members.sum(), nonmembers.sum()) == 0:
+            unavailable = np.full(len(self.sizes) * self.samples * len(self.quantiles), np.nan)
+            return unavailable, unavailable
+        return self.rates(members, nonmembers, rng)
 
     def points(
         self, counts: Histograms, member: np.ndarray, rng: np.random.Generator
@@ -226,15 +246,15 @@ class AttackGrid:
         It is the 95 % quantile over permuted labels of subjects (one-sided), for each size and
         threshold. NaN without members or non-members.
         """
-        once = replace(self, samples=1)
-        drawn = [
-            once._attacks(*sides, rng)[1]
-            for sides in self._permuted(counts, member, n_permutations, rng)
-        ]
-        largest = np.quantile(drawn, 1 - SIGNIFICANCE, axis=0, method="inverted_cdf").reshape(
-            len(self.sizes), 1, -1
-        )
-        return np.repeat(largest, self.samples, axis=1).ravel()
+        grid = replace(self, samples=1)
+        accuracies = []
+        sides = self._permuted(counts, member, n_permutations, rng)
+        for members, nonmembers in zip(*sides, strict=True):
+            _, accuracy = grid._attacks(members, nonmembers, rng)
+            accuracies.append(accuracy)
+        largest = np.quantile(accuracies, 1 - SIGNIFICANCE, axis=0, method="inverted_cdf")
+        by_size = largest.reshape(len(self.sizes), 1, -1)
+        return np.repeat(by_size, self.samples, axis=1).ravel()
 
     def bootstrap(
         self, counts: Histograms, member: np.ndarray, n_bootstraps: int, rng: np.random.Generator
@@ -242,15 +262,12 @@ class AttackGrid:
         """Return scores (n_bootstraps,) with the subjects of each side resampled with replacement,
         and new samples.
         """
-        sides = counts.sides(member)
-        people = sides.sum(axis=1)
-        if people.min() == 0:
+        n_members, n_nonmembers = counts.sides(member)
+        if min(n_members.sum(), n_nonmembers.sum()) == 0:
             return np.full(n_bootstraps, np.nan)
-        drawn = [
-            rng.multinomial(n, side / n, size=n_bootstraps)
-            for n, side in zip(people, sides, strict=True)
-        ]
-        return self._scores(list(zip(*(side @ counts.rows for side in drawn), strict=True)), rng)
+        members = _resampled(n_members, n_bootstraps, rng) @ counts.rows
+        nonmembers = _resampled(n_nonmembers, n_bootstraps, rng) @ counts.rows
+        return self._scores(members, nonmembers, rng)
 
     def permuted(
         self, counts: Histograms, member: np.ndarray, n_bootstraps: int, rng: np.random.Generator
@@ -258,19 +275,31 @@ class AttackGrid:
         """Return scores (n_bootstraps,) under permuted labels, which is the distribution for
         leak-free releases.
         """
-        return self._scores(self._permuted(counts, member, n_bootstraps, rng), rng)
+        members, nonmembers = self._permuted(counts, member, n_bootstraps, rng)
+        return self._scores(members, nonmembers, rng)
 
     def _permuted(
-        self, counts: Histograms, member: np.ndarray, number: int, rng: np.random.Generator
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return the histograms of members and of non-members under permuted labels of subjects."""
-        every = counts.sides(member).sum(axis=0)
-        members = rng.multivariate_hypergeometric(every, int(member.sum()), number)
-        return list(zip(members @ counts.rows, (every - members) @ counts.rows, strict=True))
+        self, counts: Histograms, member: np.ndarray, n_permutations: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the histograms of members and of non-members (permutations, cells) under permuted
+        labels of subjects.
+        """
+        n_subjects = counts.sides(member).sum(axis=0)
+        n_members = rng.multivariate_hypergeometric(n_subjects, int(member.sum()), n_permutations)
+        return n_members @ counts.rows, (n_subjects - n_members) @ counts.rows
 
     def _scores(
-        self, sides: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator
+        self, members: np.ndarray, nonmembers: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        return np.array(
-            [mean_points(protection_points(*self._attacks(*pair, rng))) for pair in sides]
-        )
+        """Return the score (n,) of each pair of histograms (n, cells)."""
+        scores = np.empty(len(members))
+        for i in range(len(members)):
+            precision, accuracy = self._attacks(members[i], nonmembers[i], rng)
+            scores[i] = mean_points(protection_points(precision, accuracy))
+        return scores
+
+
+def _resampled(counts: np.ndarray, n_bootstraps: int, rng: np.random.Generator) -> np.ndarray:
+    """Resample subjects with replacement, and return the number of each kind (n_bootstraps, k)."""
+    n_subjects = counts.sum()
+    return rng.multinomial(n_subjects, counts / n_subjects, size=n_bootstraps)

@@ -59,70 +59,87 @@ _ATTACKS = {"auc_dpi": "DPI", "auc_domias": "DOMIAS", "auc_gen_lra": "Gen-LRA"}
 def attack(
     population: Population, n_permutations: int, rng: np.random.Generator
 ) -> tuple[list[Estimate], list[dict[str, Any]]]:
-    """Return the statistics over all subjects, and the table "curve" with simultaneous bands."""
-    whole = population.fitted()
+    """Attack all rows by their distances.
+
+    Args:
+        population: Attacked rows with scores.
+        n_permutations: Number of permutations of the membership labels.
+        rng: Generator of the permutations and bootstraps.
+
+    Returns:
+        The statistics over all subjects, and the table "curve" with simultaneous bands.
+    """
+    fitted = population.fitted()
 
     def statistic(labels: np.ndarray) -> np.ndarray:
-        rates = [score.rates(labels, (*RATES, LOW_RATE)) for score in whole]
+        rates = [score.rates(labels, (*RATES, LOW_RATE)) for score in fitted]
         gaps = [(tpr - fpr)[:, :-1] for tpr, fpr in rates]
         precisions = [_precision(tpr[:, _HEADLINE], fpr[:, _HEADLINE]) for tpr, fpr in rates]
-        low = [tpr[:, -1] for tpr, _ in rates]
-        return np.column_stack([*gaps, *precisions, *low])
+        low_tprs = [tpr[:, -1] for tpr, _ in rates]
+        return np.column_stack([*gaps, *precisions, *low_tprs])
 
-    found = inference.permutation_test(statistic, population, n_permutations, rng)
-    scores, tried = len(whole), len(whole) * len(RATES)
-    draws = resample_subjects(
-        population.member, N_BOOTSTRAPS, rng, partial(advantages, whole), population.block
+    evidence = inference.permutation_test(statistic, population, n_permutations, rng)
+    resampled = resample_subjects(
+        population.member, N_BOOTSTRAPS, rng, partial(advantages, fitted), population.block
     )
-    advantage = replace(found[:tried], resampled=draws)
-    curve = [score.rates(population.member.astype(np.float32)[None], RATES) for score in whole]
-    entries, headline = named_entries(population), slice(_HEADLINE, None, len(RATES))
+    n_scores = len(fitted)
+    n_advantages = n_scores * len(RATES)
+    advantage = replace(evidence[:n_advantages], resampled=resampled)
+    precision = evidence[n_advantages : n_advantages + n_scores]
+    low_tpr = evidence[n_advantages + n_scores :]
+    observed_labels = population.member.astype(np.float32)[None]
+    rates = [score.rates(observed_labels, RATES) for score in fitted]
+    entries = named_entries(population)
+    headline = slice(_HEADLINE, None, len(RATES))
+    counts = population.counts
     estimates = [
-        advantage[headline].worst(
-            _SPECS["advantage"], population.counts, entries[headline], "headline"
-        ),
-        advantage.worst(_SPECS["advantage_any"], population.counts, entries, "strongest"),
-        _precision_estimate(population, found[tried : tried + scores], curve),
-        _low_rate_estimate(population, found[tried + scores :]),
+        advantage[headline].worst(_SPECS["advantage"], counts, entries[headline], "headline"),
+        advantage.worst(_SPECS["advantage_any"], counts, entries, "strongest"),
+        _precision_estimate(population, precision, rates),
+        _low_rate_estimate(population, low_tpr),
     ]
-    return estimates, _curve_table(population, curve, advantage.band())
+    return estimates, _curve_table(population, rates, advantage.band())
 
 
 def _precision(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
     """Return the share of members among predicted positives at prior 1/2. 1/2 if there are none."""
-    named = tpr + fpr
-    return np.where(named > 0, tpr / np.where(named > 0, named, 1), 0.5)
+    positives = tpr + fpr
+    has_positives = positives > 0
+    return np.where(has_positives, tpr / np.where(has_positives, positives, 1), 0.5)
 
 
 def _precision_estimate(
-    population: Population, drawn: PermutationResult, rates: Sequence[tuple[np.ndarray, np.ndarray]]
+    population: Population,
+    evidence: PermutationResult,
+    rates: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> Estimate:
     """Return the precision of the best score with enough positives, counted as if both sides had
     the smaller size.
     """
-    spec, smaller = _SPECS["precision"], min(population.side(True)[0], population.side(False)[0])
-    named = np.array([smaller * (tpr + fpr)[0, _HEADLINE] for tpr, fpr in rates])
-    enough = np.flatnonzero(named >= gretel.SMALLEST_POSITIVES)
+    spec = _SPECS["precision"]
+    smaller = min(population.side(True)[0], population.side(False)[0])
+    n_positives = np.array([smaller * (tpr + fpr)[0, _HEADLINE] for tpr, fpr in rates])
+    enough = np.flatnonzero(n_positives >= gretel.SMALLEST_POSITIVES)
     if len(enough) == 0:
         reason = (
-            f"the attack calls {named.max():.0f} people members, and {gretel.SMALLEST_POSITIVES}"
-            " are required"
+            f"the attack calls {n_positives.max():.0f} people members, and"
+            f" {gretel.SMALLEST_POSITIVES} are required"
         )
         return spec.not_measurable(reason, population.counts)
-    return drawn[enough].worst(
-        spec, population.counts, np.array(list(population.scores))[enough], "headline"
-    )
+    names = np.array(list(population.scores))[enough]
+    return evidence[enough].worst(spec, population.counts, names, "headline")
 
 
-def _low_rate_estimate(population: Population, drawn: PermutationResult) -> Estimate:
-    spec, others = _SPECS["tpr_low_fpr"], population.side(False)[0]
-    if others < SMALLEST_FOR_LOW_RATE:
+def _low_rate_estimate(population: Population, evidence: PermutationResult) -> Estimate:
+    spec = _SPECS["tpr_low_fpr"]
+    n_nonmembers = population.side(False)[0]
+    if n_nonmembers < SMALLEST_FOR_LOW_RATE:
         reason = (
-            f"{others} non-members, {SMALLEST_FOR_LOW_RATE} required for a false positive rate of"
-            f" {LOW_RATE}"
+            f"{n_nonmembers} non-members, {SMALLEST_FOR_LOW_RATE} required for a false positive"
+            f" rate of {LOW_RATE}"
         )
         return spec.not_measurable(reason, population.counts)
-    return drawn.worst(spec, population.counts, list(population.scores), "headline")
+    return evidence.worst(spec, population.counts, list(population.scores), "headline")
 
 
 def low_rates(
@@ -148,30 +165,38 @@ def low_rates(
         row for each score and rate. With fewer than 300 non-members the estimates are NaN and the
         table is empty.
     """
-    specs, others = [_SPECS[name] for name in LOW_RATES], population.side(False)[1]
-    if others < SMALLEST_FOR_LOW_RATES:
-        reason = f"{others} people in holdout, {SMALLEST_FOR_LOW_RATES} required"
+    specs = [_SPECS[name] for name in LOW_RATES]
+    n_nonmembers = population.side(False)[1]
+    if n_nonmembers < SMALLEST_FOR_LOW_RATES:
+        reason = f"{n_nonmembers} people in holdout, {SMALLEST_FOR_LOW_RATES} required"
         return [spec.not_measurable(reason, population.counts) for spec in specs], []
+    fprs = tuple(LOW_RATES.values())
     fitted = [
         CrossFittedScore(score, population.codes, population.half) for score in scores.values()
     ]
 
     def statistic(labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
-        rates = [score.rates(labels, tuple(LOW_RATES.values()), times)[0] for score in fitted]
+        tprs = [score.rates(labels, fprs, times)[0] for score in fitted]
         # rate by rate, so that a slice is one band
-        return np.stack(rates, axis=2).reshape(len(rates[0]), -1)
+        return np.stack(tprs, axis=2).reshape(len(tprs[0]), -1)
 
-    found = inference.permutation_test(
+    evidence = inference.permutation_test(
         statistic, population, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS
     )
-    estimates, table, names = [], [], list(scores)
-    for at, (spec, fpr) in enumerate(zip(specs, LOW_RATES.values(), strict=True)):
-        part = found[at * len(names) : (at + 1) * len(names)]
-        estimates.append(part.worst(spec, population.counts, names, "headline"))
-        band = part.band()
-        low, high = (np.clip(end, 0, 1) for end in (band.low, band.high))
+    names = list(scores)
+    n_scores = len(names)
+    estimates = []
+    table = []
+    for i, (spec, fpr) in enumerate(zip(specs, fprs, strict=True)):
+        at_fpr = evidence[i * n_scores : (i + 1) * n_scores]
+        estimates.append(at_fpr.worst(spec, population.counts, names, "headline"))
+        band = at_fpr.band()
         table += table_rows(
-            score=names, fpr=np.full(len(names), fpr), tpr=part.observed, low=low, high=high
+            score=names,
+            fpr=np.full(n_scores, fpr),
+            tpr=at_fpr.observed,
+            low=np.clip(band.low, 0, 1),
+            high=np.clip(band.high, 0, 1),
         )
     return estimates, table
 
@@ -179,7 +204,8 @@ def low_rates(
 def _curve_table(
     population: Population, rates: Sequence[tuple[np.ndarray, np.ndarray]], band: Band
 ) -> list[dict[str, Any]]:
-    tpr, fpr = (np.concatenate([one[0] for one in sides]) for sides in zip(*rates, strict=True))
+    tpr = np.concatenate([tpr[0] for tpr, _ in rates])
+    fpr = np.concatenate([fpr[0] for _, fpr in rates])
     scores = np.repeat(list(population.scores), len(RATES))
     return table_rows(
         score=scores, fpr=fpr, tpr=tpr, advantage=tpr - fpr, low=band.low, high=band.high
@@ -187,22 +213,43 @@ def _curve_table(
 
 
 def attack_scores(
-    population: Population, found: no_box.NoBoxScores | None, learned: np.ndarray | None
+    population: Population,
+    no_box_scores: no_box.NoBoxScores | None,
+    classifier_scores: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
-    """Return the scores of all attacks by name, shape (n,); smaller ones are more member-like."""
-    others = {} if found is None else found.scores
-    named = {**population.scores, **{_ATTACKS[name]: -score for name, score in others.items()}}
-    return named if learned is None else {**named, classifier.NAME: -learned}
+    """Collect the scores of all attacks.
+
+    Args:
+        population: Attacked rows, with scores by distance.
+        no_box_scores: Scores of the no-box attacks. None: there are none.
+        classifier_scores: Scores of the classifier attack, shape (n,). None: there are none.
+
+    Returns:
+        Scores by name, shape (n,); smaller ones are more member-like.
+    """
+    scores = dict(population.scores)
+    if no_box_scores is not None:
+        for name, score in no_box_scores.scores.items():
+            scores[_ATTACKS[name]] = -score
+    if classifier_scores is not None:
+        scores[classifier.NAME] = -classifier_scores
+    return scores
 
 
 def attack_by_classifier(
     population: Population, score: np.ndarray | None, n_permutations: int, rng: np.random.Generator
 ) -> list[Estimate]:
-    """Return ``auc_classifier`` and ``advantage_classifier``. NaN without scores.
+    """Return ``auc_classifier`` and ``advantage_classifier``.
 
     The interval of the advantage holds for all thresholds jointly, at 99.5 %. These statistics do
     not change the others: ``advantage``, ``advantage_any`` and ``precision`` use the distances
     only.
+
+    Args:
+        population: Attacked rows.
+        score: Scores of the classifier, shape (n,). None: the estimates are NaN.
+        n_permutations: Number of permutations of the membership labels.
+        rng: Generator of the permutations and bootstraps.
     """
     if score is None:
         reason = "the setting classifier is off"
@@ -210,13 +257,13 @@ def attack_by_classifier(
             spec.not_measurable(reason, population.counts)
             for spec in (classifier.AUC, classifier.ADVANTAGE)
         ]
-    alone = replace(population, scores={classifier.NAME: -score})
-    statistic = partial(advantages, alone.fitted())
-    found = inference.permutation_test(
-        statistic, alone, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS
+    by_classifier = replace(population, scores={classifier.NAME: -score})
+    statistic = partial(advantages, by_classifier.fitted())
+    evidence = inference.permutation_test(
+        statistic, by_classifier, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS
     )
-    strongest = found.worst(
-        classifier.ADVANTAGE, population.counts, named_entries(alone), "strongest"
+    strongest = evidence.worst(
+        classifier.ADVANTAGE, population.counts, named_entries(by_classifier), "strongest"
     )
     return [*no_box.areas({classifier.AUC: score}, population, n_permutations, rng), strongest]
 
@@ -238,18 +285,23 @@ def protect(
         rng: Generator of attacks and bootstraps.
         labels: Generator of the permuted labels.
     """
-    grid, member = gretel.AttackGrid(), population.member
+    grid = gretel.AttackGrid()
+    member = population.member
     counts = grid.counts(population.scores["distance"], population.codes)
-    rates = grid.attacks(counts, member, rng)
-    points = gretel.protection_points(*rates)
-    chance = None if n_permutations is None else grid.chance(counts, member, n_permutations, labels)
-    score, spec = gretel.mean_points(points), _SPECS["protection_score"]
-    shown = {
+    precision, accuracy = grid.attacks(counts, member, rng)
+    points = gretel.protection_points(precision, accuracy)
+    chance = None
+    if n_permutations is not None:
+        chance = grid.chance(counts, member, n_permutations, labels)
+    score = gretel.mean_points(points)
+    summary = {
         "grade": gretel.grade(score),
         "score": score,
         "attacks": int((~np.isnan(points)).sum()),
     }
-    tables = {"levels": gretel.level_table(gretel.attack_grades(*rates, chance)), "grade": [shown]}
+    grades = gretel.attack_grades(precision, accuracy, chance)
+    tables = {"levels": gretel.level_table(grades), "grade": [summary]}
+    spec = _SPECS["protection_score"]
     if math.isnan(score):
         reason = f"no attack has {gretel.SMALLEST_POSITIVES} predicted positives"
         return spec.not_measurable(reason, population.counts), tables
@@ -260,10 +312,24 @@ def protect(
         lambda label: gretel.mean_points(grid.points(counts, label, rng)),
         rng,
     )
-    ends = (min(low, score), max(high, score))
-    return spec.estimate(score, *ends, population.counts, minimum_detectable_effect=mde), tables
+    estimate = spec.estimate(
+        score,
+        min(low, score),
+        max(high, score),
+        population.counts,
+        minimum_detectable_effect=mde,
+    )
+    return estimate, tables
 
 
+_LOW_RATE_SPECS = [
+    StatisticSpec(
+        name,
+        f"Share of members found at {100 * rate:.0f} % false positives, best attack.",
+        null=rate,
+    )
+    for name, rate in LOW_RATES.items()
+]
 _SPECS = {
     spec.name: spec
     for spec in (
@@ -296,14 +362,7 @@ _SPECS = {
             "Share of members found at one false positive in 1,000 non-members.",
             null=LOW_RATE,
         ),
-        *(
-            StatisticSpec(
-                name,
-                f"Share of members found at {100 * rate:.0f} % false positives, best attack.",
-                null=rate,
-            )
-            for name, rate in LOW_RATES.items()
-        ),
+        *_LOW_RATE_SPECS,
         StatisticSpec(
             "protection_score",
             "Gretel's membership inference protection, mean over attacks: 0 (members are known)"
@@ -475,49 +534,92 @@ class MembershipInference(Metric):
         declared, "subgroups".
         """
         check_columns(self.subgroups, inputs.schema)
-        subjects = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
-        counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
-        if min(subjects) < MIN_SUBJECTS_PER_SIDE or len(inputs.synthetic) == 0:
-            return self.not_measurable(
-                inputs, f"{_NEEDED} in train and in holdout, and a synthetic row", counts
-            )
+        n_members = np.unique(inputs.subject_codes("train")).size
+        n_nonmembers = np.unique(inputs.subject_codes("holdout")).size
+        if min(n_members, n_nonmembers) < MIN_SUBJECTS_PER_SIDE or len(inputs.synthetic) == 0:
+            reason = f"{_NEEDED} in train and in holdout, and a synthetic row"
+            n_rows = len(inputs.train) + len(inputs.holdout)
+            return self.not_measurable(inputs, reason, (n_rows, n_members + n_nonmembers))
         rows = target_rows(inputs, ("train", "holdout"), self.max_targets, PURPOSE)
-        found = no_box.score_rows(inputs, rows)
-        population = build_population(inputs, found.distances if found else None, rows)
+        no_box_scores = no_box.score_rows(inputs, rows)
+        distances = None
+        if no_box_scores is not None:
+            distances = no_box_scores.distances
+        population = build_population(inputs, distances, rows)
         if not population.measurable:
             reason = f"{_NEEDED} of train and of holdout among the attacked ones"
             return self.not_measurable(inputs, reason, population.counts)
-        leaks, curve = attack(
+        classifier_scores = None
+        if self.classifier:
+            classifier_scores = classifier.score_rows(inputs, rows)
+
+        by_distance, curve = attack(
             population, self.n_permutations, inputs.rng("membership_inference.labels")
         )
-        draws = (inputs.rng("membership_inference.grid"), inputs.rng("membership_inference.grades"))
-        n_permutations = self.n_permutations if self.excellent == "not_significant" else None
-        protection, tables = protect(population, n_permutations, *draws)
-        rng = inputs.rng("membership_inference.subgroups")
-        grouped, groups = advantage_subgroups(
-            inputs, population, self.subgroups, self.n_permutations, rng
+        protection, tables = self._protect(inputs, population)
+        subgroup_advantage, subgroups = advantage_subgroups(
+            inputs,
+            population,
+            self.subgroups,
+            self.n_permutations,
+            inputs.rng("membership_inference.subgroups"),
         )
-        others = no_box.auc_estimates(
-            population, found, self.n_permutations, inputs.rng("membership_inference.no_box")
+        low_tprs, low_rate_table = low_rates(
+            population,
+            attack_scores(population, no_box_scores, classifier_scores),
+            self.n_permutations,
+            inputs.rng("membership_inference.low_rates"),
         )
-        learned = classifier.score_rows(inputs, rows) if self.classifier else None
-        rng = inputs.rng("membership_inference.learned")
-        by_classifier = attack_by_classifier(population, learned, self.n_permutations, rng)
-        scores = attack_scores(population, found, learned)
-        low, rates = low_rates(
-            population, scores, self.n_permutations, inputs.rng("membership_inference.low_rates")
+        no_box_aucs = no_box.auc_estimates(
+            population,
+            no_box_scores,
+            self.n_permutations,
+            inputs.rng("membership_inference.no_box"),
+        )
+        by_classifier = attack_by_classifier(
+            population,
+            classifier_scores,
+            self.n_permutations,
+            inputs.rng("membership_inference.learned"),
         )
         epsilon = one_run.epsilon_one_run(population, inputs.rng("membership_inference.pairs"))
-        remote = outliers.advantage_outliers(
-            population, self.n_permutations, inputs.rng("membership_inference.isolated")
-        )
-        matches = outliers.outlier_matches(with_reference(inputs, population))
-        isolated = (remote, outliers.outlier_excess(population), matches)
-        every = (*leaks, *isolated, grouped, *low, protection, *others, *by_classifier, epsilon)
-        tables, by_name = (
-            {"curve": curve, **tables},
-            {estimate.name: estimate for estimate in every},
-        )
-        more = {"subgroups": groups, "low_rates": rates}
-        tables |= {name: table for name, table in more.items() if table}
+        estimates = [
+            *by_distance,
+            *self._outliers(inputs, population),
+            subgroup_advantage,
+            *low_tprs,
+            protection,
+            *no_box_aucs,
+            *by_classifier,
+            epsilon,
+        ]
+        tables = {"curve": curve, **tables}
+        if subgroups:
+            tables["subgroups"] = subgroups
+        if low_rate_table:
+            tables["low_rates"] = low_rate_table
+        by_name = {estimate.name: estimate for estimate in estimates}
         return self.result(inputs, (by_name[name] for name in _SPECS), **tables)
+
+    def _protect(
+        self, inputs: EvaluationInputs, population: Population
+    ) -> tuple[Estimate, dict[str, list[dict[str, Any]]]]:
+        """Call :func:`protect` with the streams of this metric."""
+        n_permutations = None
+        if self.excellent == "not_significant":
+            n_permutations = self.n_permutations
+        return protect(
+            population,
+            n_permutations,
+            inputs.rng("membership_inference.grid"),
+            inputs.rng("membership_inference.grades"),
+        )
+
+    def _outliers(self, inputs: EvaluationInputs, population: Population) -> list[Estimate]:
+        """Return the estimates of outliers."""
+        rng = inputs.rng("membership_inference.isolated")
+        return [
+            outliers.advantage_outliers(population, self.n_permutations, rng),
+            outliers.outlier_excess(population),
+            outliers.outlier_matches(with_reference(inputs, population)),
+        ]

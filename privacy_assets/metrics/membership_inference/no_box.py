@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -76,46 +77,64 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
 
     Memory is linear: 20 neighbors of at most 262,144 rows at a time.
 
+    Args:
+        inputs: Tables of one release, with at least one synthetic row.
+        attacked: Positions of the scored rows in T stacked on H. None: all rows.
+
     Returns:
         The scores, or None if R has fewer than 20 subjects.
     """
     from privacy_assets.distances.nearest import nearest_rows
 
-    if (
-        inputs.reference is None
-        or np.unique(inputs.subject_codes("reference")).size < MIN_SUBJECTS_PER_SIDE
-    ):
+    if inputs.reference is None:
         return None
-    synthetic, reference = inputs.encoded("synthetic"), inputs.encoded("reference")
+    if np.unique(inputs.subject_codes("reference")).size < MIN_SUBJECTS_PER_SIDE:
+        return None
+    synthetic = inputs.encoded("synthetic")
+    reference = inputs.encoded("reference")
     pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
-    pool = pool if attacked is None else pool.take(attacked)
+    if attacked is not None:
+        pool = pool.take(attacked)
     width = choose_bandwidth(reference, inputs.subject_codes("reference"), inputs.device)
-    known = [
-        log_sums(nearest_rows(rows, reference, NEIGHBOURS, device=inputs.device).distances, width)
-        for rows in _blocks(synthetic)
-    ]
-    parts = []
+    density_parts = []
+    for rows in _blocks(synthetic):
+        neighbours = nearest_rows(rows, reference, NEIGHBOURS, device=inputs.device)
+        density_parts.append(log_sums(neighbours.distances, width))
+    log_densities = np.concatenate(density_parts)
+
+    # sums over the nearest rows become means over all rows of a table
+    log_size_ratio = np.log(len(reference) / len(synthetic))
+    blocks = []
     for rows in _blocks(pool):
-        near = nearest_rows(rows, synthetic, NEIGHBOURS, device=inputs.device)
+        nearest = nearest_rows(rows, synthetic, NEIGHBOURS, device=inputs.device)
+        near = nearest.distances
         away = nearest_rows(rows, reference, NEIGHBOURS, device=inputs.device).distances
-        parts.append(
-            (
-                near.distances[:, 0],
-                away[:, 0],
-                plagiarism_index(near.distances, away, len(synthetic), len(reference)),
-                log_sums(near.distances, width)
-                - log_sums(away, width)
-                + np.log(len(reference) / len(synthetic)),
-                influence(
-                    near.distances, near.indices, np.concatenate(known), width, len(reference)
-                ),
-            )
+        block = _BlockScores(
+            to_synthetic=near[:, 0],
+            to_reference=away[:, 0],
+            dpi=plagiarism_index(near, away, len(synthetic), len(reference)),
+            domias=log_sums(near, width) - log_sums(away, width) + log_size_ratio,
+            gen_lra=influence(near, nearest.indices, log_densities, width, len(reference)),
         )
-    distance, apart, dpi, domias, gen_lra = (
-        np.concatenate(part) for part in zip(*parts, strict=True)
-    )
-    scores = {"auc_dpi": dpi, "auc_domias": domias, "auc_gen_lra": gen_lra}
-    return NoBoxScores({"synthetic": distance, "reference": apart}, scores)
+        blocks.append(block)
+    stacked = _BlockScores(*map(np.concatenate, zip(*blocks, strict=True)))
+    distances = {"synthetic": stacked.to_synthetic, "reference": stacked.to_reference}
+    scores = {
+        "auc_dpi": stacked.dpi,
+        "auc_domias": stacked.domias,
+        "auc_gen_lra": stacked.gen_lra,
+    }
+    return NoBoxScores(distances, scores)
+
+
+class _BlockScores(NamedTuple):
+    """Distances and scores of some attacked rows, float64 (n,)."""
+
+    to_synthetic: np.ndarray
+    to_reference: np.ndarray
+    dpi: np.ndarray
+    domias: np.ndarray
+    gen_lra: np.ndarray
 
 
 def _blocks(table: EncodedTable) -> Iterator[EncodedTable]:
@@ -125,15 +144,29 @@ def _blocks(table: EncodedTable) -> Iterator[EncodedTable]:
 def plagiarism_index(
     near: np.ndarray, away: np.ndarray, n_synthetic: int, n_reference: int
 ) -> np.ndarray:
-    """Return DPI, float64 (n,), from the distances (n, 20) to the nearest rows of S and of R (inf:
-    none).
+    """Compute DPI.
+
+    Args:
+        near: Distances to the nearest rows of S, shape (n, 20). inf: none.
+        away: Distances to the nearest rows of R, same shape.
+        n_synthetic: Number of rows of S.
+        n_reference: Number of rows of R.
+
+    Returns:
+        Index, float64 (n,).
     """
     k = min(NEIGHBOURS, n_synthetic + n_reference)
-    last = np.partition(np.concatenate([near, away], axis=1), k - 1, axis=1)[:, k - 1 : k]
-    below = [(found < last).sum(axis=1) for found in (near, away)]
-    tied = [(found == last).sum(axis=1) for found in (near, away)]
-    copied = below[0] + (k - below[0] - below[1]) * tied[0] / (tied[0] + tied[1])
-    return np.asarray((copied + 0.5) / n_synthetic / ((k - copied + 0.5) / n_reference))
+    distances = np.concatenate([near, away], axis=1)
+    last = np.partition(distances, k - 1, axis=1)[:, k - 1 : k]
+    n_below_near = (near < last).sum(axis=1)
+    n_below_away = (away < last).sum(axis=1)
+    n_tied_near = (near == last).sum(axis=1)
+    n_tied_away = (away == last).sum(axis=1)
+    n_tied_used = k - n_below_near - n_below_away
+    n_synthetic_near = n_below_near + n_tied_used * n_tied_near / (n_tied_near + n_tied_away)
+    synthetic_share = (n_synthetic_near + 0.5) / n_synthetic
+    reference_share = (k - n_synthetic_near + 0.5) / n_reference
+    return np.asarray(synthetic_share / reference_share)
 
 
 def log_sums(distances: np.ndarray, width: float) -> np.ndarray:
@@ -146,7 +179,11 @@ def log_sums(distances: np.ndarray, width: float) -> np.ndarray:
 
 
 def influence(
-    distances: np.ndarray, indices: np.ndarray, known: np.ndarray, width: float, n_reference: int
+    distances: np.ndarray,
+    indices: np.ndarray,
+    log_densities: np.ndarray,
+    width: float,
+    n_reference: int,
 ) -> np.ndarray:
     """Return Gen-LRA's log-likelihood ratio of each row x over the 5 synthetic rows nearest to it,
     float64 (n,).
@@ -154,44 +191,58 @@ def influence(
     Args:
         distances: Distances of the nearest synthetic rows, shape (n, k).
         indices: Their positions, shape (n, k). -1: none.
-        known: Log of the kernel sum over R for each synthetic row, shape (n_S,).
+        log_densities: Log of the kernel sum over R for each synthetic row, shape (n_S,).
         width: Bandwidth.
         n_reference: Number of rows of R.
 
     Returns:
         Log-likelihood ratios.
     """
-    distances, indices = distances[:, :INFLUENCED], indices[:, :INFLUENCED]
-    gained = np.logaddexp(0, -(distances**2) / (2 * width**2) - known[indices]).sum(axis=1)
-    return np.asarray(gained - (indices >= 0).sum(axis=1) * np.log1p(1 / n_reference))
+    distances = distances[:, :INFLUENCED]
+    indices = indices[:, :INFLUENCED]
+    log_kernels = -(distances**2) / (2 * width**2)
+    gains = np.logaddexp(0, log_kernels - log_densities[indices]).sum(axis=1)
+    n_influenced = (indices >= 0).sum(axis=1)
+    return np.asarray(gains - n_influenced * np.log1p(1 / n_reference))
 
 
 def choose_bandwidth(reference: EncodedTable, codes: np.ndarray, device: str = "cpu") -> float:
     """Return the bandwidth with the largest likelihood of the rows of R given rows of other
     subjects.
 
-    ``codes`` (n,) are the subjects of the rows, at least two. Kernels of categories are normalized
-    by the values that occur; constant columns are ignored. Ties: the smallest bandwidth.
+    Kernels of categories are normalized by the values that occur; constant columns are ignored.
+    Ties: the smallest bandwidth.
+
+    Args:
+        reference: Encoded rows of R.
+        codes: Subjects of the rows, shape (n,), at least two.
+        device: Torch device of the search.
     """
     from privacy_assets.distances.nearest import nearest_rows
 
-    found = nearest_rows(reference, reference, NEIGHBOURS, exclude_self=True, device=device)
-    own = codes[found.indices] == codes[:, None]
-    away = np.where(own & ~own.all(axis=1, keepdims=True), np.inf, found.distances)
+    neighbours = nearest_rows(reference, reference, NEIGHBOURS, exclude_self=True, device=device)
+    is_own_row = codes[neighbours.indices] == codes[:, None]
+    has_only_own_rows = is_own_row.all(axis=1, keepdims=True)
+    away = np.where(is_own_row & ~has_only_own_rows, np.inf, neighbours.distances)
     nearest = away.min(axis=1)
     away = away[nearest <= np.quantile(nearest, _TYPICAL, method="inverted_cdf")]
-    numbers = int((np.ptp(reference.numeric, axis=0) > 0).sum())
-    others = np.array([np.unique(column).size - 1 for column in reference.codes.T])
+    n_numbers = int((np.ptp(reference.numeric, axis=0) > 0).sum())
+    # values besides a row's own, by categorical column
+    n_alternatives = np.array([np.unique(column).size - 1 for column in reference.codes.T])
 
     def likelihood(width: float) -> float:
-        norm = numbers * np.log(width) + np.log1p(others * np.exp(-1 / (2 * width**2))).sum()
+        mismatch = np.exp(-1 / (2 * width**2))
+        norm = n_numbers * np.log(width) + np.log1p(n_alternatives * mismatch).sum()
         return float(log_sums(away, width).mean() - norm)
 
     return max(BANDWIDTHS, key=likelihood)
 
 
 def auc_estimates(
-    population: Population, found: NoBoxScores | None, n_permutations: int, rng: np.random.Generator
+    population: Population,
+    no_box_scores: NoBoxScores | None,
+    n_permutations: int,
+    rng: np.random.Generator,
 ) -> list[Estimate]:
     """Return the four AUCs over all rows of T u H, ties counting half, with 95 % intervals. NaN if
     there is no reference.
@@ -200,11 +251,20 @@ def auc_estimates(
     (DeLong et al. 1988; Obuchowski 1997 for several rows per subject), which is larger if there is
     a leak. ``minimum_detectable_effect`` is the distance from 0.5 within which the farther end of a
     leak-free release stays in 99.5 % of cases.
+
+    Args:
+        population: Attacked rows.
+        no_box_scores: Their scores. None: there is no reference.
+        n_permutations: Number of permutations of the membership labels.
+        rng: Generator of the permutations.
     """
-    if found is None:
+    if no_box_scores is None:
         reason = f"no reference of at least {MIN_SUBJECTS_PER_SIDE} people"
         return [spec.not_measurable(reason, population.counts) for spec in SPECS]
-    scores = {"auc_reference_ratio": -population.scores["distance / reference"], **found.scores}
+    scores = {
+        "auc_reference_ratio": -population.scores["distance / reference"],
+        **no_box_scores.scores,
+    }
     return areas({spec: scores[spec.name] for spec in SPECS}, population, n_permutations, rng)
 
 
@@ -228,27 +288,27 @@ def areas(
     """
     from scipy.stats import rankdata
 
-    codes, member = population.codes, population.member
+    codes = population.codes
+    member = population.member
     ranks = [rankdata(score) for score in scores.values()]
-    sums = np.column_stack(
-        [np.bincount(codes, each, len(member)) for each in (*ranks, np.ones(len(codes)))]
-    )
+    weights = [*ranks, np.ones(len(codes))]
+    subject_sums = np.column_stack([np.bincount(codes, weight, len(member)) for weight in weights])
 
     def statistic(labels: np.ndarray) -> np.ndarray:
-        total = labels @ sums
-        rows = total[:, -1:]
-        return np.asarray((total[:, :-1] - rows * (rows + 1) / 2) / (rows * (len(codes) - rows)))
+        totals = labels @ subject_sums
+        rank_sums = totals[:, :-1]
+        n_rows = totals[:, -1:]
+        n_pairs = n_rows * (len(codes) - n_rows)
+        return np.asarray((rank_sums - n_rows * (n_rows + 1) / 2) / n_pairs)
 
     evidence = inference.permutation_test(statistic, population, n_permutations, rng)
     estimates = []
-    for at, spec in enumerate(scores):
-        alone = evidence[[at]].estimate(spec, population.counts, within=(0, 1))
-        half = _half_width(ranks[at], codes, member)
-        low, high = (
-            min(alone.low, max(alone.value - half, 0.0)),
-            max(alone.high, min(alone.value + half, 1.0)),
-        )
-        estimates.append(replace(alone, low=low, high=high))
+    for i, spec in enumerate(scores):
+        estimate = evidence[[i]].estimate(spec, population.counts, within=(0, 1))
+        half_width = _half_width(ranks[i], codes, member)
+        low = min(estimate.low, max(estimate.value - half_width, 0.0))
+        high = max(estimate.high, min(estimate.value + half_width, 1.0))
+        estimates.append(replace(estimate, low=low, high=high))
     return estimates
 
 
@@ -263,10 +323,10 @@ def _half_width(ranks: np.ndarray, codes: np.ndarray, member: np.ndarray) -> flo
         rows = member[codes] == side
         # rows of the other side with a lower rank, ties count half
         above = ranks[rows] - stats.rankdata(ranks[rows])
-        apart = (above - above.mean()) / (len(ranks) - len(above))
-        people = int((member == side).sum())
-        parts = np.bincount(codes[rows], apart / len(above))
-        variance += float((parts**2).sum()) * people / (people - 1)
+        deviations = (above - above.mean()) / (len(ranks) - len(above))
+        n_subjects = int((member == side).sum())
+        subject_deviations = np.bincount(codes[rows], deviations / len(above))
+        variance += float((subject_deviations**2).sum()) * n_subjects / (n_subjects - 1)
     return float(stats.norm.ppf(0.5 + CONFIDENCE / 2) * np.sqrt(variance))
 
 
@@ -315,28 +375,33 @@ def epsilon_one_run(population: Population, rng: np.random.Generator) -> Estimat
         The bound disproves smaller epsilons and makes no other statement about generators without
         differential privacy. An epsilon for adding or removing a subject is at least half as large.
     """
-    best = np.full(len(population.member), np.inf)
-    np.minimum.at(best, population.codes, population.scores[SCORE])
-    sides = [rng.permutation(np.flatnonzero(population.member == side)) for side in (True, False)]
-    pairs = min(len(side) for side in sides)
-    member, other = (best[side[:pairs]] for side in sides)
-    low, high = np.minimum(member, other), np.maximum(member, other)
+    subject_scores = np.full(len(population.member), np.inf)
+    np.minimum.at(subject_scores, population.codes, population.scores[SCORE])
+    members = rng.permutation(np.flatnonzero(population.member))
+    nonmembers = rng.permutation(np.flatnonzero(~population.member))
+    n_pairs = min(len(members), len(nonmembers))
+    member_scores = subject_scores[members[:n_pairs]]
+    nonmember_scores = subject_scores[nonmembers[:n_pairs]]
+
+    low = np.minimum(member_scores, nonmember_scores)
+    high = np.maximum(member_scores, nonmember_scores)
     order = np.lexsort((-high, low))
-    guessed = order[(low < high)[order]][: max(FEWEST_GUESSES, math.ceil(GUESSED * pairs))]
-    r, right = len(guessed), int((member < other)[guessed].sum())
-    bound = lower_bound(right, r)
+    untied = order[(low < high)[order]]
+    guessed = untied[: max(FEWEST_GUESSES, math.ceil(GUESSED * n_pairs))]
+    n_guesses = len(guessed)
+    n_right = int((member_scores < nonmember_scores)[guessed].sum())
+    bound = lower_bound(n_right, n_guesses)
     note = (
-        f"{right} of {r} guesses are right; this number of guesses can show"
-        f" {lower_bound(r, r):.3g} at most"
+        f"{n_right} of {n_guesses} guesses are right; this number of guesses can show"
+        f" {lower_bound(n_guesses, n_guesses):.3g} at most"
     )
-    reached = lower_bound(_by_chance(r), r)
     return SPEC.estimate(
         bound,
         bound,
         bound,
-        (r, 2 * pairs),
+        (n_guesses, 2 * n_pairs),
         confidence=CONFIDENCE,
-        minimum_detectable_effect=reached,
+        minimum_detectable_effect=lower_bound(_by_chance(n_guesses), n_guesses),
         note=note,
     )
 
@@ -344,13 +409,22 @@ def epsilon_one_run(population: Population, rng: np.random.Generator) -> Estimat
 def lower_bound(right: int, guesses: int, confidence: float = CONFIDENCE) -> float:
     """Return the smallest epsilon >= 0 for which ``right`` or more successes have probability 1 -
     confidence.
+
+    Args:
+        right: Number of right guesses.
+        guesses: Number of guesses.
+        confidence: Confidence level, in (0, 1).
     """
     rate = float(exact_low(right, guesses, 1 - confidence))
-    return max(0.0, math.log(rate / (1 - rate))) if rate else 0.0
+    if rate == 0:
+        return 0.0
+    return max(0.0, math.log(rate / (1 - rate)))
 
 
 def _by_chance(guesses: int) -> int:
     """Return the 99.5 % quantile of right predictions by coin toss."""
     from scipy import stats  # slow to import
 
-    return int(stats.binom.ppf(MDE_QUANTILE, guesses, 0.5)) if guesses else 0
+    if guesses == 0:
+        return 0
+    return int(stats.binom.ppf(MDE_QUANTILE, guesses, 0.5))

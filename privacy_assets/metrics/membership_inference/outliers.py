@@ -4,11 +4,12 @@ ones.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator
@@ -36,7 +37,7 @@ _TOO_FEW = f"fewer than {MIN_SUBJECTS_PER_SIDE} outliers in train or in holdout"
 MATCH_CONFIDENCE = 0.99
 # Share of the most isolated rows, and distance to S relative to the nearest other subject: within
 # 1/4 a row is a slightly moved copy, within 1/100 an identical one.
-ASKED = ((0.1, 0.25), (0.1, 0.01), (0.02, 0.25))
+VARIANTS = ((0.1, 0.25), (0.1, 0.01), (0.02, 0.25))
 EVIDENCE = 8.9  # evidence of 40 subjects who are all members, if four in five are members
 
 ADVANTAGE_OUTLIERS = StatisticSpec(
@@ -75,10 +76,10 @@ def advantage_outliers(
     if not outliers.measurable:
         return ADVANTAGE_OUTLIERS.not_measurable(_TOO_FEW, outliers.counts)
     statistic = partial(advantages, outliers.fitted())
-    found = inference.permutation_test(
+    evidence = inference.permutation_test(
         statistic, population, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS
     )
-    return found.worst(ADVANTAGE_OUTLIERS, outliers.counts, named_entries(outliers), "strongest")
+    return evidence.worst(ADVANTAGE_OUTLIERS, outliers.counts, named_entries(outliers), "strongest")
 
 
 def _ranks(*keys: np.ndarray) -> np.ndarray:
@@ -106,21 +107,23 @@ def outlier_excess(population: Population) -> Estimate:
     outliers = population.outliers()
     if not outliers.measurable:
         return OUTLIER_EXCESS.not_measurable(_TOO_FEW, outliers.counts)
-    rank = _ranks(outliers.scores["distance / neighbour"], -outliers.neighbour)
-    people, codes = np.unique(outliers.codes, return_inverse=True)
-    best = np.full(len(people), len(rank))
-    np.minimum.at(best, codes, rank)
-    wanted = max(MOST_EXPOSED, math.ceil(EVIDENCE / -math.log(outliers.member.mean())))
-    exposed = people[best <= np.sort(best)[min(wanted, len(people) // 4) - 1]]
-    found = leaked_subjects(people, exposed, outliers.member, CONFIDENCE) / len(exposed)
-    value, low, high, mde = found.tolist()
-    note = f"the {len(exposed)} most exposed of {len(people)} outliers"
+    row_ranks = _ranks(outliers.scores["distance / neighbour"], -outliers.neighbour)
+    subjects, codes = np.unique(outliers.codes, return_inverse=True)
+    subject_ranks = np.full(len(subjects), len(row_ranks))
+    np.minimum.at(subject_ranks, codes, row_ranks)
+
+    min_exposed = max(MOST_EXPOSED, math.ceil(EVIDENCE / -math.log(outliers.member.mean())))
+    last = min(min_exposed, len(subjects) // 4) - 1
+    exposed = subjects[subject_ranks <= np.sort(subject_ranks)[last]]
+    n_leaked = leaked_subjects(subjects, exposed, outliers.member, CONFIDENCE)
+    value, low, high, mde = (n_leaked / len(exposed)).tolist()
+    note = f"the {len(exposed)} most exposed of {len(subjects)} outliers"
     return OUTLIER_EXCESS.estimate(
         value, low, high, outliers.counts, minimum_detectable_effect=mde, note=note
     )
 
 
-def apart_rows(population: Population, tail: float = ASKED[0][0]) -> np.ndarray:
+def apart_rows(population: Population, tail: float = VARIANTS[0][0]) -> np.ndarray:
     """Return the most isolated rows, a share ``tail``, bool (n,). Rows tied at the cut are
     excluded.
     """
@@ -146,13 +149,9 @@ def outlier_matches(population: Population) -> Estimate:
     % for all three together. Exactly 0 if no outlier is matched, or if all outliers are on one
     side.
     """
-    found = [
-        _matched(population.among(apart_rows(population, tail)), population, near)
-        for tail, near in ASKED
-    ]
-    surest = max(found, key=lambda one: max(one[0][1], -one[0][2], 0.0))
-    ends, expected, told = surest
-    value, low, high, mde = np.clip(ends / expected, -1, 1).tolist()
+    variants = [_matched(population, tail, near) for tail, near in VARIANTS]
+    strongest = max(variants, key=lambda variant: variant.evidence)
+    value, low, high, mde = np.clip(strongest.leaked / strongest.expected, -1, 1).tolist()
     return OUTLIER_MATCHES.estimate(
         value,
         low,
@@ -160,22 +159,50 @@ def outlier_matches(population: Population) -> Estimate:
         population.counts,
         confidence=MATCH_CONFIDENCE,
         minimum_detectable_effect=mde,
-        note=told,
+        note=strongest.note,
     )
 
 
-def _matched(outliers: Population, whole: Population, near: float) -> tuple[np.ndarray, float, str]:
-    """Return leaked subjects (value, low, high, minimum detectable effect), expected members, and a
-    note.
+class _Matched(NamedTuple):
+    """Matches among the outliers of one variant.
+
+    Attributes:
+        leaked: Number of leaked subjects: value, low, high and minimum detectable effect.
+        expected: Expected number of members among the outliers, at least 1.
+        note: Numbers of matches and of outliers.
     """
-    people = np.unique(outliers.codes)
-    matched = np.unique(outliers.codes[outliers.scores["distance / neighbour"] <= near])
-    if not 0 < int(whole.member[people].sum()) < len(people):
+
+    leaked: np.ndarray
+    expected: float
+    note: str
+
+    @property
+    def evidence(self) -> float:
+        """Distance of the interval from 0, or 0 if it includes 0."""
+        _, low, high, _ = self.leaked
+        return max(low, -high, 0.0)
+
+
+def _matched(population: Population, tail: float, near: float) -> _Matched:
+    """Count matched subjects among the most isolated rows.
+
+    Args:
+        population: Attacked rows with scores.
+        tail: Share of the rows that are outliers.
+        near: Largest distance of a match, relative to the nearest other subject.
+    """
+    outliers = population.among(apart_rows(population, tail))
+    subjects = np.unique(outliers.codes)
+    is_near = outliers.scores["distance / neighbour"] <= near
+    matched = np.unique(outliers.codes[is_near])
+    n_members = int(population.member[subjects].sum())
+    if n_members == 0 or n_members == len(subjects):
         matched = matched[:0]
-    sure = 1 - (1 - MATCH_CONFIDENCE) / len(ASKED)
-    found = leaked_subjects(people, matched, whole.member, sure)
-    expected = max(len(people) * whole.members / len(whole), 1.0)
-    return found, expected, f"{len(matched)} of {len(people)} outliers have such a row"
+    joint_confidence = 1 - (1 - MATCH_CONFIDENCE) / len(VARIANTS)
+    leaked = leaked_subjects(subjects, matched, population.member, joint_confidence)
+    expected = max(len(subjects) * population.members / len(population), 1.0)
+    note = f"{len(matched)} of {len(subjects)} outliers have such a row"
+    return _Matched(leaked, expected, note)
 
 
 SMALLEST_GROUP = 200  # subjects per side
@@ -215,14 +242,12 @@ Subgroups = Annotated[tuple[str, ...], Tuple, BeforeValidator(as_named), AfterVa
 
 def check_columns(columns: Sequence[str], schema: TableSchema) -> None:
     """Raise ConfigError if a column is unknown, or neither categorical nor boolean."""
-    grouping = schema.of_kind("categorical", "boolean")
+    groupable = schema.of_kind("categorical", "boolean")
     for name in columns:
         if name not in schema.names:
-            raise ConfigError(
-                f"{_SETTING} names the unknown column"
-                f" {safe_repr(name)}.{did_you_mean(name, grouping)}"
-            )
-        if name not in grouping:
+            hint = did_you_mean(name, groupable)
+            raise ConfigError(f"{_SETTING} names the unknown column {safe_repr(name)}.{hint}")
+        if name not in groupable:
             raise ConfigError(
                 f"{_SETTING}: column {safe_repr(name)} is {schema[name].kind}, not categorical"
                 " or boolean."
@@ -237,19 +262,30 @@ def find_subgroups(
 
     Values are ranked by number of subjects of both sides; ties by value. A subject with rows of
     several values is in several groups, with the rows of each.
+
+    Args:
+        inputs: Tables of one release.
+        population: Attacked rows.
+        columns: Categorical or boolean columns.
+
+    Returns:
+        The groups by column, the largest first.
     """
-    found = []
+    groups = []
     for column in columns:
-        values = stacked([inputs.train[column], inputs.holdout[column]])
-        (value,), _ = ranked([values if population.rows is None else values.take(population.rows)])
-        value = np.where(value < 0, value.max() + 1, value)
-        pairs = np.unique(np.column_stack([value, population.codes]), axis=0)
-        sizes = np.bincount(pairs[:, 0])
-        for place, at in enumerate(np.argsort(-sizes, kind="stable")):
-            group = population.among(value == at)
+        series = stacked([inputs.train[column], inputs.holdout[column]])
+        if population.rows is not None:
+            series = series.take(population.rows)
+        (values,), _ = ranked([series])
+        values = np.where(values < 0, values.max() + 1, values)
+        value_subjects = np.unique(np.column_stack([values, population.codes]), axis=0)
+        n_subjects = np.bincount(value_subjects[:, 0])
+        by_size = np.argsort(-n_subjects, kind="stable")
+        for rank, value in enumerate(by_size, start=1):
+            group = population.among(values == value)
             if min(group.side(True)[1], group.side(False)[1]) >= SMALLEST_GROUP:
-                found.append(Subgroup(column, place + 1, group))
-    return found
+                groups.append(Subgroup(column, rank, group))
+    return groups
 
 
 def advantage_subgroups(
@@ -263,46 +299,60 @@ def advantage_subgroups(
     each.
 
     Thresholds are fitted for every group. Intervals are two-sided as for ``advantage_any``, and
-    hold at 99.5 % for all groups, scores and thresholds together. Rows and subjects are counted in
-    the reported group. The table identifies groups by column and rank, never by value. NaN if no
-    group is large enough.
+    hold at 99.5 % for all groups, scores and thresholds together. The table identifies groups by
+    column and rank, never by value.
+
+    Args:
+        inputs: Tables of one release.
+        population: Attacked rows.
+        columns: Declared columns; empty: none.
+        n_permutations: Number of permutations of the membership labels.
+        rng: Generator of the permutations and bootstraps.
+
+    Returns:
+        The estimate, with the rows and subjects of the reported group; NaN if no group is large
+        enough. The rows of the table, one for each group.
     """
     groups = find_subgroups(inputs, population, columns)
     if not groups:
-        reason = (
-            f"no value has {SMALLEST_GROUP} people in train and in holdout"
-            if columns
-            else "no subgroup is declared"
-        )
+        reason = "no subgroup is declared"
+        if columns:
+            reason = f"no value has {SMALLEST_GROUP} people in train and in holdout"
         return SPEC.not_measurable(reason, population.counts), []
-    fitted = [score for group in groups for score in group.population.fitted()]
-    found = inference.permutation_test(
+    fitted = []
+    for group in groups:
+        fitted += group.population.fitted()
+    evidence = inference.permutation_test(
         partial(advantages, fitted), population, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS
     )
-    entries = named_entries(population)
-    names = {
-        f"{group.column}, group {group.rank} by size: {entry}": group
-        for group in groups
-        for entry in entries
-    }
-    estimate = found.worst(SPEC, population.counts, list(names), "strongest")
-    rows, subjects = names[estimate.note].population.counts
-    attacks = [(name, rate) for name in population.scores for rate in RATES]
-    table = _table(groups, attacks, found.observed, found.band(LEAK_CONFIDENCE))
-    return replace(estimate, n=rows, subjects=subjects), table
+    group_by_entry = {}
+    for group in groups:
+        for entry in named_entries(population):
+            group_by_entry[f"{group.column}, group {group.rank} by size: {entry}"] = group
+    estimate = evidence.worst(SPEC, population.counts, list(group_by_entry), "strongest")
+    n_rows, n_subjects = group_by_entry[estimate.note].population.counts
+    table = _table(groups, population.scores, evidence.observed, evidence.band(LEAK_CONFIDENCE))
+    return replace(estimate, n=n_rows, subjects=n_subjects), table
 
 
 def _table(
-    groups: Sequence[Subgroup],
-    attacks: Sequence[tuple[str, float]],
-    observed: np.ndarray,
-    band: Band,
+    groups: Sequence[Subgroup], scores: Iterable[str], observed: np.ndarray, band: Band
 ) -> list[dict[str, Any]]:
+    """Return the rows of the table "subgroups".
+
+    Args:
+        groups: The groups.
+        scores: Names of the scores.
+        observed: Advantages, shape (groups x scores x ``RATES``,).
+        band: Their simultaneous intervals.
+    """
+    attacks = list(itertools.product(scores, RATES))
     table = []
-    for place, group in enumerate(groups):
-        first = place * len(attacks)
-        at = int(np.abs(band.z[first : first + len(attacks)]).argmax())
-        entry, (score, rate) = first + at, attacks[at]
+    for i, group in enumerate(groups):
+        start = i * len(attacks)
+        strongest = int(np.abs(band.z[start : start + len(attacks)]).argmax())
+        score, fpr = attacks[strongest]
+        entry = start + strongest
         table.append(
             {
                 "column": group.column,
@@ -310,7 +360,7 @@ def _table(
                 "members": group.population.side(True)[1],
                 "non_members": group.population.side(False)[1],
                 "score": score,
-                "fpr": rate,
+                "fpr": fpr,
                 "advantage": float(observed[entry]),
                 "low": float(max(band.low[entry], -1)),
                 "high": float(min(band.high[entry], 1)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,33 @@ from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE, Subjects, order
 from privacy_assets.tables.encoding import EncodedTable
 
 RATES = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)  # shares of non-members that pass the thresholds
+
+
+class _SortedHalf(NamedTuple):
+    """Rows of one half of the subjects, ascending by score.
+
+    Attributes:
+        codes: Subject of each row, shape (n,).
+        ranks: Rank of each row's score among the scores of both halves, shape (n,).
+        n_below: Number of rows below each rank, shape (ranks,).
+        n_up_to: Number of rows up to each rank, shape (ranks,).
+    """
+
+    codes: np.ndarray
+    ranks: np.ndarray
+    n_below: np.ndarray
+    n_up_to: np.ndarray
+
+    def counts_at(self, cumulative: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the counts below and up to each of the ``ranks`` (b, shares).
+
+        Args:
+            cumulative: Counts among the first rows, shape (b, n + 1).
+            ranks: Ranks, shape (b, shares).
+        """
+        below = np.take_along_axis(cumulative, self.n_below[ranks], axis=1)
+        up_to = np.take_along_axis(cumulative, self.n_up_to[ranks], axis=1)
+        return below, up_to
 
 
 class CrossFittedScore:
@@ -31,16 +59,16 @@ class CrossFittedScore:
     """
 
     def __init__(self, score: np.ndarray, codes: np.ndarray, half: np.ndarray) -> None:
-        rank = np.unique(score, return_inverse=True)[1]
-        levels = np.arange(int(rank.max(initial=-1)) + 1)
-        self._subjects, self._ranks, self._below, self._upto = [], [], [], []
-        for side in (False, True):
-            rows = np.flatnonzero(half[codes] == side)
-            rows = rows[np.argsort(rank[rows], kind="stable")]
-            self._subjects.append(codes[rows])
-            self._ranks.append(rank[rows])
-            self._below.append(np.searchsorted(rank[rows], levels, side="left"))
-            self._upto.append(np.searchsorted(rank[rows], levels, side="right"))
+        ranks = np.unique(score, return_inverse=True)[1]
+        levels = np.arange(int(ranks.max(initial=-1)) + 1)
+        self._halves: list[_SortedHalf] = []
+        for is_second in (False, True):
+            rows = np.flatnonzero(half[codes] == is_second)
+            rows = rows[np.argsort(ranks[rows], kind="stable")]
+            sorted_ranks = ranks[rows]
+            n_below = np.searchsorted(sorted_ranks, levels, side="left")
+            n_up_to = np.searchsorted(sorted_ranks, levels, side="right")
+            self._halves.append(_SortedHalf(codes[rows], sorted_ranks, n_below, n_up_to))
 
     def rates(
         self, labels: np.ndarray, shares: tuple[float, ...], times: np.ndarray | None = None
@@ -55,36 +83,74 @@ class CrossFittedScore:
         Returns:
             True and false positive rates, float64 (b, shares) each.
         """
-        counted = labels if times is None else labels * times
-        members = [_cumulative(counted[:, subjects]) for subjects in self._subjects]
-        if times is None:
-            others = [np.arange(counts.shape[1], dtype=np.int32) - counts for counts in members]
-        else:
-            totals = (_cumulative(times[:, subjects]) for subjects in self._subjects)
-            others = [total - counts for total, counts in zip(totals, members, strict=True)]
-        found = np.zeros((2, len(counted), len(shares)))
-        for fit, test in ((0, 1), (1, 0)):
-            rank, weight = self._threshold(fit, others[fit], shares)
-            for kind, counts in enumerate((members[test], others[test])):
-                below = np.take_along_axis(counts, self._below[test][rank], axis=1)
-                upto = np.take_along_axis(counts, self._upto[test][rank], axis=1)
-                found[kind] += (below + weight * (upto - below)) / np.maximum(counts[:, -1:], 1) / 2
-        return found[0], found[1]
+        if times is not None:
+            labels = labels * times
+        n_members = []
+        n_nonmembers = []
+        for half in self._halves:
+            member_counts, nonmember_counts = _cumulative_sides(labels, times, half.codes)
+            n_members.append(member_counts)
+            n_nonmembers.append(nonmember_counts)
 
-    def _threshold(
-        self, fit: int, others: np.ndarray, shares: tuple[float, ...]
+        shape = (len(n_members[0]), len(shares))
+        tpr = np.zeros(shape)
+        fpr = np.zeros(shape)
+        for fitted, tested in ((0, 1), (1, 0)):
+            ranks, weights = self._thresholds(self._halves[fitted], n_nonmembers[fitted], shares)
+            half = self._halves[tested]
+            tpr += _passing_share(half, n_members[tested], ranks, weights) / 2
+            fpr += _passing_share(half, n_nonmembers[tested], ranks, weights) / 2
+        return tpr, fpr
+
+    @staticmethod
+    def _thresholds(
+        half: _SortedHalf, n_nonmembers: np.ndarray, shares: tuple[float, ...]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rank of each threshold (b, shares) and the weight of the rows tied at it."""
-        width = others.shape[1]
-        target = others[:, -1:] * np.array(shares)
-        wanted = np.maximum(np.ceil(target - 1e-9), 1).astype(others.dtype)
-        position = np.stack(
-            [np.searchsorted(counts, least) for counts, least in zip(others, wanted, strict=True)]
+        """Return the rank of each threshold (b, shares) and the weight of the rows tied at it.
+
+        Args:
+            half: The half on which thresholds are fitted.
+            n_nonmembers: Non-members among its first rows, shape (b, n + 1).
+            shares: Shares of non-members that pass.
+        """
+        targets = n_nonmembers[:, -1:] * np.array(shares)
+        min_counts = np.maximum(np.ceil(targets - 1e-9), 1).astype(n_nonmembers.dtype)
+        positions = np.stack(
+            [
+                np.searchsorted(counts, min_count)
+                for counts, min_count in zip(n_nonmembers, min_counts, strict=True)
+            ]
         )
-        rank = self._ranks[fit][np.clip(position - 1, 0, width - 2)]
-        below = np.take_along_axis(others, self._below[fit][rank], axis=1)
-        upto = np.take_along_axis(others, self._upto[fit][rank], axis=1)
-        return rank, np.clip((target - below) / np.maximum(upto - below, 1), 0, 1)
+        ranks = half.ranks[np.clip(positions - 1, 0, len(half.ranks) - 1)]
+        below, up_to = half.counts_at(n_nonmembers, ranks)
+        weights = np.clip((targets - below) / np.maximum(up_to - below, 1), 0, 1)
+        return ranks, weights
+
+
+def _passing_share(
+    half: _SortedHalf, cumulative: np.ndarray, ranks: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """Return the share of counted rows below the thresholds, tied ones by weight (b, shares)."""
+    below, up_to = half.counts_at(cumulative, ranks)
+    return (below + weights * (up_to - below)) / np.maximum(cumulative[:, -1:], 1)
+
+
+def _cumulative_sides(
+    labels: np.ndarray, times: np.ndarray | None, codes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of members and of non-members among the first rows, int32 (b, n + 1).
+
+    Args:
+        labels: Labels of the subjects, multiplied by their weights, shape (b, s).
+        times: Weight of each subject, shape (b, s). None: 1.
+        codes: Subject of each row, shape (n,).
+    """
+    n_members = _cumulative(labels[:, codes])
+    if times is None:
+        n_rows = np.arange(n_members.shape[1], dtype=np.int32)
+    else:
+        n_rows = _cumulative(times[:, codes])
+    return n_members, n_rows - n_members
 
 
 def _cumulative(labels: np.ndarray) -> np.ndarray:
@@ -123,10 +189,20 @@ class Population(Subjects):
     def among(self, rows: np.ndarray) -> Population:
         """Select the rows where ``rows``, bool (n,), is true. Subjects keep their codes."""
         scores = {name: score[rows] for name, score in self.scores.items()}
-        places = np.flatnonzero(rows) if self.rows is None else self.rows[rows]
-        near = None if self.reference is None else self.reference[rows]
+        positions = np.flatnonzero(rows)
+        if self.rows is not None:
+            positions = self.rows[positions]
+        reference = None
+        if self.reference is not None:
+            reference = self.reference[rows]
         return Population(
-            self.codes[rows], self.member, scores, self.neighbour[rows], self.half, places, near
+            self.codes[rows],
+            self.member,
+            scores,
+            self.neighbour[rows],
+            self.half,
+            positions,
+            reference,
         )
 
     @property
@@ -151,15 +227,15 @@ def advantages(
 
 def named_entries(population: Population) -> np.ndarray:
     """Return descriptions of the entries of :func:`advantages`."""
-    rates = [f"{100 * rate:.2g} %" for rate in RATES]
-    return np.array(
-        [f"{name} at {rate} of the non-members" for name in population.scores for rate in rates]
-    )
+    descriptions = []
+    for name in population.scores:
+        descriptions += [f"{name} at {100 * rate:.2g} % of the non-members" for rate in RATES]
+    return np.array(descriptions)
 
 
 def build_population(
     inputs: EvaluationInputs,
-    known: Mapping[str, np.ndarray] | None = None,
+    distances: Mapping[str, np.ndarray] | None = None,
     rows: np.ndarray | None = None,
 ) -> Population:
     """Score the rows of T and H against S (and R), with halves of the subjects drawn independently
@@ -169,7 +245,7 @@ def build_population(
 
     Args:
         inputs: Tables of one release.
-        known: Distances (n,) to the nearest row of "synthetic" and "reference". None: they are
+        distances: Distances (n,) to the nearest row of "synthetic" and "reference". None: they are
             searched.
         rows: Positions of the attacked rows in T stacked on H, all rows of some subjects. None: all
             rows. Other rows are neighbors nevertheless.
@@ -180,27 +256,28 @@ def build_population(
     from privacy_assets.distances.nearest import nearest_rows
 
     pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
-    raw = inputs.subject_codes("train", "holdout")
-    codes = order_by_content(
-        raw, np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
-    )
+    row_ids = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
+    codes = order_by_content(inputs.subject_codes("train", "holdout"), row_ids)
     subjects = Subjects.of(codes, len(inputs.train))
-    attacked = pool if rows is None else pool.take(rows)
+    attacked = pool
+    if rows is not None:
+        attacked = pool.take(rows)
+        subjects = subjects.take(rows)
 
     def nearest(role: str) -> np.ndarray:
-        if known is not None:
-            return known[role]
+        if distances is not None:
+            return distances[role]
         return nearest_rows(attacked, inputs.encoded(role), device=inputs.device).distances[:, 0]
 
     distance = nearest("synthetic")
     neighbour = distance_to_other_subjects(pool, codes, inputs.device, rows)
     scores = {"distance": distance, "distance / neighbour": ratio(distance, neighbour)}
-    unseen = None if inputs.reference is None else nearest("reference")
-    if unseen is not None:
-        scores["distance / reference"] = ratio(distance, unseen)
-    subjects = subjects if rows is None else subjects.take(rows)
+    reference = None
+    if inputs.reference is not None:
+        reference = nearest("reference")
+        scores["distance / reference"] = ratio(distance, reference)
     half = inputs.rng("membership_inference.halves").permutation(len(subjects)) % 2 == 1
-    return Population(subjects.codes, subjects.member, scores, neighbour, half, rows, unseen)
+    return Population(subjects.codes, subjects.member, scores, neighbour, half, rows, reference)
 
 
 def with_reference(inputs: EvaluationInputs, population: Population) -> Population:
@@ -213,20 +290,27 @@ def with_reference(inputs: EvaluationInputs, population: Population) -> Populati
 
     if population.reference is None:
         return population
-    others, device = inputs.encoded("reference"), inputs.device
+    device = inputs.device
+    reference = inputs.encoded("reference")
     pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
     codes = inputs.subject_codes("reference")
-    distance, known = (
-        nearest_rows(others, rows, device=device).distances[:, 0]
-        for rows in (inputs.encoded("synthetic"), pool)
+    to_synthetic = nearest_rows(reference, inputs.encoded("synthetic"), device=device).distances[
+        :, 0
+    ]
+    to_other_subjects = nearest_rows(reference, pool, device=device).distances[:, 0]
+    if len(reference) > 1:
+        within_reference = distance_to_other_subjects(reference, codes, device)
+        to_other_subjects = np.minimum(to_other_subjects, within_reference)
+
+    distances = np.append(population.scores["distance"], to_synthetic)
+    neighbours = np.append(
+        np.minimum(population.neighbour, population.reference), to_other_subjects
     )
-    among = distance_to_other_subjects(others, codes, device) if len(others) > 1 else known
-    neighbour = np.append(
-        np.minimum(population.neighbour, population.reference), np.minimum(known, among)
-    )
-    near = ratio(np.append(population.scores["distance"], distance), neighbour)
     members = np.append(population.member, np.zeros(int(codes.max()) + 1, dtype=bool))
-    people = np.append(population.codes, len(population) + codes)
     return Population(
-        people, members, {"distance / neighbour": near}, neighbour, np.zeros_like(members)
+        codes=np.append(population.codes, len(population) + codes),
+        member=members,
+        scores={"distance / neighbour": ratio(distances, neighbours)},
+        neighbour=neighbours,
+        half=np.zeros_like(members),
     )

@@ -27,38 +27,41 @@ def target_distances(
     The cosine of two rows without any number above 0 is 1, the cosine of one such row and another
     row is 0.
     """
-    columns, rows = attributes.shape
-    equal, product, norm = np.zeros(rows), np.zeros(rows), np.zeros(rows)
-    own, numbers = 0.0, 0
-    for column in range(columns):
-        aim = target[column]
+    n_columns, n_rows = attributes.shape
+    n_equal = np.zeros(n_rows)
+    products = np.zeros(n_rows)
+    row_norms = np.zeros(n_rows)
+    target_norm = 0.0
+    n_numbers = 0
+    for column in range(n_columns):
+        target_value = target[column]
         if is_number[column]:
-            numbers += 1
-            own += aim * aim
-            for row in range(rows):
-                product[row] += aim * attributes[column, row]
-                norm[row] += attributes[column, row] * attributes[column, row]
+            n_numbers += 1
+            target_norm += target_value * target_value
+            for row in range(n_rows):
+                products[row] += target_value * attributes[column, row]
+                row_norms[row] += attributes[column, row] * attributes[column, row]
         else:
-            for row in range(rows):
-                equal[row] += attributes[column, row] == aim
-    out = np.empty(rows)
-    for row in range(rows):
-        length = np.sqrt(own * norm[row])
-        cosine = 1.0 if own == norm[row] else 0.0
+            for row in range(n_rows):
+                n_equal[row] += attributes[column, row] == target_value
+    distances = np.empty(n_rows)
+    for row in range(n_rows):
+        length = np.sqrt(target_norm * row_norms[row])
+        cosine = 1.0 if target_norm == row_norms[row] else 0.0
         if length > 0:
-            cosine = product[row] / length
-        out[row] = 1.0 - (equal[row] + numbers * cosine) / max(columns, 1)
-    return out
+            cosine = products[row] / length
+        distances[row] = 1.0 - (n_equal[row] + n_numbers * cosine) / max(n_columns, 1)
+    return distances
 
 
 @inlined
-def _order(attributes: np.ndarray, distances: np.ndarray, one: int, other: int) -> int:
+def _order(attributes: np.ndarray, distances: np.ndarray, row: int, other_row: int) -> int:
     """Compare two rows by distance, then by content: -1, 0 or 1."""
-    if distances[one] != distances[other]:
-        return -1 if distances[one] < distances[other] else 1
+    if distances[row] != distances[other_row]:
+        return -1 if distances[row] < distances[other_row] else 1
     for column in range(len(attributes)):
-        if attributes[column, one] != attributes[column, other]:
-            return -1 if attributes[column, one] < attributes[column, other] else 1
+        if attributes[column, row] != attributes[column, other_row]:
+            return -1 if attributes[column, row] < attributes[column, other_row] else 1
     return 0
 
 
@@ -72,33 +75,39 @@ def closest_unique(
     Ties are ordered by content, so the order of columns does not matter.
     """
     size = len(distances)
-    order, spare = np.arange(size), np.empty(size, dtype=np.int64)
+    order = np.arange(size)
+    merged = np.empty(size, dtype=np.int64)
     width = 1
     while width < size:  # merge sort, because numba's sort does not accept a comparison
         for start in range(0, size, 2 * width):
-            middle, end = min(start + width, size), min(start + 2 * width, size)
-            left, right = start, middle
-            for place in range(start, end):
+            middle = min(start + width, size)
+            end = min(start + 2 * width, size)
+            left = start
+            right = middle
+            for position in range(start, end):
                 if left < middle and (
                     right >= end or _order(attributes, distances, order[left], order[right]) <= 0
                 ):
-                    spare[place] = order[left]
+                    merged[position] = order[left]
                     left += 1
                 else:
-                    spare[place] = order[right]
+                    merged[position] = order[right]
                     right += 1
-        order, spare = spare, order
+        order, merged = merged, order
         width *= 2
-    rows, counts, found = np.empty(keep, dtype=np.int64), np.zeros(keep, dtype=np.int64), 0
+    rows = np.empty(keep, dtype=np.int64)
+    counts = np.zeros(keep, dtype=np.int64)
+    n_distinct = 0
     for row in order:
-        if found > 0 and _order(attributes, distances, rows[found - 1], row) == 0:
-            counts[found - 1] += 1
+        if n_distinct > 0 and _order(attributes, distances, rows[n_distinct - 1], row) == 0:
+            counts[n_distinct - 1] += 1
             continue
-        if found == keep:
+        if n_distinct == keep:
             break
-        rows[found], counts[found] = row, 1
-        found += 1
-    return rows[:found], counts[:found]
+        rows[n_distinct] = row
+        counts[n_distinct] = 1
+        n_distinct += 1
+    return rows[:n_distinct], counts[:n_distinct]
 
 
 Array = np.ndarray
@@ -109,50 +118,61 @@ _LOW = 0xFFFFFFFF
 @compiled
 def _purity(total: int) -> float:
     """Return the sum of squared class sizes over the size; larger is purer (Gini)."""
-    size, having = float(total & _LOW), float(total >> 32)
-    return (having * having + (size - having) * (size - having)) / size
+    size = float(total & _LOW)
+    n_members = float(total >> 32)
+    return (n_members * n_members + (size - n_members) * (size - n_members)) / size
 
 
 @compiled
-def _best_cut(code: Array, rows: Array, sums: Array, total: int, bins: Array) -> tuple[float, int]:
+def _best_cut(codes: Array, rows: Array, sums: Array, total: int, bins: Array) -> tuple[float, int]:
     """Return gain and code of the best split ``code <= cut`` of these rows; gain -1 if all codes
     are equal.
 
     ``bins`` int64 (512,) must be and remains all zeros. It holds two histograms, so that
     consecutive rows do not wait for each other. The cut is halfway between two occurring codes.
     """
-    low, high, odd = 255, 0, len(rows) & 1
-    if odd:
-        at = code[rows[0]]
-        bins[at] += sums[0]
-        low, high = at, at
-    for place in range(odd, len(rows), 2):
-        one, two = code[rows[place]], code[rows[place + 1]]
-        bins[one] += sums[place]
-        bins[256 + two] += sums[place + 1]
-        low, high = min(low, one, two), max(high, one, two)
-    best, cut, left, last = -1.0, 0, 0, -1
-    for at in range(low, high + 1):
-        here = bins[at] + bins[256 + at]
-        if here == 0:
+    low = 255
+    high = 0
+    n_odd = len(rows) & 1
+    if n_odd:
+        code = codes[rows[0]]
+        bins[code] += sums[0]
+        low = code
+        high = code
+    for i in range(n_odd, len(rows), 2):
+        even_code = codes[rows[i]]
+        odd_code = codes[rows[i + 1]]
+        bins[even_code] += sums[i]
+        bins[256 + odd_code] += sums[i + 1]
+        low = min(low, even_code, odd_code)
+        high = max(high, even_code, odd_code)
+    best_gain = -1.0
+    cut = 0
+    left_sum = 0
+    last_code = -1
+    for code in range(low, high + 1):
+        code_sum = bins[code] + bins[256 + code]
+        if code_sum == 0:
             continue
-        if left:
-            gain = _purity(left) + _purity(total - left)
-            if gain > best:
-                best, cut = gain, (last + at) // 2
-        left += here
-        last = at
-        bins[at] = 0
-        bins[256 + at] = 0
-    return best, cut
+        if left_sum:
+            gain = _purity(left_sum) + _purity(total - left_sum)
+            if gain > best_gain:
+                best_gain = gain
+                cut = (last_code + code) // 2
+        left_sum += code_sum
+        last_code = code
+        bins[code] = 0
+        bins[256 + code] = 0
+    return best_gain, cut
 
 
 @compiled
-def _parted(rows: Array, sums: Array, code: Array, cut: int) -> int:
+def _partition(rows: Array, sums: Array, codes: Array, cut: int) -> int:
     """Move the rows with ``code <= cut``, and their sums, to the front, and return their number."""
-    front, back = 0, len(rows) - 1
+    front = 0
+    back = len(rows) - 1
     while front <= back:
-        if code[rows[front]] <= cut:
+        if codes[rows[front]] <= cut:
             front += 1
         else:
             rows[front], rows[back] = rows[back], rows[front]
@@ -165,57 +185,77 @@ def _parted(rows: Array, sums: Array, code: Array, cut: int) -> int:
 def grow(
     codes: Array,
     member: Array,
-    drawn: Array,
+    n_draws: Array,
     usable: Array,
     depth: int,
     tries: int,
     rng: np.random.Generator,
 ) -> tuple[Array, Array, Array, Array]:
-    """Grow one tree on sets that were ``drawn`` (sets,) times, with labels ``member`` bool (sets,).
+    """Grow one tree on a sample of sets.
 
     Each node tries ``tries`` features of ``usable``, drawn without replacement, and more only until
-    one varies. A node is a leaf if it is pure or at level ``depth``. Returns per node the feature
-    (-1: leaf), cut, left child (the right one follows it) and share of members.
+    one varies. A node is a leaf if it is pure or at level ``depth``.
+
+    Args:
+        codes: Codes of the features, uint8 (features, sets).
+        member: Labels of the sets, bool (sets,).
+        n_draws: Number of draws of each set, int64 (sets,).
+        usable: Features that may be tried, int64 (f,).
+        depth: Maximum level; the root has level 0.
+        tries: Number of features to try.
+        rng: Generator of the tried features.
+
+    Returns:
+        For each node the feature (-1: leaf), the cut, the left child (the right one follows it) and
+        the share of members, each (nodes,).
     """
-    rows = np.flatnonzero(drawn).astype(np.uint32)
-    sums = drawn[rows] + ((drawn[rows] * member[rows]) << 32)
-    most = min(2 * len(rows), 2 << depth)
-    feature, cuts, child, share = (
-        np.full(most, -1),
-        np.zeros(most, np.int64),
-        np.zeros(most, np.int64),
-        np.zeros(most),
-    )
-    start, end, level = np.zeros(most, np.int64), np.zeros(most, np.int64), np.zeros(most, np.int64)
+    rows = np.flatnonzero(n_draws).astype(np.uint32)
+    sums = n_draws[rows] + ((n_draws[rows] * member[rows]) << 32)
+    max_nodes = min(2 * len(rows), 2 << depth)
+    feature = np.full(max_nodes, -1)
+    cuts = np.zeros(max_nodes, np.int64)
+    child = np.zeros(max_nodes, np.int64)
+    share = np.zeros(max_nodes)
+    start = np.zeros(max_nodes, np.int64)
+    end = np.zeros(max_nodes, np.int64)
+    level = np.zeros(max_nodes, np.int64)
     end[0] = len(rows)
     deck = usable.copy()
     bins = np.zeros(512, np.int64)
-    nodes, node = 1, 0
-    while node < nodes:
-        here, parts = rows[start[node] : end[node]], sums[start[node] : end[node]]
-        total = parts.sum()
-        size, having = total & _LOW, total >> 32
-        share[node] = having / size
-        if having > 0 and having < size and level[node] < depth:
-            best, looked = -1.0, 0
-            while looked < len(deck) and (looked < tries or best < 0):
-                other = rng.integers(looked, len(deck))
-                deck[looked], deck[other] = deck[other], deck[looked]
-                gain, cut = _best_cut(codes[deck[looked]], here, parts, total, bins)
-                if gain > best:
-                    best, feature[node], cuts[node] = gain, deck[looked], cut
-                looked += 1
-            if best >= 0:
-                middle = start[node] + _parted(here, parts, codes[feature[node]], cuts[node])
-                child[node] = nodes
-                for place, first, last in (
-                    (nodes, start[node], middle),
-                    (nodes + 1, middle, end[node]),
-                ):
-                    start[place], end[place], level[place] = first, last, level[node] + 1
-                nodes += 2
+    n_nodes = 1
+    node = 0
+    while node < n_nodes:
+        node_rows = rows[start[node] : end[node]]
+        node_sums = sums[start[node] : end[node]]
+        total = node_sums.sum()
+        size = total & _LOW
+        n_members = total >> 32
+        share[node] = n_members / size
+        if n_members > 0 and n_members < size and level[node] < depth:
+            best_gain = -1.0
+            n_tried = 0
+            while n_tried < len(deck) and (n_tried < tries or best_gain < 0):
+                position = rng.integers(n_tried, len(deck))
+                deck[n_tried], deck[position] = deck[position], deck[n_tried]
+                gain, cut = _best_cut(codes[deck[n_tried]], node_rows, node_sums, total, bins)
+                if gain > best_gain:
+                    best_gain = gain
+                    feature[node] = deck[n_tried]
+                    cuts[node] = cut
+                n_tried += 1
+            if best_gain >= 0:
+                n_left = _partition(node_rows, node_sums, codes[feature[node]], cuts[node])
+                middle = start[node] + n_left
+                child[node] = n_nodes
+                start[n_nodes] = start[node]
+                end[n_nodes] = middle
+                level[n_nodes] = level[node] + 1
+                start[n_nodes + 1] = middle
+                end[n_nodes + 1] = end[node]
+                level[n_nodes + 1] = level[node] + 1
+                n_nodes += 2
         node += 1
-    return feature[:nodes], cuts[:nodes], child[:nodes], share[:nodes]
+    return feature[:n_nodes], cuts[:n_nodes], child[:n_nodes], share[:n_nodes]
 
 
 @compiled
@@ -225,27 +265,36 @@ def add_shares(
     cuts: Array,
     child: Array,
     share: Array,
-    wanted: Array,
+    set_ids: Array,
     scores: Array,
     votes: Array,
 ) -> None:
-    """Add the share of its leaf to the score of each set in ``wanted``, and 1 to its votes."""
-    for column in wanted:
+    """Add the share of its leaf to the score of each of some sets, and 1 to its votes.
+
+    Args:
+        codes: Codes of the features, uint8 (features, sets).
+        feature: Feature of each node (nodes,). -1: leaf.
+        cuts: Largest code of the left child (nodes,).
+        child: Left child of each node (nodes,).
+        share: Share of members in each node (nodes,).
+        set_ids: The sets.
+        scores: Sums of shares, float64 (sets,), changed in place.
+        votes: Number of votes (sets,), changed in place.
+    """
+    for set_id in set_ids:
         node = 0
         while feature[node] >= 0:
-            right = codes[feature[node], column] > cuts[node]
+            right = codes[feature[node], set_id] > cuts[node]
             node = child[node] + right
-        scores[column] += share[node]
-        votes[column] += 1
+        scores[set_id] += share[node]
+        votes[set_id] += 1
 
 
 _TILE = 1 << 13  # 16-bit counts that fit the first-level cache
 _LANE = 64  # sets encoded side by side: one cache line per query
-_ONES, _TWOS, _FOURS = (
-    np.uint64(0x5555555555555555),
-    np.uint64(0x3333333333333333),
-    np.uint64(0x0F0F0F0F0F0F0F0F),
-)
+_ONES = np.uint64(0x5555555555555555)
+_TWOS = np.uint64(0x3333333333333333)
+_FOURS = np.uint64(0x0F0F0F0F0F0F0F0F)
 _BYTES = np.uint64(0x0101010101010101)
 
 
@@ -254,22 +303,24 @@ def match_bits(cells: Array, target: Array, is_number: Array) -> Array:
     """Return matches uint64 (rows, words): ``<=`` for numbers, ``==`` for categories; NaN matches
     NaN.
     """
-    columns, rows = cells.shape
-    bits = np.zeros((rows, (columns + 63) // 64), np.uint64)
-    word = np.empty(rows, np.uint64)
-    for first in range(0, columns, 64):
+    n_columns, n_rows = cells.shape
+    bits = np.zeros((n_rows, (n_columns + 63) // 64), np.uint64)
+    word = np.empty(n_rows, np.uint64)
+    for first in range(0, n_columns, 64):
         word[:] = 0
-        for column in range(first, min(first + 64, columns)):
-            values, wanted, place = cells[column], target[column], np.uint64(column - first)
-            if np.isnan(wanted):
-                for row in range(rows):
-                    word[row] |= np.uint64(values[row] != values[row]) << place
+        for column in range(first, min(first + 64, n_columns)):
+            values = cells[column]
+            target_value = target[column]
+            shift = np.uint64(column - first)
+            if np.isnan(target_value):
+                for row in range(n_rows):
+                    word[row] |= np.uint64(values[row] != values[row]) << shift
             elif is_number[column]:
-                for row in range(rows):
-                    word[row] |= np.uint64(values[row] <= wanted) << place
+                for row in range(n_rows):
+                    word[row] |= np.uint64(values[row] <= target_value) << shift
             else:
-                for row in range(rows):
-                    word[row] |= np.uint64(values[row] == wanted) << place
+                for row in range(n_rows):
+                    word[row] |= np.uint64(values[row] == target_value) << shift
         bits[:, first // 64] = word
     return bits
 
@@ -277,9 +328,10 @@ def match_bits(cells: Array, target: Array, is_number: Array) -> Array:
 @inlined
 def _fold(counts: Array, base: int, step: int) -> None:
     """Add the counts of the queries with one more column to those without it."""
-    lacking, having = counts[base : base + step], counts[base + step : base + 2 * step]
-    for place in range(step):
-        lacking[place] += having[place]
+    counts_without = counts[base : base + step]
+    counts_with = counts[base + step : base + 2 * step]
+    for i in range(step):
+        counts_without[i] += counts_with[i]
 
 
 @compiled
@@ -320,10 +372,10 @@ def count_each(masks: Array, queries: Array, scratch: Array, out: Array) -> None
 
     ``scratch`` (2^columns,) has the integer dtype of ``out``.
     """
-    for place in range(len(masks)):
-        count_all(masks[place], scratch)
+    for set_id in range(len(masks)):
+        count_all(masks[set_id], scratch)
         for query in range(len(queries)):
-            out[place, query] = scratch[queries[query]]
+            out[set_id, query] = scratch[queries[query]]
 
 
 @inlined
@@ -336,50 +388,58 @@ def _ones(word: np.uint64) -> np.uint64:
 
 @compiled
 def count_wide(bits: Array, queries: Array, out: Array) -> None:
-    """Do the same for matches (sets, rows, words); ``queries`` (queries, 6) are columns, then
-    -1.
+    """Write the counts of ``queries`` to ``out`` (sets, queries), also for more than 64 columns.
+
+    Args:
+        bits: Matches uint64 (sets, rows, words).
+        queries: Columns of each query, (queries, 6), filled with -1.
+        out: Counts (sets, queries), changed in place.
     """
-    sets, rows, words = bits.shape
-    matching = np.empty((64 * words, (rows + 63) // 64), np.uint64)
-    both = np.empty(matching.shape[1], np.uint64)
-    for place in range(sets):
-        matching[:] = 0
-        for row in range(rows):
-            at, shift = row // 64, np.uint64(row % 64)
-            for column in range(64 * words):
-                bit = (bits[place, row, column // 64] >> np.uint64(column % 64)) & np.uint64(1)
-                matching[column, at] |= bit << shift
+    n_sets, n_rows, n_words = bits.shape
+    column_matches = np.empty((64 * n_words, (n_rows + 63) // 64), np.uint64)
+    query_matches = np.empty(column_matches.shape[1], np.uint64)
+    for set_id in range(n_sets):
+        column_matches[:] = 0
+        for row in range(n_rows):
+            word = row // 64
+            shift = np.uint64(row % 64)
+            for column in range(64 * n_words):
+                bit = (bits[set_id, row, column // 64] >> np.uint64(column % 64)) & np.uint64(1)
+                column_matches[column, word] |= bit << shift
         for query in range(len(queries)):
-            both[:] = matching[queries[query, 0]]
-            for part in range(1, queries.shape[1]):
-                if queries[query, part] < 0:
+            query_matches[:] = column_matches[queries[query, 0]]
+            for i in range(1, queries.shape[1]):
+                if queries[query, i] < 0:
                     break
-                other = matching[queries[query, part]]
-                for at in range(len(both)):
-                    both[at] &= other[at]
+                next_matches = column_matches[queries[query, i]]
+                for word in range(len(query_matches)):
+                    query_matches[word] &= next_matches[word]
             total = np.uint64(0)
-            for at in range(len(both)):
-                total += _ones(both[at])
-            out[place, query] = total
+            for word in range(len(query_matches)):
+                total += _ones(query_matches[word])
+            out[set_id, query] = total
 
 
 @compiled
 def put_codes(counts: Array, low: Array, shift: Array, codes: Array, first: int) -> None:
-    """Write counts (sets, queries) as codes 0..255 to ``codes`` (queries, all sets), starting at
-    column ``first``.
+    """Write counts as codes 0..255: (count - ``low``) >> ``shift``, clipped.
 
-    A code is (count - ``low``) >> ``shift``, clipped.
+    Args:
+        counts: Counts (sets, queries).
+        low: Count with code 0, of each query, int32 (queries,).
+        shift: Number of dropped low bits, of each query, int32 (queries,).
+        codes: Codes uint8 (queries, all sets), changed in place.
+        first: Column of ``codes`` for the first set.
     """
-    sets, queries = counts.shape
-    tile = np.empty((sets, _LANE), np.uint8)
-    for start in range(0, queries, _LANE):
-        width = min(_LANE, queries - start)
-        for place in range(sets):
-            for query in range(width):
-                code = (np.int32(counts[place, start + query]) - low[start + query]) >> shift[
-                    start + query
-                ]
-                tile[place, query] = min(max(code, np.int32(0)), np.int32(255))
-        for query in range(width):
-            for place in range(sets):
-                codes[start + query, first + place] = tile[place, query]
+    n_sets, n_queries = counts.shape
+    tile = np.empty((n_sets, _LANE), np.uint8)
+    for start in range(0, n_queries, _LANE):
+        width = min(_LANE, n_queries - start)
+        for set_id in range(n_sets):
+            for i in range(width):
+                difference = np.int32(counts[set_id, start + i]) - low[start + i]
+                code = difference >> shift[start + i]
+                tile[set_id, i] = min(max(code, np.int32(0)), np.int32(255))
+        for i in range(width):
+            for set_id in range(n_sets):
+                codes[start + i, first + set_id] = tile[set_id, i]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import combinations
 from math import comb, isqrt
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -59,7 +59,7 @@ class Queries:
     """
 
     columns: int
-    chosen: np.ndarray
+    column_sets: np.ndarray
 
     @classmethod
     def draw(cls, columns: int, rng: np.random.Generator, number: int | None = None) -> Queries:
@@ -79,11 +79,16 @@ class Queries:
             The queries.
         """
         if columns > MOST_COLUMNS:
-            return cls(columns, _by_order(columns, rng, WIDE_QUERIES if number is None else number))
-        every, most = (1 << columns) - 1, MOST_QUERIES if number is None else number
-        if every <= most:
-            return cls(columns, np.arange(1, every + 1))
-        return cls(columns, np.sort(rng.choice(every, most, replace=False, shuffle=False) + 1))
+            if number is None:
+                number = WIDE_QUERIES
+            return cls(columns, _by_order(columns, rng, number))
+        if number is None:
+            number = MOST_QUERIES
+        n_all = (1 << columns) - 1
+        if n_all <= number:
+            return cls(columns, np.arange(1, n_all + 1))
+        masks = rng.choice(n_all, number, replace=False, shuffle=False) + 1
+        return cls(columns, np.sort(masks))
 
     def counts(self, matched: np.ndarray) -> np.ndarray:
         """Count matches (sets, m, words): int16 (sets, Q), or int32 for more than 32,767 rows per
@@ -91,14 +96,17 @@ class Queries:
         """
         from privacy_assets.metrics.shadow_membership._kernels import count_each, count_wide
 
-        kind = np.int16 if matched.shape[1] <= np.iinfo(np.int16).max else np.int32
-        out = np.empty((len(matched), len(self.chosen)), dtype=kind)
+        dtype: type[np.signedinteger[Any]] = np.int32
+        if matched.shape[1] <= np.iinfo(np.int16).max:
+            dtype = np.int16
+        counts = np.empty((len(matched), len(self.column_sets)), dtype=dtype)
         if self.columns > MOST_COLUMNS:
-            count_wide(matched, self.chosen, out)
-        else:
-            masks = np.ascontiguousarray(matched[:, :, 0])
-            count_each(masks, self.chosen, np.empty(1 << self.columns, dtype=kind), out)
-        return out
+            count_wide(matched, self.column_sets, counts)
+            return counts
+        masks = np.ascontiguousarray(matched[:, :, 0])
+        scratch = np.empty(1 << self.columns, dtype=dtype)
+        count_each(masks, self.column_sets, scratch, counts)
+        return counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,10 +130,11 @@ class CountCodes:
             counts = queries.counts(matched[block])
             return counts.min(axis=0), counts.max(axis=0)
 
-        found = in_threads(extremes, _blocks(len(matched)))
-        low = np.min([low for low, _ in found], axis=0).astype(np.int32)
-        span = np.max([high for _, high in found], axis=0) - low
-        return cls(queries, low, np.maximum(np.ceil(np.log2(span + 1)).astype(np.int32) - 8, 0))
+        ranges = in_threads(extremes, _blocks(len(matched)))
+        low = np.min([low for low, _ in ranges], axis=0).astype(np.int32)
+        span = np.max([high for _, high in ranges], axis=0) - low
+        n_bits = np.ceil(np.log2(span + 1)).astype(np.int32)
+        return cls(queries, low, np.maximum(n_bits - 8, 0))
 
     def encode(self, matched: np.ndarray) -> np.ndarray:
         """Encode as uint8 (Q, sets), padded with columns of 0 to a multiple of eight sets.
@@ -148,9 +157,10 @@ class CountCodes:
         duplicates.
         """
         first: dict[tuple[bytes, int, int], int] = {}
-        for place in np.flatnonzero(codes.any(axis=1)).tolist():
-            digest = blake2b(codes[place], digest_size=16).digest()
-            first.setdefault((digest, int(self.low[place]), int(self.shift[place])), place)
+        for query in np.flatnonzero(codes.any(axis=1)).tolist():
+            digest = blake2b(codes[query], digest_size=16).digest()
+            key = (digest, int(self.low[query]), int(self.shift[query]))
+            first.setdefault(key, query)
         return np.array(list(first.values()), dtype=np.int64)
 
 
@@ -158,20 +168,21 @@ def _by_order(columns: int, rng: np.random.Generator, number: int) -> np.ndarray
     """Draw ``number`` sets of 1 to 6 columns (Q, 6), equally many of each size, or all of a size if
     there are fewer.
     """
-    chosen: list[tuple[int, ...]] = []
+    column_sets: list[tuple[int, ...]] = []
     for order in range(1, MOST_ORDER + 1):
-        wanted = (number - len(chosen)) // (MOST_ORDER + 1 - order)
-        if comb(columns, order) <= wanted:
-            chosen += combinations(range(columns), order)
+        size = (number - len(column_sets)) // (MOST_ORDER + 1 - order)
+        if comb(columns, order) <= size:
+            column_sets += combinations(range(columns), order)
             continue
-        found: set[tuple[int, ...]] = set()
-        while len(found) < wanted:
-            found.add(tuple(sorted(rng.choice(columns, order, replace=False).tolist())))
-        chosen += sorted(found)
-    filled = np.full((len(chosen), MOST_ORDER), -1, dtype=np.int16)
-    for place, query in enumerate(chosen):
-        filled[place, : len(query)] = query
-    return filled
+        sample: set[tuple[int, ...]] = set()
+        while len(sample) < size:
+            columns_of_query = rng.choice(columns, order, replace=False).tolist()
+            sample.add(tuple(sorted(columns_of_query)))
+        column_sets += sorted(sample)
+    padded = np.full((len(column_sets), MOST_ORDER), -1, dtype=np.int16)
+    for i, column_set in enumerate(column_sets):
+        padded[i, : len(column_set)] = column_set
+    return padded
 
 
 def _blocks(sets: int) -> list[slice]:
@@ -212,32 +223,38 @@ class Forest:
         """
         from privacy_assets.metrics.shadow_membership._kernels import add_shares, grow
 
-        sets = len(member)
-        tries = max(1, isqrt(len(usable)))
+        n_sets = len(member)
+        n_tries = max(1, isqrt(len(usable)))
 
-        def one(own: np.random.Generator) -> tuple[ForestTree, np.ndarray, np.ndarray]:
-            drawn = np.bincount(own.integers(0, sets, sets), minlength=sets)
-            tree = grow(codes, member, drawn, usable, depth, tries, own)
-            scores, votes = np.zeros(sets), np.zeros(sets)
-            add_shares(codes, *tree, np.flatnonzero(drawn == 0), scores, votes)
+        def grow_tree(tree_rng: np.random.Generator) -> tuple[ForestTree, np.ndarray, np.ndarray]:
+            n_draws = np.bincount(tree_rng.integers(0, n_sets, n_sets), minlength=n_sets)
+            tree = grow(codes, member, n_draws, usable, depth, n_tries, tree_rng)
+            out_of_bag = np.flatnonzero(n_draws == 0)
+            scores = np.zeros(n_sets)
+            votes = np.zeros(n_sets)
+            add_shares(codes, *tree, out_of_bag, scores, votes)
             return tree, scores, votes
 
-        grown = in_threads(one, rng.spawn(trees))
-        votes = np.sum([votes for *_, votes in grown], axis=0)
+        grown = in_threads(grow_tree, rng.spawn(trees))
         scores = np.sum([scores for _, scores, _ in grown], axis=0)
-        return cls(
-            [tree for tree, *_ in grown], np.where(votes > 0, scores / np.maximum(votes, 1), np.nan)
-        )
+        votes = np.sum([votes for _, _, votes in grown], axis=0)
+        unseen = np.where(votes > 0, scores / np.maximum(votes, 1), np.nan)
+        return cls([tree for tree, _, _ in grown], unseen)
 
     def scores(self, codes: np.ndarray, sets: int) -> np.ndarray:
-        """Return the mean predicted share of members of the first ``sets`` columns of ``codes``,
-        float64 (sets,).
+        """Return the mean predicted share of members of each set, float64 (sets,).
+
+        Args:
+            codes: Codes of the features, uint8 (features, at least ``sets``).
+            sets: Number of sets, the first columns of ``codes``.
         """
         from privacy_assets.metrics.shadow_membership._kernels import add_shares
 
-        scores, votes, wanted = np.zeros(sets), np.zeros(sets), np.arange(sets)
+        scores = np.zeros(sets)
+        votes = np.zeros(sets)
+        columns = np.arange(sets)
         for tree in self.trees:
-            add_shares(codes, *tree, wanted, scores, votes)
+            add_shares(codes, *tree, columns, scores, votes)
         return scores / len(self.trees)
 
 
@@ -338,20 +355,20 @@ class QueryAttack:
     ) -> Scorer:
         """Implement :meth:`Attack.fit`."""
         settings = self.settings
-        coded = CountCodes.fit(Queries.draw(len(self.is_number), rng, settings.queries), features)
+        queries = Queries.draw(len(self.is_number), rng, settings.queries)
+        coded = CountCodes.fit(queries, features)
         codes = coded.encode(features)
         usable = coded.distinct(codes)
-        return QueryScorer(
-            coded,
-            Forest.fit(codes, labels, usable, rng, trees=settings.trees, depth=settings.depth),
-        )
+        forest = Forest.fit(codes, labels, usable, rng, trees=settings.trees, depth=settings.depth)
+        return QueryScorer(coded, forest)
 
 
 class QueryScorer:
     """The fitted forest and its queries."""
 
     def __init__(self, coded: CountCodes, forest: Forest) -> None:
-        self.coded, self.forest = coded, forest
+        self.coded = coded
+        self.forest = forest
         self.unseen = forest.unseen
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
@@ -370,21 +387,35 @@ def _attention(coding: MatrixCoding, cells: np.ndarray, settings: AttentionSetti
     return AttentionAttack(coding, cells, settings)
 
 
-ATTACKS: dict[str, tuple[type[Any], Callable[[MatrixCoding, np.ndarray, Any], Attack]]] = {
-    "queries": (QuerySettings, _queries),
-    "attention": (AttentionSettings, _attention),
+class _AttackKind(NamedTuple):
+    """Class of the settings of an attack, and the function that creates the attack."""
+
+    settings: type[Any]
+    build: Callable[[MatrixCoding, np.ndarray, Any], Attack]
+
+
+ATTACKS: dict[str, _AttackKind] = {
+    "queries": _AttackKind(QuerySettings, _queries),
+    "attention": _AttackKind(AttentionSettings, _attention),
 }
 
 
 def build_attack(
     name: str, coding: MatrixCoding, cells: np.ndarray, settings: Mapping[str, Any]
 ) -> Attack:
-    """Create an attack by name, for tables coded like ``cells`` (F, N).
+    """Create an attack by name.
+
+    Args:
+        name: Name of the attack.
+        coding: Coding of the audited table.
+        cells: Coded cells of the audited table, shape (F, N).
+        settings: Settings of the attack; missing ones have their defaults.
 
     Raises:
         ConfigError: If the name or a setting is unknown.
     """
-    return ATTACKS[name][1](coding, cells, attack_settings(name, settings))
+    checked = attack_settings(name, settings)
+    return ATTACKS[name].build(coding, cells, checked)
 
 
 def attack_settings(name: str, settings: Mapping[str, Any]) -> Any:
@@ -395,4 +426,4 @@ def attack_settings(name: str, settings: Mapping[str, Any]) -> Any:
     """
     if name not in ATTACKS:
         raise ConfigError(f"unknown attack {safe_repr(name)}.{did_you_mean(name, ATTACKS)}")
-    return ATTACKS[name][0](**settings)
+    return ATTACKS[name].settings(**settings)

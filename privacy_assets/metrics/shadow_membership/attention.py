@@ -86,27 +86,29 @@ class Scales:
     @classmethod
     def fit(cls, cells: np.ndarray, is_number: np.ndarray) -> Scales:
         """Fit the scales to all rows."""
-        low, span, fill = np.zeros(len(cells)), np.ones(len(cells)), np.zeros(len(cells))
+        low = np.zeros(len(cells))
+        span = np.ones(len(cells))
+        fill = np.zeros(len(cells))
         varies = np.array([bool((row != row[:1]).any()) for row in cells], dtype=bool)
+        is_missing = np.isnan(cells)
         for column in np.flatnonzero(is_number):
-            known = cells[column][~np.isnan(cells[column])]
-            varies[column] = known.size > 0 and known.min() < known.max()
-            if known.size:
-                low[column] = known.min()
+            numbers = cells[column][~is_missing[column]]
+            varies[column] = numbers.size > 0 and numbers.min() < numbers.max()
+            if numbers.size:
+                low[column] = numbers.min()
             if varies[column]:
-                span[column] = known.max() - known.min()
-                fill[column] = ((known - low[column]) / span[column]).mean()
-        gaps = np.isnan(cells)
-        missing = np.flatnonzero(is_number & gaps.any(axis=1))
-        return cls(low, span, fill, missing, np.concatenate([varies, ~gaps[missing].all(axis=1)]))
+                span[column] = numbers.max() - numbers.min()
+                fill[column] = ((numbers - low[column]) / span[column]).mean()
+        missing = np.flatnonzero(is_number & is_missing.any(axis=1))
+        indicator_varies = ~is_missing[missing].all(axis=1)
+        return cls(low, span, fill, missing, np.concatenate([varies, indicator_varies]))
 
     def apply(self, cells: np.ndarray) -> np.ndarray:
         """Map cells to attributes."""
-        gaps = np.isnan(cells)
-        scaled = np.where(
-            gaps, self.fill[:, None], (cells - self.low[:, None]) / self.span[:, None]
-        )
-        return np.concatenate([scaled, gaps[self.missing]])
+        is_missing = np.isnan(cells)
+        scaled = (cells - self.low[:, None]) / self.span[:, None]
+        filled = np.where(is_missing, self.fill[:, None], scaled)
+        return np.concatenate([filled, is_missing[self.missing]])
 
     def undo(self, attributes: np.ndarray) -> np.ndarray:
         """Convert the numbers among the attributes back to the scale of the cells."""

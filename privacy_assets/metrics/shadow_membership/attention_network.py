@@ -12,6 +12,7 @@ once per row; results are equal up to the order of summation.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,83 +26,99 @@ from privacy_assets.metrics.shadow_membership._kernels import closest_unique, ta
 from privacy_assets.metrics.shadow_membership.attention import AttentionSettings, Scales
 from privacy_assets.tables.encoding import MatrixCoding
 
-_JUDGED = 200  # sets scored together, which bounds memory
+_MAX_SETS = 200  # sets scored together, which bounds memory
+
+
+class _Inputs(NamedTuple):
+    """One-hot and other inputs (b, rows, width), and the positions of their ones."""
+
+    values: Tensor
+    ones: Tensor
 
 
 class Sets:
-    """Tables on a device, read from ``features`` (s, 1 + closest, A + 2).
+    """Tables on a device.
 
     Stores the positions of the ones among the one-hot inputs, the other inputs, and a mask of
-    existing rows. ``sizes`` int64 (A,) are the numbers of codes per attribute, 0 for numbers.
+    existing rows.
+
+    Args:
+        features: Features of the tables, float32 (s, 1 + closest, A + 2); see
+            :meth:`AttentionAttack.features`.
+        sizes: Number of codes of each attribute, int64 (A,). 0: a number.
+        device: The device.
     """
 
     def __init__(self, features: np.ndarray, sizes: np.ndarray, device: torch.device) -> None:
         rows = torch.from_numpy(features).to(device)
-        coded = torch.from_numpy(sizes > 0).to(device)
-        starts = torch.from_numpy((np.cumsum(sizes) - sizes)[sizes > 0]).to(device)
+        is_category = sizes > 0
+        first_inputs = (np.cumsum(sizes) - sizes)[is_category]
+        coded = torch.from_numpy(is_category).to(device)
+        # multiplicity and distance follow the attributes
         plain = torch.cat([~coded, torch.ones(2, dtype=torch.bool, device=device)])
-        places, values = rows[:, :, :-2][:, :, coded].long() + starts, rows[:, :, plain]
-        self.ones, self.width = int(sizes.sum()), int(sizes.sum()) + values.shape[2]
-        self.places, self.values, self.there = (
-            places[:, 1:].contiguous(),
-            values[:, 1:].contiguous(),
-            rows[:, 1:, -2] > 0,
-        )
+        ones = rows[:, :, :-2][:, :, coded].long() + torch.from_numpy(first_inputs).to(device)
+        values = rows[:, :, plain]
+        self.n_one_hot = int(sizes.sum())
+        self.width = self.n_one_hot + values.shape[2]
+        self.ones = ones[:, 1:].contiguous()
+        self.values = values[:, 1:].contiguous()
+        self.exists = rows[:, 1:, -2] > 0
         self.target = torch.zeros(1, self.width, device=device)
-        self.target[0, self.ones :] = values[0, 0]
-        self.target[0, places[0, 0]] = 1.0
-        self._used: tuple[Tensor, Tensor] | None = None  # inputs and the positions of their ones
+        self.target[0, self.n_one_hot :] = values[0, 0]
+        self.target[0, ones[0, 0]] = 1.0
+        self._buffer: _Inputs | None = None
 
     def __len__(self) -> int:
-        return len(self.there)
+        return len(self.exists)
 
     def inputs(self, sets: Tensor) -> Tensor:
-        """Return the inputs (len(sets), rows, width) of some sets, in a buffer that the next call
+        """Return the inputs (b, rows, width) of some sets (b,), in a buffer that the next call
         overwrites.
         """
-        shape = (len(sets), self.there.shape[1], self.width)
-        if self._used is not None and self._used[0].shape == shape:
-            out, before = self._used
-            out.scatter_(-1, before, 0.0)
+        shape = (len(sets), self.exists.shape[1], self.width)
+        if self._buffer is not None and self._buffer.values.shape == shape:
+            inputs = self._buffer.values
+            inputs.scatter_(-1, self._buffer.ones, 0.0)
         else:
-            out = torch.zeros(shape, device=self.values.device)
-        places = self.places[sets]
-        out[..., self.ones :] = self.values[sets]
-        self._used = out, places
-        return out.scatter_(-1, places, 1.0)
+            inputs = torch.zeros(shape, device=self.values.device)
+        ones = self.ones[sets]
+        inputs[..., self.n_one_hot :] = self.values[sets]
+        self._buffer = _Inputs(inputs, ones)
+        return inputs.scatter_(-1, ones, 1.0)
 
 
 class Network:
     """The network of algorithm 1. All weights are views of one vector, so the optimizer updates a
     single tensor.
+
+    Args:
+        width: Number of inputs of a row.
+        settings: Settings of the attack.
+        generator: Generator of the initial weights.
     """
 
     def __init__(self, width: int, settings: AttentionSettings, generator: torch.Generator) -> None:
-        s = settings
         self.settings = settings
-        sizes: dict[str, tuple[int, int]] = {
-            "first": (s.embedding_hidden, width),
-            "second": (s.embedding, s.embedding_hidden),
-            "query": (s.attention, s.embedding),
-            "key": (s.attention, s.embedding),
-            "value": (s.attention, s.embedding),
-            "third": (s.prediction_hidden, s.attention),
-            "last": (1, s.prediction_hidden),
+        matrices: dict[str, tuple[int, int]] = {
+            "first": (settings.embedding_hidden, width),
+            "second": (settings.embedding, settings.embedding_hidden),
+            "query": (settings.attention, settings.embedding),
+            "key": (settings.attention, settings.embedding),
+            "value": (settings.attention, settings.embedding),
+            "third": (settings.prediction_hidden, settings.attention),
+            "last": (1, settings.prediction_hidden),
         }
-        biased = ("first", "second", "third", "last")
-        self.shapes: list[tuple[int, ...]] = [
-            *sizes.values(),
-            *((sizes[name][0],) for name in biased),
-        ]
-        bounds = [shape[1] ** -0.5 for shape in sizes.values()] + [
-            sizes[name][1] ** -0.5 for name in biased
-        ]
-        drawn = [
-            # as in torch's own layers
-            torch.empty(math.prod(shape)).uniform_(-bound, bound, generator=generator)
-            for shape, bound in zip(self.shapes, bounds, strict=True)
-        ]
-        self.weights = torch.cat(drawn)
+        with_bias = [matrices[name] for name in ("first", "second", "third", "last")]
+        self.shapes: list[tuple[int, ...]] = list(matrices.values())
+        self.shapes += [(n_outputs,) for n_outputs, _ in with_bias]
+        n_inputs = [columns for _, columns in (*matrices.values(), *with_bias)]
+
+        initial = []
+        for shape, columns in zip(self.shapes, n_inputs, strict=True):
+            bound = columns**-0.5  # as in torch's own layers
+            weights = torch.empty(math.prod(shape)).uniform_(-bound, bound, generator=generator)
+            initial.append(weights)
+        self.weights = torch.cat(initial)
 
     def views(self, weights: Tensor) -> list[Tensor]:
         """Return matrices first, second, query, key, value, third, last; biases of first, second,
@@ -114,40 +131,47 @@ class Network:
         self,
         weights: Tensor,
         rows: Tensor,
-        there: Tensor,
+        exists: Tensor,
         target: Tensor,
         dropout: torch.Generator | None = None,
     ) -> Tensor:
-        """Return the log odds (b,) of membership.
+        """Compute the log odds of membership.
 
-        ``rows`` (b, X, width) are the inputs and ``there`` (b, X) their mask.
+        Args:
+            weights: All weights, see :meth:`views`.
+            rows: Inputs of the sets, shape (b, X, width).
+            exists: False for padding rows, bool (b, X).
+            target: Inputs of the target, shape (1, width).
+            dropout: Generator of the dropout. None: no dropout.
 
-        Dropout is applied if ``dropout`` is a generator.
+        Returns:
+            The log odds, shape (b,).
         """
         first, second, query, key, value, third, last, b1, b2, b3, b4 = self.views(weights)
-        hidden = self._drop(F.relu(F.linear(rows, first, b1)), dropout)
-        aim = self._drop(F.relu(F.linear(target, first, b1)).expand(len(rows), -1), dropout)
-        asked = F.linear(F.linear(aim, second, b2), query)
+        row_hidden = self._drop(F.relu(F.linear(rows, first, b1)), dropout)
+        target_hidden = F.relu(F.linear(target, first, b1)).expand(len(rows), -1)
+        target_hidden = self._drop(target_hidden, dropout)
+        target_query = F.linear(F.linear(target_hidden, second, b2), query)
+        score_matrix = value
+        if self.settings.scores == "key":
+            score_matrix = key
         # <q, k_j> = (W2' Wk' q) h_j + a constant that the softmax cancels.
-        towards = asked @ (key if self.settings.scores == "key" else value) @ second
+        direction = target_query @ score_matrix @ second
         # Products and sums are faster than one matrix product per set, forward and backward.
-        scores = (hidden * towards.unsqueeze(1)).sum(dim=2).masked_fill(~there, -math.inf)
-        pooled = (hidden * scores.softmax(dim=1).unsqueeze(2)).sum(dim=1)
-        whole = F.linear(F.linear(pooled, second, b2), value)
-        return F.linear(self._drop(F.relu(F.linear(whole, third, b3)), dropout), last, b4).squeeze(
-            1
-        )
+        scores = (row_hidden * direction.unsqueeze(1)).sum(dim=2)
+        shares = scores.masked_fill(~exists, -math.inf).softmax(dim=1)
+        pooled = (row_hidden * shares.unsqueeze(2)).sum(dim=1)
+        attended = F.linear(F.linear(pooled, second, b2), value)
+        hidden = self._drop(F.relu(F.linear(attended, third, b3)), dropout)
+        return F.linear(hidden, last, b4).squeeze(1)
 
     def _drop(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
         rate = self.settings.dropout
         if generator is None or rate == 0:
             return hidden
-        kept = (
-            torch.rand(hidden.shape, generator=generator, device=hidden.device)
-            .ge_(rate)
-            .div_(1 - rate)
-        )
-        return hidden * kept
+        uniform = torch.rand(hidden.shape, generator=generator, device=hidden.device)
+        scaled_mask = uniform.ge_(rate).div_(1 - rate)
+        return hidden * scaled_mask
 
 
 class AttentionScorer:
@@ -156,25 +180,22 @@ class AttentionScorer:
     """
 
     def __init__(self, run: _Run, sizes: np.ndarray, weights: Tensor) -> None:
-        self.network, self.sizes, self.weights, self.device = (
-            run.network,
-            sizes,
-            weights,
-            run.labels.device,
-        )
+        self.network = run.network
+        self.sizes = sizes
+        self.weights = weights
+        self.device = run.labels.device
         self.unseen = np.full(len(run.sets), np.nan)
-        judged = _scored(run.network, weights, run.sets, run.validation)
-        self.unseen[run.validation.cpu().numpy()] = judged.cpu().numpy()
+        logits = _score(run.network, weights, run.sets, run.validation)
+        self.unseen[run.validation.cpu().numpy()] = logits.cpu().numpy()
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Return the log odds of membership, float64 (t,), for the features of t synthetic
         tables.
         """
         sets = Sets(features, self.sizes, self.device)
+        set_ids = torch.arange(len(sets), device=self.device)
         with one_thread():
-            scores = _scored(
-                self.network, self.weights, sets, torch.arange(len(sets), device=self.device)
-            )
+            scores = _score(self.network, self.weights, sets, set_ids)
         return scores.cpu().numpy().astype(np.float64)
 
 
@@ -186,21 +207,52 @@ def train(
     rng: np.random.Generator,
     progress: Progress,
 ) -> AttentionScorer:
-    """Train a network; see :meth:`AttentionAttack.fit`."""
+    """Train a network; see :meth:`AttentionAttack.fit`.
+
+    Args:
+        features: Features of the tables, float32 (s, 1 + closest, A + 2).
+        labels: Labels of the tables, bool (s,).
+        sizes: Number of codes of each attribute, int64 (A,). 0: a number.
+        settings: Settings of the attack.
+        rng: Generator of all seeds.
+        progress: Called with messages and counts.
+
+    Returns:
+        The network with its weights.
+
+    Raises:
+        InputError: If there are fewer than two tables, or the loss is not finite.
+    """
     if len(features) < 2:
         raise InputError(f"{len(features)} shadow sets to train on", fix="use at least 2")
-    on = torch.device(settings.device)
-    seeds = [
-        torch.Generator(place).manual_seed(int(rng.integers(2**63))) for place in ("cpu", "cpu", on)
-    ]
-    sets = Sets(features, sizes, on)
-    network = Network(sets.width, settings, seeds[0])
-    run = _Run(network, sets, torch.from_numpy(labels.astype(np.float32)).to(on), *seeds[1:])
+    device = torch.device(settings.device)
+    initial = _generator("cpu", rng)
+    order = _generator("cpu", rng)
+    dropout = _generator(device, rng)
+    sets = Sets(features, sizes, device)
+    network = Network(sets.width, settings, initial)
+    member = torch.from_numpy(labels.astype(np.float32)).to(device)
+    run = _Run(network, sets, member, order, dropout)
     with one_thread():
         return AttentionScorer(run, sizes, run.best(progress))
 
 
+def _generator(device: torch.device | str, rng: np.random.Generator) -> torch.Generator:
+    """Return a generator on a device, with a seed drawn from ``rng``."""
+    return torch.Generator(device).manual_seed(int(rng.integers(2**63)))
+
+
 class _Run:
+    """A training run: weights, optimizer, and the shares of sets for training and validation.
+
+    Args:
+        network: The network.
+        sets: All sets.
+        labels: Labels of the sets, float32 (s,). 1: member.
+        order: Generator of the shares and batches.
+        dropout: Generator of the dropout, on the device of the sets.
+    """
+
     def __init__(
         self,
         network: Network,
@@ -209,78 +261,87 @@ class _Run:
         order: torch.Generator,
         dropout: torch.Generator,
     ) -> None:
-        self.network, self.sets, self.labels, self.order, self.dropout = (
-            network,
-            sets,
-            labels,
-            order,
-            dropout,
-        )
-        self.settings, self.target = network.settings, sets.target
+        self.network = network
+        self.sets = sets
+        self.labels = labels
+        self.order = order
+        self.dropout = dropout
+        self.settings = network.settings
+        self.target = sets.target
         self.weights = network.weights.to(labels.device).requires_grad_()
         self.optimiser = torch.optim.Adamax([self.weights], lr=self.settings.learning_rate)
-        mixed = torch.randperm(len(sets), generator=order)
-        held_out = min(max(1, round(self.settings.validation * len(sets))), len(sets) - 1)
-        self.validation, self.training = mixed[:held_out].to(labels.device), mixed[held_out:]
+        set_ids = torch.randperm(len(sets), generator=order)
+        n_validation = max(1, round(self.settings.validation * len(sets)))
+        n_validation = min(n_validation, len(sets) - 1)
+        self.validation = set_ids[:n_validation].to(labels.device)
+        self.training = set_ids[n_validation:]
 
     def best(self, progress: Progress) -> Tensor:
         """Train, and return the weights with the lowest validation loss."""
-        s, lowest, waited = self.settings, math.inf, 0
+        n_epochs = self.settings.epochs
+        patience = self.settings.patience
+        lowest_loss = math.inf
+        n_waited = 0
         best = self.weights.detach().clone()
-        for epoch in range(1, s.epochs + 1):
-            self._learn()
-            loss = self._judged()
+        for epoch in range(1, n_epochs + 1):
+            self._train_epoch()
+            loss = self._validation_loss()
             if not math.isfinite(loss):
                 raise InputError(
                     "the attention attack's loss is not a finite number",
                     fix="lower its learning_rate",
                 )
-            waited = 0 if loss < lowest else waited + 1
-            if waited == 0:
-                lowest, best = loss, self.weights.detach().clone()
-            advance(progress, "attention: epochs", epoch, s.epochs)
-            if s.patience is not None and waited >= s.patience:
+            if loss < lowest_loss:
+                lowest_loss = loss
+                best = self.weights.detach().clone()
+                n_waited = 0
+            else:
+                n_waited += 1
+            advance(progress, "attention: epochs", epoch, n_epochs)
+            if patience is not None and n_waited >= patience:
                 break
         advance(progress, "attention: epochs", None)
         return best
 
-    def _learn(self) -> None:
-        for sets in self.training[torch.randperm(len(self.training), generator=self.order)].split(
-            self.settings.batch_size
-        ):
-            sets = sets.to(self.labels.device)
-            with torch.autocast("cuda", torch.bfloat16, enabled=sets.device.type == "cuda"):
+    def _train_epoch(self) -> None:
+        shuffled = self.training[torch.randperm(len(self.training), generator=self.order)]
+        for batch in shuffled.split(self.settings.batch_size):
+            set_ids = batch.to(self.labels.device)
+            with torch.autocast("cuda", torch.bfloat16, enabled=set_ids.device.type == "cuda"):
                 logits = self.network.logits(
                     self.weights,
-                    self.sets.inputs(sets),
-                    self.sets.there[sets],
+                    self.sets.inputs(set_ids),
+                    self.sets.exists[set_ids],
                     self.target,
                     self.dropout,
                 )
             self.optimiser.zero_grad(set_to_none=True)
-            F.binary_cross_entropy_with_logits(logits.float(), self.labels[sets]).backward()
+            loss = F.binary_cross_entropy_with_logits(logits.float(), self.labels[set_ids])
+            loss.backward()
             self.optimiser.step()
 
-    def _judged(self) -> float:
-        logits = _scored(self.network, self.weights, self.sets, self.validation)
+    def _validation_loss(self) -> float:
+        logits = _score(self.network, self.weights, self.sets, self.validation)
         return float(F.binary_cross_entropy_with_logits(logits, self.labels[self.validation]))
 
 
 @torch.no_grad()
-def _scored(network: Network, weights: Tensor, sets: Sets, which: Tensor) -> Tensor:
-    target = sets.target
-    parts = [
-        network.logits(weights, sets.inputs(some), sets.there[some], target)
-        for some in which.split(_JUDGED)
-    ]
-    return torch.cat(parts)
+def _score(network: Network, weights: Tensor, sets: Sets, set_ids: Tensor) -> Tensor:
+    """Return the log odds of membership of some sets, shape (b,)."""
+    logits = []
+    for batch in set_ids.split(_MAX_SETS):
+        inputs = sets.inputs(batch)
+        logits.append(network.logits(weights, inputs, sets.exists[batch], sets.target))
+    return torch.cat(logits)
 
 
 class AttentionAttack:
-    """The attack on tables of one ``coding``; numbers are scaled over ``cells`` (F, N), all known
-    rows.
+    """The attack on tables of one coding. It stores the scales but no rows.
 
-    It stores the scales but no rows.
+    Args:
+        coding: Coding of the tables.
+        cells: All real rows, over which numbers are scaled, shape (F, N).
+        settings: Settings. None: the defaults.
     """
 
     def __init__(
@@ -292,27 +353,41 @@ class AttentionAttack:
         self.sizes = np.concatenate([coding.sizes, np.full(len(self.scales.missing), 2)])
 
     def features(self, cells: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return float32 (1 + closest, A + 2): the target, then the nearest distinct rows of
-        ``cells`` (F, m), m >= 1.
+        """Describe a synthetic table by its distinct rows nearest to the target.
 
         A row contains its A attributes (numbers, and codes of categories), its multiplicity (0 for
         padding) and its generalized cosine distance to the target (eq. 5, without constant
         attributes). A missing number is replaced by the mean, with an additional category for
         missing. Rows at the same distance are ordered by content, so the order of the columns of
         ``cells`` does not matter.
+
+        Args:
+            cells: The table, shape (F, m), m >= 1.
+            target: Cells of the target, shape (F,).
+
+        Returns:
+            The target, then the nearest rows, float32 (1 + closest, A + 2).
         """
-        scales, varies = self.scales, self.scales.varies
-        rows, aim = scales.apply(cells), scales.apply(target[:, None])
-        distances = target_distances(rows[varies], aim[varies, 0], self.sizes[varies] == 0)
-        kept, counts = closest_unique(rows, distances, self.settings.closest)
-        nearest = rows[:, kept]
+        scales = self.scales
+        varies = scales.varies
+        n_closest = self.settings.closest
+        rows = scales.apply(cells)
+        target_row = scales.apply(target[:, None])
+        is_number = self.sizes[varies] == 0
+        distances = target_distances(rows[varies], target_row[varies, 0], is_number)
+        positions, counts = closest_unique(rows, distances, n_closest)
+        nearest = rows[:, positions]
         if self.settings.scale == "none":
-            nearest, aim = scales.undo(nearest), scales.undo(aim)
-        out = np.zeros((1 + self.settings.closest, len(rows) + 2), dtype=np.float32)
-        out[0, :-2], out[0, -2] = aim[:, 0], 1
-        found = out[1 : 1 + len(kept)]
-        found[:, :-2], found[:, -2], found[:, -1] = nearest.T, counts, distances[kept]
-        return out
+            nearest = scales.undo(nearest)
+            target_row = scales.undo(target_row)
+        features = np.zeros((1 + n_closest, len(rows) + 2), dtype=np.float32)
+        features[0, :-2] = target_row[:, 0]
+        features[0, -2] = 1
+        filled = features[1 : 1 + len(positions)]
+        filled[:, :-2] = nearest.T
+        filled[:, -2] = counts
+        filled[:, -1] = distances[positions]
+        return features
 
     def fit(
         self,
@@ -321,11 +396,21 @@ class AttentionAttack:
         rng: np.random.Generator,
         progress: Progress = silent,
     ) -> AttentionScorer:
-        """Train on ``features`` (s, 1 + closest, A + 2) of s >= 2 tables and their labels bool
-        (s,).
+        """Train a network to tell tables with the target from tables without it.
 
-        A randomly drawn share of tables is used only to select the epoch. Scores are log odds of
-        membership. The same arguments and state of ``rng`` give the same scores on one machine.
-        Raises InputError if the loss is not finite.
+        A randomly drawn share of tables is used only to select the epoch. The same arguments and
+        state of ``rng`` give the same scores on one machine.
+
+        Args:
+            features: Features of the tables, float32 (s, 1 + closest, A + 2), s >= 2.
+            labels: Labels of the tables, bool (s,).
+            rng: Generator of all seeds.
+            progress: Called with messages and counts.
+
+        Returns:
+            Scorer of tables, by the log odds of membership.
+
+        Raises:
+            InputError: If there are fewer than two tables, or the loss is not finite.
         """
         return train(features, labels, self.sizes, self.settings, rng, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -123,9 +124,12 @@ class AuditConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Return all settings as a plain mapping; the generator by name and settings."""
-        kept = {key: value for key, value in self.__dict__.items() if key != "generator"}
-        named = {"generator": self.generator.name, "generator_settings": self.generator.settings()}
-        mapping: dict[str, Any] = to_jsonable({**named, **kept})
+        settings = {key: value for key, value in self.__dict__.items() if key != "generator"}
+        generator = {
+            "generator": self.generator.name,
+            "generator_settings": self.generator.settings(),
+        }
+        mapping: dict[str, Any] = to_jsonable({**generator, **settings})
         return mapping
 
 
@@ -164,13 +168,10 @@ class RecordAudit:
 
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that :meth:`from_json` reads."""
-        head = {
+        return {
             "id": self.id,
             "vulnerability": to_jsonable(self.vulnerability),
             "selected_by": to_jsonable(self.selected_by),
-        }
-        return {
-            **head,
             "auc": self.auc.to_json(),
             "epsilon_lower_bound": self.epsilon.value,
             "tpr": [{"fpr": fpr, **rate.to_json()} for fpr, rate in self.tpr.items()],
@@ -184,16 +185,18 @@ class RecordAudit:
     def from_json(cls, data: Mapping[str, Any]) -> RecordAudit:
         """Create a result from the output of :meth:`to_json`."""
         cut = data["epsilon"]["cut"]
+        if cut:
+            cut = Cut(**cut)
         return cls(
-            data["id"],
-            _number(data["vulnerability"]),
-            _number(data["selected_by"]),
-            _rate(data["auc"]),
-            {rate["fpr"]: _rate(rate) for rate in data["tpr"]},
-            EpsilonBound(**{**data["epsilon"], "cut": Cut(**cut) if cut else None}),
-            np.array(data["labels"], dtype=bool),
-            np.array(data["scores"], dtype=np.float64),
-            data["cpu_seconds"],
+            id=data["id"],
+            vulnerability=_number(data["vulnerability"]),
+            selected_by=_number(data["selected_by"]),
+            auc=_rate(data["auc"]),
+            tpr={rate["fpr"]: _rate(rate) for rate in data["tpr"]},
+            epsilon=EpsilonBound(**{**data["epsilon"], "cut": cut or None}),
+            labels=np.array(data["labels"], dtype=bool),
+            scores=np.array(data["scores"], dtype=np.float64),
+            cpu_seconds=data["cpu_seconds"],
         )
 
 
@@ -213,10 +216,13 @@ class Removal:
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping."""
-        sides = {"before": self.before, "after": self.after}
-        listed = {name: [record.to_json() for record in side] for name, side in sides.items()}
-        means = {f"auc_{name}": summary(side) for name, side in sides.items()}
-        return {"removed": list(self.removed), **means, **listed}
+        return {
+            "removed": list(self.removed),
+            "auc_before": summary(self.before),
+            "auc_after": summary(self.after),
+            "before": [record.to_json() for record in self.before],
+            "after": [record.to_json() for record in self.after],
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,11 +253,14 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping; NaN becomes None."""
+        removal = None
+        if self.removal is not None:
+            removal = to_jsonable(self.removal.to_json())
         return {
             "records": [record.to_json() for record in self.records],
             "auc": to_jsonable(self.auc),
             "epsilon_lower_bound": self.epsilon_lower_bound,
-            "removal": None if self.removal is None else to_jsonable(self.removal.to_json()),
+            "removal": removal,
             "plan": self.plan.to_json(),
             "seed": self.seed,
             "cpu_seconds": self.cpu_seconds,
@@ -268,27 +277,37 @@ def summary(records: Sequence[RecordAudit]) -> dict[str, float]:
     from scipy import stats
 
     values = np.array([record.auc.value for record in records])
-    mean, n = float(values.mean()), len(values)
+    mean = float(values.mean())
+    n = len(values)
     if n < 2:
         return {"mean": mean, "sd": math.nan, "low": math.nan, "high": math.nan}
     sd = float(values.std(ddof=1))
-    half = float(stats.t.ppf(0.975, n - 1)) * sd / math.sqrt(n)
-    return {"mean": mean, "sd": sd, "low": max(mean - half, 0.0), "high": min(mean + half, 1.0)}
+    half_width = float(stats.t.ppf(0.975, n - 1)) * sd / math.sqrt(n)
+    low = max(mean - half_width, 0.0)
+    high = min(mean + half_width, 1.0)
+    return {"mean": mean, "sd": sd, "low": low, "high": high}
 
 
 def _rate(data: Mapping[str, Any]) -> Rate:
-    value, low, high = (_number(data[name]) for name in ("value", "low", "high"))
-    return Rate(value, low, high, data.get("note", ""))
+    return Rate(
+        value=_number(data["value"]),
+        low=_number(data["low"]),
+        high=_number(data["high"]),
+        note=data.get("note", ""),
+    )
 
 
 def _number(value: float | None) -> float:
-    return math.nan if value is None else value
+    if value is None:
+        return math.nan
+    return value
 
 
 __all__ = ["Audit", "AuditConfig", "RecordAudit", "Removal", "run_audit"]
 
 LOW_FPR = (0.01, 0.05, 0.1)
-_WHERE, _FEWER = "the audited table", "use smaller training sets or parts, or give more rows"
+_WHERE = "the audited table"
+_FEWER = "use smaller training sets or parts, or give more rows"
 
 
 @isolated()
@@ -324,41 +343,51 @@ def run_audit(
         InputError: If there are too few rows.
     """
     seed = seed_of(seed)
-    people = None if subjects is None else np.asarray(subjects, dtype=np.int64)
-    if people is not None and people.shape != cells.shape[1:]:
-        problem = f"subjects must have shape ({cells.shape[1]},), got {people.shape}"
-        raise InputError(problem, where=_WHERE, fix="pass one code per row")
-    listed = None if people is None else people.tolist()
-    mark = cells_fingerprint(
-        cells, plan.to_json(), coding.schema.to_json(), coding.values, seed, listed
+    listed_subjects = None
+    if subjects is not None:
+        subjects = np.asarray(subjects, dtype=np.int64)
+        if subjects.shape != cells.shape[1:]:
+            problem = f"subjects must have shape ({cells.shape[1]},), got {subjects.shape}"
+            raise InputError(problem, where=_WHERE, fix="pass one code per row")
+        listed_subjects = subjects.tolist()
+    fingerprint = cells_fingerprint(
+        cells, plan.to_json(), coding.schema.to_json(), coding.values, seed, listed_subjects
     )
-    run = _Run(
-        cells,
-        coding,
+    attack = build_attack(plan.attack, coding, cells, plan.attack_settings)
+    run = _Run(cells, coding, plan, seed, subjects, attack)
+    run.check()
+    store = Checkpoint.open(checkpoint, fingerprint)
+    selection = store.get("selection")
+    if selection is None:
+        progress("selecting the records to attack")
+        selection = run.select()
+        store.put("selection", selection)
+    parts = {}
+    for name, stored in selection["parts"].items():
+        parts[name] = [_Record(*record) for record in stored]
+    removed = tuple(selection["removed"])
+
+    n_records = sum(map(len, parts.values()))
+    count = _Count(progress, (plan.shadows + plan.tests) * n_records)
+    audits = {}
+    for name, part in parts.items():
+        absent: tuple[int, ...] = ()
+        if name == "after":
+            absent = removed
+        audits[name] = run.attack_all(part, absent, store.part(name), count)
+    removal = None
+    if plan.remove:
+        removal = Removal(removed, audits["before"], audits["after"])
+    attacked = itertools.chain(*audits.values())
+    cpu_seconds = selection["seconds"] + sum(record.cpu_seconds for record in attacked)
+    return Audit(
         plan,
         seed,
-        people,
-        build_attack(plan.attack, coding, cells, plan.attack_settings),
+        audits["records"],
+        _epsilon_of_all(audits["records"]),
+        removal,
+        cpu_seconds,
     )
-    run.check()
-    kept = Checkpoint.open(checkpoint, mark)
-    chosen = kept.get("selection")
-    if chosen is None:
-        progress("selecting the records to attack")
-        chosen = run.select()
-        kept.put("selection", chosen)
-    parts = {name: [_Record(*record) for record in part] for name, part in chosen["parts"].items()}
-    removed = tuple(chosen["removed"])
-    count = _Count(progress, (plan.shadows + plan.tests) * sum(map(len, parts.values())))
-    found = {
-        name: run.attack_all(part, removed if name == "after" else (), kept.part(name), count)
-        for name, part in parts.items()
-    }
-    removal = Removal(removed, found["before"], found["after"]) if plan.remove else None
-    spent = chosen["seconds"] + sum(
-        record.cpu_seconds for records in found.values() for record in records
-    )
-    return Audit(plan, seed, found["records"], _epsilon_of_all(found["records"]), removal, spent)
 
 
 class _Record(NamedTuple):
@@ -377,44 +406,47 @@ class _Run:
     coding: MatrixCoding
     plan: AuditConfig
     seed: int
-    people: np.ndarray | None
+    subjects: np.ndarray | None
     attack: Attack
 
     def rng(self, purpose: str, *key: int) -> np.random.Generator:
         """Return a generator for a purpose and record."""
-        return np.random.default_rng(
-            np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()), *key))
-        )
+        spawn_key = (zlib.crc32(purpose.encode()), *key)
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=spawn_key))
 
     @cached_property
     def pools(self) -> tuple[np.ndarray, np.ndarray]:
         """Ids of D_aux and D_test, which are disjoint and the same for all records."""
-        rows = self.cells.shape[1]
-        order = self.rng("shadow parts").permutation(rows)
-        first = self.plan.auxiliary_rows or math.floor(self.plan.auxiliary * rows + 1e-9)
-        return order[:first], order[first : first + (self.plan.test_rows or rows)]
+        n_rows = self.cells.shape[1]
+        order = self.rng("shadow parts").permutation(n_rows)
+        n_auxiliary = self.plan.auxiliary_rows or math.floor(self.plan.auxiliary * n_rows + 1e-9)
+        n_test = self.plan.test_rows or n_rows
+        return order[:n_auxiliary], order[n_auxiliary : n_auxiliary + n_test]
 
     def check(self) -> None:
         """Raise InputError or ConfigError if the plan does not fit the table."""
-        rows, plan = self.cells.shape[1], self.plan
-        if (plan.auxiliary_rows or 0) + (plan.test_rows or 0) > rows:
+        n_rows = self.cells.shape[1]
+        plan = self.plan
+        if (plan.auxiliary_rows or 0) + (plan.test_rows or 0) > n_rows:
             raise InputError(
-                f"auxiliary_rows and test_rows exceed its {rows} rows", where=_WHERE, fix=_FEWER
+                f"auxiliary_rows and test_rows exceed its {n_rows} rows", where=_WHERE, fix=_FEWER
             )
         for row in plan.ids or ():
-            if not 0 <= row < rows:
+            if not 0 <= row < n_rows:
                 raise ConfigError(
-                    f"audit: there is no row {row}; the table has {rows}, the first is 0."
+                    f"audit: there is no row {row}; the table has {n_rows}, the first is 0."
                 )
-        if plan.remove and plan.remove + 2 > rows:
-            raise ConfigError(f"audit: {plan.remove} of {rows} rows cannot be removed.")
+        if plan.remove and plan.remove + 2 > n_rows:
+            raise ConfigError(f"audit: {plan.remove} of {n_rows} rows cannot be removed.")
         self.check_pools(*self.pools)
 
     def check_pools(self, auxiliary: np.ndarray, test: np.ndarray) -> None:
         """Raise InputError if a part is too small to draw training sets from."""
-        least = 1 if self.plan.sampling == "bootstrap" else self.plan.size
+        min_rows = self.plan.size
+        if self.plan.sampling == "bootstrap":
+            min_rows = 1
         for name, pool in (("auxiliary", auxiliary), ("test", test)):
-            if len(pool) < least:
+            if len(pool) < min_rows:
                 problem = (
                     f"the {name} part has {len(pool)} rows to draw from, but training sets"
                     f" {self.plan.size}"
@@ -425,146 +457,176 @@ class _Run:
         """Return the records of each part, the ids to remove, and the CPU seconds, as a
         JSON-compatible mapping.
         """
-        start, everyone = process_time(), np.arange(self.cells.shape[1])
-        vulnerable = self.vulnerability(everyone)
-        parts, removed = {"records": self.part(everyone, vulnerable, self.plan.ids)}, everyone[:0]
+        start = process_time()
+        all_rows = np.arange(self.cells.shape[1])
+        scores = self.vulnerability(all_rows)
+        parts = {"records": self.part(all_rows, scores, self.plan.ids)}
+        removed = all_rows[:0]
         if self.plan.remove:
-            removed, parts["before"], parts["after"] = self.removal(vulnerable)
+            removed, parts["before"], parts["after"] = self.removal(scores)
         return {"parts": parts, "removed": removed.tolist(), "seconds": process_time() - start}
 
-    def removal(self, vulnerable: np.ndarray) -> tuple[np.ndarray, list[_Record], list[_Record]]:
+    def removal(self, scores: np.ndarray) -> tuple[np.ndarray, list[_Record], list[_Record]]:
         """Return the ids to remove, and the records to attack with and without them in the
         table.
         """
-        everyone = np.arange(self.cells.shape[1])
-        removed = most_exposed(
-            vulnerable, self.plan.remove, self.rng("shadow removal"), self.people
-        ).ids
-        if self.people is not None:  # remove all rows of a subject
-            removed = np.flatnonzero(np.isin(self.people, self.people[removed]))
-        rest = np.setdiff1d(everyone, removed)
-        if len(rest) < 2:
+        all_rows = np.arange(self.cells.shape[1])
+        rng = self.rng("shadow removal")
+        removed = most_exposed(scores, self.plan.remove, rng, self.subjects).ids
+        if self.subjects is not None:  # remove all rows of a subject
+            is_removed = np.isin(self.subjects, self.subjects[removed])
+            removed = np.flatnonzero(is_removed)
+        remaining = np.setdiff1d(all_rows, removed)
+        if len(remaining) < 2:
             raise InputError(
                 "no subject remains after the removal", where=_WHERE, fix="remove fewer rows"
             )
-        after = self.part(rest, self.vulnerability(rest), None)
-        before = [record._replace(vulnerability=float(vulnerable[record.id])) for record in after]
+        after = self.part(remaining, self.vulnerability(remaining), None)
+        before = [record._replace(vulnerability=float(scores[record.id])) for record in after]
         return removed, before, after
 
     def vulnerability(self, rows: np.ndarray) -> np.ndarray:
         """Return V_k of these rows, computed among themselves."""
-        plan, people = self.plan, None if self.people is None else self.people[rows]
         return vulnerability(
             self.cells[:, rows],
             self.coding,
-            n_neighbors=plan.n_neighbors,
-            distance=plan.distance,
-            subjects=people,
+            n_neighbors=self.plan.n_neighbors,
+            distance=self.plan.distance,
+            subjects=self.subjects_of(rows),
         )
+
+    def subjects_of(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return the subjects of these rows, or None if each row is a subject."""
+        if self.subjects is None:
+            return None
+        return self.subjects[rows]
 
     def part(
-        self, rows: np.ndarray, vulnerable: np.ndarray, given: Sequence[int] | None
+        self, rows: np.ndarray, scores: np.ndarray, ids: Sequence[int] | None
     ) -> list[_Record]:
-        """Return the ``given`` records, or those that the plan selects from ``rows``."""
-        if given is not None:
-            return [_Record(row, math.nan, float(vulnerable[row])) for row in given]
-        plan, people = self.plan, None if self.people is None else self.people[rows]
-        found = select_records(
+        """Return the records ``ids``, or those that the plan selects from ``rows``.
+
+        Args:
+            rows: Positions to select from, int64 (n,).
+            scores: V_k of these rows, float64 (n,).
+            ids: Positions of records in the table, if ``rows`` are all rows. None: select.
+        """
+        if ids is not None:
+            return [_Record(row, math.nan, float(scores[row])) for row in ids]
+        selected = select_records(
             self.cells[:, rows],
             self.coding,
-            vulnerable,
-            by=plan.select,
-            records=plan.max_targets,
-            people=people,
+            scores,
+            by=self.plan.select,
+            records=self.plan.max_targets,
+            people=self.subjects_of(rows),
             rng=self.rng("shadow selection"),
         )
-        if not len(found.ids):
+        if not len(selected.ids):
             raise InputError(
-                f"no row is selected by {plan.select}", where=_WHERE, fix="select by distance"
+                f"no row is selected by {self.plan.select}",
+                where=_WHERE,
+                fix="select by distance",
             )
-        chosen = zip(
-            rows[found.ids].tolist(),
-            found.scores.tolist(),
-            vulnerable[found.ids].tolist(),
+        records = zip(
+            rows[selected.ids].tolist(),
+            selected.scores.tolist(),
+            scores[selected.ids].tolist(),
             strict=True,
         )
-        return [_Record(*record) for record in chosen]
+        return [_Record(*record) for record in records]
 
     def attack_all(
-        self, records: Sequence[_Record], removed: Sequence[int], kept: Checkpoint, count: _Count
+        self, records: Sequence[_Record], removed: Sequence[int], store: Checkpoint, count: _Count
     ) -> tuple[RecordAudit, ...]:
-        """Attack the records of a part; finished ones are read from the checkpoint."""
-        done = []
+        """Attack the records of a part; finished ones are read from the checkpoint.
+
+        Args:
+            records: The records.
+            removed: Rows that are absent from the table.
+            store: Checkpoint of the part.
+            count: Counter of generated tables.
+        """
+        audits = []
         for record in records:
             name = str(record.id)
-            stored = kept.get(name)
+            stored = store.get(name)
             if stored is None:
-                audited = self.attack_one(record, self.game(record.id, removed), kept, count)
-                kept.put(name, audited.to_json())
-                kept.drop_blocks(name)
+                audit = self.attack_one(record, self.game(record.id, removed), store, count)
+                store.put(name, audit.to_json())
+                store.drop_blocks(name)
             else:
                 count.skip(self.plan.shadows + self.plan.tests)
-                audited = RecordAudit.from_json(stored)
-            done.append(audited)
-        return tuple(done)
+                audit = RecordAudit.from_json(stored)
+            audits.append(audit)
+        return tuple(audits)
 
     def game(self, record: int, removed: Sequence[int]) -> Game:
         """Create the game of one record, without some rows of the table."""
         plan = self.plan
-        own = (
-            removed
-            if self.people is None
-            else [*removed, *np.flatnonzero(self.people == self.people[record])]
-        )
-        auxiliary, test = (
-            without(self.cells, np.setdiff1d(pool, own), record) for pool in self.pools
-        )
+        excluded = list(removed)
+        if self.subjects is not None:
+            excluded += np.flatnonzero(self.subjects == self.subjects[record]).tolist()
+        auxiliary_pool, test_pool = self.pools
+        auxiliary = without(self.cells, np.setdiff1d(auxiliary_pool, excluded), record)
+        test = without(self.cells, np.setdiff1d(test_pool, excluded), record)
         self.check_pools(auxiliary, test)
-        size, bootstrap = plan.sample_size or plan.size, plan.sampling == "bootstrap"
         return Game(
-            self.cells,
-            self.coding,
-            record,
-            auxiliary,
-            test,
-            plan.shadows,
-            plan.tests,
-            plan.size,
-            size,
-            bootstrap,
-            self.seed,
+            cells=self.cells,
+            coding=self.coding,
+            target=record,
+            auxiliary=auxiliary,
+            test=test,
+            shadows=plan.shadows,
+            tests=plan.tests,
+            size=plan.size,
+            sample_size=plan.sample_size or plan.size,
+            bootstrap=plan.sampling == "bootstrap",
+            seed=self.seed,
         )
 
     def attack_one(
-        self, record: _Record, game: Game, kept: Checkpoint, count: _Count
+        self, record: _Record, game: Game, store: Checkpoint, count: _Count
     ) -> RecordAudit:
-        """Play the game of one record, and evaluate the attack."""
-        name, start = str(record.id), process_time()
-        features, seconds = kept.blocks(name)
-        count.skip(sum(map(len, features)))
-        begun = process_time()
-        for block, elsewhere in blocks(
-            game, self.plan.generator, self.attack, sum(map(len, features))
-        ):
-            kept.put_block(name, sum(map(len, features)), block, process_time() - begun + elsewhere)
+        """Play the game of one record, and evaluate the attack.
+
+        Args:
+            record: The record.
+            game: Its game.
+            store: Checkpoint of the part; finished blocks are read from it.
+            count: Counter of generated tables.
+        """
+        name = str(record.id)
+        start = process_time()
+        features, seconds = store.blocks(name)
+        n_done = sum(map(len, features))
+        count.skip(n_done)
+        block_start = process_time()
+        for block, elsewhere in blocks(game, self.plan.generator, self.attack, n_done):
+            store.put_block(name, n_done, block, process_time() - block_start + elsewhere)
             features.append(block)
-            seconds, begun = seconds + elsewhere, process_time()
+            n_done += len(block)
+            seconds += elsewhere
+            block_start = process_time()
             count.did(len(block))
-        stacked, labels = np.concatenate(features), game.labels
-        learned, judged = slice(game.shadows), slice(game.shadows, None)
+
+        stacked = np.concatenate(features)
+        shadow_labels = game.labels[: game.shadows]
+        test_labels = game.labels[game.shadows :]
         rng = self.rng("shadow attack", record.id)
-        scorer = self.attack.fit(stacked[learned], labels[learned], rng, count.progress)
-        scores, truth = np.asarray(scorer(stacked[judged]), dtype=np.float64), labels[judged]
+        scorer = self.attack.fit(stacked[: game.shadows], shadow_labels, rng, count.progress)
+        scores = np.asarray(scorer(stacked[game.shadows :]), dtype=np.float64)
+        cut = choose_cut(scorer.unseen, shadow_labels, game.tests)
         return RecordAudit(
-            record.id,
-            record.vulnerability,
-            record.selected_by,
-            auc(scores, truth),
-            {fpr: tpr_at(scores, truth, fpr) for fpr in LOW_FPR},
-            epsilon_bound(scores, truth, choose_cut(scorer.unseen, labels[learned], game.tests)),
-            truth,
-            scores,
-            process_time() - start + seconds,
+            id=record.id,
+            vulnerability=record.vulnerability,
+            selected_by=record.selected_by,
+            auc=auc(scores, test_labels),
+            tpr={fpr: tpr_at(scores, test_labels, fpr) for fpr in LOW_FPR},
+            epsilon=epsilon_bound(scores, test_labels, cut),
+            labels=test_labels,
+            scores=scores,
+            cpu_seconds=process_time() - start + seconds,
         )
 
 
@@ -574,7 +636,9 @@ class _Count:
     work = "audit: shadow and test tables"
 
     def __init__(self, progress: Progress, total: int) -> None:
-        self.progress, self.done, self.total = progress, 0, total
+        self.progress = progress
+        self.done = 0
+        self.total = total
 
     def skip(self, tables: int) -> None:
         """Subtract tables that were read from the checkpoint."""
@@ -591,5 +655,8 @@ class _Count:
 def _epsilon_of_all(records: Sequence[RecordAudit]) -> float:
     """Return the largest epsilon bound over the records, at a joint confidence of 95 %."""
     confidence = 1 - (1 - CONFIDENCE) / len(records)
-    bounds = [epsilon_bound(r.scores, r.labels, r.epsilon.cut, confidence).value for r in records]
+    bounds = []
+    for record in records:
+        bound = epsilon_bound(record.scores, record.labels, record.epsilon.cut, confidence)
+        bounds.append(bound.value)
     return max(bounds)

@@ -74,8 +74,11 @@ class Game:
 
 def without(cells: np.ndarray, ids: np.ndarray, target: int) -> np.ndarray:
     """Return the ``ids`` of rows that differ from row ``target``; missing equals missing."""
-    rows, wanted = cells[:, ids], cells[:, [target]]
-    return ids[~((rows == wanted) | (np.isnan(rows) & np.isnan(wanted))).all(axis=0)]
+    rows = cells[:, ids]
+    target_cells = cells[:, [target]]
+    both_missing = np.isnan(rows) & np.isnan(target_cells)
+    is_equal = ((rows == target_cells) | both_missing).all(axis=0)
+    return ids[~is_equal]
 
 
 def blocks(
@@ -87,24 +90,38 @@ def blocks(
     Runs on the cluster if one is in use. Otherwise coded generators run in threads, and others in
     processes because Python code holds the interpreter lock. The number of workers affects only the
     block size.
+
+    Args:
+        game: The game.
+        generator: Generator under audit.
+        attack: Attack that computes the features.
+        first: Number of the first set.
     """
-    total, coded = game.shadows + game.tests, isinstance(generator, CodedGenerator)
-    step = max(
-        CODED_BLOCK if coded else 0, FRAME_BLOCK * at_once() if on_cluster() or not coded else 0
-    )
+    n_sets = game.shadows + game.tests
+    is_coded = isinstance(generator, CodedGenerator)
+    clustered = on_cluster()
+    block_size = 0
+    if is_coded:
+        block_size = CODED_BLOCK
+    if clustered or not is_coded:
+        block_size = max(block_size, FRAME_BLOCK * at_once())
     play = _Play(game, generator, attack)
-    if coded and not on_cluster():
+    if is_coded and not clustered:
         _ = play.draw  # created once, before threads access it
-    for start in range(first, total, step):
-        numbers = range(start, min(start + step, total))
-        found = (
-            in_parallel(play, numbers) if coded or on_cluster() else _in_processes(play, numbers)
-        )
-        alone = (coded or threads() == 1) if not on_cluster() else len(numbers) < 2
-        yield (
-            np.stack([features for features, _ in found]),
-            0.0 if alone else sum(seconds for _, seconds in found),
-        )
+    for start in range(first, n_sets, block_size):
+        numbers = range(start, min(start + block_size, n_sets))
+        if is_coded or clustered:
+            results = in_parallel(play, numbers)
+        else:
+            results = _in_processes(play, numbers)
+        if clustered:
+            in_this_process = len(numbers) < 2
+        else:
+            in_this_process = is_coded or threads() == 1
+        seconds = 0.0
+        if not in_this_process:
+            seconds = sum(seconds for _, seconds in results)
+        yield np.stack([features for features, _ in results]), seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,8 +149,10 @@ class _Play:
     def __call__(self, number: int) -> tuple[np.ndarray, float]:
         if not isinstance(self.generator, CodedGenerator):
             return _play(*self.job(number))
-        start, (rows, seed) = process_time(), self.game.training_rows(number)
-        features = self.attack.features(self.draw(rows, self.game.sample_size, seed), self.target)
+        start = process_time()
+        rows, seed = self.game.training_rows(number)
+        synthetic = self.draw(rows, self.game.sample_size, seed)
+        features = self.attack.features(synthetic, self.target)
         return features, process_time() - start
 
     def __getstate__(self) -> dict[str, object]:
@@ -143,7 +162,8 @@ class _Play:
     def job(self, number: int) -> tuple[Any, ...]:
         """Return the arguments of :func:`_play` for a generator that does not work on codes."""
         rows, seed = self.game.training_rows(number)
-        cells, size = self.game.cells[:, rows], self.game.sample_size
+        cells = self.game.cells[:, rows]
+        size = self.game.sample_size
         return self.generator, self.attack, self.game.coding, cells, self.target, size, seed
 
 
@@ -169,8 +189,8 @@ def _play(
     start = process_time()
     states = np.random.SeedSequence(seed).generate_state(2, np.uint64) >> np.uint64(33)
     fitted = generator.fit(coding.table(train), seed=int(states[0]))
-    made = coding.code(fitted.sample(size, seed=int(states[1])))
-    return attack.features(made, target), process_time() - start
+    synthetic = coding.code(fitted.sample(size, seed=int(states[1])))
+    return attack.features(synthetic, target), process_time() - start
 
 
 _MARK = "audit.json"
@@ -209,12 +229,18 @@ class Checkpoint:
 
     def part(self, name: str) -> Checkpoint:
         """Return a subfolder of this checkpoint."""
-        return Checkpoint(None if self.folder is None else private_folder(self.folder / name))
+        if self.folder is None:
+            return Checkpoint(None)
+        return Checkpoint(private_folder(self.folder / name))
 
     def get(self, name: str) -> Any:
         """Return the value stored by :meth:`put`, or None."""
-        path = None if self.folder is None else self.folder / f"{name}.json"
-        return _json(path) if path is not None and path.exists() else None
+        if self.folder is None:
+            return None
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            return None
+        return _json(path)
 
     def put(self, name: str, data: Mapping[str, Any]) -> None:
         """Store a JSON-compatible mapping."""
@@ -227,22 +253,34 @@ class Checkpoint:
         Raises:
             InputError: If a block cannot be read.
         """
-        found: list[np.ndarray] = []
-        seconds, start = 0.0, 0
-        while self.folder is not None and (path := _block(self.folder, name, start)).exists():
+        features: list[np.ndarray] = []
+        seconds = 0.0
+        if self.folder is None:
+            return features, seconds
+        start = 0
+        path = _block(self.folder, name, start)
+        while path.exists():
             try:
                 with np.load(path, allow_pickle=False) as stored:
-                    found.append(stored["features"])
+                    features.append(stored["features"])
                     seconds += float(stored["seconds"])
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
                 raise InputError(
                     "the checkpoint cannot be read", where=str(path), fix="delete this file"
                 ) from None
-            start += len(found[-1])
-        return found, seconds
+            start += len(features[-1])
+            path = _block(self.folder, name, start)
+        return features, seconds
 
     def put_block(self, name: str, start: int, features: np.ndarray, seconds: float) -> None:
-        """Store the block that starts at set ``start``."""
+        """Store a block.
+
+        Args:
+            name: Name of the record.
+            start: Number of the block's first set.
+            features: Features of the block.
+            seconds: CPU seconds that it took.
+        """
 
         def write(stream: BinaryIO) -> None:
             np.savez(stream, features=features, seconds=seconds)
@@ -252,7 +290,9 @@ class Checkpoint:
 
     def drop_blocks(self, name: str) -> None:
         """Delete the blocks stored under ``name``."""
-        for path in [] if self.folder is None else self.folder.glob(f"{name}.*.npz"):
+        if self.folder is None:
+            return
+        for path in self.folder.glob(f"{name}.*.npz"):
             path.unlink()
 
 

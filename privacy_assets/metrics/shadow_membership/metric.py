@@ -203,36 +203,35 @@ class ShadowMembership(Metric):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by name, with the generator as name and settings."""
-        chosen = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.generator is not None:
-            chosen["generator"] = {
+            settings["generator"] = {
                 "name": self.generator.name,
                 "settings": self.generator.settings(),
             }
-        return {**chosen, "attack_settings": dict(self.attack_settings)}
+        return {**settings, "attack_settings": dict(self.attack_settings)}
 
     def for_generator(self, generator: Generator | None) -> ShadowMembership:
         """Bind the metric to the generator, see :meth:`Metric.for_generator`.
 
         Raises ConfigError if there is no generator, or if it differs from the configured one.
         """
-        found = self.generator if self.generator is not None else generator
-        named = [
-            (one.name, to_jsonable(one.settings())) for one in (found, generator) if one is not None
-        ]
-        if named[1:] and named[0] != named[1]:
+        is_configured = self.generator is not None and generator is not None
+        if is_configured and _description(self.generator) != _description(generator):
             raise ConfigError(
                 "metric shadow_membership is configured for another generator than the"
                 " synthetic table. Fix: remove"
                 " the generator from the metric's settings."
             )
-        if found is None:
+        if self.generator is not None:
+            generator = self.generator
+        if generator is None:
             raise ConfigError(
                 "metric shadow_membership requires a generator. Fix: name it in the metric's"
                 " settings, for example"
                 " {shadow_membership: {generator: baynet}}, or remove the metric."
             )
-        return replace(self, generator=found)
+        return replace(self, generator=generator)
 
     @property
     def uses_device(self) -> bool:
@@ -248,77 +247,101 @@ class ShadowMembership(Metric):
         self.for_generator(None)
         roles = inputs.real_roles
         cells, coding = inputs.coded()
-        subjects = inputs.subject_codes(*roles) if inputs.subjects else None
-        device = {"device": inputs.device} if self.uses_device else {}
+        subjects = None
+        if inputs.subjects:
+            subjects = inputs.subject_codes(*roles)
+        attack_settings = dict(self.attack_settings)
+        if self.uses_device:
+            attack_settings = {"device": inputs.device, **attack_settings}
         inputs.progress(
             f"shadow membership: {self.max_targets} records, {self.shadows + self.tests:,} fits of "
             f"{self.generator.name} to {self.size:,} rows for each"
         )
         seed = int(inputs.rng("shadow_membership").integers(2**31))
-        plan = self._plan({**device, **self.attack_settings})
+        plan = self._plan(attack_settings)
         audit = run_audit(
             cells, coding, plan, seed=seed, subjects=subjects, progress=inputs.progress
         )
-        estimates = _estimates(audit, self._taught(), inputs.rng("shadow_membership null"))
+        estimates = _estimates(
+            audit, self._shadows_as_evidence(), inputs.rng("shadow_membership null")
+        )
         return self.result(inputs, estimates, records=_records(audit, inputs), roc=_curves(audit))
 
-    def _taught(self) -> int:
+    def _shadows_as_evidence(self) -> int:
         """Return the number of shadow sets, or 0 if the attack is weaker than the default one.
 
         The failure of a weaker attack is not evidence.
         """
+        if self.select != "distance":
+            return 0
+        if self.sample_size is not None and self.sample_size < self.size:
+            return 0
+        if self._has_weaker_attack():
+            return 0
+        return self.shadows
+
+    def _has_weaker_attack(self) -> bool:
+        """Return whether a setting of the attack may weaken it."""
         from privacy_assets.metrics.shadow_membership.attacks import attack_settings
 
-        usual, mine = (
-            asdict(attack_settings(self.attack, given)) for given in ({}, self.attack_settings)
-        )
-        changed = {key for key, value in mine.items() if value != usual[key]} - {"device"}
-        more = {key for key in changed & _MORE if mine[key] is None or mine[key] > usual[key]}
-        weaker = (
-            self.select != "distance"
-            or (self.sample_size or self.size) < self.size
-            or changed - more
-        )
-        return 0 if weaker else self.shadows
+        defaults = asdict(attack_settings(self.attack, {}))
+        settings = asdict(attack_settings(self.attack, self.attack_settings))
+        for key, value in settings.items():
+            if key == "device" or value == defaults[key]:
+                continue
+            is_stronger = key in _MORE and (value is None or value > defaults[key])
+            if not is_stronger:
+                return True
+        return False
 
     def _plan(self, attack_settings: Mapping[str, Any]) -> AuditConfig:
         from privacy_assets.metrics.shadow_membership.audit import AuditConfig
 
-        chosen = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return AuditConfig(**{**chosen, "attack_settings": dict(attack_settings)})
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        return AuditConfig(**{**settings, "attack_settings": dict(attack_settings)})
 
 
-def _estimates(audit: Audit, taught: int, rng: np.random.Generator) -> tuple[Estimate, ...]:
-    """Return the estimates. Their n is the number of tests, or ``taught`` shadow sets if fewer."""
+def _description(generator: Any) -> tuple[str, Any]:
+    """Return name and settings, to be compared."""
+    return generator.name, to_jsonable(generator.settings())
+
+
+def _estimates(audit: Audit, n_shadows: int, rng: np.random.Generator) -> tuple[Estimate, ...]:
+    """Return the estimates. Their n is the number of tests, or ``n_shadows`` sets if fewer."""
     from privacy_assets.metrics.shadow_membership.rates import auc, epsilon_bound, tpr_at
 
-    records, tests = audit.records, audit.plan.tests
-    games, together = len(records) * tests, 1 - (1 - CONFIDENCE) / len(records)
-    rates = [auc(record.scores, record.labels, together) for record in records]
+    records = audit.records
+    n_tests = audit.plan.tests
+    n_games = len(records) * n_tests
+    joint = 1 - (1 - CONFIDENCE) / len(records)
+    aucs = [auc(record.scores, record.labels, joint) for record in records]
     bounds = [
-        epsilon_bound(record.scores, record.labels, record.epsilon.cut, together)
-        for record in records
+        epsilon_bound(record.scores, record.labels, record.epsilon.cut, joint) for record in records
     ]
-    low = tpr_at(*_pooled(records), LOW_FPR)
-    value, below, above = _mean(records)
-    worst = (
-        max(rate.value for rate in rates),
-        max(rate.low for rate in rates),
-        max(rate.high for rate in rates),
+    low_tpr = tpr_at(*_pooled(records), LOW_FPR)
+    worst_auc = (
+        max(rate.value for rate in aucs),
+        max(rate.low for rate in aucs),
+        max(rate.high for rate in aucs),
     )
-    usual, extreme = _null_bounds(records, together, rng)
+    epsilon = max(bound.value for bound in bounds)
+    mean_mde, worst_mde = _null_bounds(records, joint, rng)
 
-    def estimate(name: str, numbers: tuple[float, float, float], n: int, **more: Any) -> Estimate:
-        return ShadowMembership.statistic(name).estimate(*numbers, (n, min(n, taught)), **more)
+    def estimate(name: str, interval: tuple[float, float, float], n: int, **more: Any) -> Estimate:
+        spec = ShadowMembership.statistic(name)
+        return spec.estimate(*interval, (n, min(n, n_shadows)), **more)
 
     note = f"a lower bound; these counts can show {bounds[0].certifiable:.3g} at most"
     return (
-        estimate("auc", (value, below, above), games, minimum_detectable_effect=usual),
-        estimate("auc_worst", worst, tests, minimum_detectable_effect=extreme),
-        estimate("tpr_at_low_fpr", (low.value, low.low, low.high), games, note=low.note),
+        estimate("auc", _mean(records), n_games, minimum_detectable_effect=mean_mde),
+        estimate("auc_worst", worst_auc, n_tests, minimum_detectable_effect=worst_mde),
         estimate(
-            "epsilon_lower_bound", (max(bound.value for bound in bounds),) * 3, tests, note=note
+            "tpr_at_low_fpr",
+            (low_tpr.value, low_tpr.low, low_tpr.high),
+            n_games,
+            note=low_tpr.note,
         ),
+        estimate("epsilon_lower_bound", (epsilon, epsilon, epsilon), n_tests, note=note),
     )
 
 
@@ -330,19 +353,20 @@ def _mean(records: tuple[RecordAudit, ...]) -> tuple[float, float, float]:
     """
     from privacy_assets.metrics.shadow_membership.audit import summary
 
-    found = summary(records)
-    mean, by_tests = (
-        found["mean"],
-        math.hypot(*((record.auc.high - record.auc.low) / 2 for record in records)),
-    )
     if len(records) == 1:
-        return mean, records[0].auc.low, records[0].auc.high
-    half = max(by_tests / len(records), (found["high"] - found["low"]) / 2)
-    return mean, max(mean - half, 0.0), min(mean + half, 1.0)
+        rate = records[0].auc
+        return rate.value, rate.low, rate.high
+    over_records = summary(records)
+    mean = over_records["mean"]
+    half_widths = [(record.auc.high - record.auc.low) / 2 for record in records]
+    by_tests = math.hypot(*half_widths) / len(records)
+    by_records = (over_records["high"] - over_records["low"]) / 2
+    half_width = max(by_tests, by_records)
+    return mean, max(mean - half_width, 0.0), min(mean + half_width, 1.0)
 
 
 def _null_bounds(
-    records: tuple[RecordAudit, ...], together: float, rng: np.random.Generator
+    records: tuple[RecordAudit, ...], joint: float, rng: np.random.Generator
 ) -> tuple[float, float]:
     """Return the 99.5 % quantiles of the upper ends of ``auc`` and ``auc_worst`` if no record can
     be detected.
@@ -352,36 +376,39 @@ def _null_bounds(
     """
     from scipy import stats
 
-    members, n = int(records[0].labels.sum()), len(records)
-    others = len(records[0].labels) - members
-    sd = math.sqrt((members + others + 1) / (12 * members * others))  # of the AUC of one record
-    drawn = rng.normal(0.5, sd, (_DRAWS, n))
-    half = np.full(_DRAWS, stats.norm.ppf(0.5 + CONFIDENCE / 2) * sd / math.sqrt(n))
+    n = len(records)
+    n_inside = int(records[0].labels.sum())
+    n_outside = len(records[0].labels) - n_inside
+    # of the AUC of one record
+    sd = math.sqrt((n_inside + n_outside + 1) / (12 * n_inside * n_outside))
+    null = rng.normal(0.5, sd, (_DRAWS, n))
+    half_widths = np.full(_DRAWS, stats.norm.ppf(0.5 + CONFIDENCE / 2) * sd / math.sqrt(n))
     if n > 1:
-        half = np.maximum(
-            half,
-            stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1) * drawn.std(axis=1, ddof=1) / math.sqrt(n),
-        )
-    ends = drawn.mean(axis=1) + half, drawn.max(axis=1) + stats.norm.ppf(0.5 + together / 2) * sd
-    usual, extreme = (float(np.quantile(end, MDE_QUANTILE)) for end in ends)
-    return min(usual, 1.0), min(extreme, 1.0)
+        quantile = stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1)
+        student = quantile * null.std(axis=1, ddof=1) / math.sqrt(n)
+        half_widths = np.maximum(half_widths, student)
+    mean_highs = null.mean(axis=1) + half_widths
+    worst_highs = null.max(axis=1) + stats.norm.ppf(0.5 + joint / 2) * sd
+    mean_bound = float(np.quantile(mean_highs, MDE_QUANTILE))
+    worst_bound = float(np.quantile(worst_highs, MDE_QUANTILE))
+    return min(mean_bound, 1.0), min(worst_bound, 1.0)
 
 
 def _pooled(records: tuple[RecordAudit, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return scores and labels of the tests of all records."""
-    return np.concatenate([record.scores for record in records]), np.concatenate(
-        [record.labels for record in records]
-    )
+    scores = np.concatenate([record.scores for record in records])
+    labels = np.concatenate([record.labels for record in records])
+    return scores, labels
 
 
 def _records(audit: Audit, inputs: EvaluationInputs) -> list[dict[str, Any]]:
     """Return a row for each record, the most vulnerable first, with its position but no values."""
     rows = []
-    for place, record in enumerate(audit.records, start=1):
+    for rank, record in enumerate(audit.records, start=1):
         role, row = inputs.place_of(record.id)
         rows.append(
             {
-                "record": place,
+                "record": rank,
                 "role": role,
                 "row": row,
                 "vulnerability": record.vulnerability,
@@ -398,18 +425,19 @@ def _records(audit: Audit, inputs: EvaluationInputs) -> list[dict[str, Any]]:
 def _curves(audit: Audit) -> list[dict[str, Any]]:
     """Return the share of recognized tables with the record, by allowed share of false alarms."""
     worst = max(audit.records, key=lambda record: record.auc.value)
-    pooled, alone = _tpr(*_pooled(audit.records)), _tpr(worst.scores, worst.labels)
-    points = zip(_CURVE.tolist(), pooled, alone, strict=True)
-    return [
-        {"fpr": fpr, "all": every, "worst": one}
-        for fpr, every, one in points
-        if not math.isnan(every)
-    ]
+    pooled_tprs = _tpr(*_pooled(audit.records))
+    worst_tprs = _tpr(worst.scores, worst.labels)
+    points = []
+    for fpr, pooled_tpr, worst_tpr in zip(_CURVE.tolist(), pooled_tprs, worst_tprs, strict=True):
+        if not math.isnan(pooled_tpr):
+            points.append({"fpr": fpr, "all": pooled_tpr, "worst": worst_tpr})
+    return points
 
 
 def _tpr(scores: np.ndarray, labels: np.ndarray) -> list[float]:
     """Return the TPR at every FPR of the grid. NaN if not even one false alarm is allowed."""
-    outside, inside = np.sort(scores[~labels]), np.sort(scores[labels])
+    outside = np.sort(scores[~labels])
+    inside = np.sort(scores[labels])
     allowed = np.floor(_CURVE * len(outside) + 1e-9).astype(np.int64)
     limits = outside[np.maximum(len(outside) - allowed - 1, 0)]
     above = (len(inside) - np.searchsorted(inside, limits, side="right")) / len(inside)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,10 +32,14 @@ class Rate:
 
     def to_json(self) -> dict[str, Any]:
         """Return value, low and high, with None for NaN, and the note if there is one."""
-        numbers: Mapping[str, Any] = {
-            name: to_jsonable(getattr(self, name)) for name in ("value", "low", "high")
+        data = {
+            "value": to_jsonable(self.value),
+            "low": to_jsonable(self.low),
+            "high": to_jsonable(self.high),
         }
-        return {**numbers, **({"note": self.note} if self.note else {})}
+        if self.note:
+            data["note"] = self.note
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +90,30 @@ def auc(scores: np.ndarray, labels: np.ndarray, confidence: float = CONFIDENCE) 
     """
     from scipy import special, stats
 
-    inside, outside = scores[labels], scores[~labels]
+    inside = scores[labels]
+    outside = scores[~labels]
     if not len(inside) or not len(outside):
         return Rate(math.nan, math.nan, math.nan, "no sets on one side")
-    order = np.sort(outside), np.sort(inside)
-    above = _share_below(order[0], inside)
-    below = 1 - _share_below(order[1], outside)
-    value, fewer = float(above.mean()), min(len(inside), len(outside))
-    if min(value, 1 - value) * fewer < FEWEST:
-        return Rate(value, *wilson(value * fewer, fewer, confidence)[1:])
+    above = _share_below(np.sort(outside), inside)
+    below = 1 - _share_below(np.sort(inside), outside)
+    value = float(above.mean())
+    n_smaller = min(len(inside), len(outside))
+    n_above = value * n_smaller
+    if min(value, 1 - value) * n_smaller < FEWEST:
+        return Rate(value, *wilson(n_above, n_smaller, confidence)[1:])
     deviation = math.sqrt(above.var(ddof=1) / len(inside) + below.var(ddof=1) / len(outside))
     if deviation == 0:
-        return Rate(value, *wilson(value * fewer, fewer, confidence)[1:])
-    half = stats.norm.ppf(0.5 + confidence / 2) * deviation / (value * (1 - value))
-    low, high = special.expit(special.logit(value) + np.array([-half, half]))
-    return Rate(value, float(low), float(high))
+        return Rate(value, *wilson(n_above, n_smaller, confidence)[1:])
+    half_width = stats.norm.ppf(0.5 + confidence / 2) * deviation / (value * (1 - value))
+    ends = special.expit(special.logit(value) + np.array([-half_width, half_width]))
+    return Rate(value, float(ends[0]), float(ends[1]))
 
 
 def _share_below(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return the share of ``ordered`` below each value; ties count half."""
-    sides = [np.searchsorted(ordered, values, side=side) for side in ("left", "right")]
-    return np.asarray((sides[0] + sides[1]) / (2 * len(ordered)))
+    n_below = np.searchsorted(ordered, values, side="left")
+    n_up_to = np.searchsorted(ordered, values, side="right")
+    return np.asarray((n_below + n_up_to) / (2 * len(ordered)))
 
 
 def tpr_at(
@@ -119,7 +125,8 @@ def tpr_at(
     on it. Scores equal to the threshold are not hits. NaN if ``fpr`` allows fewer than five false
     positives.
     """
-    inside, outside = scores[labels], scores[~labels]
+    inside = scores[labels]
+    outside = scores[~labels]
     allowed = math.floor(fpr * len(outside) + 1e-9)
     if allowed < FEWEST:
         needed = math.ceil(2 * FEWEST / fpr)
@@ -133,37 +140,54 @@ def tpr_at(
 def choose_cut(
     scores: np.ndarray, labels: np.ndarray, tests: int, confidence: float = CONFIDENCE
 ) -> Cut | None:
-    """Choose the threshold with the largest expected epsilon bound on ``tests`` test sets.
+    """Choose the threshold with the largest expected epsilon bound on test sets.
 
-    Half of these contain the target.
-
-    ``scores`` come from shadow sets, so the choice is independent of the test sets; NaN is ignored.
     Both directions of the definition are tried: "in" at high scores, "out" at low ones. The
-    threshold is halfway to the next score. Returns None if a side has no sets.
+    threshold is halfway to the next score.
+
+    Args:
+        scores: Scores of shadow sets, so the choice is independent of the test sets, shape (s,).
+            NaN is ignored.
+        labels: True for sets with the target, shape (s,).
+        tests: Number of test sets; half of them contain the target.
+        confidence: Confidence level of the bound.
+
+    Returns:
+        The threshold, or None if a side has no sets.
     """
-    known = np.isfinite(scores)
-    scores, labels = scores[known], labels[known]
+    is_finite = np.isfinite(scores)
+    scores = scores[is_finite]
+    labels = labels[is_finite]
     if not labels.any() or labels.all():
         return None
     cuts = np.unique(scores)
-    ordered = {member: np.sort(scores[labels == member]) for member in (True, False)}
-    at_least = {
-        member: 1 - np.searchsorted(row, cuts, side="left") / len(row)
-        for member, row in ordered.items()
-    }
-    at_most = {
-        member: np.searchsorted(row, cuts, side="right") / len(row)
-        for member, row in ordered.items()
-    }
-    half = tests / 2
-    promised = [
-        _log_ratio(right * half, half, wrong * half, half, confidence)
-        for right, wrong in ((at_least[True], at_least[False]), (at_most[False], at_most[True]))
-    ]
-    best = int(np.argmax(promised))
-    inside, place = best < len(cuts), best % len(cuts)
-    beyond = max(place - 1, 0) if inside else min(place + 1, len(cuts) - 1)
-    return Cut(float(cuts[[place, beyond]].mean()), inside)
+    inside = np.sort(scores[labels])
+    outside = np.sort(scores[~labels])
+    n_per_side = tests / 2
+
+    def bounds(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+        return _log_ratio(
+            right * n_per_side, n_per_side, wrong * n_per_side, n_per_side, confidence
+        )
+
+    bounds_inside = bounds(_share_at_least(inside, cuts), _share_at_least(outside, cuts))
+    bounds_outside = bounds(_share_at_most(outside, cuts), _share_at_most(inside, cuts))
+    best = int(np.argmax([bounds_inside, bounds_outside]))
+    is_inside = best < len(cuts)
+    position = best % len(cuts)
+    if is_inside:
+        next_position = max(position - 1, 0)
+    else:
+        next_position = min(position + 1, len(cuts) - 1)
+    return Cut(float(cuts[[position, next_position]].mean()), is_inside)
+
+
+def _share_at_least(ordered: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    return 1 - np.searchsorted(ordered, cuts, side="left") / len(ordered)
+
+
+def _share_at_most(ordered: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    return np.searchsorted(ordered, cuts, side="right") / len(ordered)
 
 
 def epsilon_bound(
@@ -177,18 +201,24 @@ def epsilon_bound(
     ``confidence``. Neighboring tables differ in the values of one record, not in its presence.
     Without a cut the bound is 0.
     """
-    members, others = int(labels.sum()), int((~labels).sum())
-    certifiable = max(float(_log_ratio(members, members, 0, others, confidence)), 0.0)
+    n_inside = int(labels.sum())
+    n_outside = int((~labels).sum())
+    best_ratio = float(_log_ratio(n_inside, n_inside, 0, n_outside, confidence))
+    certifiable = max(best_ratio, 0.0)
     if cut is None:
         return EpsilonBound(0.0, certifiable, confidence, 0, 0, None)
-    decided = scores >= cut.score if cut.inside else scores <= cut.score
-    right, wrong = (
-        int((decided & (labels == cut.inside)).sum()),
-        int((decided & (labels != cut.inside)).sum()),
-    )
-    sizes = (members, others) if cut.inside else (others, members)
-    value = float(_log_ratio(right, sizes[0], wrong, sizes[1], confidence))
-    return EpsilonBound(max(value, 0.0), certifiable, confidence, right, wrong, cut)
+    if cut.inside:
+        is_decided = scores >= cut.score
+        is_right = labels
+    else:
+        is_decided = scores <= cut.score
+        is_right = ~labels
+    n_right = int((is_decided & is_right).sum())
+    n_wrong = int((is_decided & ~is_right).sum())
+    n_rights = int(is_right.sum())
+    n_wrongs = len(labels) - n_rights
+    value = float(_log_ratio(n_right, n_rights, n_wrong, n_wrongs, confidence))
+    return EpsilonBound(max(value, 0.0), certifiable, confidence, n_right, n_wrong, cut)
 
 
 def _log_ratio(
@@ -199,6 +229,6 @@ def _log_ratio(
     """
     tail = (1 - confidence) / 2
     with np.errstate(divide="ignore"):
-        return np.asarray(
-            np.log(exact_low(right, rights, tail)) - np.log(exact_high(wrong, wrongs, tail))
-        )
+        log_low = np.log(exact_low(right, rights, tail))
+        log_high = np.log(exact_high(wrong, wrongs, tail))
+        return np.asarray(log_low - log_high)
