@@ -16,7 +16,7 @@ from privacy_assets.infra.compiling import compiled, inlined
 def count_value_holders(
     ranks: np.ndarray,
     columns: np.ndarray,
-    people: np.ndarray,
+    subject_codes: np.ndarray,
     last_value: np.ndarray,
     holders: np.ndarray,
 ) -> None:
@@ -25,14 +25,14 @@ def count_value_holders(
     Args:
         ranks: Ranks of the sorted cells, int64 (n,).
         columns: Column of each cell, int64 (n,).
-        people: Subject of each cell, int64 (n,).
+        subject_codes: Subject of each cell, int64 (n,).
         last_value: Scratch, -1, int64 (columns, subjects).
         holders: 0, int64 (values, columns). It receives the counts.
     """
     for cell in range(len(ranks)):
         value = ranks[cell]
         column = columns[cell]
-        person = people[cell]
+        person = subject_codes[cell]
         if last_value[column, person] != value:
             last_value[column, person] = value
             holders[value, column] += 1
@@ -69,7 +69,7 @@ def _has_enough(counts: np.ndarray, has_column: np.ndarray, group: int, k: int) 
 def cut_groups(
     first_cells: np.ndarray,
     columns: np.ndarray,
-    people: np.ndarray,
+    subject_codes: np.ndarray,
     is_level: np.ndarray,
     jumps: np.ndarray,
     last_group: np.ndarray,
@@ -91,7 +91,7 @@ def cut_groups(
         first_cells: Position of the first cell of each value, and the number of cells, int64
             (values + 1,).
         columns: Column of each cell, int64 (n,).
-        people: Subject of each cell, int64 (n,).
+        subject_codes: Subject of each cell, int64 (n,).
         is_level: True for levels, bool (values,).
         jumps: Jump from the previous value to each value, uint64 (values,).
         last_group: Scratch, -1, int64 (subjects,).
@@ -118,8 +118,8 @@ def cut_groups(
         while value < n_values:
             for cell in range(first_cells[value], first_cells[value + 1]):
                 has_column[group, columns[cell]] = True
-                if people[cell] >= 0:
-                    _add_member(members, counts, group, columns[cell], people[cell])
+                if subject_codes[cell] >= 0:
+                    _add_member(members, counts, group, columns[cell], subject_codes[cell])
             enough = is_level[value] or _has_enough(counts, has_column, group, k)
             value += 1
             if enough or (value < n_values and is_level[value]):
@@ -133,7 +133,7 @@ def cut_groups(
             is_in_group = True
             for cell in range(first_cells[value], first_cells[value + 1]):
                 is_in_group = is_in_group and has_column[group, columns[cell]]
-                person = people[cell]
+                person = subject_codes[cell]
                 if last_group[person] != group:
                     last_group[person] = group
                     n_added += 1

@@ -31,13 +31,13 @@ class NumberColumn:
     Attributes:
         schema: Schema.
         column: Cells of all rows.
-        people: Subject of each row, int64 (n,).
+        subject_codes: Subject of each row, int64 (n,).
         levels: Levels of the column alone.
     """
 
     schema: ColumnSchema
     column: Column
-    people: np.ndarray
+    subject_codes: np.ndarray
     levels: Levels
 
     @classmethod
@@ -45,18 +45,18 @@ class NumberColumn:
         cls,
         schema: ColumnSchema,
         column: Column,
-        people: np.ndarray,
+        subject_codes: np.ndarray,
         k: int,
         public: np.ndarray | None = None,
     ) -> NumberColumn:
         """Create a column with its levels, see :func:`.published_levels.make_levels`."""
-        present = _present(column, people)
-        return cls(schema, column, people, make_levels([present], schema, k, public))
+        present = _present(column, subject_codes)
+        return cls(schema, column, subject_codes, make_levels([present], schema, k, public))
 
     @property
     def present(self) -> PresentCells:
         """Cells that are not missing."""
-        return _present(self.column, self.people)
+        return _present(self.column, self.subject_codes)
 
     def published(self) -> Column:
         """Return the column with the levels of the column alone. Missing values stay."""
@@ -71,9 +71,9 @@ class NumberColumn:
         return len(distinct_sorted(groups))
 
 
-def _present(column: Column, people: np.ndarray) -> PresentCells:
+def _present(column: Column, subject_codes: np.ndarray) -> PresentCells:
     is_present = ~column.missing
-    return PresentCells(column.cells[is_present], people[is_present])
+    return PresentCells(column.cells[is_present], subject_codes[is_present])
 
 
 class OrderedPair(NamedTuple):

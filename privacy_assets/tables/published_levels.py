@@ -98,11 +98,11 @@ class PresentCells:
 
     Attributes:
         cells: Numbers or times as in :class:`.Column`, shape (n,).
-        people: Subject of each cell, int64 (n,).
+        subject_codes: Subject of each cell, int64 (n,).
     """
 
     cells: np.ndarray
-    people: np.ndarray
+    subject_codes: np.ndarray
 
 
 def make_levels(
@@ -123,25 +123,25 @@ def make_levels(
     """
     from privacy_assets.tables._level_kernels import count_value_holders
 
-    cells, people, columns = _stacked(parts, public)
+    cells, subject_codes, columns = _stacked(parts, public)
     if len(cells) == 0:
         return Levels(cells, cells, cells)
     values, ranks, order = _ranked(cells)
-    people = people[order]
+    subject_codes = subject_codes[order]
     columns = columns[order]
-    n_people = int(people.max()) + 1
+    n_subjects = int(subject_codes.max()) + 1
     n_columns = len(parts)
     holders = np.zeros((len(values), n_columns), dtype=np.int64)
-    last_value = np.full((n_columns, n_people), -1, dtype=np.int64)
-    is_person = people >= 0
+    last_value = np.full((n_columns, n_subjects), -1, dtype=np.int64)
+    is_person = subject_codes >= 0
     count_value_holders(
-        ranks[is_person], columns[is_person], people[is_person], last_value, holders
+        ranks[is_person], columns[is_person], subject_codes[is_person], last_value, holders
     )
     is_level = ((holders >= k) | (holders == 0)).all(axis=1) & (holders > 0).any(axis=1)
     if public is not None:
         is_level |= np.isin(values, public)
 
-    groups = _grouped(values, ranks, columns, people, is_level, k, n_columns)
+    groups = _grouped(values, ranks, columns, subject_codes, is_level, k, n_columns)
     if groups is None:
         return Levels(values[:0], values[:0], values[:0])
     return _levels_of(values, *groups, schema)
@@ -151,7 +151,7 @@ def _grouped(
     values: np.ndarray,
     ranks: np.ndarray,
     columns: np.ndarray,
-    people: np.ndarray,
+    subject_codes: np.ndarray,
     is_level: np.ndarray,
     k: int,
     n_columns: int,
@@ -162,7 +162,7 @@ def _grouped(
         values: Distinct values, ascending, shape (v,).
         ranks: Position of the value of each cell, ascending, int64 (n,).
         columns: Column of each cell, int64 (n,).
-        people: Subject of each cell, int64 (n,).
+        subject_codes: Subject of each cell, int64 (n,).
         is_level: True for levels, bool (v,).
         k: Minimum number of subjects.
         n_columns: Number of columns.
@@ -180,11 +180,11 @@ def _grouped(
     counts = np.zeros((most_groups, n_columns), dtype=np.int64)
     members = np.empty((most_groups, n_columns, k), dtype=np.int64)
     first_cells = np.append(np.flatnonzero(np.diff(ranks, prepend=-1)), len(ranks))
-    last_group = np.full(int(people.max()) + 1, -1, dtype=np.int64)
+    last_group = np.full(int(subject_codes.max()) + 1, -1, dtype=np.int64)
     n_groups = cut_groups(
         first_cells,
         columns,
-        people,
+        subject_codes,
         is_level,
         _jumps(values),
         last_group,
@@ -210,13 +210,13 @@ def _stacked(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return cells, subjects and columns of all parts. Public values have the subject -1."""
     cells = [part.cells for part in parts]
-    people = [part.people for part in parts]
+    subject_codes = [part.subject_codes for part in parts]
     columns = [np.full(len(part.cells), i, dtype=np.int64) for i, part in enumerate(parts)]
     if public is not None:
         cells.append(public)
-        people.append(np.full(len(public), -1, dtype=np.int64))
+        subject_codes.append(np.full(len(public), -1, dtype=np.int64))
         columns.append(np.zeros(len(public), dtype=np.int64))
-    return np.concatenate(cells), np.concatenate(people), np.concatenate(columns)
+    return np.concatenate(cells), np.concatenate(subject_codes), np.concatenate(columns)
 
 
 def _ranked(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

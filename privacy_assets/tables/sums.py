@@ -43,7 +43,7 @@ class Sum:
         return f"{self.total} = {' + '.join(self.parts)}"
 
 
-def find_sums(columns: Sequence[Column], people: np.ndarray) -> list[Sum]:
+def find_sums(columns: Sequence[Column], subject_codes: np.ndarray) -> list[Sum]:
     """Return the columns that are the sum of two or three others in all rows that have all of them.
 
     A sum must not hold by chance: if one of its parts were shuffled, at least 1 % of the rows, and
@@ -53,7 +53,7 @@ def find_sums(columns: Sequence[Column], people: np.ndarray) -> list[Sum]:
 
     Args:
         columns: Columns of the stacked real tables, in the order of the table.
-        people: Subject of each row, int64 (n,).
+        subject_codes: Subject of each row, int64 (n,).
 
     Returns:
         At most one sum for each column, one of two columns if there is one.
@@ -63,7 +63,7 @@ def find_sums(columns: Sequence[Column], people: np.ndarray) -> list[Sum]:
         return []
     sums = dict[str, Sum]()
     for total, parts in _possible_sums(numbers):
-        if total.name not in sums and _is_sum(total, parts, people):
+        if total.name not in sums and _is_sum(total, parts, subject_codes):
             sums[total.name] = Sum(total.name, tuple(part.name for part in parts))
     return [sums[column.name] for column in numbers if column.name in sums]
 
@@ -97,7 +97,7 @@ def _possible_sums(numbers: Sequence[Column]) -> Iterator[tuple[Column, list[Col
                 yield numbers[total], [numbers[part] for part in parts[position].tolist()]
 
 
-def _is_sum(total: Column, parts: Sequence[Column], people: np.ndarray) -> bool:
+def _is_sum(total: Column, parts: Sequence[Column], subject_codes: np.ndarray) -> bool:
     """Return True if at least 100 people have all columns, and the parts add up to the total in
     their rows.
     """
@@ -107,8 +107,8 @@ def _is_sum(total: Column, parts: Sequence[Column], people: np.ndarray) -> bool:
         if _differs(total_cells, parts_cells).any():
             return False
     has_all = ~np.isnan(total_cells + parts_cells.sum(axis=0))
-    n_people = len(distinct_sorted(people[has_all]))
-    return all(differs_if_shuffled(part[has_all], n_people) for part in parts_cells)
+    n_subjects = len(distinct_sorted(subject_codes[has_all]))
+    return all(differs_if_shuffled(part[has_all], n_subjects) for part in parts_cells)
 
 
 def _differs(total: np.ndarray, parts: np.ndarray) -> np.ndarray:
