@@ -49,7 +49,15 @@ class NumberColumn:
         k: int,
         public: np.ndarray | None = None,
     ) -> NumberColumn:
-        """Create a column with its levels, see :func:`.published_levels.make_levels`."""
+        """Create a column with its levels, see :func:`.published_levels.make_levels`.
+
+        Args:
+            schema: Schema.
+            column: Cells of all rows of the stacked real tables.
+            subject_codes: Subject of each row, int64 (n,).
+            k: Minimum number of subjects.
+            public: Values of a public list. None: there is no list.
+        """
         present = _present(column, subject_codes)
         return cls(schema, column, subject_codes, make_levels([present], schema, k, public))
 
@@ -65,10 +73,13 @@ class NumberColumn:
         cells[is_present] = self.levels.replace(cells[is_present])
         return replace(self.column, cells=cells)
 
-    def n_levels(self, levels: Levels) -> int:
-        """Return the number of groups of ``levels`` that have a value of this column."""
+    def keeps_enough(self, levels: Levels) -> bool:
+        """Return True if the column has values in at least half as many groups of ``levels`` as it
+        has levels of its own.
+        """
         groups = levels.groups_of(self.column.distinct().cells)
-        return len(distinct_sorted(groups))
+        n_groups = len(distinct_sorted(groups))
+        return n_groups >= _MIN_KEPT * len(self.levels)
 
 
 def _present(column: Column, subject_codes: np.ndarray) -> PresentCells:
@@ -120,21 +131,24 @@ def share_levels(
     by_name = {column.schema.name: column for column in columns}
     levels = {name: column.levels for name, column in by_name.items()}
     ordered = _ordered_pairs(by_name, relations)
+    published = dict[str, Column]()
+    for pair in ordered:
+        for name in (pair.low, pair.high):
+            if name not in published:
+                published[name] = by_name[name].published()
+
     determined = {relation.second for relation in relations if relation.kind == "code"}
-    published = {
-        name: by_name[name].published() for pair in ordered for name in (pair.low, pair.high)
-    }
-    pairs = broken_pairs(ordered, published)
     sets: dict[str, tuple[str, ...]] = {name: (name,) for name in by_name}
+    pairs = broken_pairs(ordered, published)
     for pair in sorted(pairs, key=lambda pair: -pair.n_broken):
         if sets[pair.low] == sets[pair.high] or determined & {pair.low, pair.high}:
             continue
         names = sets[pair.low] + sets[pair.high]
         members = [by_name[name] for name in names]
-        joint = make_levels([member.present for member in members], members[0].schema, k)
-        if all(member.n_levels(joint) >= _MIN_KEPT * len(member.levels) for member in members):
+        joint_levels = make_levels([member.present for member in members], members[0].schema, k)
+        if all(member.keeps_enough(joint_levels) for member in members):
             sets |= dict.fromkeys(names, names)
-            levels |= dict.fromkeys(names, joint)
+            levels |= dict.fromkeys(names, joint_levels)
     shared = [names for names in dict.fromkeys(sets.values()) if len(names) > 1]
     return SharedLevels(levels, shared, ordered)
 
@@ -149,12 +163,16 @@ def _ordered_pairs(
     for low_name, high_name in sorted(orders_of(relations)):
         low = columns.get(low_name)
         high = columns.get(high_name)
-        if low is None or high is None or not len(low.levels) or not len(high.levels):
+        if low is None or high is None:
             continue
-        has_one_form = (low.schema.kind, low.schema.dtype) == (high.schema.kind, high.schema.dtype)
+        if len(low.levels) == 0 or len(high.levels) == 0:
+            continue
+        if low.schema.kind != high.schema.kind or low.schema.dtype != high.schema.dtype:
+            continue
         # With gaps in b, a <= b and b <= c do not imply a <= c.
         has_both = ~(low.column.missing | high.column.missing)
-        if has_one_form and not (has_both & (low.column.cells > high.column.cells)).any():
+        is_broken = has_both & (low.column.cells > high.column.cells)
+        if not is_broken.any():
             pairs.append(OrderedPair(low_name, high_name, 0, 0))
     return pairs
 
