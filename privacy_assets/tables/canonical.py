@@ -45,7 +45,10 @@ def people_of(tables: Iterable[Table]) -> np.ndarray | None:
     subjects.
     """
     ids = [table.subject_ids for table in tables if table.subject_ids is not None]
-    return pd.factorize(stacked(ids).cells)[0].astype(np.int64) if ids else None
+    if not ids:
+        return None
+    codes, _ = pd.factorize(stacked(ids).cells)
+    return codes.astype(np.int64)
 
 
 def canonical_table(
@@ -94,7 +97,8 @@ def real_tables(
             column is open.
         ConfigError: If a declaration names an unknown column or kind.
     """
-    subject, kinds = as_named(subject), as_named(kinds)
+    subject = as_named(subject)
+    kinds = as_named(kinds)
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
     declared.check([name for frame in frames.values() for name in frame.columns])
@@ -112,18 +116,16 @@ def real_tables(
         inferred, notes = joint_schema(frames, names, kinds, declared, locked, people, are_typed)
     else:
         inferred, notes = schema, ()
-    tables = {
-        role: Table.of(frames.pop(role), inferred, where=names[role], external=True).with_subject(
-            ids.get(role)
-        )
-        for role in list(frames)
-    }
+    tables = {}
+    for role in list(frames):
+        table = Table.of(frames.pop(role), inferred, where=names[role], external=True)
+        tables[role] = table.with_subject(ids.get(role))
+    related: tuple[Relation, ...] = ()
     if schema is None:
-        rows, where = list(tables.values()), REAL if len(names) > 1 else next(iter(names.values()))
-        inferred = with_roles(inferred, rows, people_of(rows), declared, kinds, where=where)
-        related = relations_of(list(tables.values()), declared.relations)
-    else:
-        related = ()
+        real = list(tables.values())
+        where = REAL if len(names) > 1 else next(iter(names.values()))
+        inferred = with_roles(inferred, real, people_of(real), declared, kinds, where=where)
+        related = relations_of(real, declared.relations)
     all_notes = (*notes, *doubts, *_unlinked_rows_notes(tables.values()))
     canonical = {}
     for role, table in tables.items():
