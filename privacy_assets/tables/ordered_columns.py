@@ -131,26 +131,51 @@ def share_levels(
     by_name = {column.schema.name: column for column in columns}
     levels = {name: column.levels for name, column in by_name.items()}
     ordered = _ordered_pairs(by_name, relations)
+    broken = broken_pairs(ordered, _published_columns(by_name, ordered))
+    determined = _determined_columns(relations)
+    set_of: dict[str, tuple[str, ...]] = {name: (name,) for name in by_name}
+    for pair in sorted(broken, key=lambda pair: -pair.n_broken):
+        is_shared = set_of[pair.low] == set_of[pair.high]
+        if is_shared or pair.low in determined or pair.high in determined:
+            continue
+        names = set_of[pair.low] + set_of[pair.high]
+        joint_levels = _joint_levels([by_name[name] for name in names], k)
+        if joint_levels is not None:
+            set_of |= dict.fromkeys(names, names)
+            levels |= dict.fromkeys(names, joint_levels)
+    shared = [names for names in dict.fromkeys(set_of.values()) if len(names) > 1]
+    return SharedLevels(levels, shared, ordered)
+
+
+def _published_columns(
+    columns: Mapping[str, NumberColumn], pairs: Sequence[OrderedPair]
+) -> dict[str, Column]:
+    """Return the columns of the pairs with the levels of each column alone."""
     published = dict[str, Column]()
-    for pair in ordered:
+    for pair in pairs:
         for name in (pair.low, pair.high):
             if name not in published:
-                published[name] = by_name[name].published()
+                published[name] = columns[name].published()
+    return published
 
-    determined = {relation.second for relation in relations if relation.kind == "code"}
-    sets: dict[str, tuple[str, ...]] = {name: (name,) for name in by_name}
-    pairs = broken_pairs(ordered, published)
-    for pair in sorted(pairs, key=lambda pair: -pair.n_broken):
-        if sets[pair.low] == sets[pair.high] or determined & {pair.low, pair.high}:
-            continue
-        names = sets[pair.low] + sets[pair.high]
-        members = [by_name[name] for name in names]
-        joint_levels = make_levels([member.present for member in members], members[0].schema, k)
-        if all(member.keeps_enough(joint_levels) for member in members):
-            sets |= dict.fromkeys(names, names)
-            levels |= dict.fromkeys(names, joint_levels)
-    shared = [names for names in dict.fromkeys(sets.values()) if len(names) > 1]
-    return SharedLevels(levels, shared, ordered)
+
+def _determined_columns(relations: Sequence[Relation]) -> set[str]:
+    """Return the names of the columns that a category determines."""
+    determined = set()
+    for relation in relations:
+        if relation.kind == "code":
+            determined.add(relation.second)
+    return determined
+
+
+def _joint_levels(columns: Sequence[NumberColumn], k: int) -> Levels | None:
+    """Return the levels that columns can share, or None if one of them would lose too many."""
+    parts = [column.present for column in columns]
+    joint_levels = make_levels(parts, columns[0].schema, k)
+    for column in columns:
+        if not column.keeps_enough(joint_levels):
+            return None
+    return joint_levels
 
 
 def _ordered_pairs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -190,7 +190,7 @@ class Table:
         first = tables[0]
         columns = {}
         for name in first.schema.names:
-            columns[name] = stacked([table[name] for table in tables])
+            columns[name] = stacked_column(tables, name)
         return cls(first.schema, columns, sum(map(len, tables)))
 
     def as_synthetic(self, schema: TableSchema, *, where: str) -> Table:
@@ -324,6 +324,11 @@ def _checked_column(
     if not -1 <= cells.min(initial=-1) <= cells.max(initial=-1) < n_values:
         raise ValueError("a code has no value")
     return Column(name, kind, cells, tuple(values))  # type: ignore[arg-type]
+
+
+def stacked_column(tables: Iterable[Table], name: str) -> Column:
+    """Return a column of the stacked tables, of which there is at least one."""
+    return stacked([table[name] for table in tables])
 
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
