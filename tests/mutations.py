@@ -538,8 +538,8 @@ MUTATIONS = [
     Mutation(
         "values of one person less than the threshold are published",
         "tables/published_categories.py",
-        "real.n_holders([position]) >= k:\n            recoding.add",
-        "real.n_holders([position]) >= k - 1:\n            recoding.add",
+        "n_holders < k and value not in public",
+        "n_holders < k - 1 and value not in public",
         ("tables/test_published_categories.py", "tables/test_threshold_rule.py"),
     ),
     Mutation(
@@ -594,8 +594,8 @@ MUTATIONS = [
     Mutation(
         "a public list needs no source",
         "tables/threshold_rule.py",
-        "public = set(declared) if column.source else set()",
-        "public = set(declared)",
+        "public = set(listed) if column.source else set()",
+        "public = set(listed)",
         ("tables/test_threshold_rule.py",),
     ),
     Mutation(
@@ -622,7 +622,7 @@ MUTATIONS = [
     Mutation(
         "columns share levels whatever they lose",
         "tables/ordered_columns.py",
-        "_MIN_KEPT * len(member.levels)",
+        "_MIN_KEPT * len(self.levels)",
         "0",
         ("tables/test_ordered_columns.py",),
     ),

@@ -16,7 +16,7 @@ from privacy_assets.infra.compiling import compiled, inlined
 def count_value_holders(
     ranks: np.ndarray,
     columns: np.ndarray,
-    people: np.ndarray,
+    subject_codes: np.ndarray,
     last_value: np.ndarray,
     holders: np.ndarray,
 ) -> None:
@@ -25,31 +25,31 @@ def count_value_holders(
     Args:
         ranks: Ranks of the sorted cells, int64 (n,).
         columns: Column of each cell, int64 (n,).
-        people: Subject of each cell, int64 (n,).
+        subject_codes: Subject of each cell, int64 (n,).
         last_value: Scratch, -1, int64 (columns, subjects).
         holders: 0, int64 (values, columns). It receives the counts.
     """
     for cell in range(len(ranks)):
         value = ranks[cell]
         column = columns[cell]
-        person = people[cell]
-        if last_value[column, person] != value:
-            last_value[column, person] = value
+        subject = subject_codes[cell]
+        if last_value[column, subject] != value:
+            last_value[column, subject] = value
             holders[value, column] += 1
 
 
 @inlined
 def _add_member(
-    members: np.ndarray, counts: np.ndarray, group: int, column: int, person: int
+    members: np.ndarray, counts: np.ndarray, group: int, column: int, subject: int
 ) -> None:
     """Add a subject to a group, which remembers at most k of them in each column."""
     n_members = counts[group, column]
     if n_members == members.shape[2]:
         return
     for i in range(n_members):
-        if members[group, column, i] == person:
+        if members[group, column, i] == subject:
             return
-    members[group, column, n_members] = person
+    members[group, column, n_members] = subject
     counts[group, column] += 1
 
 
@@ -58,18 +58,18 @@ def _has_enough(counts: np.ndarray, has_column: np.ndarray, group: int, k: int) 
     """Return True if at least ``k`` subjects have a value of the group, in each column that has
     one.
     """
-    enough = True
+    has_enough = True
     for column in range(counts.shape[1]):
         if has_column[group, column] and counts[group, column] < k:
-            enough = False
-    return enough
+            has_enough = False
+    return has_enough
 
 
 @compiled
 def cut_groups(
     first_cells: np.ndarray,
     columns: np.ndarray,
-    people: np.ndarray,
+    subject_codes: np.ndarray,
     is_level: np.ndarray,
     jumps: np.ndarray,
     last_group: np.ndarray,
@@ -91,7 +91,7 @@ def cut_groups(
         first_cells: Position of the first cell of each value, and the number of cells, int64
             (values + 1,).
         columns: Column of each cell, int64 (n,).
-        people: Subject of each cell, int64 (n,).
+        subject_codes: Subject of each cell, int64 (n,).
         is_level: True for levels, bool (values,).
         jumps: Jump from the previous value to each value, uint64 (values,).
         last_group: Scratch, -1, int64 (subjects,).
@@ -114,18 +114,18 @@ def cut_groups(
         group = n_groups
         n_groups += 1
         starts[group] = value
-        enough = False
+        has_enough = False
         while value < n_values:
             for cell in range(first_cells[value], first_cells[value + 1]):
                 has_column[group, columns[cell]] = True
-                if people[cell] >= 0:
-                    _add_member(members, counts, group, columns[cell], people[cell])
-            enough = is_level[value] or _has_enough(counts, has_column, group, k)
+                if subject_codes[cell] >= 0:
+                    _add_member(members, counts, group, columns[cell], subject_codes[cell])
+            has_enough = is_level[value] or _has_enough(counts, has_column, group, k)
             value += 1
-            if enough or (value < n_values and is_level[value]):
+            if has_enough or (value < n_values and is_level[value]):
                 break
-        is_complete[group] = enough
-        if not enough or is_level[starts[group]]:
+        is_complete[group] = has_enough
+        if not has_enough or is_level[starts[group]]:
             continue
         cut = value
         n_added = 0
@@ -133,9 +133,9 @@ def cut_groups(
             is_in_group = True
             for cell in range(first_cells[value], first_cells[value + 1]):
                 is_in_group = is_in_group and has_column[group, columns[cell]]
-                person = people[cell]
-                if last_group[person] != group:
-                    last_group[person] = group
+                subject = subject_codes[cell]
+                if last_group[subject] != group:
+                    last_group[subject] = group
                     n_added += 1
             if n_added >= k or not is_in_group:
                 break

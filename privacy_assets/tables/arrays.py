@@ -52,17 +52,17 @@ def mapped_empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
-            problem, fix = (
-                f"no room for {size} bytes of temporary files",
-                "free disk space, or set TMPDIR to another folder",
-            )
+            problem = f"no room for {size} bytes of temporary files"
+            fix = "free disk space, or set TMPDIR to another folder"
             raise InputError(problem, where=tempfile.gettempdir(), fix=fix) from None
         return np.asarray(np.memmap(stream, dtype, "r+", shape=shape))
 
 
 def mapped(array: np.ndarray) -> np.ndarray:
     """Copy an array by :func:`mapped_empty` if it is large, else return it."""
-    return array if array.nbytes < LARGE else mapped_copy(array)
+    if array.nbytes < LARGE:
+        return array
+    return mapped_copy(array)
 
 
 def mapped_copy(array: np.ndarray) -> np.ndarray:
@@ -85,7 +85,8 @@ def mapped_take(array: np.ndarray, rows: np.ndarray | Sequence[int] | slice) -> 
     if isinstance(rows, slice):
         return array[rows]
     rows = np.asarray(rows, dtype=None if len(rows) else np.int64)
-    rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+    if rows.dtype == bool:
+        rows = np.flatnonzero(rows)
     if len(rows) * array[:1].nbytes < LARGE:
         return array[rows]
     out = mapped_empty((len(rows), *array.shape[1:]), array.dtype)
@@ -147,25 +148,25 @@ def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], b
             rest = rest[count:]
     if len(rest):
         raise ValueError("the file became shorter")
-    place = 0
+    position = 0
 
-    def part(size: int) -> np.ndarray:
-        nonlocal place
-        start, place = place, place + size + -size % _ALIGNED
+    def next_part(size: int) -> np.ndarray:
+        nonlocal position
+        start = position
+        position += size + -size % _ALIGNED
         return data[start : start + size]
 
-    lengths = part(16).view(np.int64).tolist()
-    header, seal = (part(size).tobytes() for size in lengths)
-    found = json.loads(header)
+    header_size, seal_size = next_part(16).view(np.int64).tolist()
+    header = json.loads(next_part(header_size).tobytes())
+    seal = next_part(seal_size).tobytes()
     arrays = []
-    for name, shape in found["arrays"]:
+    for name, shape in header["arrays"]:
         dtype = np.dtype(name)
         if dtype.kind not in "biuf":  # other arrays could contain pointers
             raise ValueError("an array does not contain numbers")
-        arrays.append(
-            part(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize).view(dtype).reshape(shape)
-        )
-    return found["facts"], iter(arrays), seal
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        arrays.append(next_part(size).view(dtype).reshape(shape))
+    return header["facts"], iter(arrays), seal
 
 
 @contextmanager

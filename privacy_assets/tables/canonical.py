@@ -31,8 +31,14 @@ from privacy_assets.tables.schema import (
 )
 from privacy_assets.tables.subject_ids import joint_codes, subject_columns
 from privacy_assets.tables.sums import find_sums
-from privacy_assets.tables.table import Table
-from privacy_assets.tables.threshold_rule import holds_text, make_rule, notes_of, published_schema
+from privacy_assets.tables.table import Table, stacked_column
+from privacy_assets.tables.threshold_rule import (
+    ThresholdRule,
+    holds_text,
+    make_rule,
+    notes_of,
+    published_schema,
+)
 from privacy_assets.tables.written_numbers import NumberFormat
 
 _MAX_ROWS = 1_000_000
@@ -44,12 +50,34 @@ def people_of(tables: Iterable[Table]) -> np.ndarray | None:
     """Return the int64 subject code of each row of the stacked tables, or None if there are no
     subjects.
     """
-    ids = [table.subject_ids for table in tables if table.subject_ids is not None]
-    return pd.factorize(stacked(ids).cells)[0].astype(np.int64) if ids else None
+    ids = _subject_ids(tables)
+    if ids is None:
+        return None
+    codes, _ = pd.factorize(ids.cells)
+    return codes.astype(np.int64)
+
+
+def _subject_ids(tables: Iterable[Table]) -> Column | None:
+    """Return the subject of each row of the stacked tables, or None if there are no subjects."""
+    ids = []
+    for table in tables:
+        if table.subject_ids is not None:
+            ids.append(table.subject_ids)
+    if not ids:
+        return None
+    return stacked(ids)
+
+
+def _subject_codes(tables: Sequence[Table]) -> np.ndarray:
+    """Return :func:`people_of`; without subjects, each row is a person."""
+    subject_codes = people_of(tables)
+    if subject_codes is None:
+        return np.arange(sum(map(len, tables)))
+    return subject_codes
 
 
 def canonical_table(
-    given: Any,
+    source: Any,
     subject: str | None,
     kinds: Mapping[str, Any] | None,
     declared: Declared = NOTHING,
@@ -57,9 +85,19 @@ def canonical_table(
     where: str = "source",
     locked: Mapping[str, str] | None = None,
 ) -> Table:
-    """Convert one private table, see :func:`real_tables`. ``given`` is a path or a dataframe."""
-    frames: dict[str, Frame] = {"train": load(given, where, declared.read)}
-    return real_tables(frames, {"train": where}, subject, kinds, declared, locked=locked)["train"]
+    """Convert one private table, see :func:`real_tables`.
+
+    Args:
+        source: Path or dataframe.
+        subject: Column that identifies people. None: each row is a person.
+        kinds: Declared kinds, see :meth:`.Meaning.of`.
+        declared: Declarations about columns.
+        where: Name of the table in messages.
+        locked: See :func:`real_tables`.
+    """
+    frames: dict[str, Frame] = {"train": load(source, where, declared.read)}
+    tables = real_tables(frames, {"train": where}, subject, kinds, declared, locked=locked)
+    return tables["train"]
 
 
 def real_tables(
@@ -94,36 +132,46 @@ def real_tables(
             column is open.
         ConfigError: If a declaration names an unknown column or kind.
     """
-    subject, kinds = as_named(subject), as_named(kinds)
+    subject = as_named(subject)
+    kinds = as_named(kinds)
+    column_names = list[str]()
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
-    declared.check([name for frame in frames.values() for name in frame.columns])
+        column_names.extend(frame.columns)
+    declared.check(column_names)
     ids = subject_columns(frames, names, subject, declared.exact_ids)
     are_typed = have_types(list(frames.values()))
     for role, frame in frames.items():
         frame = declared.without_dropped(frame, subject)
-        frames[role] = frame if subject is None else frame.drop(columns=[subject])
-        check_named(frames[role].columns, names[role])
+        if subject is not None:
+            frame = frame.drop(columns=[subject])
+        frames[role] = frame
+        check_named(frame.columns, names[role])
     doubts = list[str]()
     if subject is not None and schema is None:
         doubts = check_subject_is_not_published(frames, names, ids, subject, declared)
     if schema is None:
-        people = np.concatenate(list(joint_codes(ids).values())) if ids else None
-        inferred, notes = joint_schema(frames, names, kinds, declared, locked, people, are_typed)
-    else:
-        inferred, notes = schema, ()
-    tables = {
-        role: Table.of(frames.pop(role), inferred, where=names[role], external=True).with_subject(
-            ids.get(role)
+        subject_codes = None
+        if ids:
+            subject_codes = np.concatenate(list(joint_codes(ids).values()))
+        inferred, notes = joint_schema(
+            frames, names, kinds, declared, locked, subject_codes, are_typed
         )
-        for role in list(frames)
-    }
-    if schema is None:
-        rows, where = list(tables.values()), REAL if len(names) > 1 else next(iter(names.values()))
-        inferred = with_roles(inferred, rows, people_of(rows), declared, kinds, where=where)
-        related = relations_of(list(tables.values()), declared.relations)
     else:
-        related = ()
+        inferred = schema
+        notes = ()
+    tables = {}
+    for role in list(frames):
+        table = Table.of(frames.pop(role), inferred, where=names[role], external=True)
+        tables[role] = table.with_subject(ids.get(role))
+    related: tuple[Relation, ...] = ()
+    if schema is None:
+        real = list(tables.values())
+        where = REAL
+        if len(names) == 1:
+            where = next(iter(names.values()))
+        inferred = with_roles(inferred, real, people_of(real), declared, kinds, where=where)
+        related = relations_of(real, declared.relations)
     all_notes = (*notes, *doubts, *_unlinked_rows_notes(tables.values()))
     canonical = {}
     for role, table in tables.items():
@@ -139,12 +187,9 @@ def relations_of(tables: Sequence[Table], declared: Mapping[str, bool]) -> tuple
         tables: The real tables, with one schema.
         declared: Declared relations by name; False switches a relation off that would be found.
     """
-    people = people_of(tables)
-    if people is None:
-        people = np.arange(sum(map(len, tables)))
     names = tables[0].schema.measured.names
-    columns = [stacked([table[name] for table in tables]) for name in names]
-    return tuple(find_relations(columns, people, declared))
+    columns = [stacked_column(tables, name) for name in names]
+    return tuple(find_relations(columns, _subject_codes(tables), declared))
 
 
 def without_rare_values(
@@ -168,58 +213,71 @@ def without_rare_values(
         ConfigError: If prefixes are declared for a column that is not text.
     """
     schema = tables["train"].schema
+    relations = tables["train"].relations
     prefixes = declared.rare_values
-    for name in prefixes:
+    _check_have_text(schema, prefixes)
+    real = list(tables.values())
+    subject_codes = _subject_codes(real)
+    parts = dict[str, list[Column]]()
+    for name in schema.names:
+        parts[name] = [table[name] for table in real]
+    rule = make_rule(schema, parts, subject_codes, min_holders, prefixes, bounded, relations)
+    notes = [*notes_of(rule, schema, prefixes), *_sum_notes(real, subject_codes)]
+    after_rule = _after_rule(tables, rule, notes)
+    relations = published_relations(relations, list(after_rule.values()), min_holders)
+    return {role: replace(table, relations=relations) for role, table in after_rule.items()}
+
+
+def _check_have_text(schema: TableSchema, names: Iterable[str]) -> None:
+    """Raise ConfigError if a column with declared prefixes is not text."""
+    for name in names:
         if not holds_text(schema, name):
             raise ConfigError(
                 f"rare_values: column {name!r} has no text. Fix: remove it from rare_values."
             )
-    people = people_of(tables.values())
-    if people is None:
-        people = np.arange(sum(map(len, tables.values())))
-    parts = {name: [table[name] for table in tables.values()] for name in schema.names}
-    rule = make_rule(
-        schema, parts, people, min_holders, prefixes, bounded, tables["train"].relations
-    )
-    columns = [published_schema(column, rule.columns.get(column.name)) for column in schema.columns]
-    published = TableSchema(tuple(columns))
-    notes = [*notes_of(rule, schema, prefixes), *_sum_notes(schema, parts, people)]
-    replaced = {}
+
+
+def _after_rule(
+    tables: Mapping[str, Table], rule: ThresholdRule, notes: Sequence[str]
+) -> dict[str, Table]:
+    """Return the real tables by role with published values, additional notes and the rules."""
+    columns = []
+    for column in tables["train"].schema.columns:
+        columns.append(published_schema(column, rule.columns.get(column.name)))
+    schema = TableSchema(tuple(columns))
+    after_rule = {}
     for role, table in tables.items():
-        compact = table.without_rare(rule.columns).with_schema(published).map(Column.compact)
-        replaced[role] = replace(compact, notes=(*table.notes, *notes), rules=rule.columns)
-    relations = published_relations(tables["train"].relations, list(replaced.values()), min_holders)
-    return {role: replace(table, relations=relations) for role, table in replaced.items()}
+        published = table.without_rare(rule.columns).with_schema(schema)
+        compact = published.map(Column.compact)
+        after_rule[role] = replace(compact, notes=(*table.notes, *notes), rules=rule.columns)
+    return after_rule
 
 
-def _sum_notes(
-    schema: TableSchema, parts: Mapping[str, Sequence[Column]], people: np.ndarray
-) -> list[str]:
+def _sum_notes(tables: Sequence[Table], subject_codes: np.ndarray) -> list[str]:
     """Return a sentence for each column that is the sum of others before the threshold rule.
 
     Args:
-        schema: Schema of the real tables.
-        parts: Columns of the real tables before the rule, by name.
-        people: Subject of each row of the stacked tables, int64 (n,).
+        tables: Real tables before the rule.
+        subject_codes: Subject of each row of the stacked tables, int64 (n,).
     """
-    columns = [stacked(parts[name]) for name in schema.measured.names]
+    names = tables[0].schema.measured.names
+    columns = [stacked_column(tables, name) for name in names]
     notes = []
-    for one_sum in find_sums(columns, people):
-        drop = yaml_text({"drop": [one_sum.total]})
+    for column_sum in find_sums(columns, subject_codes):
+        total = column_sum.total
+        drop = yaml_text({"drop": [total]})
         notes.append(
-            f"In all real rows, {one_sum.name}. Published rows need not add up. Fix: drop"
-            f" {safe_repr(one_sum.total)}"
-            f" (data: {drop}), and compute it after reading."
+            f"In all real rows, {column_sum.name}. Published rows need not add up. Fix: drop"
+            f" {safe_repr(total)} (data: {drop}), and compute it after reading."
         )
     return notes
 
 
 def _unlinked_rows_notes(tables: Iterable[Table]) -> list[str]:
     """Return a sentence about the rows of a person, if people have several."""
-    subjects = [table.subject_ids for table in tables if table.subject_ids is not None]
-    if not subjects:
+    ids = _subject_ids(tables)
+    if ids is None:
         return []
-    ids = stacked(subjects)
     rows_per_person = len(ids) / len(ids.distinct())
     if rows_per_person == 1:
         return []
@@ -228,8 +286,8 @@ def _unlinked_rows_notes(tables: Iterable[Table]) -> list[str]:
         how_many = "Some people have several rows"
     return [
         f"{how_many}. The column {safe_repr(ids.name)} is not published, so rows of one person"
-        " are not linked in the"
-        " synthetic table. It has no statistics by person, such as their number of rows."
+        " are not linked in the synthetic table. It has no statistics by person, such as their"
+        " number of rows."
     ]
 
 
@@ -246,12 +304,12 @@ def published_relations(
         min_holders: Minimum number of people with a value that determines another. A public list
             may keep rarer ones.
     """
-    people = people_of(published)
+    subject_codes = people_of(published)
     after_rule = []
     for relation in relations:
-        first = stacked([table[relation.first] for table in published])
-        second = stacked([table[relation.second] for table in published])
-        after_rule.append(relation.of_rows(first, second, people, min_holders))
+        first = stacked_column(published, relation.first)
+        second = stacked_column(published, relation.second)
+        after_rule.append(relation.of_rows(first, second, subject_codes, min_holders))
     return tuple(after_rule)
 
 

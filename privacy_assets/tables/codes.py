@@ -61,23 +61,28 @@ class RealColumns:
         """
         schema = self.schemas[name]
         columns = [column for column in self.schemas.values() if column.name != name]
-        categories = [column for column in columns if column.kind == "categorical"]
-        if not any(self._is_code_of(schema, category) for category in categories):
+        if not any(self._is_code_of(schema, column) for column in columns):
             return False
-        possible_sites = [column for column in columns if column.kind in ("categorical", "integer")]
-        return not any(self._determines(site, schema) for site in possible_sites)
+        return not any(self._is_site_of(column, schema) for column in columns)
 
-    def _is_code_of(self, schema: ColumnSchema, category: ColumnSchema) -> bool:
-        return self._determines(schema, category) and not _are_intervals(
-            self._coded(schema), self._coded(category)
-        )
+    def _is_code_of(self, digits: ColumnSchema, category: ColumnSchema) -> bool:
+        """Return True if digits determine a category, whose values are not intervals of them."""
+        if category.kind != "categorical" or not self._determines(digits, category):
+            return False
+        return not _are_intervals(self._coded(digits), self._coded(category))
+
+    def _is_site_of(self, site: ColumnSchema, digits: ColumnSchema) -> bool:
+        """Return True if a column determines digits, as a site determines its altitude."""
+        if site.kind not in ("categorical", "integer"):
+            return False
+        return self._determines(site, digits)
 
     def _determines(self, first: ColumnSchema, second: ColumnSchema) -> bool:
         column = self._coded(first)
-        people = self.people
-        if people is None:
-            people = np.arange(len(column))
-        return determines(column, self._coded(second), people)
+        subject_codes = self.people
+        if subject_codes is None:
+            subject_codes = np.arange(len(column))
+        return determines(column, self._coded(second), subject_codes)
 
     def _coded(self, schema: ColumnSchema) -> Column:
         """Return a column of the stacked tables as categories."""
@@ -85,10 +90,10 @@ class RealColumns:
             category = schema
             if schema.kind != "categorical":
                 category = replace(schema, kind="categorical", missing=(*schema.missing, *MARKERS))
-            parts = [
-                column_of(frame[schema.name], category, "the tables", external=True)
-                for frame in self.frames
-            ]
+            parts = []
+            for frame in self.frames:
+                part = column_of(frame[schema.name], category, "the tables", external=True)
+                parts.append(part)
             self._categories[schema.name] = stacked(parts)
         return self._categories[schema.name]
 
@@ -106,7 +111,9 @@ def have_types(frames: Sequence[Frame]) -> bool:
     """Return True if a column of some tables has values that are not text, such as the subject of a
     Parquet file.
     """
-    columns = [frame[name] for frame in frames for name in frame.columns]
+    columns = list[pd.Series]()
+    for frame in frames:
+        columns.extend(frame[name] for name in frame.columns)
     return any(has_type([column]) for column in columns)
 
 
@@ -119,7 +126,11 @@ def find_codes(candidates: Mapping[str, Digits], real: RealColumns) -> set[str]:
     """
     if real.are_typed:
         return set(candidates)
-    return {name for name, digits in candidates.items() if _is_code_among_texts(name, digits, real)}
+    codes = set()
+    for name, digits in candidates.items():
+        if _is_code_among_texts(name, digits, real):
+            codes.add(name)
+    return codes
 
 
 def _is_code_among_texts(name: str, digits: Digits, real: RealColumns) -> bool:

@@ -46,10 +46,8 @@ class Column:
         """Create a categorical or boolean column of positions (n,) in its sorted ``values``; -1 is
         missing.
         """
-        small = next(
-            dtype for dtype in (np.int8, np.int16, np.int32) if len(values) <= np.iinfo(dtype).max
-        )
-        return cls(name, kind, mapped(codes.astype(small, copy=False)), tuple(values))
+        dtype = _code_dtype(len(values))
+        return cls(name, kind, mapped(codes.astype(dtype, copy=False)), tuple(values))
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -59,7 +57,9 @@ class Column:
         """True for cells without a value, shape (n,)."""
         if self.values is not None:
             return np.asarray(self.cells < 0)
-        return np.isnan(self.cells) if self.kind == "numeric" else np.asarray(self.cells == MISSING)
+        if self.kind == "numeric":
+            return np.isnan(self.cells)
+        return np.asarray(self.cells == MISSING)
 
     def floats(self) -> np.ndarray:
         """Return numbers, dates in days since 1970, or codes as float64 (n,), missing as NaN;
@@ -69,7 +69,9 @@ class Column:
             return self.cells
         floats = self.cells.astype(np.float64)
         floats[self.missing] = np.nan
-        return floats / DAY if self.kind == "datetime" else floats
+        if self.kind == "datetime":
+            return floats / DAY
+        return floats
 
     def compact(self) -> Column:
         """Return the column without values that no row has."""
@@ -80,8 +82,10 @@ class Column:
 
     def present(self) -> Column:
         """Return the non-missing cells in order."""
-        missing = self.missing
-        return self.take(~missing) if missing.any() else self
+        is_missing = self.missing
+        if not is_missing.any():
+            return self
+        return self.take(~is_missing)
 
     def distinct(self) -> Column:
         """Return the distinct non-missing values, ascending."""
@@ -93,45 +97,56 @@ class Column:
 
     def take_or_missing(self, rows: np.ndarray) -> Column:
         """Select cells by position (n,); a position of -1 gives a missing cell."""
-        nothing = -1 if self.values is not None else np.nan if self.kind == "numeric" else MISSING
-        return replace(
-            self, cells=np.append(self.cells, np.array([nothing], dtype=self.cells.dtype))[rows]
-        )
+        missing_cell: float = MISSING
+        if self.values is not None:
+            missing_cell = -1
+        elif self.kind == "numeric":
+            missing_cell = np.nan
+        last_cell = np.array([missing_cell], dtype=self.cells.dtype)
+        return replace(self, cells=np.append(self.cells, last_cell)[rows])
 
     def index_in(
         self, values: Sequence[Any], *, unknown: int = -1, missing: int = -1
     ) -> np.ndarray:
-        """Return the position in ``values`` of each cell of a category or boolean, int32 (n,).
+        """Return the position in ``values`` of each cell of a category or boolean.
 
-        Other values map to ``unknown``, missing cells to ``missing``.
+        Args:
+            values: Values, in any order.
+            unknown: Position of cells with another value.
+            missing: Position of missing cells.
+
+        Returns:
+            Positions, int32 (n,).
         """
-        place = {value: at for at, value in enumerate(values)}
-        return looked_up(
-            [place.get(value, unknown) for value in self.values or ()], self.cells, missing
-        )
+        position_of = {value: position for position, value in enumerate(values)}
+        positions = [position_of.get(value, unknown) for value in self.values or ()]
+        return looked_up(positions, self.cells, missing)
 
-    def where(self, keep: np.ndarray, other: Column) -> Column:
-        """Return this column's cells where ``keep`` (n,) is true, and those of ``other``
+    def where(self, keep: np.ndarray, replacement: Column) -> Column:
+        """Return this column's cells where ``keep`` is true, and those of ``replacement``
         elsewhere.
+
+        Args:
+            keep: Bool (n,).
+            replacement: Column of the same kind, with n cells.
         """
-        first, second = of_one_vocabulary([self, other])
+        first, second = of_one_vocabulary([self, replacement])
         return replace(first, cells=np.where(keep, first.cells, second.cells))
 
-    def equals(self, other: Column) -> bool:
+    def equals(self, column: Column) -> bool:
         """Return True if both contain the same values in the same order; missing equals missing."""
-        first, second = of_one_vocabulary([self, other])
+        first, second = of_one_vocabulary([self, column])
         return np.array_equal(first.cells, second.cells, equal_nan=self.kind == "numeric")
 
     def objects(self) -> list[Any]:
         """Return the values (n,) as str, bool, float, int or Timestamp, missing as None."""
         if self.values is not None:
-            known = [*self.values, None]  # -1, missing, selects the last
-            return [known[code] for code in self.cells.tolist()]
-        values = self.series().tolist()
-        return [
-            None if gone else value
-            for value, gone in zip(values, self.missing.tolist(), strict=True)
-        ]
+            values = [*self.values, None]  # -1, missing, selects the last
+            return [values[code] for code in self.cells.tolist()]
+        objects: list[Any] = self.series().tolist()
+        for i in np.flatnonzero(self.missing):
+            objects[i] = None
+        return objects
 
     def series(self) -> pd.Series:
         """Return a pandas column: float64, Int64, object of str and None, boolean, or
@@ -141,14 +156,24 @@ class Column:
             texts = np.array([*(self.values or ()), None], dtype=object)[self.cells]
             return pd.Series(texts, name=self.name, dtype=object)
         if self.kind == "boolean":
-            return pd.Series(pd.arrays.BooleanArray(self.cells == 1, self.missing), name=self.name)
+            booleans = pd.arrays.BooleanArray(self.cells == 1, self.missing)
+            return pd.Series(booleans, name=self.name)
         if self.kind == "integer":
-            missing = self.missing
-            return pd.Series(
-                pd.arrays.IntegerArray(np.where(missing, 0, self.cells), missing), name=self.name
-            )
-        cells = self.cells.view("datetime64[us]") if self.kind == "datetime" else self.cells
-        return pd.Series(cells, name=self.name)
+            is_missing = self.missing
+            integers = pd.arrays.IntegerArray(np.where(is_missing, 0, self.cells), is_missing)
+            return pd.Series(integers, name=self.name)
+        if self.kind == "datetime":
+            return pd.Series(self.cells.view("datetime64[us]"), name=self.name)
+        return pd.Series(self.cells, name=self.name)
+
+
+def _code_dtype(n_values: int) -> type[np.signedinteger[Any]]:
+    """Return the smallest dtype of codes."""
+    if n_values <= np.iinfo(np.int8).max:
+        return np.int8
+    if n_values <= np.iinfo(np.int16).max:
+        return np.int16
+    return np.int32
 
 
 def distinct_sorted(values: np.ndarray) -> np.ndarray:
@@ -156,9 +181,9 @@ def distinct_sorted(values: np.ndarray) -> np.ndarray:
     ten times slower.
     """
     in_order = np.sort(values)
-    return in_order[
-        np.append(np.ones(min(len(in_order), 1), dtype=bool), in_order[1:] != in_order[:-1])
-    ]
+    is_first = np.ones(len(in_order), dtype=bool)
+    np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
+    return in_order[is_first]
 
 
 def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
@@ -168,15 +193,31 @@ def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
     first = columns[0].values
     if first is None or all(column.values is first or column.values == first for column in columns):
         return [replace(column, values=first) for column in columns]
-    every = tuple(sorted(set().union(*(column.values or () for column in columns))))
-    return [Column.of_codes(one.name, one.kind, one.index_in(every), every) for one in columns]
+    distinct = set[Any]()
+    for column in columns:
+        distinct.update(column.values or ())
+    values = tuple(sorted(distinct))
+    converted = []
+    for column in columns:
+        codes = column.index_in(values)
+        converted.append(Column.of_codes(column.name, column.kind, codes, values))
+    return converted
 
 
-def looked_up(places: Sequence[int], codes: np.ndarray, missing: int = -1) -> np.ndarray:
-    """Return ``places[code]`` of the codes (n,), and ``missing`` for -1; int32."""
-    table = np.array([*places, missing], dtype=np.int32)
+def looked_up(positions: Sequence[int], codes: np.ndarray, missing: int = -1) -> np.ndarray:
+    """Return the position of each code.
+
+    Args:
+        positions: Position of code 0, 1, ...
+        codes: Integers (n,); -1 is missing.
+        missing: Position of -1.
+
+    Returns:
+        Positions, int32 (n,).
+    """
+    lookup = np.array([*positions, missing], dtype=np.int32)
     out = mapped_empty(len(codes), np.int32)
-    np.take(table, codes, out=out, mode="wrap")  # -1 selects the last
+    np.take(lookup, codes, out=out, mode="wrap")  # -1 selects the last
     return out
 
 
@@ -196,19 +237,25 @@ def vocabulary(columns: Sequence[Column]) -> tuple[Any, ...]:
 def ranked(columns: Sequence[Column]) -> tuple[list[np.ndarray], Column]:
     """Rank the values of a column of several tables.
 
-    Returns int64 ranks per table, -1 for missing, and the distinct values, ascending. Equal values
-    have equal ranks, and every rank occurs.
+    Args:
+        columns: The column in each table.
+
+    Returns:
+        Ranks of each table, int64 (n,), -1 for missing; and the distinct values, ascending. Equal
+        values have equal ranks, and every rank occurs.
     """
-    whole = stacked(columns)
-    missing, ends = whole.missing, np.cumsum([len(column) for column in columns])[:-1]
-    ranks = np.full(len(whole), -1, dtype=np.int64)
-    if whole.values is not None:
-        seen = np.bincount(whole.cells[~missing], minlength=len(whole.values)) > 0
-        ranks = np.append(np.cumsum(seen) - 1, -1)[whole.cells]
-        cells = np.flatnonzero(seen).astype(whole.cells.dtype)
+    column = stacked(columns)
+    is_present = ~column.missing
+    ranks = np.full(len(column), -1, dtype=np.int64)
+    if column.values is not None:
+        is_used = np.bincount(column.cells[is_present], minlength=len(column.values)) > 0
+        rank_of_code = np.cumsum(is_used) - 1
+        ranks = np.append(rank_of_code, -1)[column.cells]
+        distinct = np.flatnonzero(is_used).astype(column.cells.dtype)
     else:
-        cells, ranks[~missing] = np.unique(whole.cells[~missing], return_inverse=True)
-    return np.split(ranks, ends), replace(whole, cells=cells)
+        distinct, ranks[is_present] = np.unique(column.cells[is_present], return_inverse=True)
+    ends = np.cumsum(list(map(len, columns)))[:-1]
+    return np.split(ranks, ends), replace(column, cells=distinct)
 
 
 def row_ids(tables: Sequence[Mapping[str, Column]], names: Sequence[str]) -> list[np.ndarray]:
@@ -217,12 +264,22 @@ def row_ids(tables: Sequence[Mapping[str, Column]], names: Sequence[str]) -> lis
 
     Ids start at 0 and do not depend on the order of rows: they rank the rows lexicographically by
     column values.
+
+    Args:
+        tables: Columns of each table, by name.
+        names: Names of the compared columns.
+
+    Returns:
+        Ids of the rows of each table, int64 (n,).
     """
-    lengths = [len(next(iter(table.values()))) if table else 0 for table in tables]
+    lengths = []
+    for table in tables:
+        columns = list(table.values())
+        lengths.append(len(columns[0]) if columns else 0)
     ids = np.zeros(sum(lengths), dtype=np.int64)
     for name in names:
         ranks, values = ranked([table[name] for table in tables])
-        ids = np.unique(ids * (len(values) + 1) + np.concatenate(ranks) + 1, return_inverse=True)[
-            1
-        ].astype(np.int64)
+        pairs = ids * (len(values) + 1) + np.concatenate(ranks) + 1
+        _, codes = np.unique(pairs, return_inverse=True)
+        ids = codes.astype(np.int64)
     return np.split(ids, np.cumsum(lengths)[:-1])

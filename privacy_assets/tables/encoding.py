@@ -15,7 +15,7 @@ import numpy as np
 
 from privacy_assets.errors import InputError
 from privacy_assets.tables.arrays import mapped_concatenate, mapped_empty, mapped_take
-from privacy_assets.tables.column import MISSING, Column, looked_up, vocabulary
+from privacy_assets.tables.column import DAY, MISSING, Column, looked_up, vocabulary
 from privacy_assets.tables.conversion import rounded
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
@@ -37,9 +37,10 @@ class MatrixCoding:
     @classmethod
     def fit(cls, tables: Sequence[Table], schema: TableSchema) -> MatrixCoding:
         """Fit to the values of the ``tables``; the order of rows does not matter."""
-        coded = schema.of_kind("categorical", "boolean")
-        known = {name: vocabulary([table[name] for table in tables]) for name in coded}
-        return cls(schema, tuple(known.get(name) for name in schema.names))
+        values = dict[str, tuple[object, ...] | None].fromkeys(schema.names)
+        for name in schema.of_kind("categorical", "boolean"):
+            values[name] = vocabulary([table[name] for table in tables])
+        return cls(schema, tuple(values.values()))
 
     @cached_property
     def is_number(self) -> np.ndarray:
@@ -51,46 +52,63 @@ class MatrixCoding:
         """Number of codes of each category, including missing and unknown; 0 for numbers; int64
         (F,).
         """
-        return np.array(
-            [0 if values is None else len(values) + 2 for values in self.values], dtype=np.int64
-        )
+        sizes = np.zeros(len(self.values), dtype=np.int64)
+        for i, values in enumerate(self.values):
+            if values is not None:
+                sizes[i] = len(values) + 2
+        return sizes
 
     def code(self, table: Table) -> np.ndarray:
         """Return the cells of a table with the columns of the schema, float64 (F, n), C order."""
         cells = np.empty((len(self.values), len(table)))
-        for place, (column, values) in enumerate(
-            zip(self.schema.columns, self.values, strict=True)
-        ):
-            own, known = table[column.name], len(values or ())
-            cells[place] = (
-                own.floats()
-                if values is None
-                else own.index_in(values, unknown=known + 1, missing=known)
-            )
+        for i, values in enumerate(self.values):
+            column = table[self.schema.columns[i].name]
+            if values is None:
+                cells[i] = column.floats()
+            else:
+                n_values = len(values)
+                cells[i] = column.index_in(values, unknown=n_values + 1, missing=n_values)
         return cells
 
-    def rounded(self, place: int, cells: np.ndarray) -> np.ndarray:
-        """Round cells (n,) of the number at ``place`` to the precision of its column."""
-        column = self.schema.columns[place]
+    def rounded(self, position: int, cells: np.ndarray) -> np.ndarray:
+        """Round cells of a number to the precision of its column.
+
+        Args:
+            position: Position of the column in the schema.
+            cells: Numbers, float64 (n,).
+        """
+        column = self.schema.columns[position]
         return rounded(_column(column, None, cells), column).floats()
 
     def plain_values(self) -> list[list[object] | None]:
         """Return ``values`` as JSON-compatible lists for :meth:`of_plain`."""
-        return [None if values is None else list(values) for values in self.values]
+        plain = list[list[object] | None]()
+        for values in self.values:
+            if values is None:
+                plain.append(None)
+            else:
+                plain.append(list(values))
+        return plain
 
     @classmethod
     def of_plain(
         cls, schema: TableSchema, plain: Sequence[Sequence[object] | None]
     ) -> MatrixCoding:
         """Create a coding from the output of :meth:`plain_values`."""
-        return cls(schema, tuple(None if values is None else tuple(values) for values in plain))
+        values_of_columns = list[tuple[object, ...] | None]()
+        for values in plain:
+            if values is None:
+                values_of_columns.append(None)
+            else:
+                values_of_columns.append(tuple(values))
+        return cls(schema, tuple(values_of_columns))
 
     def table(self, cells: np.ndarray) -> Table:
         """Convert cells to a table. Integers are rounded; unknown values become missing."""
-        columns = zip(self.schema.columns, self.values, cells, strict=True)
-        return Table.of_columns(
-            self.schema, {c.name: _column(c, values, row) for c, values, row in columns}
-        )
+        columns = {}
+        for column, values, row in zip(self.schema.columns, self.values, cells, strict=True):
+            columns[column.name] = _column(column, values, row)
+        return Table.of_columns(self.schema, columns)
 
 
 def _column(column: ColumnSchema, values: tuple[object, ...] | None, row: np.ndarray) -> Column:
@@ -102,18 +120,18 @@ def _column(column: ColumnSchema, values: tuple[object, ...] | None, row: np.nda
         return Column.of_codes(column.name, column.kind, codes, values)
     if column.kind == "numeric":
         return Column(column.name, column.kind, np.array(row, dtype=np.float64))
-    missing = np.isnan(row)
-    with np.errstate(over="ignore"):
-        filled = np.where(missing, 0.0, row) * (86_400e6 if column.kind == "datetime" else 1)
-    if (large := np.abs(filled) >= 2**63).any():
-        problem, fix = (
-            "a value does not fit 64 bits",
-            "keep the generator within the range of the column",
-        )
-        raise InputError(problem, column=column.name, row=int(large.argmax()), fix=fix)
-    return Column(
-        column.name, column.kind, np.where(missing, MISSING, np.rint(filled).astype(np.int64))
-    )
+    is_missing = np.isnan(row)
+    filled = np.where(is_missing, 0.0, row)
+    if column.kind == "datetime":
+        with np.errstate(over="ignore"):
+            filled = filled * DAY
+    is_large = np.abs(filled) >= 2**63
+    if is_large.any():
+        fix = "keep the generator within the range of the column"
+        problem = "a value does not fit 64 bits"
+        raise InputError(problem, column=column.name, row=int(is_large.argmax()), fix=fix)
+    integers = np.rint(filled).astype(np.int64)
+    return Column(column.name, column.kind, np.where(is_missing, MISSING, integers))
 
 
 # share clipped on each side when scales are fitted, so that an outlier does not flatten its column
@@ -148,23 +166,20 @@ class EncodedTable:
         With a column of nearly unique strings it is as wide as the table is long: see
         ``distances.nearest``.
         """
-        starts = self.numeric.shape[1] + np.concatenate([[0], np.cumsum(self.sizes)]).astype(
-            np.int64
-        )
-        out = np.zeros((len(self), int(starts[-1])), dtype=np.float32)
-        out[:, : self.numeric.shape[1]] = self.numeric
+        n_numbers = self.numeric.shape[1]
+        starts = n_numbers + np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+        dense = np.zeros((len(self), int(starts[-1])), dtype=np.float32)
+        dense[:, :n_numbers] = self.numeric
         rows = np.arange(len(self))
         for column in range(self.codes.shape[1]):
-            out[rows, starts[column] + self.codes[:, column]] = np.float32(0.5**0.5)
-        return out
+            dense[rows, starts[column] + self.codes[:, column]] = np.float32(0.5**0.5)
+        return dense
 
     @classmethod
     def stack(cls, tables: Sequence[EncodedTable]) -> EncodedTable:
         """Concatenate one or more tables of the same encoder."""
-        numeric, codes = (
-            mapped_concatenate([getattr(table, part) for table in tables])
-            for part in ("numeric", "codes")
-        )
+        numeric = mapped_concatenate([table.numeric for table in tables])
+        codes = mapped_concatenate([table.codes for table in tables])
         return cls(numeric, codes, tables[0].sizes)
 
     @classmethod
@@ -181,11 +196,11 @@ class EncodedTable:
 
     def pick(self, columns: Sequence[int]) -> EncodedTable:
         """Select encoded columns, numbered with ``numeric`` first, then ``codes``."""
-        places, numbers = np.asarray(columns, dtype=np.int64), self.numeric.shape[1]
-        coded = places[places >= numbers] - numbers
-        return EncodedTable(
-            self.numeric[:, places[places < numbers]], self.codes[:, coded], self.sizes[coded]
-        )
+        positions = np.asarray(columns, dtype=np.int64)
+        n_numbers = self.numeric.shape[1]
+        numeric = positions[positions < n_numbers]
+        coded = positions[positions >= n_numbers] - n_numbers
+        return EncodedTable(self.numeric[:, numeric], self.codes[:, coded], self.sizes[coded])
 
 
 @dataclass(frozen=True)
@@ -226,29 +241,29 @@ class TabularEncoder:
         ``others`` are tables to encode later; they only determine which numbers need a missing
         indicator.
         """
-        numbers, categories = [], []
+        numbers = []
+        categories = []
         for column in schema.columns:
-            parts = [table[column.name] for table in tables]
+            name = column.name
+            parts = [table[name] for table in tables]
             if column.kind in ("categorical", "boolean"):
-                categories.append(_Category(column.name, vocabulary(parts)))
-            else:
-                centre, scale = _centre_and_scale(
-                    np.sort(np.concatenate([part.present().floats() for part in parts]))
-                )
-                missing = any(table[column.name].missing.any() for table in (*tables, *others))
-                numbers.append(_Number(column.name, centre, scale, missing))
+                categories.append(_Category(name, vocabulary(parts)))
+                continue
+            values = np.concatenate([part.present().floats() for part in parts])
+            centre, scale = _centre_and_scale(np.sort(values))
+            has_missing = any(table[name].missing.any() for table in (*tables, *others))
+            numbers.append(_Number(name, centre, scale, has_missing))
         return cls(tuple(numbers), tuple(categories))
 
     @cached_property
     def places(self) -> dict[str, list[int]]:
         """Encoded columns by column, numbered as in :meth:`EncodedTable.pick`."""
-        found = {number.name: [place] for place, number in enumerate(self.numbers)}
-        coded = [number.name for number in self.numbers if number.indicator] + [
-            c.name for c in self.categories
-        ]
-        for place, name in enumerate(coded, start=len(self.numbers)):
-            found.setdefault(name, []).append(place)
-        return found
+        positions = {number.name: [i] for i, number in enumerate(self.numbers)}
+        coded = [number.name for number in self.numbers if number.indicator]
+        coded += [category.name for category in self.categories]
+        for position, name in enumerate(coded, start=len(self.numbers)):
+            positions.setdefault(name, []).append(position)
+        return positions
 
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
         """Return plain values, which include category values of the private table."""
@@ -280,21 +295,23 @@ class TabularEncoder:
             if number.indicator:
                 codes[:, next(coded)] = missing
         for category in self.categories:
-            known = len(category.values)
+            n_values = len(category.values)
             column = table[category.name]
-            codes[:, next(coded)] = column.index_in(
-                category.values, unknown=known, missing=known + 1
-            )
+            positions = column.index_in(category.values, unknown=n_values, missing=n_values + 1)
+            codes[:, next(coded)] = positions
         return EncodedTable(numeric, codes, np.array(sizes, dtype=np.int64))
 
 
 def _centre_and_scale(ordered: np.ndarray) -> tuple[float, float]:
-    if len(ordered) == 0 or ordered[0] == ordered[-1]:
-        return (float(ordered[0]) if len(ordered) else 0.0), 0.0
-    cut = max(1, int(_CLIP * len(ordered)))
-    inner = np.clip(
-        ordered, ordered[min(cut, len(ordered) - 1)], ordered[max(len(ordered) - 1 - cut, 0)]
-    )
+    if len(ordered) == 0:
+        return 0.0, 0.0
+    if ordered[0] == ordered[-1]:
+        return float(ordered[0]), 0.0
+    last = len(ordered) - 1
+    n_clipped = max(1, int(_CLIP * len(ordered)))
+    low = ordered[min(n_clipped, last)]
+    high = ordered[max(last - n_clipped, 0)]
+    inner = np.clip(ordered, low, high)
     if inner[0] >= inner[-1]:  # nearly constant: use the unclipped standard deviation
         inner = ordered
     size = np.abs(inner).max()  # avoids overflow of squares near the limits of float64

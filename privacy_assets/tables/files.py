@@ -69,13 +69,14 @@ class CsvFormat:
         """
         if isinstance(given, CsvFormat):
             return given
-        told = given or {}
-        if not isinstance(told, Mapping) or not set(told) <= {"sep", "encoding"}:
+        settings = given or {}
+        if not isinstance(settings, Mapping) or not set(settings) <= {"sep", "encoding"}:
             raise ConfigError(
                 'read must be a mapping with sep, encoding or both, such as {sep: ";",'
                 " encoding: cp1252}."
             )
-        sep, encoding = told.get("sep") or "", told.get("encoding") or ""
+        sep = settings.get("sep") or ""
+        encoding = settings.get("encoding") or ""
         if not isinstance(sep, str) or len(sep) > 1 or sep in ('"', "\n", "\r"):
             raise ConfigError('read: sep must be one character, such as ";".')
         if not _decodes_text(encoding or "utf-8"):
@@ -121,31 +122,30 @@ def table_files(path: str | Location) -> list[Location]:
     return find_files(location(path))[1]
 
 
-def find_files(place: Location) -> tuple[Location, list[Location]]:
+def find_files(path: Location) -> tuple[Location, list[Location]]:
     """Return the folder below which Hive folders are columns, and the files of
     :func:`table_files`.
     """
-    if isinstance(place, Path) and not is_path(place):
+    if isinstance(path, Path) and not is_path(path):
         fix = "pass a dataframe, or the path of a .parquet or .csv file"
         raise InputError(
-            f"a string of {len(str(place))} characters is not the path of a table", fix=fix
+            f"a string of {len(str(path))} characters is not the path of a table", fix=fix
         )
     try:
-        root, files = _found(place)
+        root, files = _root_and_files(path)
     except OSError as error:
-        problem, fix = f"cannot be read ({error.strerror})", "check path and permissions"
-        raise InputError(
-            problem, where=str(place), fix=fix, transient=is_transient(error)
-        ) from None
+        problem = f"cannot be read ({error.strerror})"
+        fix = "check path and permissions"
+        raise InputError(problem, where=str(path), fix=fix, transient=is_transient(error)) from None
     for file in files:
-        if isinstance(file, Path) and (wrong := not_a_file(file)):
-            raise InputError(
-                wrong, where=str(file), fix=_instead(file) or "give .parquet or .csv files"
-            )
+        fault = not_a_file(file) if isinstance(file, Path) else ""
+        if fault:
+            fix = _advice_for_missing(file) or "give .parquet or .csv files"
+            raise InputError(fault, where=str(file), fix=fix)
     return root, files
 
 
-def _found(path: Location) -> tuple[Location, list[Location]]:
+def _root_and_files(path: Location) -> tuple[Location, list[Location]]:
     """Return the root and the sorted files of a path, which exist unless it is a path that names
     one.
     """
@@ -182,11 +182,11 @@ def _no_files(path: Location, is_glob: bool) -> InputError:
     return InputError(_NO_MATCH, where=str(path), fix="check the path")
 
 
-def _instead(missing: Path) -> str:
+def _advice_for_missing(missing: Location) -> str:
     """Return advice for a missing file: its missing folder, or similarly named tables in the
     folder. Otherwise "".
     """
-    if missing.exists():
+    if not isinstance(missing, Path) or missing.exists():
         return ""
     if not missing.parent.is_dir():
         return f"check the path: there is no folder {safe_repr(missing.parent)}"
@@ -195,7 +195,9 @@ def _instead(missing: Path) -> str:
     except OSError:  # a folder without permission to list it
         return ""
     near = get_close_matches(missing.name, names, cutoff=0.7)
-    return f"check the path. Did you mean {' or '.join(map(safe_repr, near))}?" if near else ""
+    if not near:
+        return ""
+    return f"check the path. Did you mean {' or '.join(map(safe_repr, near))}?"
 
 
 _WIDE = {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
@@ -249,41 +251,46 @@ def csv_fault(
 
 
 def _separator_fault(names: Sequence[str], where: str, sep: str) -> InputError | None:
-    found = _other_separator(names, sep)
-    if not found:
+    sign = _other_separator(names, sep)
+    if not sign:
         return None
-    return InputError(
-        f"its columns are separated by {_SIGNS[found]}", where=where, fix=_read_fix(sep=found)
-    )
+    problem = f"its columns are separated by {_SIGNS[sign]}"
+    return InputError(problem, where=where, fix=_read_fix(sep=sign))
 
 
 def _other_separator(names: Sequence[str], sep: str) -> str:
     """Return the separator of a header that ``sep`` does not separate, or ""."""
-    return next(
-        (sign for sign in _SIGNS if len(names) == 1 and sign in names[0] and sign != sep), ""
-    )
+    if len(names) != 1:
+        return ""
+    for sign in _SIGNS:
+        if sign in names[0] and sign != sep:
+            return sign
+    return ""
 
 
 def _read_fix(**settings: str) -> str:
     """Return the advice to state how a CSV file is written."""
-    told = {name: value for name, value in settings.items() if value}
-    names = " and ".join({"sep": "separator", "encoding": "encoding"}[name] for name in told)
-    options = " ".join(f"--{name} {shlex.quote(value)}" for name, value in told.items())
-    return f"name the {names} (data: {yaml_text({'read': told})}, on the command line {options})"
+    settings = {name: value for name, value in settings.items() if value}
+    names = " and ".join(settings).replace("sep", "separator")
+    options = " ".join(f"--{name} {shlex.quote(value)}" for name, value in settings.items())
+    return (
+        f"name the {names} (data: {yaml_text({'read': settings})}, on the command line {options})"
+    )
 
 
 def _encoding_fault(stream: BinaryIO, where: str, sep: str) -> InputError | None:
-    start, other = 0, ""
+    start = 0
+    sign = ""
     for number, line in enumerate(stream, start=1):
         if number == 1:
-            other = _other_separator(line.decode("cp1252", errors="replace").split(sep), sep)
+            names = line.decode("cp1252", errors="replace").split(sep)
+            sign = _other_separator(names, sep)
         try:
             line.decode()
         except UnicodeDecodeError as error:
-            at, fix = start + error.start, _read_fix(sep=other, encoding="cp1252")
-            return InputError(
-                f"line {number} is not UTF-8 text (byte {at} of the file)", where=where, fix=fix
-            )
+            position = start + error.start
+            problem = f"line {number} is not UTF-8 text (byte {position} of the file)"
+            return InputError(problem, where=where, fix=_read_fix(sep=sign, encoding="cp1252"))
         start += len(line)
     return None
 

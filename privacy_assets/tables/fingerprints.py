@@ -28,7 +28,8 @@ _WORDS = {
     "True": b"1",
     "False": b"0",
 }
-_WHOLE, _FLOAT = re.compile(r"-?(0|[1-9]\d*)(\.0)?"), re.compile(r"-?\d+(\.\d+)?(e[+-]\d+)?")
+_INTEGER = re.compile(r"-?(0|[1-9]\d*)(\.0)?")
+_FLOAT = re.compile(r"-?\d+(\.\d+)?(e[+-]\d+)?")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
@@ -54,12 +55,11 @@ def lasting_fingerprint(frame: pd.DataFrame) -> str:
     fingerprint if a column changes its kind or dtype. Other spellings ("01", "1e0", "1.00") and
     integers that differ in one digit are different values.
     """
-    coded = {name: pd.factorize(frame[name]) for name in frame.columns}
-    spelled = {
-        name: (codes, [_lasting_bytes(value) for value in values])
-        for name, (codes, values) in coded.items()
-    }
-    return _fingerprint(spelled, len(frame))
+    coded = {}
+    for name in frame.columns:
+        codes, values = pd.factorize(frame[name])
+        coded[name] = codes, list(map(_lasting_bytes, values))
+    return _fingerprint(coded, len(frame))
 
 
 def keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
@@ -69,16 +69,18 @@ def keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
     Rows are sorted by their HMAC-SHA256, equal rows by their occurrence number. Without the key the
     order can neither be predicted nor reveal information. The input order does not matter.
     """
-    contents, names = [b""] * len(frame), list(frame.columns)
+    digests = [b""] * len(frame)
+    names = list(frame.columns)
     for start in range(0, len(names), _AT_ONCE):
         cells = [_cells(frame[name]) for name in names[start : start + _AT_ONCE]]
-        contents = [
-            hashlib.sha256(b"".join(row)).digest() for row in zip(contents, *cells, strict=True)
-        ]
-    seen, tags = Counter[bytes](), []
-    for content in contents:
-        tags.append(hmac.digest(key, content + seen[content].to_bytes(8, "big"), "sha256"))
-        seen[content] += 1
+        rows = zip(digests, *cells, strict=True)
+        digests = [hashlib.sha256(b"".join(row)).digest() for row in rows]
+    n_before = Counter[bytes]()
+    tags = []
+    for digest in digests:
+        occurrence = n_before[digest].to_bytes(8, "big")
+        tags.append(hmac.digest(key, digest + occurrence, "sha256"))
+        n_before[digest] += 1
     return np.array(sorted(range(len(tags)), key=tags.__getitem__), dtype=np.int64)
 
 
@@ -93,9 +95,8 @@ def cells_fingerprint(cells: np.ndarray, *facts: Any) -> str:
     """Return the SHA-256 (hex) of coded cells, including the order of rows, and of JSON-compatible
     facts.
     """
-    digest = hashlib.sha256(
-        json.dumps([*facts, cells.shape], sort_keys=True, default=repr).encode()
-    )
+    header = json.dumps([*facts, cells.shape], sort_keys=True, default=repr)
+    digest = hashlib.sha256(header.encode())
     digest.update(np.ascontiguousarray(cells).data)
     return digest.hexdigest()
 
@@ -109,21 +110,21 @@ def _fingerprint(
     Values with the same bytes count as equal.
     """
     names = sorted(columns)
-    places = np.empty((rows, len(names)), dtype=">u4")
-    outer = hashlib.sha256()
-    for position, name in enumerate(names):
+    ranks = np.empty((rows, len(names)), dtype=">u4")
+    digest = hashlib.sha256()
+    for i, name in enumerate(names):
         codes, spelled = columns[name]
-        known = sorted({value for value in spelled if value is not None})
-        place = {value: at for at, value in enumerate(known)} | {None: len(known)}
-        places[:, position] = np.array(
-            [place[value] for value in [*spelled, None]], dtype=np.uint32
-        )[codes]
-        outer.update(_framed([name.encode()]) + _framed(known))
+        distinct = sorted({value for value in spelled if value is not None})
+        rank_of: dict[bytes | None, int] = {value: rank for rank, value in enumerate(distinct)}
+        rank_of[None] = len(distinct)
+        rank_of_code = [rank_of[value] for value in [*spelled, None]]  # -1 selects the last
+        ranks[:, i] = np.array(rank_of_code, dtype=np.uint32)[codes]
+        digest.update(_framed([name.encode()]) + _framed(distinct))
     if names:  # without columns all rows are equal
-        places.view(f"V{4 * len(names)}").sort(axis=0)
-    outer.update(rows.to_bytes(8, "big"))
-    outer.update(places.data)
-    return outer.hexdigest()
+        ranks.view(f"V{4 * len(names)}").sort(axis=0)
+    digest.update(rows.to_bytes(8, "big"))
+    digest.update(ranks.data)
+    return digest.hexdigest()
 
 
 def _framed(parts: Sequence[bytes]) -> bytes:
@@ -181,10 +182,12 @@ def _lasting_bytes(value: object) -> bytes | None:
     text = str(value)
     if text in _WORDS:
         return _WORDS[text]
-    if _WHOLE.fullmatch(text):
+    if _INTEGER.fullmatch(text):
         return text.removesuffix(".0").encode()
     if _FLOAT.fullmatch(text) and repr(float(text)) == text:
-        return str(int(float(text))).encode() if float(text).is_integer() else text.encode()
+        if float(text).is_integer():
+            text = str(int(float(text)))
+        return text.encode()
     return _moment(text).encode("utf-8", "surrogatepass")
 
 

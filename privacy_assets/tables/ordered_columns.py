@@ -31,13 +31,13 @@ class NumberColumn:
     Attributes:
         schema: Schema.
         column: Cells of all rows.
-        people: Subject of each row, int64 (n,).
+        subject_codes: Subject of each row, int64 (n,).
         levels: Levels of the column alone.
     """
 
     schema: ColumnSchema
     column: Column
-    people: np.ndarray
+    subject_codes: np.ndarray
     levels: Levels
 
     @classmethod
@@ -45,18 +45,26 @@ class NumberColumn:
         cls,
         schema: ColumnSchema,
         column: Column,
-        people: np.ndarray,
+        subject_codes: np.ndarray,
         k: int,
         public: np.ndarray | None = None,
     ) -> NumberColumn:
-        """Create a column with its levels, see :func:`.published_levels.make_levels`."""
-        present = _present(column, people)
-        return cls(schema, column, people, make_levels([present], schema, k, public))
+        """Create a column with its levels, see :func:`.published_levels.make_levels`.
+
+        Args:
+            schema: Schema.
+            column: Cells of all rows of the stacked real tables.
+            subject_codes: Subject of each row, int64 (n,).
+            k: Minimum number of subjects.
+            public: Values of a public list. None: there is no list.
+        """
+        present = _present(column, subject_codes)
+        return cls(schema, column, subject_codes, make_levels([present], schema, k, public))
 
     @property
     def present(self) -> PresentCells:
         """Cells that are not missing."""
-        return _present(self.column, self.people)
+        return _present(self.column, self.subject_codes)
 
     def published(self) -> Column:
         """Return the column with the levels of the column alone. Missing values stay."""
@@ -65,15 +73,18 @@ class NumberColumn:
         cells[is_present] = self.levels.replace(cells[is_present])
         return replace(self.column, cells=cells)
 
-    def n_levels(self, levels: Levels) -> int:
-        """Return the number of groups of ``levels`` that have a value of this column."""
+    def keeps_enough(self, levels: Levels) -> bool:
+        """Return True if the column has values in at least half as many groups of ``levels`` as it
+        has levels of its own.
+        """
         groups = levels.groups_of(self.column.distinct().cells)
-        return len(distinct_sorted(groups))
+        n_groups = len(distinct_sorted(groups))
+        return n_groups >= _MIN_KEPT * len(self.levels)
 
 
-def _present(column: Column, people: np.ndarray) -> PresentCells:
+def _present(column: Column, subject_codes: np.ndarray) -> PresentCells:
     is_present = ~column.missing
-    return PresentCells(column.cells[is_present], people[is_present])
+    return PresentCells(column.cells[is_present], subject_codes[is_present])
 
 
 class OrderedPair(NamedTuple):
@@ -120,23 +131,51 @@ def share_levels(
     by_name = {column.schema.name: column for column in columns}
     levels = {name: column.levels for name, column in by_name.items()}
     ordered = _ordered_pairs(by_name, relations)
-    determined = {relation.second for relation in relations if relation.kind == "code"}
-    published = {
-        name: by_name[name].published() for pair in ordered for name in (pair.low, pair.high)
-    }
-    pairs = broken_pairs(ordered, published)
-    sets: dict[str, tuple[str, ...]] = {name: (name,) for name in by_name}
-    for pair in sorted(pairs, key=lambda pair: -pair.n_broken):
-        if sets[pair.low] == sets[pair.high] or determined & {pair.low, pair.high}:
+    broken = broken_pairs(ordered, _published_columns(by_name, ordered))
+    determined = _determined_columns(relations)
+    set_of: dict[str, tuple[str, ...]] = {name: (name,) for name in by_name}
+    for pair in sorted(broken, key=lambda pair: -pair.n_broken):
+        is_shared = set_of[pair.low] == set_of[pair.high]
+        if is_shared or pair.low in determined or pair.high in determined:
             continue
-        names = sets[pair.low] + sets[pair.high]
-        members = [by_name[name] for name in names]
-        joint = make_levels([member.present for member in members], members[0].schema, k)
-        if all(member.n_levels(joint) >= _MIN_KEPT * len(member.levels) for member in members):
-            sets |= dict.fromkeys(names, names)
-            levels |= dict.fromkeys(names, joint)
-    shared = [names for names in dict.fromkeys(sets.values()) if len(names) > 1]
+        names = set_of[pair.low] + set_of[pair.high]
+        joint_levels = _joint_levels([by_name[name] for name in names], k)
+        if joint_levels is not None:
+            set_of |= dict.fromkeys(names, names)
+            levels |= dict.fromkeys(names, joint_levels)
+    shared = [names for names in dict.fromkeys(set_of.values()) if len(names) > 1]
     return SharedLevels(levels, shared, ordered)
+
+
+def _published_columns(
+    columns: Mapping[str, NumberColumn], pairs: Sequence[OrderedPair]
+) -> dict[str, Column]:
+    """Return the columns of the pairs with the levels of each column alone."""
+    published = dict[str, Column]()
+    for pair in pairs:
+        for name in (pair.low, pair.high):
+            if name not in published:
+                published[name] = columns[name].published()
+    return published
+
+
+def _determined_columns(relations: Sequence[Relation]) -> set[str]:
+    """Return the names of the columns that a category determines."""
+    determined = set()
+    for relation in relations:
+        if relation.kind == "code":
+            determined.add(relation.second)
+    return determined
+
+
+def _joint_levels(columns: Sequence[NumberColumn], k: int) -> Levels | None:
+    """Return the levels that columns can share, or None if one of them would lose too many."""
+    parts = [column.present for column in columns]
+    joint_levels = make_levels(parts, columns[0].schema, k)
+    for column in columns:
+        if not column.keeps_enough(joint_levels):
+            return None
+    return joint_levels
 
 
 def _ordered_pairs(
@@ -149,12 +188,16 @@ def _ordered_pairs(
     for low_name, high_name in sorted(orders_of(relations)):
         low = columns.get(low_name)
         high = columns.get(high_name)
-        if low is None or high is None or not len(low.levels) or not len(high.levels):
+        if low is None or high is None:
             continue
-        has_one_form = (low.schema.kind, low.schema.dtype) == (high.schema.kind, high.schema.dtype)
+        if len(low.levels) == 0 or len(high.levels) == 0:
+            continue
+        if low.schema.kind != high.schema.kind or low.schema.dtype != high.schema.dtype:
+            continue
         # With gaps in b, a <= b and b <= c do not imply a <= c.
         has_both = ~(low.column.missing | high.column.missing)
-        if has_one_form and not (has_both & (low.column.cells > high.column.cells)).any():
+        is_broken = has_both & (low.column.cells > high.column.cells)
+        if not is_broken.any():
             pairs.append(OrderedPair(low_name, high_name, 0, 0))
     return pairs
 

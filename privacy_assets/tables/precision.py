@@ -21,7 +21,7 @@ UNITS: Mapping[str, int] = {  # microseconds
     "millisecond": 1_000,
     "microsecond": 1,
 }
-_MOST_DECIMALS = 15
+_MAX_DECIMALS = 15
 _EXACT = 2.0**51  # below this, scaling a number by its decimals gives the exact integer
 _LARGEST = np.iinfo(np.int64).max
 
@@ -33,32 +33,40 @@ def decimals_of(values: np.ndarray, dtype: Any = np.float64) -> int | None:
     Multiples of 10, 100, ... have -1, -2, ... decimals, unless all are 0. A value is represented if
     it is unchanged in ``dtype``: 0.1 as float32 has one decimal, although as float64 it has many.
     """
-    values, fine = np.asarray(values, dtype=np.float64), np.dtype(dtype)
+    values = np.asarray(values, dtype=np.float64)
+    original_dtype = np.dtype(dtype)
     if not np.any(values):
         return 0
-    left, decimals = values, -1
-    while len(left) and decimals < _MOST_DECIMALS:
+    changed = values
+    decimals = -1
+    while len(changed) and decimals < _MAX_DECIMALS:
         decimals += 1
-        left = left[~_unchanged(left, decimals, fine)]
-    if not _unchanged(values, decimals, fine).all():
+        changed = changed[~_unchanged(changed, decimals, original_dtype)]
+    if not _unchanged(values, decimals, original_dtype).all():
         return None
-    while -_MOST_DECIMALS < decimals <= 0 and _unchanged(values, decimals - 1, fine).all():
+    while -_MAX_DECIMALS < decimals <= 0:
+        if not _unchanged(values, decimals - 1, original_dtype).all():
+            break
         decimals -= 1
     return decimals
 
 
 def _unchanged(values: np.ndarray, decimals: int, dtype: np.dtype[Any]) -> np.ndarray:
-    same: np.ndarray = round_decimals(values, decimals, dtype) == values.astype(dtype)
-    return same
+    is_unchanged: np.ndarray = round_decimals(values, decimals, dtype) == values.astype(dtype)
+    return is_unchanged
 
 
 def whole_decimals_of(values: np.ndarray) -> int:
     """Return :func:`decimals_of` of integers int64 (n,): 0, or negative if all are multiples of 10,
     100, ...
     """
-    divisor, decimals = abs(int(np.gcd.reduce(values))) if len(values) else 0, 0
+    if len(values) == 0:
+        return 0
+    divisor = abs(int(np.gcd.reduce(values)))
+    decimals = 0
     while divisor and divisor % 10 == 0:
-        divisor, decimals = divisor // 10, decimals - 1
+        divisor //= 10
+        decimals -= 1
     return decimals
 
 
@@ -66,7 +74,9 @@ def unit_of(micros: np.ndarray) -> str:
     """Return the largest unit of which all times int64 (n,), in microseconds since 1970, are
     multiples.
     """
-    divisor = int(np.gcd.reduce(micros)) if len(micros) else 0
+    divisor = 0
+    if len(micros):
+        divisor = int(np.gcd.reduce(micros))
     return next(unit for unit, step in UNITS.items() if divisor % step == 0)
 
 
@@ -75,18 +85,28 @@ def round_decimals(values: np.ndarray, decimals: int, dtype: Any = np.float64) -
 
     Rounding follows scaling in float64, as in numpy. Floats with no more decimals are unchanged, as
     are floats so large that their spacing is close to the rounding step.
+
+    Args:
+        values: Floats, float64 (n,).
+        decimals: Number of decimal places. Negative: round to multiples of 10, 100, ...
+        dtype: Dtype of the result.
     """
     scale = 10.0 ** abs(decimals)
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = values * scale if decimals > 0 else values / scale
-        nearest = np.rint(scaled) / scale if decimals > 0 else np.rint(scaled) * scale
+        if decimals > 0:
+            scaled = values * scale
+            nearest = np.rint(scaled) / scale
+        else:
+            scaled = values / scale
+            nearest = np.rint(scaled) * scale
         rounded: np.ndarray = np.where(np.abs(scaled) < _EXACT, nearest, values).astype(dtype)
     return rounded
 
 
 def round_to_multiple(values: np.ndarray, step: int) -> np.ndarray:
     """Round integers int64 (n,) to the nearest multiple of ``step``, half to even; exact."""
-    below, rest = np.divmod(values, step)
-    up = (rest > step - rest) | ((rest == step - rest) & (below % 2 == 1))
+    quotient, remainder = np.divmod(values, step)
+    is_above_tie = remainder > step - remainder
+    is_odd_tie = (remainder == step - remainder) & (quotient % 2 == 1)
     largest = _LARGEST // step
-    return np.clip(below + up, -largest, largest) * step
+    return np.clip(quotient + (is_above_tie | is_odd_tie), -largest, largest) * step

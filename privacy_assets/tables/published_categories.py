@@ -1,10 +1,11 @@
 """Categories and booleans: each published one is shared by at least k subjects of the real tables.
 
-A category that k subjects have is a level. A rare one becomes the longest prefix that k subjects
-have, if prefixes are declared, and else "other" (threshold rule and recoding, in the terms of
-statistical offices). If these are too few, the rarest level joins them, but only one that few
-people have: otherwise, a single rare answer would relabel a large part of the column. If there is
-none, they get the most frequent level.
+A category that k subjects have is a level, and others are rare. A rare category becomes the longest
+prefix that k subjects have, if prefixes are declared, and else "other" (threshold rule and
+recoding, in the terms of statistical offices). If fewer than k subjects have one of the categories
+that become "other", the rarest level joins them, but only one that few people have: otherwise, a
+single rare answer would relabel a large part of the column. If there is none, they get the most
+frequent level.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ OTHER = "other"
 _JOINED_SHARE = 0.05  # share of the subjects up to which a level joins rare categories
 
 
-def count_holders(codes: np.ndarray, people: np.ndarray | None, n_values: int) -> np.ndarray:
+def count_holders(codes: np.ndarray, subject_codes: np.ndarray | None, n_values: int) -> np.ndarray:
     """Return the number of subjects that have each value, int64 of shape (``n_values``,).
 
     Args:
         codes: Value of each cell (n,), at least 0.
-        people: Subject of each cell (n,). None: each cell belongs to a subject of its own.
+        subject_codes: Subject of each cell (n,). None: each cell belongs to a subject of its own.
         n_values: Number of values.
     """
-    if people is None:
+    if subject_codes is None:
         return np.bincount(codes, minlength=n_values)
-    n_people = int(people.max(initial=-1)) + 1
-    pairs = distinct_sorted(codes * n_people + people)
-    return np.bincount(pairs // max(n_people, 1), minlength=n_values)
+    n_subjects = int(subject_codes.max(initial=-1)) + 1
+    pairs = distinct_sorted(codes * n_subjects + subject_codes)
+    return np.bincount(pairs // max(n_subjects, 1), minlength=n_values)
 
 
 class RealCategories:
@@ -41,35 +42,39 @@ class RealCategories:
 
     Attributes:
         values: Distinct values, shape (v,). Values that no row has are allowed.
-        n_people: Number of subjects.
+        n_subjects: Number of subjects.
     """
 
-    def __init__(self, values: Sequence[Any], codes: np.ndarray, people: np.ndarray) -> None:
+    def __init__(self, values: Sequence[Any], codes: np.ndarray, subject_codes: np.ndarray) -> None:
         """Index the subjects by value.
 
         Args:
             values: Distinct values, shape (v,).
             codes: Position of the value of each cell, -1 for missing, int64 (n,).
-            people: Subject of each cell, int64 (n,).
+            subject_codes: Subject of each cell, int64 (n,).
         """
         self.values = values
-        self.n_people = len(distinct_sorted(people))
-        n_people = int(people.max(initial=0)) + 1
-        pairs = distinct_sorted((codes + 1) * n_people + people)
-        self._people = pairs % n_people
-        self._starts = np.searchsorted(pairs // n_people, np.arange(len(values) + 2))
+        self.n_subjects = len(distinct_sorted(subject_codes))
+        # Pairs of value and subject. Missing, code -1, is the first value.
+        n_subjects = int(subject_codes.max(initial=0)) + 1
+        pairs = distinct_sorted((codes + 1) * n_subjects + subject_codes)
+        self._holders = pairs % n_subjects
+        self._starts = np.searchsorted(pairs // n_subjects, np.arange(len(values) + 2))
 
     def n_holders(self, positions: Iterable[int]) -> int:
         """Return the number of subjects that have one of the values at these positions. -1 means a
         missing value.
         """
-        people = [
-            self._people[self._starts[position + 1] : self._starts[position + 2]]
-            for position in positions
-        ]
-        if len(people) == 1:
-            return len(people[0])
-        return len(distinct_sorted(np.concatenate(people))) if people else 0
+        holders = []
+        for position in positions:
+            start = self._starts[position + 1]
+            end = self._starts[position + 2]
+            holders.append(self._holders[start:end])
+        if not holders:
+            return 0
+        if len(holders) == 1:
+            return len(holders[0])
+        return len(distinct_sorted(np.concatenate(holders)))
 
 
 @dataclass
@@ -80,58 +85,68 @@ class _Recoding:
         real: Categories of the real tables.
         k: Minimum number of subjects.
         names: Positions by published name.
-        holders: Number of subjects by published name.
-        kept: Names that are published regardless of the number of subjects, and that no other name
-            absorbs.
+        n_holders: Number of subjects by published name.
+        public: Names of a public list that fewer than k subjects have. They are published
+            regardless, and no other name absorbs them.
     """
 
     real: RealCategories
     k: int
     names: dict[Any, list[int]] = field(default_factory=dict)
-    holders: dict[Any, int] = field(default_factory=dict)
-    kept: set[Any] = field(default_factory=set)
+    n_holders: dict[Any, int] = field(default_factory=dict)
+    public: set[Any] = field(default_factory=set)
 
     def add(self, name: Any, positions: Iterable[int]) -> None:
         """Publish the values at ``positions`` as ``name``."""
         self.names.setdefault(name, []).extend(positions)
-        self.holders[name] = self.real.n_holders(self.names[name])
+        self.n_holders[name] = self.real.n_holders(self.names[name])
 
     def rename(self, name: Any, new_name: Any) -> None:
         """Publish the values that are published as ``name`` as ``new_name``."""
-        del self.holders[name]
+        del self.n_holders[name]
         self.add(new_name, self.names.pop(name))
 
     def levels(self, prefix: str = "") -> list[Any]:
         """Return the names that another name may absorb and that begin with ``prefix``, the rarest
         one first.
         """
-        names = [name for name in self.names if name is not None and name not in self.kept]
-        names = [name for name in names if name.startswith(prefix)]
-        return sorted(names, key=lambda name: (self.holders[name], name))
+        names = []
+        for name in self.names:
+            if name is not None and name not in self.public and name.startswith(prefix):
+                names.append(name)
+        return sorted(names, key=lambda name: (self.n_holders[name], name))
 
     def joining_levels(self, positions: Sequence[int], levels: Iterable[Any]) -> list[Any] | None:
-        """Return the first of ``levels`` with which enough subjects have the values at
-        ``positions``.
+        """Return the levels that must join rare categories, so that enough subjects have one of
+        them.
 
-        None: they are too few, or one of the levels is too frequent to join rare categories.
+        Args:
+            positions: Positions of the rare categories.
+            levels: Levels that may join them, in this order.
+
+        Returns:
+            The first of ``levels``; none of them if enough subjects have the rare categories. None
+            instead of a list: all levels are too few, or one is too frequent to join them.
         """
-        too_frequent = max(2 * self.k, _JOINED_SHARE * self.real.n_people)
+        too_frequent = max(2 * self.k, _JOINED_SHARE * self.real.n_subjects)
         joined = list[Any]()
         for level in levels:
             if self.real.n_holders(positions) >= self.k:
                 return joined
-            if self.holders[level] >= too_frequent:
+            if self.n_holders[level] >= too_frequent:
                 return None
             joined.append(level)
             positions = [*positions, *self.names[level]]
-        return joined if self.real.n_holders(positions) >= self.k else None
+        if self.real.n_holders(positions) < self.k:
+            return None
+        return joined
 
     def most_frequent(self, excluded: Any = None) -> Any:
         """Return the name that most subjects have (a tie: the first name). It is not ``excluded``
         and not None.
         """
         names = [name for name in self.names if name is not None and name != excluded]
-        return min(names, key=lambda name: (-self.holders[name], name))
+        return min(names, key=lambda name: (-self.n_holders[name], name))
 
 
 def recode(
@@ -166,32 +181,55 @@ def recode(
     """
     public = set(public) - {OTHER}
     if real.n_holders(range(len(real.values))) < k:
-        return {value: value if value in public else None for value in (*real.values, None)}
+        published = dict[Any, Any].fromkeys([*real.values, None])
+        for value in public.intersection(real.values):
+            published[value] = value
+        return published
+
     recoding = _Recoding(real, k)
     rare = []
     for position, value in enumerate(real.values):
-        if value in public or real.n_holders([position]) >= k:
-            recoding.add(value, [position])
-        else:
+        n_holders = real.n_holders([position])
+        if n_holders < k and value not in public:
             rare.append(position)
-    recoding.kept = {name for name, n_holders in recoding.holders.items() if n_holders < k}
+            continue
+        recoding.add(value, [position])
+        if n_holders < k:
+            recoding.public.add(value)
     for length in sorted(set(prefixes), reverse=True):
         rare = _shorten(recoding, rare, length)
     if rare:
         _collect(recoding, rare, rare_name)
-    published = {
-        position: name for name, positions in recoding.names.items() for position in positions
-    }
-    if -1 not in published:
-        is_frequent = real.n_holders([-1]) >= k
-        published[-1] = None if is_frequent else recoding.most_frequent()
-    by_value = {value: published[position] for position, value in enumerate(real.values)}
-    return {**by_value, None: published[-1]}
+    return _published_names(recoding)
+
+
+def _published_names(recoding: _Recoding) -> dict[Any, Any]:
+    """Return the published name of each value and of None, a missing value."""
+    names = dict[int, Any]()
+    for name, positions in recoding.names.items():
+        for position in positions:
+            names[position] = name
+    if -1 not in names and recoding.real.n_holders([-1]) >= recoding.k:
+        names[-1] = None
+    elif -1 not in names:
+        names[-1] = recoding.most_frequent()
+    published = dict[Any, Any]()
+    for position, value in enumerate(recoding.real.values):
+        published[value] = names[position]
+    published[None] = names[-1]
+    return published
 
 
 def _shorten(recoding: _Recoding, rare: Sequence[int], length: int) -> list[int]:
-    """Publish rare categories as their prefix of this length if enough subjects have it. Return the
-    other ones.
+    """Publish rare categories as their prefix of a length if enough subjects have it.
+
+    Args:
+        recoding: Recoding, to which the prefixes are added.
+        rare: Positions of rare categories.
+        length: Length of the prefix.
+
+    Returns:
+        Positions of the categories that are still rare.
     """
     positions_by_prefix = dict[str, list[int]]()
     for position in rare:
@@ -200,8 +238,9 @@ def _shorten(recoding: _Recoding, rare: Sequence[int], length: int) -> list[int]
             positions_by_prefix.setdefault(value[:length], []).append(position)
     shortened = set[int]()
     for prefix, positions in sorted(positions_by_prefix.items()):
-        others = [level for level in recoding.levels(prefix) if level != prefix]
-        joined = recoding.joining_levels([*positions, *recoding.names.get(prefix, ())], others)
+        longer_levels = [level for level in recoding.levels(prefix) if level != prefix]
+        same_prefix = [*positions, *recoding.names.get(prefix, ())]
+        joined = recoding.joining_levels(same_prefix, longer_levels)
         if joined is None:
             continue
         recoding.add(prefix, positions)
@@ -212,7 +251,15 @@ def _shorten(recoding: _Recoding, rare: Sequence[int], length: int) -> list[int]
 
 
 def _collect(recoding: _Recoding, rare: Sequence[int], name: str | None) -> None:
-    """Publish rare categories as ``name``, with the rarest levels until enough subjects have it."""
+    """Publish rare categories as ``name``, with the rarest levels until enough subjects have it.
+
+    Otherwise, publish them as the most frequent level.
+
+    Args:
+        recoding: Recoding, to which the rare categories are added.
+        rare: Positions of rare categories.
+        name: Their name. None: a missing value.
+    """
     if name not in recoding.names and recoding.real.n_holders(rare) == 0:
         levels = recoding.levels() or list(recoding.names)
         recoding.add(levels[0], rare)  # only a synthetic table has them
@@ -220,9 +267,10 @@ def _collect(recoding: _Recoding, rare: Sequence[int], name: str | None) -> None
     recoding.add(name, rare)
     if name is None:
         recoding.add(None, [-1])
-    others = [level for level in recoding.levels() if level != name]
-    joined = recoding.joining_levels(recoding.names[name], others)
-    if joined is None or (joined and joined == others):  # no level would be left
+    levels = [level for level in recoding.levels() if level != name]
+    joined = recoding.joining_levels(recoding.names[name], levels)
+    has_no_level_left = bool(joined) and joined == levels
+    if joined is None or has_no_level_left:
         recoding.rename(name, recoding.most_frequent(excluded=name))
         return
     for level in joined:

@@ -17,8 +17,9 @@ above.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,9 +82,9 @@ class Levels:
             published[start : start + _BLOCK] = self.published[self.groups_of(block)]
         return published
 
-    def equals(self, other: Levels) -> bool:
+    def equals(self, levels: Levels) -> bool:
         """Return True if both have the same groups and published values."""
-        pairs = zip(self.arrays, other.arrays, strict=True)
+        pairs = zip(self.arrays, levels.arrays, strict=True)
         return all(np.array_equal(first, second) for first, second in pairs)
 
     @property
@@ -98,11 +99,11 @@ class PresentCells:
 
     Attributes:
         cells: Numbers or times as in :class:`.Column`, shape (n,).
-        people: Subject of each cell, int64 (n,).
+        subject_codes: Subject of each cell, int64 (n,).
     """
 
     cells: np.ndarray
-    people: np.ndarray
+    subject_codes: np.ndarray
 
 
 def make_levels(
@@ -123,25 +124,26 @@ def make_levels(
     """
     from privacy_assets.tables._level_kernels import count_value_holders
 
-    cells, people, columns = _stacked(parts, public)
+    cells, subject_codes, columns = _stacked(parts, public)
     if len(cells) == 0:
         return Levels(cells, cells, cells)
     values, ranks, order = _ranked(cells)
-    people = people[order]
+    subject_codes = subject_codes[order]
     columns = columns[order]
-    n_people = int(people.max()) + 1
+    n_subjects = int(subject_codes.max()) + 1
     n_columns = len(parts)
-    holders = np.zeros((len(values), n_columns), dtype=np.int64)
-    last_value = np.full((n_columns, n_people), -1, dtype=np.int64)
-    is_person = people >= 0
+    n_holders = np.zeros((len(values), n_columns), dtype=np.int64)
+    last_value = np.full((n_columns, n_subjects), -1, dtype=np.int64)
+    is_real = subject_codes >= 0  # others are public values
     count_value_holders(
-        ranks[is_person], columns[is_person], people[is_person], last_value, holders
+        ranks[is_real], columns[is_real], subject_codes[is_real], last_value, n_holders
     )
-    is_level = ((holders >= k) | (holders == 0)).all(axis=1) & (holders > 0).any(axis=1)
+    is_frequent_or_absent = (n_holders >= k) | (n_holders == 0)
+    is_level = is_frequent_or_absent.all(axis=1) & (n_holders > 0).any(axis=1)
     if public is not None:
         is_level |= np.isin(values, public)
 
-    groups = _grouped(values, ranks, columns, people, is_level, k, n_columns)
+    groups = _grouped(values, ranks, columns, subject_codes, is_level, k, n_columns)
     if groups is None:
         return Levels(values[:0], values[:0], values[:0])
     return _levels_of(values, *groups, schema)
@@ -151,7 +153,7 @@ def _grouped(
     values: np.ndarray,
     ranks: np.ndarray,
     columns: np.ndarray,
-    people: np.ndarray,
+    subject_codes: np.ndarray,
     is_level: np.ndarray,
     k: int,
     n_columns: int,
@@ -162,7 +164,7 @@ def _grouped(
         values: Distinct values, ascending, shape (v,).
         ranks: Position of the value of each cell, ascending, int64 (n,).
         columns: Column of each cell, int64 (n,).
-        people: Subject of each cell, int64 (n,).
+        subject_codes: Subject of each cell, int64 (n,).
         is_level: True for levels, bool (v,).
         k: Minimum number of subjects.
         n_columns: Number of columns.
@@ -180,11 +182,11 @@ def _grouped(
     counts = np.zeros((most_groups, n_columns), dtype=np.int64)
     members = np.empty((most_groups, n_columns, k), dtype=np.int64)
     first_cells = np.append(np.flatnonzero(np.diff(ranks, prepend=-1)), len(ranks))
-    last_group = np.full(int(people.max()) + 1, -1, dtype=np.int64)
+    last_group = np.full(int(subject_codes.max()) + 1, -1, dtype=np.int64)
     n_groups = cut_groups(
         first_cells,
         columns,
-        people,
+        subject_codes,
         is_level,
         _jumps(values),
         last_group,
@@ -201,8 +203,10 @@ def _grouped(
     has_enough = join_groups(
         starts, _gaps(values), is_complete, has_column, counts, members, levels, previous, following
     )
+    if not has_enough:
+        return None
     remaining = np.flatnonzero(following)
-    return (starts[remaining], levels[remaining]) if has_enough else None
+    return starts[remaining], levels[remaining]
 
 
 def _stacked(
@@ -210,13 +214,13 @@ def _stacked(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return cells, subjects and columns of all parts. Public values have the subject -1."""
     cells = [part.cells for part in parts]
-    people = [part.people for part in parts]
-    columns = [np.full(len(part.cells), i, dtype=np.int64) for i, part in enumerate(parts)]
+    subject_codes = [part.subject_codes for part in parts]
+    columns = [np.repeat(np.arange(len(parts)), list(map(len, cells)))]
     if public is not None:
         cells.append(public)
-        people.append(np.full(len(public), -1, dtype=np.int64))
+        subject_codes.append(np.full(len(public), -1, dtype=np.int64))
         columns.append(np.zeros(len(public), dtype=np.int64))
-    return np.concatenate(cells), np.concatenate(people), np.concatenate(columns)
+    return np.concatenate(cells), np.concatenate(subject_codes), np.concatenate(columns)
 
 
 def _ranked(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -312,20 +316,15 @@ def rounded_between(
     return rounded
 
 
-def _roundings(schema: ColumnSchema) -> list[Any]:
+def _roundings(schema: ColumnSchema) -> list[Callable[[np.ndarray], np.ndarray]]:
     """Return the functions that round cells, from the coarsest to the finest."""
     if schema.kind == "datetime":
-        return [lambda values, unit=unit: _nearest_start(values, unit, schema) for unit in _UNITS]
+        return [partial(_nearest_start, unit=unit, schema=schema) for unit in _UNITS]
     if schema.kind == "integer":
-        return [
-            lambda values, digits=digits: _rounded_integers(values, digits)
-            for digits in range(1, 20)
-        ]
+        return [partial(_rounded_integers, digits=digits) for digits in range(1, 20)]
     dtype = float_dtype(schema.dtype)
-    return [
-        lambda values, digits=digits: _rounded_floats(values, digits, dtype)
-        for digits in range(1, _DIGITS + 1)
-    ]
+    digits_of_floats = range(1, _DIGITS + 1)
+    return [partial(_rounded_floats, digits=digits, dtype=dtype) for digits in digits_of_floats]
 
 
 def _nearest_start(values: np.ndarray, unit: str, schema: ColumnSchema) -> np.ndarray:
@@ -348,10 +347,13 @@ def _nearest_start(values: np.ndarray, unit: str, schema: ColumnSchema) -> np.nd
 def _rounded_integers(values: np.ndarray, digits: int) -> np.ndarray:
     """Round integers int64 (n,) to significant digits, half to even."""
     magnitude = np.abs(values).astype(np.uint64)
-    n_digits = np.searchsorted(10 ** np.arange(1, 20, dtype=np.uint64), magnitude, side="right") + 1
+    powers = 10 ** np.arange(1, 20, dtype=np.uint64)
+    n_digits = np.searchsorted(powers, magnitude, side="right") + 1
     step = 10 ** np.maximum(n_digits - digits, 0).astype(np.uint64)
     quotient, remainder = np.divmod(magnitude, step)
-    is_up = (remainder > step - remainder) | ((remainder == step - remainder) & (quotient % 2 == 1))
+    is_above_tie = remainder > step - remainder
+    is_odd_tie = (remainder == step - remainder) & (quotient % 2 == 1)
+    is_up = is_above_tie | is_odd_tie
     rounded = ((quotient + is_up) * step).view(np.int64)
     signed = np.where(values < 0, -rounded, rounded)
     is_too_large = rounded < 0
@@ -367,10 +369,10 @@ def _rounded_floats(values: np.ndarray, digits: int, dtype: np.dtype[Any]) -> np
         scaled = np.where(decimals > 0, values * powers, values / powers)
         integers = np.rint(scaled)
         rounded = np.where(decimals > 0, integers / powers, integers * powers)
-        is_near_tie = np.abs(np.abs(scaled - np.trunc(scaled)) - 0.5) < _TIE
-        is_exact = (
-            (np.abs(decimals) < len(_EXACT_POWERS)) & (np.abs(scaled) < _EXACT) & ~is_near_tie
-        )
+        fractions = np.abs(scaled - np.trunc(scaled))
+        is_near_tie = np.abs(fractions - 0.5) < _TIE
+        has_exact_power = np.abs(decimals) < len(_EXACT_POWERS)
+        is_exact = has_exact_power & (np.abs(scaled) < _EXACT) & ~is_near_tie
         for row in np.flatnonzero(~is_exact):
             rounded[row] = float(f"{values[row]:.{digits - 1}e}")
         return np.asarray(rounded.astype(dtype).astype(np.float64))

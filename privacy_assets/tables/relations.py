@@ -104,14 +104,18 @@ class Relation:
         )
 
     def of_rows(
-        self, first: Column, second: Column, people: np.ndarray | None = None, min_holders: int = 1
+        self,
+        first: Column,
+        second: Column,
+        subject_codes: np.ndarray | None = None,
+        min_holders: int = 1,
     ) -> Relation:
         """Return the relation with the values that determine the second column in these rows.
 
         Args:
             first: First column of the stacked real tables, as published.
             second: Second column of the same rows.
-            people: Subject of each row, int64 (n,). None: each row is a person.
+            subject_codes: Subject of each row, int64 (n,). None: each row is a person.
             min_holders: Minimum number of people with a value of the first column. Others leave the
                 second one free.
         """
@@ -123,25 +127,23 @@ class Relation:
         n_answers = len(answers.values)
         combinations = distinct_sorted(codes.codes * n_answers + answers.codes)
         n_answers_of = np.bincount(combinations // n_answers, minlength=n_values)
-        is_rare = count_holders(codes.codes, people, n_values) < min_holders
+        is_free = n_answers_of > 1
+        is_free |= count_holders(codes.codes, subject_codes, n_values) < min_holders
+        if self.kind == "code":
+            is_free[-1] = True  # rows without a postcode may have any town
+
         determined = []
         has_missing = np.zeros(n_values, dtype=bool)
         for combination in combinations.tolist():
-            code, answer = divmod(combination, n_answers)
-            value = codes.values[code]
-            has_missing[code] |= answers.values[answer] is None
-            # Rows without a postcode may have any town.
-            is_free = (
-                n_answers_of[code] > 1 or is_rare[code] or (self.kind == "code" and value is None)
-            )
-            if not is_free:
-                determined.append(Determined(value, answers.values[answer]))
+            code, answer_code = divmod(combination, n_answers)
+            answer = answers.values[answer_code]
+            has_missing[code] |= answer is None
+            if not is_free[code]:
+                determined.append(Determined(codes.values[code], answer))
         present = []
         if self.kind == "code":
-            values = {pair.value for pair in determined}
-            for code in np.flatnonzero((n_answers_of > 0) & ~has_missing):
-                if codes.values[code] not in values:
-                    present.append(codes.values[code])
+            is_present = is_free & (n_answers_of > 0) & ~has_missing
+            present = [codes.values[code] for code in np.flatnonzero(is_present)]
         return replace(self, determined=tuple(determined), present=tuple(present))
 
     def never_misses(self, first: Column) -> np.ndarray:
@@ -180,14 +182,12 @@ class Relation:
         """
         codes = _FirstCodes.of(first)
         positions = {answer: position for position, answer in enumerate(answers)}
-        determined = dict(self.determined)
-        table = []
-        for value in codes.values:
-            if value in determined:
-                table.append(positions.get(determined[value], len(answers)))
-            else:
-                table.append(_FREE)
-        return np.array(table, dtype=np.int64)[codes.codes]
+        answer_of = dict(self.determined)
+        expected = np.full(len(codes.values), _FREE, dtype=np.int64)
+        for code, value in enumerate(codes.values):
+            if value in answer_of:
+                expected[code] = positions.get(answer_of[value], len(answers))
+        return expected[codes.codes]
 
 
 class _FirstCodes(NamedTuple):
@@ -229,13 +229,15 @@ class _AnswerCodes(NamedTuple):
 
 
 def find_relations(
-    columns: Sequence[Column], people: np.ndarray, declared: Mapping[str, bool] = NOTHING_DECLARED
+    columns: Sequence[Column],
+    subject_codes: np.ndarray,
+    declared: Mapping[str, bool] = NOTHING_DECLARED,
 ) -> list[Relation]:
     """Return the relations between the columns of the real rows.
 
     Args:
         columns: Columns of the stacked real tables, in the order of the table.
-        people: Subject of each row, int64 (n,).
+        subject_codes: Subject of each row, int64 (n,).
         declared: Relations by name. True: it is kept also if it may hold by chance, and generators
             that state an epsilon use it. False: it is left out.
 
@@ -248,18 +250,25 @@ def find_relations(
             relation.
     """
     by_name = {column.name: column for column in columns}
-    stated = [(_parsed(name, by_name), is_kept) for name, is_kept in declared.items()]
-    switched_off = {relation.name for relation, is_kept in stated if not is_kept}
-    codes = [code for code in _find_codes(columns, people) if code.name not in switched_off]
-    gaps = _find_gaps(columns, people, {code.second: code.first for code in codes})
-    relations = {
-        relation.name: relation for relation in (*_find_orders(columns, people), *codes, *gaps)
-    }
-    for relation, is_kept in stated:
-        if is_kept:
-            relations[relation.name] = relation
+    switched_on = dict[str, Relation]()
+    switched_off = set[str]()
+    for name, is_on in declared.items():
+        relation = _parsed(name, by_name)
+        if is_on:
+            switched_on[relation.name] = relation
         else:
-            relations.pop(relation.name, None)
+            switched_off.add(relation.name)
+
+    codes = [code for code in _find_codes(columns, subject_codes) if code.name not in switched_off]
+    code_of = {code.second: code.first for code in codes}
+    relations = dict[str, Relation]()
+    for relation in _find_orders(columns, subject_codes):
+        relations[relation.name] = relation
+    for relation in (*codes, *_find_gaps(columns, subject_codes, code_of)):
+        relations[relation.name] = relation
+    relations |= switched_on
+    for name in switched_off:
+        relations.pop(name, None)
     return [_with_determined(relation, by_name) for relation in relations.values()]
 
 
@@ -267,21 +276,22 @@ def orders_of(relations: Iterable[Relation]) -> set[tuple[str, str]]:
     """Return the pairs of columns with an order, the lower one first, also through other
     columns.
     """
-    return closure(
-        {(relation.first, relation.second) for relation in relations if relation.kind == "order"}
-    )
+    pairs = set[tuple[str, str]]()
+    for relation in relations:
+        if relation.kind == "order":
+            pairs.add((relation.first, relation.second))
+    return closure(pairs)
 
 
 def closure(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """Return the pairs, and (a, c) for each (a, b) and (b, c)."""
     closed = set(pairs)
-    while True:
-        more = {
-            (low, high) for low, middle in closed for start, high in closed if middle == start
-        } - closed
-        if not more:
-            return closed
-        closed |= more
+    n_before = -1
+    while len(closed) > n_before:
+        n_before = len(closed)
+        for low, middle in list(closed):
+            closed |= {(low, high) for start, high in closed if start == middle}
+    return closed
 
 
 def _parsed(name: str, columns: Mapping[str, Column]) -> Relation:
@@ -303,7 +313,9 @@ def _parsed(name: str, columns: Mapping[str, Column]) -> Relation:
             second = sign.join(parts[n_first:])
             if first in columns and second in columns and first != second:
                 return Relation(kind, first, second, is_declared=True)
-            unknown = unknown or next((part for part in (first, second) if part not in columns), "")
+            for part in (first, second):
+                if not unknown and part not in columns:
+                    unknown = part
     if unknown:
         hint = near_name(unknown, columns)
         text = (
@@ -333,13 +345,13 @@ def _with_determined(relation: Relation, columns: Mapping[str, Column]) -> Relat
 
 def _check_declared(relation: Relation, first: Column, second: Column) -> None:
     name = safe_repr(relation.name)
-    is_coded = first.kind in _CODED, second.kind in _CODED
-    if relation.kind == "order" and (
-        any(is_coded) or (first.kind == "datetime") != (second.kind == "datetime")
-    ):
-        raise ConfigError(
-            f"relations: {name} needs two columns of numbers, or two of times. Fix: remove it."
-        )
+    if relation.kind == "order":
+        has_categories = first.kind in _CODED or second.kind in _CODED
+        n_times = [first.kind, second.kind].count("datetime")
+        if has_categories or n_times == 1:
+            raise ConfigError(
+                f"relations: {name} needs two columns of numbers, or two of times. Fix: remove it."
+            )
     if relation.kind == "code" and first.kind not in _CODED:
         raise ConfigError(f"relations: {name} needs a first column of categories. Fix: remove it.")
     is_broken = _is_broken_by_real_rows(relation, first, second)
@@ -354,12 +366,9 @@ def _is_broken_by_real_rows(relation: Relation, first: Column, second: Column) -
     """
     if relation.kind == "order":
         return relation.is_broken(first, second)
-    rows = pd.DataFrame(
-        {
-            "code": _FirstCodes.of(first).codes,
-            "answer": _AnswerCodes.of(relation.kind, second).codes,
-        }
-    )
+    codes = _FirstCodes.of(first).codes
+    answers = _AnswerCodes.of(relation.kind, second).codes
+    rows = pd.DataFrame({"code": codes, "answer": answers})
     by_frequency = rows.value_counts().reset_index()
     expected = by_frequency.drop_duplicates("code").set_index("code")["answer"]
     is_broken = rows["answer"].to_numpy() != expected.loc[rows["code"]].to_numpy()
@@ -368,40 +377,37 @@ def _is_broken_by_real_rows(relation: Relation, first: Column, second: Column) -
     return np.asarray(is_broken)
 
 
-def determines(column: Column, other: Column, people: np.ndarray) -> bool:
+def determines(first: Column, second: Column, subject_codes: np.ndarray) -> bool:
     """Return True if each value of a category has one value of another category, and this does not
     hold by chance.
 
     Args:
-        column: Column of categories.
-        other: Other column of categories of the same rows.
-        people: Subject of each row, int64 (n,).
+        first: Column of categories.
+        second: Another column of categories of the same rows.
+        subject_codes: Subject of each row, int64 (n,).
     """
-    return _Groups.of_values(column).determines(_answers_of(other), people)
+    return _Groups.of_values(first).determines(_answers_of(second), subject_codes)
 
 
 # --- orders
 # --------------------------------------------------------------------------------------------------
 
 
-def _find_orders(columns: Sequence[Column], people: np.ndarray) -> list[Relation]:
+def _find_orders(columns: Sequence[Column], subject_codes: np.ndarray) -> list[Relation]:
     numbers = [column for column in columns if column.kind in ("numeric", "integer")]
     times = [column for column in columns if column.kind == "datetime"]
     pairs = set[tuple[str, str]]()
-    for alike in (numbers, times):
-        for low, high in _possible_orders(alike):
-            is_mutual = (high.name, low.name) in pairs  # equal columns
-            if not is_mutual and _is_order(low, high, people):
-                pairs.add((low.name, high.name))
-    places = {column.name: place for place, column in enumerate(columns)}
+    for low_column, high_column in (*_possible_orders(numbers), *_possible_orders(times)):
+        is_mutual = (high_column.name, low_column.name) in pairs  # equal columns
+        if not is_mutual and _is_order(low_column, high_column, subject_codes):
+            pairs.add((low_column.name, high_column.name))
     by_name = {column.name: column for column in columns}
-    kept = [
-        (low, high)
-        for low, high in pairs
-        if not _follows_from_others(by_name[low], by_name[high], pairs, by_name)
-    ]
-    in_order = sorted(kept, key=lambda pair: (places[pair[0]], places[pair[1]]))
-    return [Relation("order", low, high) for low, high in in_order]
+    positions = {column.name: i for i, column in enumerate(columns)}
+    orders = []
+    for low, high in sorted(pairs, key=lambda pair: (positions[pair[0]], positions[pair[1]])):
+        if not _follows_from_others(by_name[low], by_name[high], pairs, by_name):
+            orders.append(Relation("order", low, high))
+    return orders
 
 
 def _possible_orders(columns: Sequence[Column]) -> Iterator[tuple[Column, Column]]:
@@ -411,44 +417,45 @@ def _possible_orders(columns: Sequence[Column]) -> Iterator[tuple[Column, Column
     first_rows = np.array([column.take(slice(_FIRST_ROWS)).floats() for column in columns])
     for low, low_cells in zip(columns, first_rows, strict=True):
         is_possible = ~(low_cells > first_rows).any(axis=1)
-        for place in np.flatnonzero(is_possible):
-            if columns[int(place)] is not low:
-                yield low, columns[int(place)]
+        for position in np.flatnonzero(is_possible):
+            high = columns[int(position)]
+            if high is not low:
+                yield low, high
 
 
-def _is_order(low: Column, high: Column, people: np.ndarray) -> bool:
+def _is_order(low: Column, high: Column, subject_codes: np.ndarray) -> bool:
     """Return True if no row breaks the order, and this does not hold by chance."""
     has_both = ~(low.missing | high.missing)
     low_cells = low.cells[has_both]
     high_cells = high.cells[has_both]
     if (low_cells > high_cells).any():
         return False
-    n_people = len(distinct_sorted(people[has_both]))
-    if n_people < _MIN_PEOPLE:
+    n_subjects = len(distinct_sorted(subject_codes[has_both]))
+    if n_subjects < _MIN_PEOPLE:
         return False
     n_smaller = np.searchsorted(np.sort(high_cells), low_cells, side="left")
     share_if_shuffled = float(n_smaller.mean()) / len(high_cells)
-    return _is_no_coincidence(share_if_shuffled, n_people)
+    return _is_no_coincidence(share_if_shuffled, n_subjects)
 
 
-def differs_if_shuffled(cells: np.ndarray, n_people: int) -> bool:
+def differs_if_shuffled(cells: np.ndarray, n_subjects: int) -> bool:
     """Return True if shuffling a column of numbers would change enough rows.
 
     It then agrees with another column not by chance.
 
     Args:
         cells: Numbers without missing values, float64 (n,).
-        n_people: Number of people that have them.
+        n_subjects: Number of people that have them.
     """
-    if n_people < _MIN_PEOPLE:
+    if n_subjects < _MIN_PEOPLE:
         return False
-    counts = np.unique(cells, return_counts=True)[1]
+    _, counts = np.unique(cells, return_counts=True)
     shares = counts / counts.sum()
-    return _is_no_coincidence(1.0 - float((shares**2).sum()), n_people)
+    return _is_no_coincidence(1.0 - float((shares**2).sum()), n_subjects)
 
 
-def _is_no_coincidence(share_if_shuffled: float, n_people: float) -> bool:
-    return share_if_shuffled >= _MIN_SHARE and share_if_shuffled * n_people >= _MIN_BROKEN
+def _is_no_coincidence(share_if_shuffled: float, n_subjects: float) -> bool:
+    return share_if_shuffled >= _MIN_SHARE and share_if_shuffled * n_subjects >= _MIN_BROKEN
 
 
 def _follows_from_others(
@@ -458,7 +465,9 @@ def _follows_from_others(
     has_both = ~(low.missing | high.missing)
     for middle, upper in pairs:
         is_between = upper == high.name and middle != low.name and (low.name, middle) in pairs
-        if is_between and not (has_both & columns[middle].missing).any():
+        if not is_between:
+            continue
+        if not (has_both & columns[middle].missing).any():
             return True
     return False
 
@@ -495,24 +504,26 @@ class _Groups:
             return cls(column.name, column.missing.astype(np.int64), 2)
         return cls(column.name, column.cells.astype(np.int64) + 1, len(column.values or ()) + 1)
 
-    def determines(self, answers: np.ndarray, people: np.ndarray) -> bool:
+    def determines(self, answers: np.ndarray, subject_codes: np.ndarray) -> bool:
         """Return True if all rows of a group have the same answer, and this does not hold by
         chance.
 
         Args:
             answers: Codes of the other column, int64 (n,), from 0.
-            people: Subject of each row, int64 (n,).
+            subject_codes: Subject of each row, int64 (n,).
         """
         if not self.is_function(answers[:_FIRST_ROWS]) or not self.is_function(answers):
             return False
-        n_answers = int(answers.max(initial=0)) + 1
-        counts = self.codes >= 0
-        n_holders = count_holders(self.codes[counts], people[counts], self.n_groups)
-        is_repeated = n_holders[self.codes[counts]] > 1
-        n_people = len(distinct_sorted(people[counts][is_repeated]))
-        if n_people < _MIN_PEOPLE:
+        has_group = self.codes >= 0
+        groups = self.codes[has_group]
+        holders = subject_codes[has_group]
+        n_holders = count_holders(groups, holders, self.n_groups)
+        is_repeated = n_holders[groups] > 1
+        n_subjects = len(distinct_sorted(holders[is_repeated]))
+        if n_subjects < _MIN_PEOPLE:
             return False
-        shares = np.bincount(answers[counts], minlength=n_answers) / counts.sum()
+        n_answers = int(answers.max(initial=0)) + 1
+        shares = np.bincount(answers[has_group], minlength=n_answers) / has_group.sum()
         share_if_shuffled = 1.0 - float((shares**2).sum())
         # The first person of a group agrees with themself.
         n_free = int((n_holders[n_holders > 1] - 1).sum())
@@ -527,14 +538,14 @@ class _Groups:
             answers: Codes of the other column in all rows or in the first ones, int64, from 0.
         """
         codes = self.codes[: len(answers)]
-        counts = codes >= 0
+        has_group = codes >= 0
+        groups = codes[has_group]
         n_answers = int(answers.max(initial=0)) + 1
-        combinations = distinct_sorted(codes[counts] * n_answers + answers[counts])
-        n_groups_seen = len(distinct_sorted(codes[counts]))
-        return len(combinations) == n_groups_seen
+        combinations = distinct_sorted(groups * n_answers + answers[has_group])
+        return len(combinations) == len(distinct_sorted(groups))
 
 
-def _find_codes(columns: Sequence[Column], people: np.ndarray) -> list[Relation]:
+def _find_codes(columns: Sequence[Column], subject_codes: np.ndarray) -> list[Relation]:
     coded = [column for column in columns if column.kind in _CODED]
     groups = [_Groups.of_values(column) for column in coded]
     # The column with fewest values comes first: if a postcode determines a town, and this a state,
@@ -545,16 +556,15 @@ def _find_codes(columns: Sequence[Column], people: np.ndarray) -> list[Relation]
         first_answers = _answers_of(column.take(slice(_FIRST_ROWS)))
         possible = []
         for group in groups:
-            is_circle = group.name == column.name or _ends_in(
-                determined_by, group.name, column.name
-            )
-            if not is_circle and group.is_function(first_answers):
+            if _ends_in(determined_by, group.name, column.name):
+                continue
+            if group.is_function(first_answers):
                 possible.append(group)
         if not possible:
             continue
         answers = _answers_of(column)
         for group in possible:
-            if group.determines(answers, people):
+            if group.determines(answers, subject_codes):
                 determined_by[column.name] = group.name
                 break
     return _in_order(columns, determined_by, "code")
@@ -566,23 +576,23 @@ def _answers_of(column: Column) -> np.ndarray:
 
 
 def _ends_in(determined_by: Mapping[str, str], start: str, end: str) -> bool:
-    """Return True if ``end`` determines ``start``, also through other columns."""
+    """Return True if ``end`` is ``start`` or determines it, also through other columns."""
     name = start
-    while name in determined_by:
+    while name != end:
+        if name not in determined_by:
+            return False
         name = determined_by[name]
-        if name == end:
-            return True
-    return False
+    return True
 
 
 def _find_gaps(
-    columns: Sequence[Column], people: np.ndarray, code_of: Mapping[str, str]
+    columns: Sequence[Column], subject_codes: np.ndarray, code_of: Mapping[str, str]
 ) -> list[Relation]:
     """Return the gaps that do not follow from codes.
 
     Args:
         columns: Columns of the stacked real tables.
-        people: Subject of each row, int64 (n,).
+        subject_codes: Subject of each row, int64 (n,).
         code_of: The column that determines each determined column.
     """
     # Categories come before numbers, of which only the gaps count, and columns with few values
@@ -596,23 +606,24 @@ def _find_gaps(
         is_missing = column.missing
         if not is_missing.any() or is_missing.all():
             continue
+        answers = is_missing.astype(np.int64)
         for group in groups:
-            is_circle = group.name == column.name or _ends_in(
-                determined_by, group.name, column.name
-            )
-            if not is_circle and group.determines(is_missing.astype(np.int64), people):
+            if _ends_in(determined_by, group.name, column.name):
+                continue
+            if group.determines(answers, subject_codes):
                 determined_by[column.name] = group.name
                 break
-    follows_from_code = [
-        name for name, first in determined_by.items() if code_of.get(name) == first
-    ]
-    for name in follows_from_code:
-        del determined_by[name]
+    for name, first in list(determined_by.items()):
+        if code_of.get(name) == first:  # follows from the code
+            del determined_by[name]
     return _in_order(columns, determined_by, "gap")
 
 
 def _in_order(
     columns: Sequence[Column], determined_by: Mapping[str, str], kind: RelationKind
 ) -> list[Relation]:
-    names = [column.name for column in columns if column.name in determined_by]
-    return [Relation(kind, determined_by[name], name) for name in names]
+    relations = []
+    for column in columns:
+        if column.name in determined_by:
+            relations.append(Relation(kind, determined_by[column.name], column.name))
+    return relations

@@ -21,20 +21,27 @@ SHARES_EXAMPLE = "{train: 0.5, holdout: 0.3, reference: 0.2}"
 
 def check_shares(shares: Mapping[str, float]) -> None:
     """Raise ConfigError unless ``shares`` are positive, include train and holdout, and sum to 1."""
-    wrong, total = "", sum(shares.values())
-    if absent := [role for role in ("train", "holdout") if role not in shares]:
-        wrong = (
-            f"name train and holdout, and {' and '.join(absent)}"
-            f" {'are' if len(absent) > 1 else 'is'} missing"
-        )
-    elif odd := set(shares) - set(DEFAULT_SHARES):
-        wrong = f"name train, holdout and reference only, not {safe_repr(min(odd))}"
-    elif small := [role for role, share in shares.items() if not share > 0]:
-        wrong = f"be positive, but that of {small[0]} is not"
-    elif abs(total - 1) > 1e-9:
-        wrong = f"sum to 1, but sum to {total:.6g}"
-    if wrong:
-        raise ConfigError(f"shares must {wrong}. For example: split: {SHARES_EXAMPLE}.")
+    problem = _problem_of(shares)
+    if problem:
+        raise ConfigError(f"shares must {problem}. For example: split: {SHARES_EXAMPLE}.")
+
+
+def _problem_of(shares: Mapping[str, float]) -> str:
+    """Return what the shares must do, and do not; "" if they are valid."""
+    total = sum(shares.values())
+    missing = [role for role in ("train", "holdout") if role not in shares]
+    if missing:
+        verb = "are" if len(missing) > 1 else "is"
+        return f"name train and holdout, and {' and '.join(missing)} {verb} missing"
+    unknown = set(shares) - set(DEFAULT_SHARES)
+    if unknown:
+        return f"name train, holdout and reference only, not {safe_repr(min(unknown))}"
+    for role, share in shares.items():
+        if not share > 0:
+            return f"be positive, but that of {role} is not"
+    if abs(total - 1) > 1e-9:
+        return f"sum to 1, but sum to {total:.6g}"
+    return ""
 
 
 def split_rows(
@@ -71,18 +78,15 @@ def split_rows(
     if not exact_ids:
         subjects = _plain_subjects(table, subjects)
     cuts = np.cumsum(list(shares.values()))[:-1]
-    sides = np.searchsorted(cuts, [_point(subject, key) for subject in subjects], side="right")[
-        codes
-    ]
-    parts = {role: np.flatnonzero(sides == side) for side, role in enumerate(shares)}
-    for role, rows in parts.items():
-        if not len(rows):
-            raise InputError(
-                f"{len(table)} rows leave {role} empty",
-                where=where,
-                fix="use more rows or other shares",
-            )
-    return parts
+    points = [_point(subject, key) for subject in subjects]
+    subject_roles = np.searchsorted(cuts, points, side="right")
+    row_roles = subject_roles[codes]
+    positions = {role: np.flatnonzero(row_roles == i) for i, role in enumerate(shares)}
+    for role, rows in positions.items():
+        if len(rows) == 0:
+            problem = f"{len(table)} rows leave {role} empty"
+            raise InputError(problem, where=where, fix="use more rows or other shares")
+    return positions
 
 
 def _point(value: object, key: bytes) -> float:
@@ -90,20 +94,17 @@ def _point(value: object, key: bytes) -> float:
 
 
 def _digest(value: object, key: bytes) -> bytes:
-    return hmac.new(
-        key, str(_whole(value)).encode("utf-8", "surrogatepass"), hashlib.sha256
-    ).digest()
+    text = str(_as_integer(value))
+    return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
 
 
-def _whole(value: object) -> object:
+def _as_integer(value: object) -> object:
     """Convert 7.0 to 7: missing values elsewhere convert integers to floats, which must identify
     the same subject.
     """
-    return (
-        int(value)
-        if isinstance(value, (float, np.floating)) and float(value).is_integer()
-        else value
-    )
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return int(value)
+    return value
 
 
 def _subjects(table: Table) -> tuple[np.ndarray, list[object]]:
@@ -114,8 +115,9 @@ def _subjects(table: Table) -> tuple[np.ndarray, list[object]]:
         (codes,), values = ranked([table.subject_ids])
         return codes, values.objects()
     (codes,) = row_ids([table.columns], table.schema.names)
-    distinct = table.take(np.unique(codes, return_index=True)[1])
-    cells = [[_cell(value) for value in distinct[name].objects()] for name in table.schema.names]
+    _, first_rows = np.unique(codes, return_index=True)
+    distinct = table.take(first_rows)
+    cells = [list(map(_cell, distinct[name].objects())) for name in table.schema.names]
     return codes, ["".join(row) for row in zip(*cells, strict=True)]
 
 
@@ -130,7 +132,9 @@ def _plain_subjects(table: Table, subjects: Sequence[Any]) -> list[Any]:
 
 def _cell(value: object) -> str:
     """Return text that identifies a value, independent of numeric dtypes."""
-    return "," if value is None else f"{value_bytes(_whole(value)).hex()},"
+    if value is None:
+        return ","
+    return f"{value_bytes(_as_integer(value)).hex()},"
 
 
 def pseudonyms(table: Table, key: bytes, exact_ids: bool = False) -> np.ndarray:
@@ -159,5 +163,5 @@ def pseudonyms(table: Table, key: bytes, exact_ids: bool = False) -> np.ndarray:
 
 
 def _pseudonyms_of(subjects: Sequence[object], key: bytes) -> np.ndarray:
-    digests = [_digest(subject, key) for subject in subjects]
-    return np.frombuffer(b"".join(digest[:8] for digest in digests), ">u8").astype(np.uint64)
+    starts = [_digest(subject, key)[:8] for subject in subjects]
+    return np.frombuffer(b"".join(starts), ">u8").astype(np.uint64)

@@ -41,17 +41,16 @@ def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | St
 
     See :func:`~.reading.read_table` for arguments and errors.
     """
-    place = location(path)
-    root, files = find_files(place)
-    if {kind_of(file) for file in files} != {"parquet"} or any(
-        folder_values(root, file) for file in files
-    ):
-        return read_files(place, root, files, form)
+    source = location(path)
+    root, files = find_files(source)
+    kinds = {kind_of(file) for file in files}
+    if kinds != {"parquet"} or any(folder_values(root, file) for file in files):
+        return read_files(source, root, files, form)
     table = StoredTable(files)
     # its files know the columns by other names
     if as_named(list(table.columns)) != list(table.columns):
-        return read_files(place, root, files, form)
-    check_frame(table, where=str(place))
+        return read_files(source, root, files, form)
+    check_frame(table, where=str(source))
     table.check_agreement(form)
     return table
 
@@ -90,10 +89,10 @@ class StoredTable:
         for part in self._parts[1:]:
             check_same_columns(first.names, first.where, part.names, part.where, SAME_COLUMNS)
         self.columns = pd.Index(first.names)
-        dtypes = {name: {part.texts.get(name, "") for part in self._parts} for name in first.names}
-        self.texts = {
-            name: min(found) for name, found in dtypes.items() if len(found) == 1 and min(found)
-        }
+        self.texts = {}
+        for name, dtype in first.texts.items():
+            if all(part.texts.get(name) == dtype for part in self._parts):
+                self.texts[name] = dtype
 
     def __len__(self) -> int:
         return sum(part.rows for part in self._parts)
@@ -121,32 +120,28 @@ class StoredTable:
 
     def drop(self, *, columns: Sequence[str]) -> StoredTable:
         """Return the table without these columns."""
-        other = StoredTable.__new__(StoredTable)
-        other.__dict__.update(self.__dict__, columns=self.columns.drop(list(columns)))
-        return other
+        table = StoredTable.__new__(StoredTable)
+        table.__dict__.update(self.__dict__, columns=self.columns.drop(list(columns)))
+        return table
 
     def _coded(self, name: str) -> pd.Series:
         """Return a column of strings as Categorical, in order of first occurrence."""
-        codes, start = mapped_empty(len(self), np.int32), 0
-        places: dict[str | None, int] = {}
+        codes = mapped_empty(len(self), np.int32)
+        start = 0
+        code_of: dict[str | None, int] = {}
         for part in self._parts:
-            for chunk in part.chunks(name):
-                known = [
-                    -1 if text is None else places.setdefault(text, len(places))
-                    for text in chunk[0]
-                ]
-                stop = start + len(chunk[1])
-                np.take(
-                    np.array([*known, -1], dtype=np.int32),
-                    chunk[1],
-                    out=codes[start:stop],
-                    mode="wrap",
-                )
+            for texts, positions in part.chunks(name):
+                lookup = np.full(len(texts) + 1, -1, dtype=np.int32)
+                for i, text in enumerate(texts):
+                    if text is not None:
+                        lookup[i] = code_of.setdefault(text, len(code_of))
+                stop = start + len(positions)
+                # -1, missing, selects the last
+                np.take(lookup, positions, out=codes[start:stop], mode="wrap")
                 start = stop
-        dtype = pd.CategoricalDtype(pd.Index(list(places), dtype=object))
-        return pd.Series(
-            pd.Categorical.from_codes(codes, dtype=dtype, validate=False), name=name, copy=False
-        )
+        dtype = pd.CategoricalDtype(pd.Index(list(code_of), dtype=object))
+        categories = pd.Categorical.from_codes(codes, dtype=dtype, validate=False)
+        return pd.Series(categories, name=name, copy=False)
 
 
 class _Part:
@@ -155,7 +150,8 @@ class _Part:
     """
 
     def __init__(self, file: Location, stays_open: bool = True) -> None:
-        self.where, self._stays_open = str(file), stays_open
+        self.where = str(file)
+        self._stays_open = stays_open
         self._files: dict[tuple[str, ...], pa.parquet.ParquetFile] = {}
         try:
             # fetch an object once
@@ -163,7 +159,8 @@ class _Part:
         except OSError as error:
             unreadable("parquet", self.where, error).raise_without_context()
         opened = self._opened()
-        layout, self.rows = opened.schema_arrow, opened.metadata.num_rows
+        layout = opened.schema_arrow
+        self.rows = opened.metadata.num_rows
         self.types = dict(zip(layout.names, layout.types, strict=True))
         self._metadata = layout.pandas_metadata or {}
         described = self._metadata.get("columns", ())
@@ -173,21 +170,22 @@ class _Part:
         listed = self._metadata.get("index_columns", [])
         self._index = [name for name in layout.names if name in listed]
         plain = [name for name in layout.names if name not in self._index]
-        self._first, self._stored = plain[:1], frozenset(layout.names)
+        self._first = plain[:1]
+        self._stored = frozenset(layout.names)
         index = [name for name in self._frame(self._first).columns if name not in self._first]
         check_index(index, plain, self.where)
         self.names = [*index, *plain]
         dtypes = frame_of(layout.empty_table(), self.where).dtypes
-        self.texts = {
-            name: str(dtypes[name])
-            for name in plain
-            if layout.field(name).type in (pa.string(), pa.large_string())
-            and isinstance(dtypes[name], pd.StringDtype)
-        }
+        self.texts = {}
+        for name in plain:
+            is_text = layout.field(name).type in (pa.string(), pa.large_string())
+            if is_text and isinstance(dtypes[name], pd.StringDtype):
+                self.texts[name] = str(dtypes[name])
 
     def column(self, name: str) -> pd.Series:
         """Return a column as in a frame of the whole file."""
-        return self._frame([name] if name in self._stored else self._first)[name]
+        names = [name] if name in self._stored else self._first
+        return self._frame(names)[name]
 
     def chunks(self, name: str) -> Iterator[tuple[list[str | None], np.ndarray]]:
         """Yield distinct strings of a part of a row group, and the position of each row's string,
@@ -196,26 +194,25 @@ class _Part:
         try:
             opened = self._opened(tuple(self.texts))
             for group in range(opened.num_row_groups):
-                for chunk in opened.read_row_group(group, columns=[name]).column(name).chunks:
-                    coded = (
-                        chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-                    )
-                    yield coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy()
+                column = opened.read_row_group(group, columns=[name]).column(name)
+                for chunk in column.chunks:
+                    if not pa.types.is_dictionary(chunk.type):
+                        chunk = chunk.dictionary_encode()
+                    yield chunk.dictionary.to_pylist(), chunk.indices.fill_null(-1).to_numpy()
         except (*UNREADABLE, ValueError) as error:
             unread_file("parquet", self.where, error).raise_without_context()
 
     def _frame(self, names: Sequence[str]) -> pd.DataFrame:
         """Return the frame of some columns, and of a named index."""
-        wanted = [*self._index, *(name for name in names if name not in self._index)]
+        with_index = list(dict.fromkeys([*self._index, *names]))
         try:
-            table = self._opened().read(columns=wanted, use_threads=False)  # one column, mostly
+            table = self._opened().read(columns=with_index, use_threads=False)  # one column, mostly
         except UNREADABLE as error:
             unread_file("parquet", self.where, error).raise_without_context()
         if self._columns:  # otherwise pandas would parse the metadata of every column of the file
-            own = [self._columns[name] for name in wanted if name in self._columns]
-            table = table.replace_schema_metadata(
-                {"pandas": json.dumps({**self._metadata, "columns": own})}
-            )
+            described = [self._columns[name] for name in with_index if name in self._columns]
+            metadata = json.dumps({**self._metadata, "columns": described})
+            table = table.replace_schema_metadata({"pandas": metadata})
         return frame_of(table, self.where)
 
     def _opened(self, dictionaries: tuple[str, ...] = ()) -> pa.parquet.ParquetFile:

@@ -16,9 +16,9 @@ import numpy as np
 from privacy_assets.tables.column import Column, distinct_sorted
 from privacy_assets.tables.relations import differs_if_shuffled
 
-_MOST_PARTS = 3
+_MAX_PARTS = 3
 # of parts; wider tables have sums of two columns only, or none, see find_sums
-_MOST_COMBINATIONS = 20_000
+_MAX_COMBINATIONS = 20_000
 _FEW_ROWS = 64  # rows that rule out most combinations
 _FIRST_ROWS = 500  # rows that rule out most of the others
 _MIN_NONZERO = 3  # of these rows, because 0 = 0 + 0 rules out nothing
@@ -43,7 +43,7 @@ class Sum:
         return f"{self.total} = {' + '.join(self.parts)}"
 
 
-def find_sums(columns: Sequence[Column], people: np.ndarray) -> list[Sum]:
+def find_sums(columns: Sequence[Column], subject_codes: np.ndarray) -> list[Sum]:
     """Return the columns that are the sum of two or three others in all rows that have all of them.
 
     A sum must not hold by chance: if one of its parts were shuffled, at least 1 % of the rows, and
@@ -53,17 +53,19 @@ def find_sums(columns: Sequence[Column], people: np.ndarray) -> list[Sum]:
 
     Args:
         columns: Columns of the stacked real tables, in the order of the table.
-        people: Subject of each row, int64 (n,).
+        subject_codes: Subject of each row, int64 (n,).
 
     Returns:
         At most one sum for each column, one of two columns if there is one.
     """
     numbers = [column for column in columns if column.kind in ("numeric", "integer")]
-    if comb(len(numbers), 2) > _MOST_COMBINATIONS:
+    if comb(len(numbers), 2) > _MAX_COMBINATIONS:
         return []
     sums = dict[str, Sum]()
     for total, parts in _possible_sums(numbers):
-        if total.name not in sums and _is_sum(total, parts, people):
+        if total.name in sums:
+            continue
+        if _is_sum(total, parts, subject_codes):
             sums[total.name] = Sum(total.name, tuple(part.name for part in parts))
     return [sums[column.name] for column in numbers if column.name in sums]
 
@@ -81,23 +83,22 @@ def _possible_sums(numbers: Sequence[Column]) -> Iterator[tuple[Column, list[Col
         n_nonzero += ~column.missing & (column.cells != 0)
     few_rows = np.argsort(-n_nonzero, kind="stable")[:_FEW_ROWS]
     cells = np.array([column.take(few_rows).floats() for column in numbers])
-    candidates = np.flatnonzero((~np.isnan(cells) & (cells != 0)).sum(axis=1) >= _MIN_NONZERO)
-    for n_parts in range(2, _MOST_PARTS + 1):
-        if comb(len(candidates), n_parts) > _MOST_COMBINATIONS:
+    is_nonzero = ~np.isnan(cells) & (cells != 0)
+    candidates = np.flatnonzero(is_nonzero.sum(axis=1) >= _MIN_NONZERO)
+    for n_parts in range(2, _MAX_PARTS + 1):
+        if comb(len(candidates), n_parts) > _MAX_COMBINATIONS:
             return
-        parts = np.array(list(combinations(candidates, n_parts)), dtype=np.int64).reshape(
-            -1, n_parts
-        )
+        listed = list(combinations(candidates, n_parts))
+        parts = np.array(listed, dtype=np.int64).reshape(-1, n_parts)
         parts_cells = cells[parts]
         for total in candidates.tolist():
-            is_possible = ~_differs(cells[total], parts_cells).any(axis=1) & (parts != total).all(
-                axis=1
-            )
-            for position in np.flatnonzero(is_possible):
+            adds_up = ~_differs(cells[total], parts_cells).any(axis=1)
+            is_without_total = (parts != total).all(axis=1)
+            for position in np.flatnonzero(adds_up & is_without_total):
                 yield numbers[total], [numbers[part] for part in parts[position].tolist()]
 
 
-def _is_sum(total: Column, parts: Sequence[Column], people: np.ndarray) -> bool:
+def _is_sum(total: Column, parts: Sequence[Column], subject_codes: np.ndarray) -> bool:
     """Return True if at least 100 people have all columns, and the parts add up to the total in
     their rows.
     """
@@ -107,8 +108,8 @@ def _is_sum(total: Column, parts: Sequence[Column], people: np.ndarray) -> bool:
         if _differs(total_cells, parts_cells).any():
             return False
     has_all = ~np.isnan(total_cells + parts_cells.sum(axis=0))
-    n_people = len(distinct_sorted(people[has_all]))
-    return all(differs_if_shuffled(part[has_all], n_people) for part in parts_cells)
+    n_subjects = len(distinct_sorted(subject_codes[has_all]))
+    return all(differs_if_shuffled(part[has_all], n_subjects) for part in parts_cells)
 
 
 def _differs(total: np.ndarray, parts: np.ndarray) -> np.ndarray:

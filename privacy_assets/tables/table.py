@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,14 @@ from privacy_assets.tables.given import load
 from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, option_text
 from privacy_assets.tables.threshold_rule import ColumnRule
+
+# dtypes of stored cells by kind, and of those of categories and booleans
+_DTYPES: Mapping[str, tuple[str, ...]] = {
+    "numeric": ("f8",),
+    "integer": ("i8",),
+    "datetime": ("i8",),
+}
+_CODE_DTYPES = ("i1", "i2", "i4")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +90,11 @@ class Table:
         if isinstance(frame, pd.DataFrame) and frame.attrs:
             frame = frame.copy(deep=False)
             frame.attrs = {}  # pandas deep-copies them in most operations on a column
-        columns = {
-            c.name: column_of(frame[c.name], c, where, synthetic=synthetic, external=external)
-            for c in schema.columns
-        }
+        columns = {}
+        for column in schema.columns:
+            columns[column.name] = column_of(
+                frame[column.name], column, where, synthetic=synthetic, external=external
+            )
         return cls(schema, columns, len(frame))
 
     @classmethod
@@ -101,9 +110,15 @@ class Table:
 
     @classmethod
     def of_columns(cls, schema: TableSchema, columns: Mapping[str, Column]) -> Table:
-        """Create a table from one or more columns of ``schema``."""
-        named = {name: columns[name] for name in schema.names}
-        return cls(schema, named, len(next(iter(named.values()))))
+        """Create a table from columns of ``schema``.
+
+        Args:
+            schema: Schema of one or more columns.
+            columns: Columns by name. Those that the schema lacks are left out.
+        """
+        selected = {name: columns[name] for name in schema.names}
+        n_rows = len(selected[schema.names[0]])
+        return cls(schema, selected, n_rows)
 
     def __len__(self) -> int:
         return self.rows
@@ -113,14 +128,14 @@ class Table:
 
     def take(self, rows: np.ndarray | slice) -> Table:
         """Select rows by position, slice or mask (n,)."""
-        if isinstance(rows, np.ndarray) and rows.dtype == bool:
-            rows = np.flatnonzero(rows)
-        count = len(range(*rows.indices(self.rows))) if isinstance(rows, slice) else len(rows)
-        return replace(
-            self,
-            columns={name: column.take(rows) for name, column in self.columns.items()},
-            rows=count,
-        )
+        if isinstance(rows, slice):
+            n_rows = len(range(*rows.indices(self.rows)))
+        else:
+            if isinstance(rows, np.ndarray) and rows.dtype == bool:
+                rows = np.flatnonzero(rows)
+            n_rows = len(rows)
+        columns = {name: column.take(rows) for name, column in self.columns.items()}
+        return replace(self, columns=columns, rows=n_rows)
 
     def select(self, names: Sequence[str]) -> Table:
         """Select columns, in this order."""
@@ -130,17 +145,23 @@ class Table:
         """Select the columns of ``schema``, which replaces the table's own schema, and the
         subject.
         """
-        names = [*schema.names, *([] if self.subject is None else [self.subject])]
-        return replace(self, schema=schema, columns={name: self.columns[name] for name in names})
+        columns = {name: self.columns[name] for name in schema.names}
+        if self.subject is not None:
+            columns[self.subject] = self.columns[self.subject]
+        return replace(self, schema=schema, columns=columns)
 
     @property
     def subject_ids(self) -> Column | None:
         """Subject of each row. None: there is no subject column."""
-        return None if self.subject is None else self.columns[self.subject]
+        if self.subject is None:
+            return None
+        return self.columns[self.subject]
 
     def with_subject(self, ids: Column | None) -> Table:
         """Return the table with the subject of each row. None: without one."""
-        return self if ids is None else replace(self.with_columns(ids), subject=ids.name)
+        if ids is None:
+            return self
+        return replace(self.with_columns(ids), subject=ids.name)
 
     def without_subject(self) -> Table:
         """Return the columns of the schema, without subject, seal, notes, rules and relations."""
@@ -152,9 +173,8 @@ class Table:
 
     def with_columns(self, *columns: Column) -> Table:
         """Replace the columns with these names."""
-        return replace(
-            self, columns={**self.columns, **{column.name: column for column in columns}}
-        )
+        replacements = {column.name: column for column in columns}
+        return replace(self, columns={**self.columns, **replacements})
 
     def map(self, change: Callable[[Column], Column]) -> Table:
         """Apply ``change`` to every column."""
@@ -168,7 +188,9 @@ class Table:
     def stack(cls, tables: Sequence[Table]) -> Table:
         """Concatenate one or more tables, in the schema of the first."""
         first = tables[0]
-        columns = {name: stacked([table[name] for table in tables]) for name in first.schema.names}
+        columns = {}
+        for name in first.schema.names:
+            columns[name] = stacked_column(tables, name)
         return cls(first.schema, columns, sum(map(len, tables)))
 
     def as_synthetic(self, schema: TableSchema, *, where: str) -> Table:
@@ -179,10 +201,9 @@ class Table:
         _check_columns(self, schema, where)
         for column in schema.columns:
             if self.columns[column.name].kind != column.kind:
+                problem = "the column has another kind"
                 fix = f"make it {column.kind}"
-                raise InputError(
-                    "the column has another kind", where=where, column=column.name, fix=fix
-                )
+                raise InputError(problem, where=where, column=column.name, fix=fix)
             check_cells(self.columns[column.name], where)
         return self.with_schema(schema).map(lambda column: rounded(column, schema[column.name]))
 
@@ -190,7 +211,9 @@ class Table:
         """Return the canonical pandas form, see :meth:`Column.series`, with the subject as first
         column.
         """
-        names = [*([] if self.subject is None else [self.subject]), *self.schema.names]
+        names = list(self.schema.names)
+        if self.subject is not None:
+            names.insert(0, self.subject)
         series = {name: self.columns[name].series() for name in names}
         return pd.DataFrame(series, columns=names, index=pd.RangeIndex(self.rows))
 
@@ -202,7 +225,7 @@ class Table:
         other changes of a value (300 in int8, text in a number) raise InputError.
         """
         schema = self.schema
-        series = {c.name: restored(self.columns[c.name], c) for c in schema.columns}
+        series = {column.name: restored(self[column.name], column) for column in schema.columns}
         return pd.DataFrame(series, columns=schema.names, index=pd.RangeIndex(self.rows))
 
     @cached_property
@@ -236,78 +259,106 @@ class Table:
         """Return JSON-compatible facts, and the arrays of columns and rules. Inverse:
         :meth:`of_arrays`.
         """
-        columns = [[column.name, column.kind, column.values] for column in self.columns.values()]
-        facts: dict[str, Any] = {
+        columns = []
+        arrays = []
+        for column in self.columns.values():
+            columns.append([column.name, column.kind, column.values])
+            arrays.append(column.cells)
+        rules = {}
+        for name, rule in self.rules.items():
+            rules[name] = rule.to_json()
+            if rule.levels is not None:
+                arrays.extend(rule.levels.arrays)
+        facts = {
             "schema": self.schema.to_json(),
             "subject": self.subject,
             "rows": self.rows,
+            "columns": columns,
+            "notes": list(self.notes),
+            "rules": rules,
+            "relations": [relation.to_json() for relation in self.relations],
         }
-        rules = {name: rule.to_json() for name, rule in self.rules.items()}
-        facts |= {"columns": columns, "notes": list(self.notes), "rules": rules}
-        facts["relations"] = [relation.to_json() for relation in self.relations]
-        arrays = [column.cells for column in self.columns.values()]
-        for rule in self.rules.values():
-            if rule.levels is not None:
-                arrays.extend(rule.levels.arrays)
         return facts, arrays
 
     @classmethod
     def of_arrays(cls, facts: Mapping[str, Any], arrays: Iterator[np.ndarray]) -> Table:
-        """Create a table from facts and the next arrays. Raises ValueError for invalid cells."""
-        columns, dtypes = {}, {"numeric": ("f8",), "integer": ("i8",), "datetime": ("i8",)}
+        """Create a table from the output of :meth:`to_arrays`.
+
+        Args:
+            facts: Facts.
+            arrays: Arrays, of which those of the table are taken.
+
+        Raises:
+            ValueError: If cells are invalid.
+        """
+        n_rows = facts["rows"]
+        columns = {}
         for name, kind, values in facts["columns"]:
-            cells, coded = next(arrays), kind not in dtypes
-            if cells.shape != (facts["rows"],) or cells.dtype.str[1:] not in dtypes.get(
-                kind, ("i1", "i2", "i4")
-            ):
-                raise ValueError("the cells of a column have another form")
-            if coded and not -1 <= cells.min(initial=-1) <= cells.max(initial=-1) < len(values):
-                raise ValueError("a code has no value")
-            columns[name] = Column(name, kind, cells, tuple(values) if coded else None)
-        schema, notes = TableSchema.from_json(facts["schema"]), tuple(facts["notes"])
+            columns[name] = _checked_column(name, kind, values, next(arrays), n_rows)
+        schema = TableSchema.from_json(facts["schema"])
         rules = {name: ColumnRule.from_json(rule, arrays) for name, rule in facts["rules"].items()}
-        relations = tuple(Relation.from_json(relation) for relation in facts["relations"])
         return cls(
             schema,
             columns,
-            facts["rows"],
+            n_rows,
             facts["subject"],
-            notes=notes,
+            notes=tuple(facts["notes"]),
             rules=rules,
-            relations=relations,
+            relations=tuple(map(Relation.from_json, facts["relations"])),
         )
+
+
+def _checked_column(
+    name: str, kind: Kind, values: Sequence[Any] | None, cells: np.ndarray, n_rows: int
+) -> Column:
+    """Return a column of a file.
+
+    Raises:
+        ValueError: If its cells do not fit its kind, values and number of rows.
+    """
+    if cells.shape != (n_rows,) or cells.dtype.str[1:] not in _DTYPES.get(kind, _CODE_DTYPES):
+        raise ValueError("the cells of a column have another form")
+    if kind in _DTYPES:
+        return Column(name, kind, cells)
+    n_values = len(values)  # type: ignore[arg-type]
+    if not -1 <= cells.min(initial=-1) <= cells.max(initial=-1) < n_values:
+        raise ValueError("a code has no value")
+    return Column(name, kind, cells, tuple(values))  # type: ignore[arg-type]
+
+
+def stacked_column(tables: Iterable[Table], name: str) -> Column:
+    """Return a column of the stacked tables, of which there is at least one."""
+    return stacked([table[name] for table in tables])
 
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
     """Convert tables with the same columns so that equal cells of a column are equal values."""
     roles = list(tables)
+    columns = dict[str, list[Column]]((role, []) for role in roles)
     for name in tables[roles[0]].columns:
-        alike = of_one_vocabulary([tables[role][name] for role in roles])
-        tables = {
-            role: tables[role].with_columns(column)
-            for role, column in zip(roles, alike, strict=True)
-        }
-    return dict(tables)
+        converted = of_one_vocabulary([tables[role][name] for role in roles])
+        for role, column in zip(roles, converted, strict=True):
+            columns[role].append(column)
+    return {role: table.with_columns(*columns[role]) for role, table in tables.items()}
 
 
 def _check_columns(frame: Frame | Table, schema: TableSchema, where: str) -> None:
     names = schema.names
-    absent = [name for name in names if name not in frame.columns]
-    if absent:
+    missing = [name for name in names if name not in frame.columns]
+    extra = [name for name in frame.columns if name not in names]
+    if missing:
         fix = "give every table the same columns"
         # one of the tables may lack a header, so that its names are cells
-        if len(absent) == len(names):
-            raise InputError(
-                "it has none of the columns of the private table", where=where, fix=fix
-            )
+        if len(missing) == len(names):
+            problem = "it has none of the columns of the private table"
+            raise InputError(problem, where=where, fix=fix)
         fix += (
-            f", drop it (--drop {option_text(absent[:1])}), or, if it identifies subjects, name"
+            f", drop it (--drop {option_text(missing[:1])}), or, if it identifies subjects, name"
             " it as the subject"
         )
-        others = [name for name in frame.columns if name not in names]
-        fix += f".{near_name(absent[0], others)}".rstrip(".")
-        raise InputError("the column is missing", where=where, column=absent[0], fix=fix)
-    extra = [position for position, name in enumerate(frame.columns) if name not in names]
+        fix += f".{near_name(missing[0], extra)}".rstrip(".")
+        raise InputError("the column is missing", where=where, column=missing[0], fix=fix)
     if extra:
-        problem = f"{len(extra)} columns are not in the schema, the first at position {extra[0]}"
+        position = list(frame.columns).index(extra[0])
+        problem = f"{len(extra)} columns are not in the schema, the first at position {position}"
         raise InputError(problem, where=where, fix="drop them, or add them to every table")

@@ -1,12 +1,20 @@
 """Threshold rule: each published cell has a value that at least ``min_holders`` people of the real
 tables share.
 
-The rule is made once from all real tables of a release and applied to them and to the synthetic
-table before training and scoring, so that a copied row is still a copy. :mod:`.published_levels`
-has the rule of numbers and times, :mod:`.ordered_columns` the columns that share it, and
-:mod:`.published_categories` the rule of categories and booleans. Exceptions are public lists with a
-source, generated columns, and numbers with public bounds of a generator that states an epsilon. See
-docs/columns.md#rare-values.
+A value is rare if fewer people have it in all real tables of a release together. Instead of it, the
+release has
+
+- for a category: a declared prefix, ``other``, or the most frequent category, and for a boolean the
+  most frequent one (:mod:`.published_categories`),
+- for a number or time: the level of a group of neighboring values (:mod:`.published_levels`).
+  Ordered columns may share their levels (:mod:`.ordered_columns`),
+- for a missing value: the most frequent category, or the level of the median,
+- for all values, if fewer people have any value of the column: missing values.
+
+:func:`make_rule` makes the rule once. :meth:`ColumnRule.apply` applies it to the real tables and to
+the synthetic table before training and scoring, so that a copied row is still a copy. Exceptions
+are public lists with a source, generated columns, and numbers with public bounds of a generator
+that states an epsilon. See docs/columns.md#rare-values.
 """
 
 from __future__ import annotations
@@ -64,7 +72,7 @@ class ColumnRule:
         levels: Levels of numbers and times. None: the column has categories or booleans. Without a
             group, all cells are published as missing values.
         reach: Smallest and largest number or time to which the rule applies, see :func:`reach_of`.
-            The contract of the columns rejects cells beyond.
+            None: to all.
         missing_as: What is published instead of a missing value: a category, or the cell of a
             number or time. None: missing values stay.
         real_precision: Precision of the real values.
@@ -114,70 +122,71 @@ class ColumnRule:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], arrays: Iterator[np.ndarray]) -> ColumnRule:
-        """Create a rule from the output of :meth:`to_json` and the next arrays.
+        """Create a rule.
+
+        Args:
+            data: Output of :meth:`to_json`.
+            arrays: Arrays of the levels, of which the next three are taken if the rule has levels.
 
         Raises:
             ValueError: If the arrays of levels differ in shape or type.
         """
-        values = dict(data)
-        if values.pop("has_levels"):
-            low, high, published = (next(arrays) for _ in range(3))
-            if low.ndim != 1 or not low.shape == high.shape == published.shape:
-                raise ValueError("the levels of a column have another form")
-            values["levels"] = Levels(low, high, published)
-        if values["reach"] is not None:
-            values["reach"] = tuple(values["reach"])
-        if values["recoding"] is not None:
-            values["recoding"] = dict(map(tuple, values["recoding"]))
-        return cls(**values)
+        attributes = dict(data)
+        if attributes.pop("has_levels"):
+            attributes["levels"] = _next_levels(arrays)
+        if attributes["reach"] is not None:
+            attributes["reach"] = tuple(attributes["reach"])
+        if attributes["recoding"] is not None:
+            attributes["recoding"] = dict(map(tuple, attributes["recoding"]))
+        return cls(**attributes)
 
-    def equals(self, other: ColumnRule) -> bool:
+    def equals(self, rule: ColumnRule) -> bool:
         """Return True if both rules are the same."""
-        if self.to_json() != other.to_json():
+        if self.to_json() != rule.to_json():
             return False
-        return self.levels is None or (
-            other.levels is not None and self.levels.equals(other.levels)
-        )
+        if self.levels is None or rule.levels is None:
+            return True  # both are None, as the JSON says
+        return self.levels.equals(rule.levels)
 
     def apply(self, column: Column) -> Column:
         """Return what is published instead of the cells of ``column``.
 
-        Two kinds of cells are unchanged, because the contract of the columns rejects them:
-        categories that no real table has, and numbers and times beyond the reach.
+        Two kinds of cells of a synthetic table are unchanged: categories that no real table has,
+        and numbers and times beyond the reach. The metric ``value_disclosure`` finds them by
+        :func:`.roles.foreign_cells`, and its limit rejects the table.
+
+        Args:
+            column: Column of a real or synthetic table, before the rule.
         """
         if self.recoding is not None:
             return self._recoded(column, self.recoding)
-        levels = self.levels
-        if levels is None:
+        if self.levels is None:
             return column
         cells = mapped_copy(column.cells)
         is_present = ~column.missing
-        if len(levels) == 0:
+        if len(self.levels) == 0:
             cells[is_present] = _missing_cell(column)
             return replace(column, cells=cells)
         is_replaced = is_present & ~self._is_beyond(column)
-        cells[is_replaced] = levels.replace(cells[is_replaced])
+        cells[is_replaced] = self.levels.replace(cells[is_replaced])
         if self.missing_as is not None:
             cells[~is_present] = self.missing_as
         return replace(column, cells=cells)
 
     def _recoded(self, column: Column, recoding: Mapping[Any, Any]) -> Column:
         published = [recoding.get(value, value) for value in column.values or ()]
-        if column.kind == "boolean":
-            values = list(column.values or ())
-        else:
-            values = sorted({value for value in (*published, self.missing_as) if value is not None})
-        positions = {value: position for position, value in enumerate(values)}
-        codes = looked_up(
-            [positions.get(value, -1) for value in published],
-            column.cells,
-            positions.get(self.missing_as, -1),
-        )
+        values = list(column.values or ())
+        if column.kind != "boolean":
+            values = sorted({*published, self.missing_as} - {None})
+        code_of = {value: code for code, value in enumerate(values)}
+        published_codes = [code_of.get(value, -1) for value in published]
+        missing_code = code_of.get(self.missing_as, -1)
+        codes = looked_up(published_codes, column.cells, missing_code)
         return Column.of_codes(column.name, column.kind, codes, values)
 
     def is_foreign(self, column: Column) -> np.ndarray:
-        """Return True for cells that :meth:`apply` does not replace because they do not come from
-        real rows, bool (n,).
+        """Return True for cells that :meth:`apply` does not replace, because no real row can have
+        them, bool (n,).
 
         Args:
             column: Column of a synthetic table, to which the rule was applied.
@@ -185,14 +194,29 @@ class ColumnRule:
         if self.recoding is None:
             return self._is_beyond(column)
         published = set(self.recoding.values())
-        is_unknown = [value not in published for value in column.values or ()]
-        return np.array([*is_unknown, False])[column.cells]  # -1, missing, selects the last
+        is_unpublished = [value not in published for value in column.values or ()]
+        return np.array([*is_unpublished, False])[column.cells]  # -1, missing, selects the last
 
     def _is_beyond(self, column: Column) -> np.ndarray:
         if self.reach is None:
             return np.zeros(len(column), dtype=bool)
         low, high = self.reach
-        return np.asarray(((column.cells < low) | (column.cells > high)) & ~column.missing)
+        is_outside = (column.cells < low) | (column.cells > high)
+        return np.asarray(is_outside & ~column.missing)
+
+
+def _next_levels(arrays: Iterator[np.ndarray]) -> Levels:
+    """Return the levels of the next three arrays.
+
+    Raises:
+        ValueError: If they differ in shape.
+    """
+    low = next(arrays)
+    high = next(arrays)
+    published = next(arrays)
+    if low.ndim != 1 or not low.shape == high.shape == published.shape:
+        raise ValueError("the levels of a column have another form")
+    return Levels(low, high, published)
 
 
 def reach_of(column: ColumnSchema, real: Sequence[Column]) -> tuple[Any, Any] | None:
@@ -221,7 +245,9 @@ def reach_of(column: ColumnSchema, real: Sequence[Column]) -> tuple[Any, Any] | 
 
 
 def _missing_cell(column: Column) -> float | int:
-    return np.nan if column.kind == "numeric" else MISSING
+    if column.kind == "numeric":
+        return np.nan
+    return MISSING
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +272,7 @@ class ThresholdRule:
 def make_rule(
     schema: TableSchema,
     parts: Mapping[str, Sequence[Column]],
-    people: np.ndarray,
+    subject_codes: np.ndarray,
     min_holders: int,
     prefixes: Mapping[str, Sequence[int]],
     bounded: Collection[str] = (),
@@ -257,100 +283,104 @@ def make_rule(
     Args:
         schema: Schema with the role of each column.
         parts: Each column in each real table.
-        people: Subject of each row of the stacked tables, int64 (n,).
+        subject_codes: Subject of each row of the stacked tables, int64 (n,).
         min_holders: Minimum number of subjects that share a published value.
         prefixes: Lengths of the prefixes to which rare categories may be shortened, by column.
         bounded: Columns of numbers with public bounds of a generator that states an epsilon. They
             stay as they are.
         relations: Relations of the real rows, whose orders are kept where possible.
+
+    Returns:
+        The rules, in the order of the schema.
     """
     rules = dict[str, ColumnRule]()
     numbers = dict[str, NumberColumn]()
     for column in schema.measured.columns:
-        if column.name in bounded:
+        name = column.name
+        if name in bounded:
             continue
-        whole = stacked(parts[column.name])
+        real_column = stacked(parts[name])
         if column.kind in ("categorical", "boolean"):
-            rules[column.name] = _category_rule(
-                column, whole, people, min_holders, prefixes.get(column.name, ())
-            )
+            lengths = prefixes.get(name, ())
+            rules[name] = _category_rule(column, real_column, subject_codes, min_holders, lengths)
         else:
-            numbers[column.name] = NumberColumn.of(
-                column, whole, people, min_holders, _public_cells(column)
-            )
+            public = _public_cells(column)
+            numbers[name] = NumberColumn.of(column, real_column, subject_codes, min_holders, public)
+
     without_list = [number for number in numbers.values() if not number.schema.source]
     sharing = share_levels(without_list, min_holders, relations)
     for name, number in numbers.items():
         levels = sharing.levels.get(name, number.levels)
         rules[name] = _number_rule(number, levels, min_holders)
-    in_order = {name: rules[name] for name in schema.names if name in rules}
-    kept = tuple(name for name in schema.names if name in bounded)
-    paired = {name for pair in sharing.ordered for name in (pair.low, pair.high)}
-    published = {name: rules[name].apply(numbers[name].column) for name in paired}
-    return ThresholdRule(
-        in_order, min_holders, kept, sharing.shared, broken_pairs(sharing.ordered, published)
-    )
+
+    rules_in_order = {name: rules[name] for name in schema.names if name in rules}
+    bounded_in_order = tuple(name for name in schema.names if name in bounded)
+    published = dict[str, Column]()
+    for pair in sharing.ordered:
+        for name in (pair.low, pair.high):
+            if name not in published:
+                published[name] = rules[name].apply(numbers[name].column)
+    broken = broken_pairs(sharing.ordered, published)
+    return ThresholdRule(rules_in_order, min_holders, bounded_in_order, sharing.shared, broken)
 
 
 def _category_rule(
     column: ColumnSchema,
-    whole: Column,
-    people: np.ndarray,
+    real_column: Column,
+    subject_codes: np.ndarray,
     min_holders: int,
     prefixes: Sequence[int],
 ) -> ColumnRule:
-    (codes,), distinct = ranked([whole])
+    (codes,), distinct = ranked([real_column])
     values = distinct.objects()
+    n_public = 0
     if column.kind == "boolean":
-        codes = whole.cells.astype(np.int64)
-        recoding: dict[Any, Any] = dict(
-            recode_booleans(RealCategories([False, True], codes, people), min_holders)
-        )
-        public = set[Any]()
+        codes = real_column.cells.astype(np.int64)
+        real = RealCategories([False, True], codes, subject_codes)
+        recoding: dict[Any, Any] = dict(recode_booleans(real, min_holders))
     else:
-        has_text = _holds_text(column.dtype)
-        declared = _listed_values(column).objects() if column.allowed_values else []
-        public = set(declared) if column.source else set()
-        synthetic_only = [
-            value for value in dict.fromkeys([*declared, OTHER]) if value not in set(values)
-        ]
-        real = RealCategories([*values, *synthetic_only], codes, people)
-        rare_name = OTHER if has_text else None
+        listed = _listed_values(column).objects() if column.allowed_values else []
+        public = set(listed) if column.source else set()
+        synthetic_only = dict.fromkeys([*listed, OTHER])
+        for value in values:
+            synthetic_only.pop(value, None)
+        real = RealCategories([*values, *synthetic_only], codes, subject_codes)
+        rare_name = OTHER if _holds_text(column.dtype) else None
         recoding = recode(real, min_holders, rare_name=rare_name, prefixes=prefixes, public=public)
+        for i, value in enumerate(values):
+            n_public += value in public and real.n_holders([i]) < min_holders
+
     missing_as = recoding.pop(None)
-    is_present = codes >= 0
-    n_rows = int(is_present.sum())
     rule = ColumnRule(
-        recoding, missing_as=missing_as, real_precision=column.precision, n_rows=n_rows
+        recoding,
+        missing_as=missing_as,
+        real_precision=column.precision,
+        n_rows=int((codes >= 0).sum()),
     )
-    n_holders = count_holders(codes[is_present], people[is_present], len(values))
-    rare_values = [
-        value for value, n_people in zip(values, n_holders, strict=False) if n_people < min_holders
-    ]
     return replace(
         rule,
         n_values=sum(recoding[value] != value for value in values),
-        n_changed=count_changed(whole, rule.apply(whole)),
-        n_public=len(public.intersection(rare_values)),
+        n_changed=count_changed(real_column, rule.apply(real_column)),
+        n_public=n_public,
     )
 
 
 def _number_rule(number: NumberColumn, levels: Levels, min_holders: int) -> ColumnRule:
     schema = number.schema
-    whole = number.column
-    n_rows = int((~whole.missing).sum())
+    real_column = number.column
+    n_rows = int((~real_column.missing).sum())
     rule = ColumnRule(levels=levels, real_precision=schema.precision, n_rows=n_rows)
     if len(levels) == 0:
         return replace(rule, n_changed=n_rows)
-    rule = replace(rule, reach=reach_of(schema, [whole]))
-    n_missing_holders = len(distinct_sorted(number.people[whole.missing]))
+    rule = replace(rule, reach=reach_of(schema, [real_column]))
+    n_missing_holders = len(distinct_sorted(number.subject_codes[real_column.missing]))
     if n_missing_holders < min_holders:
         rule = replace(rule, missing_as=_median_level(number, levels))
-    published = rule.apply(whole)
+    published = rule.apply(real_column)
     return replace(
         rule,
-        n_changed=count_changed(whole, published),
-        mean_change=_mean_change(whole, published),
+        n_changed=count_changed(real_column, published),
+        mean_change=_mean_change(real_column, published),
         n_public=_count_rare_public(number, min_holders),
     )
 
@@ -366,8 +396,10 @@ def _mean_change(before: Column, after: Column) -> float:
     if largest == 0:
         return 0.0
     deviation = float(np.std(old / largest))  # the square of a large number overflows
+    if not deviation > 0:
+        return 0.0
     change = float(np.abs(new / largest - old / largest).mean())
-    return change / deviation if deviation > 0 else 0.0
+    return change / deviation
 
 
 def _count_rare_public(number: NumberColumn, min_holders: int) -> int:
@@ -376,7 +408,8 @@ def _count_rare_public(number: NumberColumn, min_holders: int) -> int:
     if public is None:
         return 0
     values, n_holders = _holders_of_numbers(number)
-    return int((np.isin(values, public) & (n_holders < min_holders)).sum())
+    is_rare = n_holders < min_holders
+    return int((np.isin(values, public) & is_rare).sum())
 
 
 def _holders_of_numbers(number: NumberColumn) -> tuple[np.ndarray, np.ndarray]:
@@ -385,7 +418,7 @@ def _holders_of_numbers(number: NumberColumn) -> tuple[np.ndarray, np.ndarray]:
     """
     present = number.present
     values, codes = np.unique(present.cells, return_inverse=True)
-    return values, count_holders(codes, present.people, len(values))
+    return values, count_holders(codes, present.subject_codes, len(values))
 
 
 def _median_level(number: NumberColumn, levels: Levels) -> Any:
@@ -399,13 +432,15 @@ def _median_level(number: NumberColumn, levels: Levels) -> Any:
 
 
 def _listed_values(column: ColumnSchema) -> Column:
-    declared = pd.Series(list(column.allowed_values), dtype=object)
-    return column_of(declared, column, "allowed_values").present().distinct()
+    listed = pd.Series(list(column.allowed_values), dtype=object)
+    return column_of(listed, column, "allowed_values").present().distinct()
 
 
 def _public_cells(column: ColumnSchema) -> np.ndarray | None:
     """Return the numbers of a public list, or None if the column has none."""
-    return _listed_values(column).cells if column.source else None
+    if not column.source:
+        return None
+    return _listed_values(column).cells
 
 
 def holds_text(schema: TableSchema, name: str) -> bool:
@@ -422,9 +457,15 @@ def _holds_text(dtype: str) -> bool:
 
 
 def count_changed(before: Column, after: Column) -> int:
-    """Return the number of cells with a value that differ between two columns of the same rows."""
+    """Return the number of cells with a value that differ between two columns of the same rows.
+
+    Args:
+        before: Column whose missing cells are not counted.
+        after: Column of the same kind and rows.
+    """
     first, second = of_one_vocabulary([before, after])
-    return int(((first.cells != second.cells) & ~first.missing).sum())
+    is_changed = (first.cells != second.cells) & ~first.missing
+    return int(is_changed.sum())
 
 
 def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSchema:
@@ -433,11 +474,11 @@ def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSch
     """
     if rule is None:
         return column
-    has_missing = rule.is_hidden or (rule.recoding is not None and None in rule.recoding.values())
+    recoding = rule.recoding or {}
+    becomes_missing = rule.is_hidden or None in recoding.values()
     stays_missing = column.nullable and rule.missing_as is None
-    return replace(
-        column, precision=_precision(column, rule), nullable=has_missing or stays_missing
-    )
+    nullable = becomes_missing or stays_missing
+    return replace(column, precision=_precision(column, rule), nullable=nullable)
 
 
 def _precision(column: ColumnSchema, rule: ColumnRule) -> Precision:
@@ -456,7 +497,9 @@ def real_schema(schema: TableSchema, rules: Mapping[str, ColumnRule]) -> TableSc
     columns = []
     for column in schema.columns:
         rule = rules.get(column.name)
-        columns.append(column if rule is None else replace(column, precision=rule.real_precision))
+        if rule is not None:
+            column = replace(column, precision=rule.real_precision)
+        columns.append(column)
     return TableSchema(tuple(columns))
 
 
@@ -464,15 +507,26 @@ def outside_guarantee(rules: Mapping[str, ColumnRule]) -> list[str]:
     """Return what the rules read from the real values without noise, for generators with a
     guarantee.
     """
-    return [f"published values of {', '.join(map(safe_repr, rules))}"] if rules else []
+    if not rules:
+        return []
+    names = ", ".join(map(safe_repr, rules))
+    return [f"published values of {names}"]
 
 
 def save_rules(path: Location, rules: Mapping[str, ColumnRule]) -> None:
-    """Write rules, for :func:`load_rules`. The file is as private as the table."""
-    arrays = [
-        array for rule in rules.values() if rule.levels is not None for array in rule.levels.arrays
-    ]
-    save_arrays(path, {name: rule.to_json() for name, rule in rules.items()}, arrays)
+    """Write rules, for :func:`load_rules`. The file is as private as the table.
+
+    Args:
+        path: File or object.
+        rules: Rules by column.
+    """
+    facts = dict[str, Any]()
+    arrays = list[np.ndarray]()
+    for name, rule in rules.items():
+        facts[name] = rule.to_json()
+        if rule.levels is not None:
+            arrays.extend(rule.levels.arrays)
+    save_arrays(path, facts, arrays)
 
 
 def load_rules(path: Location) -> dict[str, ColumnRule]:
@@ -500,11 +554,11 @@ def notes_of(
     notes = [*_column_notes(rule), *_order_notes(rule), *_exception_notes(rule, schema)]
     suggested = _suggested_prefixes(rule.columns, shortened)
     if suggested:
+        names = ", ".join(map(safe_repr, suggested))
+        setting = yaml_text({"rare_values": suggested})
         notes.append(
-            f"More than a fifth of {', '.join(map(safe_repr, suggested))} is replaced. If these"
-            " are codes whose first"
-            " characters have a meaning, prefixes keep more (data:"
-            f" {yaml_text({'rare_values': suggested})})."
+            f"More than a fifth of {names} is replaced. If these are codes whose first characters"
+            f" have a meaning, prefixes keep more (data: {setting})."
         )
     return notes
 
@@ -512,37 +566,41 @@ def notes_of(
 def _column_notes(rule: ThresholdRule) -> Iterator[str]:
     """State how much of each column the rule changes."""
     few = f"fewer than {rule.min_holders} people"
-    hidden, recoded, moved = [], [], []
+    hidden = list[str]()
+    recoded = list[str]()
+    mean_changes = list[float]()
     for name, column in rule.columns.items():
         if column.is_hidden:
             hidden.append(safe_repr(name))
         elif column.n_changed and column.recoding is not None:
-            values = "value" if column.n_values == 1 else "values"
-            cells = "cell" if column.n_changed == 1 else "cells"
-            recoded.append(
-                f"{safe_repr(name)} ({column.n_values:,} {values}, {column.n_changed:,} {cells})"
-            )
+            values = _counted(column.n_values, "value")
+            cells = _counted(column.n_changed, "cell")
+            recoded.append(f"{safe_repr(name)} ({values}, {cells})")
         elif column.n_changed:
-            moved.append(column)
+            mean_changes.append(column.mean_change)
     if hidden:
-        yield (
-            f"Columns in which {few} have a value are published without values:"
-            f" {', '.join(hidden)}."
-        )
+        names = ", ".join(hidden)
+        yield f"Columns in which {few} have a value are published without values: {names}."
     if recoded:
-        text = (
+        columns = ", ".join(recoded)
+        yield (
             f'Categories that {few} have are published as "{OTHER}", a shorter code, the most'
-            " frequent value or a"
+            f" frequent value or a missing value: {columns}."
         )
-        yield f"{text} missing value: {', '.join(recoded)}."
-    if moved:
-        columns = "1 column" if len(moved) == 1 else f"{len(moved)} columns"
-        largest = max(column.mean_change for column in moved)
-        text = (
+    if mean_changes:
+        columns = f"{len(mean_changes)} columns"
+        if len(mean_changes) == 1:
+            columns = "1 column"
+        yield (
             f"Numbers and times are published as values that at least {rule.min_holders} people"
-            " share. The mean"
+            f" share. The mean change is at most {max(mean_changes):.2g} standard deviations"
+            f" ({columns})."
         )
-        yield f"{text} change is at most {largest:.2g} standard deviations ({columns})."
+
+
+def _counted(n: int, noun: str) -> str:
+    plural = "" if n == 1 else "s"
+    return f"{n:,} {noun}{plural}"
 
 
 def changes_of(rules: Mapping[str, ColumnRule]) -> dict[str, str]:
@@ -569,30 +627,27 @@ def _order_notes(rule: ThresholdRule) -> Iterator[str]:
             "These columns share their published values, because they have an order in all rows:"
             f" {listed}."
         )
-    worst = sorted(rule.broken, key=lambda pair: -pair.n_broken / pair.n_rows)[:_NAMED]
-    for pair in worst:
-        text = f"In the real tables, {safe_repr(pair.low)} is never above {safe_repr(pair.high)}."
+    by_share = sorted(rule.broken, key=lambda pair: -pair.n_broken / pair.n_rows)
+    for pair in by_share[:_NAMED]:
+        share = pair.n_broken / pair.n_rows
         yield (
-            f"{text} With published values, it is above in {pair.n_broken / pair.n_rows:.2%} of"
-            " the rows."
+            f"In the real tables, {safe_repr(pair.low)} is never above {safe_repr(pair.high)}."
+            f" With published values, it is above in {share:.2%} of the rows."
         )
-    n_more = len(rule.shared[_NAMED:]) + len(rule.broken) - len(worst)
-    if n_more:
+    n_unnamed = len(rule.shared[_NAMED:]) + len(rule.broken[_NAMED:])
+    if n_unnamed:
         yield (
-            f"There are {n_more} more sets of columns that share values, or whose order is broken"
-            " in fewer rows."
+            f"There are {n_unnamed} more sets of columns that share values, or whose order is"
+            " broken in fewer rows."
         )
 
 
 def _exception_notes(rule: ThresholdRule, schema: TableSchema) -> Iterator[str]:
     """Name the columns in which a value may belong to fewer people."""
-    public = [
-        f"{safe_repr(name)} ({column.n_public:,})"
-        for name, column in rule.columns.items()
-        if column.n_public
-    ]
-    if public:
-        yield f"Rare values are kept, because a public list contains them: {', '.join(public)}."
+    n_public = {name: column.n_public for name, column in rule.columns.items() if column.n_public}
+    if n_public:
+        columns = _names_with_counts(n_public)
+        yield f"Rare values are kept, because a public list contains them: {columns}."
     if rule.bounded:
         columns = ", ".join(map(safe_repr, rule.bounded))
         yield (
@@ -613,10 +668,13 @@ def _suggested_prefixes(
             continue
         if rule.n_changed <= _NOTED * rule.n_rows:
             continue
-        replaced = [value for value, published in rule.recoding.items() if value != published]
-        longest = max((len(value) for value in replaced if isinstance(value, str)), default=0)
+        longest = 0
+        for value, published in rule.recoding.items():
+            if value != published and isinstance(value, str):
+                longest = max(longest, len(value))
         if longest > 1:
-            suggested[name] = {"prefix": [length for length in _PREFIXES if length < longest]}
+            lengths = [length for length in _PREFIXES if length < longest]
+            suggested[name] = {"prefix": lengths}
     return suggested
 
 
@@ -624,9 +682,11 @@ def replaced_note(counts: Mapping[str, int]) -> list[str]:
     """Return a sentence for the report on the categories that were replaced in the synthetic table,
     if any.
     """
-    listed = ", ".join(f"{safe_repr(name)} ({count:,})" for name, count in counts.items())
-    return (
-        [f"Categories of the synthetic table were replaced in the same way: {listed}."]
-        if counts
-        else []
-    )
+    if not counts:
+        return []
+    columns = _names_with_counts(counts)
+    return [f"Categories of the synthetic table were replaced in the same way: {columns}."]
+
+
+def _names_with_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{safe_repr(name)} ({count:,})" for name, count in counts.items())

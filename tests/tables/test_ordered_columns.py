@@ -15,6 +15,7 @@ from privacy_assets.tables.ordered_columns import (
     broken_pairs,
     share_levels,
 )
+from privacy_assets.tables.published_levels import Levels
 from privacy_assets.tables.relations import find_relations
 from privacy_assets.tables.table import Table
 
@@ -85,6 +86,29 @@ def test_an_accidental_order_does_not_destroy_a_column() -> None:
     wide = np.round(rng.random(N) * 1e6, 2)
     low = np.minimum(np.round(rng.random(N) * 40, 4), wide)
     assert not shared(frame({"low": low, "wide": wide})).shared
+
+
+def test_a_column_that_would_lose_most_of_its_levels_shares_none() -> None:
+    """Forty amounts are as small as the ages. If ages shared levels with them, few would remain."""
+    rng = np.random.default_rng(11)
+    age = np.round(rng.random(N) * 40, 4)
+    amount = 100 + np.round(rng.random(N) * 1e6, 2)
+    amount[:40] = age[:40]
+    table = frame({"age": age, "amount": amount})
+    found = shared(table)
+    assert [(pair.low, pair.high) for pair in broken(table, found)] == [("age", "amount")]
+    assert not found.shared
+    assert len(found.levels["age"]) > 50
+
+
+def test_a_column_keeps_at_least_half_of_its_levels() -> None:
+    table = frame({"a": np.repeat(np.arange(10.0), 10)})
+    column = NumberColumn.of(table.schema["a"], table["a"], np.arange(100), K)
+    assert len(column.levels) == 10
+    half = Levels(np.arange(0.0, 10, 2), np.arange(1.0, 10, 2), np.arange(0.0, 10, 2))
+    assert column.keeps_enough(half)
+    bounds = np.array([0.0, 3, 6, 9]), np.array([2.0, 5, 8, 9])
+    assert not column.keeps_enough(Levels(*bounds, bounds[0]))
 
 
 def test_a_chain_of_columns_shares_one_list() -> None:
