@@ -643,8 +643,8 @@ MUTATIONS = [
     Mutation(
         "seed of the trees ignored",
         "generators/synthpop.py",
-        "np.random.SeedSequence(seed, spawn_key=(place,))",
-        "np.random.SeedSequence(0, spawn_key=(place,))",
+        "np.random.SeedSequence(seed, spawn_key=(i,))",
+        "np.random.SeedSequence(0, spawn_key=(i,))",
         ("generators/test_every_generator.py", "generators/test_synthpop.py"),
     ),
 ]

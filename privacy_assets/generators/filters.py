@@ -78,20 +78,25 @@ class Filter(ABC):
             subjects: Subject of each stacked row, codes 0..s-1, int64 of shape (N,). None: each row
                 is a subject.
 
+        Returns:
+            The filter with the real rows, which are private.
+
         Raises:
             InputError: If there are fewer than two rows.
         """
         tables = [table for table in real if len(table)]
-        rows = sum(map(len, tables))
-        if rows < 2:
-            raise InputError(
-                f"{rows} real rows were given", where=f"filter {self.name}", fix="pass two or more"
-            )
-        codes = np.arange(rows) if subjects is None else subjects
+        n_rows = sum(map(len, tables))
+        if n_rows < 2:
+            problem = f"{n_rows} real rows were given"
+            raise InputError(problem, where=f"filter {self.name}", fix="pass two or more")
+        if subjects is None:
+            subjects = np.arange(n_rows)
         radius = self.radius
         if radius is None:
-            radius = self._typical(encoded(TabularEncoder.fit(tables, schema), tables), codes)
-        return FittedFilter(self, schema, tuple(tables), parts(codes), float(radius))
+            encoder = TabularEncoder.fit(tables, schema)
+            radius = self._typical(encoded(encoder, tables), subjects)
+        weights = row_weights(subjects)
+        return FittedFilter(self, schema, tuple(tables), weights, float(radius))
 
     @abstractmethod
     def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
@@ -100,12 +105,12 @@ class Filter(ABC):
         """
 
     @abstractmethod
-    def leaves_out(self, people: np.ndarray) -> np.ndarray:
+    def leaves_out(self, n_subjects: np.ndarray) -> np.ndarray:
         """Decide which rows to drop.
 
         Args:
-            people: Number of people within the radius of each row, possibly fractional; float64 of
-                shape (n,).
+            n_subjects: Number of people within the radius of each row, possibly fractional; float64
+                of shape (n,).
 
         Returns:
             True for rows to drop, shape (n,).
@@ -126,22 +131,33 @@ class FittedFilter:
     radius: float
 
     def exposed(self, table: Table, first: Table | None = None) -> np.ndarray:
-        """Return True for the rows to drop, shape (n,).
+        """Decide which rows to drop.
 
         Args:
             table: Drawn rows.
             first: The first draw. None: ``table`` is the first draw.
+
+        Returns:
+            True for rows to drop, shape (n,).
         """
         encoder = TabularEncoder.fit(self.real, self.schema, others=[table])
-        people = near(
-            encoder.transform(table), encoded(encoder, self.real), self.radius, self.weights
-        )
-        return self.filter.leaves_out(people)
+        rows = encoder.transform(table)
+        real_rows = encoded(encoder, self.real)
+        n_subjects = near(rows, real_rows, self.radius, self.weights)
+        return self.filter.leaves_out(n_subjects)
 
 
-def parts(subjects: np.ndarray) -> np.ndarray:
-    """Return the share of each row in its subject, float64 (n,), given codes 0..s-1."""
-    return np.asarray(1 / np.bincount(subjects)[subjects])
+def row_weights(subjects: np.ndarray) -> np.ndarray:
+    """Return the share of each row in its subject.
+
+    Args:
+        subjects: Codes 0..s-1 of the subjects, int64 of shape (n,).
+
+    Returns:
+        float64 of shape (n,).
+    """
+    n_rows = np.bincount(subjects)
+    return np.asarray(1 / n_rows[subjects])
 
 
 def encoded(encoder: TabularEncoder, tables: Sequence[Table]) -> EncodedTable:
@@ -177,9 +193,9 @@ class SimilarityFilter(Filter):
     def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
         return typical_radius(rows, subjects, self.quantile, "cpu")
 
-    def leaves_out(self, people: np.ndarray) -> np.ndarray:
+    def leaves_out(self, n_subjects: np.ndarray) -> np.ndarray:
         """Drop rows with at least one person nearby."""
-        return people > ROUNDING
+        return n_subjects > ROUNDING
 
 
 @declared_by_name
@@ -205,9 +221,10 @@ class MemorizationFilter(SimilarityFilter):
         "reduce memorization by the generator (larger leaves, fewer epochs), or request fewer rows"
     )
 
-    def leaves_out(self, people: np.ndarray) -> np.ndarray:
+    def leaves_out(self, n_subjects: np.ndarray) -> np.ndarray:
         """Drop rows with at least one person nearby, but no crowd."""
-        return super().leaves_out(people) & (people < self.crowd - ROUNDING)
+        has_neighbor = super().leaves_out(n_subjects)
+        return has_neighbor & (n_subjects < self.crowd - ROUNDING)
 
 
 @declared_by_name
@@ -240,16 +257,17 @@ class OutlierFilter(Filter):
     )
 
     def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
-        people = int(subjects.max()) + 1
-        if people <= self.neighbours:
+        n_subjects = int(subjects.max()) + 1
+        if n_subjects <= self.neighbours:
+            problem = f"{n_subjects} people were given"
             fix = f"use more than {self.neighbours} people, or lower neighbours"
-            raise InputError(f"{people} people were given", where=f"filter {self.name}", fix=fix)
+            raise InputError(problem, where=f"filter {self.name}", fix=fix)
         distances = distance_to_subjects(rows, subjects, self.neighbours)
         return float(np.quantile(distances, self.quantile, method="inverted_cdf"))
 
-    def leaves_out(self, people: np.ndarray) -> np.ndarray:
+    def leaves_out(self, n_subjects: np.ndarray) -> np.ndarray:
         """Drop isolated rows."""
-        return people < self.neighbours - ROUNDING
+        return n_subjects < self.neighbours - ROUNDING
 
 
 @declared_by_name
@@ -284,23 +302,23 @@ class AlphaFilter(SimilarityFilter):
         """Fit to the training rows; the other tables only determine the encoding. See
         :meth:`Filter.fit`.
         """
-        train, *others = real
+        train, *other_tables = real
         if len(train) < 2:
-            wrong = f"{len(train)} real rows were given in train"
-            raise InputError(wrong, where=f"filter {self.name}", fix="pass two or more")
-        codes = (
-            None if subjects is None else np.unique(subjects[: len(train)], return_inverse=True)[1]
-        )
-        tables = (train, *[table for table in others if len(table)])
+            problem = f"{len(train)} real rows were given in train"
+            raise InputError(problem, where=f"filter {self.name}", fix="pass two or more")
+        if subjects is not None:
+            _, subjects = np.unique(subjects[: len(train)], return_inverse=True)
+        tables = [train]
+        tables += [table for table in other_tables if len(table)]
         radius = self.radius
         if radius is None:
             rows = TabularEncoder.fit(tables, schema).transform(train)
-            radius = typical_radius(rows, codes, self.quantile, "cpu")
-        return FittedAlpha(self, schema, tables, np.ones(len(train)), float(radius))
+            radius = typical_radius(rows, subjects, self.quantile, "cpu")
+        return FittedAlpha(self, schema, tuple(tables), np.ones(len(train)), float(radius))
 
-    def leaves_out(self, people: np.ndarray) -> np.ndarray:
+    def leaves_out(self, n_subjects: np.ndarray) -> np.ndarray:
         """Drop rows by alpha_m, which takes the place of the number of people."""
-        return people < self.threshold
+        return n_subjects < self.threshold
 
 
 class FittedAlpha(FittedFilter):
@@ -308,38 +326,54 @@ class FittedAlpha(FittedFilter):
 
     def exposed(self, table: Table, first: Table | None = None) -> np.ndarray:
         """Implement :meth:`FittedFilter.exposed`; a row of the first draw does not count itself."""
-        drawn = [table] if first is None else [table, first]
-        encoder = TabularEncoder.fit(self.real, self.schema, others=drawn)
-        rows, *others = (encoder.transform(one) for one in drawn)
-        training = near(rows, encoder.transform(self.real[0]), self.radius)
-        synthetic = (
-            near(rows, others[0], self.radius) if others else near(rows, rows, self.radius) - 1
-        )
-        alpha = (synthetic + 0.5) / (training + 0.5)
+        drawn_tables = [table] if first is None else [table, first]
+        encoder = TabularEncoder.fit(self.real, self.schema, others=drawn_tables)
+        rows = encoder.transform(table)
+        training_rows = encoder.transform(self.real[0])
+        n_training = near(rows, training_rows, self.radius)
+        if first is None:
+            n_synthetic = near(rows, rows, self.radius) - 1
+        else:
+            n_synthetic = near(rows, encoder.transform(first), self.radius)
+        alpha = (n_synthetic + 0.5) / (n_training + 0.5)
         return self.filter.leaves_out(alpha)
 
 
-def distance_to_subjects(rows: EncodedTable, subjects: np.ndarray, people: int) -> np.ndarray:
-    """Return the distance (n,) from each row within which rows of other subjects sum to ``people``.
+def distance_to_subjects(rows: EncodedTable, subjects: np.ndarray, n_subjects: int) -> np.ndarray:
+    """Return the distance within which the weights of rows of other subjects sum to ``n_subjects``.
 
-    ``subjects`` are codes 0..s-1 with s > ``people``. Rows of a subject have equal weights with sum
-    1.
+    Rows of a subject have equal weights with sum 1.
+
+    Args:
+        rows: Encoded rows.
+        subjects: Codes 0..s-1 of the subjects of the rows, int64 of shape (n,); s > ``n_subjects``.
+        n_subjects: Sum of the weights, at least 1.
+
+    Returns:
+        Distance from each row, float64 of shape (n,).
     """
-    weights, out = parts(subjects), np.full(len(rows), np.inf)
-    asked, k = np.arange(len(rows)), min(len(rows), math.ceil((people + 1) / weights.mean()))
-    while len(asked):
-        block, missed = max(1, _CELLS // k), []
-        for start in range(0, len(asked), block):
-            own = asked[start : start + block]
-            found = nearest_rows(rows.take(own), rows, k)
-            foreign = subjects[found.indices] != subjects[own][:, None]
-            enough = np.cumsum(weights[found.indices] * foreign, axis=1) >= people - ROUNDING
-            out[own] = np.where(
-                enough[:, -1], found.distances[np.arange(len(own)), enough.argmax(axis=1)], np.inf
-            )
-            missed.append(own[~enough[:, -1]])
-        asked, k = np.concatenate(missed), min(len(rows), 4 * k)
-    return out
+    weights = row_weights(subjects)
+    distances = np.full(len(rows), np.inf)
+    remaining = np.arange(len(rows))
+    k = min(len(rows), math.ceil((n_subjects + 1) / weights.mean()))
+    while len(remaining):
+        block_size = max(1, _CELLS // k)
+        unresolved = []
+        for start in range(0, len(remaining), block_size):
+            block = remaining[start : start + block_size]
+            neighbours = nearest_rows(rows.take(block), rows, k)
+            is_foreign = subjects[neighbours.indices] != subjects[block][:, None]
+            n_reached = np.cumsum(weights[neighbours.indices] * is_foreign, axis=1)
+            is_enough = n_reached >= n_subjects - ROUNDING
+            del n_reached  # large
+            is_resolved = is_enough[:, -1]
+            first_enough = is_enough.argmax(axis=1)
+            at_first = neighbours.distances[np.arange(len(block)), first_enough]
+            distances[block] = np.where(is_resolved, at_first, np.inf)
+            unresolved.append(block[~is_resolved])
+        remaining = np.concatenate(unresolved)
+        k = min(len(rows), 4 * k)
+    return distances
 
 
 FILTERS: dict[str, type[Filter]] = {
@@ -362,32 +396,44 @@ def build_filter(name: str, settings: Mapping[str, Any] | None = None) -> Filter
     return FILTERS[name](**(settings or {}))
 
 
-def as_filters(given: FilterLike | Sequence[FilterLike] | None) -> tuple[Filter, ...]:
-    """Convert a name, a mapping of ``name`` and ``settings``, or a list of these to filters in
-    registry order.
+def as_filters(source: FilterLike | Sequence[FilterLike] | None) -> tuple[Filter, ...]:
+    """Create the filters of a setting.
 
-    None and an empty list mean no filter.
+    Args:
+        source: A name, a mapping of ``name`` and ``settings``, or a list of these. None and an
+            empty list: no filter.
+
+    Returns:
+        Filters in registry order.
 
     Raises:
         ConfigError: If the value is invalid or names a filter twice.
     """
-    listed: Any = [] if given is None else given if isinstance(given, list | tuple) else [given]
-    found: dict[str, Filter] = {}
-    for one in listed:
-        named: Mapping[str, Any] = one if isinstance(one, Mapping) else {"name": one}
-        name, settings = named.get("name"), named.get("settings") or {}
-        if (
-            not isinstance(name, str)
-            or not isinstance(settings, Mapping)
-            or set(named) - {"name", "settings"}
-        ):
-            raise ConfigError(
-                "filter is a name, a mapping of 'name' and 'settings', or a list of these."
-            )
-        if name in found:
+    if source is None:
+        return ()
+    entries = source if isinstance(source, list | tuple) else [source]
+    filters: dict[str, Filter] = {}
+    for entry in entries:
+        name, settings = _name_and_settings(entry)
+        if name in filters:
             raise ConfigError(f"filter {name} was passed twice. Fix: remove one.")
-        found[name] = build_filter(name, settings)
-    return tuple(found[name] for name in FILTERS if name in found)
+        filters[name] = build_filter(name, settings)
+    return tuple(filters[name] for name in FILTERS if name in filters)
+
+
+def _name_and_settings(entry: object) -> tuple[str, Mapping[str, Any]]:
+    declaration = entry if isinstance(entry, Mapping) else {"name": entry}
+    name = declaration.get("name")
+    settings = declaration.get("settings") or {}
+    if (
+        not isinstance(name, str)
+        or not isinstance(settings, Mapping)
+        or set(declaration) - {"name", "settings"}
+    ):
+        raise ConfigError(
+            "filter is a name, a mapping of 'name' and 'settings', or a list of these."
+        )
+    return name, settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -416,36 +462,62 @@ def draw(
 
     The first draw equals the one without filters; further draws have derived seeds.
 
+    Args:
+        generator: Fitted generator.
+        filters: Fitted filters, at least one.
+        rows: Number of rows, at least 1.
+        seed: The same seed gives the same rows.
+
+    Returns:
+        The rows that passed, and counts.
+
     Raises:
         InputError: If too few rows pass within the largest ``attempts`` of the filters.
     """
-    kept: list[Table] = []
+    batches: list[Table] = []
     unfiltered: Table | None = None
-    found = drawn = passed = 0
+    n_collected = 0
+    n_drawn = 0
+    n_passed = 0
     attempts = max(fitted.filter.attempts for fitted in filters)
-    counts = {fitted.filter.name: 0 for fitted in filters}
-    while found < rows:
-        size = _size(rows, found, drawn, attempts)
+    n_dropped = {fitted.filter.name: 0 for fitted in filters}
+    while n_collected < rows:
+        size = _size(rows, n_collected, n_drawn, attempts)
         if size < 1:
             raise _too_few(filters)
-        table = generator.sample(size, seed=seed if not kept else _another(seed, len(kept)))
-        out = {fitted.filter.name: fitted.exposed(table, unfiltered) for fitted in filters}
-        unfiltered = unfiltered or table
-        counts = {name: counts[name] + int(mask.sum()) for name, mask in out.items()}
-        good = table.take(~np.logical_or.reduce(list(out.values())))
-        passed += len(good)
-        kept.append(good.take(slice(rows - found)))
-        found, drawn = found + len(kept[-1]), drawn + size
-    return Filtered(Table.stack(kept), unfiltered or kept[0], drawn, drawn - passed, counts)
+        batch_seed = _derived_seed(seed, len(batches)) if batches else seed
+        table = generator.sample(size, seed=batch_seed)
+        is_dropped = np.zeros(len(table), dtype=bool)
+        for fitted in filters:
+            is_exposed = fitted.exposed(table, unfiltered)
+            n_dropped[fitted.filter.name] += int(is_exposed.sum())
+            is_dropped |= is_exposed
+        if unfiltered is None:
+            unfiltered = table
+        passed = table.take(~is_dropped)
+        batch = passed.take(slice(rows - n_collected))
+        batches.append(batch)
+        n_collected += len(batch)
+        n_passed += len(passed)
+        n_drawn += size
+    return Filtered(
+        rows=Table.stack(batches),
+        unfiltered=unfiltered or batches[0],
+        drawn=n_drawn,
+        dropped=n_drawn - n_passed,
+        dropped_by=n_dropped,
+    )
 
 
-def _size(rows: int, found: int, drawn: int, attempts: int) -> int:
+def _size(rows: int, n_collected: int, n_drawn: int, attempts: int) -> int:
     """Return the size of the next draw: first ``rows``, then the estimated need; 0 if the maximum
     is reached.
     """
-    left = rows * attempts - drawn
-    share = max(found / drawn, 1 / attempts) if drawn else 1.0
-    return min(math.ceil(1.1 * (rows - found) / share) if drawn else rows, left)
+    budget = rows * attempts - n_drawn
+    if n_drawn == 0:
+        return min(rows, budget)
+    pass_rate = max(n_collected / n_drawn, 1 / attempts)
+    return min(math.ceil(1.1 * (rows - n_collected) / pass_rate), budget)
 
 
 def _too_few(filters: Sequence[FittedFilter]) -> InputError:
@@ -455,5 +527,6 @@ def _too_few(filters: Sequence[FittedFilter]) -> InputError:
     return InputError("too few of the rows drawn passed", where=where, fix="; or ".join(fixes))
 
 
-def _another(seed: int, attempt: int) -> int:
-    return int(np.random.SeedSequence(seed, spawn_key=(attempt,)).generate_state(1)[0])
+def _derived_seed(seed: int, attempt: int) -> int:
+    sequence = np.random.SeedSequence(seed, spawn_key=(attempt,))
+    return int(sequence.generate_state(1)[0])

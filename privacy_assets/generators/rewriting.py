@@ -364,9 +364,9 @@ class Rewriting:
                 else:
                     columns[relation.second] = _with_gaps(relation, first, second, rng)
             broken = [
-                one
-                for one in self.determined
-                if one.is_broken(columns[one.first], columns[one.second]).any()
+                relation
+                for relation in self.determined
+                if relation.is_broken(columns[relation.first], columns[relation.second]).any()
             ]
             if not broken:
                 break
@@ -430,9 +430,7 @@ class Rewriting:
     def save(self, folder: Path) -> dict[str, Any]:
         """Write arrays to a folder, and return JSON-compatible entries of a manifest."""
         columns = [*self.ordered, *self.bounded]
-        write_arrays(
-            folder, {f"levels.{place}": column.levels for place, column in enumerate(columns)}
-        )
+        write_arrays(folder, {f"levels.{i}": column.levels for i, column in enumerate(columns)})
         save_rules(folder / _RULES, self.rules)
         return {
             "rewritten_schema": self.rewritten_schema.to_json(),
@@ -449,15 +447,16 @@ class Rewriting:
         """Load what :meth:`save` wrote."""
         arrays = read_arrays(folder)
         columns = []
-        for place, (name, lows, highs, form) in enumerate(manifest["columns"]):
+        for i, (name, lows, highs, form) in enumerate(manifest["columns"]):
             columns.append(
-                OrderedColumn(name, tuple(lows), tuple(highs), form, arrays[f"levels.{place}"])
+                OrderedColumn(name, tuple(lows), tuple(highs), form, arrays[f"levels.{i}"])
             )
         n_ordered = manifest["n_ordered"]
-        determined = [Relation.from_json(one) for one in manifest["determined"]]
+        determined = [Relation.from_json(entry) for entry in manifest["determined"]]
         rewritten_schema = TableSchema.from_json(manifest["rewritten_schema"])
         rules = load_rules(folder / _RULES)
-        ordered, bounded = columns[:n_ordered], columns[n_ordered:]
+        ordered = columns[:n_ordered]
+        bounded = columns[n_ordered:]
         return cls(schema, rewritten_schema, ordered, determined, bounded, rules)
 
 
@@ -496,8 +495,8 @@ def _bounds_of(
     name: str, candidates: Iterable[str], pairs: set[tuple[str, str]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the candidates that are never above a column, and those that are never below it."""
-    lows = tuple(other for other in candidates if (other, name) in pairs)
-    highs = tuple(other for other in candidates if (name, other) in pairs)
+    lows = tuple(candidate for candidate in candidates if (candidate, name) in pairs)
+    highs = tuple(candidate for candidate in candidates if (name, candidate) in pairs)
     return lows, highs
 
 
@@ -573,12 +572,12 @@ def _without_circles(codes: Sequence[Relation]) -> list[Relation]:
     """Return codes without those whose second column determines the first one: one of them must be
     trained.
     """
-    kept = list[Relation]()
+    remaining = list[Relation]()
     for relation in codes:
-        determined_by_second = closure({(one.first, one.second) for one in kept})
+        determined_by_second = closure({(code.first, code.second) for code in remaining})
         if (relation.second, relation.first) not in determined_by_second:
-            kept.append(relation)
-    return kept
+            remaining.append(relation)
+    return remaining
 
 
 def _with_gaps(
@@ -655,7 +654,9 @@ class RelationalGenerator(CodedGenerator):
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         relations = [
-            one for one in train.relations if one.is_declared or not self.keeps_declared_only
+            relation
+            for relation in train.relations
+            if relation.is_declared or not self.keeps_declared_only
         ]
         rewriting = Rewriting.of(train, relations, self.bounded_columns)
         if rewriting is None:

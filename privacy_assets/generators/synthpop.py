@@ -105,37 +105,44 @@ class SynthPop(RelationalGenerator):
         """Implement :meth:`Generator.overfitting_protection`: the leaf size, unless it is 1, and
         the shrinkage.
         """
-        found = []
+        protections = []
         if self.min_samples_leaf > 1:
-            found.append(f"every leaf contains at least {self.min_samples_leaf} training people")
+            protections.append(
+                f"every leaf contains at least {self.min_samples_leaf} training people"
+            )
         if self.shrinkage > 0:
-            found.append(
+            protections.append(
                 f"leaves are drawn towards their parents, with a shrinkage of {self.shrinkage:g}"
             )
-        return "; ".join(found)
+        return "; ".join(protections)
 
     def _fit_rows(self, train: Table, training: Training) -> FittedGenerator:
         order = self._order(train.schema.names)
-        places = [ranked([train[name], _published(train, name)]) for name in order]
-        values = {name: known for name, (_, known) in zip(order, places, strict=True)}
-        levels = np.array([len(known) for known in values.values()], dtype=np.int64)
-        codes = np.stack([ranks for (ranks, _), _ in places]).astype(np.int32)
+        ranks = []
+        values = {}
+        for name in order:
+            (train_ranks, _), distinct = ranked([train[name], _published(train, name)])
+            ranks.append(train_ranks)
+            values[name] = distinct
+        levels = np.array([len(distinct) for distinct in values.values()], dtype=np.int64)
+        codes = np.stack(ranks).astype(np.int32)
         # missing is the code after the last value
         codes = np.where(codes < 0, levels[:, None], codes).astype(np.int32)
-        is_number = np.array([known.values is None for known in values.values()], dtype=np.bool_)
+        is_number = np.array(
+            [distinct.values is None for distinct in values.values()], dtype=np.bool_
+        )
         people = training.people
         if people is not None and len(np.unique(people)) == len(people):
             people = None  # counting rows is faster
         for note in small_categories(self.min_samples_leaf, train, order, people):
             training.progress(note)
         steps = []
-        for place, name in enumerate(order):
-            numbers = train[name].floats() if is_number[place] else np.zeros(len(train))
-            rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(place,)))
-            steps.append(
-                list(trees_of(self, codes, levels, is_number, numbers, place, rng, people))
-            )
-            advance(training.progress, "growing trees: columns", place + 1, len(order))
+        for i, name in enumerate(order):
+            numbers = train[name].floats() if is_number[i] else np.zeros(len(train))
+            rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(i,)))
+            trees = trees_of(self, codes, levels, is_number, numbers, i, rng, people)
+            steps.append(list(trees))
+            advance(training.progress, "growing trees: columns", i + 1, len(order))
         return FittedSynthPop(self, train.schema, order, values, steps)
 
     def drawer(self, cells: np.ndarray, coding: MatrixCoding) -> Draw:
@@ -144,33 +151,36 @@ class SynthPop(RelationalGenerator):
 
         names = coding.schema.names
         order = np.array([names.index(name) for name in self._order(names)])
-        held = np.ascontiguousarray(cells[order], dtype=np.float64)
-        ranks = np.stack([np.unique(row, return_inverse=True)[1].astype(np.int32) for row in held])
+        ordered_cells = np.ascontiguousarray(cells[order], dtype=np.float64)
+        ranks = np.stack(
+            [np.unique(row, return_inverse=True)[1].astype(np.int32) for row in ordered_cells]
+        )
         is_number = coding.is_number[order]
 
         def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
-            rng, known = np.random.default_rng(seed), []
-            own, codes = held[:, rows], np.empty((len(order), len(rows)), dtype=np.int32)
-            for column, everyone in enumerate(ranks[:, rows]):
-                seen, first = np.unique(everyone, return_index=True)
-                codes[column] = np.searchsorted(seen, everyone)
-                known.append(own[column, first])  # ascending, missing last
-            levels = np.array([len(values) - int(np.isnan(values[-1])) for values in known])
-            drawn, out = (
-                np.full((len(order), size), -1, dtype=np.int32),
-                np.empty((len(order), size)),
-            )
-            for column, values in enumerate(known):
+            rng = np.random.default_rng(seed)
+            train_cells = ordered_cells[:, rows]
+            codes = np.empty((len(order), len(rows)), dtype=np.int32)
+            values = []
+            for i, column_ranks in enumerate(ranks[:, rows]):
+                distinct, first_rows = np.unique(column_ranks, return_index=True)
+                codes[i] = np.searchsorted(distinct, column_ranks)
+                values.append(train_cells[i, first_rows])  # ascending, missing last
+            levels = np.array([len(column) - int(np.isnan(column[-1])) for column in values])
+
+            synthetic_codes = np.full((len(order), size), -1, dtype=np.int32)
+            synthetic = np.empty((len(order), size))
+            for i, column in enumerate(values):
                 moves = np.zeros(size)
-                for tree in trees_of(self, codes, levels, is_number, own[column], column, rng):
-                    draw_codes(tree, drawn[:column], drawn[column], moves, rng)
-                cells = values[drawn[column]]
+                for tree in trees_of(self, codes, levels, is_number, train_cells[i], i, rng):
+                    draw_codes(tree, synthetic_codes[:i], synthetic_codes[i], moves, rng)
+                drawn_cells = column[synthetic_codes[i]]
                 if moves.any():
-                    cells = coding.rounded(
-                        order[column], moved(cells, moves, values[0], values[levels[column] - 1])
-                    )
-                out[order[column]] = cells
-            return out
+                    largest = column[levels[i] - 1]
+                    drawn_cells = moved(drawn_cells, moves, column[0], largest)
+                    drawn_cells = coding.rounded(order[i], drawn_cells)
+                synthetic[order[i]] = drawn_cells
+            return synthetic
 
         return draw
 
@@ -189,30 +199,32 @@ class SynthPop(RelationalGenerator):
     def _load_rows(
         self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
     ) -> FittedGenerator:
-        from privacy_assets.generators._tree_kernels import CartTree
-
-        arrays, texts = read_arrays(folder), manifest["texts"]
+        arrays = read_arrays(folder)
+        texts = manifest["texts"]
         values = {}
-        for place, column in enumerate(schema.columns):
+        for i, column in enumerate(schema.columns):
+            name = column.name
             if column.kind == "categorical":
-                known = texts[str(place)]
-                values[column.name] = Column.of_codes(
-                    column.name, column.kind, np.arange(len(known)), known
-                )
+                categories = texts[str(i)]
+                codes = np.arange(len(categories))
+                values[name] = Column.of_codes(name, column.kind, codes, categories)
             elif column.kind == "boolean":
-                values[column.name] = Column.of_codes(
-                    column.name, column.kind, arrays[f"values.{place}"]
-                )
+                values[name] = Column.of_codes(name, column.kind, arrays[f"values.{i}"])
             else:
-                values[column.name] = Column(column.name, column.kind, arrays[f"values.{place}"])
-        steps = [
-            [
-                CartTree(*(arrays[f"tree.{place}.{part}.{name}"] for name in CartTree._fields))
-                for part in range(parts)
-            ]
-            for place, parts in enumerate(manifest["trees"])
-        ]
+                values[name] = Column(name, column.kind, arrays[f"values.{i}"])
+
+        steps = []
+        for i, n_trees in enumerate(manifest["trees"]):
+            prefixes = [f"tree.{i}.{tree}." for tree in range(n_trees)]
+            steps.append([_stored_tree(arrays, prefix) for prefix in prefixes])
         return FittedSynthPop(self, schema, list(manifest["visit"]), values, steps)
+
+
+def _stored_tree(arrays: Mapping[str, np.ndarray], prefix: str) -> CartTree:
+    """Return the tree whose arrays have this prefix in their names."""
+    from privacy_assets.generators._tree_kernels import CartTree
+
+    return CartTree(*(arrays[prefix + field] for field in CartTree._fields))
 
 
 class FittedSynthPop(FittedGenerator):
@@ -232,56 +244,59 @@ class FittedSynthPop(FittedGenerator):
         values: Mapping[str, Column],
         steps: list[list[CartTree]],
     ) -> None:
-        self.generator, self.schema = generator, schema
-        self.order, self.values, self.steps = order, values, steps
+        self.generator = generator
+        self.schema = schema
+        self.order = order
+        self.values = values
+        self.steps = steps
 
     def _sample(self, rows: int, seed: int) -> Table:
         from privacy_assets.generators._tree_kernels import draw_codes
 
-        codes, columns = np.full((len(self.order), rows), -1, dtype=np.int32), {}
-        for place, (name, trees) in enumerate(zip(self.order, self.steps, strict=True)):
-            rng, moves = (
-                np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,))),
-                np.zeros(rows),
-            )
+        codes = np.full((len(self.order), rows), -1, dtype=np.int32)
+        columns = {}
+        for i, (name, trees) in enumerate(zip(self.order, self.steps, strict=True)):
+            rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(i,)))
+            moves = np.zeros(rows)
             for tree in trees:
-                draw_codes(tree, codes[:place], codes[place], moves, rng)
-            known = self.values[name]
-            positions = np.where(codes[place] == len(known), -1, codes[place])
-            columns[name] = _moved(known.take_or_missing(positions), moves, known)
+                draw_codes(tree, codes[:i], codes[i], moves, rng)
+            values = self.values[name]
+            positions = np.where(codes[i] == len(values), -1, codes[i])
+            columns[name] = _moved(values.take_or_missing(positions), moves, values)
         return Table.of_columns(self.schema, columns)
 
     def _save(self, folder: Path) -> dict[str, Any]:
         arrays: dict[str, np.ndarray] = {}
         texts: dict[str, list[str]] = {}
-        for place, column in enumerate(self.schema.columns):
+        for i, column in enumerate(self.schema.columns):
             if column.kind == "categorical":
-                texts[str(place)] = self.values[column.name].objects()
+                texts[str(i)] = self.values[column.name].objects()
             else:
-                arrays[f"values.{place}"] = self.values[column.name].cells
-        for place, trees in enumerate(self.steps):
-            for part, tree in enumerate(trees):
-                arrays |= {
-                    f"tree.{place}.{part}.{name}": array for name, array in tree._asdict().items()
-                }
+                arrays[f"values.{i}"] = self.values[column.name].cells
+        for i, trees in enumerate(self.steps):
+            for j, tree in enumerate(trees):
+                for field, array in tree._asdict().items():
+                    arrays[f"tree.{i}.{j}.{field}"] = array
         write_arrays(folder, arrays)
         return {"visit": self.order, "trees": [len(trees) for trees in self.steps], "texts": texts}
 
 
-def _moved(column: Column, moves: np.ndarray, known: Column) -> Column:
-    """Move numbers or times by ``moves`` (n,), in days for times, within the range of the ``known``
-    values.
+def _moved(column: Column, moves: np.ndarray, distinct: Column) -> Column:
+    """Move numbers or times by ``moves`` (n,), in days for times, within the range of the
+    ``distinct`` values.
     """
-    at = np.flatnonzero(moves)
-    if len(at) == 0:
+    rows = np.flatnonzero(moves)
+    if len(rows) == 0:
         return column
-    own, ends = column.take(at).floats(), known.floats()[[0, -1]]
+    old = column.take(rows).floats()
+    low, high = distinct.floats()[[0, -1]].tolist()
+    change = moved(old, moves[rows], low, high) - old
     cells = column.cells.copy()
-    by = moved(own, moves[at], *ends.tolist()) - own
     if column.kind == "numeric":
-        cells[at] = own + by
+        cells[rows] = old + change
     else:
-        cells[at] += np.rint(by * (DAY if column.kind == "datetime" else 1)).astype(np.int64)
+        unit = DAY if column.kind == "datetime" else 1
+        cells[rows] += np.rint(change * unit).astype(np.int64)
     return replace(column, cells=cells)
 
 
@@ -362,32 +377,45 @@ def trees_of(
     Args:
         generator: Settings. If it smooths, donors of a number have a reach, unless the value is
             shared by ``min_samples_leaf`` people or the column has few distinct values.
-        codes: Coded columns.
-        levels: Number of values of each column.
-        is_number: True for numbers.
+        codes: Coded columns, int32 of shape (F, n).
+        levels: Number of values of each column, int64 of shape (F,).
+        is_number: True for numbers, shape (F,).
         numbers: Values of the column if it is a number, shape (n,).
         column: Position of the column.
         rng: Generator of the choice between equal splits.
         people: Subject of each row, int64 of shape (n,). None: count rows.
+
+    Yields:
+        The tree of missingness, if any, before the one of the values.
     """
-    own, known, every = codes[column], levels[column], np.arange(codes.shape[1])
-    missing = own == known
-    at = generator, codes[:column], levels, is_number
+    column_codes = codes[column]
+    missing_code = levels[column]
+    is_missing = column_codes == missing_code
+    predictors = generator, codes[:column], levels, is_number
+    all_rows = np.arange(codes.shape[1])
     if not is_number[column]:
-        goal, kinds = classes(own, known + 1)
-        drawn = np.arange(known + missing.any(), dtype=np.int32)
-        yield fit_tree(*at, every, goal, kinds, own, rng, people, drawn=drawn)
-        return
-    if missing.any():
+        goal, kinds = classes(column_codes, missing_code + 1)
+        root_codes = np.arange(missing_code + is_missing.any(), dtype=np.int32)
         yield fit_tree(
-            *at, every, missing.astype(np.float64), 2, np.where(missing, own, -1), rng, people
+            *predictors, all_rows, goal, kinds, column_codes, rng, people, root_codes=root_codes
         )
-    if not missing.all():
-        rows = np.flatnonzero(~missing)
-        goal, fine = _standardised(numbers[rows]), known > FEW_VALUES
-        counted = _intervals(own[rows]) if fine else None
-        values = numbers[rows] if fine and generator.smoothing else None
-        yield fit_tree(*at, rows, goal, 2, own[rows], rng, people, values, counted)
+        return
+    if is_missing.any():
+        goal = is_missing.astype(np.float64)
+        donors = np.where(is_missing, column_codes, -1)
+        yield fit_tree(*predictors, all_rows, goal, 2, donors, rng, people)
+    if is_missing.all():
+        return
+    rows = np.flatnonzero(~is_missing)
+    goal = _standardised(numbers[rows])
+    donors = column_codes[rows]
+    values = None
+    donor_levels = None
+    if missing_code > FEW_VALUES:
+        donor_levels = _intervals(donors)
+        if generator.smoothing:
+            values = numbers[rows]
+    yield fit_tree(*predictors, rows, goal, 2, donors, rng, people, values, donor_levels)
 
 
 def fit_tree(
@@ -402,57 +430,81 @@ def fit_tree(
     rng: np.random.Generator,
     people: np.ndarray | None = None,
     numbers: np.ndarray | None = None,
-    counted: np.ndarray | None = None,
-    drawn: np.ndarray | None = None,
+    donor_levels: np.ndarray | None = None,
+    root_codes: np.ndarray | None = None,
 ) -> CartTree:
-    """Grow a tree of ``goal`` on all columns ``codes`` (f, n), restricted to ``rows``, that stores
-    their ``donors``.
+    """Grow a tree on previous columns that stores the donors of each node.
 
     Numbers are represented by ranks (missing: the mean rank, and an indicator), categories by
-    :func:`level_scores`. ``goal`` and ``kinds`` are defined in :func:`_tree_kernels.grow`. If
-    ``numbers`` (rows,), the values of the donors, are passed, donors have a reach. ``counted`` int
-    (rows,) are the levels of the donors for the shrinkage; None: the donors themselves. ``drawn``
-    are the codes that are drawn above the root; None: the donors of the root are.
+    :func:`level_scores`.
+
+    Args:
+        generator: Settings.
+        codes: Previous columns, int32 of shape (f, n).
+        levels: Number of values of each column, at least f.
+        is_number: True for numbers, at least f.
+        rows: Rows of ``codes`` to use, int64 of shape (r,), ascending.
+        goal: Target, see :func:`._tree_kernels.grow`; float64 of shape (r,).
+        kinds: Number of classes, see :func:`._tree_kernels.grow`.
+        donors: Code that each row donates, shape (r,).
+        rng: Generator of the choice between equal splits.
+        people: Subject of each row, int64 of shape (n,). None: count rows.
+        numbers: Values of the donors, shape (r,), which then have a reach. None: no reach.
+        donor_levels: Levels of the donors for the shrinkage, int of shape (r,). None: the donors.
+        root_codes: Codes that are drawn above the root. None: the donors of the root are.
     """
     from privacy_assets.generators._tree_kernels import CartTree, climbing, grow, rows_each
 
     smallest = generator.min_samples_leaf
-    here = codes if len(rows) == codes.shape[1] else codes[:, rows]
-    whose = None if people is None else np.unique(people[rows], return_inverse=True)[1]
+    subjects = None
+    if people is not None:
+        subjects = np.unique(people[rows], return_inverse=True)[1]
+    row_codes = codes if len(rows) == codes.shape[1] else codes[:, rows]
+
     columns: list[int] = []
-    tables, ranked = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
-    places = np.empty((2 * len(codes), len(rows)), np.int32)
-    for column, known in enumerate(levels[: len(codes)]):
+    tables = [np.zeros(0, np.float32)]
+    distinct_values = [np.zeros(0, np.float32)]
+    features = np.empty((2 * len(codes), len(rows)), np.int32)
+    for column, n_levels in enumerate(levels[: len(codes)]):
         if is_number[column]:
-            found = _ranks(codes[column], known)
+            column_tables = _ranks(codes[column], n_levels)
         else:
             fewest = min(smallest, _FEWEST_OF_CATEGORY)
-            found = [level_scores(here[column], known + 1, goal, kinds, fewest, whose)]
-        for table in found:
-            if is_number[column] and len(found) == 1:  # codes are ordered by rank
-                ordered, places[len(columns)] = table, here[column]
+            scores = level_scores(row_codes[column], n_levels + 1, goal, kinds, fewest, subjects)
+            column_tables = [scores]
+        for table in column_tables:
+            if is_number[column] and len(column_tables) == 1:  # codes are ordered by rank
+                ordered = table
+                features[len(columns)] = row_codes[column]
             else:
-                place, ordered = _places(table), np.zeros_like(table)
-                ordered[place] = table
-                places[len(columns)] = place[here[column]]
+                positions = _positions(table)
+                ordered = np.zeros_like(table)
+                ordered[positions] = table
+                features[len(columns)] = positions[row_codes[column]]
             columns.append(column)
             tables.append(table)
-            ranked.append(ordered)
+            distinct_values.append(ordered)
+
     spans = np.array([len(table) for table in tables[1:]], np.int64)
     beyond = _BEYOND_CHANCE if generator.shrinkage > 0 else -np.inf
-    grown = grow(places[: len(columns)], spans, goal, kinds, smallest, rng, whose, beyond)
-    feature, low, high, right, start, order = grown
-    sources = donors.astype(np.int32)[order]
-    level = sources if counted is None else counted[order]
-    stop, parent, climb = climbing(
-        feature, right, start, level, generator.shrinkage * rows_each(whose)
+    feature, low, high, right, start, order = grow(
+        features[: len(columns)], spans, goal, kinds, smallest, rng, subjects, beyond
     )
-    if drawn is None:
+    ordered_donors = donors.astype(np.int32)[order]
+    ordered_levels = ordered_donors if donor_levels is None else donor_levels[order]
+    shrinkage = generator.shrinkage * rows_each(subjects)
+    stop, parent, climb = climbing(feature, right, start, ordered_levels, shrinkage)
+    if root_codes is None:
         climb[0] = 0.0
+        root_codes = np.zeros(0, np.int32)
+
+    # a threshold lies midway between the two values that a split separates
     ends = np.cumsum(spans)
-    split, values = feature >= 0, np.concatenate(ranked).astype(np.float64)
-    first, threshold = (ends - spans)[feature[split]], np.zeros(len(feature))
-    threshold[split] = (values[first + low[split]] + values[first + high[split]]) / 2
+    is_split = feature >= 0
+    values = np.concatenate(distinct_values).astype(np.float64)
+    first = (ends - spans)[feature[is_split]]
+    threshold = np.zeros(len(feature))
+    threshold[is_split] = (values[first + low[is_split]] + values[first + high[is_split]]) / 2
     tree = CartTree(
         columns=np.array(columns, np.int64),
         ends=ends,
@@ -464,15 +516,15 @@ def fit_tree(
         stop=stop,
         parent=parent,
         climb=climb,
-        levels=np.zeros(0, np.int32) if drawn is None else drawn,
-        donors=sources,
+        levels=root_codes,
+        donors=ordered_donors,
         reach=np.zeros(0),
     )
     if numbers is None:
         return tree
-    return _with_reach(
-        tree, numbers[order], (np.arange(len(rows)) if whose is None else whose)[order], smallest
-    )
+    if subjects is None:
+        subjects = np.arange(len(rows))
+    return _with_reach(tree, numbers[order], subjects[order], smallest)
 
 
 def moved(values: np.ndarray, moves: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -481,27 +533,33 @@ def moved(values: np.ndarray, moves: np.ndarray, low: float, high: float) -> np.
 
     Values with a move of 0 are bit-identical.
     """
-    found = values + moves
-    found = np.where(found < low, 2 * low - found, np.where(found > high, 2 * high - found, found))
-    return np.where(moves == 0, values, np.clip(found, low, high))
+    result = values + moves
+    below_high = np.where(result > high, 2 * high - result, result)
+    reflected = np.where(result < low, 2 * low - result, below_high)
+    return np.where(moves == 0, values, np.clip(reflected, low, high))
 
 
-def _with_reach(tree: CartTree, values: np.ndarray, whose: np.ndarray, smallest: int) -> CartTree:
+def _with_reach(
+    tree: CartTree, values: np.ndarray, subjects: np.ndarray, smallest: int
+) -> CartTree:
     """Add the reach of the donors of a number, see :func:`_tree_kernels.reach_of_donors`.
 
-    ``values`` (rows,) and ``whose`` int64 (rows,), codes of people, belong to the donors, leaf by
-    leaf.
+    ``values`` (rows,) and ``subjects`` int64 (rows,) belong to the donors, leaf by leaf.
     """
     from privacy_assets.generators._tree_kernels import reach_of_donors
 
     starts = tree.start[np.append(tree.feature < 0, True)]
-    order = np.lexsort((values, np.repeat(np.arange(len(starts) - 1), np.diff(starts))))
+    leaves = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    order = np.lexsort((values, leaves))
+    values = values[order]
+    subjects = subjects[order]
     codes = tree.donors[order]
     # count each value of a person once
-    pairs = np.unique(codes * np.int64(len(whose)) + whose[order]) // len(whose)
-    shared = np.bincount(pairs, minlength=int(codes.max()) + 1) >= smallest
-    reach = reach_of_donors(starts, values[order], whose[order], smallest)
-    return tree._replace(donors=codes, reach=np.where(shared[codes], 0.0, reach))
+    pairs = np.unique(codes * np.int64(len(subjects)) + subjects)
+    n_holders = np.bincount(pairs // len(subjects), minlength=int(codes.max()) + 1)
+    is_shared = n_holders >= smallest
+    reach = reach_of_donors(starts, values, subjects, smallest)
+    return tree._replace(donors=codes, reach=np.where(is_shared[codes], 0.0, reach))
 
 
 def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:
@@ -511,10 +569,11 @@ def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:
     From 64 classes on, the rarest codes share the last one.
     """
     counts = np.bincount(codes, minlength=levels)
-    order = np.argsort(-counts, kind="stable")[: min(MOST_CLASSES, np.count_nonzero(counts))]
-    place = np.full(levels, MOST_CLASSES - 1.0)
-    place[order] = np.arange(len(order))
-    return place[codes], len(order)
+    n_classes = min(MOST_CLASSES, np.count_nonzero(counts))
+    order = np.argsort(-counts, kind="stable")[:n_classes]
+    class_of_code = np.full(levels, MOST_CLASSES - 1.0)
+    class_of_code[order] = np.arange(len(order))
+    return class_of_code[codes], len(order)
 
 
 def level_scores(
@@ -537,13 +596,15 @@ def level_scores(
     from privacy_assets.generators._tree_kernels import count_levels
 
     # count each level of a person once
-    held = codes if people is None else np.unique(people * levels + codes) % levels
-    group, weights = np.bincount(held, minlength=levels), np.zeros(levels + 1)
+    counted = codes if people is None else np.unique(people * levels + codes) % levels
+    group = np.bincount(counted, minlength=levels)
+    weights = np.zeros(levels + 1)
     shares = np.zeros((levels + 1, kinds if kinds > 2 else 1))
     groups = count_levels(codes, goal, kinds, smallest, group, weights, shares)
     if kinds <= 2:
         return shares[:, 0].astype(np.float32)[group]
-    shares, root = shares[:groups], np.sqrt(np.maximum(weights[:groups], 1.0))
+    shares = shares[:groups]
+    root = np.sqrt(np.maximum(weights[:groups], 1.0))
     scaled = shares * root[:, None]
     if groups <= kinds:  # use the smaller of the two matrices that share the component
         sizes, vectors = np.linalg.eigh(scaled @ scaled.T)
@@ -553,14 +614,19 @@ def level_scores(
     return scores.astype(np.float32)[group]
 
 
-def _ranks(codes: np.ndarray, known: int) -> list[np.ndarray]:
-    """Return tables float32 (known + 1,) of a number: its ranks, and an indicator if some are
+def _ranks(codes: np.ndarray, n_values: int) -> list[np.ndarray]:
+    """Return tables float32 (n_values + 1,) of a number: its ranks, and an indicator if some are
     missing.
     """
-    missing = int((codes == known).sum())
-    table = np.arange(known + 1, dtype=np.float32)
-    table[known] = (int(codes.sum()) - missing * known) / max(len(codes) - missing, 1)
-    return [table, (np.arange(known + 1) == known).astype(np.float32)] if missing else [table]
+    n_missing = int((codes == n_values).sum())
+    sum_of_ranks = int(codes.sum()) - n_missing * n_values
+    ranks = np.arange(n_values + 1, dtype=np.float32)
+    ranks[n_values] = sum_of_ranks / max(len(codes) - n_missing, 1)
+    if not n_missing:
+        return [ranks]
+    is_missing = np.zeros(n_values + 1, dtype=np.float32)
+    is_missing[n_values] = 1
+    return [ranks, is_missing]
 
 
 def _intervals(codes: np.ndarray) -> np.ndarray:
@@ -570,12 +636,13 @@ def _intervals(codes: np.ndarray) -> np.ndarray:
     return np.searchsorted(np.sort(codes), codes) * _INTERVALS // len(codes)
 
 
-def _places(table: np.ndarray) -> np.ndarray:
+def _positions(table: np.ndarray) -> np.ndarray:
     """Return the position int32 (n,) of each value of ``table`` among its distinct values."""
-    order, out = np.argsort(table), np.zeros(len(table), np.int32)
+    order = np.argsort(table)
     ordered = table[order]
-    out[order[1:]] = np.cumsum(ordered[1:] > ordered[:-1])
-    return out
+    positions = np.zeros(len(table), np.int32)
+    positions[order[1:]] = np.cumsum(ordered[1:] > ordered[:-1])
+    return positions
 
 
 def _standardised(values: np.ndarray) -> np.ndarray:

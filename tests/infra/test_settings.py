@@ -174,8 +174,8 @@ def test_a_filter_that_is_a_plain_dataclass_has_its_defaults() -> None:
         def _typical(self, rows: Any, subjects: np.ndarray) -> float:
             return 0.1
 
-        def leaves_out(self, people: np.ndarray) -> np.ndarray:
-            return people > 0
+        def leaves_out(self, n_subjects: np.ndarray) -> np.ndarray:
+            return n_subjects > 0
 
     assert Mine().settings() == {"radius": None, "attempts": 10}
 
