@@ -334,18 +334,31 @@ class Metric(ABC):
 
     @classmethod
     def sees_copy(cls, spec: StatisticSpec) -> bool:
-        """Return whether a statistic of the metric measures what a verbatim copy of train
-        discloses.
+        """Tell whether a statistic measures what a verbatim copy of train discloses.
+
+        Args:
+            spec: Specification of a statistic of the metric.
+
+        Returns:
+            True if it does.
         """
-        return cls.seen_in_copy if spec.seen_in_copy is None else spec.seen_in_copy
+        if spec.seen_in_copy is None:
+            return cls.seen_in_copy
+        return spec.seen_in_copy
 
     def on_smaller_budget(self) -> Metric:
         """Return the metric with at most a small number of random draws, to measure large
         effects.
         """
         settings = self.settings()
-        fewer = {name: most for name, most in _BUDGET.items() if (settings.get(name) or 0) > most}
-        return replace(self, **fewer) if fewer else self  # type: ignore[type-var]
+        reduced = {}
+        for name, most in _BUDGET.items():
+            n_draws = settings.get(name) or 0
+            if n_draws > most:
+                reduced[name] = most
+        if not reduced:
+            return self
+        return replace(self, **reduced)  # type: ignore[type-var]
 
     def settings(self) -> dict[str, Any]:
         """Return all settings as a mapping.
@@ -353,7 +366,9 @@ class Metric(ABC):
         Returns:
             Values by name, as they are attested.
         """
-        return asdict(self) if is_dataclass(self) else {}
+        if not is_dataclass(self):
+            return {}
+        return asdict(self)
 
     def result(
         self, inputs: EvaluationInputs, estimates: Iterable[Estimate], **tables: TableRows
@@ -370,15 +385,20 @@ class Metric(ABC):
             The result, with the settings, the seed, the engine version and the fingerprints of the
             tables that the metric reads.
         """
-        asked = {spec.name: spec.question or self.question or "" for spec in self.statistics}
+        questions = {spec.name: spec.question or self.question or "" for spec in self.statistics}
+        with_questions = []
+        for estimate in estimates:
+            with_questions.append(replace(estimate, question=questions[estimate.name]))
+        fingerprints = {}
+        for name, fingerprint in inputs.fingerprints.items():
+            if self.uses(name):
+                fingerprints[name] = fingerprint
         return MetricResult(
             metric=self.name,
-            estimates=tuple(
-                replace(estimate, question=asked[estimate.name]) for estimate in estimates
-            ),
+            estimates=tuple(with_questions),
             tables=tables,
             settings=self.settings(),
-            inputs={name: value for name, value in inputs.fingerprints.items() if self.uses(name)},
+            inputs=fingerprints,
             seed=inputs.seed,
             engine_version=ENGINE_VERSION,
         )
@@ -397,9 +417,8 @@ class Metric(ABC):
         Returns:
             A result in which every statistic is NaN and carries the reason.
         """
-        return self.result(
-            inputs, (spec.not_measurable(reason, counts) for spec in self.statistics), **tables
-        )
+        estimates = [spec.not_measurable(reason, counts) for spec in self.statistics]
+        return self.result(inputs, estimates, **tables)
 
 
 def table_rows(**columns: Sequence[Any] | np.ndarray) -> TableRows:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -25,7 +25,7 @@ from privacy_assets.distances.nearest import nearest_rows
 from privacy_assets.errors import ConfigError
 from privacy_assets.generators.copies import jittered
 from privacy_assets.infra.settings import DERIVED, InvalidSetting, Tuple, declared
-from privacy_assets.metrics.base import Metric, Question
+from privacy_assets.metrics.base import Metric, Question, TableRows
 from privacy_assets.metrics.copies import (
     Copies,
     SimilarRows,
@@ -149,16 +149,14 @@ class _Seen:
     @cached_property
     def shares(self) -> tuple[Estimate, ...]:
         """``copied_share`` and ``changed_share``, on which there can be several limits."""
-        return share_estimates(
-            copied(self.similar, self.people, self.labels.mean_difference), self.people
-        )
+        differences = copied(self.similar, self.people, self.labels.mean_difference)
+        return share_estimates(differences, self.people)
 
     @cached_property
     def partial(self) -> Estimate:
         """``partial_advantage``."""
-        return partial_estimate(
-            advantages(self.weights, self.people, self.labels.mean_difference), self.people
-        )
+        differences = advantages(self.weights, self.people, self.labels.mean_difference)
+        return partial_estimate(differences, self.people)
 
 
 class PlantedReleases:
@@ -168,54 +166,62 @@ class PlantedReleases:
     """
 
     def __init__(self, inputs: EvaluationInputs, controls: Controls) -> None:
-        self._rng, self._own, self._doses = (
-            inputs.rng("controls"),
-            len(inputs.synthetic),
-            controls.doses,
-        )
-        self._copies, self._limits = controls.copies, controls.limits
-        seen = build_population(
+        self._rng = inputs.rng("controls")
+        self._device = inputs.device
+        self._n_synthetic = len(inputs.synthetic)
+        self._doses = controls.doses
+        self._limits = controls.limits
+
+        attacked = build_population(
             inputs, rows=target_rows(inputs, ("train", "holdout"), controls.max_targets, PURPOSE)
         )
-        self._population = with_reference(inputs, seen)
-        # Sorted by content, so that draws do not depend on the order of rows.
-        order = np.argsort(inputs.row_ids["train"], kind="stable")
-        everybody = seen if seen.rows is None else build_population(inputs)
-        train, places = inputs.train.take(order), plantable(inputs, everybody)
-        most = self._rows(self._doses[-1])
-        pools = {
-            kind: canaries(kind, train, np.flatnonzero(places[kind][order]), most, self._rng)
-            for kind in KINDS
-        }
-        ends = np.cumsum([self._own, *map(len, pools.values())])
-        self.places = dict(
-            zip(KINDS, np.split(np.arange(ends[0], ends[-1]), ends[1:-1] - ends[0]), strict=True)
-        )
-        self.candidates = candidates = Table.stack([inputs.synthetic, *pools.values()])
-        everyone, asked = inputs.all_subjects, self._copies.max_targets
-        rows = attacked_rows(inputs, asked)
-        self._people = everyone if len(rows) == len(everyone.codes) else everyone.take(rows)
-        real, self._weights, self._codes = coded(inputs.real, candidates, rows)
+        self._population = with_reference(inputs, attacked)
+        self._outliers = np.flatnonzero(apart_rows(self._population))
+        self._remote = _encoded_rows(inputs, attacked).take(self._outliers)
+
+        everybody = attacked
+        if attacked.rows is not None:
+            everybody = build_population(inputs)
+        pools = self._candidate_pools(inputs, everybody)
+        ends = self._n_synthetic + np.cumsum([len(pool) for pool in pools.values()])
+        positions = np.arange(self._n_synthetic, ends[-1])
+        positions_by_kind = np.split(positions, ends[:-1] - self._n_synthetic)
+        self.places = dict(zip(KINDS, positions_by_kind, strict=True))
+        self.candidates = Table.stack([inputs.synthetic, *pools.values()])
+        self._encoded = inputs.encoder.transform(self.candidates)
+
+        copies = controls.copies
+        rows = attacked_rows(inputs, copies.max_targets)
+        self._people = inputs.all_subjects
+        if len(rows) < len(self._people.codes):
+            self._people = self._people.take(rows)
+        real, self._weights, self._codes = coded(inputs.real, self.candidates, rows)
         self._real = np.ascontiguousarray(real[:, rows])
         self._similar, self._matched = inputs.once(
-            released_matches, asked, self._copies.max_holders
+            released_matches, copies.max_targets, copies.max_holders
         )
-        self._encoded, self._device = inputs.encoder.transform(candidates), inputs.device
-        self._outliers = np.flatnonzero(apart_rows(self._population))
-        pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
-        pool = pool if seen.rows is None else pool.take(seen.rows)
-        if inputs.reference is not None:
-            pool = EncodedTable.stack([pool, inputs.encoded("reference")])
-        self._remote = pool.take(self._outliers)
         self._labels = DrawnLabels(self._people, controls.n_permutations, self._rng)
 
-    def _rows(self, dose: float) -> int:
-        """Return the number of planted rows for a share ``dose`` of all rows."""
-        return max(1, round(dose * self._own / (1 - dose)))
+    def _candidate_pools(self, inputs: EvaluationInputs, everybody: Population) -> dict[str, Table]:
+        """Draw canaries of each kind, enough for the largest dose."""
+        # Sorted by content, so that draws do not depend on the order of rows.
+        order = np.argsort(inputs.row_ids["train"], kind="stable")
+        train = inputs.train.take(order)
+        is_plantable = plantable(inputs, everybody)
+        n_canaries = self._n_rows(self._doses[-1])
+        pools = {}
+        for kind in KINDS:
+            rows = np.flatnonzero(is_plantable[kind][order])
+            pools[kind] = canaries(kind, train, rows, n_canaries, self._rng)
+        return pools
 
-    def _share(self, rows: int) -> float:
-        """Return the share of all rows that ``rows`` planted rows make up."""
-        return rows / (self._own + rows)
+    def _n_rows(self, dose: float) -> int:
+        """Return the number of planted rows for a share ``dose`` of all rows."""
+        return max(1, round(dose * self._n_synthetic / (1 - dose)))
+
+    def _share(self, n_rows: int) -> float:
+        """Return the share of all rows that ``n_rows`` planted rows make up."""
+        return n_rows / (self._n_synthetic + n_rows)
 
     @cached_property
     def _as_it_is(self) -> _Seen:
@@ -228,28 +234,36 @@ class PlantedReleases:
         return [limit for limit, failed in self._judged(self._limits, self._as_it_is) if not failed]
 
     def thresholds(self, kind: str, draws: int) -> list[tuple[float, float]]:
-        """Return for each planting the largest share that passed (or 0) and the smallest that did
-        not (or inf).
+        """Plant canaries until a limit fails.
+
+        Args:
+            kind: Kind of the canaries, see ``KINDS``.
+            draws: Number of plantings.
+
+        Returns:
+            For each planting the largest share that passed (or 0) and the smallest that did not
+            (or inf).
         """
         return [self._threshold(self._rng.permutation(self.places[kind])) for _ in range(draws)]
 
     def _threshold(self, planted: np.ndarray) -> tuple[float, float]:
+        """Plant candidates in the order of ``planted``, dose by dose."""
         seen = self._as_it_is
-        before = 0
-        for rows in dict.fromkeys(min(self._rows(dose), len(planted)) for dose in self._doses):
-            seen = self._with(seen, planted[before:rows])
+        n_before = 0
+        for n_rows in dict.fromkeys(min(self._n_rows(dose), len(planted)) for dose in self._doses):
+            seen = self._with(seen, planted[n_before:n_rows])
             if any(failed for _, failed in self._judged(self.held, seen)):
-                return self._share(before), self._share(rows)
-            before = rows
-        return self._share(before), np.inf
+                return self._share(n_before), self._share(n_rows)
+            n_before = n_rows
+        return self._share(n_before), np.inf
 
-    def _with(self, seen: _Seen, more: np.ndarray) -> _Seen:
-        """Add candidates to a release."""
+    def _with(self, seen: _Seen, added: np.ndarray) -> _Seen:
+        """Add the candidates at the positions ``added`` to a release."""
         from privacy_assets.metrics._kernels import best_weights, changed_cells
 
-        codes = np.ascontiguousarray(self._codes[:, more])
+        codes = np.ascontiguousarray(self._codes[:, added])
         weights = best_weights(self._real, self._weights, codes)
-        nearest = nearest_rows(self._remote, self._encoded.take(more), device=self._device)
+        nearest = nearest_rows(self._remote, self._encoded.take(added), device=self._device)
         isolation = seen.population.neighbour[self._outliers]
         planted_score = ratio(nearest.distances[:, 0], isolation)
         score = seen.population.scores[_SCORE].copy()
@@ -262,8 +276,13 @@ class PlantedReleases:
         )
 
     def relabelled(self, times: int) -> Iterator[bool]:
-        """Yield for each random relabeling of the subjects whether the synthetic table fails a
-        limit.
+        """Relabel the subjects at random.
+
+        Args:
+            times: Number of relabelings.
+
+        Yields:
+            For each relabeling, whether the synthetic table fails a limit.
         """
         for _ in range(times):
             people = self._people.relabelled(self._rng.permutation(self._people.member))
@@ -288,6 +307,16 @@ class PlantedReleases:
         if statistic == "copies.partial_advantage":
             return seen.partial
         return next(estimate for estimate in seen.shares if statistic == f"copies.{estimate.name}")
+
+
+def _encoded_rows(inputs: EvaluationInputs, attacked: Population) -> EncodedTable:
+    """Return the encoded rows of the attacked subjects and of the reference, stacked."""
+    encoded = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
+    if attacked.rows is not None:
+        encoded = encoded.take(attacked.rows)
+    if inputs.reference is not None:
+        encoded = EncodedTable.stack([encoded, inputs.encoded("reference")])
+    return encoded
 
 
 def plantable(inputs: EvaluationInputs, population: Population) -> dict[str, np.ndarray]:
@@ -423,7 +452,7 @@ class Controls(Metric):
     def __post_init__(self) -> None:
         if self.limits:
             return
-        limits = [limit for kind in (Copies, MembershipInference) for limit in kind.default_limits]
+        limits = (*Copies.default_limits, *MembershipInference.default_limits)
         object.__setattr__(self, "limits", _evaluated(limits))
 
     def for_limits(self, limits: Sequence[Limit], metrics: Mapping[str, Metric]) -> Metric:
@@ -438,69 +467,89 @@ class Controls(Metric):
                 " copies to the metrics, or"
                 " such a limit to the policy."
             )
-        copies, attack = metrics.get("copies"), metrics.get("membership_inference")
-        return replace(
-            self,
-            limits=evaluated,
-            copies=copies if isinstance(copies, Copies) else Copies(),
-            max_targets=self.max_targets if attack is None else attack.settings()["max_targets"],
-        )
+        copies = metrics.get("copies")
+        if not isinstance(copies, Copies):
+            copies = Copies()
+        max_targets = self.max_targets
+        if "membership_inference" in metrics:
+            max_targets = metrics["membership_inference"].settings()["max_targets"]
+        return replace(self, limits=evaluated, copies=copies, max_targets=max_targets)
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute statistics and the table "thresholds" with the detection interval of each
         planting.
         """
-        sides = [int(np.unique(inputs.subject_codes(role)).size) for role in ("train", "holdout")]
-        counts = len(inputs.synthetic), min(sides)
-        if counts[1] < MIN_SUBJECTS_PER_SIDE or counts[0] == 0:
+        n_members = int(np.unique(inputs.subject_codes("train")).size)
+        n_non_members = int(np.unique(inputs.subject_codes("holdout")).size)
+        n_smallest = min(n_members, n_non_members)
+        counts = (len(inputs.synthetic), n_smallest)
+        if n_smallest < MIN_SUBJECTS_PER_SIDE or len(inputs.synthetic) == 0:
             reason = (
                 f"at least {MIN_SUBJECTS_PER_SIDE} people are required in train and in holdout,"
                 " and a synthetic row"
             )
-            return self.result(inputs, (spec.missing(reason, counts) for spec in self.statistics))
+            return self.result(inputs, _missing(self.statistics, reason, counts))
 
         releases = PlantedReleases(inputs, self)
         inputs.progress("controls: shuffled labels")
-        refused = list(releases.relabelled(self.nulls))
-        low, high = clopper_pearson(sum(refused), len(refused))
-        note = f"{sum(refused)} of {len(refused)} tables with shuffled labels fail"
-        share = sum(refused) / len(refused)
-        alarms = self.statistic("false_alarm_rate").estimate(share, low, high, counts, note=note)
+        alarms = self._false_alarm_rate(list(releases.relabelled(self.nulls)), counts)
         if not releases.held:
             reason = "the table itself fails every limit on copies"
-            return self.result(
-                inputs, (alarms, *(spec.missing(reason, counts) for spec in self.statistics[1:]))
-            )
-        planted, leaks = {}, []
+            return self.result(inputs, (alarms, *_missing(self.statistics[1:], reason, counts)))
+
+        leaks = []
+        rows: TableRows = []
         for kind in KINDS:
             inputs.progress(f"controls: planting {_TEXT[kind]}")
-            planted[kind] = releases.thresholds(
-                kind, self.draws if len(releases.places[kind]) else 0
-            )
-            leaks.append(self._stated(kind, planted[kind], counts))
-        rows = [
-            {"kind": kind, "passed": passed, "seen": seen if np.isfinite(seen) else None}
-            for kind in KINDS
-            for passed, seen in planted[kind]
-        ]
+            draws = self.draws
+            if len(releases.places[kind]) == 0:
+                draws = 0
+            thresholds = releases.thresholds(kind, draws)
+            leaks.append(self._smallest_leak(kind, thresholds, counts))
+            for passed, failed in thresholds:
+                # JSON has no infinity.
+                seen = failed if np.isfinite(failed) else None
+                rows.append({"kind": kind, "passed": passed, "seen": seen})
         return self.result(inputs, (alarms, *leaks), thresholds=rows)
 
-    def _stated(
+    def _false_alarm_rate(self, has_failed: Sequence[bool], counts: tuple[int, int]) -> Estimate:
+        """Estimate "false_alarm_rate" from whether each relabeled table failed."""
+        n_failed = sum(has_failed)
+        n_tables = len(has_failed)
+        low, high = clopper_pearson(n_failed, n_tables)
+        note = f"{n_failed} of {n_tables} tables with shuffled labels fail"
+        spec = self.statistic("false_alarm_rate")
+        return spec.estimate(n_failed / n_tables, low, high, counts, note=note)
+
+    def _smallest_leak(
         self, kind: str, thresholds: Sequence[tuple[float, float]], counts: tuple[int, int]
     ) -> Estimate:
+        """Estimate the smallest leak of a kind from what each planting passed and failed."""
         spec = self.statistic(f"smallest_leak_{kind}")
         if not thresholds:
             return spec.missing(
                 "no such row belongs to a single person, so that no leak was planted", counts
             )
         low, value, high = seen_dose(thresholds, self.doses[0])
-        missed = sum(np.isinf(seen) for _, seen in thresholds)
-        most = max(passed if np.isinf(seen) else seen for passed, seen in thresholds)
+        n_detected = 0
+        largest_dose = 0.0
+        for passed, failed in thresholds:
+            if np.isfinite(failed):
+                n_detected += 1
+                largest_dose = max(largest_dose, failed)
+            else:
+                largest_dose = max(largest_dose, passed)
         note = (
-            f"{len(thresholds) - missed} of {len(thresholds)} plantings of up to {most:.2g} were"
-            " detected"
+            f"{n_detected} of {len(thresholds)} plantings of up to {largest_dose:.2g} were detected"
         )
         return spec.estimate(value, low, high, counts, confidence=_CREDIBLE, note=note)
+
+
+def _missing(
+    specs: Iterable[StatisticSpec], reason: str, counts: tuple[int, int]
+) -> list[Estimate]:
+    """Return an estimate without a number for each specification."""
+    return [spec.missing(reason, counts) for spec in specs]
 
 
 def seen_dose(
@@ -523,10 +572,13 @@ def seen_dose(
     spread = np.geomspace(0.1, 1.5, 20)[None]
     weight = np.ones((len(middle), spread.size))
     for passed, seen in thresholds:
-        below = norm.cdf((np.log(passed) - middle) / spread) if passed > 0 else 0.0
-        weight = weight * (
-            (norm.cdf((np.log(seen) - middle) / spread) if np.isfinite(seen) else 1.0) - below
-        )
+        p_passed: Any = 0.0
+        if passed > 0:
+            p_passed = norm.cdf((np.log(passed) - middle) / spread)
+        p_seen: Any = 1.0
+        if np.isfinite(seen):
+            p_seen = norm.cdf((np.log(seen) - middle) / spread)
+        weight = weight * (p_seen - p_passed)
     doses = np.minimum(np.exp(middle + norm.ppf(_SEEN) * spread), 1.0).ravel()
     order = np.argsort(doses, kind="stable")
     sorted_doses = doses[order]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from privacy_assets.distances.embedder import Embedder
 
 
-_Made = TypeVar("_Made")
-_FILE, _EMBEDDER = "inputs.bin", "embedder"
+_Value = TypeVar("_Value")
+_FILE = "inputs.bin"
+_EMBEDDER = "embedder"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,29 +88,24 @@ class EvaluationInputs:
     notes: tuple[str, ...] = ()
     relations: tuple[Relation, ...] = ()
     seal: bytes = field(default=b"", repr=False)
-    _made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    _cached_values: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        seen: dict[str, np.ndarray] = {
-            role: np.unique(codes) for role, codes in self.subjects.items()
-        }
         for role, codes in self.subjects.items():
-            if len(codes) != len(self.tables[role]):
+            n_rows = len(self.tables[role])
+            if len(codes) != n_rows:
                 raise InputError(
-                    f"there are {len(codes)} subject codes for {len(self.tables[role])} rows",
-                    where=role,
+                    f"there are {len(codes)} subject codes for {n_rows} rows", where=role
                 )
-        for first, second in itertools.combinations(
-            [role for role in REAL_ROLES if role in seen], 2
-        ):
-            shared = np.intersect1d(seen[first], seen[second]).size
-            if shared:
-                fix = (
-                    "split by subject, so that holdout and reference contain only people not seen"
-                    " by the generator"
-                )
+        coded_roles = [role for role in REAL_ROLES if role in self.subjects]
+        for first, second in itertools.combinations(coded_roles, 2):
+            n_shared = np.intersect1d(self.subjects[first], self.subjects[second]).size
+            if n_shared:
                 raise InputError(
-                    f"{shared} subjects are in both {first} and {second}", where=second, fix=fix
+                    f"{n_shared} subjects are in both {first} and {second}",
+                    where=second,
+                    fix="split by subject, so that holdout and reference contain only people not"
+                    " seen by the generator",
                 )
 
     @property
@@ -146,7 +142,10 @@ class EvaluationInputs:
         """Return the role of a row, and its zero-based position in that role's table.
 
         Args:
-            row: Position in all real tables stacked.
+            row: Position in all real tables stacked, 0 to n - 1.
+
+        Returns:
+            Role, and position in the table of that role.
         """
         for role in self.real_roles:
             if row < len(self.tables[role]):
@@ -159,7 +158,8 @@ class EvaluationInputs:
         coding.
         """
         coding = MatrixCoding.fit(self.real, self.schema)
-        return np.concatenate([coding.code(table) for table in self.real], axis=1), coding
+        cells = [coding.code(table) for table in self.real]
+        return np.concatenate(cells, axis=1), coding
 
     @cached_property
     def encoder(self) -> TabularEncoder:
@@ -175,6 +175,9 @@ class EvaluationInputs:
 
         Args:
             role: Role of the table.
+
+        Returns:
+            The rows, in the order of the table.
         """
         if role not in self._encoded:
             self._encoded[role] = self.encoder.transform(self.tables[role])
@@ -185,10 +188,13 @@ class EvaluationInputs:
         return {}
 
     def embedded(self, role: str) -> np.ndarray:
-        """Return the float32 embedding of the rows of a table, shape (n, dim). Cached.
+        """Embed the rows of a table. Cached.
 
         Args:
             role: Role of the table.
+
+        Returns:
+            Embedding of each row, float32 (n, dim).
 
         Raises:
             InputError: There is no embedder.
@@ -206,34 +212,38 @@ class EvaluationInputs:
         """Int64 row ids by role. Two rows have equal ids if they agree in every column (missing
         equals missing).
         """
-        roles = list(self.tables)
-        return dict(
-            zip(
-                roles,
-                row_ids([self.tables[role].columns for role in roles], self.schema.names),
-                strict=True,
-            )
-        )
+        tables = [table.columns for table in self.tables.values()]
+        ids = row_ids(tables, self.schema.names)
+        return dict(zip(self.tables, ids, strict=True))
 
     @cached_property
     def _subject_codes(self) -> dict[str, np.ndarray]:
         roles = self.real_roles
-        unseen = np.concatenate([self.row_ids[role] for role in roles if role != "train"])
-        if not self.subjects and not np.intersect1d(self.row_ids["train"], unseen).size:
+        unseen_ids = np.concatenate([self.row_ids[role] for role in roles if role != "train"])
+        is_train_separate = not np.intersect1d(self.row_ids["train"], unseen_ids).size
+        if not self.subjects and is_train_separate:
             return {role: self.row_ids[role] for role in roles}
-        codes: dict[str, np.ndarray] = {}
-        start = 1 + max((int(c.max()) for c in self.subjects.values() if len(c)), default=-1)
+
+        largest = [int(codes.max()) for codes in self.subjects.values() if len(codes)]
+        next_code = max(largest, default=-1) + 1
+        codes_by_role: dict[str, np.ndarray] = {}
         for role in roles:
             if role in self.subjects:
-                codes[role] = np.asarray(self.subjects[role], dtype=np.int64)
-            else:
-                codes[role] = np.arange(start, start + len(self.tables[role]), dtype=np.int64)
-                start += len(self.tables[role])
-        return codes
+                codes_by_role[role] = np.asarray(self.subjects[role], dtype=np.int64)
+                continue
+            end = next_code + len(self.tables[role])
+            codes_by_role[role] = np.arange(next_code, end, dtype=np.int64)
+            next_code = end
+        return codes_by_role
 
     def subject_codes(self, *roles: str) -> np.ndarray:
-        """Return the subject codes of ``roles`` stacked, recoded to 0..s-1 in order of the original
-        codes.
+        """Return the subject codes of tables stacked, numbered in order of the original codes.
+
+        Args:
+            *roles: Roles of the tables, in the order of the stack.
+
+        Returns:
+            Codes 0 to s - 1 of the rows, int64 (n,).
         """
         stacked = np.concatenate([self._subject_codes[role] for role in roles])
         return np.unique(stacked, return_inverse=True)[1].astype(np.int64)
@@ -262,16 +272,22 @@ class EvaluationInputs:
         The synthetic table is stacked on the earlier releases; only columns that all of these have
         are used.
         """
-        asked, earlier = self, self.earlier_releases
-        if earlier is not None:
-            shared = [name for name in self.schema.names if name in earlier.columns]
-            tables = {role: table.select(shared) for role, table in self.tables.items()}
-            tables["synthetic"] = Table.stack([earlier.select(shared), tables["synthetic"]])
-            asked = EvaluationInputs(tables["train"].schema, tables, device=self.device)
-        real = EncodedTable.stack([asked.encoded(role) for role in asked.real_roles])
-        return disclosure_ratios(
-            real, asked.encoded("synthetic"), self.all_subjects.codes, self.device
-        )
+        inputs = self._with_stacked_releases()
+        real = EncodedTable.stack([inputs.encoded(role) for role in inputs.real_roles])
+        synthetic = inputs.encoded("synthetic")
+        return disclosure_ratios(real, synthetic, self.all_subjects.codes, self.device)
+
+    def _with_stacked_releases(self) -> EvaluationInputs:
+        """Return inputs whose synthetic table includes the earlier releases, reduced to columns
+        that all of these have.
+        """
+        earlier = self.earlier_releases
+        if earlier is None:
+            return self
+        shared = [name for name in self.schema.names if name in earlier.columns]
+        tables = {role: table.select(shared) for role, table in self.tables.items()}
+        tables["synthetic"] = Table.stack([earlier.select(shared), tables["synthetic"]])
+        return EvaluationInputs(tables["train"].schema, tables, device=self.device)
 
     @property
     def merged_ledger(self) -> Ledger | None:
@@ -284,8 +300,11 @@ class EvaluationInputs:
             if self.ledger is not None:
                 raise InputError("there is a ledger of disclosure, but no pseudonyms of people")
             return None
-        latest = Ledger.of(self._pseudonyms, self.table_ratios[0], *self.release)
-        return latest if self.ledger is None else self.ledger.merged(latest)
+        ratios, _ = self.table_ratios
+        latest = Ledger.of(self._pseudonyms, ratios, *self.release)
+        if self.ledger is None:
+            return latest
+        return self.ledger.merged(latest)
 
     @property
     def ratios(self) -> np.ndarray:
@@ -293,18 +312,19 @@ class EvaluationInputs:
         one, float32.
         """
         merged = self.merged_ledger
-        return self.table_ratios[0] if merged is None else merged.ratios(self._pseudonyms)
+        if merged is None:
+            return self.table_ratios[0]
+        return merged.ratios(self._pseudonyms)
 
     @property
     def _pseudonyms(self) -> np.ndarray:
         """Pseudonyms of each of :attr:`all_subjects`, uint64 of shape (s, 2)."""
-        found = np.zeros((len(self.all_subjects), 2), np.uint64)
-        found[self.all_subjects.codes] = np.concatenate(
-            [self.people[role] for role in self.real_roles]
-        )
-        return found
+        by_row = np.concatenate([self.people[role] for role in self.real_roles])
+        by_subject = np.zeros((len(self.all_subjects), 2), np.uint64)
+        by_subject[self.all_subjects.codes] = by_row
+        return by_subject
 
-    def once(self, make: Callable[..., _Made], *args: Any) -> _Made:
+    def once(self, make: Callable[..., _Value], *args: Any) -> _Value:
         """Return ``make(self, *args)``, computed once, for values that several metrics use.
 
         :meth:`with_settings` keeps it.
@@ -313,27 +333,26 @@ class EvaluationInputs:
             make: Function of hashable arguments and of the tables, subjects and seed of these
                 inputs.
             *args: The arguments.
+
+        Returns:
+            What ``make`` returned.
         """
-        key = make, args, self.seed
-        if key not in self._made:
-            self._made[key] = make(self, *args)
-        return cast("_Made", self._made[key])
+        key = (make, args, self.seed)
+        if key not in self._cached_values:
+            self._cached_values[key] = make(self, *args)
+        return cast("_Value", self._cached_values[key])
 
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:
         """Order-independent content fingerprint of each table. Keep those of private tables
         private, or key them.
         """
-        earlier = (
-            {} if self.earlier_releases is None else {"earlier_releases": self.earlier_releases}
-        )
-        whole = {
-            role: self.tables[role].with_columns(*own.columns.values())
-            for role, own in self.generated.items()
-        }
-        return {
-            role: table.fingerprint for role, table in {**self.tables, **whole, **earlier}.items()
-        }
+        tables = dict(self.tables)
+        for role, generated in self.generated.items():
+            tables[role] = self.tables[role].with_columns(*generated.columns.values())
+        if self.earlier_releases is not None:
+            tables["earlier_releases"] = self.earlier_releases
+        return {role: table.fingerprint for role, table in tables.items()}
 
     def with_settings(self, **changes: Any) -> EvaluationInputs:
         """Return the inputs with other settings. Unlike ``dataclasses.replace``, it keeps the
@@ -341,10 +360,13 @@ class EvaluationInputs:
 
         Args:
             **changes: New values of attributes that do not change the tables.
+
+        Returns:
+            A shallow copy with these values.
         """
-        other = copy.copy(self)
-        other.__dict__.update(changes)
-        return other
+        changed = copy.copy(self)
+        changed.__dict__.update(changes)
+        return changed
 
     def with_copy(self, people: int) -> EvaluationInputs:
         """Return smaller inputs whose synthetic table is a verbatim copy of train.
@@ -357,46 +379,55 @@ class EvaluationInputs:
             The inputs. Every person is drawn at random and has all rows. There are no generated
             columns and no earlier releases.
         """
-        codes = {role: self.all_subjects.codes[rows] for role, rows in self._rows_by_role().items()}
-        drawn = self.rng("copy of train").random(len(self.all_subjects))
-        rows = {
-            role: np.flatnonzero(drawn[own] * np.unique(own).size < people)
-            for role, own in codes.items()
-        }
-        of = {**dict(zip(rows, rows, strict=True)), "synthetic": "train"}
-        rows["synthetic"] = rows["train"]
+        draws = self.rng("copy of train").random(len(self.all_subjects))
+        tables: dict[str, Table] = {}
+        ids: dict[str, np.ndarray] = {}
+        subjects: dict[str, np.ndarray] = {}
+        encoded: dict[str, EncodedTable] = {}
+        embedded: dict[str, np.ndarray] = {}
+        for role, codes in self._subjects_by_role().items():
+            rows = np.flatnonzero(draws[codes] * np.unique(codes).size < people)
+            tables[role] = self.tables[role].take(rows)
+            ids[role] = self.row_ids[role][rows]
+            encoded[role] = self.encoded(role).take(rows)
+            if role in self.subjects:
+                subjects[role] = self.subjects[role][rows]
+            if role in self._embedded:
+                embedded[role] = self._embedded[role][rows]
+        tables["synthetic"] = tables["train"]
+        ids["synthetic"] = ids["train"]
+        encoded["synthetic"] = encoded["train"]
+        if "train" in embedded:
+            embedded["synthetic"] = embedded["train"]
+
         smaller = EvaluationInputs(
             self.schema,
-            {role: self.tables[source].take(rows[role]) for role, source in of.items()},
-            {role: own[rows[role]] for role, own in self.subjects.items()},
-            embedder=self.embedder, seed=self.seed, device=self.device,
-        )  # fmt: skip
+            tables,
+            subjects,
+            embedder=self.embedder,
+            seed=self.seed,
+            device=self.device,
+        )
         return smaller.with_settings(
             encoder=self.encoder,
             fingerprints={},
-            row_ids={role: self.row_ids[source][rows[role]] for role, source in of.items()},
-            _encoded={role: self.encoded(source).take(rows[role]) for role, source in of.items()},
-            _embedded={
-                role: self._embedded[source][rows[role]]
-                for role, source in of.items()
-                if source in self._embedded
-            },
+            row_ids=ids,
+            _encoded=encoded,
+            _embedded=embedded,
         )
 
-    def _rows_by_role(self) -> dict[str, slice]:
-        """Return the positions of each real table in all of them stacked."""
-        ends = np.cumsum([0, *(len(table) for table in self.real)]).tolist()
-        return {
-            role: slice(*span)
-            for role, span in zip(self.real_roles, itertools.pairwise(ends), strict=True)
-        }
+    def _subjects_by_role(self) -> dict[str, np.ndarray]:
+        """Return the codes of :attr:`all_subjects` of the rows of each real table."""
+        ends = np.cumsum([len(table) for table in self.real])
+        codes = np.split(self.all_subjects.codes, ends[:-1])
+        return dict(zip(self.real_roles, codes, strict=True))
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of all tables and derived values that :meth:`save` writes. Keep it
         private.
         """
-        return array_digest(*self._arrays())
+        return array_digest(*self._facts_and_arrays())
 
     def save(self, folder: Path) -> None:
         """Write tables, derived values, embedder and seal into a folder, for :meth:`load`.
@@ -404,7 +435,7 @@ class EvaluationInputs:
         Args:
             folder: Folder.
         """
-        save_arrays(folder / _FILE, *self._arrays(), self.seal)
+        save_arrays(folder / _FILE, *self._facts_and_arrays(), self.seal)
         if self.embedder is not None:
             self.embedder.save(folder / _EMBEDDER)
 
@@ -415,76 +446,93 @@ class EvaluationInputs:
         Args:
             folder: Folder.
 
+        Returns:
+            The inputs, with the derived values that were saved.
+
         Raises:
             Damaged: If a file is missing or contains something else.
         """
         with refusing_damage(folder / _FILE, "prepare"):
             facts, arrays, seal = load_arrays(folder / _FILE)
-            tables, generated = (
-                {role: Table.of_arrays(one, arrays) for role, one in facts[part].items()}
-                for part in ("tables", "generated")
-            )
-            subjects, people = (
-                {role: next(arrays) for role in facts[part]} for part in ("subjects", "people")
-            )
-            embedder = (
-                None
-                if facts["embedder"] is None
-                else _StoredEmbedder(folder / _EMBEDDER, *facts["embedder"])
-            )
+            # The order is that of _facts_and_arrays.
+            tables = _read_tables(facts["tables"], arrays)
+            generated = _read_tables(facts["generated"], arrays)
+            subjects = {role: next(arrays) for role in facts["subjects"]}
+            people = {role: next(arrays) for role in facts["people"]}
+            embedder = None
+            if facts["embedder"] is not None:
+                embedder = _StoredEmbedder(folder / _EMBEDDER, *facts["embedder"])
             schema = TableSchema.from_json(facts["schema"])
             inputs = cls(
                 schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal
             )
-            return inputs.with_settings(
-                people=people,
-                ruled=tuple(facts["ruled"]),
-                notes=tuple(facts["notes"]),
-                encoder=TabularEncoder.from_json(facts["encoder"]),
-                row_ids={role: next(arrays) for role in tables},
-                _encoded={
-                    role: EncodedTable(next(arrays), next(arrays), next(arrays)) for role in tables
-                },
-                _embedded={} if embedder is None else {role: next(arrays) for role in tables},
-            )
+            derived: dict[str, Any] = {
+                "people": people,
+                "ruled": tuple(facts["ruled"]),
+                "notes": tuple(facts["notes"]),
+                "encoder": TabularEncoder.from_json(facts["encoder"]),
+                "row_ids": {role: next(arrays) for role in tables},
+                "_encoded": _read_encoded(tables, arrays),
+                "_embedded": {},
+            }
+            if embedder is not None:
+                derived["_embedded"] = {role: next(arrays) for role in tables}
+            return inputs.with_settings(**derived)
 
-    def _arrays(self) -> tuple[dict[str, Any], list[np.ndarray]]:
+    def _facts_and_arrays(self) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """Return JSON-compatible facts, and all arrays in the order in which :meth:`load` reads
+        them.
+        """
         facts: dict[str, Any] = {
             "schema": self.schema.to_json(),
             "encoder": self.encoder.to_json(),
             "subjects": list(self.subjects),
             "people": list(self.people),
-            "embedder": None
-            if self.embedder is None
-            else [self.embedder.fingerprint(), self.embedder.description],
+            "embedder": None,
             "ruled": list(self.ruled),
             "notes": list(self.notes),
         }
+        if self.embedder is not None:
+            facts["embedder"] = [self.embedder.fingerprint(), self.embedder.description]
         arrays: list[np.ndarray] = []
-        for part, tables in (("tables", self.tables), ("generated", self.generated)):
-            found = {role: table.to_arrays() for role, table in tables.items()}
-            facts[part] = {role: one for role, (one, _) in found.items()}
-            arrays += [cells for _, columns in found.values() for cells in columns]
-        arrays += [
-            *self.subjects.values(),
-            *self.people.values(),
-            *(self.row_ids[role] for role in self.tables),
-        ]
-        encoded = [self.encoded(role) for role in self.tables]
-        arrays += [cells for one in encoded for cells in (one.numeric, one.codes, one.sizes)]
-        return facts, arrays + [
-            self.embedded(role) for role in self.tables if self.embedder is not None
-        ]
+        for key, tables in (("tables", self.tables), ("generated", self.generated)):
+            facts[key] = {}
+            for role, table in tables.items():
+                facts[key][role], table_arrays = table.to_arrays()
+                arrays.extend(table_arrays)
+        arrays.extend(self.subjects.values())
+        arrays.extend(self.people.values())
+        arrays.extend(self.row_ids[role] for role in self.tables)
+        for role in self.tables:
+            encoded = self.encoded(role)
+            arrays.extend((encoded.numeric, encoded.codes, encoded.sizes))
+        if self.embedder is not None:
+            arrays.extend(self.embedded(role) for role in self.tables)
+        return facts, arrays
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return a random generator, determined by :attr:`seed` and ``purpose``.
 
         Args:
             purpose: Name of the use. Different names give independent generators.
+
+        Returns:
+            The generator.
         """
-        return np.random.default_rng(
-            np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()),))
-        )
+        purpose_key = zlib.crc32(purpose.encode())
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(purpose_key,)))
+
+
+def _read_tables(
+    facts_by_role: Mapping[str, Mapping[str, Any]], arrays: Iterator[np.ndarray]
+) -> dict[str, Table]:
+    """Read tables from their facts and the next arrays, by role."""
+    return {role: Table.of_arrays(facts, arrays) for role, facts in facts_by_role.items()}
+
+
+def _read_encoded(roles: Iterable[str], arrays: Iterator[np.ndarray]) -> dict[str, EncodedTable]:
+    """Read encoded tables from the next arrays, three for each role."""
+    return {role: EncodedTable(next(arrays), next(arrays), next(arrays)) for role in roles}
 
 
 @dataclass(frozen=True, eq=False)
@@ -500,11 +548,11 @@ class _StoredEmbedder:
         from privacy_assets.distances.embedder import Embedder
 
         with local_copy(self.folder) as folder:
-            found = Embedder.load(folder)
-        if found.fingerprint() != self.digest:
+            embedder = Embedder.load(folder)
+        if embedder.fingerprint() != self.digest:
             text = "the embedder is not the one that was signed"
             raise Damaged(text, path=str(self.folder), redo=("embed", "prepare"))
-        return found
+        return embedder
 
     def embed(self, table: Table, device: str = "cpu") -> np.ndarray:
         return self._loaded.embed(table, device=device)
@@ -537,10 +585,12 @@ def target_rows(
     """
     if most is None or most >= sum(len(inputs.tables[role]) for role in roles):
         return None
-    content = np.concatenate([inputs.row_ids[role] for role in roles])
-    codes = order_by_content(inputs.subject_codes(*roles), content)
-    order = inputs.rng(purpose).permutation(int(codes.max()) + 1)
-    rows = np.cumsum(np.bincount(codes)[order])
-    drawn = np.zeros(len(order), dtype=bool)
-    drawn[order[: max(1, int(np.searchsorted(rows, most, side="right")))]] = True
-    return np.flatnonzero(drawn[codes])
+    row_ids = np.concatenate([inputs.row_ids[role] for role in roles])
+    codes = order_by_content(inputs.subject_codes(*roles), row_ids)
+    n_subjects = int(codes.max()) + 1
+    order = inputs.rng(purpose).permutation(n_subjects)
+    n_rows = np.cumsum(np.bincount(codes)[order])
+    n_fitting = int(np.searchsorted(n_rows, most, side="right"))
+    is_target = np.zeros(n_subjects, dtype=bool)
+    is_target[order[: max(1, n_fitting)]] = True
+    return np.flatnonzero(is_target[codes])

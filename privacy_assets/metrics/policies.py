@@ -38,7 +38,7 @@ PolicyLike = Policy | Mapping[str, Any] | str | Path
 # with a holdout of six tenths of that size. Measured by the power analysis without controls. Of 12
 # such releases of Adult, UK census and the demo, 12 pass with 1,500 members under the default
 # policy and 11 with 1,000. Under small, 7 pass with 800 and 4 with 600.
-_FEWEST: Mapping[ShippedName, int] = {"default": 1_500, "small": 800}
+_MIN_SUBJECTS: Mapping[ShippedName, int] = {"default": 1_500, "small": 800}
 _WHY_SMALL = "tolerated for 800 to 1,500 people, too few to demonstrate a lower value"
 
 
@@ -72,13 +72,17 @@ def load_policy(source: PolicyLike) -> Policy:
             f" file.{near_name(source, SHIPPED)} Fix: pass the"
             f" path of a policy file, or one of the shipped policies, {shipped}."
         )
-    where = str(location(source)) if isinstance(source, str | Path) else "policy"
-    data = read_yaml(source, "a policy file") if isinstance(source, str | Path) else source
+    where = "policy"
+    data: Any = source
+    if isinstance(source, str | Path):
+        where = str(location(source))
+        data = read_yaml(source, "a policy file")
     try:
         return _parse(data)
     except ConfigError as error:
-        wrong = str(error)
-    raise ConfigError(f"{where}: {wrong.removeprefix('policy: ')}")
+        message = str(error).removeprefix("policy: ")
+    # Not in the handler, so that the error has no context.
+    raise ConfigError(f"{where}: {message}")
 
 
 def read_policy(data: Mapping[str, Any], engine_version: str) -> Policy:
@@ -96,7 +100,9 @@ def read_policy(data: Mapping[str, Any], engine_version: str) -> Policy:
         ConfigError: The policy is invalid.
     """
     policy = Policy.parse(data)
-    return _as_shipped(policy) if engine_version == ENGINE_VERSION else policy
+    if engine_version != ENGINE_VERSION:
+        return policy
+    return _as_shipped(policy)
 
 
 def default_policy(metrics: Iterable[str] | None = None, external: Collection[str] = ()) -> Policy:
@@ -113,10 +119,13 @@ def default_policy(metrics: Iterable[str] | None = None, external: Collection[st
     Raises:
         ConfigError: The metrics have no limits.
     """
-    names = list(dict.fromkeys(metrics)) if metrics is not None else default_metrics(external)
-    whole = all(name in names for name in default_metrics(external) if METRICS[name].default_limits)
-    limits = tuple(limit for name in names for limit in METRICS[name].default_limits)
-    if whole:
+    default_names = default_metrics(external)
+    names = default_names
+    if metrics is not None:
+        names = list(dict.fromkeys(metrics))
+    limits = _default_limits(names)
+    limited = {name for name in default_names if METRICS[name].default_limits}
+    if limited <= set(names):
         return Policy(limits, "default", extends="default")
     return Policy(limits, part_of="default")
 
@@ -142,13 +151,16 @@ def embedded_statistics(policy: Policy) -> tuple[str, ...]:
     Returns:
         Full names, ``metric.statistic``.
     """
-    specs, found = statistic_specs(), dict[str, None]()
-    for name in (limit.statistic for limit in policy.limits if limit.statistic in specs):
-        metric = name.partition(".")[0]
-        needed = "embedder" in build_metric(metric, policy.settings.get(metric)).required_inputs
-        if specs[name].embedded or needed:
-            found[name] = None
-    return tuple(found)
+    specs = statistic_specs()
+    embedded = []
+    for name in dict.fromkeys(limit.statistic for limit in policy.limits):
+        if name not in specs:
+            continue
+        metric_name, _, _ = name.partition(".")
+        metric = build_metric(metric_name, policy.settings.get(metric_name))
+        if specs[name].embedded or "embedder" in metric.required_inputs:
+            embedded.append(name)
+    return tuple(embedded)
 
 
 def resolve_policy(policy: Policy) -> dict[str, Any]:
@@ -162,17 +174,13 @@ def resolve_policy(policy: Policy) -> dict[str, Any]:
         limit depends on it), defaults included, and ``min_holders``. Names and texts are left out,
         and so are settings that a table may set, unless the policy sets them.
     """
-    embedder: Any = policy.embedder
-    if embedder is not False:
-        embedder = (
-            to_jsonable(asdict(build_embedder(embedder))) if embedded_statistics(policy) else None
-        )
+    settings = {}
+    for name in policy.metrics:
+        settings[name] = _resolved_settings(name, policy.settings.get(name, {}))
     return {
         "limits": sorted(list(_deciding(limit)) for limit in policy.limits),
-        "settings": {
-            name: _resolved_settings(name, policy.settings.get(name, {})) for name in policy.metrics
-        },
-        "embedder": embedder,
+        "settings": settings,
+        "embedder": _resolved_embedder(policy),
         "min_holders": policy.min_holders,
     }
 
@@ -186,7 +194,8 @@ def policy_digest(policy: Policy) -> str:
     Returns:
         The digest in hexadecimal.
     """
-    return hashlib.sha256(json.dumps(resolve_policy(policy), sort_keys=True).encode()).hexdigest()
+    text = json.dumps(resolve_policy(policy), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def size_warning(policy: Policy, n_subjects: int) -> str:
@@ -202,25 +211,26 @@ def size_warning(policy: Policy, n_subjects: int) -> str:
         The warning with its fix, or "" if there are enough subjects or the policy extends no
         shipped one.
     """
-    fewest = _fewest_subjects(policy)
-    if n_subjects >= fewest:
+    min_subjects = _min_subjects(policy)
+    if n_subjects >= min_subjects:
         return ""
-    fits = fewest > _FEWEST["small"] <= n_subjects
-    small = ", use policy small if you accept its wider limits" if fits else ""
+    use_small = ""
+    if _MIN_SUBJECTS["small"] <= n_subjects:  # so the policy has stricter limits than small
+        use_small = ", use policy small if you accept its wider limits"
     return (
-        f"Train has {n_subjects:,} people, fewer than {fewest:,}: under policy"
+        f"Train has {n_subjects:,} people, fewer than {min_subjects:,}: under policy"
         f" {safe_repr(policy.name)} the verdict is"
-        f' often "undecided". Fix: use more people{small}, or run `privacy-assets power` to see'
+        f' often "undecided". Fix: use more people{use_small}, or run `privacy-assets power` to see'
         " which limits a"
         " split of this size can decide."
     )
 
 
-def build_embedder(given: Mapping[str, Any]) -> EmbedderSettings:
+def build_embedder(settings: Mapping[str, Any]) -> EmbedderSettings:
     """Build the settings of the embedder.
 
     Args:
-        given: Settings by name.
+        settings: Settings by name.
 
     Returns:
         The settings, with defaults for all others.
@@ -228,29 +238,37 @@ def build_embedder(given: Mapping[str, Any]) -> EmbedderSettings:
     Raises:
         ConfigError: A setting is unknown, or a value is out of range.
     """
-    known = {setting.name for setting in settings_of(EmbedderSettings)}
-    for name in given:
-        if name not in known:
+    valid_names = {setting.name for setting in settings_of(EmbedderSettings)}
+    for name in settings:
+        if name not in valid_names:
             raise ConfigError(
-                f"the embedder has no setting {safe_repr(name)}.{did_you_mean(name, known)}"
+                f"the embedder has no setting {safe_repr(name)}.{did_you_mean(name, valid_names)}"
             )
-    return EmbedderSettings(**given)
+    return EmbedderSettings(**settings)
 
 
 def _parse(data: Mapping[str, Any]) -> Policy:
     """Parse a policy that a user wrote, with the limits of the shipped policy that it extends."""
-    extends = data.get("extends") if isinstance(data, Mapping) else None
-    if isinstance(extends, str) and extends in SHIPPED:
-        limits = {
-            limit.key: limit
-            for limit in (*load_policy(extends).limits, *parse_limits(data.get("limits", ())))
-        }
-        data = {**data, "limits": limits.values()}
+    if isinstance(data, Mapping):
+        data = _with_shipped_limits(data)
     policy = Policy.parse(data)
     for limit in policy.limits:
         _check_statistic(limit)
     _check_settings(policy)
     return _as_shipped(policy)
+
+
+def _with_shipped_limits(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add the limits of the shipped policy that ``data`` extends; those of ``data`` replace
+    them.
+    """
+    extends = data.get("extends")
+    if not isinstance(extends, str) or extends not in SHIPPED:
+        return data
+    limits = {limit.key: limit for limit in load_policy(extends).limits}
+    for limit in parse_limits(data.get("limits", ())):
+        limits[limit.key] = limit
+    return {**data, "limits": limits.values()}
 
 
 def _check_statistic(limit: Limit) -> None:
@@ -263,21 +281,24 @@ def _check_statistic(limit: Limit) -> None:
             f"unknown statistic {safe_repr(limit.statistic)}.{did_you_mean(limit.statistic, specs)}"
         )
     spec = specs[limit.statistic]
-    if (spec.direction == "lower_is_riskier") != (limit.at_most is None):
-        raise ConfigError(
-            f"{limit.statistic} takes {'at_most' if limit.at_most is None else 'at_least'}."
-        )
+    if spec.direction == "lower_is_riskier":
+        side = "at_least"
+    else:
+        side = "at_most"
+    if getattr(limit, side) is None:
+        raise ConfigError(f"{limit.statistic} takes {side}.")
     low, high = spec.limits
     if not low <= limit.value <= high:
-        outside = (
-            f"the limit {limit.value:g} is outside the range of the statistic, {low:g} to {high:g}"
+        raise ConfigError(
+            f"{limit.statistic}: the limit {limit.value:g} is outside the range of the statistic,"
+            f" {low:g} to {high:g}."
         )
-        raise ConfigError(f"{limit.statistic}: {outside}.")
 
 
 def _check_settings(policy: Policy) -> None:
-    for name, given in policy.settings.items():
-        build_metric(name, given)
+    """Raise ConfigError if a setting of a metric or of the embedder is unknown or out of range."""
+    for name, settings in policy.settings.items():
+        build_metric(name, settings)
     if policy.embedder is not False:
         build_embedder(policy.embedder)
 
@@ -288,32 +309,42 @@ def _as_shipped(policy: Policy) -> Policy:
 
     Raises ConfigError if it is not.
     """
-    if policy.part_of is not None and not _fits(policy, policy.part_of, part=True):
+    if policy.part_of is not None and not _is_part_of(policy, policy.part_of):
         raise ConfigError(f"policy: it is not a part of {policy.part_of!r}. Fix: remove part_of.")
     for name in SHIPPED:
-        if policy.name == name:
-            if not _fits(policy, name, part=False):
-                raise reserved_name(policy.name, name)
-            return replace(policy, extends=name)
+        if policy.name != name:
+            continue
+        if not _equals_shipped(policy, name):
+            raise reserved_name(policy.name, name)
+        return replace(policy, extends=name)
     return policy
 
 
-def _fits(policy: Policy, shipped: ShippedName, *, part: bool) -> bool:
-    """Return True if the policy is the shipped one, or a part of it."""
-    known = _shipped_limits(shipped)
-    more = set(policy.metrics) & set(METRICS) - {limit.metric for limit in known}
-    meant = {
-        _deciding(limit)
-        for limit in (*known, *(x for name in more for x in METRICS[name].default_limits))
-    }
-    own = {_deciding(limit) for limit in policy.limits}
-    without_embedder = part and policy.embedder is False
-    settings_differ = bool(policy.settings) or (policy.embedder != {} and not without_embedder)
-    settings_differ = settings_differ or policy.min_holders != MIN_HOLDERS
-    return not settings_differ and (own <= meant if part else own == meant)
+def _equals_shipped(policy: Policy, shipped: ShippedName) -> bool:
+    if policy.settings or policy.embedder != {} or policy.min_holders != MIN_HOLDERS:
+        return False
+    return _deciding_limits(policy.limits) == _shipped_with_added_metrics(policy, shipped)
 
 
-def _fewest_subjects(policy: Policy) -> int:
+def _is_part_of(policy: Policy, shipped: ShippedName) -> bool:
+    """Tell whether the policy has some limits of a shipped one; the embedder may be off."""
+    is_embedder_changed = policy.embedder is not False and policy.embedder != {}
+    if policy.settings or is_embedder_changed or policy.min_holders != MIN_HOLDERS:
+        return False
+    return _deciding_limits(policy.limits) <= _shipped_with_added_metrics(policy, shipped)
+
+
+def _shipped_with_added_metrics(policy: Policy, shipped: ShippedName) -> set[tuple[Any, ...]]:
+    """Return the limits of a shipped policy, and the default ones of further metrics of
+    ``policy``, as for external tables.
+    """
+    limits = _shipped_limits(shipped)
+    shipped_metrics = {limit.metric for limit in limits}
+    added_metrics = set(policy.metrics) & set(METRICS) - shipped_metrics
+    return _deciding_limits((*limits, *_default_limits(added_metrics)))
+
+
+def _min_subjects(policy: Policy) -> int:
     """Return the number of members below which the verdict is often "undecided"; 0 without a
     shipped policy.
 
@@ -322,49 +353,71 @@ def _fewest_subjects(policy: Policy) -> int:
     """
     if not policy.extends:
         return 0
-    wider = _wider_limits()
-    wide = [limit.value >= wider[limit.key] for limit in policy.limits if limit.key in wider]
-    return _FEWEST["small" if all(wide) else "default"]
+    small_limits = _wider_limits()
+    for limit in policy.limits:
+        if limit.key in small_limits and limit.value < small_limits[limit.key]:
+            return _MIN_SUBJECTS["default"]
+    return _MIN_SUBJECTS["small"]
 
 
-def _resolved_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _resolved_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a metric, including defaults."""
     if name not in METRICS:
-        return dict(to_jsonable(given))
-    decide = {
-        setting.name
-        for setting in settings_of(METRICS[name])
-        if not setting.by_table or setting.name in given
-    }
-    return {
-        key: to_jsonable(value)
-        for key, value in build_metric(name, given).settings().items()
-        if key in decide
-    }
+        return dict(to_jsonable(settings))
+    deciding = set()
+    for setting in settings_of(METRICS[name]):
+        if not setting.by_table or setting.name in settings:
+            deciding.add(setting.name)
+    resolved = {}
+    for key, value in build_metric(name, settings).settings().items():
+        if key in deciding:
+            resolved[key] = to_jsonable(value)
+    return resolved
+
+
+def _resolved_embedder(policy: Policy) -> Any:
+    """Return the settings of the embedder, including defaults; None if no limit depends on it."""
+    if policy.embedder is False:
+        return False
+    if not embedded_statistics(policy):
+        return None
+    return to_jsonable(asdict(build_embedder(policy.embedder)))
 
 
 def _shipped_limits(name: ShippedName) -> tuple[Limit, ...]:
     """Return the limits of a shipped policy, without those for external tables."""
-    limits = tuple(
-        limit for metric in default_metrics() for limit in METRICS[metric].default_limits
-    )
+    limits = _default_limits(default_metrics())
     if name == "default":
         return limits
-    wider = _wider_limits()
-    return tuple(
-        replace(limit, at_most=wider[limit.key], source=_WHY_SMALL) if limit.key in wider else limit
-        for limit in limits
-    )
+    small_limits = _wider_limits()
+    shipped = []
+    for limit in limits:
+        if limit.key in small_limits:
+            limit = replace(limit, at_most=small_limits[limit.key], source=_WHY_SMALL)
+        shipped.append(limit)
+    return tuple(shipped)
+
+
+def _default_limits(names: Iterable[str]) -> tuple[Limit, ...]:
+    """Return the default limits of metrics, in the order of ``names``."""
+    limits: list[Limit] = []
+    for name in names:
+        limits.extend(METRICS[name].default_limits)
+    return tuple(limits)
 
 
 def _wider_limits() -> dict[str, float]:
     """Return the values of the limits that are wider in the policy ``small``, by key."""
-    return {
-        key: value
-        for metric in METRICS.values()
-        for key, value in metric.small_policy_limits.items()
-    }
+    wider: dict[str, float] = {}
+    for metric in METRICS.values():
+        wider.update(metric.small_policy_limits)
+    return wider
+
+
+def _deciding_limits(limits: Iterable[Limit]) -> set[tuple[Any, ...]]:
+    return {_deciding(limit) for limit in limits}
 
 
 def _deciding(limit: Limit) -> tuple[Any, ...]:
+    """Return what decides about a table: statistic, bound, side, value and number of subjects."""
     return limit.statistic, limit.bound, limit.at_least is None, limit.value, limit.min_subjects

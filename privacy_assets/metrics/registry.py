@@ -30,15 +30,23 @@ METRICS: dict[str, type[Metric]] = load_registry(
 
 
 def default_metrics(external: Collection[str] = ()) -> list[str]:
-    """Return the metrics that run by default. ``external`` contains the roles of external
-    tables.
+    """Return the metrics that run by default.
+
+    Args:
+        external: Roles of the tables that come from outside, for which further metrics run.
+
+    Returns:
+        Names, in the order of the registry.
     """
-    doubted = {
-        name
-        for name, metric in METRICS.items()
-        if metric.default_for_external and metric.default_for_external <= set(external)
-    }
-    return [name for name, metric in METRICS.items() if metric.runs_by_default or name in doubted]
+    external_roles = set(external)
+    names = []
+    for name, metric in METRICS.items():
+        runs_for_external = (
+            bool(metric.default_for_external) and metric.default_for_external <= external_roles
+        )
+        if metric.runs_by_default or runs_for_external:
+            names.append(name)
+    return names
 
 
 def study_metrics() -> list[str]:
@@ -47,12 +55,19 @@ def study_metrics() -> list[str]:
 
 
 def metrics_reading(role: str) -> list[str]:
-    """Return the metrics that use the input ``role``."""
-    return [
-        name
-        for name, metric in METRICS.items()
-        if role in metric.required_inputs | metric.optional_inputs
-    ]
+    """Return the metrics that use an input.
+
+    Args:
+        role: Name of the input, for example "reference".
+
+    Returns:
+        Names, in the order of the registry.
+    """
+    names = []
+    for name, metric in METRICS.items():
+        if role in metric.required_inputs | metric.optional_inputs:
+            names.append(name)
+    return names
 
 
 def build_metric(name: str, settings: Mapping[str, object] | None = None) -> Metric:
@@ -70,23 +85,24 @@ def build_metric(name: str, settings: Mapping[str, object] | None = None) -> Met
     """
     if not isinstance(name, str) or name not in METRICS:
         raise ConfigError(f"unknown metric {safe_repr(name)}.{did_you_mean(name, METRICS)}")
-    kind = METRICS[name]
-    known = {setting.name for setting in settings_of(kind)}
-    for key in settings or {}:
-        if not isinstance(key, str) or key not in known:
+    metric_class = METRICS[name]
+    settings = settings or {}
+    valid_names = {setting.name for setting in settings_of(metric_class)}
+    for key in settings:
+        if not isinstance(key, str) or key not in valid_names:
             raise ConfigError(
-                f"metric {name} has no setting {safe_repr(key)}.{did_you_mean(key, known)}"
+                f"metric {name} has no setting {safe_repr(key)}.{did_you_mean(key, valid_names)}"
             )
-    return kind(**(settings or {}))
+    return metric_class(**settings)
 
 
 def statistic_specs() -> dict[str, StatisticSpec]:
     """Return all statistics by full name, ``metric.statistic``."""
-    return {
-        f"{name}.{spec.name}": spec
-        for name, metric in METRICS.items()
-        for spec in metric.statistics
-    }
+    specs = {}
+    for name, metric in METRICS.items():
+        for spec in metric.statistics:
+            specs[f"{name}.{spec.name}"] = spec
+    return specs
 
 
 def table_settings(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -98,10 +114,11 @@ def table_settings(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     Returns:
         The values by ``METRIC.SETTING``, see :attr:`.Setting.by_table`.
     """
-    return {
-        f"{metric}.{one.name}": to_jsonable(settings[one.name])
-        for metric, settings in metrics.items()
-        if metric in METRICS
-        for one in settings_of(METRICS[metric])
-        if one.by_table and settings.get(one.name)
-    }
+    set_values = {}
+    for name, settings in metrics.items():
+        if name not in METRICS:
+            continue
+        for setting in settings_of(METRICS[name]):
+            if setting.by_table and settings.get(setting.name):
+                set_values[f"{name}.{setting.name}"] = to_jsonable(settings[setting.name])
+    return set_values

@@ -20,8 +20,10 @@ from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.column import ranked, stacked
 from privacy_assets.tables.encoding import EncodedTable
 
-N_QUASI_IDENTIFIERS, N_NEIGHBORS = 3, 5  # X and K of Gretel's default attack
-GIOMI, GRETEL = 0.05, 0.01  # tolerance of a number, relative to its true value
+N_QUASI_IDENTIFIERS = 3  # X of Gretel's default attack
+N_NEIGHBORS = 5  # K of Gretel's default attack
+GIOMI = 0.05  # tolerance of a number in Giomi's attack, relative to its true value
+GRETEL = 0.01  # tolerance of a number in Gretel's attacks, relative to its true value
 _ROUNDING = 1e-9
 
 
@@ -44,17 +46,23 @@ class Targets(Subjects):
         Args:
             inputs: Tables of one release.
             max_targets: Approximate maximum number of rows per side.
+
+        Returns:
+            The drawn subjects.
         """
-        people, rng = inputs.labelled_subjects, inputs.rng("attribute_inference people")
-        wanted = max(1, round(max_targets * len(people) / len(people.codes)))
-        count = min(wanted, people.smallest_side)
-        sides = [np.flatnonzero(people.member == side) for side in (True, False)]
-        chosen = np.concatenate([rng.choice(side, count, replace=False) for side in sides])
-        content = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
-        rows = np.flatnonzero(np.isin(people.codes, chosen))
-        rows = rows[np.lexsort((content[rows], people.codes[rows]))]
-        some = people.take(rows)
-        return cls(some.codes, some.member, rows)
+        subjects = inputs.labelled_subjects
+        rng = inputs.rng("attribute_inference people")
+        n_per_side = max(1, round(max_targets * len(subjects) / len(subjects.codes)))
+        n_per_side = min(n_per_side, subjects.smallest_side)
+        members = rng.choice(np.flatnonzero(subjects.member), n_per_side, replace=False)
+        non_members = rng.choice(np.flatnonzero(~subjects.member), n_per_side, replace=False)
+
+        row_ids = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
+        is_target = np.isin(subjects.codes, np.concatenate([members, non_members]))
+        rows = np.flatnonzero(is_target)
+        rows = rows[np.lexsort((row_ids[rows], subjects.codes[rows]))]
+        targets = subjects.take(rows)
+        return cls(targets.codes, targets.member, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,33 +89,59 @@ class Target:
         return self.truth.dtype == np.float64
 
     def guess(self, neighbours: np.ndarray) -> np.ndarray:
-        """Return predictions (n,) from the synthetic rows (n, k), nearest first."""
+        """Predict the value of each attacked row from its neighbors.
+
+        Args:
+            neighbours: Positions of synthetic rows, nearest first, int64 (n, k).
+
+        Returns:
+            Predictions (n,), in the form of ``truth``.
+        """
         values = self.synthetic[neighbours]
-        if values.shape[1] == 1:
+        n_neighbours = values.shape[1]
+        if n_neighbours == 1:
             return values[:, 0]
         if not self.numeric:
             votes = (values[:, :, None] == values[:, None, :]).sum(axis=2)
-            return np.take_along_axis(values, votes.argmax(axis=1)[:, None], axis=1)[:, 0]
-        there = ~np.isnan(values)
-        count = there.sum(axis=1)
-        mean = np.where(there, values, 0.0).sum(axis=1) / np.maximum(count, 1)
-        return np.where(2 * count > values.shape[1], mean, np.nan)
+            winners = votes.argmax(axis=1)[:, None]
+            return np.take_along_axis(values, winners, axis=1)[:, 0]
+        is_present = ~np.isnan(values)
+        n_present = is_present.sum(axis=1)
+        totals = np.where(is_present, values, 0.0).sum(axis=1)
+        means = totals / np.maximum(n_present, 1)
+        return np.where(2 * n_present > n_neighbours, means, np.nan)
 
     def reach(self, truth: np.ndarray, tolerance: float) -> np.ndarray:
-        """Return the tolerated error of each true number."""
-        wide = np.abs(truth) if self.spread is None else np.full(len(truth), self.spread)
-        return tolerance * (1 + _ROUNDING) * wide
+        """Return the tolerated error of each true number.
+
+        Args:
+            truth: True numbers, float64 (n,).
+            tolerance: Relative tolerance.
+
+        Returns:
+            Errors, float64 (n,).
+        """
+        scale = np.abs(truth)
+        if self.spread is not None:
+            scale = np.full(len(truth), self.spread)
+        return tolerance * (1 + _ROUNDING) * scale
 
     def correct(self, guess: np.ndarray, tolerance: float) -> np.ndarray:
-        """Return which predictions (n,) are right: equal, both missing, or within the tolerance of
-        the true number.
+        """Tell which predictions are right: equal, both missing, or within the tolerance of the
+        true number.
+
+        Args:
+            guess: Predictions (n,), as :meth:`guess` returns them.
+            tolerance: Relative tolerance of a number.
+
+        Returns:
+            True for right predictions, bool (n,).
         """
         if not self.numeric:
             return np.asarray(guess == self.truth)
-        missing = np.isnan(guess) & np.isnan(self.truth)
-        return np.asarray(
-            missing | (np.abs(guess - self.truth) <= self.reach(self.truth, tolerance))
-        )
+        both_missing = np.isnan(guess) & np.isnan(self.truth)
+        is_near = np.abs(guess - self.truth) <= self.reach(self.truth, tolerance)
+        return np.asarray(both_missing | is_near)
 
     def baseline(self, tolerance: float) -> float:
         """Return the success rate without quasi-identifiers: the better of a constant and a random
@@ -115,37 +149,53 @@ class Target:
 
         The constant is the synthetic value that is right for most synthetic rows; ties: the
         smallest.
-        """
-        if not self.numeric:
-            values, counts = np.unique(self.synthetic, return_counts=True)
-            there = np.minimum(np.searchsorted(values, self.truth), len(values) - 1)
-            random = np.where(values[there] == self.truth, counts[there], 0).mean() / len(
-                self.synthetic
-            )
-            return float(max(np.mean(self.truth == values[counts.argmax()]), random))
-        known = np.sort(self.synthetic[~np.isnan(self.synthetic)])
-        absent, reach = np.isnan(self.truth), self.reach(self.truth, tolerance)
-        within = np.searchsorted(known, self.truth + reach, "right") - np.searchsorted(
-            known, self.truth - reach
-        )
-        within = np.where(absent, len(self.synthetic) - len(known), within)
-        constant = self.correct(self._constant(known, tolerance), tolerance)
-        return float(max(constant.mean(), within.mean() / len(self.synthetic)))
 
-    def _constant(self, known: np.ndarray, tolerance: float) -> np.ndarray:
-        """Return the best constant, repeated to (n,), from the sorted synthetic numbers."""
-        missing = len(self.synthetic) - len(known)
-        if len(known) == 0:
-            return np.full(len(self.truth), np.nan)
-        low, high = self._truths(known, tolerance)
-        right = np.searchsorted(known, high, "right") - np.searchsorted(known, low, "left")
-        best = known[right.argmax()] if right.max() >= missing else np.nan
-        return np.full(len(self.truth), best)
+        Args:
+            tolerance: Relative tolerance of a number.
+
+        Returns:
+            Share of attacked rows, 0 to 1.
+        """
+        if self.numeric:
+            return self._numeric_baseline(tolerance)
+        n_synthetic = len(self.synthetic)
+        values, counts = np.unique(self.synthetic, return_counts=True)
+        positions = np.minimum(np.searchsorted(values, self.truth), len(values) - 1)
+        n_equal = np.where(values[positions] == self.truth, counts[positions], 0)
+        by_random = n_equal.mean() / n_synthetic
+        by_constant = np.mean(self.truth == values[counts.argmax()])
+        return float(max(by_constant, by_random))
+
+    def _numeric_baseline(self, tolerance: float) -> float:
+        n_synthetic = len(self.synthetic)
+        numbers = np.sort(self.synthetic[~np.isnan(self.synthetic)])
+        n_missing = n_synthetic - len(numbers)
+        reach = self.reach(self.truth, tolerance)
+        n_below = np.searchsorted(numbers, self.truth - reach)
+        n_within = np.searchsorted(numbers, self.truth + reach, "right") - n_below
+        n_within = np.where(np.isnan(self.truth), n_missing, n_within)
+        by_random = n_within.mean() / n_synthetic
+        constant = np.full(len(self.truth), self._best_constant(numbers, tolerance))
+        by_constant = self.correct(constant, tolerance).mean()
+        return float(max(by_constant, by_random))
+
+    def _best_constant(self, numbers: np.ndarray, tolerance: float) -> float:
+        """Return the best constant, which may be NaN, from the sorted synthetic numbers."""
+        if len(numbers) == 0:
+            return np.nan
+        low, high = self._truths(numbers, tolerance)
+        n_below = np.searchsorted(numbers, low, "left")
+        n_right = np.searchsorted(numbers, high, "right") - n_below
+        n_missing = len(self.synthetic) - len(numbers)
+        if n_right.max() < n_missing:
+            return np.nan
+        return float(numbers[n_right.argmax()])
 
     def _truths(self, guess: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
         """Return the range of true numbers for which each prediction is right."""
         if self.spread is not None:
-            return guess - tolerance * self.spread, guess + tolerance * self.spread
+            margin = tolerance * self.spread
+            return guess - margin, guess + margin
         ends = np.sort([guess / (1 + tolerance), guess / (1 - tolerance)], axis=0)
         return ends[0], ends[1]
 
@@ -190,28 +240,46 @@ class Trial:
 
     @classmethod
     def of(cls, inputs: EvaluationInputs, attacked: Targets) -> Trial:
-        """Collect rows and columns. Synthetic rows are sorted by content and then shuffled."""
+        """Collect rows and columns. Synthetic rows are sorted by content and then shuffled.
+
+        Args:
+            inputs: Tables of one release.
+            attacked: Attacked subjects.
+
+        Returns:
+            The trial.
+        """
         order = np.argsort(inputs.row_ids["synthetic"], kind="stable")
         order = order[inputs.rng("attribute_inference ties").permutation(len(order))]
-        targets = tuple(_targets(inputs, attacked.rows, order))
-        encoded = [inputs.encoded(role) for role in ("train", "holdout")]
-        places = [inputs.encoder.places[name] for name in inputs.schema.names]
-        by_column, start = np.concatenate(places), np.cumsum([0, *map(len, places)])
-        queries = np.concatenate([_parts(table) for table in encoded])[attacked.rows]
+        parts_by_column = [inputs.encoder.places[name] for name in inputs.schema.names]
+        parts = np.concatenate(parts_by_column)
+        n_parts = [len(column_parts) for column_parts in parts_by_column]
+        real = [_parts(inputs.encoded(role)) for role in ("train", "holdout")]
+        queries = np.concatenate(real)[attacked.rows]
         points = _parts(inputs.encoded("synthetic"))[order]
-        turned, searched = (np.ascontiguousarray(table.T[by_column]) for table in (queries, points))
         return cls(
-            attacked, targets, turned, searched, by_column >= len(inputs.encoder.numbers), start
+            attacked=attacked,
+            targets=tuple(_targets(inputs, attacked.rows, order)),
+            queries=np.ascontiguousarray(queries.T[parts]),
+            points=np.ascontiguousarray(points.T[parts]),
+            category=parts >= len(inputs.encoder.numbers),
+            start=np.cumsum([0, *n_parts]),
         )
 
     def sizes(self, n_quasi_identifiers: int) -> tuple[int, ...]:
         """Return numbers of quasi-identifiers: the given one, half of the columns, and all but one,
         if possible.
+
+        Args:
+            n_quasi_identifiers: Number of known columns of Gretel's attack.
+
+        Returns:
+            Distinct numbers, ascending.
         """
-        most = len(self.targets) - 1
-        return tuple(
-            sorted({min(n_quasi_identifiers, most), min(len(self.targets) // 2, most), most})
-        )
+        n_columns = len(self.targets)
+        most = n_columns - 1
+        sizes = {min(n_quasi_identifiers, most), min(n_columns // 2, most), most}
+        return tuple(sorted(sizes))
 
     def attacks(
         self,
@@ -219,74 +287,113 @@ class Trial:
         n_quasi_identifiers: int = N_QUASI_IDENTIFIERS,
         n_neighbors: int = N_NEIGHBORS,
     ) -> tuple[list[Attack], Attack]:
-        """Return Gretel's attacks of all sizes with 1 and ``n_neighbors`` neighbors, and Giomi's
+        """Run Gretel's attacks of all sizes with 1 and ``n_neighbors`` neighbors, and Giomi's
         attack.
 
         Below all but one, quasi-identifiers are drawn for every row; all other columns are targets.
+
+        Args:
+            rng: Source of the quasi-identifiers.
+            n_quasi_identifiers: Number of known columns of Gretel's attack.
+            n_neighbors: Number of neighbors of Gretel's attack.
+
+        Returns:
+            Gretel's attacks, by size and then number of neighbors, and Giomi's attack.
         """
         from privacy_assets.metrics import _kernels as kernels
 
-        neighbours = sorted({1, n_neighbors})
-        k, found = min(n_neighbors, self.points.shape[1]), []
-        n, width = len(self.attacked.rows), len(self.targets)
-        slack = (
-            0.0
-            if self.category.all()
-            else (len(self.category) + 4) * float(np.finfo(np.float32).eps)
-        )
-        shared = (self.queries, self.points, self.category, self.start, slack)
+        k = min(n_neighbors, self.points.shape[1])
+        n_neighbors_options = sorted({1, n_neighbors})
+        n_rows = len(self.attacked.rows)
+        n_columns = len(self.targets)
+        shared = (self.queries, self.points, self.category, self.start, self._rounding_slack())
+        gretel: list[Attack] = []
+
         for size in self.sizes(n_quasi_identifiers)[:-1]:
-            known = rng.permuted(np.tile(np.arange(width), (n, 1)), axis=1)[:, :size]
-            target = np.ones((n, width), dtype=bool)
-            np.put_along_axis(target, known, False, axis=1)
-            places = np.repeat(kernels.nearest_by(*shared, known, k)[:, None, :], width, axis=1)
-            found += [self._attack(size, few, places, target, GRETEL) for few in neighbours]
-        places, target = kernels.nearest_without(*shared, k), np.ones((n, width), dtype=bool)
-        found += [self._attack(width - 1, few, places, target, GRETEL) for few in neighbours]
-        return found, self._attack(width - 1, 1, places, target, GIOMI)
+            columns = np.tile(np.arange(n_columns), (n_rows, 1))
+            quasi_identifiers = rng.permuted(columns, axis=1)[:, :size]
+            is_target = np.ones((n_rows, n_columns), dtype=bool)
+            np.put_along_axis(is_target, quasi_identifiers, False, axis=1)
+            nearest = kernels.nearest_by(*shared, quasi_identifiers, k)
+            neighbours = np.repeat(nearest[:, None, :], n_columns, axis=1)
+            for n_used in n_neighbors_options:
+                gretel.append(self._attack(size, n_used, neighbours, is_target, GRETEL))
+
+        most = n_columns - 1
+        neighbours = kernels.nearest_without(*shared, k)
+        is_target = np.ones((n_rows, n_columns), dtype=bool)
+        for n_used in n_neighbors_options:
+            gretel.append(self._attack(most, n_used, neighbours, is_target, GRETEL))
+        return gretel, self._attack(most, 1, neighbours, is_target, GIOMI)
+
+    def _rounding_slack(self) -> float:
+        """Return the relative error of a sum of float32 parts. Mismatches of codes are exact."""
+        if self.category.all():
+            return 0.0
+        return (len(self.category) + 4) * float(np.finfo(np.float32).eps)
 
     def _attack(
-        self, size: int, few: int, places: np.ndarray, target: np.ndarray, tolerance: float
+        self,
+        size: int,
+        n_neighbors: int,
+        neighbours: np.ndarray,
+        is_target: np.ndarray,
+        tolerance: float,
     ) -> Attack:
-        right = [
-            x.correct(x.guess(places[:, at, :few]), tolerance) for at, x in enumerate(self.targets)
-        ]
-        return Attack(
-            size, few, self._by_subject(np.stack(right, axis=1) & target), self._by_subject(target)
-        )
+        """Count right predictions from the nearest of ``neighbours``, int64 (n, columns, k).
+
+        ``is_target``, bool (n, columns), is False for quasi-identifiers.
+        """
+        is_right = np.empty(is_target.shape, dtype=bool)
+        for i, target in enumerate(self.targets):
+            guess = target.guess(neighbours[:, i, :n_neighbors])
+            is_right[:, i] = target.correct(guess, tolerance)
+        right = self._by_subject(is_right & is_target)
+        return Attack(size, n_neighbors, right, self._by_subject(is_target))
 
     def _by_subject(self, cells: np.ndarray) -> np.ndarray:
-        return np.stack([self.attacked.totals(column) for column in cells.T], axis=1).astype(
-            np.float32
-        )
+        """Count true cells (n, columns) of each subject, float32 (s, columns)."""
+        counts = [self.attacked.totals(column) for column in cells.T]
+        return np.stack(counts, axis=1).astype(np.float32)
 
 
 def entropies(inputs: EvaluationInputs) -> np.ndarray:
-    """Return the entropy in nats of each column over train and holdout, shape (columns,). Missing
-    is a value.
+    """Compute the entropy of each column over train and holdout. Missing is a value.
+
+    Args:
+        inputs: Tables of one release.
+
+    Returns:
+        Entropies in nats, float64 (columns,).
     """
-    found = []
+    by_column = []
     for name in inputs.schema.names:
-        codes = ranked([inputs.train[name], inputs.holdout[name]])[0]
-        share = np.unique(np.concatenate(codes), return_counts=True)[1] / sum(map(len, codes))
-        found.append(-float(share @ np.log(share)))
-    return np.abs(found)
+        codes, _ = ranked([inputs.train[name], inputs.holdout[name]])
+        stacked_codes = np.concatenate(codes)
+        _, counts = np.unique(stacked_codes, return_counts=True)
+        shares = counts / len(stacked_codes)
+        by_column.append(-float(shares @ np.log(shares)))
+    return np.abs(by_column)
 
 
 def _targets(inputs: EvaluationInputs, rows: np.ndarray, order: np.ndarray) -> Sequence[Target]:
+    """Return the target columns, with the real rows at ``rows`` and synthetic rows in ``order``."""
     scales = {number.name: number.scale for number in inputs.encoder.numbers}
     targets = []
     for column in inputs.schema.columns:
         real = stacked([inputs.train[column.name], inputs.holdout[column.name]]).take(rows)
         synthetic = inputs.synthetic[column.name].take(order)
         if column.name not in scales:
-            truth, guesses = ranked([real, synthetic])[0]
-            targets.append(Target(column.name, truth, guesses))
+            (truth, synthetic_codes), _ = ranked([real, synthetic])
+            targets.append(Target(column.name, truth, synthetic_codes))
             continue
-        spread = scales[column.name] if column.kind == "datetime" else None
+        spread = None
+        if column.kind == "datetime":
+            spread = scales[column.name]
         targets.append(Target(column.name, real.floats(), synthetic.floats(), spread))
     return targets
 
 
 def _parts(table: EncodedTable) -> np.ndarray:
+    """Return numbers and codes side by side, float32 (n, parts)."""
     return np.concatenate([table.numeric, table.codes.astype(np.float32)], axis=1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -29,6 +29,8 @@ from privacy_assets.metrics.base import (
     ProtectionEvidence,
     Question,
     ScorePart,
+    TableRows,
+    table_rows,
 )
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.gretel import grade
@@ -97,9 +99,9 @@ class Outcome:
         0.
         """
         total = float(self.entropy.sum())
-        return (
-            self.entropy / total if total > 0 else np.full(len(self.entropy), 1 / len(self.entropy))
-        )
+        if total > 0:
+            return self.entropy / total
+        return np.full(len(self.entropy), 1 / len(self.entropy))
 
     @property
     def member(self) -> np.ndarray:
@@ -114,52 +116,94 @@ class Outcome:
 
     @cached_property
     def _counts(self) -> tuple[np.ndarray, np.ndarray]:
-        every = (self.giomi, *self.gretel)
-        return np.concatenate([x.right for x in every], axis=1), np.concatenate(
-            [x.guesses for x in every], axis=1
-        )
-
-    def rates(self, members: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return success rates on members and on non-members, float64 (b, attacks, columns),
-        Giomi's attack first.
-
-        ``members`` and ``others`` (b, s) are the weights of the subjects.
+        """Right predictions and all predictions, Giomi's attack first, float32 (s, attacks *
+        columns).
         """
+        attacks = (self.giomi, *self.gretel)
+        right = np.concatenate([attack.right for attack in attacks], axis=1)
+        guesses = np.concatenate([attack.guesses for attack in attacks], axis=1)
+        return right, guesses
+
+    def _rate(self, weights: np.ndarray) -> np.ndarray:
+        """Return the success rate on weighted subjects (b, s), float64 (b, attacks, columns)."""
         right, guesses = self._counts
-        shape = (len(members), -1, len(self.weights))
-        found = [
-            (side @ right) / np.maximum(side @ guesses, 1)
-            for side in map(np.float32, (members, others))
-        ]
-        return found[0].astype(np.float64).reshape(shape), found[1].astype(np.float64).reshape(
-            shape
-        )
+        weights = np.asarray(weights, dtype=np.float32)
+        rate = (weights @ right) / np.maximum(weights @ guesses, 1)
+        return rate.astype(np.float64).reshape(len(weights), -1, len(self.weights))
+
+    def rates(self, members: np.ndarray, non_members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return success rates on members and on non-members.
+
+        Args:
+            members: Weights of the subjects as members, (b, s).
+            non_members: Weights of the subjects as non-members, (b, s).
+
+        Returns:
+            Rates on members and on non-members, float64 (b, attacks, columns), Giomi's attack
+            first.
+        """
+        return self._rate(members), self._rate(non_members)
 
     def excess(self, labels: np.ndarray) -> np.ndarray:
-        """Return the excess of Giomi's attack, (b, columns + 1): each column and their weighted
-        mean.
+        """Compute the excess success of Giomi's attack on members.
+
+        Args:
+            labels: Membership labels, 0 or 1, float32 (b, s).
+
+        Returns:
+            Excess of each column and their weighted mean, (b, columns + 1).
         """
-        train, holdout = (rate[:, 0] for rate in self.rates(labels, 1 - labels))
-        return np.column_stack([train - holdout, (train - holdout) @ self.weights])
+        train, holdout = self._giomi_rates(labels)
+        excess = train - holdout
+        return np.column_stack([excess, excess @ self.weights])
 
     def risk(self, labels: np.ndarray) -> np.ndarray:
-        """Return Giomi's risk (b, columns): (r_T - r_H) / (1 - r_H) with Wilson centers r."""
-        train, holdout = (rate[:, 0] for rate in self.rates(labels, 1 - labels))
-        counts = (np.float64(side @ self.giomi.guesses[:, :1]) for side in (labels, 1 - labels))
-        return excess_success(
-            *(wilson_centre(rate * n, n) for rate, n in zip((train, holdout), counts, strict=True))
-        )
+        """Compute Giomi's risk (r_T - r_H) / (1 - r_H) with Wilson centers r.
 
-    def points(self, members: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Return protection points (b, attacks of Gretel, columns): 100 (1 - max(0, (a_T - a_H) /
-        (1 - a_H))).
+        Args:
+            labels: Membership labels, 0 or 1, float32 (b, s).
+
+        Returns:
+            Risk of each column, (b, columns).
         """
-        train, holdout = (rate[:, 1:] for rate in self.rates(members, others))
-        return 100 * (1 - np.maximum(excess_success(train, holdout), 0))
+        train, holdout = self._giomi_rates(labels)
+        n_guesses = self.giomi.guesses[:, :1]
+        n_train = np.float64(labels @ n_guesses)
+        n_holdout = np.float64((1 - labels) @ n_guesses)
+        train_centre = wilson_centre(train * n_train, n_train)
+        holdout_centre = wilson_centre(holdout * n_holdout, n_holdout)
+        return excess_success(train_centre, holdout_centre)
 
-    def score(self, members: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Return the weighted mean of the points over columns for the strongest attack, (b,)."""
-        return (self.points(members, others) @ self.weights).min(axis=1)
+    def _giomi_rates(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rates of Giomi's attack on members and non-members, (b, columns) each."""
+        train, holdout = self.rates(labels, 1 - labels)
+        return train[:, 0], holdout[:, 0]
+
+    def points(self, members: np.ndarray, non_members: np.ndarray) -> np.ndarray:
+        """Compute Gretel's protection points 100 (1 - max(0, (a_T - a_H) / (1 - a_H))).
+
+        Args:
+            members: Weights of the subjects as members, (b, s).
+            non_members: Weights of the subjects as non-members, (b, s).
+
+        Returns:
+            Points, 0 to 100, (b, attacks of Gretel, columns).
+        """
+        train, holdout = self.rates(members, non_members)
+        excess = excess_success(train[:, 1:], holdout[:, 1:])
+        return 100 * (1 - np.maximum(excess, 0))
+
+    def score(self, members: np.ndarray, non_members: np.ndarray) -> np.ndarray:
+        """Compute the weighted mean of the points over columns for the strongest attack.
+
+        Args:
+            members: Weights of the subjects as members, (b, s).
+            non_members: Weights of the subjects as non-members, (b, s).
+
+        Returns:
+            Scores, 0 to 100, (b,).
+        """
+        return (self.points(members, non_members) @ self.weights).min(axis=1)
 
     def gretel_risk(self) -> np.ndarray:
         """Return Gretel's own risk of each column, (attacks of Gretel, columns): accuracy on train
@@ -174,18 +218,36 @@ class Outcome:
         which the paper cites. A column's risk can exceed 1. All risks are 0 if no column has
         entropy.
         """
-        accuracy = self.rates(*self.sides)[0][0, 1:]
-        return accuracy * len(self.entropy) * np.where(self.entropy.any(), self.weights, 0.0)
+        members, _ = self.sides
+        accuracy = self._rate(members)[0, 1:]
+        entropy_shares = np.where(self.entropy.any(), self.weights, 0.0)
+        return accuracy * len(self.entropy) * entropy_shares
 
     def bootstrap(self, member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return scores with the subjects of each side resampled with replacement."""
-        counts = []
-        for side in (member, ~member):
-            people = int(side.sum())
-            drawn = np.zeros((N_BOOTSTRAPS, len(member)), dtype=np.float32)
-            drawn[:, side] = rng.multinomial(people, np.full(people, 1 / people), N_BOOTSTRAPS)
-            counts.append(drawn)
-        return self.score(*counts)
+        """Compute scores with the subjects of each side resampled with replacement.
+
+        Args:
+            member: Membership labels, bool (s,).
+            rng: Source of the samples.
+
+        Returns:
+            Scores, (N_BOOTSTRAPS,).
+        """
+        members = _resampled(member, rng)
+        non_members = _resampled(~member, rng)
+        return self.score(members, non_members)
+
+
+def _resampled(is_in_side: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw how often each subject of a side is in a sample with replacement.
+
+    Returns float32 (N_BOOTSTRAPS, s), 0 for subjects of the other side.
+    """
+    n_subjects = int(is_in_side.sum())
+    probabilities = np.full(n_subjects, 1 / n_subjects)
+    counts = np.zeros((N_BOOTSTRAPS, len(is_in_side)), dtype=np.float32)
+    counts[:, is_in_side] = rng.multinomial(n_subjects, probabilities, N_BOOTSTRAPS)
+    return counts
 
 
 def attack(
@@ -194,7 +256,17 @@ def attack(
     n_quasi_identifiers: int = N_QUASI_IDENTIFIERS,
     n_neighbors: int = N_NEIGHBORS,
 ) -> tuple[Outcome, Trial]:
-    """Run all attacks, see :class:`AttributeInference`."""
+    """Run all attacks, see :class:`AttributeInference`.
+
+    Args:
+        inputs: Tables of one release.
+        max_targets: Maximum number of attacked rows per side.
+        n_quasi_identifiers: Number of known columns of Gretel's attack.
+        n_neighbors: Number of neighbors of Gretel's attack.
+
+    Returns:
+        Results of the attacks, and the attacked rows and columns.
+    """
     trial = Trial.of(inputs, Targets.choose(inputs, max_targets))
     rng = inputs.rng("attribute_inference quasi-identifiers")
     gretel, giomi = trial.attacks(rng, n_quasi_identifiers, n_neighbors)
@@ -203,74 +275,104 @@ def attack(
 
 def leaks(
     outcome: Outcome, names: Sequence[str], n_permutations: int, rng: np.random.Generator
-) -> tuple[list[Estimate], list[dict[str, Any]]]:
-    """Return "excess" and "risk", and a row for each column with simultaneous intervals."""
-    people, width = outcome.people, len(names)
+) -> tuple[list[Estimate], TableRows]:
+    """Estimate "excess" and "risk" by permutation of the membership labels.
+
+    Args:
+        outcome: Results of the attacks.
+        names: Names of the columns.
+        n_permutations: Number of permutations.
+        rng: Source of the permutations.
+
+    Returns:
+        Both estimates, and a row for each column with simultaneous intervals.
+    """
+    subjects = outcome.people
+    n_columns = len(names)
 
     def statistic(labels: np.ndarray) -> np.ndarray:
         return np.column_stack([outcome.excess(labels), outcome.risk(labels)])
 
-    found = inference.permutation_test(statistic, people, n_permutations, rng)
-    excess, risk = found[: width + 1], found[width + 1 :]
-    note = (
-        f"column {names[int(risk.observed.argmax())]}; the interval holds for all columns jointly"
-    )
+    permuted = inference.permutation_test(statistic, subjects, n_permutations, rng)
+    excess = permuted[: n_columns + 1]
+    risk = permuted[n_columns + 1 :]
+    worst = names[int(risk.observed.argmax())]
+    note = f"column {worst}; the interval holds for all columns jointly"
     estimates = [
-        excess.worst(_SPECS["excess"], people.counts, [*names, MEAN], "strongest"),
-        risk.largest(_SPECS["risk"], people.counts, note),
+        excess.worst(_SPECS["excess"], subjects.counts, [*names, MEAN], "strongest"),
+        risk.largest(_SPECS["risk"], subjects.counts, note),
     ]
-    band = permutation_band(excess.observed, excess.null, people=people.smallest_side)
-    train, holdout = (rate[0, 0] for rate in outcome.rates(*outcome.sides))
-    parts = (train, holdout, excess.observed, band.low, band.high, risk.observed)
-    keys = ("train", "holdout", "excess", "low", "high", "risk")
-    rows = zip(*(part[:width] for part in parts), strict=True)
-    return estimates, [dict(zip(keys, map(float, row), strict=True)) for row in rows]
+    band = permutation_band(excess.observed, excess.null, people=subjects.smallest_side)
+    train, holdout = outcome.rates(*outcome.sides)
+    rows = table_rows(
+        train=train[0, 0],
+        holdout=holdout[0, 0],
+        excess=excess.observed[:n_columns],
+        low=band.low[:n_columns],
+        high=band.high[:n_columns],
+        risk=risk.observed,
+    )
+    return estimates, rows
 
 
 def protect(
     outcome: Outcome, n_permutations: int, rng: np.random.Generator
-) -> tuple[Estimate, np.ndarray, list[dict[str, Any]]]:
-    """Return the protection score, the points (columns,) of the strongest attack, and a table of
-    all attacks.
+) -> tuple[Estimate, np.ndarray, TableRows]:
+    """Estimate the protection score.
 
     The interval is a bootstrap by subject, clipped to 0..100. Resampling increases the points that
     are lost by chance, which shifts the interval down; its upper end is therefore set at least as
     far from the score as the lower one.
-    """
-    points, risks = outcome.points(*outcome.sides)[0], outcome.gretel_risk()
-    overall = points @ outcome.weights
-    table = [
-        {
-            "quasi_identifiers": found.quasi_identifiers,
-            "neighbours": found.neighbours,
-            "protection": float(score),
-            "grade": grade(float(score)),
-            "gretel": float(100 * (1 - risk.mean())),
-        }
-        for found, score, risk in zip(outcome.gretel, overall, risks, strict=True)
-    ]
 
-    def score(labels: np.ndarray) -> np.ndarray:
+    Args:
+        outcome: Results of the attacks.
+        n_permutations: Number of permutations of the membership labels.
+        rng: Source of the resampling and of the permutations.
+
+    Returns:
+        The estimate, the points (columns,) of the strongest attack, and a table of all attacks.
+    """
+    points = outcome.points(*outcome.sides)[0]
+    by_attack = points @ outcome.weights
+
+    def scores(labels: np.ndarray) -> np.ndarray:
         return outcome.score(labels, 1 - labels)
+
+    def permuted_scores() -> np.ndarray:
+        return permute_labels(
+            outcome.member, n_permutations, rng, lambda labels: scores(labels)[:, None]
+        )
 
     low, high, mde = inference.bootstrap(
         outcome.member,
-        lambda label: outcome.bootstrap(label, rng),
-        lambda: permute_labels(
-            outcome.member, n_permutations, rng, lambda labels: score(labels)[:, None]
-        ),
-        lambda label: float(score(label[None].astype(np.float32))[0]),
+        lambda member: outcome.bootstrap(member, rng),
+        permuted_scores,
+        lambda member: float(scores(member[None].astype(np.float32))[0]),
         rng,
     )
-    value = float(overall.min())
-    ends, counts = (
-        (min(low, value), min(100, max(high, 2 * value - low, value))),
-        outcome.people.counts,
-    )
+    value = float(by_attack.min())
+    low = min(low, value)
+    high = min(100, max(high, 2 * value - low, value))
     estimate = _SPECS["protection_score"].estimate(
-        value, *ends, counts, minimum_detectable_effect=mde
+        value, low, high, outcome.people.counts, minimum_detectable_effect=mde
     )
-    return estimate, points[int(overall.argmin())], table
+    return estimate, points[int(by_attack.argmin())], _attack_table(outcome, by_attack)
+
+
+def _attack_table(outcome: Outcome, scores: np.ndarray) -> TableRows:
+    """Return a row for each of Gretel's attacks with its protection score."""
+    table = []
+    for attack, score, risk in zip(outcome.gretel, scores, outcome.gretel_risk(), strict=True):
+        table.append(
+            {
+                "quasi_identifiers": attack.quasi_identifiers,
+                "neighbours": attack.neighbours,
+                "protection": float(score),
+                "grade": grade(float(score)),
+                "gretel": float(100 * (1 - risk.mean())),
+            }
+        )
+    return table
 
 
 @declared
@@ -379,43 +481,59 @@ class AttributeInference(Metric):
     score_parts: ClassVar[Mapping[ScorePart, str]] = {"attribute": "protection_score"}
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
-        """Compute statistics and the tables "columns", "attacks" and "grade"."""
-        subjects = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
-        counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
-        if min(subjects) < MIN_SUBJECTS_PER_SIDE or len(inputs.synthetic) == 0:
+        """Compute statistics and the tables "columns", "attacks" and "grade".
+
+        Args:
+            inputs: Tables of one release.
+
+        Returns:
+            The result.
+        """
+        n_members = np.unique(inputs.subject_codes("train")).size
+        n_non_members = np.unique(inputs.subject_codes("holdout")).size
+        n_smallest = min(n_members, n_non_members)
+        if n_smallest < MIN_SUBJECTS_PER_SIDE or len(inputs.synthetic) == 0:
+            n_rows = len(inputs.train) + len(inputs.holdout)
             reason = (
                 f"at least {MIN_SUBJECTS_PER_SIDE} people are required in train and in holdout,"
                 " and a synthetic row"
             )
-            return self.not_measurable(inputs, reason, counts)
+            return self.not_measurable(inputs, reason, (n_rows, n_members + n_non_members))
+
         outcome, trial = attack(
             inputs, self.max_targets, self.n_quasi_identifiers, self.n_neighbors
         )
         names = inputs.schema.names
-        found, rows = leaks(
-            outcome, names, self.n_permutations, inputs.rng("attribute_inference labels")
-        )
-        rng = inputs.rng("attribute_inference score")
-        estimate, points, attacks = protect(outcome, self.n_permutations, rng)
-        baselines = [target.baseline(GIOMI) for target in trial.targets]
-        chosen = (min(self.n_quasi_identifiers, len(names) - 1), self.n_neighbors)
-        own = [(one.quasi_identifiers, one.neighbours) for one in outcome.gretel].index(chosen)
-        gretel = 100 * (1 - np.minimum(outcome.gretel_risk()[own], 1))
-        columns = [
-            {
-                "column": name,
-                "baseline": base,
-                **row,
-                "points": float(point),
-                "gretel": float(score),
-                "weight": float(x),
-            }
-            for name, base, row, point, score, x in zip(
-                names, baselines, rows, points, gretel, outcome.weights, strict=True
+        leak_rng = inputs.rng("attribute_inference labels")
+        leak_estimates, rows = leaks(outcome, names, self.n_permutations, leak_rng)
+        score_rng = inputs.rng("attribute_inference score")
+        score, points, attacks = protect(outcome, self.n_permutations, score_rng)
+        i_default = self._default_attack(outcome, len(names))
+        gretel_points = 100 * (1 - np.minimum(outcome.gretel_risk()[i_default], 1))
+        columns = []
+        for i, (name, row) in enumerate(zip(names, rows, strict=True)):
+            columns.append(
+                {
+                    "column": name,
+                    "baseline": trial.targets[i].baseline(GIOMI),
+                    **row,
+                    "points": float(points[i]),
+                    "gretel": float(gretel_points[i]),
+                    "weight": float(outcome.weights[i]),
+                }
             )
-        ]
-        overall = {"gretel": attacks[own]["gretel"], "gretel_grade": grade(attacks[own]["gretel"])}
-        grades = [{"grade": grade(estimate.value), "score": estimate.value, **overall}]
-        return self.result(
-            inputs, (*found, estimate), columns=columns, attacks=attacks, grade=grades
-        )
+        gretel_score = attacks[i_default]["gretel"]
+        grade_row = {
+            "grade": grade(score.value),
+            "score": score.value,
+            "gretel": gretel_score,
+            "gretel_grade": grade(gretel_score),
+        }
+        estimates = (*leak_estimates, score)
+        return self.result(inputs, estimates, columns=columns, attacks=attacks, grade=[grade_row])
+
+    def _default_attack(self, outcome: Outcome, n_columns: int) -> int:
+        """Return the position of the attack with the sizes of the settings."""
+        sizes = [(attack.quasi_identifiers, attack.neighbours) for attack in outcome.gretel]
+        n_quasi_identifiers = min(self.n_quasi_identifiers, n_columns - 1)
+        return sizes.index((n_quasi_identifiers, self.n_neighbors))
