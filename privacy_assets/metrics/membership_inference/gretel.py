@@ -35,9 +35,16 @@ Excellent = Literal["not_significant", "below_half"]
 
 
 def protection_points(precision: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
-    """Return points 0..100 of attacks, float64 of any shape: 100 (0.8 - m) / 0.3.
+    """Compute the points of attacks: 100 (0.8 - m) / 0.3.
 
-    m is the mean of precision and accuracy, clipped to 0.5..0.8. NaN is kept.
+    m is the mean of precision and accuracy, clipped to 0.5..0.8.
+
+    Args:
+        precision: Precision, float64 of any shape. NaN: the attack is "Unavailable".
+        accuracy: Accuracy, same shape.
+
+    Returns:
+        Points 0..100, float64 of the same shape. NaN is kept.
     """
     mean = (np.asarray(precision, dtype=np.float64) + accuracy) / 2
     clipped = np.clip(mean, GUESS, CERTAIN)
@@ -98,8 +105,13 @@ def data_privacy_score(membership: float, attribute: float) -> tuple[float, str]
 
 
 def level_table(grades: np.ndarray) -> list[dict[str, Any]]:
-    """Return a row for each grade, "Unavailable" last: the number of attacks with it and their
-    share.
+    """Count the attacks with each grade.
+
+    Args:
+        grades: Grade of each attack, strings of any shape.
+
+    Returns:
+        A row for each grade, "Unavailable" last, with the number of its attacks and their share.
     """
     levels = (*LEVELS, UNAVAILABLE)
     attacks = np.array([np.count_nonzero(grades == level) for level in levels])
@@ -107,7 +119,14 @@ def level_table(grades: np.ndarray) -> list[dict[str, Any]]:
 
 
 def mean_points(points: np.ndarray) -> float:
-    """Return the mean over the available attacks. NaN if there are none."""
+    """Average points over the available attacks.
+
+    Args:
+        points: Points of the attacks, float64 (attacks,). NaN: unavailable.
+
+    Returns:
+        The mean, or NaN if no attack is available.
+    """
     available = points[~np.isnan(points)]
     if available.size == 0:
         return math.nan
@@ -130,8 +149,13 @@ class Histograms:
     kind: np.ndarray
 
     def sides(self, member: np.ndarray) -> np.ndarray:
-        """Return the numbers of members and non-members of each kind, int64 (2, k), for ``member``
-        bool (s,).
+        """Count the subjects of each kind by membership.
+
+        Args:
+            member: Whether each subject is a member, bool (s,).
+
+        Returns:
+            Numbers of members and of non-members of each kind, int64 (2, k).
         """
         n_members = np.bincount(self.kind[member], minlength=len(self.rows))
         n_nonmembers = np.bincount(self.kind[~member], minlength=len(self.rows))
@@ -215,8 +239,15 @@ class AttackGrid:
     def attacks(
         self, counts: Histograms, member: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return precision and accuracy of every attack (attacks,) for ``member`` bool (s,). NaN:
-        unavailable.
+        """Draw the samples of every attack, and compute precision and accuracy.
+
+        Args:
+            counts: Histograms of the subjects.
+            member: Whether each subject is a member, bool (s,).
+            rng: Generator of the samples.
+
+        Returns:
+            Precision and accuracy, float64 (attacks,) each. NaN: unavailable.
         """
         members, nonmembers = counts.sides(member) @ counts.rows
         return self._attacks(members, nonmembers, rng)
@@ -232,19 +263,34 @@ class AttackGrid:
     def points(
         self, counts: Histograms, member: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return the points of every attack (attacks,) for ``member`` bool (s,). NaN:
-        unavailable.
+        """Draw the samples of every attack, and compute its points.
+
+        Args:
+            counts: Histograms of the subjects.
+            member: Whether each subject is a member, bool (s,).
+            rng: Generator of the samples.
+
+        Returns:
+            Points 0..100, float64 (attacks,). NaN: unavailable.
         """
         return protection_points(*self.attacks(counts, member, rng))
 
     def chance(
         self, counts: Histograms, member: np.ndarray, n_permutations: int, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return the largest accuracy of every attack that is not significantly above 0.5, float64
-        (attacks,).
+        """Compute the largest accuracy of every attack that is not significantly above 0.5.
 
         It is the 95 % quantile over permuted labels of subjects (one-sided), for each size and
-        threshold. NaN without members or non-members.
+        threshold.
+
+        Args:
+            counts: Histograms of the subjects.
+            member: Whether each subject is a member, bool (s,).
+            n_permutations: Number of permutations of the membership labels.
+            rng: Generator of the permutations and samples.
+
+        Returns:
+            Accuracy, float64 (attacks,). NaN without members or non-members.
         """
         grid = replace(self, samples=1)
         accuracies = []
@@ -259,8 +305,17 @@ class AttackGrid:
     def bootstrap(
         self, counts: Histograms, member: np.ndarray, n_bootstraps: int, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return scores (n_bootstraps,) with the subjects of each side resampled with replacement,
-        and new samples.
+        """Draw the score with the subjects of each side resampled with replacement, and new
+        samples.
+
+        Args:
+            counts: Histograms of the subjects.
+            member: Whether each subject is a member, bool (s,).
+            n_bootstraps: Number of scores.
+            rng: Generator of the subjects and samples.
+
+        Returns:
+            Scores, float64 (n_bootstraps,). NaN without members or non-members.
         """
         n_members, n_nonmembers = counts.sides(member)
         if min(n_members.sum(), n_nonmembers.sum()) == 0:
@@ -272,8 +327,16 @@ class AttackGrid:
     def permuted(
         self, counts: Histograms, member: np.ndarray, n_bootstraps: int, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return scores (n_bootstraps,) under permuted labels, which is the distribution for
-        leak-free releases.
+        """Draw the score under permuted labels, as for releases without a leak.
+
+        Args:
+            counts: Histograms of the subjects.
+            member: Whether each subject is a member, bool (s,).
+            n_bootstraps: Number of scores.
+            rng: Generator of the permutations and samples.
+
+        Returns:
+            Scores, float64 (n_bootstraps,).
         """
         members, nonmembers = self._permuted(counts, member, n_bootstraps, rng)
         return self._scores(members, nonmembers, rng)

@@ -72,10 +72,14 @@ def attack(
     fitted = population.fitted()
 
     def statistic(labels: np.ndarray) -> np.ndarray:
-        rates = [score.rates(labels, (*RATES, LOW_RATE)) for score in fitted]
-        gaps = [(tpr - fpr)[:, :-1] for tpr, fpr in rates]
-        precisions = [_precision(tpr[:, _HEADLINE], fpr[:, _HEADLINE]) for tpr, fpr in rates]
-        low_tprs = [tpr[:, -1] for tpr, _ in rates]
+        gaps = []
+        precisions = []
+        low_tprs = []
+        for score in fitted:
+            tpr, fpr = score.rates(labels, (*RATES, LOW_RATE))
+            gaps.append((tpr - fpr)[:, :-1])
+            precisions.append(_precision(tpr[:, _HEADLINE], fpr[:, _HEADLINE]))
+            low_tprs.append(tpr[:, -1])
         return np.column_stack([*gaps, *precisions, *low_tprs])
 
     evidence = inference.permutation_test(statistic, population, n_permutations, rng)

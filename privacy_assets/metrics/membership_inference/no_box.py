@@ -170,8 +170,14 @@ def plagiarism_index(
 
 
 def log_sums(distances: np.ndarray, width: float) -> np.ndarray:
-    """Return the log of the kernel sum over the rows at ``distances`` (n, k), float64 (n,). -inf if
-    there are none.
+    """Compute the log of the sum of Gaussian kernels over neighbors.
+
+    Args:
+        distances: Distances to the neighbors, shape (n, k). inf: none.
+        width: Bandwidth.
+
+    Returns:
+        Logs, float64 (n,). -inf if there are no neighbors.
     """
     from scipy.special import logsumexp  # slow to import
 

@@ -71,6 +71,11 @@ def advantage_outliers(
 
     Labels are permuted and subjects resampled among all attacked subjects, so the number of
     outliers who are members varies. Not measurable with fewer than 20 outliers on a side.
+
+    Args:
+        population: Attacked rows.
+        n_permutations: Number of permutations of the membership labels.
+        rng: Generator of the permutations and bootstraps.
     """
     outliers = population.outliers()
     if not outliers.measurable:
@@ -124,8 +129,14 @@ def outlier_excess(population: Population) -> Estimate:
 
 
 def apart_rows(population: Population, tail: float = VARIANTS[0][0]) -> np.ndarray:
-    """Return the most isolated rows, a share ``tail``, bool (n,). Rows tied at the cut are
-    excluded.
+    """Select the most isolated rows. Rows tied at the cut are excluded.
+
+    Args:
+        population: Attacked rows.
+        tail: Share of the rows to select.
+
+    Returns:
+        True for the selected rows, bool (n,).
     """
     neighbour = population.neighbour
     cut = np.quantile(neighbour, 1 - tail, method="inverted_cdf")

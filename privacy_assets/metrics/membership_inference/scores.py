@@ -187,7 +187,11 @@ class Population(Subjects):
         return self.among(self.outlier_rows)
 
     def among(self, rows: np.ndarray) -> Population:
-        """Select the rows where ``rows``, bool (n,), is true. Subjects keep their codes."""
+        """Select rows. Subjects keep their codes.
+
+        Args:
+            rows: True for the rows to select, bool (n,).
+        """
         scores = {name: score[rows] for name, score in self.scores.items()}
         positions = np.flatnonzero(rows)
         if self.rows is not None:
@@ -218,11 +222,21 @@ class Population(Subjects):
 def advantages(
     fitted: Sequence[CrossFittedScore], labels: np.ndarray, times: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return true minus false positive rates (b, scores x ``RATES``), see
-    :meth:`CrossFittedScore.rates`.
+    """Compute true minus false positive rates, see :meth:`CrossFittedScore.rates`.
+
+    Args:
+        fitted: The scores.
+        labels: Labels, shape (b, s). 1: member. With ``times``, a single row is allowed.
+        times: Weight of each subject, shape (b, s). None: 1.
+
+    Returns:
+        Differences, float64 (b, scores x ``RATES``).
     """
-    rates = (score.rates(labels, RATES, times) for score in fitted)
-    return np.column_stack([tpr - fpr for tpr, fpr in rates])
+    differences = []
+    for score in fitted:
+        tpr, fpr = score.rates(labels, RATES, times)
+        differences.append(tpr - fpr)
+    return np.column_stack(differences)
 
 
 def named_entries(population: Population) -> np.ndarray:

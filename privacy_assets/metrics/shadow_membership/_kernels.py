@@ -21,11 +21,18 @@ from privacy_assets.infra.compiling import compiled, inlined
 def target_distances(
     attributes: np.ndarray, target: np.ndarray, is_number: np.ndarray
 ) -> np.ndarray:
-    """Return the generalized cosine distance (Meeus et al. 2023, eq. 5) of columns (F, m) to
-    ``target`` (F,).
+    """Compute the generalized cosine distance (Meeus et al. 2023, eq. 5) of rows to a target.
 
     The cosine of two rows without any number above 0 is 1, the cosine of one such row and another
     row is 0.
+
+    Args:
+        attributes: Attributes of the rows, numbers scaled to 0..1, shape (A, m).
+        target: Attributes of the target, shape (A,).
+        is_number: True for numbers, False for codes of categories, bool (A,).
+
+    Returns:
+        Distances, float64 (m,).
     """
     n_columns, n_rows = attributes.shape
     n_equal = np.zeros(n_rows)
@@ -69,10 +76,16 @@ def _order(attributes: np.ndarray, distances: np.ndarray, row: int, other_row: i
 def closest_unique(
     attributes: np.ndarray, distances: np.ndarray, keep: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ``keep`` nearest distinct columns of ``attributes`` (F, m), nearest first, and
-    their frequencies.
+    """Find the nearest distinct rows. Ties are ordered by content, so the order of rows does not
+    matter.
 
-    Ties are ordered by content, so the order of columns does not matter.
+    Args:
+        attributes: Attributes of the rows, shape (A, m).
+        distances: Distances of the rows, shape (m,).
+        keep: Maximum number of distinct rows.
+
+    Returns:
+        Positions of the distinct rows, nearest first, and their frequencies, int64 (k,) each.
     """
     size = len(distances)
     order = np.arange(size)
@@ -300,8 +313,15 @@ _BYTES = np.uint64(0x0101010101010101)
 
 @compiled
 def match_bits(cells: Array, target: Array, is_number: Array) -> Array:
-    """Return matches uint64 (rows, words): ``<=`` for numbers, ``==`` for categories; NaN matches
-    NaN.
+    """Compute matches with the target: ``<=`` for numbers, ``==`` for categories; NaN matches NaN.
+
+    Args:
+        cells: Coded cells, shape (F, rows).
+        target: Coded cells of the target, shape (F,).
+        is_number: True for numbers, bool (F,).
+
+    Returns:
+        Matches uint64 (rows, words).
     """
     n_columns, n_rows = cells.shape
     bits = np.zeros((n_rows, (n_columns + 63) // 64), np.uint64)
@@ -336,8 +356,10 @@ def _fold(counts: Array, base: int, step: int) -> None:
 
 @compiled
 def superset_sums(counts: Array) -> None:
-    """Convert counts of exact matches per set of columns to counts of supersets, in place
-    (2^columns).
+    """Convert counts of exact matches per set of columns to counts of supersets.
+
+    Args:
+        counts: Counts of each set of columns, shape (2^columns,), changed in place.
     """
     size = len(counts)
     tile = min(_TILE, size)
@@ -356,8 +378,11 @@ def superset_sums(counts: Array) -> None:
 
 @compiled
 def count_all(masks: Array, counts: Array) -> None:
-    """Count all sets of columns into ``counts`` (2^columns), given the first word of the matches
-    (rows,).
+    """Count the rows that match in all columns of a set, for every set of columns.
+
+    Args:
+        masks: First word of the matches, uint64 (rows,).
+        counts: Counts of each set of columns, shape (2^columns,), changed in place.
     """
     counts[:] = 0
     for row in range(len(masks)):
@@ -367,10 +392,13 @@ def count_all(masks: Array, counts: Array) -> None:
 
 @compiled
 def count_each(masks: Array, queries: Array, scratch: Array, out: Array) -> None:
-    """Write the counts of ``queries`` (bit masks) in each set of matches (sets, rows) to ``out``
-    (sets, queries).
+    """Count the queries in each set of rows, for at most 20 columns.
 
-    ``scratch`` (2^columns,) has the integer dtype of ``out``.
+    Args:
+        masks: First word of the matches, uint64 (sets, rows).
+        queries: Bit masks of columns, int64 (queries,).
+        scratch: Buffer of shape (2^columns,) with the dtype of ``out``.
+        out: Counts, integers of shape (sets, queries), changed in place.
     """
     for set_id in range(len(masks)):
         count_all(masks[set_id], scratch)

@@ -39,11 +39,18 @@ _BLOCK = 64  # sets counted at a time
 
 
 def matches(cells: np.ndarray, target: np.ndarray, is_number: np.ndarray) -> np.ndarray:
-    """Return the matches of coded ``cells`` (F, m) with ``target`` (F,): uint64 (m, ceil(F / 64)),
-    bit j for column j.
+    """Compute the columns in which rows match a target.
 
     A number matches if it is at most the target's, a category or boolean if it is equal. A missing
     cell matches only a missing target.
+
+    Args:
+        cells: Coded rows, shape (F, m).
+        target: Coded cells of the target, shape (F,).
+        is_number: True for numbers, bool (F,).
+
+    Returns:
+        Matches, uint64 (m, ceil(F / 64)), bit j for column j.
     """
     from privacy_assets.metrics.shadow_membership._kernels import match_bits
 
@@ -91,8 +98,13 @@ class Queries:
         return cls(columns, np.sort(masks))
 
     def counts(self, matched: np.ndarray) -> np.ndarray:
-        """Count matches (sets, m, words): int16 (sets, Q), or int32 for more than 32,767 rows per
-        set.
+        """Count the rows that match in all columns of each query.
+
+        Args:
+            matched: Matches of the sets, uint64 (sets, m, words).
+
+        Returns:
+            Counts, int16 (sets, Q), or int32 for more than 32,767 rows per set.
         """
         from privacy_assets.metrics.shadow_membership._kernels import count_each, count_wide
 
@@ -124,23 +136,34 @@ class CountCodes:
 
     @classmethod
     def fit(cls, queries: Queries, matched: np.ndarray) -> CountCodes:
-        """Fit the ranges to matches (sets, m, words)."""
+        """Fit the ranges of the counts.
+
+        Args:
+            queries: The queries.
+            matched: Matches of the sets, uint64 (sets, m, words).
+        """
 
         def extremes(block: slice) -> tuple[np.ndarray, np.ndarray]:
             counts = queries.counts(matched[block])
             return counts.min(axis=0), counts.max(axis=0)
 
-        ranges = in_threads(extremes, _blocks(len(matched)))
-        low = np.min([low for low, _ in ranges], axis=0).astype(np.int32)
-        span = np.max([high for _, high in ranges], axis=0) - low
+        lows, highs = zip(*in_threads(extremes, _blocks(len(matched))), strict=True)
+        low = np.min(lows, axis=0).astype(np.int32)
+        span = np.max(highs, axis=0) - low
         n_bits = np.ceil(np.log2(span + 1)).astype(np.int32)
         return cls(queries, low, np.maximum(n_bits - 8, 0))
 
     def encode(self, matched: np.ndarray) -> np.ndarray:
-        """Encode as uint8 (Q, sets), padded with columns of 0 to a multiple of eight sets.
+        """Encode the counts of the queries.
 
         4,000 sets take 131 MB for 15 columns and 524 MB for 17 or more; no larger array is
         allocated.
+
+        Args:
+            matched: Matches of the sets, uint64 (sets, m, words).
+
+        Returns:
+            Codes, uint8 (Q, sets), padded with columns of 0 to a multiple of eight sets.
         """
         from privacy_assets.metrics.shadow_membership._kernels import put_codes
 
@@ -153,8 +176,13 @@ class CountCodes:
         return codes
 
     def distinct(self, codes: np.ndarray) -> np.ndarray:
-        """Return the ascending positions of queries that vary over ``codes`` (Q, sets), without
-        duplicates.
+        """Find the queries that vary, without duplicates.
+
+        Args:
+            codes: Codes of the queries, uint8 (Q, sets).
+
+        Returns:
+            Their ascending positions, int64 (q,).
         """
         first: dict[tuple[bytes, int, int], int] = {}
         for query in np.flatnonzero(codes.any(axis=1)).tolist():
@@ -216,10 +244,15 @@ class Forest:
         trees: int = 100,
         depth: int = 10,
     ) -> Forest:
-        """Fit ``codes`` uint8 (features, at least s) to labels ``member`` bool (s,).
+        """Fit the trees. The result does not depend on the number of threads.
 
-        ``usable`` int64 lists the features to draw from; if it is empty, every score is the share
-        of members. The result depends on ``rng`` but not on the number of threads.
+        Args:
+            codes: Codes of the features, uint8 (features, at least s).
+            member: Labels of the sets, bool (s,).
+            usable: Features to draw from, int64 (f,). Empty: every score is the share of members.
+            rng: Generator of all draws.
+            trees: Number of trees.
+            depth: Maximum depth of a tree.
         """
         from privacy_assets.metrics.shadow_membership._kernels import add_shares, grow
 
@@ -235,11 +268,13 @@ class Forest:
             add_shares(codes, *tree, out_of_bag, scores, votes)
             return tree, scores, votes
 
-        grown = in_threads(grow_tree, rng.spawn(trees))
-        scores = np.sum([scores for _, scores, _ in grown], axis=0)
-        votes = np.sum([votes for _, _, votes in grown], axis=0)
+        grown, scores_by_tree, votes_by_tree = zip(
+            *in_threads(grow_tree, rng.spawn(trees)), strict=True
+        )
+        scores = np.sum(scores_by_tree, axis=0)
+        votes = np.sum(votes_by_tree, axis=0)
         unseen = np.where(votes > 0, scores / np.maximum(votes, 1), np.nan)
-        return cls([tree for tree, _, _ in grown], unseen)
+        return cls(list(grown), unseen)
 
     def scores(self, codes: np.ndarray, sets: int) -> np.ndarray:
         """Return the mean predicted share of members of each set, float64 (sets,).

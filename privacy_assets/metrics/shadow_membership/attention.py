@@ -85,7 +85,12 @@ class Scales:
 
     @classmethod
     def fit(cls, cells: np.ndarray, is_number: np.ndarray) -> Scales:
-        """Fit the scales to all rows."""
+        """Fit the scales.
+
+        Args:
+            cells: Coded cells of all rows, float64 (F, m).
+            is_number: True for numbers, bool (F,).
+        """
         low = np.zeros(len(cells))
         span = np.ones(len(cells))
         fill = np.zeros(len(cells))
@@ -104,14 +109,25 @@ class Scales:
         return cls(low, span, fill, missing, np.concatenate([varies, indicator_varies]))
 
     def apply(self, cells: np.ndarray) -> np.ndarray:
-        """Map cells to attributes."""
+        """Map cells to attributes.
+
+        Args:
+            cells: Coded cells, float64 (F, m).
+
+        Returns:
+            Attributes, float64 (A, m).
+        """
         is_missing = np.isnan(cells)
         scaled = (cells - self.low[:, None]) / self.span[:, None]
         filled = np.where(is_missing, self.fill[:, None], scaled)
         return np.concatenate([filled, is_missing[self.missing]])
 
     def undo(self, attributes: np.ndarray) -> np.ndarray:
-        """Convert the numbers among the attributes back to the scale of the cells."""
+        """Convert the numbers among the attributes back to the scale of the cells.
+
+        Args:
+            attributes: Attributes, float64 (A, m).
+        """
         columns = len(self.low)
         plain = attributes[:columns] * self.span[:, None] + self.low[:, None]
         return np.concatenate([plain, attributes[columns:]])

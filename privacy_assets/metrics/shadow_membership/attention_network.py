@@ -72,8 +72,13 @@ class Sets:
         return len(self.exists)
 
     def inputs(self, sets: Tensor) -> Tensor:
-        """Return the inputs (b, rows, width) of some sets (b,), in a buffer that the next call
-        overwrites.
+        """Compute the inputs of some sets.
+
+        Args:
+            sets: Positions of the sets, int64 (b,).
+
+        Returns:
+            Inputs, float32 (b, rows, width), in a buffer that the next call overwrites.
         """
         shape = (len(sets), self.exists.shape[1], self.width)
         if self._buffer is not None and self._buffer.values.shape == shape:
@@ -121,8 +126,14 @@ class Network:
         self.weights = torch.cat(initial)
 
     def views(self, weights: Tensor) -> list[Tensor]:
-        """Return matrices first, second, query, key, value, third, last; biases of first, second,
-        third, last.
+        """Split the vector of weights.
+
+        Args:
+            weights: All weights, shape (w,).
+
+        Returns:
+            Matrices first, second, query, key, value, third, last; biases of first, second, third,
+            last.
         """
         parts = weights.split([math.prod(shape) for shape in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]

@@ -371,10 +371,8 @@ def run_audit(
     count = _Count(progress, (plan.shadows + plan.tests) * n_records)
     audits = {}
     for name, part in parts.items():
-        absent: tuple[int, ...] = ()
-        if name == "after":
-            absent = removed
-        audits[name] = run.attack_all(part, absent, store.part(name), count)
+        removed_rows = removed if name == "after" else ()
+        audits[name] = run.attack_all(part, removed_rows, store.part(name), count)
     removal = None
     if plan.remove:
         removal = Removal(removed, audits["before"], audits["after"])
@@ -441,7 +439,15 @@ class _Run:
         self.check_pools(*self.pools)
 
     def check_pools(self, auxiliary: np.ndarray, test: np.ndarray) -> None:
-        """Raise InputError if a part is too small to draw training sets from."""
+        """Check that training sets can be drawn from both parts.
+
+        Args:
+            auxiliary: Positions of D_aux, int64 (n,).
+            test: Positions of D_test, int64 (m,).
+
+        Raises:
+            InputError: If a part is too small.
+        """
         min_rows = self.plan.size
         if self.plan.sampling == "bootstrap":
             min_rows = 1
@@ -467,8 +473,16 @@ class _Run:
         return {"parts": parts, "removed": removed.tolist(), "seconds": process_time() - start}
 
     def removal(self, scores: np.ndarray) -> tuple[np.ndarray, list[_Record], list[_Record]]:
-        """Return the ids to remove, and the records to attack with and without them in the
-        table.
+        """Choose the rows to remove, and the records to attack with and without them.
+
+        Args:
+            scores: V_k of all rows, float64 (N,).
+
+        Returns:
+            Positions to remove, int64 (n,), and the records before and after the removal.
+
+        Raises:
+            InputError: If fewer than two rows remain.
         """
         all_rows = np.arange(self.cells.shape[1])
         rng = self.rng("shadow removal")
@@ -486,7 +500,14 @@ class _Run:
         return removed, before, after
 
     def vulnerability(self, rows: np.ndarray) -> np.ndarray:
-        """Return V_k of these rows, computed among themselves."""
+        """Compute V_k of rows among themselves.
+
+        Args:
+            rows: Positions, int64 (n,).
+
+        Returns:
+            V_k, float64 (n,).
+        """
         return vulnerability(
             self.cells[:, rows],
             self.coding,
@@ -496,7 +517,14 @@ class _Run:
         )
 
     def subjects_of(self, rows: np.ndarray) -> np.ndarray | None:
-        """Return the subjects of these rows, or None if each row is a subject."""
+        """Look up the subjects of rows.
+
+        Args:
+            rows: Positions, int64 (n,).
+
+        Returns:
+            Subjects, int64 (n,), or None if each row is a subject.
+        """
         if self.subjects is None:
             return None
         return self.subjects[rows]

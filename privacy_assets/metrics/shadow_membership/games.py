@@ -73,7 +73,16 @@ class Game:
 
 
 def without(cells: np.ndarray, ids: np.ndarray, target: int) -> np.ndarray:
-    """Return the ``ids`` of rows that differ from row ``target``; missing equals missing."""
+    """Select the rows that differ from the target; missing equals missing.
+
+    Args:
+        cells: Coded table, shape (F, N).
+        ids: Rows to select from, int64 (n,).
+        target: Row of the target.
+
+    Returns:
+        The selected ones of ``ids``.
+    """
     rows = cells[:, ids]
     target_cells = cells[:, [target]]
     both_missing = np.isnan(rows) & np.isnan(target_cells)

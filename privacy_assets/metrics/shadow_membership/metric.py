@@ -327,9 +327,9 @@ def _estimates(audit: Audit, n_shadows: int, rng: np.random.Generator) -> tuple[
     epsilon = max(bound.value for bound in bounds)
     mean_mde, worst_mde = _null_bounds(records, joint, rng)
 
-    def estimate(name: str, interval: tuple[float, float, float], n: int, **more: Any) -> Estimate:
+    def estimate(name: str, interval: tuple[float, float, float], n: int, **extra: Any) -> Estimate:
         spec = ShadowMembership.statistic(name)
-        return spec.estimate(*interval, (n, min(n, n_shadows)), **more)
+        return spec.estimate(*interval, (n, min(n, n_shadows)), **extra)
 
     note = f"a lower bound; these counts can show {bounds[0].certifiable:.3g} at most"
     return (

@@ -79,14 +79,21 @@ class EpsilonBound:
 
 
 def auc(scores: np.ndarray, labels: np.ndarray, confidence: float = CONFIDENCE) -> Rate:
-    """Return the area under the ROC curve (ties count half) with its interval.
+    """Compute the area under the ROC curve (ties count half) with its interval.
 
     The interval uses DeLong's standard deviation on the logit scale. This fails near 0 and 1, where
     few pairs are out of order, and has no width if all scores are equal. There it is Wilson's
     interval for a share of min(n_in, n_out), whose deviation is an upper bound for any distribution
     (Birnbaum and Klose 1957). For normal, mixed and tied distributions with at least 20 sets per
-    side, the coverage of the 95 % interval is at least 92 %, mostly 95 to 99 %. NaN if a side has
-    no sets.
+    side, the coverage of the 95 % interval is at least 92 %, mostly 95 to 99 %.
+
+    Args:
+        scores: Scores of test sets, shape (t,).
+        labels: True for sets with the target, bool (t,).
+        confidence: Confidence level of the interval.
+
+    Returns:
+        The area. NaN if a side has no sets.
     """
     from scipy import special, stats
 
@@ -119,11 +126,19 @@ def _share_below(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
 def tpr_at(
     scores: np.ndarray, labels: np.ndarray, fpr: float, confidence: float = CONFIDENCE
 ) -> Rate:
-    """Return the true positive rate at false positive rate ``fpr``, with its interval.
+    """Compute the true positive rate at a false positive rate, with its interval.
 
     The threshold is a quantile of the same tables; the Clopper-Pearson interval holds conditionally
-    on it. Scores equal to the threshold are not hits. NaN if ``fpr`` allows fewer than five false
-    positives.
+    on it. Scores equal to the threshold are not hits.
+
+    Args:
+        scores: Scores of test sets, shape (t,).
+        labels: True for sets with the target, bool (t,).
+        fpr: False positive rate.
+        confidence: Confidence level of the interval.
+
+    Returns:
+        The rate. NaN if ``fpr`` allows fewer than five false positives.
     """
     inside = scores[labels]
     outside = scores[~labels]
@@ -165,10 +180,10 @@ def choose_cut(
     outside = np.sort(scores[~labels])
     n_per_side = tests / 2
 
-    def bounds(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-        return _log_ratio(
-            right * n_per_side, n_per_side, wrong * n_per_side, n_per_side, confidence
-        )
+    def bounds(right_share: np.ndarray, wrong_share: np.ndarray) -> np.ndarray:
+        n_right = right_share * n_per_side
+        n_wrong = wrong_share * n_per_side
+        return _log_ratio(n_right, n_per_side, n_wrong, n_per_side, confidence)
 
     bounds_inside = bounds(_share_at_least(inside, cuts), _share_at_least(outside, cuts))
     bounds_outside = bounds(_share_at_most(outside, cuts), _share_at_most(inside, cuts))
@@ -193,13 +208,17 @@ def _share_at_most(ordered: np.ndarray, cuts: np.ndarray) -> np.ndarray:
 def epsilon_bound(
     scores: np.ndarray, labels: np.ndarray, cut: Cut | None, confidence: float = CONFIDENCE
 ) -> EpsilonBound:
-    """Compute a lower bound of epsilon from test sets and a ``cut`` that was chosen independently
-    of them.
+    """Compute a lower bound of epsilon from test sets.
 
     Under epsilon-differential privacy, any attack decides right at most e^epsilon times as often as
     wrong. Clopper-Pearson bounds of both rates at (1 - confidence) / 2 each hold jointly with
     ``confidence``. Neighboring tables differ in the values of one record, not in its presence.
-    Without a cut the bound is 0.
+
+    Args:
+        scores: Scores of test sets, shape (t,).
+        labels: True for sets with the target, bool (t,).
+        cut: Threshold, chosen independently of the test sets. None: the bound is 0.
+        confidence: Confidence level of the bound.
     """
     n_inside = int(labels.sum())
     n_outside = int((~labels).sum())
@@ -222,13 +241,13 @@ def epsilon_bound(
 
 
 def _log_ratio(
-    right: Any, rights: float, wrong: Any, wrongs: float, confidence: float
+    n_right: Any, n_rights: float, n_wrong: Any, n_wrongs: float, confidence: float
 ) -> np.ndarray:
-    """Return ln(lower bound of ``right`` / ``rights`` over upper bound of ``wrong`` / ``wrongs``),
-    or -inf.
+    """Return ln(lower bound of ``n_right`` / ``n_rights`` over upper bound of ``n_wrong`` /
+    ``n_wrongs``), or -inf.
     """
     tail = (1 - confidence) / 2
     with np.errstate(divide="ignore"):
-        log_low = np.log(exact_low(right, rights, tail))
-        log_high = np.log(exact_high(wrong, wrongs, tail))
+        log_low = np.log(exact_low(n_right, n_rights, tail))
+        log_high = np.log(exact_high(n_wrong, n_wrongs, tail))
         return np.asarray(log_low - log_high)
