@@ -306,7 +306,7 @@ def _switches(declaration: Any) -> dict[str, bool]:
 
 def _lengths(name: str, rule: Any) -> tuple[int, ...]:
     """Return the lengths of the prefixes in ``{prefix: [lengths]}``."""
-    lengths = None
+    lengths: Any = None
     if isinstance(rule, Mapping) and set(rule) == {"prefix"}:
         lengths = rule.get("prefix")
     is_list = isinstance(lengths, list | tuple) and bool(lengths)
