@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -37,11 +37,11 @@ from privacy_assets.tables.subject_ids import plain_ids
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.text import YEARS, as_texts, is_text, recognize_text, texts_of
 from privacy_assets.tables.threshold_rule import ColumnRule, reach_of
-from privacy_assets.tables.written_numbers import parse_numbers
+from privacy_assets.tables.written_numbers import find, parse_numbers
 
 SHARE = 0.2  # minimum share of rows with an e-mail address, or the form of a phone or card number
-# maximum number of distinct values tested, and of characters of each
-_CHECKED_VALUES, _LONGEST = 5000, 500
+_CHECKED_VALUES = 5000  # maximum number of distinct values tested
+_LONGEST = 500  # maximum number of characters tested of each
 _PHONE = re.compile(
     r"(\+|00)\d[\d ()./-]{6,20}|[(]?0\d+[ ()/-][\d ()/-]{5,18}|[(]?\d{3}[)]?[ .-]\d{3}[ .-]\d{4}"
 )
@@ -53,12 +53,11 @@ _CARD = re.compile(r"\d([ -]?\d){12,18}")
 # RE2, which pyarrow applies to a million strings in half a second.
 _AT = r"(?:@|%40|&#0*64;|&#x0*40;|&commat;|[(\[{<]at[)\]}>])"
 _SPACED_AT = r"\s?[(\[{<]\s?at\s?[)\]}>]\s?"
-_PLAIN_DOT, _SPELT_DOT = (
-    r"(?:[.。]|%2E|&#0*46;|&#x0*2e;|&period;)",
-    r"\s?[(\[{<]\s?dot\s?[)\]}>]\s?",
-)
+_PLAIN_DOT = r"(?:[.。]|%2E|&#0*46;|&#x0*2e;|&period;)"
+_SPELT_DOT = r"\s?[(\[{<]\s?dot\s?[)\]}>]\s?"
 _DOT = rf"(?:{_PLAIN_DOT}|{_SPELT_DOT})"
-_LETTER, _IN_LABEL = r"[\p{L}\p{M}]", r"[\p{L}\p{M}\p{N}_-]"
+_LETTER = r"[\p{L}\p{M}]"
+_IN_LABEL = r"[\p{L}\p{M}\p{N}_-]"
 _USER = r"[\p{L}\p{M}\p{N}_.+\"'-][!#$%&*=?^`{|}~]*"
 # At most the first label consists of digits, so that version numbers are not domains.
 _LABELS = rf"(?:\p{{N}}+{_DOT})?[\p{{N}}_-]*{_LETTER}{_IN_LABEL}*(?:{_DOT}{_IN_LABEL}+)*"
@@ -139,87 +138,119 @@ def certain_identifiers(texts: Iterable[str]) -> tuple[str, np.ndarray]:
         "e-mail addresses", else "bank account numbers", or "" for neither; and True for strings of
         either form, (n,).
     """
-    given = _normalised(texts)
-    with_at = pc.match_substring_regex(given, rf"(?i){_AT}|{_SPACED_AT}").to_numpy(
-        zero_copy_only=False
-    )
-    if with_at.any():
-        with_at[with_at] = pc.match_substring_regex(given.filter(with_at), _EMAIL).to_numpy(
-            zero_copy_only=False
-        )
-    likely = pc.match_substring_regex(given, _MAYBE_IBAN).to_numpy(zero_copy_only=False)
-    ibans = _hold_ibans(given.filter(likely).to_pylist())
-    what = "e-mail addresses" if with_at.any() else "bank account numbers" if ibans else ""
-    return what, with_at | (likely & ibans)
+    normalized = _normalized(texts)
+    has_email = find(normalized, rf"(?i){_AT}|{_SPACED_AT}")
+    if has_email.any():
+        has_email[has_email] = find(normalized.filter(has_email), _EMAIL)
+    may_have_iban = find(normalized, _MAYBE_IBAN)
+    have_ibans = _have_ibans(normalized.filter(may_have_iban).to_pylist())
+    kind = ""
+    if has_email.any():
+        kind = "e-mail addresses"
+    elif have_ibans:
+        kind = "bank account numbers"
+    return kind, has_email | (may_have_iban & have_ibans)
 
 
-def _normalised(texts: Iterable[str]) -> pa.Array:
+def _normalized(texts: Iterable[str]) -> pa.Array:
     """Convert to NFKC, remove invisible characters and replace dashes by hyphens."""
     try:
-        given = pa.array(texts, pa.large_string())
+        strings = pa.array(texts, pa.large_string())
     except UnicodeEncodeError:  # lone surrogate
-        given = pa.array(
-            [text.encode(errors="replace").decode() for text in texts], pa.large_string()
-        )
-    unusual = pc.match_substring_regex(given, _UNUSUAL)
-    plain = pc.utf8_normalize(given.filter(unusual), "NFKC")
+        encodable = [text.encode(errors="replace").decode() for text in texts]
+        strings = pa.array(encodable, pa.large_string())
+    is_unusual = pc.match_substring_regex(strings, _UNUSUAL)
+    plain = pc.utf8_normalize(strings.filter(is_unusual), "NFKC")
     for pattern, replacement in ((r"\p{Cf}", ""), (r"\p{Pd}", "-")):
         plain = pc.replace_substring_regex(plain, pattern, replacement)
-    return pc.replace_with_mask(given, unusual, plain)
+    return pc.replace_with_mask(strings, is_unusual, plain)
 
 
-def _hold_ibans(texts: Iterable[str]) -> bool:
+class _IbanCandidate(NamedTuple):
+    """Part of a text that has the form of an IBAN.
+
+    Attributes:
+        written: The part as it is written.
+        code: Its letters and digits, in upper case.
+    """
+
+    written: str
+    code: str
+
+
+def _have_ibans(texts: Iterable[str]) -> bool:
     """Return True if one text contains a valid IBAN in a usual spelling, or most of those in other
     spellings are valid.
-
-    An IBAN consists mostly of digits after its first four characters.
     """
-    other: list[bool] = []
+    n_texts = 0
+    n_valid = 0
     for text in texts:
-        found = [
-            (one[1], re.sub(r"[^A-Z0-9]", "", one[1].upper()))
-            for one in _IBAN.finditer(text)
-            if _is_apart(one)
-        ]
-        found = [
-            (written, code)
-            for written, code in found
-            if 2 * sum(map(str.isdigit, code[4:])) > len(code) - 4
-        ]
-        valid = [written for written, code in found if _is_valid(code)]
-        if any(
-            _PLAIN_IBAN.fullmatch(written) or _IBAN_IN_FOURS.fullmatch(written) for written in valid
-        ):
+        candidates = _iban_candidates(text)
+        if not candidates:
+            continue
+        valid = [candidate for candidate in candidates if _is_valid(candidate.code)]
+        if any(_has_usual_spelling(candidate.written) for candidate in valid):
             return True
-        other += [bool(valid)] if found else []
-    return 2 * sum(other) > len(other)
+        n_texts += 1
+        n_valid += bool(valid)
+    return 2 * n_valid > n_texts
 
 
-def _is_apart(found: re.Match[str]) -> bool:
+def _iban_candidates(text: str) -> list[_IbanCandidate]:
+    """Return the parts of a text that have the form of an IBAN, which consists mostly of digits
+    after its first four characters.
+    """
+    candidates = []
+    for match in _IBAN.finditer(text):
+        if not _is_apart(match):
+            continue
+        code = _letters_and_digits(match[1])
+        n_digits = sum(map(str.isdigit, code[4:]))
+        if 2 * n_digits > len(code) - 4:
+            candidates.append(_IbanCandidate(match[1], code))
+    return candidates
+
+
+def _has_usual_spelling(iban: str) -> bool:
+    return bool(_PLAIN_IBAN.fullmatch(iban) or _IBAN_IN_FOURS.fullmatch(iban))
+
+
+def _letters_and_digits(text: str) -> str:
+    return re.sub(r"[^A-Z0-9]", "", text.upper())
+
+
+def _is_apart(match: re.Match[str]) -> bool:
     """Return False for a part of a longer code, such as a UUID. A code of digits only has no
     further parts.
     """
-    written, after, before = found[1], found[2] or "", found.string[: found.start()].upper()
-    hyphens = after == "-" or (before.endswith("-") and not before.endswith("IBAN-"))
-    digits = re.sub(r"[^A-Z0-9]", "", written.upper())[2:].isdigit()
-    return digits or not (len(after) > 1 or (hyphens and "-" in written))
+    written = match[1]
+    after = match[2] or ""
+    before = match.string[: match.start()].upper()
+    if _letters_and_digits(written)[2:].isdigit():
+        return True
+    if len(after) > 1:
+        return False
+    follows_hyphen = before.endswith("-") and not before.endswith("IBAN-")
+    return "-" not in written or not (after == "-" or follows_hyphen)
 
 
 def _is_valid(iban: str) -> bool:
     """Check ISO 13616: with the first four characters moved to the end and letters as numbers, the
     value is 1 modulo 97.
     """
-    return int("".join(str(int(c, 36)) for c in iban[4:] + iban[:4])) % 97 == 1
+    rearranged = iban[4:] + iban[:4]
+    digits = "".join(str(int(character, 36)) for character in rearranged)
+    return int(digits) % 97 == 1
 
 
-def likely_identifier(texts: np.ndarray, rows: np.ndarray, shared: bool = False) -> str:
+def likely_identifier(texts: np.ndarray, n_rows: np.ndarray, shared: bool = False) -> str:
     """Return the kind of direct identifier that a column contains by the form of its values.
 
     Phone and card numbers also occur by chance, so at least 20 % of the rows must have the form.
 
     Args:
-        texts: Distinct strings of the column.
-        rows: Number of rows with each string.
+        texts: Distinct strings of the column, (m,).
+        n_rows: Number of rows with each string, int64 (m,).
         shared: True if many people share a value, as they share codes of drugs: then only numbers
             that begin with "+" count as phone numbers.
 
@@ -227,25 +258,28 @@ def likely_identifier(texts: np.ndarray, rows: np.ndarray, shared: bool = False)
         "phone numbers", "payment card numbers", or "" for neither.
     """
     step = -(-len(texts) // _CHECKED_VALUES)
-    texts, rows = texts[::step], rows[::step]
-    international = {"phone numbers": lambda text: text.startswith("+") and _is_phone(text)}
-    forms = {**_FORMS, **(international if shared else {})}
-    for what, found in forms.items():
-        hits = np.fromiter(
-            (found(text[:_LONGEST].strip()) for text in texts), dtype=bool, count=len(texts)
-        )
-        if rows[hits].sum() >= SHARE * rows.sum():
-            return what
+    texts = texts[::step]
+    n_rows = n_rows[::step]
+    forms = dict(_FORMS)
+    if shared:
+        forms["phone numbers"] = _is_international_phone
+    for kind, has_form in forms.items():
+        matches = (has_form(text[:_LONGEST].strip()) for text in texts)
+        is_match = np.fromiter(matches, dtype=bool, count=len(texts))
+        if n_rows[is_match].sum() >= SHARE * n_rows.sum():
+            return kind
     return ""
 
 
 def _is_phone(text: str) -> bool:
-    digits = sum(c.isdigit() for c in text)
-    return (
-        8 <= digits <= 15
-        and _PHONE.fullmatch(text) is not None
-        and not _DATE_OR_PERIOD.fullmatch(text)
-    )
+    n_digits = sum(map(str.isdigit, text))
+    if not 8 <= n_digits <= 15 or not _PHONE.fullmatch(text):
+        return False
+    return not _DATE_OR_PERIOD.fullmatch(text)
+
+
+def _is_international_phone(text: str) -> bool:
+    return text.startswith("+") and _is_phone(text)
 
 
 def _is_card(text: str) -> bool:
@@ -255,7 +289,8 @@ def _is_card(text: str) -> bool:
     if not _CARD.fullmatch(text):
         return False
     digits = [int(c) for c in reversed(text) if c.isdigit()]
-    return sum(digits[::2] + [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]) % 10 == 0
+    doubled = [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]
+    return (sum(digits[::2]) + sum(doubled)) % 10 == 0
 
 
 _FORMS: dict[str, Callable[[str], bool]] = {
@@ -268,13 +303,14 @@ _FORMS: dict[str, Callable[[str], bool]] = {
 FEW_VALUES = 20
 _ALONE = 0.5  # minimum share of rows with a value of a single subject in a nearly unique column
 _SOME = 20  # minimum number of subjects for a decision, and of subjects that share a frequent value
-# rarely shared: at least this many values, with fewer subjects per value
-_MANY_VALUES, _FEW_HOLDERS = 100, 5.0
-# maximum number of distinct strings parsed, and minimum share that must parse
-_LOOKED_AT, _MOST = 5000, 0.9
+_MANY_VALUES = 100  # minimum number of rarely shared values
+_FEW_HOLDERS = 5.0  # each has fewer subjects than this on average
+_LOOKED_AT = 5000  # maximum number of distinct strings parsed
+_MOST = 0.9  # minimum share of them that must parse
 _LONG = 40  # minimum length of notes, in characters
 _DIGITS = 6  # integers that all have the same number of digits, at least this many, are codes
-_LONG_KEY, _SAME_LENGTH = 8, 0.8  # or this many in most of them: one in ten loses a leading zero
+_LONG_KEY = 8  # or this many in most of them
+_SAME_LENGTH = 0.8  # share of "most": one in ten loses a leading zero
 _FILLER = 0.2  # minimum share of rows with a placeholder such as "none" or "unknown"
 # standard deviations: measures of independent subjects are not that much more even than chance
 _TOO_EVEN = -5.0
@@ -313,29 +349,33 @@ def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
     Returns:
         The columns, first those that are named like an identifier or dropped.
     """
-    found, codes_only = [], []
+    id_columns = list[str]()
+    code_columns = list[str]()
     for name in frame.columns:
-        is_named_id = _is_id_name(name)
+        has_id_name = _is_id_name(name)
         values = frame[name]
-        if is_datetime64_any_dtype(values) or is_float_dtype(values) and (values % 1 > 0).any():
+        if is_datetime64_any_dtype(values) or _has_fractions(values):
             continue
         try:
-            codes, different = pd.factorize(values)
+            codes, distinct = pd.factorize(values)
         except TypeError:  # lists and mappings are not identifiers
             continue
-        whole, codes = bool((codes >= 0).all()), codes[codes >= 0]
-        rows = np.bincount(codes)
-        repeated = len(rows) >= _SOME and rows[rows > 1].sum() > _ALONE * len(codes)
-        if repeated and (is_named_id or (name in drop and _rarely_shared(codes, rows))):
-            found.append(name)
-        elif (
-            repeated
-            and whole
-            and _rarely_shared(codes, rows)
-            and _are_codes(pd.Series(different), rows)
-        ):
-            codes_only.append(name)
-    return [*found, *codes_only]
+        is_present = codes >= 0
+        codes = codes[is_present]
+        n_rows = np.bincount(codes)
+        n_repeated = n_rows[n_rows > 1].sum()
+        if len(n_rows) < _SOME or n_repeated <= _ALONE * len(codes):
+            continue
+        is_rarely_shared = _rarely_shared(codes, n_rows)
+        if has_id_name or (name in drop and is_rarely_shared):
+            id_columns.append(name)
+        elif is_present.all() and is_rarely_shared and _are_codes(pd.Series(distinct), n_rows):
+            code_columns.append(name)
+    return [*id_columns, *code_columns]
+
+
+def _has_fractions(values: pd.Series) -> bool:
+    return is_float_dtype(values) and bool((values % 1 > 0).any())
 
 
 def _is_id_name(name: str) -> bool:
@@ -351,45 +391,42 @@ def unique_codes(frame: Any) -> list[str]:
     Args:
         frame: Real table without subject column.
     """
-    names = []
+    names = list[str]()
     for name in frame.columns:
         values = frame[name]
-        if (
-            is_datetime64_any_dtype(values)
-            or is_bool_dtype(values)
-            or values.isna().any()
-            or len(values) < _SOME
-        ):
+        if is_datetime64_any_dtype(values) or is_bool_dtype(values):
+            continue
+        if len(values) < _SOME or values.isna().any():
             continue
         try:
             distinct = pd.unique(values)
         except TypeError:  # lists and mappings are not identifiers
             continue
-        if len(distinct) == len(values) and _are_codes(
-            pd.Series(distinct), np.ones(len(values), dtype=np.int64)
-        ):
+        if len(distinct) < len(values):
+            continue
+        if _are_codes(pd.Series(distinct), np.ones(len(values), dtype=np.int64)):
             names.append(name)
     return names
 
 
-def _are_codes(different: pd.Series, rows: np.ndarray) -> bool:
+def _are_codes(distinct: pd.Series, n_rows: np.ndarray) -> bool:
     """Return True for integers that look like keys, and for strings without blanks of which each
     has a digit.
     """
-    if is_text(different):
-        texts = texts_of(different)[0]
-        read = recognize_text([(texts, np.ones(len(texts), dtype=np.int64))])
-        if read.kind == "categorical" and not read.doubt:
-            return bool(pc.all(pc.match_substring_regex(texts, r"^[^\s@]*[0-9][^\s@]*$")).as_py())
-        if read.kind != "integer":
+    if is_text(distinct):
+        texts = texts_of(distinct)[0]
+        text_form = recognize_text([(texts, np.ones(len(texts), dtype=np.int64))])
+        if text_form.kind == "categorical" and not text_form.doubt:
+            is_code = pc.match_substring_regex(texts, r"^[^\s@]*[0-9][^\s@]*$")
+            return bool(pc.all(is_code).as_py())
+        if text_form.kind != "integer":
             return False
-        different = parse_numbers(as_texts(different))
-    numbers = pd.to_numeric(different, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    return (
-        not np.isnan(numbers).any()
-        and bool((numbers == np.round(numbers)).all())
-        and _is_key(numbers, rows)
-    )
+        distinct = parse_numbers(as_texts(distinct))
+    numbers = pd.to_numeric(distinct, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    if np.isnan(numbers).any():
+        return False
+    is_integer = bool((numbers == np.round(numbers)).all())
+    return is_integer and _is_key(numbers, n_rows)
 
 
 def with_roles(
@@ -417,25 +454,25 @@ def with_roles(
             public list contains e-mail addresses or IBANs. The message gives column, reason and
             possible fixes.
     """
-    columns, reasons = [], {}
+    columns = list[ColumnSchema]()
+    reasons = {}
     for column in schema.columns:
         parts = [table[column.name] for table in tables]
-        allowed, source = (
-            declared.allowed_values.get(column.name, ()),
-            declared.sources.get(column.name, ""),
+        column = replace(
+            column,
+            allowed_values=tuple(declared.allowed_values.get(column.name, ())),
+            source=declared.sources.get(column.name, ""),
         )
-        column = replace(column, allowed_values=tuple(allowed), source=source)
         if column.name in declared.new_values:
             columns.append(replace(column, role="generated"))
             continue
-        reason = open_reason(column, parts, people, column.name in (kinds or {}))
-        if reason in (_SHARED_TEXT, _ALONE_TEXT) and column.name in declared.rare_values:
-            reason = ""  # shortened until enough people have each code
-        if reason and _covered(column, parts):
-            reason = ""
-        if source:
+        has_declared_kind = kinds is not None and column.name in kinds
+        reason = open_reason(column, parts, people, has_declared_kind)
+        if reason:
+            reason = _remaining_reason(reason, column, parts, declared)
+        if column.source:
             # A list that identifies people is not public, whatever its source says.
-            reason = certain_identifier(map(str, allowed)) or reason
+            reason = certain_identifier(map(str, column.allowed_values)) or reason
         if reason:
             reasons[column.name] = reason
         columns.append(replace(column, role=natural_role(column, parts)))
@@ -444,6 +481,17 @@ def with_roles(
         subject = _likely_subject(reasons, tables) if has_one_row_each else None
         raise _refused(reasons, where, declared.drop, subject)
     return TableSchema(tuple(columns))
+
+
+def _remaining_reason(
+    reason: str, column: ColumnSchema, real: Sequence[Column], declared: Declared
+) -> str:
+    """Return the reason why a column is open, or "" if a declaration permits the column."""
+    if reason in (_SHARED_TEXT, _ALONE_TEXT) and column.name in declared.rare_values:
+        return ""  # shortened until enough people have each code
+    if _covered(column, real):
+        return ""
+    return reason
 
 
 def _likely_subject(reasons: Mapping[str, str], tables: Sequence[Table]) -> str | None:
@@ -491,41 +539,40 @@ def check_subject_is_not_published(
         InputError: If there is a column that contains them.
     """
     notes = list[str]()
-    people: set[str] = set()
+    subject_ids: set[str] = set()
     for column in ids.values():
-        people.update(plain_ids(column.present().distinct().objects()))
+        subject_ids.update(plain_ids(column.present().distinct().objects()))
     for name in next(iter(frames.values())).columns:
         codes: set[str] = set()
         for frame in frames.values():
             codes |= _codes_of(frame[name])
-        n_people = sum(code in people for code in codes)
-        if name in declared.new_values or n_people < max(_FEW_SUBJECTS, _ALONE * len(codes)):
+        n_ids = sum(code in subject_ids for code in codes)
+        if name in declared.new_values or n_ids < max(_FEW_SUBJECTS, _ALONE * len(codes)):
             continue
-        if not _may_be_chance(people, codes, n_people):
-            what = (
+        if not _may_be_chance(subject_ids, codes, n_ids):
+            problem = (
                 f"most of its values are values of the subject {safe_repr(subject)}, which is"
                 " never published"
             )
+            where = ", ".join(names[role] for role in frames)
             fix = f"leave it out ({_both_forms(None, [*declared.drop, name])})"
-            raise InputError(
-                what, where=", ".join(names[role] for role in frames), column=name, fix=fix
-            )
-        if n_people == len(codes):
-            text = f"All values of {safe_repr(name)} are also values of {safe_repr(subject)}."
-            notes.append(f"{text} If they identify people, leave it out.")
+            raise InputError(problem, where=where, column=name, fix=fix)
+        if n_ids == len(codes):
+            note = f"All values of {safe_repr(name)} are also values of {safe_repr(subject)}."
+            notes.append(f"{note} If they identify people, leave it out.")
     return notes
 
 
-def _may_be_chance(people: set[str], codes: set[str], n_people: int) -> bool:
+def _may_be_chance(subject_ids: set[str], codes: set[str], n_ids: int) -> bool:
     """Return whether other integers of this size would also be identifiers of people.
 
     Such integers are taken as spread from 0 to twice the median of the codes. Their share of
     identifiers is counted twice, because amounts cluster.
 
     Args:
-        people: Identifiers of people.
+        subject_ids: Identifiers of people.
         codes: Values of a column.
-        n_people: Number of codes that are identifiers of people.
+        n_ids: Number of codes that are identifiers of people.
     """
     from scipy.stats import binom  # slow to import
 
@@ -533,8 +580,9 @@ def _may_be_chance(people: set[str], codes: set[str], n_people: int) -> bool:
     if len(integers) < len(codes):
         return False
     largest = max(2 * float(np.median(integers)), 1.0)
-    density = sum(person.isdecimal() and int(person) <= largest for person in people) / largest
-    return bool(binom.sf(n_people - 1, len(codes), min(2 * density, 1.0)) > _BY_CHANCE)
+    n_possible = sum(text.isdecimal() and int(text) <= largest for text in subject_ids)
+    density = n_possible / largest
+    return bool(binom.sf(n_ids - 1, len(codes), min(2 * density, 1.0)) > _BY_CHANCE)
 
 
 def _codes_of(values: pd.Series) -> set[str]:
@@ -566,12 +614,13 @@ def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> 
     reasons = {}
     for name in table.schema.of_kind("categorical"):
         column = table.schema[name]
-        if column.role != "generated":
-            values = table[name].present().distinct().objects()
-            reasons[name] = certain_identifier(
-                [value for value in values if value not in column.allowed_values]
-            )
-    reasons = {name: reason for name, reason in reasons.items() if reason}
+        if column.role == "generated":
+            continue
+        values = table[name].present().distinct().objects()
+        undeclared = [value for value in values if value not in column.allowed_values]
+        reason = certain_identifier(undeclared)
+        if reason:
+            reasons[name] = reason
     if reasons:
         raise _refused(
             reasons,
@@ -636,9 +685,9 @@ def check_published(table: Table, rules: Mapping[str, ColumnRule], *, where: str
 def _unpublishable(
     problem: str, fix: str, is_wrong: np.ndarray, column: str, where: str
 ) -> InputError:
-    row = int(np.flatnonzero(is_wrong)[0])
+    first_row = int(np.flatnonzero(is_wrong)[0])
     problem = f"{problem}, in {is_wrong.sum()} of {len(is_wrong)} cells"
-    return InputError(problem, where=where, column=column, row=row, fix=fix)
+    return InputError(problem, where=where, column=column, row=first_row, fix=fix)
 
 
 def natural_role(column: ColumnSchema, real: Sequence[Column]) -> Role:
@@ -680,21 +729,22 @@ def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Colum
         real: The column in each real table.
         synthetic: The column in the synthetic table.
     """
-    role = column.role or natural_role(column, real)
-    missing = synthetic.missing
-    if role == "generated":
-        return np.zeros(len(missing), dtype=bool)
-    gap = missing & (not any(part.missing.any() for part in real))
+    column_role = column.role or natural_role(column, real)
+    is_missing = synthetic.missing
+    if column_role == "generated":
+        return np.zeros(len(is_missing), dtype=bool)
+    is_nullable = any(part.missing.any() for part in real)
+    is_foreign_gap = is_missing & (not is_nullable)
     if column.kind in ("categorical", "boolean"):
-        known, own = of_one_vocabulary([allowed_values(column, real), synthetic])
-        return cast("np.ndarray", (~np.isin(own.cells, known.cells) & ~missing) | gap)
-    reach = reach_of(column, real)
-    if reach is None:
-        return ~missing
-    low, high = reach
-    return cast(
-        "np.ndarray", (((synthetic.cells < low) | (synthetic.cells > high)) & ~missing) | gap
-    )
+        allowed, published = of_one_vocabulary([allowed_values(column, real), synthetic])
+        is_foreign = ~np.isin(published.cells, allowed.cells)
+    else:
+        reach = reach_of(column, real)
+        if reach is None:
+            return ~is_missing
+        low, high = reach
+        is_foreign = (synthetic.cells < low) | (synthetic.cells > high)
+    return cast("np.ndarray", (is_foreign & ~is_missing) | is_foreign_gap)
 
 
 # --- open columns
@@ -707,70 +757,121 @@ def open_reason(
     people: np.ndarray | None = None,
     declared: bool = False,
 ) -> str:
-    """Return the reason why a column is open, without cell values, or "" if it is not."""
+    """Return the reason why a column is open, without cell values, or "" if it is not.
+
+    Args:
+        column: Schema of the column.
+        real: The column in each real table.
+        people: Subject of each row of the stacked tables, shape (n,). None: each row is a subject.
+        declared: True if the kind is declared: then only categories may be open.
+    """
     if column.kind in ("boolean", "datetime") or (declared and column.kind != "categorical"):
         return ""
-    (codes,), different = ranked([stacked(real)])
-    there = codes >= 0
-    if not there.any():
+    (codes,), distinct = ranked([stacked(real)])
+    is_present = codes >= 0
+    if not is_present.any():
         return ""
-    codes, whose = codes[there], None if people is None else people[there]
-    holders = count_holders(codes, whose, len(different))
+    codes = codes[is_present]
+    subject_codes = None if people is None else people[is_present]
+    n_holders = count_holders(codes, subject_codes, len(distinct))
     if column.kind == "categorical":
-        return _open_text(np.array(different.objects(), dtype=object), codes, holders, len(there))
-    numbers = different.floats()
-    whole = bool((numbers == np.round(numbers)).all())
-    return (
-        _KEY_TEXT if whole and _rarely_shared(codes, holders) and _is_key(numbers, holders) else ""
-    )
+        texts = _Texts(np.array(distinct.objects(), dtype=object), codes, n_holders)
+        return _open_text(texts, len(is_present))
+    numbers = distinct.floats()
+    is_integer = bool((numbers == np.round(numbers)).all())
+    if is_integer and _rarely_shared(codes, n_holders) and _is_key(numbers, n_holders):
+        return _KEY_TEXT
+    return ""
 
 
-def _near_unique(codes: np.ndarray, holders: np.ndarray) -> bool:
-    """Return True if most rows have a value of one subject only."""
-    has_one_holder = holders == 1
+class _Texts(NamedTuple):
+    """Strings of a column, without missing ones.
+
+    Attributes:
+        distinct: Distinct strings, object (m,).
+        codes: Index into ``distinct`` of each row, (n,).
+        n_holders: Number of subjects with each distinct string, (m,).
+    """
+
+    distinct: np.ndarray
+    codes: np.ndarray
+    n_holders: np.ndarray
+
+    def selected(self, is_selected: np.ndarray) -> _Texts:
+        """Return the selected strings, bool (m,), and their rows."""
+        new_codes = np.cumsum(is_selected) - 1
+        old_codes = self.codes[is_selected[self.codes]]
+        return _Texts(self.distinct[is_selected], new_codes[old_codes], self.n_holders[is_selected])
+
+
+def _near_unique(codes: np.ndarray, n_holders: np.ndarray) -> bool:
+    """Return True if at least ``_SOME`` values have one subject only, and at least the share
+    ``_ALONE`` of the rows has such a value.
+    """
+    has_one_holder = n_holders == 1
     return bool(has_one_holder.sum() >= _SOME and has_one_holder[codes].mean() >= _ALONE)
 
 
-def _rarely_shared(codes: np.ndarray, holders: np.ndarray) -> bool:
-    frequent = holders[holders >= _SOME].sum() / max(holders.sum(), 1)
-    few = len(holders) >= _MANY_VALUES and holders.mean() < _FEW_HOLDERS and frequent < 1 - _MOST
-    return _near_unique(codes, holders) or bool(few)
-
-
-def _selected(
-    keep: np.ndarray, texts: np.ndarray, codes: np.ndarray, holders: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return texts[keep], (np.cumsum(keep) - 1)[codes[keep[codes]]], holders[keep]
-
-
-def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray, rows: int) -> str:
-    """Return the reason why a column of text is open, or "". ``rows`` is the number of rows, with
-    missing ones.
+def _rarely_shared(codes: np.ndarray, n_holders: np.ndarray) -> bool:
+    """Return True for nearly unique values, and for many values with few subjects each, unless
+    frequent values have at least the share ``1 - _MOST`` of the subjects.
     """
-    found, certain = certain_identifiers(texts)
-    if found and certain[codes].sum() >= SHARE * rows:
-        return found
-    if found:  # rare values, which are replaced: see .threshold_rule
-        texts, codes, holders = _selected(~certain, texts, codes, holders)
-    telling = np.bincount(codes, minlength=len(texts)) < _FILLER * len(codes)
-    if not telling.all() and telling.any():  # values other than placeholders
-        texts, codes, holders = _selected(telling, texts, codes, holders)
-    lengths = np.array([len(text) for text in texts], dtype=int)
-    long = lengths[codes] >= _LONG  # notes in some rows only
-    has_notes = bool(long.any()) and _near_unique(
-        codes[long], np.where(lengths >= _LONG, holders, 0)
-    )
-    if len(codes) < SHARE * rows:  # rare values
+    if _near_unique(codes, n_holders):
+        return True
+    share_frequent = n_holders[n_holders >= _SOME].sum() / max(n_holders.sum(), 1)
+    has_many_values = len(n_holders) >= _MANY_VALUES
+    has_few_holders = has_many_values and n_holders.mean() < _FEW_HOLDERS
+    return bool(has_few_holders and share_frequent < 1 - _MOST)
+
+
+def _open_text(texts: _Texts, n_rows: int) -> str:
+    """Return the reason why a column of text is open, or "".
+
+    Args:
+        texts: Strings of the column.
+        n_rows: Number of rows, with missing ones.
+    """
+    identifier, is_certain = certain_identifiers(texts.distinct)
+    if identifier and is_certain[texts.codes].sum() >= SHARE * n_rows:
+        return identifier
+    if identifier:  # rare values, which are replaced: see .threshold_rule
+        texts = texts.selected(~is_certain)
+    texts = _without_placeholders(texts)
+    has_notes = _has_notes(texts)
+    if len(texts.codes) < SHARE * n_rows:  # rare values
         return _NOTE_TEXT if has_notes else ""
-    if found := likely_identifier(texts, np.bincount(codes), not _rarely_shared(codes, holders)):
-        return found
-    if _rarely_shared(codes, holders) and (read := _numbers_or_dates_reason(texts)):
-        return read
+    is_rarely_shared = _rarely_shared(texts.codes, texts.n_holders)
+    identifier = likely_identifier(texts.distinct, np.bincount(texts.codes), not is_rarely_shared)
+    if identifier:
+        return identifier
+    if is_rarely_shared:
+        reason = _numbers_or_dates_reason(texts.distinct)
+        if reason:
+            return reason
     if has_notes:
         return _NOTE_TEXT
-    if _near_unique(codes, holders):
+    if _near_unique(texts.codes, texts.n_holders):
         return _ALONE_TEXT
-    return _SHARED_TEXT if _rarely_shared(codes, holders) else ""
+    return _SHARED_TEXT if is_rarely_shared else ""
+
+
+def _without_placeholders(texts: _Texts) -> _Texts:
+    """Return the strings that few rows have, or all strings if there is none."""
+    n_rows = np.bincount(texts.codes, minlength=len(texts.distinct))
+    is_infrequent = n_rows < _FILLER * len(texts.codes)
+    if is_infrequent.any() and not is_infrequent.all():
+        return texts.selected(is_infrequent)
+    return texts
+
+
+def _has_notes(texts: _Texts) -> bool:
+    """Return True if some rows contain notes: long strings, nearly all of one subject each."""
+    lengths = np.array([len(text) for text in texts.distinct], dtype=int)
+    is_long = lengths >= _LONG
+    row_is_long = is_long[texts.codes]
+    if not row_is_long.any():
+        return False
+    return _near_unique(texts.codes[row_is_long], np.where(is_long, texts.n_holders, 0))
 
 
 def _numbers_or_dates_reason(texts: np.ndarray) -> str:
@@ -796,9 +897,11 @@ def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
     give fewer. Years from 1500 to 2100 are exempt.
     """
     digits = 1 + np.floor(np.log10(np.maximum(np.abs(numbers), 1))).astype(int)
-    usual = int(np.bincount(digits).argmax())
-    alike = float((digits == usual).mean())
-    if usual >= _DIGITS and alike == 1 or usual >= _LONG_KEY and alike >= _SAME_LENGTH:
+    usual_length = int(np.bincount(digits).argmax())
+    share_usual = float((digits == usual_length).mean())
+    if usual_length >= _DIGITS and share_usual == 1:
+        return True
+    if usual_length >= _LONG_KEY and share_usual >= _SAME_LENGTH:
         return True
     if YEARS[0] <= numbers.min() and numbers.max() <= YEARS[1]:
         return False
@@ -834,28 +937,24 @@ def _refused(
             declared.
         first_fix: First way out, with a semicolon.
     """
-    named = ", ".join(f"{name!r} ({reason})" for name, reason in reasons.items())
+    columns = ", ".join(f"{name!r} ({reason})" for name, reason in reasons.items())
     dropped = [*drop, *(name for name in reasons if name not in drop)]
     leave_out = "leave it out" if len(reasons) == 1 else "leave them out"
-    what = f"{leave_out} ({_both_forms(None, dropped)})"
+    advice = f"{leave_out} ({_both_forms(None, dropped)})"
     if subject is not None:
-        rest = [name for name in dropped if name != subject]
-        also = " and leave the rest out" if rest else ""
-        declared = f"declare it{also} ({_both_forms(subject, rest)})"
-        what = f"if {safe_repr(subject)} identifies people, {declared}; otherwise {what}"
+        remaining = [name for name in dropped if name != subject]
+        also = " and leave the rest out" if remaining else ""
+        declared = f"declare it{also} ({_both_forms(subject, remaining)})"
+        advice = f"if {safe_repr(subject)} identifies people, {declared}; otherwise {advice}"
     fix = (
-        f"{first_fix}{what}. Numbers that are measurements and strings that are dates can be"
-        " kept with kinds, public"
-        " lists with allowed_values, values that are not derived from real ones with"
-        " new_values, and codes, shortened"
-        " in a pipeline, with rare_values: {column: {prefix: [5, 3, 1]}}"
+        f"{first_fix}{advice}. Numbers that are measurements and strings that are dates can be"
+        " kept with kinds, public lists with allowed_values, values that are not derived from real"
+        " ones with new_values, and codes, shortened in a pipeline, with rare_values: {column:"
+        " {prefix: [5, 3, 1]}}"
     )
     count = "a column contains" if len(reasons) == 1 else f"{len(reasons)} columns contain"
-    return InputError(
-        f"{count} values of individual people that would be published: {named}",
-        where=where,
-        fix=fix,
-    )
+    problem = f"{count} values of individual people that would be published: {columns}"
+    return InputError(problem, where=where, fix=fix)
 
 
 def _both_forms(subject: str | None, drop: Sequence[str]) -> str:
