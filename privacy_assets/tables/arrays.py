@@ -192,4 +192,5 @@ def _bytes(arrays: Sequence[np.ndarray]) -> Iterator[memoryview]:
 
 
 def _header(facts: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> bytes:
-    return json.dumps({"facts": facts, "arrays": [[a.dtype.str, a.shape] for a in arrays]}).encode()
+    forms = [[array.dtype.str, array.shape] for array in arrays]
+    return json.dumps({"facts": facts, "arrays": forms}).encode()

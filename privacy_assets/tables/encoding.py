@@ -258,8 +258,12 @@ class TabularEncoder:
     @cached_property
     def places(self) -> dict[str, list[int]]:
         """Encoded columns by column, numbered as in :meth:`EncodedTable.pick`."""
-        positions = {number.name: [i] for i, number in enumerate(self.numbers)}
-        coded = [number.name for number in self.numbers if number.indicator]
+        positions = dict[str, list[int]]()
+        coded = list[str]()
+        for i, number in enumerate(self.numbers):
+            positions[number.name] = [i]
+            if number.indicator:
+                coded.append(number.name)
         coded += [category.name for category in self.categories]
         for position, name in enumerate(coded, start=len(self.numbers)):
             positions.setdefault(name, []).append(position)
@@ -275,8 +279,11 @@ class TabularEncoder:
     @classmethod
     def from_json(cls, data: dict[str, list[dict[str, Any]]]) -> TabularEncoder:
         """Create an encoder from the output of :meth:`to_json`."""
-        categories = (_Category(item["name"], tuple(item["values"])) for item in data["categories"])
-        return cls(tuple(_Number(**item) for item in data["numbers"]), tuple(categories))
+        numbers = [_Number(**item) for item in data["numbers"]]
+        categories = []
+        for item in data["categories"]:
+            categories.append(_Category(item["name"], tuple(item["values"])))
+        return cls(tuple(numbers), tuple(categories))
 
     def transform(self, table: Table) -> EncodedTable:
         """Encode a table with the fitted columns."""

@@ -7,10 +7,11 @@ import csv
 import datetime as dt
 import gzip
 import io
+import itertools
 import re
 import shlex
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -138,7 +139,9 @@ def find_files(path: Location) -> tuple[Location, list[Location]]:
         fix = "check path and permissions"
         raise InputError(problem, where=str(path), fix=fix, transient=is_transient(error)) from None
     for file in files:
-        fault = not_a_file(file) if isinstance(file, Path) else ""
+        if not isinstance(file, Path):
+            continue
+        fault = not_a_file(file)
         if fault:
             fix = _advice_for_missing(file) or "give .parquet or .csv files"
             raise InputError(fault, where=str(file), fix=fix)
@@ -206,6 +209,7 @@ _SIGNS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 csv.field_size_limit(1 << 28)  # characters
 _INSTRUCTION = re.compile("sep=(.)", re.IGNORECASE | re.DOTALL)
 _LONG = 19  # digits
+_FIRST_CELLS = 10_000  # from which the meaning of a column is inferred
 # minimum number of names to be recognized as a sequence; two numbers always form one
 _FEWEST_NAMES = 3
 
@@ -230,10 +234,13 @@ def guess_format(file: Path) -> CsvFormat:
         encoding = encoding_of(start)
         text = codecs.getincrementaldecoder(encoding)().decode(start)
     except UnicodeError:
-        encoding, text = "cp1252", start.decode("cp1252", errors="replace")
+        encoding = "cp1252"
+        text = start.decode(encoding, errors="replace")
     header = re.sub(r'"[^"]*"', "", text.split("\n", 1)[0])
     sep = max(_SIGNS, key=header.count)
-    return CsvFormat(sep if header.count(sep) else ",", encoding)
+    if sep not in header:
+        sep = ","
+    return CsvFormat(sep, encoding)
 
 
 def csv_fault(
@@ -243,11 +250,12 @@ def csv_fault(
     header.
     """
     stream.seek(0)
-    fault = _encoding_fault(stream, where, sep) if encoding in ("utf-8-sig", "utf-8") else None
-    if fault is None:
+    if encoding in ("utf-8-sig", "utf-8"):
+        fault = _encoding_fault(stream, where, sep)
+        if fault is not None:
+            return fault
         stream.seek(0)
-        fault = _shape_fault(stream, where, sep, encoding)
-    return fault
+    return _shape_fault(stream, where, sep, encoding)
 
 
 def _separator_fault(names: Sequence[str], where: str, sep: str) -> InputError | None:
@@ -270,12 +278,15 @@ def _other_separator(names: Sequence[str], sep: str) -> str:
 
 def _read_fix(**settings: str) -> str:
     """Return the advice to state how a CSV file is written."""
-    settings = {name: value for name, value in settings.items() if value}
-    names = " and ".join(settings).replace("sep", "separator")
-    options = " ".join(f"--{name} {shlex.quote(value)}" for name, value in settings.items())
-    return (
-        f"name the {names} (data: {yaml_text({'read': settings})}, on the command line {options})"
-    )
+    declared = dict[str, str]()
+    options = []
+    for name, value in settings.items():
+        if value:
+            declared[name] = value
+            options.append(f"--{name} {shlex.quote(value)}")
+    names = " and ".join(declared).replace("sep", "separator")
+    setting = yaml_text({"read": declared})
+    return f"name the {names} (data: {setting}, on the command line {' '.join(options)})"
 
 
 def _encoding_fault(stream: BinaryIO, where: str, sep: str) -> InputError | None:
@@ -298,41 +309,61 @@ def _encoding_fault(stream: BinaryIO, where: str, sep: str) -> InputError | None
 def _shape_fault(stream: BinaryIO, where: str, sep: str, encoding: str) -> InputError | None:
     """Find a record whose number of fields differs from the header, or an unclosed quote."""
     text = io.TextIOWrapper(stream, encoding=encoding, newline="")
-    records = csv.reader(text, strict=True, delimiter=sep)
-    wanted, row, line = 0, -1, 1
+    records = _Records(csv.reader(text, strict=True, delimiter=sep))
     try:
-        for fields in records:
-            if fields and not wanted:
-                wanted = len(fields)
-                if (fault := _separator_fault(fields, where, sep)) is not None:
-                    return fault
-            elif fields:
-                row += 1
-                if len(fields) != wanted:
-                    problem = f"line {line} has {len(fields)} fields, and the header {wanted}"
-                    fix = (
-                        "give every line as many fields as the header, and quote strings that"
-                        " contain commas"
-                    )
-                    return InputError(problem, where=where, row=row, fix=fix)
-            line = records.line_num + 1
-        if wanted and row < 0:
-            return InputError(
-                "the table has 0 rows, at least 1 are needed", where=where, fix="add rows"
-            )
+        return _record_fault(records, where, sep)
     except UnicodeError:
-        return InputError(
-            f"it is not {encoding} text", where=where, fix=_read_fix(encoding="cp1252")
-        )
+        fix = _read_fix(encoding="cp1252")
+        return InputError(f"it is not {encoding} text", where=where, fix=fix)
     except csv.Error:
+        problem = f"the quotes of the record that begins in line {records.first_line} do not match"
         fix = "close every quote, and double quotes within a quoted string"
-        return InputError(
-            f"the quotes of the record that begins in line {line} do not match",
-            where=where,
-            fix=fix,
-        )
+        return InputError(problem, where=where, fix=fix)
     finally:
         text.detach()  # keep the stream open for its owner
+
+
+class _Records:
+    """The records of a CSV file that are not empty.
+
+    Attributes:
+        first_line: Number of the first line of the last record, or of the one that cannot be read.
+    """
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self.first_line = 1
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for fields in self._reader:
+            if fields:
+                yield fields
+            self.first_line = self._reader.line_num + 1
+
+
+def _record_fault(records: _Records, where: str, sep: str) -> InputError | None:
+    """Find a record whose number of fields differs from the header."""
+    n_columns = 0
+    n_rows = 0
+    for fields in records:
+        if n_columns == 0:  # the header
+            n_columns = len(fields)
+            fault = _separator_fault(fields, where, sep)
+            if fault is not None:
+                return fault
+            continue
+        if len(fields) != n_columns:
+            n_fields = len(fields)
+            problem = f"line {records.first_line} has {n_fields} fields, and the header {n_columns}"
+            fix = (
+                "give every line as many fields as the header, and quote strings that contain"
+                " commas"
+            )
+            return InputError(problem, where=where, row=n_rows, fix=fix)
+        n_rows += 1
+    if n_columns and n_rows == 0:
+        problem = "the table has 0 rows, at least 1 are needed"
+        return InputError(problem, where=where, fix="add rows")
     return None
 
 
@@ -359,48 +390,61 @@ def check_header(table: pa.Table, where: str, sep: str = ",") -> None:
     Numbers that count up (years, positions) can be names.
     """
     names = table.column_names
-    if (fault := _separator_fault(names, where, sep)) is not None:
+    fault = _separator_fault(names, where, sep)
+    if fault is not None:
         raise fault
-    repeated = [position for position, name in enumerate(names) if name in names[:position]]
-    if repeated:
-        first, second = names.index(names[repeated[0]]), repeated[0]
-        problem = f"line 1 gives columns {first} and {second} the same name"
-        raise InputError(
-            problem, where=where, fix=f"rename one of them, or, if line 1 is a row, {_NO_HEADER}"
-        )
-    votes = [_vote(name, column) for name, column in zip(names, table.columns, strict=True)]
-    cells = votes.count("value") + votes.count("text")
-    if "name" in votes or not cells or _counts_up(names):
+    _check_no_repeated_name(names, where)
+    votes = list(map(_vote, names, table.columns))
+    n_fitting = votes.count("value") + votes.count("text")
+    if "name" in votes or n_fitting == 0 or _counts_up(names):
         return
-    if "value" in votes or (cells >= 2 and 2 * cells > len(votes)):
-        raise InputError(
-            f"line 1 looks like a row: {cells} of its fields fit into the columns",
-            where=where,
-            fix=f"{_NO_HEADER}, or rename these",
-        )
+    if "value" in votes or (n_fitting >= 2 and 2 * n_fitting > len(votes)):
+        problem = f"line 1 looks like a row: {n_fitting} of its fields fit into the columns"
+        raise InputError(problem, where=where, fix=f"{_NO_HEADER}, or rename these")
+
+
+def _check_no_repeated_name(names: Sequence[str], where: str) -> None:
+    first_position = dict[str, int]()
+    for position, name in enumerate(names):
+        first = first_position.setdefault(name, position)
+        if first != position:
+            problem = f"line 1 gives columns {first} and {position} the same name"
+            fix = f"rename one of them, or, if line 1 is a row, {_NO_HEADER}"
+            raise InputError(problem, where=where, fix=fix)
 
 
 def _vote(name: str, column: pa.ChunkedArray) -> str:
     """Classify a name above its column: a "value" or "text" of it, a "name", or "" if
     undetermined.
     """
-    counted = pc.value_counts(column.slice(0, 10_000).combine_chunks().drop_null())
-    texts = counted.field("values").cast(pa.large_string())
-    form = recognize_text([(texts, counted.field("counts").to_numpy(zero_copy_only=False))])
-    likely = form.choices[0] if form.choices else Meaning(form.kind, form.format)
-    kind = likely.kind
-    if name in ("", *MARKERS) or not len(texts):
+    meaning = _meaning_of_start(column)
+    if name in ("", *MARKERS) or meaning is None:
         return ""
-    if kind in ("integer", "numeric"):
-        is_number = (
-            parse_numbers(pa.array([name], pa.large_string()), likely.format or "").notna().all()
-        )
-        return "value" if is_number else "name"
-    if kind == "datetime":
-        return "value" if _is_time(name) else "name"
-    if kind == "boolean":
-        return "value" if name.lower() in ("true", "false") else "name"
-    return "text" if pc.any(pc.equal(column, name)).as_py() else ""
+    if meaning.kind == "categorical":
+        occurs = pc.any(pc.equal(column, name)).as_py()
+        return "text" if occurs else ""
+    if meaning.kind == "datetime":
+        is_value = _is_time(name)
+    elif meaning.kind == "boolean":
+        is_value = name.lower() in ("true", "false")
+    else:
+        text = pa.array([name], pa.large_string())
+        is_value = bool(parse_numbers(text, meaning.format or "").notna().all())
+    return "value" if is_value else "name"
+
+
+def _meaning_of_start(column: pa.ChunkedArray) -> Meaning | None:
+    """Return the likely meaning of the first cells of a column, or None if all are missing."""
+    start = column.slice(0, _FIRST_CELLS).combine_chunks()
+    counted = pc.value_counts(start.drop_null())
+    texts = counted.field("values").cast(pa.large_string())
+    n_cells = counted.field("counts").to_numpy(zero_copy_only=False)
+    text_form = recognize_text([(texts, n_cells)])
+    if len(texts) == 0:
+        return None
+    if text_form.choices:
+        return text_form.choices[0]
+    return Meaning(text_form.kind, text_form.format)
 
 
 def _is_time(text: str) -> bool:
@@ -414,9 +458,16 @@ def _is_time(text: str) -> bool:
 
 
 def _counts_up(names: Sequence[str]) -> bool:
-    numbers = [
-        int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < _LONG
-    ]
-    steps = {after - before for before, after in zip(numbers, numbers[1:], strict=False)}
-    only = len(numbers) == sum(map(bool, names))
-    return only and len(numbers) >= _FEWEST_NAMES and len(steps) == 1 and min(steps) > 0
+    """Return True if the names that are not empty are numbers with equal positive steps."""
+    numbers = []
+    for name in filter(None, names):
+        if not name.isascii() or not name.isdecimal() or len(name) >= _LONG:
+            return False
+        numbers.append(int(name))
+    if len(numbers) < _FEWEST_NAMES:
+        return False
+    step = numbers[1] - numbers[0]
+    for previous, number in itertools.pairwise(numbers):
+        if number - previous != step:
+            return False
+    return step > 0

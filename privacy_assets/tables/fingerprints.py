@@ -72,7 +72,8 @@ def keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
     digests = [b""] * len(frame)
     names = list(frame.columns)
     for start in range(0, len(names), _AT_ONCE):
-        cells = [_cells(frame[name]) for name in names[start : start + _AT_ONCE]]
+        block = names[start : start + _AT_ONCE]
+        cells = [_cells(frame[name]) for name in block]
         rows = zip(digests, *cells, strict=True)
         digests = [hashlib.sha256(b"".join(row)).digest() for row in rows]
     n_before = Counter[bytes]()
@@ -87,8 +88,10 @@ def keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
 def _cells(series: pd.Series) -> list[bytes]:
     """Return length-prefixed bytes of each value; missing values are empty."""
     codes, uniques = pd.factorize(series)
-    cells = [len(value).to_bytes(8, "big") + value for value in [*_spelled(uniques), b""]]
-    return [cells[code] for code in codes.tolist()]
+    framed = []
+    for value in [*_spelled(uniques), b""]:  # -1, missing, selects the last
+        framed.append(len(value).to_bytes(8, "big") + value)
+    return [framed[code] for code in codes.tolist()]
 
 
 def cells_fingerprint(cells: np.ndarray, *facts: Any) -> str:
@@ -159,7 +162,7 @@ def _spelled(values: Any) -> list[bytes]:
     if pd.api.types.is_float_dtype(values.dtype):
         floats = np.asarray(values, dtype=np.float64) + 0.0
         return [b"f" + cell for cell in floats.view("V8").tolist()]
-    return [value_bytes(value) for value in values]
+    return list(map(value_bytes, values))
 
 
 def value_bytes(value: object) -> bytes:

@@ -51,8 +51,10 @@ def suffix_of(file: Location) -> str:
     """Return the suffix of a file in lower case, with that of the text in a compressed file
     (".csv.gz").
     """
-    parts = [part.lower() for part in Path(file.name).suffixes]
-    return "".join(parts[-2:]) if parts[-1:] == [".gz"] else "".join(parts[-1:])
+    suffixes = list(map(str.lower, Path(file.name).suffixes))
+    if suffixes[-1:] == [".gz"]:
+        return "".join(suffixes[-2:])
+    return "".join(suffixes[-1:])
 
 
 def is_left_out(name: str) -> bool:
@@ -112,9 +114,12 @@ def folder_files(folder: Location) -> list[Location]:
 
 
 def _files_below(folder: Location) -> Iterator[Location]:
-    names = folder.names() if isinstance(folder, ObjectPath) else os.listdir(folder)
+    if isinstance(folder, ObjectPath):
+        names = folder.names()
+    else:
+        names = os.listdir(folder)
     # Next to Hive folders, other folders may hold rows of the table, too.
-    has_hive = any(_is_hive(name) for name in names)
+    has_hive = any(map(_is_hive, names))
     if isinstance(folder, Path):
         yield from _local_files(folder, is_recursive=has_hive)
         return
@@ -144,19 +149,22 @@ def glob_files(path: Location) -> list[Location]:
     """Return the files that match a glob, without those of writers and systems unless the glob
     names them.
     """
+    matches: Iterable[Location]
     if isinstance(path, ObjectPath):
-        pattern = ObjectPath(pattern_of(path.url))
-        matches: list[Location] = [match for match in pattern.matches() if match.is_file()]
+        matches = ObjectPath(pattern_of(path.url)).matches()
     else:
-        matches = [Path(name) for name in glob.glob(pattern_of(str(path)), recursive=True)]
-    if path.name == "**":
-        matches = [match for match in matches if match.is_file()]
+        matches = map(Path, glob.glob(pattern_of(str(path)), recursive=True))
+    has_folders = isinstance(path, ObjectPath) or path.name == "**"
     root = root_of(path)
     names_hidden = is_left_out(path.name)
     visible = []
     for match in matches:
+        if has_folders and not match.is_file():
+            continue
         *folders, name = _parts_below(root, match)
-        if not any(map(is_left_out, folders)) and (names_hidden or not is_left_out(name)):
+        if any(map(is_left_out, folders)):
+            continue
+        if names_hidden or not is_left_out(name):
             visible.append(match)
     return visible
 
@@ -173,9 +181,13 @@ def folder_values(root: Location, file: Location) -> dict[str, str | None]:
     values: dict[str, str | None] = {}
     for part in _parts_below(root, file)[:-1]:
         name, sign, value = part.partition("=")
-        if sign:
-            is_missing = value in _HIVE_MISSING
-            values[as_named(_decoded(name, file))] = None if is_missing else _decoded(value, file)
+        if not sign:
+            continue
+        column = as_named(_decoded(name, file))
+        if value in _HIVE_MISSING:
+            values[column] = None
+        else:
+            values[column] = _decoded(value, file)
     return values
 
 
@@ -191,32 +203,38 @@ def _decoded(text: str, file: Location) -> str:
 def _parts_below(root: Location, file: Location) -> list[str]:
     if isinstance(root, ObjectPath) or isinstance(file, ObjectPath):
         return str(file).removeprefix(f"{root}/").split("/")
-    return list(file.relative_to(root).parts) if file.is_relative_to(root) else [file.name]
+    if not file.is_relative_to(root):
+        return [file.name]
+    return list(file.relative_to(root).parts)
 
 
 def check_layout(root: Location, files: Sequence[Location]) -> None:
     """Raise InputError if the files of a table have two formats, or one is not in the Hive folders
     of the others.
     """
-    first, *others = files
-    for file in others:
-        if _format(file) != _format(first):
-            problem = (
-                f"it is a {_format(file)} file, and {_shown(first)} is a {_format(first)} file"
-            )
+    _check_one_format(files)
+    deepest = max(files, key=lambda file: len(_layout(root, file)))
+    expected = _layout(root, deepest)
+    if "=" not in expected:
+        return
+    for file in files:
+        if _layout(root, file) != expected:
+            problem = f"it is not in folders {expected}, as {_name_of(deepest)} is"
+            raise InputError(problem, where=str(file), fix="move the file to another folder")
+
+
+def _check_one_format(files: Sequence[Location]) -> None:
+    first = files[0]
+    first_format = _format(first)
+    for file in files:
+        file_format = _format(file)
+        if file_format != first_format:
+            problem = f"it is a {file_format} file, and {_name_of(first)} is a {first_format} file"
             fix = (
                 "one folder has files of one format: move the others to another folder, or name"
                 " one of the files"
             )
             raise InputError(problem, where=str(file), fix=fix)
-    layouts = {file: _layout(root, file) for file in files}
-    deepest = max(files, key=lambda file: len(layouts[file]))
-    if "=" not in layouts[deepest]:
-        return
-    for file, layout in layouts.items():
-        if layout != layouts[deepest]:
-            problem = f"it is not in folders {layouts[deepest]}, as {_shown(deepest)} is"
-            raise InputError(problem, where=str(file), fix="move the file to another folder")
 
 
 def _layout(root: Location, file: Location) -> str:
@@ -224,7 +242,10 @@ def _layout(root: Location, file: Location) -> str:
     layout = []
     for part in _parts_below(root, file)[:-1]:
         name, sign, _ = part.partition("=")
-        layout.append(f"{name}=..." if sign else "...")
+        if sign:
+            layout.append(f"{name}=...")
+        else:
+            layout.append("...")
     return "/".join(layout)
 
 
@@ -233,8 +254,11 @@ def _format(file: Location) -> str:
     return {".pq": ".parquet"}.get(suffix, suffix)
 
 
-def _shown(file: Location) -> str:
-    return safe_repr(file) if isinstance(file, Path) else str(file)
+def _name_of(file: Location) -> str:
+    """Return a file as messages name it."""
+    if isinstance(file, Path):
+        return safe_repr(file)
+    return str(file)
 
 
 def check_is_no_lakehouse(root: Location, files: Sequence[Location]) -> None:
@@ -249,22 +273,28 @@ def check_is_no_lakehouse(root: Location, files: Sequence[Location]) -> None:
         InputError: Also if a folder cannot be listed, so that its kind is unknown.
     """
     folders = _folders_of(root, files)
-    if isinstance(root, ObjectPath):
-        above = [folder for folder in folders if str(root).startswith(f"{folder}/")]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            kinds = list(pool.map(lambda folder: _lakehouse(folder, folder in above), folders))
-    else:
-        kinds = [_lakehouse(folder) for folder in folders]
-    for folder, kind in zip(folders, kinds, strict=True):
+    for folder, kind in zip(folders, _lakehouses(root, folders), strict=True):
         if not kind:
             continue
         problem = (
             f"this is {kind} table, and its folder also contains files of deleted and replaced rows"
         )
-        fix = f"read its rows in an asset,{_ASSET.format(read=_reader(kind, folder))}"
-        raise InputError(
-            problem, where=str(folder), fix=f"{fix}, or pass such a dataframe to evaluate"
-        )
+        asset = _ASSET.format(read=_reader(kind, folder))
+        fix = f"read its rows in an asset,{asset}, or pass such a dataframe to evaluate"
+        raise InputError(problem, where=str(folder), fix=fix)
+
+
+def _lakehouses(root: Location, folders: Sequence[Location]) -> list[str]:
+    """Return :func:`_lakehouse` of each folder. Those in a store are looked at concurrently."""
+    if not isinstance(root, ObjectPath):
+        return list(map(_lakehouse, folders))
+
+    def kind_of(folder: Location) -> str:
+        is_above = str(root).startswith(f"{folder}/")
+        return _lakehouse(folder, may_be_closed=is_above)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(kind_of, folders))
 
 
 def _folders_of(root: Location, files: Iterable[Location]) -> list[Location]:

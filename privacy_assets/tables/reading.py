@@ -8,8 +8,8 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -59,34 +59,51 @@ def read_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame:
     Raises:
         InputError: If a file cannot be read, or the files disagree. The message names the file.
     """
-    place = location(path)
-    root, files = find_files(place)
-    return read_files(place, root, files, form)
+    table_path = location(path)
+    root, files = find_files(table_path)
+    return read_files(table_path, root, files, form)
 
 
 def read_files(
-    place: Location, root: Location, files: Sequence[Location], form: CsvFormat
+    path: Location, root: Location, files: Sequence[Location], form: CsvFormat
 ) -> pd.DataFrame:
-    """Read the files of :func:`.find_files`, see :func:`read_table`."""
+    """Read the files of :func:`.find_files`, see :func:`read_table`.
+
+    Args:
+        path: Path of the table, for messages.
+        root: Folder below which Hive folders are columns.
+        files: Files of the table.
+        form: How the files are written.
+    """
     frames = []
-    described = []
+    table_files = []
     for file in files:
         frame, schema = _read_file(file, form)
         types = dict(zip(as_named(schema.names), schema.types, strict=True))
         values = folder_values(root, file)
-        hive = {name: value for name, value in values.items() if name not in form.drop}
         _check_folder_values(frame, values, str(file))
-        described.append(TableFile(str(file), hive, len(frame), types, frame.__getitem__))
+        compared_values = _without(values, form.drop)
+        table_files.append(
+            TableFile(str(file), compared_values, len(frame), types, frame.__getitem__)
+        )
         frames.append(frame.assign(**values))
-    first = frames[0]
+    columns = frames[0].columns
     for file, frame in zip(files, frames, strict=True):
-        check_same_columns(first.columns, str(files[0]), frame.columns, str(file), SAME_COLUMNS)
+        check_same_columns(columns, str(files[0]), frame.columns, str(file), SAME_COLUMNS)
     not_compared = {*folder_values(root, files[0]), *form.drop}
-    names = [name for name in first.columns if name not in not_compared]
-    check_agreement(described, names, snapshots=form.snapshots)
-    rows = joined([frame[first.columns] for frame in frames], str(place))
-    check_frame(rows, where=str(place))
+    names = [name for name in columns if name not in not_compared]
+    check_agreement(table_files, names, snapshots=form.snapshots)
+    rows = joined([frame[columns] for frame in frames], str(path))
+    check_frame(rows, where=str(path))
     return rows
+
+
+def _without(values: Mapping[str, str | None], names: Collection[str]) -> dict[str, str | None]:
+    """Return the values of Hive folders without those of some columns."""
+    remaining = dict(values)
+    for name in names:
+        remaining.pop(name, None)
+    return remaining
 
 
 def _check_folder_values(frame: pd.DataFrame, values: Mapping[str, str | None], where: str) -> None:
@@ -95,9 +112,10 @@ def _check_folder_values(frame: pd.DataFrame, values: Mapping[str, str | None], 
         if name not in frame:
             continue
         cells = frame[name].dropna().astype(str)
-        n_missing = len(frame) - len(cells)
-        is_equal = n_missing == len(frame) if value is None else n_missing == 0
-        if not is_equal or (cells != value).any():
+        n_expected = len(frame)
+        if value is None:
+            n_expected = 0
+        if len(cells) != n_expected or (cells != value).any():
             problem = "the file has another value than its folder"
             fix = "rename the folder or the column"
             raise InputError(problem, where=where, column=name, fix=fix)
@@ -159,13 +177,11 @@ def unread_file(kind: str, where: str, error: Exception) -> InputError:
     """Return the error for a file that cannot be parsed: as :func:`unreadable`, or that the file is
     damaged.
     """
-    is_damaged = isinstance(error, _DAMAGED) or (
-        kind == "parquet" and isinstance(error, _DAMAGED_PARQUET)
-    )
-    is_of_system = (
-        getattr(error, "errno", None) is not None or environment_problem(error) is not None
-    )
-    if not is_damaged or is_of_system:
+    is_damaged = isinstance(error, _DAMAGED)
+    if kind == "parquet" and isinstance(error, _DAMAGED_PARQUET):
+        is_damaged = True
+    has_errno = getattr(error, "errno", None) is not None
+    if not is_damaged or has_errno or environment_problem(error) is not None:
         return unreadable(kind, where, error)
     problem = f"cannot be read as {kind}, because the file is cut off or damaged"
     return InputError(problem, where=where, fix="copy or write the file again")
@@ -214,7 +230,9 @@ def _parsed(
             fault = other_kind(source, kind, where)
             if fault is None and kind == "csv" and not isinstance(error, _DAMAGED):
                 fault = _second_look(source, where, sep, encoding)
-        (fault or unread_file(kind, where, error)).raise_without_context()
+        if fault is None:
+            fault = unread_file(kind, where, error)
+        fault.raise_without_context()
     check_header(table, where, sep)
     return renamed(frame_of(table, where, kind), where), table.schema
 
@@ -222,19 +240,25 @@ def _parsed(
 def other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | None:
     """Return an error if the content of a file is not what its name says."""
     try:
-        with nullcontext(source) if not isinstance(source, Path) else source.open("rb") as stream:
+        with _opened(source) as stream:
             stream.seek(0)
             is_parquet = stream.read(4) == b"PAR1"
     except UNREADABLE:
         return None
     if is_parquet == (kind == "parquet"):
         return None
-    told = ("it is a Parquet file with the name of a CSV file", "it is not a Parquet file")[
-        kind == "parquet"
-    ]
-    return InputError(
-        told, where=where, fix="give the file the suffix of its content (.parquet or .csv)"
-    )
+    problem = "it is not a Parquet file"
+    if is_parquet:
+        problem = "it is a Parquet file with the name of a CSV file"
+    fix = "give the file the suffix of its content (.parquet or .csv)"
+    return InputError(problem, where=where, fix=fix)
+
+
+def _opened(source: Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
+    """Open a path. A stream is left open after the ``with`` block, for its owner."""
+    if isinstance(source, Path):
+        return source.open("rb")
+    return nullcontext(source)
 
 
 def _read_csv(source: Path | BinaryIO, sep: str, encoding: str, where: str) -> pa.Table:
@@ -275,10 +299,9 @@ def _first_line(source: BinaryIO, sep: str, encoding: str) -> list[str]:
 
 
 def _second_look(source: Path | BinaryIO, where: str, sep: str, encoding: str) -> InputError | None:
+    """Return what is wrong with a CSV file that pyarrow cannot parse, or None if it is unknown."""
     try:
-        if not isinstance(source, Path):
-            return csv_fault(source, where, sep, encoding)
-        with source.open("rb") as stream:
+        with _opened(source) as stream:
             return csv_fault(stream, where, sep, encoding)
     except UNREADABLE:
         return None
@@ -293,10 +316,10 @@ def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame
     """Convert an Arrow table to a frame; a named index stored by pandas becomes a column. Raises
     InputError.
     """
-    repeated = [name for name in table.column_names if table.column_names.count(name) > 1]
-    if repeated:
-        problem = f"the name of column {table.column_names.index(repeated[0])} occurs twice"
-        raise InputError(problem, where=where, fix="rename one of the columns")
+    for position, name in enumerate(table.column_names):
+        if name in table.column_names[position + 1 :]:
+            problem = f"the name of column {position} occurs twice"
+            raise InputError(problem, where=where, fix="rename one of the columns")
     try:
         frame: pd.DataFrame = table.to_pandas(date_as_object=False)
         for name, column in zip(table.column_names, table.columns, strict=True):
@@ -307,7 +330,9 @@ def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame
         unreadable(kind, where, error).raise_without_context()
     stored = [name for name in frame.index.names if name is not None]
     check_index(stored, list(frame.columns), where)
-    return plain_types(frame.reset_index(level=stored) if stored else frame)
+    if stored:
+        frame = frame.reset_index(level=stored)
+    return plain_types(frame)
 
 
 def check_index(stored: Sequence[Any], columns: Sequence[Any], where: str) -> None:
@@ -318,33 +343,45 @@ def check_index(stored: Sequence[Any], columns: Sequence[Any], where: str) -> No
         if name in stored[:position]:
             fix = "rename one of them, or write the file without its index (index=False)"
             raise InputError("two indexes have one name", where=where, column=name, fix=fix)
-    repeated = [name for name in stored if name in columns]
-    if repeated:
-        fix = "rename the index, or write the file without it (index=False)"
-        raise InputError(
-            "the index has the name of a column", where=where, column=repeated[0], fix=fix
-        )
+    for name in stored:
+        if name in columns:
+            problem = "the index has the name of a column"
+            fix = "rename the index, or write the file without it (index=False)"
+            raise InputError(problem, where=where, column=name, fix=fix)
 
 
 def plain_types(frame: pd.DataFrame) -> pd.DataFrame:
     """Convert Arrow columns, and categories of numbers or times, to the dtype of their values."""
-    changed = {}
+    columns = []
+    has_changed = False
     for position, dtype in enumerate(frame.dtypes):
         column = frame.iloc[:, position]
         if isinstance(dtype, pd.ArrowDtype):
             plain = frame_of(pa.table({"plain": pa.array(column)}), "table")["plain"]
-        elif isinstance(dtype, pd.CategoricalDtype) and not pd.api.types.is_string_dtype(
-            dtype.categories
-        ):
-            codes, plain = column.cat.codes.to_numpy(), pd.Series(dtype.categories)
-            if (codes < 0).any() and pd.api.types.is_integer_dtype(plain):
-                # pandas would read integers next to missing cells as floats
-                plain = plain.convert_dtypes()
-            plain = plain.reindex(codes)
+        elif _has_other_categories(dtype):
+            plain = _category_values(column)
         else:
+            columns.append(column)
             continue
-        changed[position] = plain.set_axis(frame.index)
-    if not changed:
+        columns.append(plain.set_axis(frame.index))
+        has_changed = True
+    if not has_changed:
         return frame
-    columns = [changed.get(position, frame.iloc[:, position]) for position in range(frame.shape[1])]
     return pd.concat(columns, axis=1).set_axis(frame.columns, axis=1)
+
+
+def _has_other_categories(dtype: Any) -> bool:
+    """Return True for categories that are not strings."""
+    if not isinstance(dtype, pd.CategoricalDtype):
+        return False
+    return not pd.api.types.is_string_dtype(dtype.categories)
+
+
+def _category_values(column: pd.Series) -> pd.Series:
+    """Return the value of each cell of a column of categories."""
+    codes = column.cat.codes.to_numpy()
+    values = pd.Series(column.cat.categories)
+    if (codes < 0).any() and pd.api.types.is_integer_dtype(values):
+        # pandas would read integers next to missing cells as floats
+        values = values.convert_dtypes()
+    return values.reindex(codes)

@@ -90,7 +90,7 @@ class Relation:
             "first": self.first,
             "second": self.second,
             "is_declared": self.is_declared,
-            "determined": [list(pair) for pair in self.determined],
+            "determined": list(map(list, self.determined)),
             "present": list(self.present),
         }
 
@@ -259,8 +259,12 @@ def find_relations(
         else:
             switched_off.add(relation.name)
 
-    codes = [code for code in _find_codes(columns, subject_codes) if code.name not in switched_off]
-    code_of = {code.second: code.first for code in codes}
+    codes = []
+    code_of = dict[str, str]()
+    for code in _find_codes(columns, subject_codes):
+        if code.name not in switched_off:
+            codes.append(code)
+            code_of[code.second] = code.first
     relations = dict[str, Relation]()
     for relation in _find_orders(columns, subject_codes):
         relations[relation.name] = relation
@@ -290,7 +294,9 @@ def closure(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
     while len(closed) > n_before:
         n_before = len(closed)
         for low, middle in list(closed):
-            closed |= {(low, high) for start, high in closed if start == middle}
+            for start, high in list(closed):
+                if start == middle:
+                    closed.add((low, high))
     return closed
 
 
@@ -394,8 +400,13 @@ def determines(first: Column, second: Column, subject_codes: np.ndarray) -> bool
 
 
 def _find_orders(columns: Sequence[Column], subject_codes: np.ndarray) -> list[Relation]:
-    numbers = [column for column in columns if column.kind in ("numeric", "integer")]
-    times = [column for column in columns if column.kind == "datetime"]
+    numbers = []
+    times = []
+    for column in columns:
+        if column.kind in ("numeric", "integer"):
+            numbers.append(column)
+        elif column.kind == "datetime":
+            times.append(column)
     pairs = set[tuple[str, str]]()
     for low_column, high_column in (*_possible_orders(numbers), *_possible_orders(times)):
         is_mutual = (high_column.name, low_column.name) in pairs  # equal columns
@@ -546,8 +557,10 @@ class _Groups:
 
 
 def _find_codes(columns: Sequence[Column], subject_codes: np.ndarray) -> list[Relation]:
-    coded = [column for column in columns if column.kind in _CODED]
-    groups = [_Groups.of_values(column) for column in coded]
+    groups = []
+    for column in columns:
+        if column.kind in _CODED:
+            groups.append(_Groups.of_values(column))
     # The column with fewest values comes first: if a postcode determines a town, and this a state,
     # the town is taken.
     groups.sort(key=lambda group: group.n_groups)
@@ -600,7 +613,7 @@ def _find_gaps(
     in_order = sorted(
         columns, key=lambda column: (column.kind not in _CODED, len(column.values or ()))
     )
-    groups = [_Groups.of_missing(column) for column in in_order]
+    groups = list(map(_Groups.of_missing, in_order))
     determined_by = dict[str, str]()
     for column in columns:
         is_missing = column.missing

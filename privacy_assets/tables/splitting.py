@@ -81,9 +81,10 @@ def split_rows(
     points = [_point(subject, key) for subject in subjects]
     subject_roles = np.searchsorted(cuts, points, side="right")
     row_roles = subject_roles[codes]
-    positions = {role: np.flatnonzero(row_roles == i) for i, role in enumerate(shares)}
-    for role, rows in positions.items():
-        if len(rows) == 0:
+    positions = dict[str, np.ndarray]()
+    for i, role in enumerate(shares):
+        positions[role] = np.flatnonzero(row_roles == i)
+        if len(positions[role]) == 0:
             problem = f"{len(table)} rows leave {role} empty"
             raise InputError(problem, where=where, fix="use more rows or other shares")
     return positions
@@ -117,8 +118,10 @@ def _subjects(table: Table) -> tuple[np.ndarray, list[object]]:
     (codes,) = row_ids([table.columns], table.schema.names)
     _, first_rows = np.unique(codes, return_index=True)
     distinct = table.take(first_rows)
-    cells = [list(map(_cell, distinct[name].objects())) for name in table.schema.names]
-    return codes, ["".join(row) for row in zip(*cells, strict=True)]
+    columns = []
+    for name in table.schema.names:
+        columns.append(map(_cell, distinct[name].objects()))
+    return codes, list(map("".join, zip(*columns, strict=True)))
 
 
 def _plain_subjects(table: Table, subjects: Sequence[Any]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,7 +44,7 @@ def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | St
     """
     source = location(path)
     root, files = find_files(source)
-    kinds = {kind_of(file) for file in files}
+    kinds = set(map(kind_of, files))
     if kinds != {"parquet"} or any(folder_values(root, file) for file in files):
         return read_files(source, root, files, form)
     table = StoredTable(files)
@@ -112,9 +113,9 @@ class StoredTable:
         """Raise InputError if a column has two types, or two files have the same rows; see
         :mod:`.file_agreement`.
         """
-        files = [
-            TableFile(part.where, {}, part.rows, part.types, part.column) for part in self._parts
-        ]
+        files = []
+        for part in self._parts:
+            files.append(TableFile(part.where, {}, part.rows, part.types, part.column))
         names = [name for name in self.columns if name not in form.drop]
         check_agreement(files, names, snapshots=form.snapshots)
 
@@ -164,12 +165,18 @@ class _Part:
         self.types = dict(zip(layout.names, layout.types, strict=True))
         self._metadata = layout.pandas_metadata or {}
         described = self._metadata.get("columns", ())
-        self._columns = {
-            column["field_name"]: column for column in described if "field_name" in column
-        }
+        self._columns = dict[str, Any]()
+        for column in described:
+            if "field_name" in column:
+                self._columns[column["field_name"]] = column
         listed = self._metadata.get("index_columns", [])
-        self._index = [name for name in layout.names if name in listed]
-        plain = [name for name in layout.names if name not in self._index]
+        self._index = list[str]()
+        plain = list[str]()
+        for name in layout.names:
+            if name in listed:
+                self._index.append(name)
+            else:
+                plain.append(name)
         self._first = plain[:1]
         self._stored = frozenset(layout.names)
         index = [name for name in self._frame(self._first).columns if name not in self._first]

@@ -66,8 +66,13 @@ def find_sums(columns: Sequence[Column], subject_codes: np.ndarray) -> list[Sum]
         if total.name in sums:
             continue
         if _is_sum(total, parts, subject_codes):
-            sums[total.name] = Sum(total.name, tuple(part.name for part in parts))
-    return [sums[column.name] for column in numbers if column.name in sums]
+            names = [part.name for part in parts]
+            sums[total.name] = Sum(total.name, tuple(names))
+    in_order = []
+    for column in numbers:
+        if column.name in sums:
+            in_order.append(sums[column.name])
+    return in_order
 
 
 def _possible_sums(numbers: Sequence[Column]) -> Iterator[tuple[Column, list[Column]]]:

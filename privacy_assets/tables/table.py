@@ -334,7 +334,7 @@ def stacked_column(tables: Iterable[Table], name: str) -> Column:
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
     """Convert tables with the same columns so that equal cells of a column are equal values."""
     roles = list(tables)
-    columns = dict[str, list[Column]]((role, []) for role in roles)
+    columns: dict[str, list[Column]] = {role: [] for role in roles}
     for name in tables[roles[0]].columns:
         converted = of_one_vocabulary([tables[role][name] for role in roles])
         for role, column in zip(roles, converted, strict=True):

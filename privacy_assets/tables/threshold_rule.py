@@ -313,15 +313,22 @@ def make_rule(
         levels = sharing.levels.get(name, number.levels)
         rules[name] = _number_rule(number, levels, min_holders)
 
-    rules_in_order = {name: rules[name] for name in schema.names if name in rules}
-    bounded_in_order = tuple(name for name in schema.names if name in bounded)
+    rules_in_order = dict[str, ColumnRule]()
+    bounded_in_order = list[str]()
+    for name in schema.names:
+        if name in rules:
+            rules_in_order[name] = rules[name]
+        if name in bounded:
+            bounded_in_order.append(name)
     published = dict[str, Column]()
     for pair in sharing.ordered:
         for name in (pair.low, pair.high):
             if name not in published:
                 published[name] = rules[name].apply(numbers[name].column)
     broken = broken_pairs(sharing.ordered, published)
-    return ThresholdRule(rules_in_order, min_holders, bounded_in_order, sharing.shared, broken)
+    return ThresholdRule(
+        rules_in_order, min_holders, tuple(bounded_in_order), sharing.shared, broken
+    )
 
 
 def _category_rule(
@@ -644,7 +651,10 @@ def _order_notes(rule: ThresholdRule) -> Iterator[str]:
 
 def _exception_notes(rule: ThresholdRule, schema: TableSchema) -> Iterator[str]:
     """Name the columns in which a value may belong to fewer people."""
-    n_public = {name: column.n_public for name, column in rule.columns.items() if column.n_public}
+    n_public = dict[str, int]()
+    for name, column_rule in rule.columns.items():
+        if column_rule.n_public:
+            n_public[name] = column_rule.n_public
     if n_public:
         columns = _names_with_counts(n_public)
         yield f"Rare values are kept, because a public list contains them: {columns}."
@@ -689,4 +699,7 @@ def replaced_note(counts: Mapping[str, int]) -> list[str]:
 
 
 def _names_with_counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{safe_repr(name)} ({count:,})" for name, count in counts.items())
+    names = []
+    for name, count in counts.items():
+        names.append(f"{safe_repr(name)} ({count:,})")
+    return ", ".join(names)

@@ -29,32 +29,37 @@ def table_bytes(table: Table, kind: str, *, where: str) -> memoryview | bytes:
     A CSV file contains exactly the values that these dtypes hold: short floats with all digits,
     integers without a decimal point.
 
+    Args:
+        table: Table.
+        kind: Format of the file, "parquet" or "csv".
+        where: Name of the table in messages.
+
     Raises:
         InputError: If a value does not fit its dtype, or the CSV file would be read back with other
-            values (such as the strings "007" or "NA"). Names ``where`` and the column.
+            values (such as the strings "007" or "NA"). The message names the column.
     """
     original = table.to_published_frame()
     if kind == "parquet":
         return parquet_bytes(original)
     values = Table.of(original, table.schema, where=where)
-    zoned = {name: original[name] for name in table.schema.of_kind("datetime")}
-    data = values.frame().assign(**zoned).to_csv(index=False, lineterminator="\n").encode()
+    times = {name: original[name] for name in table.schema.of_kind("datetime")}
+    frame = values.frame().assign(**times)
+    data = frame.to_csv(index=False, lineterminator="\n").encode()
     _check_same(data, values, where)
     return data
 
 
 def _check_same(data: bytes, table: Table, where: str) -> None:
+    """Raise InputError if a CSV file is not read back as the table."""
     fix = "write Parquet, or declare another kind of the column"
     try:
-        again = Table.of(
-            parse_table(io.BytesIO(data), "csv", where=where),
-            table.schema,
-            where=where,
-            external=True,
-        )
+        frame = parse_table(io.BytesIO(data), "csv", where=where)
+        again = Table.of(frame, table.schema, where=where, external=True)
     except InputError as error:
-        lost = "as CSV the table could not be read back"
-        raise InputError(lost, where=where, column=error.column, row=error.row, fix=fix) from None
+        problem = "as CSV the table could not be read back"
+        raise InputError(
+            problem, where=where, column=error.column, row=error.row, fix=fix
+        ) from None
     for name in table.schema.names:
         if not table[name].equals(again[name]):
             problem = "as CSV the column would be read back with other values"
