@@ -97,21 +97,15 @@ def _kind_of(arrow_type: pa.DataType) -> str:
         return ""
     if types.is_boolean(arrow_type):
         return "boolean"
-    if (
-        types.is_integer(arrow_type)
-        or types.is_floating(arrow_type)
-        or types.is_decimal(arrow_type)
-    ):
+    is_integer_or_float = types.is_integer(arrow_type) or types.is_floating(arrow_type)
+    if is_integer_or_float or types.is_decimal(arrow_type):
         return _NUMBER
     if types.is_timestamp(arrow_type):
         return "time without a time zone" if arrow_type.tz is None else "time with a time zone"
     if types.is_date(arrow_type):
         return "time without a time zone"
-    if (
-        types.is_string(arrow_type)
-        or types.is_large_string(arrow_type)
-        or types.is_string_view(arrow_type)
-    ):
+    is_any_string = types.is_string(arrow_type) or types.is_large_string(arrow_type)
+    if is_any_string or types.is_string_view(arrow_type):
         return "text"
     return str(arrow_type)
 
@@ -202,7 +196,7 @@ def _may_repeat(hashes: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _shared_codes(hashes: Sequence[np.ndarray], file_numbers: np.ndarray) -> np.ndarray:
-    """Return a code of each hash that is in two files, -1 for the others, int64 (n,)."""
+    """Return a code of each hash that is in two files, -1 for other hashes, int64 (n,)."""
     codes, distinct = pd.factorize(np.concatenate(hashes))
     first_file = np.empty(len(distinct), dtype=np.int64)
     last_file = np.empty(len(distinct), dtype=np.int64)
@@ -217,10 +211,10 @@ def _check_copies(files: Sequence[TableFile], hashes: Sequence[np.ndarray]) -> N
     """Raise InputError if two files have the same rows, which are not in two Hive folders: these
     rows differ in the column of the folder.
     """
-    known: dict[tuple[str, int, int], TableFile] = {}
+    first_files: dict[tuple[str, int, int], TableFile] = {}
     for file, row_hashes in zip(files, hashes, strict=True):
         content = (str(file.hive), file.n_rows, int(row_hashes.sum()))
-        first = known.setdefault(content, file)
+        first = first_files.setdefault(content, file)
         if first is not file:
             raise _repeated(f"it has the same rows as {first.where}", file)
 
@@ -322,5 +316,5 @@ def _rounded(numbers: np.ndarray) -> np.ndarray:
     """Return numbers with fractions in the precision of float32, and others as they are."""
     with np.errstate(over="ignore", invalid="ignore"):
         single = numbers.astype(np.float32).astype(np.float64)
-        is_whole = numbers == np.floor(numbers)
-    return np.where(is_whole, numbers, single) + 0.0
+        is_integer = numbers == np.floor(numbers)
+    return np.where(is_integer, numbers, single) + 0.0

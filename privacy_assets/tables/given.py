@@ -22,14 +22,23 @@ _STREAM = "__arrow_c_stream__"
 
 
 def load(table: Any, where: str = "table", form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:
-    """Load a dataframe, or the table of a file, folder or glob. Raises InputError for other
-    objects.
+    """Load a dataframe, or the table of a file, folder or glob.
 
     See :func:`given_frame` and :func:`~.stored.open_table`.
+
+    Args:
+        table: Dataframe or path.
+        where: Name of the table in messages, if it is a dataframe.
+        form: Options of CSV files.
+
+    Raises:
+        InputError: For other objects.
     """
     if isinstance(table, StoredTable):
         return table
-    return open_table(table, form) if isinstance(table, PATHS) else given_frame(table, where=where)
+    if isinstance(table, PATHS):
+        return open_table(table, form)
+    return given_frame(table, where=where)
 
 
 def given_frame(table: object, *, where: str) -> pd.DataFrame:
@@ -65,9 +74,9 @@ def given_frame(table: object, *, where: str) -> pd.DataFrame:
 def _arrow(table: Any) -> pa.Table | None:
     import narwhals.stable.v2 as nw  # imported lazily, for other libraries than pandas
 
-    known = nw.from_native(nw.to_native(table, pass_through=True), pass_through=True)
-    if isinstance(known, nw.LazyFrame):
-        known = known.collect("pyarrow")
-    if isinstance(known, nw.DataFrame):
-        return known.to_arrow()
+    frame = nw.from_native(nw.to_native(table, pass_through=True), pass_through=True)
+    if isinstance(frame, nw.LazyFrame):
+        frame = frame.collect("pyarrow")
+    if isinstance(frame, nw.DataFrame):
+        return frame.to_arrow()
     return pa.table(table) if hasattr(table, _STREAM) else None

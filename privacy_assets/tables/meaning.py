@@ -49,15 +49,12 @@ class Meaning:
                 f"kinds: the kind of column {safe_repr(column)} is a question of `inspect`."
                 f" Fix: {fix}."
             )
-        kind, form = declared, None
+        kind = declared
+        stored_format = None
         if isinstance(declared, Mapping) and len(declared) == 1:
-            ((kind, given),) = declared.items()
-            form = (
-                _number_format(given)
-                if kind in ("numeric", "integer")
-                else _date_format(kind, given)
-            )
-            if form is None:
+            ((kind, cell_format),) = declared.items()
+            stored_format = _stored_format(kind, cell_format)
+            if stored_format is None:
                 raise ConfigError(
                     f"kinds: the format of column {safe_repr(column)} is unknown. Fix: {_FORMATS}."
                 )
@@ -66,7 +63,7 @@ class Meaning:
             raise ConfigError(
                 f"unknown kind {safe_repr(kind)} of column {safe_repr(column)}.{hint}"
             )
-        return cls(cast("Kind", kind), form)
+        return cls(cast("Kind", kind), stored_format)
 
     @property
     def declaration(self) -> Any:
@@ -98,8 +95,9 @@ class Meaning:
             zoned: True for times with a time zone.
         """
         name = "number" if self.kind in ("integer", "numeric") else self.kind
-        form = f", format {self.format}" if self.format else ""
-        return f"{name}{form}{', with a time zone' if zoned else ''}"
+        cell_format = f", format {self.format}" if self.format else ""
+        zone = ", with a time zone" if zoned else ""
+        return f"{name}{cell_format}{zone}"
 
 
 def declared_by_option(text: str) -> Any:
@@ -108,35 +106,37 @@ def declared_by_option(text: str) -> Any:
     Args:
         text: Option. It is not validated. DECIMAL is "comma", "point" or "".
     """
-    kind, colon, form = text.partition(":")
+    kind, colon, cell_format = text.partition(":")
     if not colon:
         return kind
     if kind == "datetime":
-        return {kind: form}
-    decimal, colon, unit = form.partition(":")
+        return {kind: cell_format}
+    decimal, colon, unit = cell_format.partition(":")
     if colon:
         return {kind: {"decimal": _SIGNS.get(decimal, decimal), "unit": unit}}
-    if form in _SIGNS or form in _WORDS:
-        return {kind: {"decimal": _SIGNS.get(form, form)}}
-    return {kind: {"unit": form}}
+    if cell_format in _SIGNS or cell_format in _WORDS:
+        return {kind: {"decimal": _SIGNS.get(cell_format, cell_format)}}
+    return {kind: {"unit": cell_format}}
 
 
-def _number_format(given: object) -> str | None:
+def _stored_format(kind: object, cell_format: object) -> str | None:
+    """Return the format of cells of a kind as a schema stores it, or None if it is invalid."""
+    if kind in ("numeric", "integer"):
+        return _number_format(cell_format)
+    if kind == "datetime" and isinstance(cell_format, str) and is_time_format(cell_format):
+        return cell_format
+    return None
+
+
+def _number_format(parts: object) -> str | None:
     """Return the format of ``{decimal: ",", unit: kg}``, or None if it is invalid."""
-    if not isinstance(given, Mapping) or not given or not set(given) <= {"decimal", "unit"}:
+    if not isinstance(parts, Mapping) or not parts or not set(parts) <= {"decimal", "unit"}:
         return None
-    decimal = given.get("decimal", "")
-    unit = given.get("unit", "")
+    decimal = parts.get("decimal", "")
+    unit = parts.get("unit", "")
     has_unit = isinstance(unit, str) and is_unit(unit)
-    if "unit" in given and not has_unit:
+    if "unit" in parts and not has_unit:
         return None
     if decimal not in ("", ",", ".") or not decimal and not has_unit:
         return None
     return NumberFormat(decimal, unit).stored
-
-
-def _date_format(kind: object, given: object) -> str | None:
-    """Return the format of times, or None if it is invalid."""
-    if kind == "datetime" and isinstance(given, str) and is_time_format(given):
-        return given
-    return None

@@ -56,8 +56,8 @@ def name_fault(name: str) -> str:
 
 def _is_unseen(character: str) -> bool:
     category = unicodedata.category(character)
-    odd_space = category == "Zs" and character != " "
-    return category in _UNSEEN or odd_space or is_invisible(character)
+    is_odd_space = category == "Zs" and character != " "
+    return category in _UNSEEN or is_odd_space or is_invisible(character)
 
 
 def is_invisible(character: str) -> bool:
@@ -69,15 +69,23 @@ def is_invisible(character: str) -> bool:
     return is_ignored or unicodedata.category(character) in ("Cc", "Cf")
 
 
-def as_named(given: Any) -> Any:
-    """Convert a name, a list of names, or the keys of a mapping to Unicode form NFC."""
-    if isinstance(given, str):
-        return unicodedata.normalize("NFC", given)
-    if isinstance(given, Mapping):
-        found = {as_named(name): value for name, value in given.items()}
-        # ambiguous: as given, it does not match a column
-        return found if len(found) == len(given) else given
-    return [as_named(name) for name in given] if isinstance(given, list | tuple) else given
+def as_named(names: Any) -> Any:
+    """Convert names to Unicode form NFC.
+
+    Args:
+        names: A name, a list of names, or a mapping with names as keys. Other objects are returned
+            as they are.
+    """
+    if isinstance(names, str):
+        return unicodedata.normalize("NFC", names)
+    if isinstance(names, Mapping):
+        normalized = {as_named(name): value for name, value in names.items()}
+        if len(normalized) < len(names):  # ambiguous: unchanged, it does not match a column
+            return names
+        return normalized
+    if isinstance(names, list | tuple):
+        return [as_named(name) for name in names]
+    return names
 
 
 def renamed(frame: pd.DataFrame, where: str) -> pd.DataFrame:

@@ -37,18 +37,15 @@ def personal_note(column: ColumnSchema, real: Sequence[Column]) -> str:
         column: Schema of the column.
         real: The column in each real table.
     """
-    name = (
-        re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.name).lower().replace(" ", "_").replace("-", "_")
-    )
+    separated = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.name)
+    name = separated.lower().replace(" ", "_").replace("-", "_")
     values = stacked(real).present().distinct()
     if len(values) == 0:
         return ""
     if column.kind == "datetime":
-        return (
-            "a date of birth: the year or the age suffices in most tables"
-            if _BIRTH.search(name)
-            else ""
-        )
+        if _BIRTH.search(name):
+            return "a date of birth: the year or the age suffices in most tables"
+        return ""
     if column.kind == "categorical":
         texts = pa.array(values.objects(), pa.large_string())
         if _share(texts, _IP) >= _MOST:
@@ -61,9 +58,8 @@ def personal_note(column: ColumnSchema, real: Sequence[Column]) -> str:
     largest = float(np.abs(values.floats()).max())
     is_latitude = bool(_LATITUDE.search(name)) and largest <= 90
     is_longitude = bool(_LONGITUDE.search(name)) and largest <= 180
-    is_fine = column.precision is None or (
-        isinstance(column.precision, int) and column.precision >= _FINE_DECIMALS
-    )
+    precision = column.precision
+    is_fine = precision is None or (isinstance(precision, int) and precision >= _FINE_DECIMALS)
     if is_fine and (is_latitude or is_longitude):
         return (
             "a position: three decimals are a place of about 100 m, so round it to one decimal or"

@@ -114,40 +114,40 @@ class TableSchema:
     @classmethod
     def from_json(cls, data: list[dict[str, Any]]) -> TableSchema:
         """Create a schema from the output of :meth:`to_json`."""
-        return cls(
-            tuple(
-                ColumnSchema(
-                    **{
-                        **column,
-                        **{
-                            name: tuple(column.get(name, ()))
-                            for name in ("allowed_values", "missing")
-                        },
-                    }
-                )
-                for column in data
-            )
-        )
+        columns = []
+        for facts in data:
+            attributes = dict(facts)
+            for name in ("allowed_values", "missing"):  # JSON has no tuples
+                attributes[name] = tuple(facts.get(name, ()))
+            columns.append(ColumnSchema(**attributes))
+        return cls(tuple(columns))
 
 
 def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
-    """Raise InputError unless ``frame`` has unique string column names, at least one column and
-    ``smallest`` rows.
+    """Check that a table has columns with unique names, and enough rows.
+
+    Args:
+        frame: Table.
+        where: Name of the table in messages.
+        smallest: Minimum number of rows.
+
+    Raises:
+        InputError: If it has no columns, too few rows, or a name that is repeated, invalid or not a
+            string.
     """
     if len(frame.columns) == 0:
-        raise InputError(
-            "the table has no columns", where=where, fix="pass a table with at least one column"
-        )
+        fix = "pass a table with at least one column"
+        raise InputError("the table has no columns", where=where, fix=fix)
     # Positions, not names: if a table was transposed by mistake, its column names are private
     # values.
     for position, name in enumerate(frame.columns):
         if not isinstance(name, str):
             problem = f"the name of column {position} has type {type(name).__name__}, not string"
             raise InputError(problem, where=where, fix="convert the column names to strings")
-        if fault := name and name_fault(name):  # an unnamed column can be dropped
-            raise InputError(
-                f"the name of column {position} {fault}", where=where, fix="rename the column"
-            )
+        fault = name and name_fault(name)  # an unnamed column can be dropped
+        if fault:
+            problem = f"the name of column {position} {fault}"
+            raise InputError(problem, where=where, fix="rename the column")
     repeated = frame.columns.duplicated().nonzero()[0]
     if len(repeated):
         problem = f"the name of column {repeated[0]} occurs twice"
@@ -160,13 +160,12 @@ def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
 def check_named(columns: Iterable[str], where: str) -> None:
     """Raise InputError if a column has a blank name. Files of tables with an index have one."""
     for position, name in enumerate(columns):
-        if not name.strip():
-            settings = yaml_text({"drop": [name]})
-            fix = (
-                f"name it, or drop it (data: {settings}; on the command line --drop"
-                f" {option_text([name])})"
-            )
-            raise InputError(f"column {position} has no name", where=where, fix=fix)
+        if name.strip():
+            continue
+        settings = yaml_text({"drop": [name]})
+        options = f"--drop {option_text([name])}"
+        fix = f"name it, or drop it (data: {settings}; on the command line {options})"
+        raise InputError(f"column {position} has no name", where=where, fix=fix)
 
 
 def yaml_text(value: object) -> str:
@@ -189,27 +188,34 @@ def option_text(names: Iterable[str], start: str = "") -> str:
 
 
 def _quoted(name: str) -> str:
-    plain = name and not name.startswith((" ", '"')) and not set(name) & {",", "\n", "\r"}
-    return name if plain else '"' + name.replace('"', '""') + '"'
+    has_quoted_start = name.startswith((" ", '"'))
+    if name and not has_quoted_start and not set(name) & {",", "\n", "\r"}:
+        return name
+    return '"' + name.replace('"', '""') + '"'
 
 
 def check_subject(columns: Iterable[str], subject: str, where: str) -> None:
-    """Raise InputError unless the column ``subject`` exists."""
-    if subject not in columns:
-        if subject.endswith("?"):
-            fix = "write the name of the column that identifies people, without a question mark"
-            raise InputError(
-                "the subject is a question of `inspect`", where=where, column=subject, fix=fix
-            )
-        fix = f"set subject to a column of this table.{near_name(subject, columns)}"
-        if " or " in subject:
-            fix = "keep one of these names, that of the column that identifies people"
-        raise InputError(
-            "the column configured as the subject does not exist",
-            where=where,
-            column=subject,
-            fix=fix,
-        )
+    """Check that a table has the subject column.
+
+    Args:
+        columns: Columns of the table.
+        subject: Column that identifies people.
+        where: Name of the table in messages.
+
+    Raises:
+        InputError: If the column does not exist.
+    """
+    if subject in columns:
+        return
+    if subject.endswith("?"):
+        problem = "the subject is a question of `inspect`"
+        fix = "write the name of the column that identifies people, without a question mark"
+        raise InputError(problem, where=where, column=subject, fix=fix)
+    fix = f"set subject to a column of this table.{near_name(subject, columns)}"
+    if " or " in subject:
+        fix = "keep one of these names, that of the column that identifies people"
+    problem = "the column configured as the subject does not exist"
+    raise InputError(problem, where=where, column=subject, fix=fix)
 
 
 def check_not_published(columns: Iterable[str], subject: str | None, where: str) -> None:
@@ -220,31 +226,38 @@ def check_not_published(columns: Iterable[str], subject: str | None, where: str)
     Raises:
         InputError: If it does.
     """
-    if subject is not None and subject in columns:
-        fix = (
-            "remove the column from the file; or keep the subject, and drop the column here as"
-            " well (data:"
-            f" {yaml_text({'subject': subject, 'drop': [subject]})}; on the command line --subject"
-            f" {option_text([subject])} --drop {option_text([subject])}), and publish the table"
-            " without it"
-        )
-        problem = (
-            "the synthetic table contains the subject column, although its rows belong to no one"
-        )
-        raise InputError(problem, where=where, column=subject, fix=fix)
+    if subject is None or subject not in columns:
+        return
+    settings = yaml_text({"subject": subject, "drop": [subject]})
+    options = f"--subject {option_text([subject])} --drop {option_text([subject])}"
+    fix = (
+        "remove the column from the file; or keep the subject, and drop the column here as well"
+        f" (data: {settings}; on the command line {options}), and publish the table without it"
+    )
+    problem = "the synthetic table contains the subject column, although its rows belong to no one"
+    raise InputError(problem, where=where, column=subject, fix=fix)
 
 
 def check_same_columns(
     first: Iterable[str], first_where: str, names: Iterable[str], where: str, fix: str
 ) -> None:
-    """Raise InputError, with the advice ``fix``, unless two tables have the same columns in any
-    order.
+    """Check that two tables have the same columns in any order.
+
+    Args:
+        first: Columns of the first table.
+        first_where: Name of the first table in messages.
+        names: Columns of the second table.
+        where: Name of the second table in messages.
+        fix: Advice.
+
+    Raises:
+        InputError: If the columns differ.
     """
     differing = sorted(set(first) ^ set(names))
-    if differing:
-        # a table may be transposed, so that its names are private values
-        if not set(first) & set(names):
-            raise InputError(f"it shares no column with {first_where}", where=where, fix=fix)
-        raise InputError(
-            f"the columns differ from {first_where}", where=where, column=differing[0], fix=fix
-        )
+    if not differing:
+        return
+    # a table may be transposed, so that its names are private values
+    if not set(first) & set(names):
+        raise InputError(f"it shares no column with {first_where}", where=where, fix=fix)
+    problem = f"the columns differ from {first_where}"
+    raise InputError(problem, where=where, column=differing[0], fix=fix)

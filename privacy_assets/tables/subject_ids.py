@@ -44,25 +44,25 @@ class Subject(NamedTuple):
     exact_ids: bool = False
 
 
-def read_subject(given: object) -> Subject:
-    """Read a subject: a column, ``{each_row: true}``, ``{column: id, exact: true}`` or None.
+def read_subject(declared: object) -> Subject:
+    """Read the declaration of a subject.
+
+    Args:
+        declared: A column, ``{each_row: true}``, ``{column: id, exact: true}`` or None.
 
     Raises:
         ConfigError: If it is something else.
     """
-    if given is None or isinstance(given, str):
-        return Subject(given)
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"subject must be the name of a column, not {type(given).__name__}.")
-    if dict(given) == EACH_ROW:
+    if declared is None or isinstance(declared, str):
+        return Subject(declared)
+    if not isinstance(declared, Mapping):
+        raise ConfigError(f"subject must be the name of a column, not {type(declared).__name__}.")
+    if dict(declared) == EACH_ROW:
         return Subject(None, each_row=True)
-    column = given.get("column")
-    is_exact = given.get("exact", False)
-    if (
-        not isinstance(column, str)
-        or not isinstance(is_exact, bool)
-        or set(given) - {"column", "exact"}
-    ):
+    column = declared.get("column")
+    is_exact = declared.get("exact", False)
+    has_other_keys = bool(set(declared) - {"column", "exact"})
+    if not isinstance(column, str) or not isinstance(is_exact, bool) or has_other_keys:
         raise ConfigError(
             "subject must be the name of a column, {each_row: true} or {column: id, exact: true}."
         )
@@ -101,7 +101,12 @@ def subject_column(series: pd.Series, where: str) -> Column:
     """Convert subject identifiers to strings, exactly: the integer 7 is "7", and "007" is another
     text.
 
-    Raises InputError if an identifier is missing or has only blanks and invisible characters.
+    Args:
+        series: Subject column of a table.
+        where: Name of the table in messages.
+
+    Raises:
+        InputError: If an identifier is missing or has only blanks and invisible characters.
     """
     name = str(series.name)
     ids = as_ids(series, where)
@@ -110,17 +115,15 @@ def subject_column(series: pd.Series, where: str) -> Column:
     missing = np.flatnonzero(is_missing)
     if len(missing):
         fix = "add the id of the person to every row"
-        raise InputError(
-            "the subject is missing", where=where, column=name, row=int(missing[0]), fix=fix
-        )
+        problem = "the subject is missing"
+        raise InputError(problem, where=where, column=name, row=int(missing[0]), fix=fix)
     return ids
 
 
 def as_ids(series: pd.Series, where: str) -> Column:
     """Return the texts of subject identifiers, some of which may be missing."""
-    return column_of(
-        series, ColumnSchema(str(series.name), "categorical", False, "str"), where, external=True
-    )
+    schema = ColumnSchema(str(series.name), "categorical", False, "str")
+    return column_of(series, schema, where, external=True)
 
 
 class Spellings(NamedTuple):
@@ -130,13 +133,13 @@ class Spellings(NamedTuple):
         n_ids: Number of these ids.
         n_plain: Number of their plain forms.
         first: One of these ids.
-        other: Another spelling of it.
+        second: Another spelling of it.
     """
 
     n_ids: int
     n_plain: int
     first: str
-    other: str
+    second: str
 
     @property
     def problem(self) -> str:
@@ -160,26 +163,31 @@ def find_spellings(subjects: Iterable[Column]) -> Spellings | None:
     respelled = np.flatnonzero(n_spellings[codes] > 1)
     if not len(respelled):
         return None
-    first, other = np.flatnonzero(codes == codes[respelled[0]])[:2]
-    return Spellings(len(respelled), int((n_spellings > 1).sum()), ids[first], ids[other])
+    first, second = np.flatnonzero(codes == codes[respelled[0]])[:2]
+    n_plain = int((n_spellings > 1).sum())
+    return Spellings(len(respelled), n_plain, ids[first], ids[second])
 
 
 def check_ids(subjects: Mapping[str, Column], names: Mapping[str, str]) -> None:
     """Raise InputError if two ids of one table or of two have one plain form, see :func:`plain_id`.
 
-    They probably identify one person, who would then count as two people. ``names`` are the names
-    of the tables.
+    They probably identify one person, who would then count as two people.
+
+    Args:
+        subjects: Subject column of each table, by role.
+        names: Names of the tables in messages, by role.
     """
-    found = find_spellings(subjects.values())
-    if found is None:
+    spellings = find_spellings(subjects.values())
+    if spellings is None:
         return
-    places = [_first_place(subjects, found.first), _first_place(subjects, found.other)]
-    (table, row), (other_table, other_row) = sorted(places)
+    positions = [_first_cell(subjects, text) for text in (spellings.first, spellings.second)]
+    earlier, later = sorted(positions)
     roles = list(subjects)
-    column = subjects[roles[table]].name
-    problem = (
-        f"{found.problem}, such as the ids of this row and of row {row} in {names[roles[table]]}"
-    )
+    column = subjects[roles[earlier.table]].name
+    earlier_where = names[roles[earlier.table]]
+    later_where = names[roles[later.table]]
+    example = f"such as the ids of this row and of row {earlier.row} in {earlier_where}"
+    problem = f"{spellings.problem}, {example}"
     declared = yaml_text({"subject": {"column": column, "exact": True}})
     options = f"--subject {option_text([column])} --exact-ids"
     fix = (
@@ -187,22 +195,39 @@ def check_ids(subjects: Mapping[str, Column], names: Mapping[str, str]) -> None:
         " people, state it"
         f" (data: {declared}; on the command line {options})"
     )
-    raise InputError(
-        problem, where=names[roles[other_table]], column=column, row=other_row, fix=fix
-    )
+    raise InputError(problem, where=later_where, column=column, row=later.row, fix=fix)
 
 
-def _first_place(subjects: Mapping[str, Column], text: str) -> tuple[int, int]:
-    """Return the position of the table, and of the row, in which an id occurs first."""
+class _Cell(NamedTuple):
+    """A cell of the subject columns.
+
+    Attributes:
+        table: Position of the table.
+        row: Row in the table.
+    """
+
+    table: int
+    row: int
+
+
+def _first_cell(subjects: Mapping[str, Column], text: str) -> _Cell:
+    """Return the first cell that contains an id."""
     for position, column in enumerate(subjects.values()):
         rows = np.flatnonzero(column.index_in([text]) == 0)
         if len(rows):
-            return position, int(rows[0])
+            return _Cell(position, int(rows[0]))
     raise KeyError
 
 
 def joint_codes(subjects: Mapping[str, Column]) -> dict[str, np.ndarray]:
-    """Return the int64 subject code of each row by role, coded jointly over the roles."""
+    """Return the subject code of each row, coded jointly over the roles.
+
+    Args:
+        subjects: Subject column of each table, by role.
+
+    Returns:
+        Codes from 0 on by role, int64 (n,); nothing without a subject.
+    """
     if not subjects:
         return {}
     ends = np.cumsum([len(column) for column in subjects.values()])[:-1]
@@ -277,16 +302,17 @@ def _digits_of(text: str) -> str | None:
     number = _NUMBER.fullmatch(text)
     if number is None:
         return None
-    sign, whole, fraction, exponent_sign, exponent = number.groups()
-    if exponent is not None and not exponent_sign and fraction is None and whole.startswith("0"):
+    sign, before_point, fraction, exponent_sign, exponent = number.groups()
+    has_plain_exponent = exponent is not None and not exponent_sign and fraction is None
+    if has_plain_exponent and before_point.startswith("0"):
         return None  # "0e123456" is a random code
-    digits = whole + (fraction or "")
-    n_whole = len(whole)
+    digits = before_point + (fraction or "")
+    n_integer_digits = len(before_point)
     if exponent is not None:
-        n_whole = max(n_whole + int(exponent_sign + exponent), 0)
-    if digits[n_whole:].strip("0"):
+        n_integer_digits = max(n_integer_digits + int(exponent_sign + exponent), 0)
+    if digits[n_integer_digits:].strip("0"):
         return None
-    integer = digits[:n_whole].ljust(n_whole, "0").lstrip("0")
+    integer = digits[:n_integer_digits].ljust(n_integer_digits, "0").lstrip("0")
     if not integer:
         return "0"
     return "-" + integer if sign == "-" else integer

@@ -8,7 +8,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_DAY, _YEAR, _CLOCK = "[0-9]{1,2}", "[0-9]{4}", "[0-9]{1,2}:[0-9]{2}"
+_DAY = "[0-9]{1,2}"
+_YEAR = "[0-9]{4}"
+_CLOCK = "[0-9]{1,2}:[0-9]{2}"
 _ZONE = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
 ISO = (
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T"
@@ -29,25 +31,47 @@ _ORDERS = {
     "%d{0}%m{0}%y": (_DAY, _DAY, "[0-9]{2}"),
     "%m{0}%d{0}%y": (_DAY, _DAY, "[0-9]{2}"),
 }
-_DAYS = {
-    **{
-        order.format(sign): f"[{sign}]".join(parts)
-        for sign in "./-"
-        for order, parts in _ORDERS.items()
-    },
+_WITH_MONTH_NAMES = {
     "%d-%b-%Y": "[0-9]{1,2}-[A-Za-z]{3}-[0-9]{4}",
     "%d %b %Y": "[0-9]{1,2} [A-Za-z]{3} [0-9]{4}",
     "%d%b%Y": "[0-9]{1,2}[A-Za-z]{3}[0-9]{4}",
     "%d %B %Y": "[0-9]{1,2} [A-Za-z]{3,9} [0-9]{4}",
     "%B %d, %Y": "[A-Za-z]{3,9} [0-9]{1,2}, [0-9]{4}",
 }
-DATES = {f"{day} {time}".strip(): f"^{f'{of_day} {of_time}'.strip()}$"
-          for time, of_time in _TIMES.items() for day, of_day in _DAYS.items()}  # fmt: skip
+
+
+def _day_patterns() -> dict[str, str]:
+    """Return the regular expression of each format of a day."""
+    patterns = {}
+    for separator in "./-":
+        for order, parts in _ORDERS.items():
+            patterns[order.format(separator)] = f"[{separator}]".join(parts)
+    return patterns | _WITH_MONTH_NAMES
+
+
+def _date_patterns() -> dict[str, str]:
+    """Return the regular expression of each format of a day, with and without a time."""
+    patterns = {}
+    for time_format, time_pattern in _TIMES.items():
+        for day_format, day_pattern in _day_patterns().items():
+            date_format = f"{day_format} {time_format}".strip()
+            date_pattern = f"{day_pattern} {time_pattern}".strip()
+            patterns[date_format] = f"^{date_pattern}$"
+    return patterns
+
+
+DATES = _date_patterns()
 
 
 def parse_times(texts: pa.Array, form: str = "") -> pd.Series:
-    """Read times from texts as UTC, datetime64[us, UTC]; NaT for texts of another form. "" is ISO
-    8601.
+    """Read times from texts.
+
+    Args:
+        texts: Strings (n,), with nulls.
+        form: Format of ``strptime``. "": ISO 8601.
+
+    Returns:
+        Times in UTC, datetime64[us, UTC] (n,); NaT for texts of another form.
     """
     strings = pd.Series(pc.utf8_trim_whitespace(texts).to_pandas())
     times = pd.to_datetime(strings, errors="coerce", utc=True, format=form or "ISO8601")

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -162,7 +163,10 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
     """Split texts into numbers and units.
 
     Args:
-        texts: Strings without nulls and without blanks around them.
+        texts: Strings (n,) without nulls and without blanks around them.
+
+    Returns:
+        Arrays (n,), see :class:`WrittenNumbers`.
     """
     is_short = to_mask(pc.less_equal(pc.utf8_length(texts), _LONGEST))
     may_be_number = is_short & find(texts, r"\p{Nd}")
@@ -170,14 +174,12 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
     plain = _with_ascii_digits(candidates)
     plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(plain, _IN_BRACKETS, r"-\1\2\3"))
     parts = [pc.extract_regex(plain, pattern) for pattern in _PARTS]
-    head, number, tail = (
-        pc.coalesce(*(pc.struct_field(part, name) for part in parts), "")
-        for name in ("head", "number", "tail")
-    )
+    head = _named_group(parts, "head")
+    number = _named_group(parts, "number")
+    tail = _named_group(parts, "tail")
 
-    pairs = pc.binary_join_element_wise(
-        head, tail, pa.scalar(_BETWEEN, texts.type)
-    ).dictionary_encode()
+    separator = pa.scalar(_BETWEEN, texts.type)
+    pairs = pc.binary_join_element_wise(head, tail, separator).dictionary_encode()
     affixes = [_affix(*pair.split(_BETWEEN, 1)) for pair in pairs.dictionary.to_pylist()]
     starts = pa.array([affix and affix.start for affix in affixes], texts.type).take(pairs.indices)
     digits = _without_thousands(number, plain)
@@ -191,21 +193,30 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
     units = np.full(len(texts), None, dtype=object)
     is_known = np.zeros(len(texts), dtype=bool)
     is_code = np.zeros(len(texts), dtype=bool)
-    units[positions] = np.array([affix and affix.unit for affix in affixes], dtype=object)[codes]
-    is_known[positions] = np.array(
-        [bool(affix and affix.is_known) for affix in affixes], dtype=bool
-    )[codes]
-    is_code[positions] = np.array([bool(affix and affix.is_code) for affix in affixes], dtype=bool)[
-        codes
-    ]
+    affix_units = np.array([affix and affix.unit for affix in affixes], dtype=object)
+    affix_is_known = np.array([bool(affix and affix.is_known) for affix in affixes], dtype=bool)
+    affix_is_code = np.array([bool(affix and affix.is_code) for affix in affixes], dtype=bool)
+    units[positions] = affix_units[codes]
+    is_known[positions] = affix_is_known[codes]
+    is_code[positions] = affix_is_code[codes]
     has_letter_before = find(head, r"\p{L}")
     is_decimal = find(number, "[.,]")
     # 1.5M is a number with a unit, 3M a code
     is_code[positions] &= (has_letter_before | ~is_decimal)[is_number]
-    kept = pc.if_else(pa.array(is_number), numbers, candidates)
-    return WrittenNumbers(
-        pc.replace_with_mask(texts, pa.array(may_be_number), kept), units, is_known, is_code
-    )
+    numbers_or_texts = pc.if_else(pa.array(is_number), numbers, candidates)
+    plain_texts = pc.replace_with_mask(texts, pa.array(may_be_number), numbers_or_texts)
+    return WrittenNumbers(plain_texts, units, is_known, is_code)
+
+
+def _named_group(matches: Sequence[pa.Array], name: str) -> pa.Array:
+    """Return a group of the first pattern that matches, "" if none does.
+
+    Args:
+        matches: Structs of the groups of each pattern, null where it does not match.
+        name: Name of the group.
+    """
+    groups = [pc.struct_field(match, name) for match in matches]
+    return pc.coalesce(*groups, "")
 
 
 def _without_thousands(numbers: pa.Array, texts: pa.Array) -> pa.Array:
@@ -234,11 +245,16 @@ def _affix(head: str, tail: str) -> _Affix | None:
     if start is None or end is None:
         return None
     sign, before, gap, inner_sign, point = start.groups()
-    space, after = end[1], end[2] or ""
+    space = end[1]
+    after = end[2] or ""
     if point and before[-1:].isalpha():  # Rs.5 is not 0.5 Rs
-        before, point = f"{before}.", ""
+        before = f"{before}."
+        point = ""
     unit = f"{before} {after}".strip()
-    is_known = not unit or (not before or not after) and _is_known(before, gap, space, after)
+    if before and after:
+        is_known = False
+    else:
+        is_known = not unit or _is_known(before, gap, space, after)
     is_after_letter = not gap and bool(_CODE_BEFORE.fullmatch(before))
     is_amount = _is_currency_sign(before) or is_currency_code(before)
     is_before_letter = not is_amount and not space and bool(_CODE_AFTER.fullmatch(after))
@@ -276,11 +292,11 @@ def _with_ascii_digits(texts: pa.Array) -> pa.Array:
     """Return texts with the digits of other scripts, full-width signs and the minus of typesetters
     as in ASCII.
     """
-    is_other = pc.match_substring_regex(texts, r"[^\x00-\x7f]")
-    if not pc.any(is_other).as_py():
+    has_other = pc.match_substring_regex(texts, r"[^\x00-\x7f]")
+    if not pc.any(has_other).as_py():
         return texts
-    others = [_ascii_digits(text) for text in texts.filter(is_other).to_pylist()]
-    return pc.replace_with_mask(texts, is_other, pa.array(others, texts.type))
+    converted = [_ascii_digits(text) for text in texts.filter(has_other).to_pylist()]
+    return pc.replace_with_mask(texts, has_other, pa.array(converted, texts.type))
 
 
 def _ascii_digits(text: str) -> str:
@@ -321,26 +337,30 @@ def parse_numbers(texts: pa.Array, form: str = "") -> pd.Series:
     texts = pc.utf8_trim_whitespace(texts)
     is_other = pc.fill_null(pc.invert(pc.match_substring_regex(texts, NUMBERS[decimal])), False)
     if pc.any(is_other).as_py():
-        others = texts.filter(is_other).dictionary_encode()
-        plain = without_unit(others.dictionary, unit)
-        texts = pc.replace_with_mask(texts, is_other, plain.take(others.indices))
-    fits = pc.match_substring_regex(texts, NUMBERS[decimal])
-    texts = pc.if_else(fits, texts, None)
-    if decimal:
-        texts = pc.replace_substring(texts, "." if decimal == "," else ",", "")
-        texts = pc.replace_substring(texts, ",", ".") if decimal == "," else texts
+        encoded = texts.filter(is_other).dictionary_encode()
+        plain = without_unit(encoded.dictionary, unit)
+        texts = pc.replace_with_mask(texts, is_other, plain.take(encoded.indices))
+    is_number = pc.match_substring_regex(texts, NUMBERS[decimal])
+    texts = pc.if_else(is_number, texts, None)
+    if decimal == ",":
+        texts = pc.replace_substring(texts, ".", "")
+        texts = pc.replace_substring(texts, ",", ".")
+    elif decimal:
+        texts = pc.replace_substring(texts, ",", "")
     if all_match(texts.drop_null(), WHOLE):
         with suppress(pa.ArrowInvalid):  # one is too large
-            whole = pc.cast(pc.utf8_ltrim(texts, "+"), pa.int64())
-            return pd.Series(pd.arrays.IntegerArray(*filled(whole, 0)))
+            integers = pc.cast(pc.utf8_ltrim(texts, "+"), pa.int64())
+            return pd.Series(pd.arrays.IntegerArray(*filled(integers, 0)))
     return pd.Series(pd.arrays.FloatingArray(*filled(pc.cast(texts, pa.float64()), 0.0)))
 
 
 def filled(numbers: pa.Array, zero: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the values of an Arrow array with ``zero`` for nulls, and True for nulls."""
-    numbers = numbers.combine_chunks() if isinstance(numbers, pa.ChunkedArray) else numbers
-    gone = numbers.is_null().to_numpy(zero_copy_only=False)
-    return numbers.fill_null(zero).to_numpy(zero_copy_only=False).copy(), gone
+    if isinstance(numbers, pa.ChunkedArray):
+        numbers = numbers.combine_chunks()
+    is_null = numbers.is_null().to_numpy(zero_copy_only=False)
+    values = numbers.fill_null(zero).to_numpy(zero_copy_only=False).copy()
+    return values, is_null
 
 
 def to_mask(values: pa.Array) -> np.ndarray:
@@ -357,6 +377,6 @@ def all_match(values: pa.Array, pattern: str) -> bool:
     """Return True if all strings match. The first ones are tried alone, because most columns fail
     there.
     """
-    return bool(
-        find(values.slice(0, 100), pattern).all() and find(values.slice(100), pattern).all()
-    )
+    if not find(values.slice(0, 100), pattern).all():
+        return False
+    return bool(find(values.slice(100), pattern).all())
