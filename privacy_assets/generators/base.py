@@ -386,7 +386,12 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays to the folder of the manifest."""
+    """Write arrays to a file.
+
+    Args:
+        folder: Folder of the manifest.
+        arrays: Arrays by name.
+    """
     np.savez_compressed(folder / ARRAYS, **arrays)  # type: ignore[arg-type]
 
 
@@ -397,14 +402,27 @@ def read_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 
 def write_table(frame: pd.DataFrame, folder: Path) -> Path:
-    """Write a training table to ``folder`` as Parquet, and return its path."""
+    """Write a training table as Parquet.
+
+    Args:
+        frame: Training rows.
+        folder: Folder of the manifest.
+
+    Returns:
+        Path of the file.
+    """
     path = folder / TRAIN
     pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
     return path
 
 
 def read_train(folder: Path, schema: TableSchema) -> Table:
-    """Read a table written by :func:`write_table`."""
+    """Read a training table.
+
+    Args:
+        folder: Folder passed to :func:`write_table`.
+        schema: Schema of the table.
+    """
     path = folder / TRAIN
     frame = pq.ParquetFile(path).read().to_pandas()
     return Table.of(frame, schema, where=str(path))

@@ -66,7 +66,14 @@ class OrderedColumn:
     def of(
         cls, train: Table, name: str, lows: Sequence[str], highs: Sequence[str]
     ) -> OrderedColumn:
-        """Create the rewriting of a column with the form that depends least on its bound."""
+        """Create the rewriting of a column with the form that depends least on its bound.
+
+        Args:
+            train: Training rows.
+            name: Column, with at least one value.
+            lows: Earlier columns that are never above it.
+            highs: Earlier columns that are never below it.
+        """
         levels = distinct_sorted(train[name].present().floats())
         column = cls(name, tuple(lows), tuple(highs), "between", levels)
         if lows and highs:
@@ -94,9 +101,15 @@ class OrderedColumn:
         return ratio if dependence[ratio.form] < dependence[difference.form] else difference
 
     def bounds(self, columns: Mapping[str, Column]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the largest lower and the smallest upper bound of each row, float64 (n,) each.
+        """Return the bounds of each row.
 
         Without a value in a bounding column, the range of the column is the bound.
+
+        Args:
+            columns: Columns that include the bounding ones.
+
+        Returns:
+            The largest lower and the smallest upper bound, float64 of shape (n,) each.
         """
         n_rows = len(next(iter(columns.values())))
         low = np.full(n_rows, self.levels[0])
@@ -108,7 +121,16 @@ class OrderedColumn:
         return low, high
 
     def distances(self, value: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Return what is trained instead of the values, float64 (n,)."""
+        """Return what is trained instead of the values.
+
+        Args:
+            value: Values of the column, float64 of shape (n,). NaN: missing.
+            low: Lower bounds, shape (n,).
+            high: Upper bounds, shape (n,).
+
+        Returns:
+            float64 of shape (n,); the attribute ``form`` describes it.
+        """
         if self.form == "above":
             return value - low
         if self.form == "below":
@@ -123,7 +145,16 @@ class OrderedColumn:
         return np.where(np.isnan(value), np.nan, share)
 
     def values(self, distances: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Return the values of distances, within the bounds; inverse of :meth:`distances`."""
+        """Return the values of distances, within the bounds; inverse of :meth:`distances`.
+
+        Args:
+            distances: Distances, float64 of shape (n,). NaN: missing.
+            low: Lower bounds, shape (n,).
+            high: Upper bounds, shape (n,).
+
+        Returns:
+            float64 of shape (n,).
+        """
         if self.form == "above":
             value = low + distances
         elif self.form == "below":
@@ -179,6 +210,12 @@ class OrderedColumn:
 
         If there is none, no real row has such bounds together with a value, so the value is
         missing.
+
+        Args:
+            column: Rounded column.
+            schema: Schema of the column.
+            low: Lower bounds, float64 of shape (n,).
+            high: Upper bounds, float64 of shape (n,).
         """
         value = column.floats()
         if schema.role == "closed":
@@ -455,7 +492,13 @@ class Rewriting:
 
     @classmethod
     def load(cls, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> Rewriting:
-        """Load what :meth:`save` wrote."""
+        """Load a stored rewriting.
+
+        Args:
+            folder: Folder written by :meth:`save`.
+            schema: Schema of the table.
+            manifest: Entries returned by :meth:`save`.
+        """
         arrays = read_arrays(folder)
         columns = []
         for i, (name, lows, highs, form) in enumerate(manifest["columns"]):
