@@ -636,8 +636,8 @@ MUTATIONS = [
     Mutation(
         "seed of a Bayesian network ignored",
         "generators/bayes.py",
-        "rng, sizes = np.random.default_rng(seed), self.domains.sizes",
-        "rng, sizes = np.random.default_rng(0), self.domains.sizes",
+        "rng = np.random.default_rng(seed)\n        codes = np.empty(",
+        "rng = np.random.default_rng(0)\n        codes = np.empty(",
         ("generators/test_every_generator.py", "generators/test_bayes.py"),
     ),
     Mutation(

@@ -56,12 +56,14 @@ class PrivacyBudget:
     def __str__(self) -> str:
         if self.epsilon is None:
             return "none (no formal guarantee)" if self.known else "unknown (custom code)"
-        covered = f" for {self.covers}" if self.covers else ""
-        counted = f" ({self.accountant})" if self.accountant else ""
-        besides = (
-            f"; not covered: {', '.join(self.outside_guarantee)}" if self.outside_guarantee else ""
-        )
-        return f"epsilon {self.epsilon:g}, delta {self.delta or 0:g}{covered}{counted}{besides}"
+        text = f"epsilon {self.epsilon:g}, delta {self.delta or 0:g}"
+        if self.covers:
+            text += f" for {self.covers}"
+        if self.accountant:
+            text += f" ({self.accountant})"
+        if self.outside_guarantee:
+            text += f"; not covered: {', '.join(self.outside_guarantee)}"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +198,17 @@ class Draw(Protocol):
     """Fits a generator to rows and samples, in one compiled call."""
 
     def __call__(self, rows: np.ndarray, size: int, seed: int) -> np.ndarray:
-        """Fit to the cells of ``rows`` (int64, repeats allowed) and return ``size`` new rows,
-        float64 (F, size).
+        """Fit to rows and draw new ones.
 
         Must be deterministic, release the interpreter lock and be thread-safe.
+
+        Args:
+            rows: Positions of the training rows among the cells, int64; repeats are allowed.
+            size: Number of new rows.
+            seed: Seed of fitting and drawing.
+
+        Returns:
+            Cells of the new rows, float64 of shape (F, size).
         """
 
 
@@ -210,10 +219,16 @@ class CodedGenerator(Generator):
 
     @abstractmethod
     def drawer(self, cells: np.ndarray, coding: MatrixCoding) -> Draw:
-        """Prepare data shared by all training sets drawn from the columns of ``cells`` (F, N):
-        ranks, bins, domains.
+        """Prepare data shared by all training sets: ranks, bins, domains.
 
         Bins and domains come from all of ``cells``; the papers take them from public metadata.
+
+        Args:
+            cells: Cells of all rows, float64 of shape (F, N).
+            coding: Coding of the cells.
+
+        Returns:
+            A function that fits to some of the rows and draws new ones.
         """
 
 
@@ -262,9 +277,8 @@ class FittedGenerator(ABC):
         if len(table) != rows:
             problem = "the number of rows differs from the requested one"
             raise InputError(problem, where=self.where, fix=f"return {rows} rows")
-        return table.with_columns(
-            *(_nearest(table[name], levels) for name, levels in self.levels.items())
-        )
+        columns = [_nearest(table[name], levels) for name, levels in self.levels.items()]
+        return table.with_columns(*columns)
 
     @property
     def where(self) -> str:
@@ -281,40 +295,35 @@ class FittedGenerator(ABC):
             train: Training rows, which provide the allowed values of columns without declared
                 domain.
         """
-        closed = [
-            c
-            for c in self.schema.columns
-            if c.role == "closed" and c.kind in ("integer", "numeric")
-        ]
-        known = {
-            c.name: column_of(pd.Series(list(c.allowed_values), dtype=object), c, "allowed_values")
-            for c in closed
-            if c.allowed_values
-        }
-        read = {c.name: train[c.name] for c in closed if not c.allowed_values}
-        self.levels = {
-            name: one.distinct().cells.tolist() for name, one in {**known, **read}.items()
-        }
-        if self.privacy.epsilon is not None:
-            stated = self.privacy.outside_guarantee
-            more = [
-                f"few values of {name}"
-                for name in read
-                if f"range or few values of {name}" not in stated
-            ]
-            self.privacy = replace(self.privacy, outside_guarantee=(*stated, *more))
+        from_schema: dict[str, list[float]] = {}
+        from_rows: dict[str, list[float]] = {}
+        for column in self.schema.columns:
+            if column.role != "closed" or column.kind not in ("integer", "numeric"):
+                continue
+            if column.allowed_values:
+                allowed = pd.Series(list(column.allowed_values), dtype=object)
+                values = column_of(allowed, column, "allowed_values")
+                from_schema[column.name] = values.distinct().cells.tolist()
+            else:
+                from_rows[column.name] = train[column.name].distinct().cells.tolist()
+        self.levels = from_schema | from_rows
+        if self.privacy.epsilon is None:
+            return
+        outside = list(self.privacy.outside_guarantee)
+        for name in from_rows:
+            if f"range or few values of {name}" not in self.privacy.outside_guarantee:
+                outside.append(f"few values of {name}")
+        self.privacy = replace(self.privacy, outside_guarantee=tuple(outside))
 
     def described(self) -> dict[str, Any]:
         """Return "name", "settings", "overfitting" protection and "privacy" budget as plain
         values.
         """
-        made = self.generator
-        protection, budget = made.overfitting_protection(), asdict(self.privacy)
         return {
-            "name": made.name,
-            "settings": made.settings(),
-            "overfitting": protection,
-            "privacy": budget,
+            "name": self.generator.name,
+            "settings": self.generator.settings(),
+            "overfitting": self.generator.overfitting_protection(),
+            "privacy": asdict(self.privacy),
         }
 
     @abstractmethod
@@ -348,30 +357,41 @@ def _nearest(numbers: Column, levels: Sequence[float]) -> Column:
     """Replace each number by the nearest of the sorted ``levels``; missing values are kept."""
     if not levels:
         return numbers
-    known = np.asarray(levels, dtype=np.float64)
-    nearest = known[np.searchsorted((known[1:] + known[:-1]) / 2, numbers.floats())]
-    return replace(
-        numbers, cells=np.where(numbers.missing, numbers.cells, nearest.astype(numbers.cells.dtype))
-    )
+    values = np.asarray(levels, dtype=np.float64)
+    middles = (values[1:] + values[:-1]) / 2
+    nearest = values[np.searchsorted(middles, numbers.floats())]
+    nearest = nearest.astype(numbers.cells.dtype)
+    return replace(numbers, cells=np.where(numbers.missing, numbers.cells, nearest))
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """Read the manifest in ``folder``. Raises InputError if there is no valid one."""
+    """Read a manifest.
+
+    Args:
+        folder: Folder of a saved generator.
+
+    Raises:
+        InputError: If there is no valid manifest.
+    """
     path = Path(folder) / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(manifest, dict):
             raise TypeError
     except (OSError, ValueError, TypeError) as error:
+        problem = f"no fitted generator can be read ({type(error).__name__})"
         fix = "pass the folder of a saved generator"
-        raise InputError(
-            f"no fitted generator can be read ({type(error).__name__})", where=str(path), fix=fix
-        ) from None
+        raise InputError(problem, where=str(path), fix=fix) from None
     return manifest
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays to the folder of the manifest."""
+    """Write arrays to a file.
+
+    Args:
+        folder: Folder of the manifest.
+        arrays: Arrays by name.
+    """
     np.savez_compressed(folder / ARRAYS, **arrays)  # type: ignore[arg-type]
 
 
@@ -382,14 +402,27 @@ def read_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 
 def write_table(frame: pd.DataFrame, folder: Path) -> Path:
-    """Write a training table to ``folder`` as Parquet, and return its path."""
+    """Write a training table as Parquet.
+
+    Args:
+        frame: Training rows.
+        folder: Folder of the manifest.
+
+    Returns:
+        Path of the file.
+    """
     path = folder / TRAIN
     pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
     return path
 
 
 def read_train(folder: Path, schema: TableSchema) -> Table:
-    """Read a table written by :func:`write_table`."""
-    return Table.of(
-        pq.ParquetFile(folder / TRAIN).read().to_pandas(), schema, where=str(folder / TRAIN)
-    )
+    """Read a training table.
+
+    Args:
+        folder: Folder passed to :func:`write_table`.
+        schema: Schema of the table.
+    """
+    path = folder / TRAIN
+    frame = pq.ParquetFile(path).read().to_pandas()
+    return Table.of(frame, schema, where=str(path))

@@ -30,8 +30,8 @@ from privacy_assets.tables.table import Table
 
 Conditional = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 _PARTS = ("groups", "starts", "values", "ends")
-_MOST_KEYS = 2.0**62
-_MOST_CELLS = 2**22
+_MAX_KEYS = 2.0**62
+_MAX_CELLS = 2**22
 
 
 @declared
@@ -79,7 +79,8 @@ class BayNet(RelationalGenerator):
         coding = self._coding(train)
         cells = coding.code(train)
         domains = self._domains(cells, coding)
-        codes, (rate, scale) = domains.encode(cells), self._noise(len(cells))
+        codes = domains.encode(cells)
+        rate, scale = self._noise(len(cells))
         rng, noise = self._streams(training.seed)
         training.progress("learning the structure of the network")
         root = int(rng.integers(len(codes)))
@@ -95,21 +96,19 @@ class BayNet(RelationalGenerator):
         from privacy_assets.generators._bayes_kernels import fit_and_draw
 
         domains = self._domains(cells, coding)
-        known = (
-            domains.encode(cells),
-            domains.sizes,
-            domains.flat,
-            self.degree,
-            *self._noise(len(cells)),
-        )
+        codes = domains.encode(cells)
+        sizes = domains.sizes
+        flat = domains.flat
+        rate, scale = self._noise(len(cells))
 
         def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
-            own = np.ascontiguousarray(rows, dtype=np.int64)
+            rows = np.ascontiguousarray(rows, dtype=np.int64)
             rng, noise = self._streams(seed)
-            drawn: np.ndarray = fit_and_draw(
-                *known, own, size, int(rng.integers(len(cells))), rng, noise
+            root = int(rng.integers(len(cells)))
+            sample: np.ndarray = fit_and_draw(
+                codes, sizes, flat, self.degree, rate, scale, rows, size, root, rng, noise
             )
-            return drawn
+            return sample
 
         return draw
 
@@ -118,14 +117,16 @@ class BayNet(RelationalGenerator):
 
     def _domains(self, cells: np.ndarray, coding: MatrixCoding) -> Domains:
         domains = Domains.of_cells(cells, coding, self.bins)
-        if np.prod(np.sort(domains.sizes)[-self.degree - 1 :].astype(np.float64)) > _MOST_KEYS:
+        if self._max_table_cells(domains) > _MAX_KEYS:
+            problem = "columns have too many distinct values for a Bayesian network"
             fix = "drop columns of nearly unique values, or lower degree"
-            raise InputError(
-                "columns have too many distinct values for a Bayesian network",
-                where="train",
-                fix=fix,
-            )
+            raise InputError(problem, where="train", fix=fix)
         return domains
+
+    def _max_table_cells(self, domains: Domains) -> float:
+        """Return the number of cells of the largest joint table of a column and its parents."""
+        largest_sizes = np.sort(domains.sizes)[-self.degree - 1 :]
+        return float(np.prod(largest_sizes.astype(np.float64)))
 
     def _noise(self, columns: int) -> tuple[float, float]:
         """Return epsilon per choice of a column, and scale of the noise per count; zeros mean no
@@ -145,13 +146,14 @@ class BayNet(RelationalGenerator):
         self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
     ) -> FittedGenerator:
         arrays = read_arrays(folder)
-        order, parents = arrays["order"], arrays["parents"]
-        made: Any = [tuple(arrays[f"{name}.of.{i}"] for name in _PARTS) for i in range(len(order))]
-        coding, domains = (
-            MatrixCoding.of_plain(schema, manifest["values"]),
-            Domains.from_arrays(arrays),
-        )
-        return FittedNetwork(self, coding, domains, order, parents, made)
+        order = arrays["order"]
+        parents = arrays["parents"]
+        conditionals: list[Any] = []
+        for i in range(len(order)):
+            conditionals.append(tuple(arrays[f"{name}.of.{i}"] for name in _PARTS))
+        coding = MatrixCoding.of_plain(schema, manifest["values"])
+        domains = Domains.from_arrays(arrays)
+        return FittedNetwork(self, coding, domains, order, parents, conditionals)
 
 
 class FittedNetwork(FittedGenerator):
@@ -171,34 +173,31 @@ class FittedNetwork(FittedGenerator):
         parents: np.ndarray,
         conditionals: Sequence[Conditional],
     ) -> None:
-        self.generator, self.schema, self.coding, self.domains = (
-            generator,
-            coding.schema,
-            coding,
-            domains,
-        )
-        self.order, self.parents, self.conditionals = order, parents, conditionals
+        self.generator = generator
+        self.schema = coding.schema
+        self.coding = coding
+        self.domains = domains
+        self.order = order
+        self.parents = parents
+        self.conditionals = conditionals
 
     def _sample(self, rows: int, seed: int) -> Table:
         from privacy_assets.generators._bayes_kernels import decode, draw_column, keys_of, room
 
-        rng, sizes = np.random.default_rng(seed), self.domains.sizes
-        codes, lookup = (
-            np.empty((len(sizes), rows), dtype=np.uint32),
-            np.zeros(room(rows), dtype=np.uint32),
-        )
+        sizes = self.domains.sizes
+        rng = np.random.default_rng(seed)
+        codes = np.empty((len(sizes), rows), dtype=np.uint32)
+        lookup = np.zeros(room(rows), dtype=np.uint32)
         for i, column in enumerate(self.order):
-            codes[column] = draw_column(
-                self.conditionals[i], *keys_of(codes, sizes, self.parents[i]), rng, lookup
-            )
+            keys, span = keys_of(codes, sizes, self.parents[i])
+            codes[column] = draw_column(self.conditionals[i], keys, span, rng, lookup)
         return self.coding.table(decode(codes, self.domains.flat, rng))
 
     def _save(self, folder: Path) -> dict[str, Any]:
         arrays = {"order": self.order, "parents": self.parents, **self.domains.to_arrays()}
-        for i, parts in enumerate(self.conditionals):
-            arrays.update(
-                {f"{name}.of.{i}": part for name, part in zip(_PARTS, parts, strict=True)}
-            )
+        for i, conditional in enumerate(self.conditionals):
+            for name, array in zip(_PARTS, conditional, strict=True):
+                arrays[f"{name}.of.{i}"] = array
         write_arrays(folder, arrays)
         return {"values": self.coding.plain_values()}
 
@@ -245,11 +244,10 @@ class PrivBayes(PublicKnowledge, BayNet):
 
     def _domains(self, cells: np.ndarray, coding: MatrixCoding) -> Domains:
         domains = self.public_domains(cells, coding)
-        if np.prod(np.sort(domains.sizes)[-self.degree - 1 :].astype(np.float64)) > _MOST_CELLS:
+        if self._max_table_cells(domains) > _MAX_CELLS:
+            problem = f"a noisy table may need more than {_MAX_CELLS:,} cells"
             fix = "lower degree or bins, or drop columns with many categories"
-            raise InputError(
-                f"a noisy table may need more than {_MOST_CELLS:,} cells", where="train", fix=fix
-            )
+            raise InputError(problem, where="train", fix=fix)
         return domains
 
     def _noise(self, columns: int) -> tuple[float, float]:

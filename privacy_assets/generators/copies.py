@@ -54,9 +54,15 @@ class Copy(Generator):
         """Implement :meth:`Generator.load`."""
         return FittedCopy(self, read_train(folder, schema))
 
-    def changed(self, drawn: Table, train: Table, rng: np.random.Generator) -> Table:
-        """Modify the rows ``drawn`` from ``train``. The default returns them unchanged."""
-        return drawn
+    def changed(self, sample: Table, train: Table, rng: np.random.Generator) -> Table:
+        """Modify sampled rows. The default returns them unchanged.
+
+        Args:
+            sample: Rows drawn from ``train``.
+            train: Training rows.
+            rng: Random generator.
+        """
+        return sample
 
 
 @declared
@@ -86,18 +92,18 @@ class NoisyCopy(Copy):
         default=0.05, ge=0, le=1, description="probability that a category is resampled"
     )
 
-    def changed(self, drawn: Table, train: Table, rng: np.random.Generator) -> Table:
-        """Add noise to the rows ``drawn`` from ``train``."""
+    def changed(self, sample: Table, train: Table, rng: np.random.Generator) -> Table:
+        """Implement :meth:`Copy.changed`: add noise."""
 
         def noisy(column: Column) -> Column:
-            known = train[column.name].present()
-            if len(known) == 0:
+            source = train[column.name].present()
+            if len(source) == 0:
                 return column
             if column.values is not None:
-                return resampled(column, known, self.redraw, rng)
-            return jittered(column, known, self.noise, rng)
+                return resampled(column, source, self.redraw, rng)
+            return jittered(column, source, self.noise, rng)
 
-        return drawn.map(noisy)
+        return sample.map(noisy)
 
 
 class FittedCopy(FittedGenerator):
@@ -106,15 +112,17 @@ class FittedCopy(FittedGenerator):
     generator: Copy
 
     def __init__(self, generator: Copy, train: Table) -> None:
-        self.generator, self.schema, self.train = generator, train.schema, train
+        self.generator = generator
+        self.schema = train.schema
+        self.train = train
 
     def _sample(self, rows: int, seed: int) -> Table:
-        rng, n = np.random.default_rng(seed), len(self.train)
-        once = rng.permutation(n)[:rows]
-        again = rng.integers(0, n, max(rows - n, 0))
-        return self.generator.changed(
-            self.train.take(np.concatenate([once, again])), self.train, rng
-        )
+        rng = np.random.default_rng(seed)
+        n_train = len(self.train)
+        without_replacement = rng.permutation(n_train)[:rows]
+        with_replacement = rng.integers(0, n_train, max(rows - n_train, 0))
+        positions = np.concatenate([without_replacement, with_replacement])
+        return self.generator.changed(self.train.take(positions), self.train, rng)
 
     def _save(self, folder: Path) -> dict[str, Any]:
         write_table(self.train.frame(), folder)
@@ -122,15 +130,19 @@ class FittedCopy(FittedGenerator):
 
 
 def resampled(
-    column: Column, known: Column, probability: float, rng: np.random.Generator
+    column: Column, source: Column, probability: float, rng: np.random.Generator
 ) -> Column:
-    """Replace cells with ``probability`` by random cells of ``known``, which has no missing values.
+    """Replace random cells by cells of another column. Missing cells are kept.
 
-    Missing cells are kept.
+    Args:
+        column: Column to change.
+        source: Column without missing values from which new cells are drawn.
+        probability: Probability that a cell is replaced.
+        rng: Random generator.
     """
-    others = known.take(rng.integers(0, len(known), len(column)))
-    change = (rng.random(len(column)) < probability) & ~column.missing
-    return column.where(~change, others)
+    new_cells = source.take(rng.integers(0, len(source), len(column)))
+    is_changed = (rng.random(len(column)) < probability) & ~column.missing
+    return column.where(~is_changed, new_cells)
 
 
 def _deviation(values: np.ndarray) -> float:
@@ -140,22 +152,34 @@ def _deviation(values: np.ndarray) -> float:
     return float((values / unit).std()) * unit
 
 
-def jittered(column: Column, known: Column, noise: float, rng: np.random.Generator) -> Column:
-    """Add normal noise to numbers or datetimes, with ``noise`` standard deviations of ``known``;
-    keep missing cells.
+def jittered(column: Column, source: Column, noise: float, rng: np.random.Generator) -> Column:
+    """Add normal noise to numbers or datetimes. Missing cells are kept.
 
-    The result has the precision and range of ``known``, which has no missing values. Integers and
-    datetimes change by exact multiples of their precision.
+    Integers and datetimes change by exact multiples of their precision.
+
+    Args:
+        column: Column to change.
+        source: Column without missing values, whose precision and range the result has.
+        noise: Standard deviation of the noise, in standard deviations of ``source``.
+        rng: Random generator.
     """
-    values, gone = known.cells, column.missing
-    low, high = values.min(), values.max()
+    values = source.cells
+    low = values.min()
+    high = values.max()
     if column.kind == "numeric":
         with np.errstate(over="ignore"):  # infinite values are clipped below
-            moved = column.cells + noise * _deviation(values) * rng.normal(size=len(column))
+            cells = column.cells + noise * _deviation(values) * rng.normal(size=len(column))
         decimals = decimals_of(values)
-        moved = moved if decimals is None else round_decimals(moved, decimals)
-        return replace(column, cells=np.clip(moved, low, high))
-    step = UNITS[unit_of(values)] if column.kind == "datetime" else 10 ** -whole_decimals_of(values)
+        if decimals is not None:
+            cells = round_decimals(cells, decimals)
+        return replace(column, cells=np.clip(cells, low, high))
+    if column.kind == "datetime":
+        step = UNITS[unit_of(values)]
+    else:
+        step = 10 ** -whole_decimals_of(values)
+    is_missing = column.missing
     error = noise * values.astype(np.float64).std() * rng.normal(size=len(column))
-    moved = np.where(gone, 0, column.cells) + np.round(error / step).astype(np.int64) * step
-    return replace(column, cells=np.where(gone, column.cells, np.clip(moved, low, high)))
+    n_steps = np.round(error / step).astype(np.int64)
+    cells = np.where(is_missing, 0, column.cells) + n_steps * step
+    cells = np.where(is_missing, column.cells, np.clip(cells, low, high))
+    return replace(column, cells=cells)

@@ -34,9 +34,9 @@ class Domain:
 
     Attributes:
         starts: First cell of each code, float64 of shape (k,).
-        spans: Width of each code, float64 of shape (k,). 0: a single value. If ``whole``, the
+        spans: Width of each code, float64 of shape (k,). 0: a single value. If ``is_integer``, the
             number (at least 1) of integers from ``starts[c]``.
-        whole: True for integers.
+        is_integer: True for integers.
         edges: Ascending edges of the bins of a number, the last bin closed; empty for single
             values.
         outside: Code of missing cells, and of cells that are not one of the single values.
@@ -44,48 +44,77 @@ class Domain:
 
     starts: np.ndarray
     spans: np.ndarray
-    whole: bool
+    is_integer: bool
     edges: np.ndarray
     outside: int
 
     @classmethod
-    def of_values(cls, values: np.ndarray, *, whole: bool = False, outside: int = -1) -> Domain:
-        """Create one code per ascending value (NaN last); ``outside`` is one of the codes, by
-        default the last.
+    def of_values(
+        cls, values: np.ndarray, *, is_integer: bool = False, outside: int = -1
+    ) -> Domain:
+        """Create a domain with one code per value.
+
+        Args:
+            values: Ascending cells of shape (k,), NaN last.
+            is_integer: True for integers.
+            outside: Code of all other cells, as an index into ``values``. -1: the last code.
         """
-        spans = np.full(len(values), 1.0 if whole else 0.0)
-        return cls(values.astype(np.float64), spans, whole, np.empty(0), outside % len(values))
+        spans = np.full(len(values), 1.0 if is_integer else 0.0)
+        starts = values.astype(np.float64)
+        return cls(starts, spans, is_integer, np.empty(0), outside % len(values))
 
     @classmethod
-    def of_range(cls, low: float, high: float, bins: int, *, whole: bool, missing: bool) -> Domain:
-        """Create ``bins`` bins of equal width from ``low`` to ``high``, or fewer if there are fewer
-        integers.
+    def of_range(
+        cls, low: float, high: float, bins: int, *, is_integer: bool, nullable: bool
+    ) -> Domain:
+        """Create a domain of bins of equal width.
 
-        ``missing`` adds a code for missing cells.
+        Args:
+            low: Smallest number.
+            high: Largest number.
+            bins: Number of bins. There are fewer if there are fewer integers.
+            is_integer: True for integers.
+            nullable: True adds a code for missing cells.
         """
-        if low == high or (whole and high - low < bins):
-            values = np.arange(low, high + 1) if whole else np.array([low])
-            return cls.of_values(np.append(values, [np.nan] * missing), whole=whole)
+        if low == high or (is_integer and high - low < bins):
+            values = np.arange(low, high + 1) if is_integer else np.array([low])
+            if nullable:
+                values = np.append(values, np.nan)
+            return cls.of_values(values, is_integer=is_integer)
         shares = np.arange(bins + 1) / bins
         # An integer's bin extends to the next integer; the last is closed.
-        edges = (1 - shares) * low + shares * (high + whole)
-        edges = np.maximum.accumulate(np.ceil(edges)) if whole else edges
-        spans = np.maximum(np.diff(edges), 1.0) if whole else np.diff(edges)
-        starts, spans = np.append(edges[:-1], [np.nan] * missing), np.append(spans, [1.0] * missing)
-        return cls(starts, spans, whole, edges, len(starts) - 1)
+        edges = (1 - shares) * low + shares * (high + is_integer)
+        if is_integer:
+            edges = np.maximum.accumulate(np.ceil(edges))
+            spans = np.maximum(np.diff(edges), 1.0)
+        else:
+            spans = np.diff(edges)
+        starts = edges[:-1]
+        if nullable:
+            starts = np.append(starts, np.nan)
+            spans = np.append(spans, 1.0)
+        return cls(starts, spans, is_integer, edges, len(starts) - 1)
 
     def encode(self, cells: np.ndarray) -> np.ndarray:
-        """Return the code of each cell, uint32 (n,); numbers beyond the bins belong to the nearest
-        one.
+        """Return the code of each cell.
+
+        Args:
+            cells: Cells of the column, float64 of shape (n,). Numbers beyond the bins belong to the
+                nearest bin.
+
+        Returns:
+            uint32 of shape (n,).
         """
-        there = ~np.isnan(cells)
+        is_present = ~np.isnan(cells)
+        present = cells[is_present]
         codes = np.full(len(cells), self.outside, dtype=np.uint32)
         if len(self.edges):
-            found = np.searchsorted(self.edges, cells[there], side="right") - 1
-            codes[there] = np.clip(found, 0, len(self.edges) - 2)
+            bins = np.searchsorted(self.edges, present, side="right") - 1
+            codes[is_present] = np.clip(bins, 0, len(self.edges) - 2)
             return codes
-        places = np.minimum(np.searchsorted(self.starts, cells[there]), len(self.starts) - 1)
-        codes[there] = np.where(self.starts[places] == cells[there], places, self.outside)
+        positions = np.minimum(np.searchsorted(self.starts, present), len(self.starts) - 1)
+        is_value = self.starts[positions] == present
+        codes[is_present] = np.where(is_value, positions, self.outside)
         return codes
 
 
@@ -101,21 +130,27 @@ class Domains:
         cells: np.ndarray,
         coding: MatrixCoding,
         bins: int,
-        given: Mapping[str, Domain] | None = None,
+        public: Mapping[str, Domain] | None = None,
     ) -> Domains:
-        """Fit domains to the cells (F, N), N >= 1: occurring categories, and numbers in ``bins``
-        bins.
+        """Fit domains to the occurring categories and numbers.
 
-        A number with at most ``bins`` distinct values keeps them. Integer columns are whole, and
-        datetime columns (in days) if all values are whole days. Columns in ``given`` are not read.
+        Integer columns have integer domains, as have datetime columns (in days) if all values are
+        whole days.
+
+        Args:
+            cells: Cells of the columns, float64 of shape (F, N), N >= 1.
+            coding: Coding of the cells.
+            bins: Number of bins of a number. With at most this many distinct values, these are
+                kept.
+            public: Domains by name of columns whose cells are not read.
         """
-        known = given or {}
-        columns = zip(coding.schema.columns, cells, strict=True)
-        return cls(
-            tuple(
-                known.get(column.name) or _domain(row, column.kind, bins) for column, row in columns
-            )
-        )
+        domains = []
+        for column, column_cells in zip(coding.schema.columns, cells, strict=True):
+            if public and column.name in public:
+                domains.append(public[column.name])
+            else:
+                domains.append(_domain(column_cells, column.kind, bins))
+        return cls(tuple(domains))
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -125,60 +160,71 @@ class Domains:
     @cached_property
     def flat(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Offset (F,) of each column in the concatenated starts and spans, these arrays, and
-        ``whole`` (F,).
+        ``is_integer`` (F,).
         """
-        first = np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
-        starts, spans = (
-            np.concatenate([getattr(d, part) for d in self.columns]) for part in ("starts", "spans")
-        )
-        return (
-            first,
-            starts,
-            spans,
-            np.array([domain.whole for domain in self.columns], dtype=np.bool_),
-        )
+        offsets = np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+        starts = np.concatenate([domain.starts for domain in self.columns])
+        spans = np.concatenate([domain.spans for domain in self.columns])
+        is_integer = np.array([domain.is_integer for domain in self.columns], dtype=np.bool_)
+        return offsets, starts, spans, is_integer
 
     def encode(self, cells: np.ndarray) -> np.ndarray:
-        """Return codes uint32 (F, N) of cells (F, N)."""
-        return np.stack(
-            [domain.encode(row) for domain, row in zip(self.columns, cells, strict=True)]
-        )
+        """Return codes.
+
+        Args:
+            cells: Cells of the columns, float64 of shape (F, N).
+
+        Returns:
+            uint32 of shape (F, N).
+        """
+        codes = []
+        for domain, column_cells in zip(self.columns, cells, strict=True):
+            codes.append(domain.encode(column_cells))
+        return np.stack(codes)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return arrays to store."""
-        plain = np.array(
-            [(domain.whole, domain.outside) for domain in self.columns], dtype=np.int64
-        )
-        out = {"domains": plain}
-        for place, domain in enumerate(self.columns):
-            out.update(
-                {f"{part}.{place}": getattr(domain, part) for part in ("starts", "spans", "edges")}
-            )
-        return out
+        flags = [(domain.is_integer, domain.outside) for domain in self.columns]
+        arrays = {"domains": np.array(flags, dtype=np.int64)}
+        for i, domain in enumerate(self.columns):
+            arrays[f"starts.{i}"] = domain.starts
+            arrays[f"spans.{i}"] = domain.spans
+            arrays[f"edges.{i}"] = domain.edges
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Domains:
-        """Create domains from the output of :meth:`to_arrays`. Raises KeyError if an array is
-        missing.
+        """Create domains from stored arrays.
+
+        Args:
+            arrays: Output of :meth:`to_arrays`.
+
+        Raises:
+            KeyError: If an array is missing.
         """
         columns = []
-        for place, (whole, outside) in enumerate(arrays["domains"].tolist()):
-            starts, spans, edges = (
-                arrays[f"{part}.{place}"] for part in ("starts", "spans", "edges")
-            )
-            columns.append(Domain(starts, spans, bool(whole), edges, outside))
+        for i, (is_integer, outside) in enumerate(arrays["domains"].tolist()):
+            starts = arrays[f"starts.{i}"]
+            spans = arrays[f"spans.{i}"]
+            edges = arrays[f"edges.{i}"]
+            columns.append(Domain(starts, spans, bool(is_integer), edges, outside))
         return cls(tuple(columns))
 
 
-def _domain(row: np.ndarray, kind: str, bins: int) -> Domain:
-    values = np.unique(row)  # NaN once, last
+def _domain(cells: np.ndarray, kind: str, bins: int) -> Domain:
+    values = np.unique(cells)  # NaN once, last
     if kind in ("categorical", "boolean"):
         return Domain.of_values(values)
-    known = values[~np.isnan(values)]
-    whole = kind == "integer" or (kind == "datetime" and bool((known == np.floor(known)).all()))
-    if len(known) <= bins:
-        return Domain.of_values(values, whole=whole)
-    return Domain.of_range(known[0], known[-1], bins, whole=whole, missing=len(known) < len(values))
+    present = values[~np.isnan(values)]
+    is_integer = kind == "integer" or (kind == "datetime" and _are_integers(present))
+    if len(present) <= bins:
+        return Domain.of_values(values, is_integer=is_integer)
+    nullable = len(present) < len(values)
+    return Domain.of_range(present[0], present[-1], bins, is_integer=is_integer, nullable=nullable)
+
+
+def _are_integers(numbers: np.ndarray) -> bool:
+    return bool((numbers == np.floor(numbers)).all())
 
 
 class PublicKnowledge:
@@ -212,11 +258,9 @@ class PublicKnowledge:
             value = getattr(self, setting)
             if value is None:
                 continue
-            if not isinstance(value, Mapping) or not all(
-                isinstance(one, list | tuple) for one in value.values()
-            ):
+            if not _maps_to_lists(value):
                 raise ConfigError(f"{self.name}: {setting} must give a list for each column.")
-            plain = {str(name): tuple(_as_text(end) for end in one) for name, one in value.items()}
+            plain = {str(name): tuple(map(_as_text, entries)) for name, entries in value.items()}
             object.__setattr__(self, setting, plain)
         for name, texts in (self.categories or {}).items():
             if not texts or not all(isinstance(text, str) for text in texts):
@@ -227,90 +271,121 @@ class PublicKnowledge:
     def public_coding(self, train: Table) -> MatrixCoding:
         """Return a coding of ``train`` that contains the public values where they are declared.
 
-        Raises ConfigError as in :meth:`public_domains`.
+        Args:
+            train: Training rows.
+
+        Raises:
+            ConfigError: As in :meth:`public_domains`.
         """
         schema = train.schema
         self._check_names(schema)
-        found = MatrixCoding.fit([train], schema)
-        public = [self._values(column) for column in schema.columns]
-        return MatrixCoding(
-            schema, tuple(own or read for own, read in zip(public, found.values, strict=True))
-        )
+        fitted = MatrixCoding.fit([train], schema)
+        values = []
+        for column, training_values in zip(schema.columns, fitted.values, strict=True):
+            values.append(self._public_values(column) or training_values)
+        return MatrixCoding(schema, tuple(values))
 
     def public_domains(self, cells: np.ndarray, coding: MatrixCoding) -> Domains:
-        """Return the domains of cells (F, n).
+        """Return the domains of cells, with the declared bounds and categories.
+
+        Args:
+            cells: Cells of the columns, float64 of shape (F, n).
+            coding: Coding of the cells, by :meth:`public_coding`.
 
         Raises:
             ConfigError: If a setting names an unknown column or a column of another kind.
         """
         self._check_names(coding.schema)
-        given = {}
-        for column, known, row in zip(coding.schema.columns, coding.values, cells, strict=True):
-            values = self._values(column)
-            if values is not None and known is not None:
-                missing = column.nullable or column.kind == "categorical"
-                given[column.name] = _of_categories(values, known, missing=missing)
+        domains = {}
+        columns = zip(coding.schema.columns, coding.values, cells, strict=True)
+        for column, coded_values, column_cells in columns:
+            values = self._public_values(column)
+            if values is not None and coded_values is not None:
+                nullable = column.nullable or column.kind == "categorical"
+                domains[column.name] = _of_categories(values, coded_values, nullable=nullable)
             elif column.name in (self.bounds or {}):
-                given[column.name] = self._of_bounds(column, row[~np.isnan(row)])
-        return Domains.of_cells(cells, coding, self.bins, given)
+                present = column_cells[~np.isnan(column_cells)]
+                domains[column.name] = self._of_bounds(column, present)
+        return Domains.of_cells(cells, coding, self.bins, domains)
 
     def outside_guarantee(self, schema: TableSchema) -> tuple[str, ...]:
-        """List what is read from the private rows, without values."""
-        given = {*(self.bounds or {}), *(self.categories or {}), *schema.of_kind("boolean")}
-        read = [
-            "values" if column.kind == "categorical" else "range or few values"
-            for column in schema.columns
-        ]
-        return tuple(
-            f"{what} of {name}"
-            for what, name in zip(read, schema.names, strict=True)
-            if name not in given
-        )
+        """List what is read from the private rows, without values.
 
-    def _values(self, column: ColumnSchema) -> tuple[object, ...] | None:
+        Args:
+            schema: Schema of the rows.
+        """
+        public = {*(self.bounds or {}), *(self.categories or {}), *schema.of_kind("boolean")}
+        outside = []
+        for column in schema.columns:
+            if column.name in public:
+                continue
+            if column.kind == "categorical":
+                outside.append(f"values of {column.name}")
+            else:
+                outside.append(f"range or few values of {column.name}")
+        return tuple(outside)
+
+    def _public_values(self, column: ColumnSchema) -> tuple[object, ...] | None:
         if column.kind == "boolean":
             return (False, True)
-        given = (self.categories or {}).get(column.name)
-        return None if given is None else tuple(sorted(set(given)))
+        categories = (self.categories or {}).get(column.name)
+        if categories is None:
+            return None
+        return tuple(sorted(set(categories)))
 
     def _of_bounds(self, column: ColumnSchema, cells: np.ndarray) -> Domain:
-        wrong = f"{self.name}: bounds of {safe_repr(column.name)} must be [low, high], "
-        pair = (self.bounds or {})[column.name]
+        """Return the domain of a column with bounds; ``cells`` are not missing."""
+        problem = f"{self.name}: bounds of {safe_repr(column.name)} must be [low, high], "
+        bounds = (self.bounds or {})[column.name]
         if column.kind == "datetime":
             try:
-                low, high = (
-                    (pd.Timestamp(end) - pd.Timestamp(0)) / pd.Timedelta(1, "D") for end in pair
-                )
+                low, high = map(_days_since_epoch, bounds)
             except (TypeError, ValueError):
-                raise ConfigError(wrong + "dates as text.") from None
-            whole = bool((cells == np.floor(cells)).all())
+                raise ConfigError(problem + "dates as text.") from None
+            is_integer = _are_integers(cells)
         else:
-            if len(pair) != 2 or not all(is_number(end) for end in pair):
-                raise ConfigError(wrong + "finite numbers.")
-            low, high = (float(end) for end in pair)
-            whole = column.kind == "integer"
+            if len(bounds) != 2 or not all(map(is_number, bounds)):
+                raise ConfigError(problem + "finite numbers.")
+            low, high = map(float, bounds)
+            is_integer = column.kind == "integer"
         if not low <= high:
-            raise ConfigError(wrong + "low not above high.")
-        if whole:
-            low, high = float(np.floor(low)), float(np.ceil(high))
-        return Domain.of_range(low, high, self.bins, whole=whole, missing=column.nullable)
+            raise ConfigError(problem + "low not above high.")
+        if is_integer:
+            low = float(np.floor(low))
+            high = float(np.ceil(high))
+        return Domain.of_range(
+            low, high, self.bins, is_integer=is_integer, nullable=column.nullable
+        )
 
     def _check_names(self, schema: TableSchema) -> None:
-        for setting, kinds in (
-            ("bounds", ("numeric", "integer", "datetime")),
-            ("categories", ("categorical",)),
-        ):
-            for name in getattr(self, setting) or {}:
-                if name not in schema.names:
-                    hint = did_you_mean(name, schema.names)
-                    raise ConfigError(
-                        f"{self.name}: {setting} names the unknown column {safe_repr(name)}.{hint}"
-                    )
-                if schema[name].kind not in kinds:
-                    wrong = (
-                        f"{setting} cannot be given for the {schema[name].kind} {safe_repr(name)}."
-                    )
-                    raise ConfigError(f"{self.name}: {wrong}")
+        for name in self.bounds or {}:
+            self._check_name("bounds", name, ("numeric", "integer", "datetime"), schema)
+        for name in self.categories or {}:
+            self._check_name("categories", name, ("categorical",), schema)
+
+    def _check_name(
+        self, setting: str, name: str, kinds: Sequence[str], schema: TableSchema
+    ) -> None:
+        if name not in schema.names:
+            hint = did_you_mean(name, schema.names)
+            raise ConfigError(
+                f"{self.name}: {setting} names the unknown column {safe_repr(name)}.{hint}"
+            )
+        kind = schema[name].kind
+        if kind not in kinds:
+            raise ConfigError(
+                f"{self.name}: {setting} cannot be given for the {kind} {safe_repr(name)}."
+            )
+
+
+def _maps_to_lists(value: object) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return all(isinstance(entries, list | tuple) for entries in value.values())
+
+
+def _days_since_epoch(date: Any) -> float:
+    return (pd.Timestamp(date) - pd.Timestamp(0)) / pd.Timedelta(1, "D")
 
 
 def _as_text(value: object) -> object:
@@ -323,15 +398,21 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
-def _of_categories(values: Sequence[object], known: Sequence[object], *, missing: bool) -> Domain:
-    """Return the domain of public ``values`` in a coding that contains ``known``; other values
-    follow at the end.
+def _of_categories(
+    values: Sequence[object], coded_values: Sequence[object], *, nullable: bool
+) -> Domain:
+    """Return the domain of public values; values that are not coded follow at the end.
 
-    All other cells count as missing if the column can be ``missing``.
+    Args:
+        values: Public values.
+        coded_values: Values of the coding.
+        nullable: True adds a code for missing, to which all other cells belong.
     """
-    codes = [place for place, value in enumerate(known) if value in values]
-    unseen = [len(known) + 1] * (len(values) - len(codes))
-    cells = [*codes, *[len(known)] * missing, *unseen]
-    return Domain.of_values(
-        np.array(cells, dtype=np.float64), outside=len(codes) if missing else len(cells) - 1
-    )
+    cells = [code for code, value in enumerate(coded_values) if value in values]
+    n_coded = len(cells)
+    if nullable:
+        cells.append(len(coded_values))
+    n_unseen = len(values) - n_coded
+    cells += [len(coded_values) + 1] * n_unseen
+    outside = n_coded if nullable else len(cells) - 1
+    return Domain.of_values(np.array(cells, dtype=np.float64), outside=outside)

@@ -161,7 +161,12 @@ def row_weights(subjects: np.ndarray) -> np.ndarray:
 
 
 def encoded(encoder: TabularEncoder, tables: Sequence[Table]) -> EncodedTable:
-    """Encode and stack tables."""
+    """Encode and stack tables.
+
+    Args:
+        encoder: Encoder that was fitted to the tables.
+        tables: Tables of one schema.
+    """
     return EncodedTable.stack([encoder.transform(table) for table in tables])
 
 
@@ -299,8 +304,15 @@ class AlphaFilter(SimilarityFilter):
     def fit(
         self, real: Sequence[Table], schema: TableSchema, subjects: np.ndarray | None = None
     ) -> FittedAlpha:
-        """Fit to the training rows; the other tables only determine the encoding. See
-        :meth:`Filter.fit`.
+        """Fit to the training rows; the other tables only determine the encoding.
+
+        Args:
+            real: See :meth:`Filter.fit`.
+            schema: See :meth:`Filter.fit`.
+            subjects: See :meth:`Filter.fit`.
+
+        Raises:
+            InputError: If there are fewer than two training rows.
         """
         train, *other_tables = real
         if len(train) < 2:

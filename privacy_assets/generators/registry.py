@@ -89,22 +89,36 @@ class GeneratorInfo:
 
     @classmethod
     def of(cls, kind: type[Generator]) -> GeneratorInfo:
-        """Describe a generator without importing its modules."""
-        missing = tuple(module for module in kind.modules if not _there(module))
-        settings, required = {}, []
+        """Describe a generator without importing its modules.
+
+        Args:
+            kind: Class of the generator.
+        """
+        missing = tuple(module for module in kind.modules if not _is_installed(module))
+        settings = {}
+        required = []
         for field in fields(kind):  # type: ignore[arg-type]
             default = default_of(field)
             if default is MISSING:
                 required.append(field.name)
             else:
                 settings[field.name] = default
-        what = (kind.name, kind.summary, kind.licence, kind.extra)
-        separate_environment = (
-            kind.separate_environment[1]
-            if kind.separate_environment is not None and not _there(kind.separate_environment[0])
-            else None
+        separate_environment = None
+        if kind.separate_environment is not None:
+            module, command = kind.separate_environment
+            if not _is_installed(module):
+                separate_environment = command
+        return cls(
+            name=kind.name,
+            summary=kind.summary,
+            licence=kind.licence,
+            extra=kind.extra,
+            missing=missing,
+            repeatable=kind.repeatable,
+            settings=settings,
+            required=tuple(required),
+            separate_environment=separate_environment,
         )
-        return cls(*what, missing, kind.repeatable, settings, tuple(required), separate_environment)
 
     @property
     def available(self) -> bool:
@@ -116,7 +130,8 @@ class GeneratorInfo:
         """Command that installs the missing modules, or None."""
         if self.available:
             return None
-        return f"pip install '{f'privacy-assets[{self.extra}]' if self.extra else self.missing[0]}'"
+        package = f"privacy-assets[{self.extra}]" if self.extra else self.missing[0]
+        return f"pip install '{package}'"
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping."""
@@ -149,9 +164,9 @@ def build_generator(
         ConfigError: If a name or setting is unknown, an extra is missing, or the function cannot be
             imported by name from another process (a lambda or nested function).
     """
-    given = dict(settings or {})
+    settings = dict(settings or {})
     if callable(generator) or ":" in generator:
-        if given:
+        if settings:
             raise ConfigError("a function takes no settings; bind them inside the function.")
         return CallableGenerator(generator)
     if generator not in GENERATORS:
@@ -160,36 +175,45 @@ def build_generator(
         )
     kind = GENERATORS[generator]
     info = GeneratorInfo.of(kind)
-    absent = [key for key in info.required if key not in given]
-    if absent:
-        raise ConfigError(f"generator {generator} needs the settings {', '.join(absent)}.")
-    built = kind(**given)
+    missing = [setting for setting in info.required if setting not in settings]
+    if missing:
+        raise ConfigError(f"generator {generator} needs the settings {', '.join(missing)}.")
+    built = kind(**settings)
     info.check_available()
     return built
 
 
-def as_generator(given: GeneratorLike) -> Generator:
-    """Convert a generator, name, mapping, function or ``"module:function"`` to a generator.
+def as_generator(source: GeneratorLike) -> Generator:
+    """Create the generator of a setting.
 
-    A mapping has the keys ``name`` and ``settings``. Raises ConfigError for other values.
+    Args:
+        source: A generator, name, function, ``"module:function"``, or mapping of ``name`` and
+            ``settings``.
+
+    Raises:
+        ConfigError: If the value is invalid, or as in :func:`build_generator`.
     """
-    if isinstance(given, Generator):
-        return given
-    named: Any = given
+    if isinstance(source, Generator):
+        return source
+    generator: Any = source
     settings: Any = None
-    if isinstance(given, Mapping):
-        if "name" not in given or set(given) - {"name", "settings"}:
+    if isinstance(source, Mapping):
+        if "name" not in source or set(source) - {"name", "settings"}:
             raise ConfigError("generator is a name, or a mapping of 'name' and 'settings'.")
-        named, settings = given["name"], given.get("settings")
-    if not isinstance(named, str) and not callable(named):
+        generator = source["name"]
+        settings = source.get("settings")
+    if not isinstance(generator, str) and not callable(generator):
         raise ConfigError("generator must be a name, a mapping, a function or 'module:function'.")
     if not isinstance(settings, Mapping | None):
         raise ConfigError("the settings of a generator must be a mapping of names to values.")
-    return build_generator(named, settings)
+    return build_generator(generator, settings)
 
 
 def load_generator(folder: str | Path) -> FittedGenerator:
-    """Load a fitted generator written by :meth:`FittedGenerator.save`.
+    """Load a fitted generator.
+
+    Args:
+        folder: Folder written by :meth:`FittedGenerator.save`.
 
     Raises:
         InputError: If the files are damaged or the generator is unknown.
@@ -204,26 +228,22 @@ def load_generator(folder: str | Path) -> FittedGenerator:
         )
     GeneratorInfo.of(GENERATORS[name]).check_available()
     try:
-        generator, schema = (
-            GENERATORS[name](**manifest["settings"]),
-            TableSchema.from_json(manifest["schema"]),
-        )
+        generator = GENERATORS[name](**manifest["settings"])
+        schema = TableSchema.from_json(manifest["schema"])
         fitted = generator.load(Path(folder), schema, manifest)
-        fitted.history, fitted.privacy = (
-            tuple(manifest["history"]),
-            PrivacyBudget(**manifest["privacy"]),
-        )
+        fitted.history = tuple(manifest["history"])
+        fitted.privacy = PrivacyBudget(**manifest["privacy"])
         fitted.levels = manifest["levels"]
         return fitted
     except PrivacyAssetsError:
         raise
     except _DAMAGED as error:
-        wrong = f"the fitted generator is incomplete ({type(error).__name__})"
-    # Outside of the handler: the other message may contain values.
-    raise InputError(wrong, where=str(folder), fix="fit it again")
+        problem = f"the fitted generator is incomplete ({type(error).__name__})"
+    # Outside of the handler: the original message may contain values.
+    raise InputError(problem, where=str(folder), fix="fit it again")
 
 
-def _there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:

@@ -66,7 +66,14 @@ class OrderedColumn:
     def of(
         cls, train: Table, name: str, lows: Sequence[str], highs: Sequence[str]
     ) -> OrderedColumn:
-        """Create the rewriting of a column with the form that depends least on its bound."""
+        """Create the rewriting of a column with the form that depends least on its bound.
+
+        Args:
+            train: Training rows.
+            name: Column, with at least one value.
+            lows: Earlier columns that are never above it.
+            highs: Earlier columns that are never below it.
+        """
         levels = distinct_sorted(train[name].present().floats())
         column = cls(name, tuple(lows), tuple(highs), "between", levels)
         if lows and highs:
@@ -77,9 +84,13 @@ class OrderedColumn:
         ratio = replace(column, form="share below" if lows else "share above")
         low, high = column.bounds(train.columns)
         value = train[name].floats()
-        bound = low if lows else high
         is_present = ~np.isnan(value)
-        divisor = value if lows else high
+        if lows:
+            bound = low
+            divisor = value
+        else:
+            bound = high
+            divisor = high
         if not (divisor[is_present] > 0).all() or (low[is_present] < 0).any():
             return difference
         bound = bound[is_present]
@@ -90,9 +101,15 @@ class OrderedColumn:
         return ratio if dependence[ratio.form] < dependence[difference.form] else difference
 
     def bounds(self, columns: Mapping[str, Column]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the largest lower and the smallest upper bound of each row, float64 (n,) each.
+        """Return the bounds of each row.
 
         Without a value in a bounding column, the range of the column is the bound.
+
+        Args:
+            columns: Columns that include the bounding ones.
+
+        Returns:
+            The largest lower and the smallest upper bound, float64 of shape (n,) each.
         """
         n_rows = len(next(iter(columns.values())))
         low = np.full(n_rows, self.levels[0])
@@ -104,7 +121,16 @@ class OrderedColumn:
         return low, high
 
     def distances(self, value: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Return what is trained instead of the values, float64 (n,)."""
+        """Return what is trained instead of the values.
+
+        Args:
+            value: Values of the column, float64 of shape (n,). NaN: missing.
+            low: Lower bounds, shape (n,).
+            high: Upper bounds, shape (n,).
+
+        Returns:
+            float64 of shape (n,); the attribute ``form`` describes it.
+        """
         if self.form == "above":
             return value - low
         if self.form == "below":
@@ -119,7 +145,16 @@ class OrderedColumn:
         return np.where(np.isnan(value), np.nan, share)
 
     def values(self, distances: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Return the values of distances, within the bounds; inverse of :meth:`distances`."""
+        """Return the values of distances, within the bounds; inverse of :meth:`distances`.
+
+        Args:
+            distances: Distances, float64 of shape (n,). NaN: missing.
+            low: Lower bounds, shape (n,).
+            high: Upper bounds, shape (n,).
+
+        Returns:
+            float64 of shape (n,).
+        """
         if self.form == "above":
             value = low + distances
         elif self.form == "below":
@@ -175,6 +210,12 @@ class OrderedColumn:
 
         If there is none, no real row has such bounds together with a value, so the value is
         missing.
+
+        Args:
+            column: Rounded column.
+            schema: Schema of the column.
+            low: Lower bounds, float64 of shape (n,).
+            high: Upper bounds, float64 of shape (n,).
         """
         value = column.floats()
         if schema.role == "closed":
@@ -264,10 +305,11 @@ class Rewriting:
         orders = {
             (relation.first, relation.second) for relation in relations if relation.kind == "order"
         }
-        # With gaps in b, a <= b and b <= c do not imply a <= c.
-        pairs = orders | {
-            (low, high) for low, high in orders_of(relations) if _holds(low, high, train)
-        }
+        pairs = set(orders)
+        for low, high in orders_of(relations):
+            # With gaps in b, a <= b and b <= c do not imply a <= c.
+            if _holds(low, high, train):
+                pairs.add((low, high))
         determined = _in_dependency_order(_possible_codes(relations, pairs, fixed))
         looked_up = {relation.second for relation in determined if relation.kind == "code"}
         ordered = _ordered_columns(train, pairs, fixed, looked_up)
@@ -284,13 +326,20 @@ class Rewriting:
     @property
     def names(self) -> set[str]:
         """Names of the columns that are not trained as they are."""
-        return {column.name for column in self.ordered} | {
-            relation.second for relation in self.determined
-        }
+        determined = {relation.second for relation in self.determined}
+        return determined | self._ordered_names
+
+    @property
+    def _ordered_names(self) -> set[str]:
+        return {column.name for column in self.ordered}
+
+    @property
+    def _codes(self) -> list[Relation]:
+        return [relation for relation in self.determined if relation.kind == "code"]
 
     def _schema_of(self, train: Table) -> TableSchema:
-        distances = {column.name for column in self.ordered}
-        codes = {relation.second for relation in self.determined if relation.kind == "code"}
+        distances = self._ordered_names
+        codes = {relation.second for relation in self._codes}
         columns = []
         for column in train.schema.columns:
             if column.name in distances:
@@ -313,32 +362,26 @@ class Rewriting:
         columns = dict(train.columns)
         for column in self.ordered:
             columns[column.name] = column.rewritten(train[column.name], train.columns)
-        for relation in self.determined:
-            if relation.kind == "code":
-                second = train[relation.second]
-                is_free = self._is_free(relation, train)
-                columns[relation.second] = second.take_or_missing(
-                    np.where(is_free, np.arange(len(second)), -1)
-                )
+        for relation in self._codes:
+            second = train[relation.second]
+            is_free = self._is_free(relation, train)
+            rows = np.where(is_free, np.arange(len(second)), -1)
+            columns[relation.second] = second.take_or_missing(rows)
         return replace(Table.of_columns(self.rewritten_schema, columns), rules=train.rules)
 
-    def restore(self, made: Table, seed: int) -> Table:
+    def restore(self, rewritten: Table, seed: int) -> Table:
         """Return rows of the generator in the columns of the table.
 
         Args:
-            made: Rewritten rows.
+            rewritten: Rewritten rows.
             seed: Seed of the choice of values for gaps that no real row has.
         """
-        rng = np.random.default_rng(
-            np.random.SeedSequence(seed, spawn_key=(len(self.schema.columns),))
-        )
-        columns = self._with_determined(made.columns, rng)
-        ordered = {column.name for column in self.ordered}
-        columns |= {
-            name: rule.apply(columns[name])
-            for name, rule in self.rules.items()
-            if name not in ordered
-        }
+        seeds = np.random.SeedSequence(seed, spawn_key=(len(self.schema.columns),))
+        columns = self._with_determined(rewritten.columns, np.random.default_rng(seeds))
+        ordered = self._ordered_names
+        for name, rule in self.rules.items():
+            if name not in ordered:
+                columns[name] = rule.apply(columns[name])
         self._bound_free_rows(columns)
         for column in self.ordered:
             schema = self.schema[column.name]
@@ -349,10 +392,10 @@ class Rewriting:
         return Table.of_columns(self.schema, columns)
 
     def _with_determined(
-        self, made: Mapping[str, Column], rng: np.random.Generator
+        self, rewritten: Mapping[str, Column], rng: np.random.Generator
     ) -> dict[str, Column]:
         """Return the columns with determined values looked up, and gaps made and filled."""
-        columns = dict(made)
+        columns = dict(rewritten)
         # A postcode that fills a gap determines a town, so relations are repeated until none is
         # broken.
         for _ in self.determined:
@@ -363,14 +406,15 @@ class Rewriting:
                     columns[relation.second] = self._looked_up(relation, first, second, rng)
                 else:
                     columns[relation.second] = _with_gaps(relation, first, second, rng)
-            broken = [
-                relation
-                for relation in self.determined
-                if relation.is_broken(columns[relation.first], columns[relation.second]).any()
-            ]
-            if not broken:
+            if not self._is_any_broken(columns):
                 break
         return columns
+
+    def _is_any_broken(self, columns: Mapping[str, Column]) -> bool:
+        for relation in self.determined:
+            if relation.is_broken(columns[relation.first], columns[relation.second]).any():
+                return True
+        return False
 
     def _bound_free_rows(self, columns: dict[str, Column]) -> None:
         """Move the values of columns of codes into their bounds, in rows that are free.
@@ -380,10 +424,9 @@ class Rewriting:
         """
         is_free = dict[str, np.ndarray]()
         is_final = dict[str, np.ndarray]()
-        for relation in self.determined:
-            if relation.kind == "code":
-                is_free[relation.second] = relation.expected(columns[relation.first], []) < 0
-                is_final[relation.second] = ~is_free[relation.second]
+        for relation in self._codes:
+            is_free[relation.second] = relation.expected(columns[relation.first], []) < 0
+            is_final[relation.second] = ~is_free[relation.second]
         for column in self.bounded:
             current = columns[column.name]
             bounds = dict[str, Column]()
@@ -404,16 +447,18 @@ class Rewriting:
         free.
         """
         schema = self.schema[relation.second]
-        answers = {pair.answer for pair in relation.determined if pair.answer is not None} | set(
-            free.values or ()
-        )
-        values = (False, True) if schema.kind == "boolean" else tuple(sorted(answers))
+        if schema.kind == "boolean":
+            values: tuple[Any, ...] = (False, True)
+        else:
+            answers = {pair.answer for pair in relation.determined if pair.answer is not None}
+            answers.update(free.values or ())
+            values = tuple(sorted(answers))
         expected = relation.expected(first, [*values, None])
         is_free = expected < 0
         determined = np.where(expected == len(values), -1, expected)
         if free.values is None:
-            known = Column(relation.second, schema.kind, np.array(values, dtype=free.cells.dtype))
-            cells = known.take_or_missing(determined).cells
+            lookup = Column(relation.second, schema.kind, np.array(values, dtype=free.cells.dtype))
+            cells = lookup.take_or_missing(determined).cells
             column = replace(free, cells=np.where(is_free, free.cells, cells))
         else:
             codes = np.where(is_free, free.index_in(values), determined)
@@ -421,36 +466,44 @@ class Rewriting:
         # Determined values are trained as missing, so free rows are drawn with too many missing
         # values.
         is_missing = column.missing
-        needs_value = is_free if not schema.nullable else is_free & relation.never_misses(first)
+        needs_value = is_free & is_missing
+        if schema.nullable:
+            needs_value &= relation.never_misses(first)
         donors = is_free & ~is_missing
         if not donors.any():
             donors = ~is_missing
-        return column.take(_filled(np.arange(len(column)), needs_value & is_missing, donors, rng))
+        return column.take(_filled(np.arange(len(column)), needs_value, donors, rng))
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write arrays to a folder, and return JSON-compatible entries of a manifest."""
-        columns = [*self.ordered, *self.bounded]
-        write_arrays(folder, {f"levels.{i}": column.levels for i, column in enumerate(columns)})
+        entries = []
+        levels = {}
+        for i, column in enumerate([*self.ordered, *self.bounded]):
+            entries.append([column.name, list(column.lows), list(column.highs), column.form])
+            levels[f"levels.{i}"] = column.levels
+        write_arrays(folder, levels)
         save_rules(folder / _RULES, self.rules)
         return {
             "rewritten_schema": self.rewritten_schema.to_json(),
-            "columns": [
-                [column.name, list(column.lows), list(column.highs), column.form]
-                for column in columns
-            ],
+            "columns": entries,
             "n_ordered": len(self.ordered),
             "determined": [relation.to_json() for relation in self.determined],
         }
 
     @classmethod
     def load(cls, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> Rewriting:
-        """Load what :meth:`save` wrote."""
+        """Load a stored rewriting.
+
+        Args:
+            folder: Folder written by :meth:`save`.
+            schema: Schema of the table.
+            manifest: Entries returned by :meth:`save`.
+        """
         arrays = read_arrays(folder)
         columns = []
         for i, (name, lows, highs, form) in enumerate(manifest["columns"]):
-            columns.append(
-                OrderedColumn(name, tuple(lows), tuple(highs), form, arrays[f"levels.{i}"])
-            )
+            levels = arrays[f"levels.{i}"]
+            columns.append(OrderedColumn(name, tuple(lows), tuple(highs), form, levels))
         n_ordered = manifest["n_ordered"]
         determined = [Relation.from_json(entry) for entry in manifest["determined"]]
         rewritten_schema = TableSchema.from_json(manifest["rewritten_schema"])
@@ -481,9 +534,8 @@ def _possible_codes(
         if relation.kind == "code":
             lows, highs = _bounds_of(relation.second, {*determining, *fixed}, pairs)
             partners = {*lows, *highs}
-            has_other_code = any(
-                determining.get(name, relation.first) != relation.first for name in partners
-            )
+            determining_partners = {determining[name] for name in partners if name in determining}
+            has_other_code = bool(determining_partners - {relation.first})
             if has_other_code or fixed & {relation.second, *partners}:
                 continue
             determining[relation.second] = relation.first
@@ -632,8 +684,8 @@ class WithRelations(FittedGenerator):
             self.privacy = replace(self.privacy, outside_guarantee=outside)
 
     def _sample(self, rows: int, seed: int) -> Table:
-        made = self.inner.sample(max(rows, _MIN_DRAWN), seed=seed)
-        return self.rewriting.restore(made, seed).take(slice(rows))
+        rewritten = self.inner.sample(max(rows, _MIN_DRAWN), seed=seed)
+        return self.rewriting.restore(rewritten, seed).take(slice(rows))
 
     def _save(self, folder: Path) -> dict[str, Any]:
         self.inner.save(folder / _REWRITTEN)

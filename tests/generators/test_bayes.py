@@ -225,7 +225,7 @@ def test_bins_keep_the_range_and_draw_from_all_of_it() -> None:
 
 
 def test_too_many_combinations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privacy_assets.generators.bayes._MOST_KEYS", 20.0)
+    monkeypatch.setattr("privacy_assets.generators.bayes._MAX_KEYS", 20.0)
     with pytest.raises(InputError, match="too many distinct values"):
         BayNet().fit(TRAIN, seed=0)
 

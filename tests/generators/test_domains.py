@@ -20,19 +20,19 @@ from tests.generators.known import TRAIN, mixed, table
 
 
 def test_bins_are_of_equal_width_and_closed_at_the_end() -> None:
-    domain = Domain.of_range(0.0, 10.0, 5, whole=False, missing=True)
+    domain = Domain.of_range(0.0, 10.0, 5, is_integer=False, nullable=True)
     assert domain.starts.tolist()[:5] == [0, 2, 4, 6, 8] and domain.spans.tolist()[:5] == [2] * 5
     cells = np.array([0, 1.99, 2, 10, 11, -1, np.nan])
     assert domain.encode(cells).tolist() == [0, 0, 1, 4, 4, 0, 5]
-    whole = Domain.of_range(1, 16, 5, whole=True, missing=False)
+    whole = Domain.of_range(1, 16, 5, is_integer=True, nullable=False)
     held = [range(int(a), int(a + b)) for a, b in zip(whole.starts, whole.spans, strict=True)]
     assert sorted(value for some in held for value in some) == list(range(1, 17))
     assert {len(some) for some in held} <= {3, 4}
     assert all(
         whole.encode(np.array([float(value)])) == c for c, some in enumerate(held) for value in some
     )
-    assert Domain.of_range(3, 5, 10, whole=True, missing=False).starts.tolist() == [3, 4, 5]
-    huge = Domain.of_range(-1.7e308, 1.7e308, 2, whole=False, missing=False)
+    assert Domain.of_range(3, 5, 10, is_integer=True, nullable=False).starts.tolist() == [3, 4, 5]
+    huge = Domain.of_range(-1.7e308, 1.7e308, 2, is_integer=False, nullable=False)
     assert np.isfinite(huge.spans).all() and huge.encode(np.array([-1e300, 1e300])).tolist() == [
         0,
         1,
