@@ -418,7 +418,7 @@ def trees_of(
     yield fit_tree(*predictors, rows, goal, 2, donors, rng, people, values, donor_levels)
 
 
-def fit_tree(
+def fit_tree(  # noqa: PLR0913
     generator: SynthPop,
     codes: np.ndarray,
     levels: np.ndarray,

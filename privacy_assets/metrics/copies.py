@@ -33,12 +33,12 @@ CHANGED_NAMES = ("up to 1 changed cell", "up to 2 changed cells")
 # similarity added to that of all other rows, so that a row without similar rows has a finite weight
 _PRIOR_SIMILARITY = 0.5
 _MIN_COPIES = 3  # copies of a repeated row in the release, for each equal real row
-_MAX_HOLDERS = 10  # maximum number of subjects who have a repeated row
+_MAX_REPEATED_HOLDERS = 10  # maximum number of subjects who have a repeated row
 _REPEATED_CONFIDENCE = 0.95
 _REPEATED_Z = NormalDist().inv_cdf((1 + _REPEATED_CONFIDENCE) / 2)
 # share of holdout rows in the release from which a table is too narrow to find copies
 _NARROW = 0.3
-# repeated rows of unseen people that the interval assumes in addition to the observed ones
+# repeated rows of one holder each, whose variance the interval adds to the observed one
 _N_ASSUMED = 2
 
 
@@ -147,10 +147,15 @@ def repeated_share(
 ) -> RepeatedShare:
     """Estimate ``repeated_share``, see :class:`.Copies`.
 
-    Under permuted labels, no holder of a row is a member with probability p. A repeated row counts
-    1 if a member has it, and else 1 - 1 / p. Its expectation is 0, since (1 - p) + p (1 - 1 / p) =
-    0. Its variance is (1 - p) / p. The rows of unseen people estimate it: each of them counts (1 -
-    p) / p^2, with probability p.
+    Which rows repeat does not depend on the labels if nothing leaks. Under permuted labels, no
+    holder of a row with h holders is a member with probability p = q^h, where q is the share of
+    non-members (an approximation for h > 1, because labels are drawn without replacement). A
+    repeated row counts 1 if a member has it, and else 1 - 1 / p. Its expectation is 0, since (1 -
+    p) + p (1 - 1 / p) = 0. Its variance is (1 - p) / p. The rows of unseen people estimate it: each
+    of them counts (1 - p) / p^2, with probability p.
+
+    Without a subject column, and without rows in several tables, equal rows are one subject
+    (:class:`.EvaluationInputs`), and each row has one holder.
 
     Args:
         real_ids: Ids of the real rows, int64 (N,), N > 0. Equal rows have equal ids.
@@ -170,7 +175,7 @@ def repeated_share(
     # A larger release repeats each row more often, also if it leaks nothing.
     size_ratio = max(len(synthetic_ids) / len(real_ids), 1)
     min_copies = _MIN_COPIES * size_ratio
-    is_rare = n_holders <= _MAX_HOLDERS
+    is_rare = n_holders <= _MAX_REPEATED_HOLDERS
     is_frequent = n_synthetic >= min_copies * n_real
     candidates = np.flatnonzero(is_rare & is_frequent)
 
@@ -292,10 +297,10 @@ def similar_rows(
     queries = real[:, rows]
     distinct, _ = distinct_encoded(_encoded(synthetic, _sizes(queries, synthetic)))
     n_synthetic = _count_changed(queries, distinct, np.ones(len(distinct)))
-    return SimilarRows(n_synthetic, similar_people(real, subject_codes, rows), max_holders)
+    return SimilarRows(n_synthetic, count_similar_rows(real, subject_codes, rows), max_holders)
 
 
-def similar_people(real: np.ndarray, subject_codes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def count_similar_rows(real: np.ndarray, subject_codes: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Count the rows of other subjects that differ from some real rows in no, one and two cells.
 
     Equal rows of a subject count once.
@@ -473,7 +478,8 @@ class Copies(Metric):
         partial_advantage: Members' advantage in match weight (:func:`coded`): the strongest of
             2 AUC - 1 and the differences among the top 20, 5 and 1 % of rows.
         repeated_share: Share of synthetic rows that repeat a rare training row at least three
-            times, minus the share that repeats rows of unseen people.
+            times, minus the weighted share that repeats rows of unseen people. The value is clipped
+            to 0 or more; the interval is not.
 
     Notes:
         A row is its subject's own if at most ``max_holders`` subjects have it (missing equals
@@ -488,13 +494,18 @@ class Copies(Metric):
 
         times the share of own rows.
 
-        ``repeated_share`` counts rows of at most ten people, one a member, that the release has at
-        least three times, three times as often as the real rows, and as often as the real rows and
-        a third of the rows that differ in one cell together: in a dense region, repeated rows are
-        expected. Rows of non-members only are subtracted, weighted for expectation 0 under permuted
-        labels. The interval (95 %) is normal, with the variance that the rows of unseen people
-        show, plus that of two rows: whether a member is repeated by chance is judged by how often
-        unseen people are.
+        ``repeated_share`` counts the synthetic rows that repeat a real row. With r, the number of
+        synthetic rows divided by that of real rows (at least 1), a real row is repeated if
+
+        - at most ten people have it, and
+        - the release has it at least 3 r times as often as the real tables, and
+        - at least r times as often as the real rows and a third of the rows that differ in one cell
+          together: in a dense region, repeated rows are expected.
+
+        A row that a member has counts 1. A row of non-members only counts negatively, so that the
+        expectation is 0 under permuted labels (:func:`repeated_share`). The interval (95 %) is
+        normal, with the variance that the rows of unseen people show, plus that of two rows:
+        whether a member is repeated by chance is judged by how often unseen people are.
 
         Other intervals permute labels and resample subjects: 95 % for ``copied_share``, 99.5 %
         jointly for ``partial_advantage`` and ``changed_share``. Not measurable with fewer than 20
@@ -656,7 +667,7 @@ class Copies(Metric):
             np.concatenate([inputs.row_ids[role] for role in inputs.real_roles]),
             inputs.row_ids["synthetic"],
             subjects,
-            lambda rows: similar_people(real, subjects.codes, rows)[1],
+            lambda rows: count_similar_rows(real, subjects.codes, rows)[1],
         )
         return self.statistic("repeated_share").estimate(
             max(share, 0.0),

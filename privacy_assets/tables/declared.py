@@ -48,7 +48,7 @@ class Declared:
     exact_ids: bool = False
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913
         cls,
         drop: Any,
         new_values: Any,
