@@ -8,11 +8,13 @@ This module decides the kind of each column. The steps of :func:`_infer_column`,
 | 1    | has no value, and no declared kind              | none: the run stops                     |
 | 2    | is text                                         | see the table of :mod:`.text`           |
 | 3    | is text that has several meanings               | none: the user declares one             |
-| 4    | has a declared kind                             | the declared one                        |
+| 4    | is not text, and has a declared kind            | the declared one                        |
 | 5    | is not text                                     | that of its dtype, or of its objects    |
 | 6    | has integers in some tables, numbers in others  | numeric                                 |
 | 7    | has other kinds in different tables             | none: the run stops                     |
-| 8    | is text with integers that look like codes      | a category, see :mod:`.codes`           |
+| 8    | is text with whole numbers and missing cells    | integer                                 |
+| 9    | is text with integers that look like codes, and | a category, see :mod:`.codes`           |
+|      | has no declared or accepted kind                |                                         |
 
 Other modules take part:
 

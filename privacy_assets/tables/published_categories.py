@@ -3,9 +3,9 @@
 A category that k subjects have is a level, and others are rare. A rare category becomes the longest
 prefix that k subjects have, if prefixes are declared, and else "other" (threshold rule and
 recoding, in the terms of statistical offices). If fewer than k subjects have one of the categories
-that become "other", the rarest level joins them, but only one that few people have: otherwise, a
-single rare answer would relabel a large part of the column. If there is none, they get the most
-frequent level.
+that become "other", or a prefix, the rarest level joins them (it can be a prefix), but only one
+that few people have: otherwise, a single rare answer would relabel a large part of the column. If
+there is none, they get the most frequent level.
 """
 
 from __future__ import annotations
@@ -161,10 +161,10 @@ def recode(
 
     If fewer than ``k`` subjects have what is published as a prefix or as ``rare_name``, the rarest
     level (of a prefix: that begins with it) is published so as well, and so on, if fewer than 2
-    ``k`` subjects or 5 % of them have it. Otherwise, or if only one level remains, the rare
-    categories are published as the most frequent one (of a prefix: as a shorter prefix or as
-    ``rare_name``). If fewer than ``k`` subjects have a missing value, the most frequent category is
-    published instead.
+    ``k`` subjects, or than 5 % of them, have it (the larger number counts). Otherwise, or if all
+    levels would join, the rare categories are published as the most frequent one (of a prefix: as a
+    shorter prefix or as ``rare_name``). If fewer than ``k`` subjects have a missing value, the most
+    frequent category is published instead.
 
     Args:
         real: Categories of the real tables, and those that only a synthetic table may have.

@@ -1,18 +1,18 @@
-"""Levels of numbers and times: each published one is shared by at least k subjects of the real
-tables.
+"""Published values of numbers and times: each stands for a group of values that at least k subjects
+of the real tables have.
 
-A value that k subjects have is a level. The values between two levels are cut, in their order, into
-groups that at least k subjects have; a remainder that is too small joins its nearer neighbor. Each
-cell of a real or synthetic table gets the value of the group in whose range it is, else of the
-group with the nearest range (a tie: the lower one). A group with a level is published as the level,
-another one as the median of its distinct values (of two, the lower), rounded as far as it stays
-between the smallest and the largest of them. Statistical offices call this univariate
-microaggregation (Defays and Nanopoulos 1993).
+A value that k subjects have is a level, and a group of its own. The values between two levels are
+cut, in their order, into groups that at least k subjects have; a remainder that is too small joins
+its nearer neighbor, which may be a level. Each cell of a real or synthetic table gets the value of
+the group in whose range it is, else of the group with the nearest range (a tie: the lower one). A
+group with a level is published as the level, another one as the median of its distinct values (of
+two, the lower), rounded as far as it stays between the smallest and the largest of them.
+Statistical offices call this univariate microaggregation (Defays and Nanopoulos 1993).
 
-A group without a level is not cut as soon as it has k subjects, but within the next k ones where
-the bits of two neighboring values differ most, which is at a round binary number. So the limits of
-groups depend on nearby values only: otherwise, one more subject would move the limits of all groups
-above.
+A group without a level is not cut as soon as it has k subjects, but before k further subjects,
+where the bits of two neighboring values differ most, which is at a round binary number. So the
+limits of groups depend on nearby values only: otherwise, one more subject would move the limits of
+all groups above.
 """
 
 from __future__ import annotations

@@ -13,13 +13,15 @@
 | 9   | has numbers or dates in at least half of the rows     | the run stops                   |
 | 10  | has other texts                                       | a category                      |
 
-Markers of missing values such as ``#N/A`` are removed before. Rows 5 to 7 stop the run if the texts
-have two meanings: 1,234; 1.1 and 1.10; 1_000; (1) and no number without brackets; 01/02/2024. In
-rows 5 and 7, leading zeros, codes such as 12E5 and too many digits make a category of codes. If a
-kind without a format is declared, rows 4 to 10 find its format. If the run would stop, and accepted
-settings state one of the meanings of the numbers or dates, it is taken. Afterwards, integers with
-one number of digits may be codes, see :mod:`.codes`. Known units and marks are in
-:mod:`.written_numbers`.
+For recognition, markers of missing values such as ``#N/A`` are ignored; in a category they are
+values. Row 8 applies to texts without a unit and without dates. Row 9 applies to more than ``FEW``
+distinct texts; pairs of numbers such as 120/80 are no numbers. Rows 5 to 7 stop the run if the
+texts have two meanings: 1,234; 1.1 and 1.10; 1_000; (1) and no number without brackets; 01/02/2024.
+In rows 5 and 7, leading zeros, codes such as 12E5 and integers of one length with too many digits
+make a category of codes. If a kind without a format is declared, rows 4 to 10 find its format. If
+the run would stop, and accepted settings state one of the meanings of the numbers or dates, it is
+taken. Afterwards, integers with one number of digits may be codes, see :mod:`.codes`. Known units
+and marks are in :mod:`.written_numbers`.
 """
 
 from __future__ import annotations
@@ -79,6 +81,7 @@ MOST = 0.5  # minimum share of rows that are numbers or dates in an ambiguous co
 COMMON = 0.1  # minimum share of rows with an unknown unit
 # a column with strays and at most this many numbers or dates is a category, such as 1, 2, 3, other
 FEW = 20
+_MOST_BOOLEANS = 20  # distinct texts, among them the spellings of true and false
 
 Texts = tuple[pa.Array, np.ndarray]  # distinct strings of a column, and the number of rows of each
 
@@ -369,7 +372,7 @@ def _together(tables: Sequence[Texts]) -> Texts:
 
 def _recognize_booleans(values: pa.Array) -> TextForm | None:
     """Return the form of a column of true and false. None: it has other values."""
-    if len(values) > FEW:
+    if len(values) > _MOST_BOOLEANS:
         return None
     words = set(pc.utf8_lower(values).to_pylist())
     return TextForm("boolean") if words <= {"true", "false"} else None

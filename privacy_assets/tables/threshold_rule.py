@@ -1,15 +1,19 @@
-"""Threshold rule: each published cell has a value that at least ``min_holders`` people of the real
-tables share.
+"""Threshold rule: each published cell belongs to a group of values that at least ``min_holders``
+people of the real tables have, and shows one value for the whole group.
 
-A value is rare if fewer people have it in all real tables of a release together. Instead of it, the
-release has
+People are subjects, or rows without a subject column; the modules of the rule call their minimum
+number k. A value is rare if fewer than k people have it in all real tables of a release together.
+Instead of it, the release has
 
 - for a category: a declared prefix, ``other``, or the most frequent category, and for a boolean the
   most frequent one (:mod:`.published_categories`),
 - for a number or time: the level of a group of neighboring values (:mod:`.published_levels`).
   Ordered columns may share their levels (:mod:`.ordered_columns`),
 - for a missing value: the most frequent category, or the level of the median,
-- for all values, if fewer people have any value of the column: missing values.
+- for all values, if fewer than k people have any value of the column: missing values.
+
+A frequent value can change, too: if a prefix or ``other`` has fewer than k people, the rarest
+frequent category joins it, and ordered columns share only levels that are frequent in both.
 
 :func:`make_rule` makes the rule once. :meth:`ColumnRule.apply` applies it to the real tables and to
 the synthetic table before training and scoring, so that a copied row is still a copy. Exceptions
