@@ -222,7 +222,7 @@ def test_every_question_is_answered_by_what_measures_it(name, request):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_copy_of_the_census_is_seen_where_the_paper_statistic_is_blind(uk_census):
     train, holdout, _ = cut(uk_census, *FULL)
     report = judged(train, holdout, train, metrics=LEAK_METRICS)
@@ -246,7 +246,7 @@ def test_a_copy_is_the_worst_of_a_list_of_releases(adult_leak):
         assert copy >= leak > at_null, key
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_densest_unseen_rows_break_no_label_conditional_limit(adult):
     train, holdout, unseen = cut(adult, 8_000, 2_000, 20_000)
     points = read_inputs(train, holdout, unseen).encoded("synthetic").dense
@@ -258,7 +258,7 @@ def test_the_densest_unseen_rows_break_no_label_conditional_limit(adult):
     assert set(label_conditional(report).values()) == {"pass"}
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
     train, holdout, fresh = cut(adult, *FULL)
     inputs = read_inputs(train, holdout, fresh)
