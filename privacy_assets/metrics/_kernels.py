@@ -48,15 +48,17 @@ def apart(query: Array, point: Array, category: Array, first: int, last: int) ->
 
 
 @inlined
-def insert(distances: Array, places: Array, distance: float, place: int) -> None:
+def insert(distances: Array, positions: Array, distance: float, position: int) -> None:
     """Insert a point that is nearer than the last one. Ascending order; ties after existing
     entries.
     """
     slot = len(distances) - 1
     while slot > 0 and distances[slot - 1] > distance:
-        distances[slot], places[slot] = distances[slot - 1], places[slot - 1]
+        distances[slot] = distances[slot - 1]
+        positions[slot] = positions[slot - 1]
         slot -= 1
-    distances[slot], places[slot] = distance, place
+    distances[slot] = distance
+    positions[slot] = position
 
 
 @inlined
@@ -64,10 +66,11 @@ def within(total: Array, largest: Array, reach: float, keep: float) -> int:
     """Count the points of a block that may be nearer than ``reach`` if their largest part is
     ignored.
     """
-    found, bound = 0, np.float32(reach)
+    count = 0
+    bound = np.float32(reach)
     for at in range(len(total)):
-        found += 1 if total[at] * np.float32(keep) - largest[at] < bound else 0
-    return found
+        count += 1 if total[at] * np.float32(keep) - largest[at] < bound else 0
+    return count
 
 
 def nearest_by(
@@ -83,10 +86,11 @@ def nearest_by(
 
     ``columns`` int64 (queries, size) selects the columns of each query.
     """
-    places = np.full((queries.shape[1], k), -1, np.int64)
-    work = np.empty(k), np.zeros((2, _POINT_BLOCK), np.float32)
-    _nearest_by(queries, points, category, start, slack, columns, places, *work)
-    return places
+    positions = np.full((queries.shape[1], k), -1, np.int64)
+    distances = np.empty(k)
+    sums = np.zeros((2, _POINT_BLOCK), np.float32)
+    _nearest_by(queries, points, category, start, slack, columns, positions, distances, sums)
+    return positions
 
 
 @compiled
@@ -97,17 +101,18 @@ def _nearest_by(
     start: Array,
     slack: float,
     columns: Array,
-    places: Array,
+    positions: Array,
     distances: Array,
     sums: Array,
 ) -> None:
     last = len(distances) - 1
-    for row in range(len(places)):
+    for row in range(len(positions)):
         distances[:] = np.inf
         query = queries[:, row]
         for first in range(0, points.shape[1], _POINT_BLOCK):
             block = points[:, first : first + _POINT_BLOCK]
-            total, nothing = sums[0, : block.shape[1]], sums[1, : block.shape[1]]
+            total = sums[0, : block.shape[1]]
+            nothing = sums[1, : block.shape[1]]
             total[:] = 0
             for column in columns[row]:
                 for part in range(start[column], start[column + 1]):
@@ -122,26 +127,28 @@ def _nearest_by(
                             query, block[:, at], category, start[column], start[column + 1]
                         )
                     if exact < distances[last]:
-                        insert(distances, places[row], exact, first + at)
+                        insert(distances, positions[row], exact, first + at)
 
 
 @inlined
-def offer(parts: Array, after: Array, at: int, distances: Array, places: Array) -> float:
+def offer(parts: Array, after: Array, at: int, distances: Array, positions: Array) -> float:
     """Update the neighbors of every left-out column with a point, and return the largest k-th
     distance.
 
     ``parts`` float64 (columns,) are the squared distances of the point in each column, ``after``
     (columns,) is scratch.
     """
-    last, total, reach = distances.shape[1] - 1, 0.0, 0.0
+    last = distances.shape[1] - 1
+    total = 0.0
+    reach = 0.0
     for column in range(len(parts) - 1, -1, -1):
         after[column] = total
         total += parts[column]
     before = 0.0  # not total - part, because subtracting a large part would cancel the small ones
     for column in range(len(parts)):
-        others = before + after[column]
-        if others < distances[column, last]:
-            insert(distances[column], places[column], others, at)
+        without_column = before + after[column]
+        if without_column < distances[column, last]:
+            insert(distances[column], positions[column], without_column, at)
         before += parts[column]
         reach = max(reach, distances[column, last])
     return reach
@@ -176,10 +183,12 @@ def nearest_without(
     columns, k).
     """
     width = len(start) - 1
-    places = np.full((queries.shape[1], width, k), -1, np.int64)
-    work = np.empty((width, k)), np.empty((2, width)), np.empty((3, _POINT_BLOCK), np.float32)
-    _nearest_without(queries, points, category, start, slack, places, *work)
-    return places
+    positions = np.full((queries.shape[1], width, k), -1, np.int64)
+    distances = np.empty((width, k))
+    scratch = np.empty((2, width))
+    sums = np.empty((3, _POINT_BLOCK), np.float32)
+    _nearest_without(queries, points, category, start, slack, positions, distances, scratch, sums)
+    return positions
 
 
 @compiled
@@ -189,22 +198,22 @@ def _nearest_without(
     category: Array,
     start: Array,
     slack: float,
-    places: Array,
+    positions: Array,
     distances: Array,
     scratch: Array,
-    held: Array,
+    sums: Array,
 ) -> None:
-    parts, after = scratch[0], scratch[1]
-    for row in range(len(places)):
+    parts = scratch[0]
+    after = scratch[1]
+    for row in range(len(positions)):
         distances[:] = np.inf
-        reach, query = np.inf, queries[:, row]
+        reach = np.inf
+        query = queries[:, row]
         for first in range(0, points.shape[1], _POINT_BLOCK):
             block = points[:, first : first + _POINT_BLOCK]
-            part, total, largest = (
-                held[0, : block.shape[1]],
-                held[1, : block.shape[1]],
-                held[2, : block.shape[1]],
-            )
+            part = sums[0, : block.shape[1]]
+            total = sums[1, : block.shape[1]]
+            largest = sums[2, : block.shape[1]]
             column_sums(query, block, category, start, part, total, largest)
             if within(total, largest, reach, 1 - slack) == 0:
                 continue
@@ -214,7 +223,7 @@ def _nearest_without(
                         parts[column] = apart(
                             query, block[:, at], category, start[column], start[column + 1]
                         )
-                    reach = offer(parts, after, first + at, distances, places[row])
+                    reach = offer(parts, after, first + at, distances, positions[row])
 
 
 _BLOCK = 4096  # synthetic rows whose sums fit in the processor's cache
@@ -234,49 +243,51 @@ def best_weights(real: np.ndarray, weights: np.ndarray, synthetic: np.ndarray) -
 
 @compiled
 def _best(
-    real: np.ndarray, weights: np.ndarray, synthetic: np.ndarray, held: np.ndarray, best: np.ndarray
+    real: np.ndarray, weights: np.ndarray, synthetic: np.ndarray, sums: np.ndarray, best: np.ndarray
 ) -> None:
     columns, rows = synthetic.shape
-    for first in range(0, rows, len(held)):
-        size = min(len(held), rows - first)
+    for first in range(0, rows, len(sums)):
+        size = min(len(sums), rows - first)
         for i in range(real.shape[1]):
             for j in range(size):
-                held[j] = 0
+                sums[j] = 0
             for column in range(columns):
-                weight, code = weights[column, i], real[column, i]
+                weight = weights[column, i]
+                code = real[column, i]
                 if weight > 0:
                     codes = synthetic[column, first : first + size]
                     for j in range(size):
-                        held[j] += weight if codes[j] == code else np.float32(0)
+                        sums[j] += weight if codes[j] == code else np.float32(0)
             for j in range(size):
-                best[i] = max(best[i], held[j])
+                best[i] = max(best[i], sums[j])
 
 
-def changed_cells(real: Array, others: Array) -> Array:
+def changed_cells(real: Array, released: Array) -> Array:
     """Count for each real row the rows that differ from it in no, one and two cells, int64 (3, n).
 
-    ``real`` int32 (F, n) and ``others`` int32 (F, m) are codes, C order.
+    ``real`` int32 (F, n) and ``released`` int32 (F, m) are codes, C order.
     """
     counts = np.zeros((3, real.shape[1]), np.int64)
-    _changed(real, others, np.zeros(_BLOCK, np.int32), counts)
+    _changed(real, released, np.zeros(_BLOCK, np.int32), counts)
     return counts
 
 
 @compiled
-def _changed(real: Array, others: Array, held: Array, counts: Array) -> None:
-    columns, rows = others.shape
-    for first in range(0, rows, len(held)):
-        size = min(len(held), rows - first)
+def _changed(real: Array, released: Array, n_changed: Array, counts: Array) -> None:
+    columns, n_rows = released.shape
+    for first in range(0, n_rows, len(n_changed)):
+        size = min(len(n_changed), n_rows - first)
         for i in range(real.shape[1]):
             for j in range(size):
-                held[j] = 0
+                n_changed[j] = 0
             for column in range(columns):
-                code, codes = real[column, i], others[column, first : first + size]
+                code = real[column, i]
+                codes = released[column, first : first + size]
                 for j in range(size):
-                    held[j] += 1 if codes[j] != code else 0
+                    n_changed[j] += 1 if codes[j] != code else 0
             for j in range(size):
-                if held[j] <= 2:
-                    counts[held[j], i] += 1
+                if n_changed[j] <= 2:
+                    counts[n_changed[j], i] += 1
 
 
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -308,22 +319,25 @@ def draw(
     low_of: Array,
     high_of: Array,
     width: int,
-    wanted: int,
+    n_queries: int,
     tries: int,
     patience: int,
     rng: np.random.Generator,
 ) -> tuple[Array, int]:
-    """Draw random targets and columns until ``wanted`` queries match exactly one row of ``codes``
-    int32 (rows, columns).
+    """Draw random targets and columns until ``n_queries`` queries match exactly one row.
 
-    The predicate for code v of column j is the range ``low_of[start[j] + v] .. high_of[start[j] +
-    v]``. Stops after ``tries`` candidates, or ``patience`` consecutive failures. Returns columns,
-    low and high, int32 (found, 3, width), and the number of candidates.
+    ``codes`` is int32 (rows, columns). The predicate for code v of column j is the range
+    ``low_of[start[j] + v] .. high_of[start[j] + v]``. Stops after ``tries`` candidates, or
+    ``patience`` consecutive failures. Returns columns, low and high, int32 (drawn queries, 3,
+    width), and the number of candidates.
     """
-    out, query = np.empty((wanted, 3, width), np.int32), np.empty((4, width), np.int64)
-    index = (codes, order, start, below)
-    found, tried = _draw(
-        *index,
+    out = np.empty((n_queries, 3, width), np.int32)
+    query = np.empty((4, width), np.int64)
+    n_drawn, tried = _draw(
+        codes,
+        order,
+        start,
+        below,
         targets,
         low_of,
         high_of,
@@ -334,7 +348,7 @@ def draw(
         query,
         out,
     )
-    return out[:found], tried
+    return out[:n_drawn], tried
 
 
 @compiled
@@ -353,25 +367,37 @@ def _draw(
     query: Array,
     out: Array,
 ) -> tuple[int, int]:
-    wanted, width = len(out), out.shape[2]
-    columns, low, high, share = query[0], query[1], query[2], query[3]
-    found, tried, last = 0, 0, 0
-    while found < wanted and tried < tries and tried - last < patience:
+    n_queries = len(out)
+    width = out.shape[2]
+    columns = query[0]
+    low = query[1]
+    high = query[2]
+    n_rows = query[3]
+    n_drawn = 0
+    tried = 0
+    last = 0
+    while n_drawn < n_queries and tried < tries and tried - last < patience:
         tried += 1
         target = targets[int(rng.random() * len(targets))]
         for position in range(width):
-            other = position + int(rng.random() * (len(deck) - position))
-            column = deck[other]
-            deck[position], deck[other] = column, deck[position]
+            swapped = position + int(rng.random() * (len(deck) - position))
+            column = deck[swapped]
+            deck[position], deck[swapped] = column, deck[position]
             code = start[column] + codes[target, column]
-            lowest, highest = low_of[code], high_of[code]
+            lowest = low_of[code]
+            highest = high_of[code]
             rows = below[start[column] + highest + 1] - below[start[column] + lowest]
-            place = position
-            while place > 0 and share[place - 1] > rows:
-                share[place], columns[place] = share[place - 1], columns[place - 1]
-                low[place], high[place] = low[place - 1], high[place - 1]
-                place -= 1
-            share[place], columns[place], low[place], high[place] = rows, column, lowest, highest
+            slot = position
+            while slot > 0 and n_rows[slot - 1] > rows:
+                n_rows[slot] = n_rows[slot - 1]
+                columns[slot] = columns[slot - 1]
+                low[slot] = low[slot - 1]
+                high[slot] = high[slot - 1]
+                slot -= 1
+            n_rows[slot] = rows
+            columns[slot] = column
+            low[slot] = lowest
+            high[slot] = highest
         matched = 0
         for row in span(order, start, below, columns[0], low[0], high[0]):
             if matches(codes, row, columns, low, high):
@@ -381,9 +407,10 @@ def _draw(
         if matched == 1:
             for position in range(width):
                 for part in range(3):
-                    out[found, part, position] = query[part, position]
-            found, last = found + 1, tried
-    return found, tried
+                    out[n_drawn, part, position] = query[part, position]
+            n_drawn += 1
+            last = tried
+    return n_drawn, tried
 
 
 def match(
@@ -417,10 +444,25 @@ def match(
         each relabeling the number of queries that match exactly one member, int64 (relabelings,).
     """
     words = labels.shape[1]
-    counts, hits = np.zeros((len(columns), 2), np.int64), np.zeros(64 * words, np.int64)
-    work = np.full(len(member), -1, np.int32), np.empty((2, words), np.uint64)
+    counts = np.zeros((len(columns), 2), np.int64)
+    hits = np.zeros(64 * words, np.int64)
+    seen_by = np.full(len(member), -1, np.int32)
+    members = np.empty((2, words), np.uint64)
     _match(
-        codes, order, start, below, subject, member, labels, columns, low, high, counts, hits, *work
+        codes,
+        order,
+        start,
+        below,
+        subject,
+        member,
+        labels,
+        columns,
+        low,
+        high,
+        counts,
+        hits,
+        seen_by,
+        members,
     )
     return counts, hits
 
@@ -442,12 +484,17 @@ def _match(
     seen_by: Array,
     members: Array,
 ) -> None:
-    once, again = members[0], members[1]
+    once = members[0]
+    twice = members[1]
     for query in range(len(columns)):
-        these, lows, highs = columns[query], low[query], high[query]
-        once[:], again[:], settled = 0, 0, False
-        for row in span(order, start, below, these[0], lows[0], highs[0]):
-            if matches(codes, row, these, lows, highs) and seen_by[subject[row]] != query:
+        query_columns = columns[query]
+        lows = low[query]
+        highs = high[query]
+        once[:] = 0
+        twice[:] = 0
+        settled = False
+        for row in span(order, start, below, query_columns[0], lows[0], highs[0]):
+            if matches(codes, row, query_columns, lows, highs) and seen_by[subject[row]] != query:
                 person = subject[row]
                 seen_by[person] = query
                 counts[query, 1 if member[person] else 0] += 1
@@ -456,12 +503,14 @@ def _match(
                 common = _ALL
                 for word in range(len(once)):
                     label = labels[person, word]
-                    again[word] |= once[word] & label
+                    twice[word] |= once[word] & label
                     once[word] |= label
-                    common &= again[word]
+                    common &= twice[word]
                 settled = common == _ALL
         if counts[query, 0] + counts[query, 1] > 0 and not settled:
             for word in range(len(once)):
-                alone = once[word] & ~again[word]
+                exactly_once = once[word] & ~twice[word]
                 for bit in range(64):
-                    hits[64 * word + bit] += np.int64((alone >> np.uint64(bit)) & np.uint64(1))
+                    hits[64 * word + bit] += np.int64(
+                        (exactly_once >> np.uint64(bit)) & np.uint64(1)
+                    )

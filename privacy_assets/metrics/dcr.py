@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -19,12 +20,14 @@ from privacy_assets.metrics.base import (
     IntervalPlot,
     Metric,
     ProtectionEvidence,
+    TableRows,
     table_rows,
 )
 from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
 from privacy_assets.policy import Limit
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
+from privacy_assets.stats.inference import PermutationResult
 from privacy_assets.stats.intervals import MDE_QUANTILE, leaked_subjects
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.encoding import EncodedTable
@@ -95,7 +98,7 @@ class Space:
         rrd: Distances of holdout rows, or some of them, to T.
         groups: Number of the distinct row of T u H for each row, shape (N,).
         matched: Distinct row of T u H nearest to each synthetic row, shape (n_S,).
-        alone: Leave-one-out distance of that row in T u H, shape (n_S,).
+        isolation: Leave-one-out distance of that row in T u H, shape (n_S,).
         keys: Values by which synthetic rows are ranked, each of shape (n_S,), by name.
     """
 
@@ -104,7 +107,7 @@ class Space:
     rrd: np.ndarray
     groups: np.ndarray
     matched: np.ndarray
-    alone: np.ndarray
+    isolation: np.ndarray
     keys: dict[str, np.ndarray]
 
     @classmethod
@@ -138,17 +141,21 @@ class Space:
         srd[is_in_holdout] = to_train[:n_synthetic]
         rrd = to_train[n_synthetic:]
 
-        alone = _alone(unique, np.bincount(groups), matched, device)
+        isolation = _isolation(unique, np.bincount(groups), matched, device)
         ratio = np.full(len(distance), np.inf)
-        np.divide(distance, alone, out=ratio, where=alone > 0)
+        np.divide(distance, isolation, out=ratio, where=isolation > 0)
         keys = {"distance": distance, "ratio": ratio}
-        return cls(name, srd, rrd, groups, matched, alone, keys)
+        return cls(name, srd, rrd, groups, matched, isolation, keys)
 
     def take(self, rows: np.ndarray) -> Space:
         """Restrict to some rows of the synthetic table."""
         keys = {name: values[rows] for name, values in self.keys.items()}
         return replace(
-            self, srd=self.srd[rows], matched=self.matched[rows], alone=self.alone[rows], keys=keys
+            self,
+            srd=self.srd[rows],
+            matched=self.matched[rows],
+            isolation=self.isolation[rows],
+            keys=keys,
         )
 
     @cached_property
@@ -171,14 +178,14 @@ class Space:
         """Matched rows by key, closest first, with the position of the first occurrence of each."""
         ranked = {}
         for key, values in self.keys.items():
-            ranking = np.lexsort((self.matched, -self.alone, values))
+            ranking = np.lexsort((self.matched, -self.isolation, values))
             matched = self.matched[ranking[np.isfinite(values[ranking])]]
             first_positions = np.unique(matched, return_index=True)[1]
             ranked[key] = (matched, np.sort(first_positions))
         return ranked
 
 
-def _alone(
+def _isolation(
     unique: EncodedTable, counts: np.ndarray, matched: np.ndarray, device: str
 ) -> np.ndarray:
     """Return the leave-one-out distance in T u H of each matched row. 0 for a row that occurs more
@@ -211,7 +218,8 @@ class Matches:
     @classmethod
     def of(cls, inputs: EvaluationInputs, unseen: np.ndarray | None = None) -> Matches:
         """Search all spaces. No table may be empty. For ``unseen`` see :meth:`Space.of`."""
-        spaces = [Space.of("raw", [inputs.encoded(role) for role in ROLES], inputs.device, unseen)]
+        encoded = [inputs.encoded(role) for role in ROLES]
+        spaces = [Space.of("raw", encoded, inputs.device, unseen)]
         if inputs.embedder is not None:
             embedded = [EncodedTable.of_numbers(inputs.embedded(role)) for role in ROLES]
             spaces.append(Space.of("embedded", embedded, inputs.device, unseen))
@@ -566,34 +574,49 @@ class Dcr(Metric):
             )
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
-        """Compute the statistics and the tables "tails" and "distances". Not measurable if a table
-        has no rows.
+        """Compute the statistics and the tables "tails" and "distances".
+
+        Args:
+            inputs: Tables of one release.
+
+        Returns:
+            The result, not measurable if a table has no rows.
         """
-        sizes = [len(inputs.tables[role]) for role in ROLES]
-        if min(sizes) == 0:
-            return self.result(
-                inputs, self._in_order([], sizes[2], 0, f"{ROLES[sizes.index(0)]} has no rows")
-            )
+        n_synthetic = len(inputs.synthetic)
+        for role in ROLES:
+            if len(inputs.tables[role]) == 0:
+                missing = self._in_order([], n_synthetic, 0, f"{role} has no rows")
+                return self.result(inputs, missing)
+
         rows = target_rows(inputs, ("holdout",), self.max_targets, "dcr.attacked")
         matches = Matches.of(inputs, rows)
         estimates, tails = self.excesses(matches, inputs.rng("dcr.permutations"))
-        unseen = inputs.subject_codes("holdout")
-        unseen = unseen if rows is None else np.unique(unseen[rows], return_inverse=True)[1]
+        holdout_codes = inputs.subject_codes("holdout")
+        if rows is not None:
+            _, holdout_codes = np.unique(holdout_codes[rows], return_inverse=True)
         for space in matches.spaces:
             rng = inputs.rng(f"dcr.bootstrap.{space.name}")
             spec = self.statistic(_in_space("privacy_score", space))
-            estimates.append(
-                privacy_score(
-                    spec, space.srd, space.rrd, unseen, self.alpha, self.n_bootstraps, rng
-                )
+            score = privacy_score(
+                spec, space.srd, space.rrd, holdout_codes, self.alpha, self.n_bootstraps, rng
             )
-        complete = self._in_order(estimates, sizes[2], matches.people.smallest_side, "no embedder")
+            estimates.append(score)
+        n_subjects = matches.people.smallest_side
+        complete = self._in_order(estimates, n_synthetic, n_subjects, "no embedder")
         return self.result(inputs, complete, tails=tails, distances=_distance_table(matches.spaces))
 
     def excesses(
         self, matches: Matches, rng: np.random.Generator
-    ) -> tuple[list[Estimate], list[dict[str, Any]]]:
-        """Return the statistics that depend on labels, and the table "tails"."""
+    ) -> tuple[list[Estimate], TableRows]:
+        """Compute the statistics that depend on labels.
+
+        Args:
+            matches: Distances, subjects and ids.
+            rng: Source of the permutations.
+
+        Returns:
+            The estimates, and the table "tails".
+        """
         estimates, tails = self._member_excess(matches.spaces, matches.people, rng)
         people = matches.people
         n_train = int(people.member[people.codes].sum())
@@ -605,44 +628,39 @@ class Dcr(Metric):
 
     def _member_excess(
         self, spaces: Sequence[Space], people: Subjects, rng: np.random.Generator
-    ) -> tuple[list[Estimate], list[dict[str, Any]]]:
-        entries = [(space, key, tail) for space in spaces for key in KEYS for tail in self.tails]
-        hits = [space.closest(key, tail) for space, key, tail in entries]
-        every = [entry[0] for entry in entries] + list(spaces)
-        headlines = [
-            space.closest("distance", self.headline_tail, self.headline_rows) for space in spaces
+    ) -> tuple[list[Estimate], TableRows]:
+        """Return "member_excess" of each space and "member_excess_any", and the table "tails"."""
+        entries = [
+            _Entry(space, key, tail, space.closest(key, tail))
+            for space, key, tail in itertools.product(spaces, KEYS, self.tails)
         ]
-        weights = np.stack(
-            [_weights(people, *hit) for hit in zip(every, hits + headlines, strict=True)]
-        )
+        weights = [_weights(people, entry.space, entry.matched) for entry in entries]
+        for space in spaces:
+            matched = space.closest("distance", self.headline_tail, self.headline_rows)
+            weights.append(_weights(people, space, matched))
+        permuted = inference.excess(np.stack(weights), people, self.n_permutations, rng)
+
         counts = (len(spaces[0].srd), people.smallest_side)
-        found = inference.excess(weights, people, self.n_permutations, rng)
         estimates: list[Estimate] = []
-        rows: list[dict[str, Any]] = []
-        for headline, space in enumerate(spaces, start=len(entries)):
-            own = [i for i, entry in enumerate(entries) if entry[0] is space]
-            band = found[own].band()
-            rows += table_rows(
-                space=[space.name] * len(own),
-                key=[entries[i][1] for i in own],
-                tail=[entries[i][2] for i in own],
-                matched=[len(hits[i]) for i in own],
-                excess=found.observed[own],
-                low=band.low,
-                high=band.high,
-            )
-            estimates.append(
-                found[[headline]].estimate(
-                    self.statistic(_in_space("member_excess", space)), counts
-                )
-            )
+        rows: TableRows = []
+        n_entries = len(KEYS) * len(self.tails)  # of each space
+        for i, space in enumerate(spaces):
+            of_space = range(i * n_entries, (i + 1) * n_entries)
+            space_entries = [entries[position] for position in of_space]
+            rows += _tail_rows(space_entries, permuted[list(of_space)])
+            headline = permuted[[len(entries) + i]]
+            spec = self.statistic(_in_space("member_excess", space))
+            estimates.append(headline.estimate(spec, counts))
         # Null standard deviations of the tails differ greatly, so the minimum detectable effect
         # uses that of the reported entry and not, as in PermutationResult.worst, that of the entry
         # that chance would select.
-        tried = found[: len(entries)]
-        at = int(np.abs(tried.band(ANY_CONFIDENCE).z).argmax())
+        permuted_entries = permuted[: len(entries)]
+        strongest = int(np.abs(permuted_entries.band(ANY_CONFIDENCE).z).argmax())
         spec = self.statistic("member_excess_any")
-        return [*estimates, tried.estimate(spec, counts, at=at, confidence=ANY_CONFIDENCE)], rows
+        strongest_excess = permuted_entries.estimate(
+            spec, counts, at=strongest, confidence=ANY_CONFIDENCE
+        )
+        return [*estimates, strongest_excess], rows
 
     def _in_order(
         self, estimates: Sequence[Estimate], n: int, subjects: int, note: str
@@ -651,9 +669,41 @@ class Dcr(Metric):
         ``note``.
         """
         by_name = {estimate.name: estimate for estimate in estimates}
-        return tuple(
-            by_name.get(spec.name, spec.missing(note, (n, subjects))) for spec in self.statistics
-        )
+        ordered = []
+        for spec in self.statistics:
+            missing = spec.missing(note, (n, subjects))
+            ordered.append(by_name.get(spec.name, missing))
+        return tuple(ordered)
+
+
+class _Entry(NamedTuple):
+    """The closest synthetic rows in one space by one key.
+
+    Attributes:
+        space: Space of the distances.
+        key: Key of the ranking, one of ``KEYS``.
+        tail: Share of the closest synthetic rows.
+        matched: Distinct real rows that they match.
+    """
+
+    space: Space
+    key: str
+    tail: float
+    matched: np.ndarray
+
+
+def _tail_rows(entries: Sequence[_Entry], permuted: PermutationResult) -> TableRows:
+    """Return the rows of the table "tails" for the entries of one space."""
+    band = permuted.band()
+    return table_rows(
+        space=[entry.space.name for entry in entries],
+        key=[entry.key for entry in entries],
+        tail=[entry.tail for entry in entries],
+        matched=[len(entry.matched) for entry in entries],
+        excess=permuted.observed,
+        low=band.low,
+        high=band.high,
+    )
 
 
 def _weights(people: Subjects, space: Space, hit: np.ndarray) -> np.ndarray:
@@ -669,12 +719,15 @@ def _weights(people: Subjects, space: Space, hit: np.ndarray) -> np.ndarray:
 
 
 def _in_space(statistic: str, space: Space) -> str:
-    return statistic if space.name == "raw" else f"{statistic}_{space.name}"
+    """Return the name of a statistic in a space."""
+    if space.name == "raw":
+        return statistic
+    return f"{statistic}_{space.name}"
 
 
-def _distance_table(spaces: Sequence[Space]) -> list[dict[str, Any]]:
+def _distance_table(spaces: Sequence[Space]) -> TableRows:
     """Return quantiles of SRD and RRD in each space."""
-    rows: list[dict[str, Any]] = []
+    rows: TableRows = []
     for space in spaces:
         srd = np.quantile(space.srd, _PROBABILITIES)
         rrd = np.quantile(space.rrd, _PROBABILITIES)
