@@ -116,14 +116,14 @@ _IBAN_IN_FOURS = re.compile(
 _UNUSUAL = r"[^\x00-\x7f\x{c0}-\x{24f}]"  # neither ASCII nor a Latin letter: may normalize to one
 
 
-def certain_identifier(texts: Iterable[str]) -> str:
+def certain_identifier(texts: Sequence[str]) -> str:
     """Return the kind of direct identifier that occurs in ``texts``, see
     :func:`certain_identifiers`.
     """
     return certain_identifiers(texts)[0]
 
 
-def certain_identifiers(texts: Iterable[str]) -> tuple[str, np.ndarray]:
+def certain_identifiers(texts: Sequence[str] | np.ndarray) -> tuple[str, np.ndarray]:
     """Find direct identifiers in ``texts``.
 
     A single e-mail address or IBAN suffices, also within a longer text and in another spelling
@@ -152,7 +152,7 @@ def certain_identifiers(texts: Iterable[str]) -> tuple[str, np.ndarray]:
     return kind, has_email | (may_have_iban & have_ibans)
 
 
-def _normalized(texts: Iterable[str]) -> pa.Array:
+def _normalized(texts: Sequence[str] | np.ndarray) -> pa.Array:
     """Convert to NFKC, remove invisible characters and replace dashes by hyphens."""
     try:
         strings = pa.array(texts, pa.large_string())
@@ -472,7 +472,8 @@ def with_roles(
             reason = _remaining_reason(reason, column, parts, declared)
         if column.source:
             # A list that identifies people is not public, whatever its source says.
-            reason = certain_identifier(map(str, column.allowed_values)) or reason
+            listed = [str(value) for value in column.allowed_values]
+            reason = certain_identifier(listed) or reason
         if reason:
             reasons[column.name] = reason
         columns.append(replace(column, role=natural_role(column, parts)))

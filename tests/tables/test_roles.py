@@ -183,6 +183,13 @@ def test_what_was_declared_a_measure_is_one_and_a_text_is_none() -> None:
         roles(frame[["code"]], allowed_values={"code": listed[1:]})
 
 
+def test_a_public_list_with_an_invalid_character_hides_no_address() -> None:
+    frame = pd.DataFrame({"note": ["a", "b"] * 100})
+    listed = {"values": ["\ud800", "bob@x.org"], "source": "ISO 1"}
+    with pytest.raises(InputError, match="'note' \\(e-mail addresses\\)"):
+        roles(frame, allowed_values={"note": listed})
+
+
 @pytest.mark.parametrize(
     ("declared", "told"),
     [
