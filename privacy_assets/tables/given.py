@@ -47,6 +47,10 @@ def given_frame(table: object, *, where: str) -> pd.DataFrame:
 
     The columns equal those read from a Parquet file of the table, with names in Unicode form NFC.
 
+    Args:
+        table: Dataframe of any library.
+        where: Name of the table in messages.
+
     Raises:
         InputError: If the object is not a dataframe or cannot be read. Names ``where`` and omits
             the library's message, which may contain cell values.

@@ -92,7 +92,10 @@ def renamed(frame: pd.DataFrame, where: str) -> pd.DataFrame:
     """Normalize the column names of a table to Unicode NFC. Raise InputError if two become
     equal.
     """
-    names = [as_named(name) if isinstance(name, str) else name for name in frame.columns]
+    names = list(frame.columns)
+    for position, name in enumerate(names):
+        if isinstance(name, str):
+            names[position] = as_named(name)
     if names == list(frame.columns):
         return frame
     for position, name in enumerate(names):

@@ -47,12 +47,7 @@ def personal_note(column: ColumnSchema, real: Sequence[Column]) -> str:
             return "a date of birth: the year or the age suffices in most tables"
         return ""
     if column.kind == "categorical":
-        texts = pa.array(values.objects(), pa.large_string())
-        if _share(texts, _IP) >= _MOST:
-            return "IP addresses: drop them, or keep the network only"
-        if _PERSON_NAME.search(name) and _share(texts, _CAPITALISED) >= _MOST:
-            return "names of people: drop them"
-        return ""
+        return _note_on_texts(name, pa.array(values.objects(), pa.large_string()))
     if column.kind != "numeric":
         return ""
     largest = float(np.abs(values.floats()).max())
@@ -65,6 +60,15 @@ def personal_note(column: ColumnSchema, real: Sequence[Column]) -> str:
             "a position: three decimals are a place of about 100 m, so round it to one decimal or"
             " use a region"
         )
+    return ""
+
+
+def _note_on_texts(name: str, texts: pa.Array) -> str:
+    """Return a note on IP addresses or names of people, or ""."""
+    if _share(texts, _IP) >= _MOST:
+        return "IP addresses: drop them, or keep the network only"
+    if _PERSON_NAME.search(name) and _share(texts, _CAPITALISED) >= _MOST:
+        return "names of people: drop them"
     return ""
 
 

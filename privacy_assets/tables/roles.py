@@ -694,6 +694,10 @@ def _unpublishable(
 def natural_role(column: ColumnSchema, real: Sequence[Column]) -> Role:
     """Return the role (closed, number or date) of a real column that is neither open nor
     generated.
+
+    Args:
+        column: Schema of the column.
+        real: The column in each real table.
     """
     if column.kind == "datetime" and not column.allowed_values:
         return "date"
@@ -710,6 +714,10 @@ def allowed_values(column: ColumnSchema, real: Sequence[Column]) -> Column:
     the declared ones.
 
     A category may also be :data:`.published_categories.OTHER`, which replaces rare values.
+
+    Args:
+        column: Schema of the column.
+        real: The column in each real table.
     """
     parts = list(real)
     if column.kind == "categorical" and real:

@@ -223,6 +223,11 @@ def check_not_published(columns: Iterable[str], subject: str | None, where: str)
 
     A synthetic row belongs to no subject, and the identifier of a real one would be disclosed.
 
+    Args:
+        columns: Columns of the synthetic table.
+        subject: Column that identifies people. None: there is none.
+        where: Name of the table in messages.
+
     Raises:
         InputError: If it does.
     """

@@ -121,7 +121,12 @@ def subject_column(series: pd.Series, where: str) -> Column:
 
 
 def as_ids(series: pd.Series, where: str) -> Column:
-    """Return the texts of subject identifiers, some of which may be missing."""
+    """Return the texts of subject identifiers, some of which may be missing.
+
+    Args:
+        series: Subject column of a table.
+        where: Name of the table in messages.
+    """
     schema = ColumnSchema(str(series.name), "categorical", False, "str")
     return column_of(series, schema, where, external=True)
 
