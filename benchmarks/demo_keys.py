@@ -96,7 +96,7 @@ def scored(
         verdict = min(verdict, policy_verdict.status, key=WORST_FIRST.index)
         broken |= {outcome.limit.key: outcome.reason for outcome in policy_verdict.broken}
         estimates |= {
-            o.limit.key: round(o.measured, 5) if math.isfinite(o.measured) else None
+            o.limit.key: round(o.compared, 5) if math.isfinite(o.compared) else None
             for o in policy_verdict.outcomes
         }
         if broken and first_only:

@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 
 from benchmarks.peers import ROOT, made, python_of
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 
 ROWS, HOLDOUT, LARGE = 10_000, 3_000, 39_032
 FEW = 2_000  # rows for SDMetrics, which compares all pairs

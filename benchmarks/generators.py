@@ -40,7 +40,7 @@ from privacy_assets.evaluation.evaluate import (
     run_metrics,
 )
 from privacy_assets.generators import GENERATORS, build_generator, generator_info
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 

@@ -30,7 +30,7 @@ from benchmarks.peers_tables import Peer, Work, answers, costs, growth
 from benchmarks.releases import jittered
 from privacy_assets.generators import build_generator
 from privacy_assets.infra.progress import silent
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 

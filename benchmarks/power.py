@@ -54,7 +54,7 @@ from privacy_assets.policy import Policy, widening
 from privacy_assets.report.svg import intervals_svg
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.stats.intervals import wilson
-from privacy_assets.tables.contract import REAL_ROLES
+from privacy_assets.tables.inference import REAL_ROLES
 from privacy_assets.tables.table import Table
 
 DOSES = (0.0, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05, 0.07)

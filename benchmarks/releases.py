@@ -14,8 +14,8 @@ import pandas as pd
 from privacy_assets.distances.nearest import nearest, nearest_rows
 from privacy_assets.generators import build_generator
 from privacy_assets.infra.progress import silent
-from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 

@@ -198,7 +198,7 @@ class LimitOutcome:
     Attributes:
         limit: The limit.
         status: Verdict on the limit.
-        measured: Number compared with the limit; NaN: not measured.
+        compared: Number compared with the limit; NaN: not measured.
         reason: Explanation for readers.
         estimate: The statistic, or None if it was not computed.
         can_fail: Whether a verbatim copy of train breaks the limit. None: the statistic does not
@@ -213,7 +213,7 @@ class LimitOutcome:
 
     limit: Limit
     status: Status
-    measured: float
+    compared: float
     reason: str
     estimate: Estimate | None
     can_fail: bool | None = None
@@ -239,7 +239,7 @@ class LimitOutcome:
         Either a verbatim copy of train is within the limit, too, or only leaks far above the
         tolerance would have been found (:attr:`is_weak`).
         """
-        if self.estimate is None or self.by_rule or self.limit.exceeded_by(self.measured):
+        if self.estimate is None or self.by_rule or self.limit.exceeded_by(self.compared):
             return False
         return self.can_fail is False or self.is_weak
 
@@ -327,7 +327,7 @@ class LimitOutcome:
         if self.estimate is None:
             return math.nan
         if value is None:
-            value = self.measured
+            value = self.compared
         return _used(self.limit, self.estimate, value)
 
     def narrowed(self, factor: float) -> LimitOutcome:
@@ -354,8 +354,8 @@ class LimitOutcome:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form printed by the command line and stored in attestations."""
         measured = None
-        if math.isfinite(self.measured):
-            measured = self.measured
+        if math.isfinite(self.compared):
+            measured = self.compared
         interval = None
         if self.interval is not None:
             interval = to_jsonable(self.interval._asdict())

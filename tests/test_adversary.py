@@ -16,8 +16,8 @@ from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import Limit, judge_limit
 from privacy_assets.stats.estimates import Estimate, MetricResult
-from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.encoding import TabularEncoder
+from privacy_assets.tables.inference import infer_schema
 from tests.tables import as_table, as_tables
 
 LOOKS = default_policy(["dcr", "membership_inference"])

@@ -151,7 +151,7 @@ def test_no_interval_with_a_missing_number_passes(
     found = judge_limit(
         replace(limit, at_most=99.0) if limit.at_most is not None else limit, result
     )
-    assert found.status == "undecided" and math.isnan(found.measured)
+    assert found.status == "undecided" and math.isnan(found.compared)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_two_sided_statistics_count_both_directions(
     limit = Limit("m.f", 1.0, bound=bound)  # type: ignore[arg-type]
     assert outcome(
         limit, low, (low + high) / 2, high, direction="two_sided"
-    ).measured == pytest.approx(measured)
+    ).compared == pytest.approx(measured)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_protection_scores_move_down_with_the_attempt() -> None:
     estimate = Estimate("f", 80, 70, 90, 1000, 1000, 100, "lower_is_riskier")
     limit = Limit("m.f", at_least=68)
     assert judge_limit(limit, MetricResult("m", (estimate,)), 1).passed
-    assert judge_limit(limit, MetricResult("m", (estimate,)), 2).measured == pytest.approx(
+    assert judge_limit(limit, MetricResult("m", (estimate,)), 2).compared == pytest.approx(
         80 - 10 * widening(2, 0.95)
     )
     assert judge_limit(limit, MetricResult("m", (estimate,)), 2).status == "undecided"

@@ -216,7 +216,7 @@ def _say_column_names(gate: Gate, table: str, proposed: Mapping[str, Any]) -> No
     """Print the names of the columns that will be in force: those of the proposed lock, else the
     accepted ones.
     """
-    from privacy_assets.tables.contract import published_names
+    from privacy_assets.tables.inference import published_names
 
     columns = proposed.get("columns")
     if not columns:

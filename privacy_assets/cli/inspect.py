@@ -221,7 +221,7 @@ def _read(
     they were not there.
     """
     from privacy_assets.tables.codes import have_types
-    from privacy_assets.tables.contract import columns_of
+    from privacy_assets.tables.inference import columns_of
 
     names = list(frames[0].columns)
     parts = [[name for name in names if name in people.candidates]]
@@ -261,7 +261,7 @@ def _table(columns: Sequence[Inspected]) -> list[str]:
 
 def _lines(columns: Sequence[Inspected]) -> Iterator[str]:
     """Return the lines to paste for ambiguous columns."""
-    from privacy_assets.tables.contract import lines_to_paste
+    from privacy_assets.tables.inference import lines_to_paste
 
     doubts = {column.name: column.text_form for column in columns if column.text_form.doubt}
     if doubts:

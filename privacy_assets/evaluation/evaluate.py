@@ -45,11 +45,11 @@ from privacy_assets.report.report import Report, judged
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.canonical import check_synthetic_rows, real_tables, synthetic_table
 from privacy_assets.tables.column import Column
-from privacy_assets.tables.contract import REAL_ROLES, check_reading
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.fingerprints import file_fingerprint
 from privacy_assets.tables.given import PATHS, load
+from privacy_assets.tables.inference import REAL_ROLES, check_reading
 from privacy_assets.tables.roles import (
     check_identifiers,
     check_known_categories,
@@ -569,7 +569,7 @@ def build_inputs(
         # The synthetic table may contain identifiers under another column name.
         for role, ids in subjects.items():
             generated[role] = generated[role].with_columns(ids)
-    evaluated = schema.measured
+    evaluated = schema.evaluated
     evaluated_tables = {}
     for role, table in tables.items():
         evaluated_tables[role] = table.with_schema(evaluated)

@@ -105,9 +105,9 @@ class Locks:
                 own failure, so their attestation can be repeated.
             new: The run starts, so its lock may replace the one in force if the table has no
                 verdict yet.
-            columns: Contract of the columns, see
-                :func:`~privacy_assets.tables.contract.contract_of`. None: the columns are not known
-                here, and are not compared.
+            columns: Kinds of the columns to accept, see
+                :func:`~privacy_assets.tables.inference.accepted_columns`. None: the columns are
+                not known here, and are not compared.
 
         Returns:
             The entries of the lock that the run proposes.

@@ -21,8 +21,8 @@ from privacy_assets.metrics.ledger import Ledger, disclosure_ratios
 from privacy_assets.stats.subjects import Subjects, order_by_content
 from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
 from privacy_assets.tables.column import row_ids
-from privacy_assets.tables.contract import REAL_ROLES
 from privacy_assets.tables.encoding import EncodedTable, MatrixCoding, TabularEncoder
+from privacy_assets.tables.inference import REAL_ROLES
 from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table

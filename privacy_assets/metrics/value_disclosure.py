@@ -23,7 +23,7 @@ from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.stats.intervals import leaked_subjects
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.column import Column, ranked, stacked
-from privacy_assets.tables.contract import REAL_ROLES
+from privacy_assets.tables.inference import REAL_ROLES
 from privacy_assets.tables.published_categories import count_holders
 from privacy_assets.tables.roles import allowed_values, foreign_cells, natural_role
 

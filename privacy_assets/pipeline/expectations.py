@@ -77,7 +77,7 @@ def _nullability(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
 
 def _values(schema: TableSchema, tables: Sequence[Table]) -> list[tuple[str, dict[str, Any]]]:
     wanted: list[tuple[str, dict[str, Any]]] = []
-    for column in schema.measured.columns:
+    for column in schema.evaluated.columns:
         real = [table[column.name] for table in tables]
         if column.kind in ("categorical", "boolean"):
             values = allowed_values(column, real).objects()

@@ -14,9 +14,9 @@ from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.registry import METRICS, metrics_reading
 from privacy_assets.pipeline.spec import Data, GeneratorGroup, Split, TableSpec
 from privacy_assets.policy import Policy
-from privacy_assets.tables.contract import REAL_ROLES, check_reading
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.folders import SUFFIXES, suffix_of
+from privacy_assets.tables.inference import REAL_ROLES, check_reading
 from privacy_assets.tables.schema import yaml_text
 from privacy_assets.tables.splitting import DEFAULT_SHARES, check_shares
 

@@ -140,7 +140,7 @@ def source_table(
     selected.
 
     ``locked`` is the contract of the columns in the lock of the table, see
-    :func:`~.tables.contract.joint_schema`.
+    :func:`~.tables.inference.joint_schema`.
     """
     row_source = resolved.row_sources["source"]
     frame, data = (

@@ -209,7 +209,7 @@ def sampled(
     if not resolved.filters:
         drawn = generator.sample(rows, seed=resolved.spec.run.seed)
         return Sampled(drawn.with_schema(schema), made_by)
-    compared = schema.measured
+    compared = schema.evaluated
     real = [table.without_subject().with_schema(compared) for table in tables.values()]
     filters = [one.fit(real, compared, people_of(tables.values())) for one in resolved.filters]
     found = draw(generator, filters, rows, seed=resolved.spec.run.seed)
@@ -272,7 +272,7 @@ def fitted_embedder(
     from privacy_assets.distances.embedder import train_embedder
     from privacy_assets.distances.embedder_settings import EmbedderSettings
 
-    schema = tables["train"].schema.measured
+    schema = tables["train"].schema.evaluated
     real = [table.without_subject().with_schema(schema) for table in tables.values()]
     chosen = EmbedderSettings(**(resolved.embedder or {}))
     return train_embedder(

@@ -59,7 +59,7 @@ from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.canonical import without_rare_values
 from privacy_assets.tables.column import Column
-from privacy_assets.tables.contract import contract_of, published_names
+from privacy_assets.tables.inference import accepted_columns, published_names
 from privacy_assets.tables.roles import check_published
 from privacy_assets.tables.splitting import pseudonyms, split_rows
 from privacy_assets.tables.table import Table
@@ -303,7 +303,7 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
             source, run.deployment.key("split"), table.shares, exact_ids=table.declared.exact_ids
         )
         parts = {role: source.take(chosen).map(Column.compact) for role, chosen in rows.items()}
-    columns = contract_of(parts["train"].schema)
+    columns = accepted_columns(parts["train"].schema)
     if not gate.locks.columns(run.target.table):
         run.progress(published_names(columns))
     parts = without_rare_values(parts, min_holders, table.declared, table.bounded_columns)

@@ -437,7 +437,7 @@ def _with_narrow(facts: Known, outcomes: Sequence[LimitOutcome]) -> Known:
     """
     if not outcomes or outcomes[0].estimate is None:
         return facts
-    upper = max(outcome.measured for outcome in outcomes)
+    upper = max(outcome.compared for outcome in outcomes)
     note = sentence(outcomes[0].estimate.note).rstrip(".")
     return replace(
         facts,
@@ -506,7 +506,7 @@ def ledger_notes(outcomes: Iterable[LimitOutcome], facts: Known = NOTHING_KNOWN)
         if outcome.limit.metric not in metrics_reading("ledger") or not math.isfinite(used):
             continue
         key = clean(outcome.limit.key, 60)
-        compared = number(max(outcome.measured, 0.0))
+        compared = number(max(outcome.compared, 0.0))
         note = (
             f"All releases together: {key} is {compared}, its limit {number(outcome.limit.value)}."
         )

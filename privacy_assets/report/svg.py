@@ -199,7 +199,7 @@ def drawn_number(outcome: LimitOutcome) -> float:
     Args:
         outcome: Limit and estimate.
     """
-    compared = outcome.measured
+    compared = outcome.compared
     is_two_sided = outcome.estimate is not None and outcome.estimate.direction == "two_sided"
     if is_two_sided and math.isfinite(compared):
         return max(compared, 0.0)
@@ -227,7 +227,7 @@ def _mark(outcome: LimitOutcome, along: _Along, x: Scale, middle: float, width: 
     """Draw the evaluated number with its interval, or state that it was not measured."""
     colour = COLOURS[outcome.status]
     y_words = tenth(middle - 14)
-    if not math.isfinite(outcome.measured):
+    if not math.isfinite(outcome.compared):
         return f'<text x="{tenth(width / 2)}" y="{y_words}">not measured</text>'
     compared = drawn_number(outcome)
     x_mark = tenth(x(compared))

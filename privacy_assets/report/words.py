@@ -185,12 +185,12 @@ def measured_text(outcome: LimitOutcome) -> str:
     a number.
     """
     estimate = outcome.estimate
-    if estimate is None or not math.isfinite(outcome.measured):
+    if estimate is None or not math.isfinite(outcome.compared):
         return NOT_MEASURED
     has_interval = estimate.low < estimate.high
     if outcome.limit.bound == "proven" and has_interval and outcome.proven == 0:
         return "no leak proven"
-    return size_text(outcome.limit, estimate, outcome.limit.bound, outcome.measured)
+    return size_text(outcome.limit, estimate, outcome.limit.bound, outcome.compared)
 
 
 def limit_interval(outcome: LimitOutcome) -> str:

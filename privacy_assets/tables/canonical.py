@@ -14,10 +14,10 @@ import pandas as pd
 from privacy_assets.errors import ConfigError, InputError, integer, safe_repr
 from privacy_assets.tables.codes import have_types
 from privacy_assets.tables.column import Column, stacked
-from privacy_assets.tables.contract import REAL, joint_schema
 from privacy_assets.tables.conversion import check_shares
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
+from privacy_assets.tables.inference import REAL, joint_schema
 from privacy_assets.tables.names import as_named
 from privacy_assets.tables.relations import Relation, find_relations
 from privacy_assets.tables.roles import check_subject_is_not_published, with_roles
@@ -120,7 +120,7 @@ def real_tables(
         kinds: Declared kinds, see :meth:`.Meaning.of`.
         declared: Declarations about columns.
         locked: Contract of the columns in the lock of the table, see
-            :func:`.contract.joint_schema`.
+            :func:`.inference.joint_schema`.
         schema: Schema without the subject. None: inferred from all tables together; open columns
             are then rejected, see :func:`.roles.with_roles`.
 
@@ -187,7 +187,7 @@ def relations_of(tables: Sequence[Table], declared: Mapping[str, bool]) -> tuple
         tables: The real tables, with one schema.
         declared: Declared relations by name; False switches a relation off that would be found.
     """
-    names = tables[0].schema.measured.names
+    names = tables[0].schema.evaluated.names
     columns = [stacked_column(tables, name) for name in names]
     return tuple(find_relations(columns, _subject_codes(tables), declared))
 
@@ -260,7 +260,7 @@ def _sum_notes(tables: Sequence[Table], subject_codes: np.ndarray) -> list[str]:
         tables: Real tables before the rule.
         subject_codes: Subject of each row of the stacked tables, int64 (n,).
     """
-    names = tables[0].schema.measured.names
+    names = tables[0].schema.evaluated.names
     columns = [stacked_column(tables, name) for name in names]
     notes = []
     for column_sum in find_sums(columns, subject_codes):

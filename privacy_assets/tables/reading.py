@@ -48,7 +48,7 @@ def read_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame:
     """Read a Parquet or CSV file, or several with the same columns, as one frame with a new index.
 
     CSV files need a header line. Empty fields are missing; other fields are strings, whose type
-    :mod:`.contract` infers. In Parquet files, a named index stored by pandas becomes a column, and
+    :mod:`.inference` infers. In Parquet files, a named index stored by pandas becomes a column, and
     so do the Hive folders of a table (``sex=F/1.parquet``). Column names are normalized to Unicode
     NFC.
 

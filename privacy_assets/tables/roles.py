@@ -26,9 +26,9 @@ from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.published_categories import OTHER, count_holders
 from privacy_assets.tables.schema import (
+    ColumnRole,
     ColumnSchema,
     Kind,
-    Role,
     TableSchema,
     option_text,
     yaml_text,
@@ -691,7 +691,7 @@ def _unpublishable(
     return InputError(problem, where=where, column=column, row=first_row, fix=fix)
 
 
-def natural_role(column: ColumnSchema, real: Sequence[Column]) -> Role:
+def natural_role(column: ColumnSchema, real: Sequence[Column]) -> ColumnRole:
     """Return the role (closed, number or date) of a real column that is neither open nor
     generated.
 

@@ -16,7 +16,9 @@ from privacy_assets.tables.names import name_fault
 from privacy_assets.tables.precision import Precision
 
 Kind = Literal["numeric", "integer", "categorical", "boolean", "datetime"]
-Role = Literal["closed", "number", "date", "generated"]  # open columns are rejected: see .roles
+ColumnRole = Literal[
+    "closed", "number", "date", "generated"
+]  # open columns are rejected: see .roles
 
 
 class Frame(Protocol):
@@ -59,7 +61,7 @@ class ColumnSchema:
     nullable: bool
     dtype: str
     precision: Precision = None
-    role: Role | None = None
+    role: ColumnRole | None = None
     allowed_values: tuple[Any, ...] = ()
     source: str = ""
     format: str = ""
@@ -98,7 +100,7 @@ class TableSchema:
         return TableSchema(tuple(column for column in self.columns if column.name not in names))
 
     @property
-    def measured(self) -> TableSchema:
+    def evaluated(self) -> TableSchema:
         """Schema without generated columns, which metrics, filters and the embedder ignore."""
         return self.without(*self.generated)
 

@@ -14,10 +14,10 @@ from privacy_assets.errors import InputError, near_name
 from privacy_assets.infra.objects import Location
 from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
 from privacy_assets.tables.column import Column, of_one_vocabulary, stacked
-from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.conversion import check_cells, column_of, restored, rounded
 from privacy_assets.tables.fingerprints import content_fingerprint
 from privacy_assets.tables.given import load
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, option_text
 from privacy_assets.tables.threshold_rule import ColumnRule

@@ -299,7 +299,7 @@ def make_rule(
     """
     rules = dict[str, ColumnRule]()
     numbers = dict[str, NumberColumn]()
-    for column in schema.measured.columns:
+    for column in schema.evaluated.columns:
         name = column.name
         if name in bounded:
             continue

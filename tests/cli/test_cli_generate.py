@@ -21,7 +21,7 @@ from privacy_assets.generators.base import Training
 from privacy_assets.generators.copies import Copy, FittedCopy
 from privacy_assets.infra.devices import Device
 from privacy_assets.tables.canonical import real_tables, without_rare_values
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.table import Table
 from tests.cli.conftest import Command, Said

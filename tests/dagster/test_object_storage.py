@@ -29,7 +29,7 @@ from privacy_assets.infra.markers import prepare
 from privacy_assets.infra.objects import ObjectPath, location
 from privacy_assets.pipeline.training import Trained
 from privacy_assets.tables.canonical import canonical_table
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.table import Table
 from tests.stores import extend_to_null, new_bucket, s3

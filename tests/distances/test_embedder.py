@@ -25,7 +25,7 @@ from privacy_assets.distances.network import (
 )
 from privacy_assets.errors import InputError
 from privacy_assets.infra.progress import Lines
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from tests.tables import as_table, as_tables
 
 SMALL = EmbedderSettings(width=32, batch_size=128, max_epochs=4)

@@ -26,7 +26,7 @@ from privacy_assets.evaluation.leak_study import (
     read_points,
 )
 from privacy_assets.metrics.registry import build_metric
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.table import Table
 from tests.metrics.given_tables import given
 from tests.tables import as_table, as_tables

@@ -10,7 +10,7 @@ import own_functions as own
 import pandas as pd
 
 from privacy_assets.generators import Generator, build_generator
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.table import Table
 
 SAMPLES = """

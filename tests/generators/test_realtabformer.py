@@ -26,7 +26,7 @@ from privacy_assets.generators import (
     realtabformer,
 )
 from privacy_assets.generators.realtabformer import DigitCoding
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
 

@@ -205,7 +205,7 @@ import privacy_assets as pa
 from privacy_assets.generators import build_generator
 from privacy_assets.distances.nearest import nearest
 from privacy_assets.metrics.vulnerability import isolation
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.table import Table
 
 class Compiled(event.Listener):

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy.spatial.distance import cdist
 
-from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.encoding import MatrixCoding
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.table import Table
 
 # Among Adult's complete rows in file order; published with the code of the paper.

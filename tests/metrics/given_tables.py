@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.metrics.inputs import EvaluationInputs
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from tests.tables import metric_inputs
 
 

@@ -26,8 +26,8 @@ from privacy_assets.metrics.linkability import (
 from privacy_assets.policy import Limit, judge_limit
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.stats.subjects import Subjects
-from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.table import Table
 from tests.metrics.given_tables import given
 from tests.metrics.surveys import parts, survey

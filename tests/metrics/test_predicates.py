@@ -20,7 +20,7 @@ from privacy_assets.metrics.singling_out.queries import (
     threshold_scheme,
     univariate,
 )
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.schema import Kind, TableSchema
 from privacy_assets.tables.table import Table
 

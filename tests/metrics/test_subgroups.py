@@ -21,7 +21,7 @@ from privacy_assets.metrics.membership_inference.outliers import (
 from privacy_assets.metrics.membership_inference.scores import Population
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.intervals import LEAK_CONFIDENCE
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from tests.metrics.given_tables import cut, naive_rates
 from tests.tables import as_table
 

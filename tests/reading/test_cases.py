@@ -25,9 +25,9 @@ from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import select_partition, source_table
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.tables.canonical import canonical_table
-from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.files import CsvFormat
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.personal_data import personal_note
 from privacy_assets.tables.reading import parse_table, read_table
 from privacy_assets.tables.roles import may_tell_people_apart

@@ -18,7 +18,7 @@ from privacy_assets import Report, evaluate
 from privacy_assets.cli.main import main
 from privacy_assets.cli.options import kinds as kinds_of_options
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.tables.contract import contract_of, infer_schema, joint_schema
+from privacy_assets.tables.inference import accepted_columns, infer_schema, joint_schema
 from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.text import recognize_text, texts_of
@@ -532,10 +532,10 @@ def test_a_subject_with_a_unit_stays_exact_text() -> None:
 
 
 def test_accepted_settings_state_the_unit() -> None:
-    dollars = contract_of(infer_schema(written(TRAIN, READ["$5"])))
-    euros = contract_of(infer_schema(written(TRAIN, READ["5 €"])))
+    dollars = accepted_columns(infer_schema(written(TRAIN, READ["$5"])))
+    euros = accepted_columns(infer_schema(written(TRAIN, READ["5 €"])))
     assert dollars["a"] == "number, format $" and euros["a"] == "number, format €"
-    assert contract_of(infer_schema(TRAIN))["a"] == "number"
+    assert accepted_columns(infer_schema(TRAIN))["a"] == "number"
 
 
 @pytest.mark.parametrize(

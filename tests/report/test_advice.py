@@ -36,7 +36,7 @@ from privacy_assets.report.advice import (
     what_to_do,
 )
 from privacy_assets.stats.estimates import Estimate, MetricResult
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from tests.report.report_examples import ParsedPage, estimate, failing, passing, report, undecided
 from tests.tables import as_table
 
@@ -567,7 +567,7 @@ def test_a_narrow_table_is_told_to_add_columns(upper: float, small: bool) -> Non
     assert share is not None
     assert re.fullmatch(r"with 2 columns, \d\d% of the rows are in the table by chance", share.note)
     undecided = outcome(LIMITS["copies.copied_share"], 0.0, reach=upper, note=share.note)
-    (told,) = advice([replace(undecided, measured=upper)], Known(policy="default"))
+    (told,) = advice([replace(undecided, compared=upper)], Known(policy="default"))
     wanted = (
         f"in the table by chance, so that copies of up to {100 * upper:.1f} % cannot be excluded."
     )

@@ -32,7 +32,7 @@ from privacy_assets.pipeline.work import TableRun
 from privacy_assets.policy import Policy
 from privacy_assets.report.advice import advice
 from privacy_assets.report.report import Report
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from tests.tables import as_table
 
 ADULT, CENSUS = (

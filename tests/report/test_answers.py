@@ -163,7 +163,7 @@ def test_an_answer_rests_on_the_limit_that_is_broken_most_or_comes_closest() -> 
     assert "membership_inference.precision" in members.not_tested
     closest = passing().answers[0].strongest
     assert closest.limit.key == "dcr.member_excess" and closest.used() == pytest.approx(
-        closest.measured / 0.05
+        closest.compared / 0.05
     )
 
 
@@ -275,7 +275,7 @@ def test_verdict_and_judged_numbers_have_room_in_the_ui() -> None:
         signs = {"pass": "✓", "fail": "✗", "undecided": "?"}
         found = {
             f"{limit_symbol(x.limit)} {clean(x.limit.key, 60)}": f"{signs[x.status]}"
-            f" {number(max(x.measured, 0))}"
+            f" {number(max(x.compared, 0))}"
             for x in make().policy_verdict.outcomes
         }
         assert {row["limit"]: row["measured"] for row in rows} == found

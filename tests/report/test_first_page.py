@@ -156,7 +156,7 @@ def test_shares_are_shown_within_their_range_and_no_distance_is_negative() -> No
                 and outcome.passed
                 and estimate.direction != "two_sided"
             ):
-                assert outcome.measured == pytest.approx(outcome.interval.high), (
+                assert outcome.compared == pytest.approx(outcome.interval.high), (
                     "the interval is the one compared"
                 )
     assert n_cut > 10

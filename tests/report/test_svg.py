@@ -307,7 +307,7 @@ def test_the_number_that_is_drawn_is_judged_and_a_pass_never_lies_in_the_shade()
                 )
     assert {outcome.status for outcome in outcomes} == set(WORST_FIRST)
     for outcome in outcomes:
-        if not math.isfinite(outcome.measured):
+        if not math.isfinite(outcome.compared):
             continue
         root = ET.fromstring(interval_svg(outcome))
         assert number(drawn_number(outcome)) in [text.text for text in root.findall("{*}text")]
@@ -322,7 +322,7 @@ def test_the_number_that_is_drawn_is_judged_and_a_pass_never_lies_in_the_shade()
         )
         inside = start + 0.1 < at < end - 0.1
         assert (
-            inside == outcome.limit.exceeded_by(outcome.measured)
+            inside == outcome.limit.exceeded_by(outcome.compared)
             or abs(at - start) < 0.2
             or abs(at - end) < 0.2
         )

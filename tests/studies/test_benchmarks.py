@@ -17,7 +17,7 @@ import pytest
 from benchmarks import measured, peers
 from benchmarks.peers_tables import Peer, Work, answers, costs, growth
 from privacy_assets.metrics.registry import build_metric
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 
 ROWS = 300
 PAIRWISE = Peer("all pairs", "overfitting", {}, [1_000, 2_000], 1_000)

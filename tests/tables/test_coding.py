@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import InputError
-from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.encoding import MatrixCoding
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.table import Table
 
 MIXED = pd.DataFrame(

@@ -11,8 +11,8 @@ from privacy_assets.generators import build_generator
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.tables.canonical import canonical_table
-from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.demo import SUBJECT, load_patients
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table
 

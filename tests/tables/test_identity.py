@@ -15,9 +15,9 @@ import pytest
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.column import row_ids
-from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
 from privacy_assets.tables.fingerprints import file_fingerprint, keyed_fingerprint
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table, joint

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privacy_assets.evaluation.evaluate import read_inputs
-from privacy_assets.tables.contract import infer_schema, joint_schema
+from privacy_assets.tables.inference import infer_schema, joint_schema
 from privacy_assets.tables.precision import decimals_of, round_decimals, round_to_multiple
 from privacy_assets.tables.schema import Kind
 from privacy_assets.tables.table import Table

@@ -24,8 +24,8 @@ from privacy_assets.errors import InputError
 from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.tables import arrays
 from privacy_assets.tables.arrays import mapped, mapped_concatenate, mapped_empty, mapped_take
-from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.files import table_files
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.stored import StoredTable, open_table
 from privacy_assets.tables.table import Table, joint

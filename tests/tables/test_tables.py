@@ -17,7 +17,7 @@ from pandas.testing import assert_frame_equal
 
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.schema import ColumnSchema, Kind, TableSchema
 from privacy_assets.tables.table import Table, joint
 
@@ -131,7 +131,7 @@ def test_overrides_win_and_are_checked_and_a_schema_survives_json() -> None:
         (replace(schema["code"], role="generated"), *schema.without("code").columns)
     )
     assert TableSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
-    assert schema.generated == ["code"] and schema.measured.names == ["empty", "x", "day"]
+    assert schema.generated == ["code"] and schema.evaluated.names == ["empty", "x", "day"]
     with pytest.raises(ConfigError, match="Did you mean 'code'"):
         infer_schema(frame, {"cod": "categorical"})
     with pytest.raises(ConfigError, match="Did you mean 'categorical'"):

@@ -23,8 +23,8 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.infra.objects import location
 from privacy_assets.metrics.policies import load_policy
-from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.files import CsvFormat
+from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.stored import open_table
 

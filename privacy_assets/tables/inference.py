@@ -156,7 +156,7 @@ def joint_schema(
         names: Names of the tables in messages.
         kinds: Declared kinds, see :meth:`.Meaning.of`.
         declared: Declared missing values and time zone.
-        locked: Contract of the columns in the lock of the table, see :func:`contract_of`. It
+        locked: Contract of the columns in the lock of the table, see :func:`accepted_columns`. It
             decides how text is read that has several meanings: codes without a zero stay text, and
             days that may be months stay days. None: there is none.
         people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
@@ -281,7 +281,7 @@ def _real_column(
     return _RealColumn(name, series, dtype, markers, declared.timezone)
 
 
-def contract_of(schema: TableSchema) -> dict[str, str]:
+def accepted_columns(schema: TableSchema) -> dict[str, str]:
     """Return what the lock of a table states about each column: its kind, and how its text and
     times are read.
 
@@ -319,7 +319,7 @@ def _infer_column(column: _RealColumn, meaning: Meaning | None, accepted: str) -
     Args:
         column: The column in all real tables.
         meaning: Declared meaning. None: inferred.
-        accepted: What accepted settings state about the column, see :func:`contract_of`. "":
+        accepted: What accepted settings state about the column, see :func:`accepted_columns`. "":
             nothing.
 
     Raises:
