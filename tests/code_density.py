@@ -30,6 +30,7 @@ CHECKED = (
     "distances",
     "evaluation",
     "policy.py",
+    "report",
     "stats",
     "version.py",
 )  # rooms that hold all limits

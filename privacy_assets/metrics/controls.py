@@ -179,10 +179,10 @@ class PlantedReleases:
         self._outliers = np.flatnonzero(apart_rows(self._population))
         self._remote = _encoded_rows(inputs, attacked).take(self._outliers)
 
-        everybody = attacked
+        all_subjects = attacked
         if attacked.rows is not None:
-            everybody = build_population(inputs)
-        pools = self._candidate_pools(inputs, everybody)
+            all_subjects = build_population(inputs)
+        pools = self._candidate_pools(inputs, all_subjects)
         ends = self._n_synthetic + np.cumsum([len(pool) for pool in pools.values()])
         positions = np.arange(self._n_synthetic, ends[-1])
         positions_by_kind = np.split(positions, ends[:-1] - self._n_synthetic)
@@ -202,12 +202,14 @@ class PlantedReleases:
         )
         self._labels = DrawnLabels(self._people, controls.n_permutations, self._rng)
 
-    def _candidate_pools(self, inputs: EvaluationInputs, everybody: Population) -> dict[str, Table]:
+    def _candidate_pools(
+        self, inputs: EvaluationInputs, all_subjects: Population
+    ) -> dict[str, Table]:
         """Draw canaries of each kind, enough for the largest dose."""
         # Sorted by content, so that draws do not depend on the order of rows.
         order = np.argsort(inputs.row_ids["train"], kind="stable")
         train = inputs.train.take(order)
-        is_plantable = plantable(inputs, everybody)
+        is_plantable = plantable(inputs, all_subjects)
         n_canaries = self._n_rows(self._doses[-1])
         pools = {}
         for kind in KINDS:
