@@ -490,3 +490,11 @@ def test_tables_too_large_for_noise_are_refused() -> None:
     PrivBayes(degree=1).fit(train, seed=0)
     with pytest.raises(InputError, match="cells"):
         PrivBayes(degree=2).fit(train, seed=0)
+
+
+@pytest.mark.parametrize("generator", [BayNet(degree=1), PrivBayes(epsilon=5.0, degree=1)])
+def test_rows_depend_on_the_seed(generator: BayNet) -> None:
+    fitted = generator.fit(TRAIN, seed=0)
+    rows = [fitted.sample(200, seed=seed).frame() for seed in (0, 0, 1)]
+    assert rows[0].equals(rows[1])
+    assert not rows[0].equals(rows[2])
