@@ -656,12 +656,11 @@ def within(
             :func:`.children_inside`.
         mass: Weight of each child, float64 (nodes, WIDE), see :func:`masses`.
         weights: Weight of the row at each position of the tree, float64 (n,).
-        numbers: Numbers of the queries, as ``codes``, ``near``, ``slots`` and ``bases`` in
-            :func:`search`.
-        codes: Codes of the queries.
-        near: Clipped numbers of the queries.
-        slots: Codes of the queries modulo SLOTS.
-        bases: First slot of each categorical column.
+        numbers: Numbers of the queries, float32 (m, p).
+        codes: Codes of the queries, int32 (m, q).
+        near: ``numbers`` clipped at 1e15, float32 (m, p).
+        slots: ``codes`` modulo SLOTS, uint8 (m, q).
+        bases: First slot of each categorical column, int64 (q,), see :func:`boxes`.
         most: Maximum squared distance.
         counts_inside: True counts a child that is entirely within reach without visiting its rows.
             False is required for pairs, and where numbers may have been clipped at 1e15.
