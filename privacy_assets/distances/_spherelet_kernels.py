@@ -15,8 +15,15 @@ Array = np.ndarray
 
 @compiled
 def between(numbers: Array, codes: Array, first: Array, second: Array, out: Array) -> None:
-    """Write the squared distances between rows ``first`` (k,) and ``second`` (k,) of a table to
-    ``out`` (k, k).
+    """Compute the squared distances between two sets of rows of a table.
+
+    Args:
+        numbers: Numbers of the table, float32 (n_T, p).
+        codes: Codes of the table, int32 (n_T, q).
+        first: Rows of the first set, int64 (k,).
+        second: Rows of the second set, int64 (k,).
+        out: Receives the distance of row ``first[i]`` to row ``second[j]`` at [i, j], float64
+            (k, k).
     """
     for i in range(len(first)):
         for j in range(len(second)):
@@ -33,7 +40,16 @@ def between(numbers: Array, codes: Array, first: Array, second: Array, out: Arra
 
 @compiled
 def among(numbers: Array, codes: Array, rows: Array) -> Array:
-    """Return the squared distances within each set ``rows`` (n, k), float64 (n, k, k)."""
+    """Compute the squared distances within sets of rows of a table.
+
+    Args:
+        numbers: Numbers of the table, float32 (n_T, p).
+        codes: Codes of the table, int32 (n_T, q).
+        rows: Rows of each set, int64 (n, k).
+
+    Returns:
+        Squared distances, float64 (n, k, k).
+    """
     out = np.empty((len(rows), rows.shape[1], rows.shape[1]))
     for n in range(len(rows)):
         between(numbers, codes, rows[n], rows[n], out[n])
@@ -64,11 +80,20 @@ def divergence(
     spheres: tuple[Array, Array],
     pairs: Array,
 ) -> Array:
-    """Return d_R, float64 (m,), for ``pairs`` (m, 2) of a spherelet of the first set and one of the
-    second.
+    """Compute d_R for pairs of a spherelet of one set and a spherelet of another.
 
-    ``numbers`` and ``codes`` are the training rows. Each set has ``rows`` int64 (n, k), ``weights``
-    float64 (n, k), and ``spheres`` float64 (n, 3): offset, radius, and error of its own rows.
+    Args:
+        numbers: Numbers of the training rows, float32 (n_T, p).
+        codes: Codes of the training rows, int32 (n_T, q).
+        rows: Training rows of the spherelets of each set, int64 (n, k); n may differ between the
+            sets.
+        weights: Centers of each set as weights of these rows, float64 (n, k).
+        spheres: Offset, radius, and error of its own rows, for each spherelet of each set, float64
+            (n, 3).
+        pairs: Positions of a spherelet of the first set and one of the second, int64 (m, 2).
+
+    Returns:
+        d_R, float64 (m,). 0 if both spherelets have the same rows in the same order.
     """
     out = np.zeros(len(pairs))
     k = rows[0].shape[1]

@@ -222,11 +222,17 @@ def _groups(rows: int) -> int:
 
 
 def grow(numbers: Array, slots: Array, weight: Array) -> tuple[Array, Array, Array, Array, int]:
-    """Build the tree of distinct rows: float32 (n, p), uint8 ``slots`` (n, q).
+    """Build the tree of distinct rows.
 
-    ``weight`` (q,) is the weight of each categorical column in the choice of splits. Returns
-    ``child``, the position ranges of each child, int32 (nodes, w, 2), and of each leaf, int32
-    (leaves, 2), ``order``, and the depth of the tree.
+    Args:
+        numbers: Numbers clipped at 1e15, float32 (n, p), n >= 1.
+        slots: Codes modulo SLOTS, uint8 (n, q).
+        weight: Weight of each categorical column in the choice of splits, float64 (q,).
+
+    Returns:
+        ``child`` of :class:`Tree`; the range of positions [start, end) of each child, int32
+        (nodes, WIDE, 2), and of each leaf, int32 (leaves, 2); the row at each position, int32 (n,);
+        and the depth of the tree, at least 1.
     """
     n = len(numbers)
     # a node has two inner children, or 15 leaves, or more than LEAF rows in leaves
@@ -317,9 +323,20 @@ def _grow(
 def boxes(
     numbers: Array, slots: Array, bases: Array, bits: int, ranges: Array, order: Array
 ) -> tuple[Array, ...]:
-    """Return ``least``, ``low``, ``high`` and ``held`` (see :class:`Tree`).
+    """Compute the bounds and categories of the children.
 
-    Slot s of column j has index ``bases[j] + s``.
+    Args:
+        numbers: Numbers clipped at 1e15, float32 (n, p).
+        slots: Codes modulo SLOTS, uint8 (n, q).
+        bases: First slot of each categorical column, int64 (q,). Slot s of column j has index
+            ``bases[j] + s``.
+        bits: Number of slots of all columns together.
+        ranges: Range of positions of each child, int32 (nodes, WIDE, 2), see :func:`grow`.
+        order: Row at each position, int32 (n,).
+
+    Returns:
+        ``least``, ``low``, ``high`` and ``held`` of :class:`Tree`. An absent child has ``low`` inf,
+        ``high`` -inf and no category.
     """
     nodes = len(ranges)
     p = numbers.shape[1]
@@ -357,8 +374,15 @@ def _fill_boxes(
 
 
 def by_leaf(table: Array, leaves: Array, order: Array) -> Array:
-    """Rearrange a table (n, columns) to (leaves, columns, LEAF), with 0 where a leaf has fewer
-    rows.
+    """Rearrange a table by leaf, column by column.
+
+    Args:
+        table: Cells of any dtype, shape (n, columns).
+        leaves: Range of positions of each leaf, int32 (leaves, 2), see :func:`grow`.
+        order: Row at each position, int32 (n,).
+
+    Returns:
+        The cells in the same dtype, shape (leaves, columns, LEAF). 0 where a leaf has fewer rows.
     """
     positions = leaves[:, :1] + np.arange(LEAF)
     is_filled = positions < leaves[:, 1:]
@@ -442,9 +466,18 @@ def search(
 ) -> tuple[Array, Array, Array]:
     """Find the k nearest rows of each query.
 
-    ``near`` are the ``numbers`` clipped at 1e15, ``slots`` the ``codes`` modulo SLOTS; slot s of
-    column j has bit ``bases[j] + s``. Returns squared distances float64 (m, k), ties ordered by
-    row; rows int32 (m, k); and the number of visited nodes and leaves, int64 (2,).
+    Args:
+        tree: Tree of n rows.
+        numbers: Numbers of the queries, float32 (m, p).
+        codes: Codes of the queries, int32 (m, q).
+        near: ``numbers`` clipped at 1e15, float32 (m, p).
+        slots: ``codes`` modulo SLOTS, uint8 (m, q).
+        bases: First slot of each categorical column, int64 (q,), see :func:`boxes`.
+        k: Number of neighbors, from 1 to n.
+
+    Returns:
+        Squared distances, ascending, float64 (m, k); the rows, int32 (m, k), ties ordered by row;
+        and the number of visited nodes and leaves, int64 (2,).
     """
     m = len(numbers)
     squared = np.full((m, k), np.inf)
@@ -555,8 +588,15 @@ def _search(
 def direct(
     queries: Array, query_codes: Array, points: Array, point_codes: Array, rows: Array, out: Array
 ) -> None:
-    """Write the squared distances of each query to the points at ``rows`` int64 (m, c) to ``out``
-    float64 (m, c).
+    """Compute the squared distances of queries to selected points.
+
+    Args:
+        queries: Numbers of the queries, float32 (m, p).
+        query_codes: Codes of the queries, int32 (m, q).
+        points: Numbers of the points, float32 (n, p).
+        point_codes: Codes of the points, int32 (n, q).
+        rows: Positions of points for each query, int64 (m, c).
+        out: Receives the squared distances, float64 (m, c).
     """
     for q in range(len(rows)):
         for i in range(rows.shape[1]):
@@ -565,8 +605,14 @@ def direct(
 
 
 def masses(tree: Tree, weights: Array) -> Array:
-    """Return the weight of the rows below each child, float64 (nodes, WIDE); ``weights`` (n,) in
-    tree order.
+    """Sum the weights of the rows below each child.
+
+    Args:
+        tree: Tree of n rows.
+        weights: Weight of the row at each position of the tree, float64 (n,).
+
+    Returns:
+        Weights, float64 (nodes, WIDE). 0 for absent children.
     """
     out = np.zeros(tree.child.shape)
     _add_up(tree.child, tree.filled, tree.leaves, weights, out)
@@ -604,11 +650,26 @@ def within(
 ) -> tuple[Array, Array, Array, Array]:
     """Find the rows at a squared distance of at most ``most`` from each query.
 
-    ``mixed`` is defined in ``children_inside``, ``mass`` in :func:`masses`, other arguments in
-    :func:`search`. If ``counts_inside``, a child that is entirely within reach is counted without
-    visiting its rows; this must not be used for pairs, or where numbers may have been clipped at
-    1e15. Returns the weight per query, float64 (m,), and the first ``total`` pairs: queries and
-    rows int64 (total,), and squared distances float64. Pairs are ordered by query, not by row.
+    Args:
+        tree: Tree of n rows.
+        mixed: Children that may have several categories, uint16 (nodes, q), see
+            :func:`.children_inside`.
+        mass: Weight of each child, float64 (nodes, WIDE), see :func:`masses`.
+        weights: Weight of the row at each position of the tree, float64 (n,).
+        numbers: Numbers of the queries, float32 (m, p).
+        codes: Codes of the queries, int32 (m, q).
+        near: ``numbers`` clipped at 1e15, float32 (m, p).
+        slots: ``codes`` modulo SLOTS, uint8 (m, q).
+        bases: First slot of each categorical column, int64 (q,), see :func:`boxes`.
+        most: Maximum squared distance.
+        counts_inside: True counts a child that is entirely within reach without visiting its rows.
+            False is required for pairs, and where numbers may have been clipped at 1e15.
+        total: Maximum number of pairs to return.
+
+    Returns:
+        The weight per query, float64 (m,); and the first ``total`` pairs: queries and rows, int64
+        (total,), and squared distances, float64 (total,). Pairs are ordered by query, not by row.
+        If there are fewer than ``total``, the remaining elements are undefined.
     """
     out = np.zeros(len(numbers))
     pairs = np.empty((2, total), np.int64)

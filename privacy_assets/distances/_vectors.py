@@ -78,8 +78,16 @@ class _Lanes:
         return self.builder.select(self.builder.fcmp_ordered(">", left, right), left, right)
 
     def count(self, terms: Any, mask: Callable[[Any], Any]) -> Any:
-        """Count the set bits of the mask per lane as float32, by bytes that are emptied after 255
-        terms.
+        """Count the terms whose mask has a set bit, in each lane.
+
+        Counts are stored in bytes that are emptied after 255 terms.
+
+        Args:
+            terms: Number of terms, an integer of the IR.
+            mask: Maps the index of a term to its mask, a vector of one bit per lane.
+
+        Returns:
+            The counts, a float32 vector.
         """
         builder = self.builder
         most = terms.type(255)
@@ -103,7 +111,16 @@ class _Lanes:
         return builder.load(total)
 
     def squares(self, start: Any, terms: Any, difference: Callable[[Any], Any]) -> Any:
-        """Add the squares of ``terms`` differences to ``start``."""
+        """Add the squares of differences to a vector.
+
+        Args:
+            start: Vector to add to, float32.
+            terms: Number of differences, an integer of the IR.
+            difference: Maps the index of a term to the differences, a float32 vector.
+
+        Returns:
+            The sums, a float32 vector.
+        """
         builder = self.builder
         total = cgutils.alloca_once_value(builder, start)
         with cgutils.for_range(builder, terms) as loop:
@@ -114,8 +131,16 @@ class _Lanes:
         return builder.load(total)
 
     def mask(self, comparison: str, vector: Any, limit: Any) -> Any:
-        """Compare each lane with ``limit`` and return the results as bits of an unsigned
-        integer.
+        """Compare each lane with a number.
+
+        Args:
+            comparison: Operator with the lane on the left, such as "<=".
+            vector: One number per lane, float32.
+            limit: Number on the right of the operator, float32.
+
+        Returns:
+            An unsigned integer with one bit per lane, the lowest for the first lane. A comparison
+            with NaN is False.
         """
         lanes = self.builder.fcmp_ordered(comparison, vector, self.everywhere(limit))
         return self.builder.bitcast(lanes, ir.IntType(self.lanes))
@@ -125,10 +150,19 @@ class _Lanes:
 def rows_within(
     typing: Any, lanes: Any, slots: Any, leaf: Any, number: Any, slot: Any, limit: Any
 ) -> Any:
-    """Return the uint32 mask of the rows of a leaf whose squared distance is at most ``limit``.
+    """Return the rows of a leaf whose squared distance, computed in float32, is at most ``limit``.
 
-    The distance uses float32. ``lanes`` float32 (leaves, p, LEAF) and ``slots`` uint8 (leaves, q,
-    LEAF) are the rows; ``number`` (p,) and ``slot`` (q,) are the query.
+    Args:
+        typing: Typing context. Numba passes it; callers omit it.
+        lanes: Numbers of each leaf, float32 (leaves, p, LEAF).
+        slots: Slots of each leaf, uint8 (leaves, q, LEAF).
+        leaf: Position of the leaf.
+        number: Numbers of the query, float32 (p,).
+        slot: Slots of the query, uint8 (q,).
+        limit: Maximum squared distance, float32.
+
+    Returns:
+        Mask uint32, bit i for row i of the leaf. Bits beyond the rows of the leaf may be set.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -167,15 +201,28 @@ def children_within(
     limit: Any,
     out: Any,
 ) -> Any:
-    """Return the uint16 mask of the children of a node whose bound is at most ``limit``.
-
-    Writes the bounds to ``out`` (WIDE,).
+    """Return the children of a node whose bound is at most ``limit``.
 
     The bound is the number of the query's categories that the child lacks plus the squared distance
     to its box. If this distance is not 0, the sum is multiplied by ``shrink`` and reduced by
-    ``tiny`` to allow for float32 rounding. ``low`` and ``high`` are float32 (nodes, p, WIDE).
-    ``categories`` is uint16 (nodes, slots): bit c of a slot is set if child c has the category.
-    ``bit`` uint32 (q,) contains the query's slots.
+    ``tiny`` to allow for float32 rounding.
+
+    Args:
+        typing: Typing context. Numba passes it; callers omit it.
+        low: Lower bounds of the boxes, float32 (nodes, p, WIDE).
+        high: Upper bounds of the boxes, float32 (nodes, p, WIDE).
+        categories: Categories of the children, uint16 (nodes, slots): bit c of a slot is set if
+            child c has the category.
+        node: Position of the node.
+        number: Numbers of the query, float32 (p,).
+        bit: Positions of the query's categories among the slots, uint32 (q,).
+        shrink: Factor below 1, float32.
+        tiny: Number subtracted from the bound, float32.
+        limit: Maximum bound, float32.
+        out: Receives the bound of each child, float32 (WIDE,).
+
+    Returns:
+        Mask uint16, bit c for child c. Bits of absent children may be set.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -226,13 +273,26 @@ def children_inside(
     grow: Any,
     limit: Any,
 ) -> Any:
-    """Return the uint16 mask of the children of a node whose rows are all within ``limit``,
-    allowing for rounding.
+    """Return the children of a node whose rows are all within ``limit``, allowing for rounding.
 
     The bound is the number of columns in which the child lacks the query's category or is
     ``mixed``, plus the squared distance to the farthest corner of the box, multiplied by ``grow``.
-    ``mixed`` is uint16 (nodes, q): bit c is set if child c may have several categories in the
-    column. Other arguments as in :func:`children_within`.
+
+    Args:
+        typing: Typing context. Numba passes it; callers omit it.
+        low: Lower bounds of the boxes, as in :func:`children_within`.
+        high: Upper bounds of the boxes.
+        categories: Categories of the children, as in :func:`children_within`.
+        mixed: Children with several categories, uint16 (nodes, q): bit c is set if child c may have
+            several categories in the column.
+        node: Position of the node.
+        number: Numbers of the query, float32 (p,).
+        bit: Positions of the query's categories among the slots, uint32 (q,).
+        grow: Factor above 1, float32.
+        limit: Maximum bound, float32.
+
+    Returns:
+        Mask uint16, bit c for child c.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -268,7 +328,15 @@ def children_inside(
 
 @vectorised
 def lowest_bit(typing: Any, word: Any) -> Any:
-    """Return the position of the lowest set bit of a nonzero unsigned integer."""
+    """Return the position of the lowest set bit.
+
+    Args:
+        typing: Typing context. Numba passes it; callers omit it.
+        word: Unsigned integer, not 0.
+
+    Returns:
+        Position int64, 0 for the lowest bit.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         wide = builder.zext(args[0], ir.IntType(64))

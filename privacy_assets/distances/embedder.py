@@ -88,7 +88,7 @@ class Embedder:
         }
 
     def embed(self, table: Table, device: str = "cpu") -> np.ndarray:
-        """Embed a table: float32 (n, dims), each row of Euclidean length 1.
+        """Embed a table.
 
         Vectors are normalized (f^N in the paper, not f) because training constrains directions
         only. The squared Euclidean distance is then 2 - 2 cosine similarity, in [0, 4].
@@ -97,7 +97,17 @@ class Embedder:
         are bit-equal except with a probability of about one in millions: distinct rows are
         evaluated once, in blocks of a fixed size, in double precision, and then rounded. In single
         precision the last bits depend on the row's position in the batch, so copies would have a
-        nonzero distance. MPS does not support double precision and is replaced by the CPU.
+        nonzero distance.
+
+        Args:
+            table: Table with the columns of ``schema``, n rows.
+            device: Torch device. MPS does not support double precision and is replaced by the CPU.
+
+        Returns:
+            Embeddings, float32 (n, dims). Each row has Euclidean length 1.
+
+        Raises:
+            InputError: If a column of ``schema`` is missing.
         """
         import torch
 

@@ -80,12 +80,18 @@ class EmbedderSettings:
                 object.__setattr__(self, name, value)
 
     def dims_for(self, columns: int) -> int:
-        """Return the dimension of the embedding of a table with this number of columns.
+        """Return the dimension of the embedding of a table.
 
         The default is the largest multiple of 10 below the number of columns, at least 10 and at
         most 30. It gives the dimensions of the paper: 10, 20 and 30 for 15 (Adult), 28 (Texas) and
         37 columns (Census) (Palacios 5.1, 5.2). The paper compares dimensions below the number of
         columns (appendix C), states no rule, and has no table with more columns.
+
+        Args:
+            columns: Number of columns of the table, at least 1.
+
+        Returns:
+            ``dims``, or the default if it is None.
         """
         return self.dims or 10 * min(max((columns - 1) // 10, 1), 3)
 

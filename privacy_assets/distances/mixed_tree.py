@@ -45,8 +45,13 @@ class MixedTree:
 
     @classmethod
     def build(cls, points: EncodedTable) -> MixedTree:
-        """Build the tree of one or more distinct rows in O(n log n) time and about 3 times their
-        memory.
+        """Build the tree in O(n log n) time and about 3 times the memory of the rows.
+
+        Args:
+            points: Encoded distinct rows, n >= 1.
+
+        Returns:
+            The tree.
         """
         from privacy_assets.distances import _tree_kernels as growth
 
@@ -75,11 +80,17 @@ class MixedTree:
         return cls(tree, bases)
 
     def weigh(self, queries: EncodedTable, radius: float, weights: np.ndarray) -> np.ndarray:
-        """Sum the weights of the rows within ``radius`` of each query, including equal rows:
-        float64 (n_q,).
+        """Sum the weights of the rows within a radius of each query, including equal rows.
 
-        ``weights`` float64 (n,) are in the order of the points. Subtrees entirely within the radius
-        are counted without visiting their rows.
+        Subtrees entirely within the radius are counted without visiting their rows.
+
+        Args:
+            queries: Rows encoded by the same encoder.
+            radius: Non-negative distance.
+            weights: Weights of the rows, in the order of the points of :meth:`build`, shape (n,).
+
+        Returns:
+            Sums, float64 (n_q,).
         """
         largest = max(
             np.abs(table).max(initial=0.0) for table in (self.tree.numbers, queries.numeric)
@@ -100,11 +111,17 @@ class MixedTree:
     def pairs(
         self, queries: EncodedTable, radius: float, most: int
     ) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield pairs of a query and a row within ``radius``, at most ``most`` at a time unless one
-        query has more.
+        """Yield pairs of a query and a row within a radius, including equal rows, block by block.
 
-        Each item contains positions of queries and of rows, int64 (m,), and distances, float64
-        (m,).
+        Args:
+            queries: Rows encoded by the same encoder.
+            radius: Non-negative distance.
+            most: Maximum number of pairs in a block. If a query has more pairs, it is a block
+                alone.
+
+        Yields:
+            Positions of queries and of rows, int64 (m,), and distances, float64 (m,). Pairs are
+            ordered by query, not by row.
         """
         ones = np.ones(len(self.tree.order))
         counts = self.weigh(queries, radius, ones).astype(np.int64)
@@ -159,11 +176,17 @@ class MixedTree:
         return out
 
     def search(self, queries: EncodedTable, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return squared distances float64 (n_q, k), ascending, rows int64 (n_q, k), and the work
-        done.
+        """Find the k nearest rows of each query.
 
-        Ties are ordered by row; k must not exceed the number of rows. The work, int64 (2,), counts
-        visited nodes and leaves. The search runs in threads; their number does not affect results.
+        The search runs in threads; their number does not affect results.
+
+        Args:
+            queries: Rows encoded by the same encoder.
+            k: Number of neighbors, from 1 to n.
+
+        Returns:
+            Squared distances, ascending, float64 (n_q, k); the rows, int64 (n_q, k), ties ordered
+            by row; and the number of visited nodes and leaves, int64 (2,).
         """
         from privacy_assets.distances import _tree_kernels as kernels
 

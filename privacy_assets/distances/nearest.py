@@ -116,7 +116,20 @@ TIE = 1e-4  # relative tolerance of the radius: float32 cells are not more preci
 def near(
     queries: EncodedTable, points: EncodedTable, radius: float, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Apply :func:`weight_within` with the radius ``radius * (1 + TIE)``."""
+    """Apply :func:`weight_within` with the radius ``radius * (1 + TIE)``.
+
+    Args:
+        queries: Centers.
+        points: Rows to count, encoded by the same encoder.
+        radius: Non-negative distance.
+        weights: Weights of the points, shape (n_p,). None: each point counts 1.
+
+    Returns:
+        float64 of shape (n_q,).
+
+    Raises:
+        InputError: As in :func:`nearest_rows`.
+    """
     return weight_within(queries, points, radius * (1 + TIE), weights)
 
 
@@ -210,17 +223,31 @@ class Neighbours:
 
 
 def distinct_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct rows of a 2-D array, and the position of each row among them, int64 of
-    shape (n,).
+    """Find the distinct rows of a matrix.
 
-    Distinct rows are sorted by their bytes, which is not a numeric order. -0.0 equals 0.0.
+    Rows are equal if their bytes are; -0.0 equals 0.0. Distinct rows are sorted by their bytes,
+    which is not a numeric order.
+
+    Args:
+        matrix: Numbers, shape (n, d).
+
+    Returns:
+        The distinct rows, shape (u, d), and the position of each row among them, int64 (n,).
     """
     first, positions = _by_bytes(np.ascontiguousarray(matrix + 0.0))
     return matrix[first] + 0.0, positions
 
 
 def distinct_encoded(table: EncodedTable) -> tuple[EncodedTable, np.ndarray]:
-    """Apply :func:`distinct_rows` to an encoded table; rows are sorted as in its dense form."""
+    """Apply :func:`distinct_rows` to an encoded table.
+
+    Args:
+        table: Encoded rows, n of them.
+
+    Returns:
+        The distinct rows, sorted as in their dense form, and the position of each row among them,
+        int64 (n,).
+    """
     width = table.numeric.shape[1]
     cells = mapped_empty((len(table), width + table.codes.shape[1]), np.float32)
     np.add(table.numeric, np.float32(0), out=cells[:, :width])
@@ -263,8 +290,21 @@ def nearest(
     exclude_self: bool = False,
     device: str = "cpu",
 ) -> Neighbours:
-    """Apply :func:`nearest_rows` to matrices (n_q, d) and (n_p, d), such as embeddings, rounded to
-    float32.
+    """Apply :func:`nearest_rows` to matrices, such as embeddings.
+
+    Args:
+        queries: Rows to find neighbors of, shape (n_q, d). They are rounded to float32.
+        points: Rows to search, shape (n_p, d). They are rounded to float32.
+        k: Number of neighbors per query.
+        exclude_self: As in :func:`nearest_rows`.
+        device: Torch device of the matrix product.
+
+    Returns:
+        Distances and positions of shape (n_q, k).
+
+    Raises:
+        InputError: If an array is not a matrix, the widths differ, a number is NaN or infinite as
+            float32, or ``exclude_self`` is True and the numbers of rows differ.
     """
     if queries.ndim != 2 or points.ndim != 2:
         raise _widths_differ(queries.shape, points.shape)

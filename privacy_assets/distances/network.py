@@ -117,10 +117,16 @@ class EmbedderNetwork(nn.Module):
 
 
 def draw_mask(rows: int, columns: int, generator: torch.Generator) -> Tensor:
-    """Draw a boolean mask (rows, columns) with 1 to columns - 1 masked cells per row, number and
-    positions uniform.
+    """Draw a mask with 1 to columns - 1 masked cells per row, number and positions uniform.
 
-    A table with one column is not masked; its two views differ by dropout only.
+    Args:
+        rows: Number of rows.
+        columns: Number of columns, at least 1. A table with one column is not masked; its two views
+            differ by dropout only.
+        generator: Source of the draws, on the device of the mask.
+
+    Returns:
+        True for masked cells, shape (rows, columns).
     """
     device = generator.device
     if columns == 1:
@@ -132,21 +138,40 @@ def draw_mask(rows: int, columns: int, generator: torch.Generator) -> Tensor:
 
 
 def view_logits(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """Return the cosine similarities of first views (rows) and second views (columns) over the
-    temperature.
+    """Return the cosine similarities of two views of n rows, divided by the temperature.
+
+    Args:
+        first: Unit vectors of the first views, shape (n, dims).
+        second: Unit vectors of the second views, shape (n, dims).
+        temperature: Positive number.
+
+    Returns:
+        Logits of shape (n, n), first views by second views.
     """
     return first @ second.T / temperature
 
 
 def contrastive_loss(logits: Tensor) -> Tensor:
-    """Return the mean cross-entropy of matching the first view of each row to its second view
-    within the batch.
+    """Return the loss of matching the first view of each row to its second view within the batch.
+
+    Args:
+        logits: See :func:`view_logits`, shape (n, n).
+
+    Returns:
+        Mean cross-entropy in nats, of shape ().
     """
     return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
 
 
 def contrastive_accuracy(logits: Tensor) -> Tensor:
-    """Return the share of rows whose own second view is the most similar one."""
+    """Return the accuracy of matching views by their similarity.
+
+    Args:
+        logits: See :func:`view_logits`, shape (n, n).
+
+    Returns:
+        Share of rows whose own second view is the most similar one, of shape ().
+    """
     own_views = torch.arange(len(logits), device=logits.device)
     is_correct = logits.argmax(dim=1) == own_views
     return is_correct.float().mean()

@@ -252,7 +252,15 @@ class _Split(NamedTuple):
     people: Mapping[str, int]
 
     def rows_of(self, subjects: np.ndarray) -> tuple[np.ndarray, list[int]]:
-        """Return the rows of some subjects, and the number of rows of each."""
+        """Collect the rows of some subjects.
+
+        Args:
+            subjects: Positions in ``rows_by_subject``, int64 (s,), s >= 1.
+
+        Returns:
+            Positions of the rows in ``table``, int64 (n,), subject by subject, and the number of
+            rows of each subject.
+        """
         rows = [self.rows_by_subject[subject] for subject in subjects]
         return np.concatenate(rows), list(map(len, rows))
 

@@ -41,10 +41,17 @@ def _at_least(ascending: np.ndarray, key: int) -> int:
 
 @compiled
 def relabel(keys: np.ndarray, span: int, lookup: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return distinct ``keys`` (int64, 0..span - 1), ascending, and the position of each key among
-    them (uint32).
+    """Number the distinct keys in ascending order.
 
-    ``lookup`` (uint32) is scratch space, zero before and after.
+    Args:
+        keys: Keys in 0..span - 1, int64 of shape (n,).
+        span: Number of possible keys.
+        lookup: Scratch space, uint32, zero before and after. If it is shorter than ``span``, the
+            keys are sorted instead.
+
+    Returns:
+        The distinct keys, ascending, int64, and the position of each key among them, uint32 of
+        shape (n,).
     """
     places = np.empty(len(keys), dtype=np.uint32)
     if span > len(lookup):
@@ -146,9 +153,17 @@ def _sets(newest: int, size: int) -> np.ndarray:
 
 @compiled
 def keys_of(codes: np.ndarray, sizes: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return an int64 key (n,) for the codes in ``columns``, and the number of keys.
+    """Combine the codes of several columns into a key.
 
-    The first column is the most significant; -1 ends them.
+    Args:
+        codes: Codes, uint32 of shape (F, n).
+        sizes: Number of codes of each column, int64 of shape (F,).
+        columns: Positions of the columns, the most significant first. Negative positions are
+            ignored.
+
+    Returns:
+        Key of each row, int64 of shape (n,), and the number of possible keys. Without columns: 0,
+        and 1 key.
     """
     keys = np.zeros(codes.shape[1], dtype=np.int64)
     span = 1
@@ -163,10 +178,16 @@ def keys_of(codes: np.ndarray, sizes: np.ndarray, columns: np.ndarray) -> tuple[
 
 @compiled
 def sensitivity(n: int, binary: bool) -> float:
-    """Return the maximum change of the mutual information (nats) of two columns if one of n rows is
-    replaced.
+    """Return the maximum change of the mutual information of two columns if one row is replaced.
 
-    Zhang et al. (2017), lemma 4.1; ``binary``: one of the two has at most two values.
+    Zhang et al. (2017), lemma 4.1.
+
+    Args:
+        n: Number of rows, at least 1.
+        binary: True if one of the two columns has at most two values.
+
+    Returns:
+        The change in nats; 0 for one row.
     """
     if n == 1:
         return 0.0
@@ -216,13 +237,22 @@ def learn_structure(
     rate: float,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Learn order and parents of ``codes`` uint32 (F, n), n >= 1, by GreedyBayes (Zhang et al.
-    2017, algorithm 2).
+    """Learn order and parents by GreedyBayes (Zhang et al. 2017, algorithm 2).
 
-    Starting with ``root``, each round adds the pair of a new column and min(degree, number of
-    columns so far) of the columns so far with the largest mutual information; among equal ones, the
-    pair that became possible first. If ``rate`` > 0, the exponential mechanism is used instead, and
-    each of the F - 1 rounds spends ``rate``.
+    Starting with ``root``, each round adds the pair of a new column and ``degree`` of the columns
+    so far (all, if there are fewer) with the largest mutual information; among equal ones, the pair
+    that became possible first. If ``rate`` > 0, the exponential mechanism is used instead.
+
+    Args:
+        codes: Codes, uint32 of shape (F, n), n >= 1.
+        sizes: Number of codes of each column, int64 of shape (F,).
+        degree: Maximum number of parents of a column, 1 to 3.
+        root: First column.
+        rate: Privacy budget (epsilon) of each of the F - 1 rounds. 0: no noise.
+        rng: Generator of the noise, not used if ``rate`` is 0.
+
+    Returns:
+        ``order``, int64 of shape (F,), and ``parents``, int64 of shape (F, degree), see the module.
     """
     columns, n = codes.shape
     order = np.full(columns, root, dtype=np.int64)
@@ -287,13 +317,19 @@ def learn_structure(
 
 @compiled
 def conditional(pairs: np.ndarray, levels: int, weights: np.ndarray) -> Conditional:
-    """Return the distribution of a column of ``levels`` codes given its parents, from weighted
-    joint cells.
+    """Return the distribution of a column given its parents, from weighted joint cells.
 
-    ``pairs`` (int64, ascending, repeats allowed) are key of the parents * levels + code. Returns
-    (groups, starts, values, ends): group g has the key ``groups[g]`` (int64, ascending; the first
-    is -1 and contains all cells). Its codes are ``values[starts[g] : starts[g + 1]]`` (uint32), and
-    ``ends`` are their weights, cumulated within the group.
+    Args:
+        pairs: Key of the parents * ``levels`` + code, for each cell, int64 of shape (c,),
+            ascending; repeats are allowed.
+        levels: Number of codes of the column.
+        weights: Weight of each cell, float64 of shape (c,).
+
+    Returns:
+        (groups, starts, values, ends). Group g has the key ``groups[g]`` of the parents
+        (int64, ascending); the first key is -1, and its group contains all cells. The codes of the
+        group are ``values[starts[g] : starts[g + 1]]`` (uint32), and ``ends`` (float64) at the same
+        positions are their weights, cumulated within the group.
     """
     most = levels + len(pairs)
     groups, starts = (
@@ -373,13 +409,21 @@ def learn_conditionals(
     scale: float,
     noise: np.random.Generator,
 ) -> list[Conditional]:
-    """Return a :func:`conditional` for each column of ``order``, from codes (F, n).
-
-    Zhang et al. 2017, algorithms 1 and 3.
+    """Learn the conditionals of a network (Zhang et al. 2017, algorithms 1 and 3).
 
     The first k + 1 of the F columns share one joint table, k = min(degree, F - 1), so there are F -
-    k tables; one row changes two cells of each. ``scale`` is the scale of their Laplace noise, in
-    counts; 0 means no noise.
+    k tables; one row changes two cells of each.
+
+    Args:
+        codes: Codes, uint32 of shape (F, n).
+        sizes: Number of codes of each column, int64 of shape (F,).
+        order: Columns in drawing order, int64 of shape (F,).
+        parents: Parents of these columns, int64 of shape (F, degree), -1 for none.
+        scale: Scale of the Laplace noise of the tables, in counts. 0: no noise.
+        noise: Generator of the noise, not used if ``scale`` is 0.
+
+    Returns:
+        A :func:`conditional` for each column of ``order``.
     """
     lookup = np.zeros(room(codes.shape[1]), dtype=np.uint32)
     together = min(parents.shape[1] + 1, len(order))
@@ -416,8 +460,19 @@ def _derived(
 def draw_column(
     given: Conditional, keys: np.ndarray, span: int, rng: np.random.Generator, lookup: np.ndarray
 ) -> np.ndarray:
-    """Draw a code (uint32) for each key of the parents, from a :func:`conditional`; unseen keys use
-    all rows.
+    """Draw a code for each row, given the key of its parents.
+
+    Args:
+        given: Distribution of the column, see :func:`conditional`. For a key without a group, the
+            group of all cells is used.
+        keys: Key of the parents of each row, int64 of shape (n,), in 0..span - 1.
+        span: Number of possible keys.
+        rng: Generator of the draws.
+        lookup: Scratch space, uint32, zero before and after. If it is shorter than ``span``, keys
+            are searched by bisection instead.
+
+    Returns:
+        Codes, uint32 of shape (n,).
     """
     groups, starts, values, ends = given
     out = np.empty(len(keys), dtype=np.uint32)
@@ -449,8 +504,16 @@ def draw_column(
 
 @compiled
 def decode(codes: np.ndarray, flat: Flat, rng: np.random.Generator) -> np.ndarray:
-    """Return cells float64 (F, size) of codes (F, size), uniform within bins; see
-    :attr:`domains.Domains.flat`.
+    """Draw cells for codes, uniform within bins.
+
+    Args:
+        codes: Codes, uint32 of shape (F, size).
+        flat: Bins of all columns, see :attr:`domains.Domains.flat`.
+        rng: Generator of the draws. It is used for codes of a bin only, not for those of a single
+            value.
+
+    Returns:
+        Cells, float64 of shape (F, size). NaN: missing.
     """
     first, starts, spans, whole = flat
     cells = np.empty(codes.shape)
@@ -480,11 +543,24 @@ def fit_and_draw(
     rng: np.random.Generator,
     noise: np.random.Generator,
 ) -> np.ndarray:
-    """Learn a network from the columns ``rows`` of ``everyone``, uint32 (F, N), and draw cells (F,
-    size).
+    """Learn a network from some rows, and draw new ones.
 
-    ``root``, ``rate`` and ``scale`` are defined in :func:`learn_structure` and
-    :func:`learn_conditionals`.
+    Args:
+        everyone: Codes of all rows, uint32 of shape (F, N).
+        sizes: Number of codes of each column, int64 of shape (F,).
+        flat: Bins of all columns, see :attr:`domains.Domains.flat`.
+        degree: Maximum number of parents of a column, 1 to 3.
+        rate: Privacy budget (epsilon) of each round of :func:`learn_structure`. 0: no noise.
+        scale: Scale of the Laplace noise of the tables of :func:`learn_conditionals`, in counts. 0:
+            no noise.
+        rows: Positions of the rows to learn from, int64 of shape (n,), n >= 1.
+        size: Number of rows to draw.
+        root: First column.
+        rng: Generator of the rows.
+        noise: Generator of the noise, see ``rate`` and ``scale``.
+
+    Returns:
+        Cells, float64 of shape (F, size). NaN: missing.
     """
     codes = everyone[:, rows]
     order, parents = learn_structure(codes, sizes, degree, root, rate, noise)

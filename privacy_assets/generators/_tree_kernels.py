@@ -53,13 +53,22 @@ def count_levels(
     weights: np.ndarray,
     shares: np.ndarray,
 ) -> int:
-    """Assign levels to groups, with levels of fewer than ``smallest`` rows in group 0. Returns
-    their number.
+    """Assign levels to groups, with levels of fewer than ``smallest`` rows in group 0.
 
-    ``group`` must contain the number of rows (or people) of each level. ``weights`` float64
-    (groups,) receives the rows of each group, and ``shares`` float64 (groups, width) the difference
-    of its mean goal (or, for more than two classes, class frequencies) from the overall mean. Both
-    must be zero.
+    Args:
+        codes: Level of each row, int32 of shape (n,).
+        goal: Target, see :func:`grow`; float64 of shape (n,).
+        kinds: Number of classes, see :func:`grow`.
+        smallest: Minimum number of rows (or people) of a level that has its own group.
+        group: Number of rows (or people) of each level, int64 of shape (levels,). Replaced by the
+            group of each level.
+        weights: Zeros, float64 of shape (levels + 1,). Receives the number of rows of each group.
+        shares: Zeros, float64 of shape (levels + 1, width). For more than two classes width is
+            ``kinds``, otherwise 1. Receives the difference of each group's class frequencies (or
+            mean goal) from the overall mean; 0 for a group without rows.
+
+    Returns:
+        Number of groups, including group 0.
     """
     groups = 1
     for level in range(len(group)):
@@ -142,8 +151,13 @@ def grow(
 
 
 def rows_each(people: np.ndarray | None) -> float:
-    """Return the number of rows per subject that half of the rows reach; 1 if ``people`` is
-    None.
+    """Return the number of rows per subject that half of the rows reach.
+
+    Args:
+        people: Subject of each row, codes of shape (n,), n >= 1. None: each row is a subject.
+
+    Returns:
+        The number; 1 if ``people`` is None.
     """
     return 1.0 if people is None else float(np.median(np.bincount(people)[people]))
 
@@ -337,12 +351,20 @@ def _rows_of(smallest: int, whose: np.ndarray, rows: np.ndarray, met: np.ndarray
 def reach_of_donors(
     start: np.ndarray, values: np.ndarray, people: np.ndarray, smallest: int
 ) -> np.ndarray:
-    """Return the maximum move of each donor's value, float64 (rows,).
+    """Return the maximum move of each donor's value.
 
     It is the distance to the nearest k other people of the leaf, where k is a fifth of the rows of
-    the leaf, between 1 and ``smallest``; 0 if there is no other person in the leaf. The rows
-    start[v] : start[v + 1] belong to leaf v and are sorted by ``values`` float64 (rows,).
-    ``people`` int64 (rows,) are codes below the number of rows.
+    the leaf, between 1 and ``smallest``.
+
+    Args:
+        start: First row of each leaf, then the number of rows, int64 of shape (leaves + 1,).
+        values: Values of the donors, float64 of shape (rows,), ascending within each leaf.
+        people: Subject of each row, codes below the number of rows, int64 of shape (rows,).
+        smallest: Maximum number k of people.
+
+    Returns:
+        Moves, float64 of shape (rows,). If the leaf has fewer than k other people, the distance to
+        the farthest of them; 0 if there is none.
     """
     reach, met = np.zeros(len(values)), np.full(len(values), -1)
     _reach(start, values, people, smallest, met, reach)
@@ -382,8 +404,7 @@ def _reach(
 def climbing(
     feature: np.ndarray, right: np.ndarray, start: np.ndarray, levels: np.ndarray, shrinkage: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return for each node of :func:`grow` the end of its donors, its parent, and its probability
-    of climbing.
+    """Return the parents of nodes, and the probability that a row climbs from a node to its parent.
 
     It is a / (n + a) for n donors, with a = ``shrinkage`` x (l - 1) for l effective levels, 1 /
     (sum of squared shares of the donors' levels). Drawing from the leaf or climbing, from node to
@@ -391,11 +412,15 @@ def climbing(
     say little about many levels.
 
     Args:
-        feature: Feature of each node; -1 for leaves.
-        right: Right child.
+        feature: Feature of each node of :func:`grow`, shape (nodes,); -1 for leaves.
+        right: Right child of each node, shape (nodes,).
         start: Start of the node's donors, int64 (nodes + 1,).
         levels: Level of each donor, int (n,), at least -1.
         shrinkage: Number of donors per effective level. 0: rows never climb.
+
+    Returns:
+        For each node, the end of its donors, int64 (nodes,); its parent, int64 (nodes,), -1 for the
+        root; and the probability, float64 (nodes,), in [0, 1).
     """
     nodes = len(feature)
     stop, parent, climb = np.full(nodes, len(levels)), np.full(nodes, -1), np.zeros(nodes)
@@ -436,12 +461,18 @@ def _climbing(
 def draw_codes(
     tree: CartTree, codes: np.ndarray, out: np.ndarray, moves: np.ndarray, rng: np.random.Generator
 ) -> None:
-    """Write a donor for each of the rows ``codes`` (f, rows) to ``out`` int32 (rows,), where it is
-    still negative.
+    """Draw a donor for each row that has none yet.
 
-    Donors are drawn uniformly from the row's leaf or a node above it, see :func:`climbing`. If the
-    tree has a reach, ``moves`` float64 (rows,) receives the move of each value, uniform within the
-    reach.
+    Donors are drawn uniformly from the row's leaf or a node above it, see :func:`climbing`.
+
+    Args:
+        tree: Tree on f or fewer columns.
+        codes: Codes of the previous columns, int32 of shape (f, rows).
+        out: Receives the code of the donor where it is negative, int32 of shape (rows,). Other
+            elements do not change.
+        moves: Receives the move of the value of each drawn donor, uniform within its reach, float64
+            of shape (rows,). Not changed if the tree has no reach.
+        rng: Generator of the draws.
     """
     _draw(*tree, codes, out, moves, rng)  # numba processes a tuple more slowly than its parts
 

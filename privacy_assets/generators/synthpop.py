@@ -146,7 +146,18 @@ class SynthPop(RelationalGenerator):
         return FittedSynthPop(self, train.schema, order, values, steps)
 
     def drawer(self, cells: np.ndarray, coding: MatrixCoding) -> Draw:
-        """Implement :meth:`CodedGenerator.drawer`. Only the ranks of the cells are shared."""
+        """Implement :meth:`CodedGenerator.drawer`. Only the ranks of the cells are shared.
+
+        Args:
+            cells: Cells of all rows, float64 of shape (F, N).
+            coding: Coding of the cells.
+
+        Returns:
+            A function that fits to some of the rows and draws new ones, float64 of shape (F, size).
+
+        Raises:
+            ConfigError: If ``visit`` does not name every column once.
+        """
         from privacy_assets.generators._tree_kernels import draw_codes
 
         names = coding.schema.names
@@ -452,6 +463,9 @@ def fit_tree(  # noqa: PLR0913
         numbers: Values of the donors, shape (r,), which then have a reach. None: no reach.
         donor_levels: Levels of the donors for the shrinkage, int of shape (r,). None: the donors.
         root_codes: Codes that are drawn above the root. None: the donors of the root are.
+
+    Returns:
+        The tree.
     """
     from privacy_assets.generators._tree_kernels import CartTree, climbing, grow, rows_each
 
@@ -528,10 +542,16 @@ def fit_tree(  # noqa: PLR0913
 
 
 def moved(values: np.ndarray, moves: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Move ``values`` float64 (n,) by ``moves``, reflected at ``low`` and ``high``, the range of
-    the column.
+    """Move numbers, reflected at the ends of a range.
 
-    Values with a move of 0 are bit-identical.
+    Args:
+        values: Numbers, float64 (n,).
+        moves: Move of each number, float64 (n,). 0: the number stays bit-identical.
+        low: Smallest number of the column.
+        high: Largest number of the column.
+
+    Returns:
+        The moved numbers, float64 (n,); those with a move are in [low, high].
     """
     result = values + moves
     below_high = np.where(result > high, 2 * high - result, result)
@@ -563,10 +583,15 @@ def _with_reach(
 
 
 def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:
-    """Return the class of each code < ``levels`` by decreasing frequency (float64), and the number
-    of classes.
+    """Number the codes by decreasing frequency.
 
-    From 64 classes on, the rarest codes share the last one.
+    Args:
+        codes: Codes of the rows, int (n,), each below ``levels``.
+        levels: Number of codes.
+
+    Returns:
+        The class of each row, float64 (n,), and the number of classes, at most ``MOST_CLASSES``. If
+        there are more codes, the rarest share the last class.
     """
     counts = np.bincount(codes, minlength=levels)
     n_classes = min(MOST_CLASSES, np.count_nonzero(counts))
@@ -584,14 +609,23 @@ def level_scores(
     smallest: int,
     people: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return a score for each of ``levels`` codes, float32 (levels,), that orders them by ``goal``
-    (n,).
+    """Return a score for each code of a category, which orders the codes by the target.
 
-    For numbers or two classes the score is the mean of the level's rows. For more classes it is the
-    projection of the level's class frequencies on their first principal component, weighted by rows
-    (Coppersmith, Hong and Hosking 1999). Levels with fewer than ``smallest`` rows (or people, see
-    :func:`trees_of`) or without rows are pooled, because the mean of a few rows would disclose the
-    target to the tree.
+    For numbers or two classes the score is the mean of the level's rows minus the overall mean. For
+    more classes it is the projection of the level's class frequencies on their first principal
+    component, weighted by rows (Coppersmith, Hong and Hosking 1999). Levels with few rows or none
+    are pooled, because the mean of a few rows would disclose the target to the tree.
+
+    Args:
+        codes: Level of each row, int32 of shape (r,), each below ``levels``.
+        levels: Number of levels.
+        goal: Target, see :func:`._tree_kernels.grow`; float64 of shape (r,).
+        kinds: Number of classes, see :func:`._tree_kernels.grow`.
+        smallest: Minimum number of rows (or subjects) of a level that has its own score.
+        people: Subject of each row, int64 of shape (r,). None: count rows.
+
+    Returns:
+        Scores, float32 of shape (levels,).
     """
     from privacy_assets.generators._tree_kernels import count_levels
 
