@@ -27,22 +27,24 @@ def fresh(world: World) -> pd.DataFrame:
 
 def copies(share: float) -> Make:
     """Return a release with this share of copied training rows; the other rows are fresh."""
-    return lambda world: world.beside(world.some(share))
+    return lambda world: world.with_leak(world.some(share))
 
 
 def among_shuffled(world: World) -> pd.DataFrame:
     """Return one tenth copies; the others are fresh rows with independently shuffled columns."""
-    return world.beside(world.some(0.1), independent(world))
+    return world.with_leak(world.some(0.1), independent(world))
 
 
 def moved(share: float) -> Make:
     """Return copies with numbers shifted by 0.1 standard deviations."""
-    return lambda world: world.beside(jittered(world.some(share), world.schema, world.rng()))
+    return lambda world: world.with_leak(jittered(world.some(share), world.schema, world.rng()))
 
 
 def one_redrawn(share: float) -> Make:
     """Return copies in which one column of each row is resampled."""
-    return lambda world: world.beside(resampled(world.some(share), bare(world.train), world.rng()))
+    return lambda world: world.with_leak(
+        resampled(world.some(share), bare(world.train), world.rng())
+    )
 
 
 def rounded(share: float) -> Make:
@@ -56,7 +58,7 @@ def rounded(share: float) -> Make:
             rows[name] = (
                 (low + (bins + 0.5) * (high - low) / 20).round().astype(world.train[name].dtype)
             )
-        return world.beside(rows)
+        return world.with_leak(rows)
 
     return make
 
@@ -66,7 +68,7 @@ def blanked(share: float) -> Make:
 
     def make(world: World) -> pd.DataFrame:
         rows = world.some(share)
-        return world.beside(rows.mask(world.rng().random(rows.shape) < 0.2))
+        return world.with_leak(rows.mask(world.rng().random(rows.shape) < 0.2))
 
     return make
 
@@ -79,7 +81,7 @@ def isolated(number: int) -> Make:
         alone = np.argsort(
             -nearest(rows, rows, 1, exclude_self=True).distances[:, 0], kind="stable"
         )[:number]
-        return world.beside(bare(world.train).iloc[alone])
+        return world.with_leak(bare(world.train).iloc[alone])
 
     return make
 
@@ -109,14 +111,16 @@ def both_copied(share: float) -> Make:
 
     def make(world: World) -> pd.DataFrame:
         real = bare(pd.concat([world.train, world.holdout]))
-        return world.beside(real.sample(round(share * len(world.fresh)), random_state=world.seed))
+        return world.with_leak(
+            real.sample(round(share * len(world.fresh)), random_state=world.seed)
+        )
 
     return make
 
 
 def holdout_copied(world: World) -> pd.DataFrame:
     """Return a release of which a fifth are rows of the holdout."""
-    return world.beside(bare(world.holdout).head(len(world.fresh) // 5))
+    return world.with_leak(bare(world.holdout).head(len(world.fresh) // 5))
 
 
 def people_copied(share: float, times: int) -> Make:
@@ -128,7 +132,7 @@ def people_copied(share: float, times: int) -> Make:
         people = world.train[SUBJECT].drop_duplicates()
         chosen = people.head(max(1, round(share * len(people))))
         rows = bare(world.train[world.train[SUBJECT].isin(chosen)])
-        return world.beside(pd.concat([rows] * times, ignore_index=True))
+        return world.with_leak(pd.concat([rows] * times, ignore_index=True))
 
     return make
 

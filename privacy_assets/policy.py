@@ -594,7 +594,9 @@ def tally(outcomes: Sequence[LimitOutcome]) -> str:
     n_undecided = n_by_status["undecided"]
     n_blind = sum(outcome.blind and outcome.passed for outcome in outcomes)
     if n_failed:
-        return f"{n_failed} of {total} limits {_is_or_are(n_failed)} broken"
+        if n_failed == 1:
+            return f"1 of {total} limits is broken"
+        return f"{n_failed} of {total} limits are broken"
     if not n_undecided:
         return _tally_of_pass(outcomes, n_blind)
     without_evidence = ""
@@ -602,7 +604,9 @@ def tally(outcomes: Sequence[LimitOutcome]) -> str:
         without_evidence = ", and 1 holds without evidence"
     elif n_blind:
         without_evidence = f", and {n_blind} hold without evidence"
-    return f"{n_undecided} of {total} limits {_is_or_are(n_undecided)} undecided{without_evidence}"
+    if n_undecided == 1:
+        return f"1 of {total} limits is undecided{without_evidence}"
+    return f"{n_undecided} of {total} limits are undecided{without_evidence}"
 
 
 def _tally_of_pass(outcomes: Sequence[LimitOutcome], n_blind: int) -> str:
@@ -623,10 +627,6 @@ def _tally_of_pass(outcomes: Sequence[LimitOutcome], n_blind: int) -> str:
         counts.append(f"{n_blind} without evidence")
     holds = "1 limit holds" if total == 1 else f"{total} limits hold"
     return f"{holds}: {', '.join(counts)}"
-
-
-def _is_or_are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 def widening(attempt: int, confidence: float) -> float:
