@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,7 @@ Cause = Literal[
 ]
 ScorePart = Literal["membership", "attribute"]
 TableRows = list[dict[str, Any]]
+_Named = TypeVar("_Named", StatisticSpec, Estimate)
 _BUDGET = {"n_permutations": 199, "n_bootstraps": 100, "n_queries": 1000}
 
 
@@ -417,8 +418,36 @@ class Metric(ABC):
         Returns:
             A result in which every statistic is NaN and carries the reason.
         """
-        estimates = [spec.not_measurable(reason, counts) for spec in self.statistics]
+        estimates = not_measurable_estimates(self.statistics, reason, counts)
         return self.result(inputs, estimates, **tables)
+
+
+def not_measurable_estimates(
+    specs: Iterable[StatisticSpec], reason: str, counts: tuple[int, int]
+) -> list[Estimate]:
+    """Return an estimate without a number for each statistic.
+
+    Args:
+        specs: The statistics.
+        reason: What is missing, for the report.
+        counts: Number of rows and of subjects.
+
+    Returns:
+        The estimates, in the order of the statistics.
+    """
+    return [spec.not_measurable(reason, counts) for spec in specs]
+
+
+def by_name(items: Iterable[_Named]) -> dict[str, _Named]:
+    """Index statistics or estimates by their names.
+
+    Args:
+        items: Items with different names.
+
+    Returns:
+        The items by name, in the same order.
+    """
+    return {item.name: item for item in items}
 
 
 def table_rows(**columns: Sequence[Any] | np.ndarray) -> TableRows:

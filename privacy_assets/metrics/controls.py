@@ -254,7 +254,7 @@ class PlantedReleases:
         n_before = 0
         for n_rows in dict.fromkeys(min(self._n_rows(dose), len(planted)) for dose in self._doses):
             seen = self._with(seen, planted[n_before:n_rows])
-            if any(failed for _, failed in self._judged(self.held, seen)):
+            if self._fails(self.held, seen):
                 return self._share(n_before), self._share(n_rows)
             n_before = n_rows
         return self._share(n_before), np.inf
@@ -293,7 +293,11 @@ class PlantedReleases:
             )
             labels = self._labels.of(people.member)
             seen = replace(self._as_it_is, population=population, people=people, labels=labels)
-            yield any(failed for _, failed in self._judged(self._limits, seen))
+            yield self._fails(self._limits, seen)
+
+    def _fails(self, limits: Iterable[Limit], seen: _Seen) -> bool:
+        """Return whether a limit fails. Stops at the first failure."""
+        return any(failed for _, failed in self._judged(limits, seen))
 
     def _judged(self, limits: Iterable[Limit], seen: _Seen) -> Iterator[tuple[Limit, bool]]:
         """Yield each limit and whether it fails. Lazy, so that callers can stop at the first
@@ -346,6 +350,14 @@ _TEXT = {
 }
 _SEEN = 0.95  # required detection probability of the stated leak
 _CREDIBLE = 0.9
+
+
+def _smallest_leak_spec(kind: str) -> StatisticSpec:
+    return StatisticSpec(
+        f"smallest_leak_{kind}",
+        f"Smallest share of {_TEXT[kind]} that breaks a limit with 95 % probability.",
+        measures="evaluation",
+    )
 
 
 def _rising(doses: tuple[float, ...]) -> tuple[float, ...]:
@@ -438,14 +450,7 @@ class Controls(Metric):
             "Share of tables without any leak that fail a limit on copies.",
             measures="evaluation",
         ),
-        *(
-            StatisticSpec(
-                f"smallest_leak_{kind}",
-                f"Smallest share of {_TEXT[kind]} that breaks a limit with 95 % probability.",
-                measures="evaluation",
-            )
-            for kind in KINDS
-        ),
+        *map(_smallest_leak_spec, KINDS),
     )
     detectable_leaks: ClassVar[Mapping[Question, Mapping[str, str]]] = {
         "copies": {f"smallest_leak_{kind}": _TEXT[kind] for kind in KINDS}
@@ -594,7 +599,8 @@ def _evaluated(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     """Return the limits on the statistics of controls, the cheapest first, without source and
     advice.
     """
-    evaluated = [
-        replace(limit, source="", advice="") for limit in limits if limit.statistic in _EVALUATED
-    ]
+    evaluated = []
+    for limit in limits:
+        if limit.statistic in _EVALUATED:
+            evaluated.append(replace(limit, source="", advice=""))
     return tuple(sorted(evaluated, key=lambda limit: _EVALUATED.index(limit.statistic)))

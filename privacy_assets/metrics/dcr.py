@@ -21,6 +21,7 @@ from privacy_assets.metrics.base import (
     Metric,
     ProtectionEvidence,
     TableRows,
+    by_name,
     table_rows,
 )
 from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
@@ -218,7 +219,7 @@ class Matches:
     @classmethod
     def of(cls, inputs: EvaluationInputs, unseen: np.ndarray | None = None) -> Matches:
         """Search all spaces. No table may be empty. For ``unseen`` see :meth:`Space.of`."""
-        encoded = [inputs.encoded(role) for role in ROLES]
+        encoded = inputs.encoded_tables(ROLES)
         spaces = [Space.of("raw", encoded, inputs.device, unseen)]
         if inputs.embedder is not None:
             embedded = [EncodedTable.of_numbers(inputs.embedded(role)) for role in ROLES]
@@ -630,11 +631,12 @@ class Dcr(Metric):
         self, spaces: Sequence[Space], people: Subjects, rng: np.random.Generator
     ) -> tuple[list[Estimate], TableRows]:
         """Return "member_excess" of each space and "member_excess_any", and the table "tails"."""
-        entries = [
-            _Entry(space, key, tail, space.closest(key, tail))
-            for space, key, tail in itertools.product(spaces, KEYS, self.tails)
-        ]
-        weights = [_weights(people, entry.space, entry.matched) for entry in entries]
+        entries = []
+        weights = []
+        for space, key, tail in itertools.product(spaces, KEYS, self.tails):
+            matched = space.closest(key, tail)
+            entries.append(_Entry(space, key, tail, matched))
+            weights.append(_weights(people, space, matched))
         for space in spaces:
             matched = space.closest("distance", self.headline_tail, self.headline_rows)
             weights.append(_weights(people, space, matched))
@@ -646,7 +648,7 @@ class Dcr(Metric):
         n_entries = len(KEYS) * len(self.tails)  # of each space
         for i, space in enumerate(spaces):
             of_space = range(i * n_entries, (i + 1) * n_entries)
-            space_entries = [entries[position] for position in of_space]
+            space_entries = entries[of_space.start : of_space.stop]
             rows += _tail_rows(space_entries, permuted[list(of_space)])
             headline = permuted[[len(entries) + i]]
             spec = self.statistic(_in_space("member_excess", space))
@@ -668,11 +670,11 @@ class Dcr(Metric):
         """Return the estimates in the order of the specifications. Missing ones are NaN with
         ``note``.
         """
-        by_name = {estimate.name: estimate for estimate in estimates}
+        estimates_by_name = by_name(estimates)
         ordered = []
         for spec in self.statistics:
             missing = spec.missing(note, (n, subjects))
-            ordered.append(by_name.get(spec.name, missing))
+            ordered.append(estimates_by_name.get(spec.name, missing))
         return tuple(ordered)
 
 

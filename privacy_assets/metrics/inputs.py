@@ -183,6 +183,17 @@ class EvaluationInputs:
             self._encoded[role] = self.encoder.transform(self.tables[role])
         return self._encoded[role]
 
+    def encoded_tables(self, roles: Iterable[str]) -> list[EncodedTable]:
+        """Return the encoded rows of several tables, see :meth:`encoded`.
+
+        Args:
+            roles: Roles of the tables.
+
+        Returns:
+            The encoded tables, in the order of the roles.
+        """
+        return [self.encoded(role) for role in roles]
+
     @cached_property
     def _embedded(self) -> dict[str, np.ndarray]:
         return {}
@@ -216,10 +227,21 @@ class EvaluationInputs:
         ids = row_ids(tables, self.schema.names)
         return dict(zip(self.tables, ids, strict=True))
 
+    def stacked_row_ids(self, roles: Iterable[str]) -> np.ndarray:
+        """Return the row ids of tables stacked, see :attr:`row_ids`.
+
+        Args:
+            roles: Roles of the tables, in the order of the stack.
+
+        Returns:
+            Ids, int64 (n,).
+        """
+        return _stack(self.row_ids, roles)
+
     @cached_property
     def _subject_codes(self) -> dict[str, np.ndarray]:
         roles = self.real_roles
-        unseen_ids = np.concatenate([self.row_ids[role] for role in roles if role != "train"])
+        unseen_ids = self.stacked_row_ids(role for role in roles if role != "train")
         is_train_separate = not np.intersect1d(self.row_ids["train"], unseen_ids).size
         if not self.subjects and is_train_separate:
             return {role: self.row_ids[role] for role in roles}
@@ -245,7 +267,7 @@ class EvaluationInputs:
         Returns:
             Codes 0 to s - 1 of the rows, int64 (n,).
         """
-        stacked = np.concatenate([self._subject_codes[role] for role in roles])
+        stacked = _stack(self._subject_codes, roles)
         return np.unique(stacked, return_inverse=True)[1].astype(np.int64)
 
     @cached_property
@@ -261,7 +283,7 @@ class EvaluationInputs:
         return self._subjects_of(*self.real_roles)
 
     def _subjects_of(self, *roles: str) -> Subjects:
-        row_ids = np.concatenate([self.row_ids[role] for role in roles])
+        row_ids = self.stacked_row_ids(roles)
         return Subjects.by_content(self.subject_codes(*roles), len(self.train), row_ids)
 
     @cached_property
@@ -273,7 +295,7 @@ class EvaluationInputs:
         are used.
         """
         inputs = self._with_stacked_releases()
-        real = EncodedTable.stack([inputs.encoded(role) for role in inputs.real_roles])
+        real = EncodedTable.stack(inputs.encoded_tables(inputs.real_roles))
         synthetic = inputs.encoded("synthetic")
         return disclosure_ratios(real, synthetic, self.all_subjects.codes, self.device)
 
@@ -319,7 +341,7 @@ class EvaluationInputs:
     @property
     def _pseudonyms(self) -> np.ndarray:
         """Pseudonyms of each of :attr:`all_subjects`, uint64 of shape (s, 2)."""
-        by_row = np.concatenate([self.people[role] for role in self.real_roles])
+        by_row = _stack(self.people, self.real_roles)
         by_subject = np.zeros((len(self.all_subjects), 2), np.uint64)
         by_subject[self.all_subjects.codes] = by_row
         return by_subject
@@ -457,8 +479,8 @@ class EvaluationInputs:
             # The order is that of _facts_and_arrays.
             tables = _read_tables(facts["tables"], arrays)
             generated = _read_tables(facts["generated"], arrays)
-            subjects = {role: next(arrays) for role in facts["subjects"]}
-            people = {role: next(arrays) for role in facts["people"]}
+            subjects = _read_arrays(facts["subjects"], arrays)
+            people = _read_arrays(facts["people"], arrays)
             embedder = None
             if facts["embedder"] is not None:
                 embedder = _StoredEmbedder(folder / _EMBEDDER, *facts["embedder"])
@@ -471,12 +493,12 @@ class EvaluationInputs:
                 "ruled": tuple(facts["ruled"]),
                 "notes": tuple(facts["notes"]),
                 "encoder": TabularEncoder.from_json(facts["encoder"]),
-                "row_ids": {role: next(arrays) for role in tables},
+                "row_ids": _read_arrays(tables, arrays),
                 "_encoded": _read_encoded(tables, arrays),
                 "_embedded": {},
             }
             if embedder is not None:
-                derived["_embedded"] = {role: next(arrays) for role in tables}
+                derived["_embedded"] = _read_arrays(tables, arrays)
             return inputs.with_settings(**derived)
 
     def _facts_and_arrays(self) -> tuple[dict[str, Any], list[np.ndarray]]:
@@ -523,11 +545,21 @@ class EvaluationInputs:
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(purpose_key,)))
 
 
+def _stack(arrays: Mapping[str, np.ndarray], roles: Iterable[str]) -> np.ndarray:
+    """Stack the arrays of some roles."""
+    return np.concatenate([arrays[role] for role in roles])
+
+
 def _read_tables(
     facts_by_role: Mapping[str, Mapping[str, Any]], arrays: Iterator[np.ndarray]
 ) -> dict[str, Table]:
     """Read tables from their facts and the next arrays, by role."""
     return {role: Table.of_arrays(facts, arrays) for role, facts in facts_by_role.items()}
+
+
+def _read_arrays(roles: Iterable[str], arrays: Iterator[np.ndarray]) -> dict[str, np.ndarray]:
+    """Read the next arrays, one for each role."""
+    return {role: next(arrays) for role in roles}
 
 
 def _read_encoded(roles: Iterable[str], arrays: Iterator[np.ndarray]) -> dict[str, EncodedTable]:
@@ -585,7 +617,7 @@ def target_rows(
     """
     if most is None or most >= sum(len(inputs.tables[role]) for role in roles):
         return None
-    row_ids = np.concatenate([inputs.row_ids[role] for role in roles])
+    row_ids = inputs.stacked_row_ids(roles)
     codes = order_by_content(inputs.subject_codes(*roles), row_ids)
     n_subjects = int(codes.max()) + 1
     order = inputs.rng(purpose).permutation(n_subjects)

@@ -418,7 +418,7 @@ def varying_columns(inputs: EvaluationInputs) -> dict[str, list[int]]:
     """Return the encoded columns (numbered as in ``EncodedTable.pick``) by column, without constant
     ones.
     """
-    tables = [inputs.encoded(role) for role in _ROLES]
+    tables = inputs.encoded_tables(_ROLES)
     numeric_varies = _varies([table.numeric for table in tables])
     codes_vary = _varies([table.codes for table in tables])
     varies = np.concatenate([numeric_varies, codes_vary])

@@ -288,7 +288,7 @@ class ValueDisclosure(Metric):
         """Compute the statistics, and the table "columns" with role, share of foreign cells and own
         values.
         """
-        subjects = Subjects.of(inputs.subject_codes(*_real_roles(inputs)), len(inputs.train))
+        subjects = Subjects.of(inputs.subject_codes(*inputs.real_roles), len(inputs.train))
         records = _foreign(inputs)
         foreign_cells = self._foreign_cells(inputs, subjects, records)
         generated_excess = self._generated_excess(inputs, subjects)
@@ -488,7 +488,7 @@ def _sole_holders(
         Ascending subjects. None: it is a column of numbers or times, and too few subjects alone
         have a value.
     """
-    real = [inputs.tables[role][name] for role in _real_roles(inputs)]
+    real = _real_columns(inputs, name)
     (codes, synthetic_codes), values = ranked([stacked(real), inputs.synthetic[name]])
     is_present = codes >= 0
     codes = codes[is_present]
@@ -507,15 +507,16 @@ def _sole_holders(
     return np.unique(owners[is_disclosed[codes]])
 
 
-def _real_roles(inputs: EvaluationInputs) -> list[str]:
-    return [role for role in REAL_ROLES if role in inputs.tables]
+def _real_columns(inputs: EvaluationInputs, name: str) -> list[Column]:
+    """Return a column of all real tables."""
+    return [table[name] for table in inputs.real]
 
 
 def _foreign(inputs: EvaluationInputs) -> list[dict[str, Any]]:
     """Return role and share of foreign cells of each column."""
     records = []
     for column in inputs.schema.columns:
-        real = [inputs.tables[role][column.name] for role in _real_roles(inputs)]
+        real = _real_columns(inputs, column.name)
         is_foreign = foreign_cells(column, real, inputs.synthetic[column.name])
         share = float(is_foreign.mean()) if len(is_foreign) else 0.0
         column_role = column.role or natural_role(column, real)

@@ -30,6 +30,7 @@ from privacy_assets.metrics.base import (
     Question,
     ScorePart,
     TableRows,
+    by_name,
     table_rows,
 )
 from privacy_assets.metrics.inputs import EvaluationInputs
@@ -50,31 +51,29 @@ _TOLERATED = (
     "splits of Adult and UK census)"
 )
 
-_SPECS = {
-    spec.name: spec
-    for spec in (
-        StatisticSpec(
-            "excess",
-            "Share of people in the training data whose value is inferred, minus the same share"
-            " of held-out people:"
-            " the largest difference over the columns and their mean.",
-            "two_sided",
-            leak="an attacker could infer a value for {share} more of the people in the training"
-            " data{people} than of"
-            " other people",
-        ),
-        StatisticSpec(
-            "risk", "Giomi's risk of the worst column, which is above 0 by chance.", null=None
-        ),
-        StatisticSpec(
-            "protection_score",
-            "Gretel's attribute inference protection against the strongest attack: 0 (members"
-            " are known) to 100.",
-            "lower_is_riskier",
-            100.0,
-        ),
-    )
-}
+_STATISTICS = (
+    StatisticSpec(
+        "excess",
+        "Share of people in the training data whose value is inferred, minus the same share"
+        " of held-out people:"
+        " the largest difference over the columns and their mean.",
+        "two_sided",
+        leak="an attacker could infer a value for {share} more of the people in the training"
+        " data{people} than of"
+        " other people",
+    ),
+    StatisticSpec(
+        "risk", "Giomi's risk of the worst column, which is above 0 by chance.", null=None
+    ),
+    StatisticSpec(
+        "protection_score",
+        "Gretel's attribute inference protection against the strongest attack: 0 (members"
+        " are known) to 100.",
+        "lower_is_riskier",
+        100.0,
+    ),
+)
+_SPECS = by_name(_STATISTICS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,7 +446,7 @@ class AttributeInference(Metric):
         "Does the published table reveal more about members than about other people?"
     )
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
-    statistics: ClassVar[tuple[StatisticSpec, ...]] = tuple(_SPECS.values())
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = _STATISTICS
     default_limits: ClassVar[tuple[Limit, ...]] = (
         Limit("attribute_inference.excess", at_most=0.025, bound="proven", source=_TOLERATED),
     )

@@ -67,11 +67,10 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
     roles = ["train", "holdout"]
     if inputs.reference is not None:
         roles.append("reference")
-    real = EncodedTable.stack([inputs.encoded(role) for role in roles])
-    real_ids = _row_ids(inputs, *roles)
-    codes = order_by_content(
-        inputs.subject_codes("train", "holdout"), _row_ids(inputs, "train", "holdout")
-    )
+    real = EncodedTable.stack(inputs.encoded_tables(roles))
+    real_ids = inputs.stacked_row_ids(roles)
+    attackable_ids = inputs.stacked_row_ids(("train", "holdout"))
+    codes = order_by_content(inputs.subject_codes("train", "holdout"), attackable_ids)
     half_of_subject = rng.permutation(int(codes.max()) + 1) % 2
     halves = half_of_subject[codes]
     # rows of the reference are learned for both halves
@@ -92,10 +91,6 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
         cells = _cells(real.take(attacked[in_half]))
         scores[in_half] = model.predict_proba(cells)[:, 1]
     return scores
-
-
-def _row_ids(inputs: EvaluationInputs, *roles: str) -> np.ndarray:
-    return np.concatenate([inputs.row_ids[role] for role in roles])
 
 
 def _cells(table: EncodedTable) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -19,6 +19,8 @@ from privacy_assets.metrics.base import (
     LevelPlot,
     Metric,
     ProtectionEvidence,
+    by_name,
+    not_measurable_estimates,
     table_rows,
 )
 from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
@@ -32,7 +34,6 @@ from privacy_assets.metrics.membership_inference.outliers import (
 )
 from privacy_assets.metrics.membership_inference.scores import (
     RATES,
-    CrossFittedScore,
     Population,
     advantages,
     build_population,
@@ -92,7 +93,7 @@ def attack(
     precision = evidence[n_advantages : n_advantages + n_scores]
     low_tpr = evidence[n_advantages + n_scores :]
     observed_labels = population.member.astype(np.float32)[None]
-    rates = [score.rates(observed_labels, RATES) for score in fitted]
+    rates = np.concatenate([score.rates(observed_labels, RATES) for score in fitted], axis=1)
     entries = named_entries(population)
     headline = slice(_HEADLINE, None, len(RATES))
     counts = population.counts
@@ -115,14 +116,17 @@ def _precision(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
 def _precision_estimate(
     population: Population,
     evidence: PermutationResult,
-    rates: Sequence[tuple[np.ndarray, np.ndarray]],
+    rates: np.ndarray,
 ) -> Estimate:
     """Return the precision of the best score with enough positives, counted as if both sides had
     the smaller size.
+
+    ``rates`` are the true and false positive rates, shape (2, scores, ``RATES``).
     """
     spec = _SPECS["precision"]
     smaller = min(population.side(True)[0], population.side(False)[0])
-    n_positives = np.array([smaller * (tpr + fpr)[0, _HEADLINE] for tpr, fpr in rates])
+    tpr, fpr = rates[:, :, _HEADLINE]
+    n_positives = smaller * (tpr + fpr)
     enough = np.flatnonzero(n_positives >= gretel.SMALLEST_POSITIVES)
     if len(enough) == 0:
         reason = (
@@ -169,15 +173,12 @@ def low_rates(
         row for each score and rate. With fewer than 300 non-members the estimates are NaN and the
         table is empty.
     """
-    specs = [_SPECS[name] for name in LOW_RATES]
     n_nonmembers = population.side(False)[1]
     if n_nonmembers < SMALLEST_FOR_LOW_RATES:
         reason = f"{n_nonmembers} people in holdout, {SMALLEST_FOR_LOW_RATES} required"
-        return [spec.not_measurable(reason, population.counts) for spec in specs], []
+        return not_measurable_estimates(_LOW_RATE_SPECS, reason, population.counts), []
     fprs = tuple(LOW_RATES.values())
-    fitted = [
-        CrossFittedScore(score, population.codes, population.half) for score in scores.values()
-    ]
+    fitted = replace(population, scores=scores).fitted()
 
     def statistic(labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
         tprs = [score.rates(labels, fprs, times)[0] for score in fitted]
@@ -191,7 +192,7 @@ def low_rates(
     n_scores = len(names)
     estimates = []
     table = []
-    for i, (spec, fpr) in enumerate(zip(specs, fprs, strict=True)):
+    for i, (spec, fpr) in enumerate(zip(_LOW_RATE_SPECS, fprs, strict=True)):
         at_fpr = evidence[i * n_scores : (i + 1) * n_scores]
         estimates.append(at_fpr.worst(spec, population.counts, names, "headline"))
         band = at_fpr.band()
@@ -205,11 +206,8 @@ def low_rates(
     return estimates, table
 
 
-def _curve_table(
-    population: Population, rates: Sequence[tuple[np.ndarray, np.ndarray]], band: Band
-) -> list[dict[str, Any]]:
-    tpr = np.concatenate([tpr[0] for tpr, _ in rates])
-    fpr = np.concatenate([fpr[0] for _, fpr in rates])
+def _curve_table(population: Population, rates: np.ndarray, band: Band) -> list[dict[str, Any]]:
+    tpr, fpr = rates.reshape(2, -1)
     scores = np.repeat(list(population.scores), len(RATES))
     return table_rows(
         score=scores, fpr=fpr, tpr=tpr, advantage=tpr - fpr, low=band.low, high=band.high
@@ -257,10 +255,8 @@ def attack_by_classifier(
     """
     if score is None:
         reason = "the setting classifier is off"
-        return [
-            spec.not_measurable(reason, population.counts)
-            for spec in (classifier.AUC, classifier.ADVANTAGE)
-        ]
+        specs = (classifier.AUC, classifier.ADVANTAGE)
+        return not_measurable_estimates(specs, reason, population.counts)
     by_classifier = replace(population, scores={classifier.NAME: -score})
     statistic = partial(advantages, by_classifier.fitted())
     evidence = inference.permutation_test(
@@ -326,60 +322,57 @@ def protect(
     return estimate, tables
 
 
-_LOW_RATE_SPECS = [
+def _low_rate_spec(name: str) -> StatisticSpec:
+    rate = LOW_RATES[name]
+    meaning = f"Share of members found at {100 * rate:.0f} % false positives, best attack."
+    return StatisticSpec(name, meaning, null=rate)
+
+
+_LOW_RATE_SPECS = (_low_rate_spec("tpr_1_fpr"), _low_rate_spec("tpr_10_fpr"))
+_STATISTICS = (
     StatisticSpec(
-        name,
-        f"Share of members found at {100 * rate:.0f} % false positives, best attack.",
-        null=rate,
-    )
-    for name, rate in LOW_RATES.items()
-]
-_SPECS = {
-    spec.name: spec
-    for spec in (
-        StatisticSpec(
-            "advantage",
-            "True minus false positive rate of the best attack at 10 % false positives;"
-            " negative: members are avoided.",
-            "two_sided",
-        ),
-        StatisticSpec(
-            "advantage_any",
-            "True minus false positive rate, strongest evidence over all attacks and thresholds.",
-            "two_sided",
-        ),
-        outliers.ADVANTAGE_OUTLIERS,
-        outliers.OUTLIER_EXCESS,
-        outliers.OUTLIER_MATCHES,
-        ADVANTAGE_SUBGROUPS,
-        StatisticSpec(
-            "precision",
-            "Share of members among the people whom the best attack calls members, if half of"
-            " all people are members"
-            " (0.5: guessing).",
-            null=0.5,
-            leak="{share} of the guesses that a person is in the training data were right (50 %:"
-            " by chance)",
-        ),
-        StatisticSpec(
-            "tpr_low_fpr",
-            "Share of members found at one false positive in 1,000 non-members.",
-            null=LOW_RATE,
-        ),
-        *_LOW_RATE_SPECS,
-        StatisticSpec(
-            "protection_score",
-            "Gretel's membership inference protection, mean over attacks: 0 (members are known)"
-            " to 100 (guessing).",
-            "lower_is_riskier",
-            100.0,
-        ),
-        *no_box.SPECS,
-        classifier.AUC,
-        classifier.ADVANTAGE,
-        one_run.SPEC,
-    )
-}
+        "advantage",
+        "True minus false positive rate of the best attack at 10 % false positives;"
+        " negative: members are avoided.",
+        "two_sided",
+    ),
+    StatisticSpec(
+        "advantage_any",
+        "True minus false positive rate, strongest evidence over all attacks and thresholds.",
+        "two_sided",
+    ),
+    outliers.ADVANTAGE_OUTLIERS,
+    outliers.OUTLIER_EXCESS,
+    outliers.OUTLIER_MATCHES,
+    ADVANTAGE_SUBGROUPS,
+    StatisticSpec(
+        "precision",
+        "Share of members among the people whom the best attack calls members, if half of"
+        " all people are members"
+        " (0.5: guessing).",
+        null=0.5,
+        leak="{share} of the guesses that a person is in the training data were right (50 %:"
+        " by chance)",
+    ),
+    StatisticSpec(
+        "tpr_low_fpr",
+        "Share of members found at one false positive in 1,000 non-members.",
+        null=LOW_RATE,
+    ),
+    *_LOW_RATE_SPECS,
+    StatisticSpec(
+        "protection_score",
+        "Gretel's membership inference protection, mean over attacks: 0 (members are known)"
+        " to 100 (guessing).",
+        "lower_is_riskier",
+        100.0,
+    ),
+    *no_box.SPECS,
+    classifier.AUC,
+    classifier.ADVANTAGE,
+    one_run.SPEC,
+)
+_SPECS = by_name(_STATISTICS)
 
 
 @declared
@@ -461,7 +454,7 @@ class MembershipInference(Metric):
     summary = "Does the published table reveal who was in the training data?"
     required_inputs = frozenset({"train", "holdout", "synthetic"})
     optional_inputs = frozenset({"reference"})
-    statistics = tuple(_SPECS.values())
+    statistics = _STATISTICS
     default_limits = (
         Limit(
             "membership_inference.outlier_matches",
@@ -602,8 +595,8 @@ class MembershipInference(Metric):
             tables["subgroups"] = subgroups
         if low_rate_table:
             tables["low_rates"] = low_rate_table
-        by_name = {estimate.name: estimate for estimate in estimates}
-        return self.result(inputs, (by_name[name] for name in _SPECS), **tables)
+        estimates_by_name = by_name(estimates)
+        return self.result(inputs, (estimates_by_name[name] for name in _SPECS), **tables)
 
     def _protect(
         self, inputs: EvaluationInputs, population: Population

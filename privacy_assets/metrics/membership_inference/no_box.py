@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from privacy_assets.metrics.base import not_measurable_estimates
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.scores import Population
 from privacy_assets.stats import inference
@@ -45,17 +46,21 @@ _TYPICAL = 0.95
 _BLOCK = 1 << 18  # rows per search
 
 _AREA = "AUC of members versus non-members"
-SPECS = tuple(
-    StatisticSpec(name, f"{_AREA}, {how}; below 0.5: members are avoided.", "two_sided", 0.5)
-    for name, how in (
-        ("auc_reference_ratio", "by distance to the table over distance to the reference"),
-        (
-            "auc_dpi",
-            "by the share of the table among the 20 nearest rows of table and reference (DPI)",
-        ),
-        ("auc_domias", "by density in the table over density in the reference (DOMIAS)"),
-        ("auc_gen_lra", "by the likelihood gain of nearby synthetic rows (Gen-LRA)"),
-    )
+
+
+def _spec(name: str, how: str) -> StatisticSpec:
+    meaning = f"{_AREA}, {how}; below 0.5: members are avoided."
+    return StatisticSpec(name, meaning, "two_sided", 0.5)
+
+
+SPECS = (
+    _spec("auc_reference_ratio", "by distance to the table over distance to the reference"),
+    _spec(
+        "auc_dpi",
+        "by the share of the table among the 20 nearest rows of table and reference (DPI)",
+    ),
+    _spec("auc_domias", "by density in the table over density in the reference (DOMIAS)"),
+    _spec("auc_gen_lra", "by the likelihood gain of nearby synthetic rows (Gen-LRA)"),
 )
 
 
@@ -266,7 +271,7 @@ def auc_estimates(
     """
     if no_box_scores is None:
         reason = f"no reference of at least {MIN_SUBJECTS_PER_SIDE} people"
-        return [spec.not_measurable(reason, population.counts) for spec in SPECS]
+        return not_measurable_estimates(SPECS, reason, population.counts)
     scores = {
         "auc_reference_ratio": -population.scores["distance / reference"],
         **no_box_scores.scores,

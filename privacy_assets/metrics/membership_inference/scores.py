@@ -115,12 +115,9 @@ class CrossFittedScore:
         """
         targets = n_nonmembers[:, -1:] * np.array(shares)
         min_counts = np.maximum(np.ceil(targets - 1e-9), 1).astype(n_nonmembers.dtype)
-        positions = np.stack(
-            [
-                np.searchsorted(counts, min_count)
-                for counts, min_count in zip(n_nonmembers, min_counts, strict=True)
-            ]
-        )
+        positions = np.empty(min_counts.shape, dtype=np.int64)
+        for i, counts in enumerate(n_nonmembers):
+            positions[i] = np.searchsorted(counts, min_counts[i])
         ranks = half.ranks[np.clip(positions - 1, 0, len(half.ranks) - 1)]
         below, up_to = half.counts_at(n_nonmembers, ranks)
         weights = np.clip((targets - below) / np.maximum(up_to - below, 1), 0, 1)

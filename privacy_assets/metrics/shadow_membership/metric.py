@@ -201,9 +201,13 @@ class ShadowMembership(Metric):
         except ConfigError as error:
             raise ConfigError(f"metric shadow_membership: {error}") from None
 
+    def _field_values(self) -> dict[str, Any]:
+        """Return the settings by name, without conversion."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def settings(self) -> dict[str, Any]:
         """Return the settings by name, with the generator as name and settings."""
-        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        settings = self._field_values()
         if self.generator is not None:
             settings["generator"] = {
                 "name": self.generator.name,
@@ -297,7 +301,7 @@ class ShadowMembership(Metric):
     def _plan(self, attack_settings: Mapping[str, Any]) -> AuditConfig:
         from privacy_assets.metrics.shadow_membership.audit import AuditConfig
 
-        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        settings = self._field_values()
         return AuditConfig(**{**settings, "attack_settings": dict(attack_settings)})
 
 
@@ -314,10 +318,11 @@ def _estimates(audit: Audit, n_shadows: int, rng: np.random.Generator) -> tuple[
     n_tests = audit.plan.tests
     n_games = len(records) * n_tests
     joint = 1 - (1 - CONFIDENCE) / len(records)
-    aucs = [auc(record.scores, record.labels, joint) for record in records]
-    bounds = [
-        epsilon_bound(record.scores, record.labels, record.epsilon.cut, joint) for record in records
-    ]
+    aucs = []
+    bounds = []
+    for record in records:
+        aucs.append(auc(record.scores, record.labels, joint))
+        bounds.append(epsilon_bound(record.scores, record.labels, record.epsilon.cut, joint))
     low_tpr = tpr_at(*_pooled(records), LOW_FPR)
     worst_auc = (
         max(rate.value for rate in aucs),

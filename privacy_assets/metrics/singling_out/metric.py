@@ -127,13 +127,18 @@ def _risk(
     group: Sequence[Configuration], subjects: Subjects, min_queries: float
 ) -> tuple[float, np.ndarray]:
     """Return the observed risk, and the risk under permuted labels (n_permutations,)."""
-    n_matched = np.concatenate([queries.in_train + queries.in_unseen for queries in group])
+    hits = 0
+    null_hits = np.zeros_like(group[0].null_hits)
+    matched_by_configuration = []
+    for queries in group:
+        hits += int((queries.in_train == 1).sum())
+        null_hits += queries.null_hits
+        matched_by_configuration.append(queries.in_train + queries.in_unseen)
+
+    n_matched = np.concatenate(matched_by_configuration)
     chance = exactly_one(len(subjects), n_matched, subjects.members).sum()
     share_members = subjects.members / len(subjects)
     scale = 1 / (1 - share_members) / max(len(n_matched), min_queries)
-
-    hits = sum(int((queries.in_train == 1).sum()) for queries in group)
-    null_hits = np.sum([queries.null_hits for queries in group], axis=0)
     return scale * (hits - chance), scale * (null_hits - chance)
 
 
@@ -465,7 +470,7 @@ class SinglingOut(Metric):
         if not with_queries:
             return spec.missing(_NO_QUERY, subjects.counts)
         note = ""
-        widest = max(queries.columns for queries in pool)
+        widest = _widest(pool)
         if widest < POOL_FROM:
             note = f"queries have {widest} columns, not {POOL_FROM} or more"
         evidence = risks([with_queries], subjects, min_queries)
@@ -596,12 +601,16 @@ def _with_queries(configurations: Sequence[Configuration]) -> list[Configuration
     return [queries for queries in configurations if len(queries) > 0]
 
 
+def _widest(configurations: Sequence[Configuration]) -> int:
+    """Return the largest number of columns of a query. 0 if there are no configurations."""
+    return max((queries.columns for queries in configurations), default=0)
+
+
 def _pool(configurations: Sequence[Configuration]) -> list[Configuration]:
     """Return the configurations pooled in a limited statistic: 6 columns and more, or the largest
     number there is.
     """
-    widest = max((queries.columns for queries in configurations), default=0)
-    min_columns = min(POOL_FROM, widest)
+    min_columns = min(POOL_FROM, _widest(configurations))
     return [queries for queries in configurations if queries.columns >= min_columns]
 
 
