@@ -227,10 +227,8 @@ def columns_of(
 
     if are_typed is None:
         are_typed = have_types(frames)
-    schemas = {
-        name: column.schema for name, column in columns.items() if not column.text_form.doubt
-    }
-    codes = find_codes(code_candidates, RealColumns(frames, schemas, are_typed, people))
+    real_columns = RealColumns(frames, _unambiguous(columns), are_typed, people)
+    codes = find_codes(code_candidates, real_columns)
     for name, digits in code_candidates.items():
         if name in codes:
             columns[name] = _as_code(_real_column(name, frames, names, declared))
@@ -238,6 +236,15 @@ def columns_of(
             schema, text_form = columns[name]
             columns[name] = InferredColumn(schema, text_form.with_note(IS_NUMBER))
     return list(columns.values())
+
+
+def _unambiguous(columns: Mapping[str, InferredColumn]) -> dict[str, ColumnSchema]:
+    """Return the schemas of the columns that are not ambiguous, by name."""
+    schemas = {}
+    for name, column in columns.items():
+        if not column.text_form.doubt:
+            schemas[name] = column.schema
+    return schemas
 
 
 def _check_frames(frames: Sequence[Frame], names: Sequence[str]) -> None:
