@@ -145,7 +145,7 @@ def has_code_name(name: str) -> bool:
     """Return True if a column has the name of a code, such as ``home_zip``, ``areaCode`` or
     ``code_insee``.
     """
-    words = [word.lower() for word in _WORD.findall(name)]
+    words = list(map(str.lower, _WORD.findall(name)))
     if not words:
         return False
     return (

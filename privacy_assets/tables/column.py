@@ -7,7 +7,7 @@ Cells by kind: categorical and boolean as int8 to int32 positions in the sorted 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,8 +118,7 @@ class Column:
         Returns:
             Positions, int32 (n,).
         """
-        position_of = {value: position for position, value in enumerate(values)}
-        positions = [position_of.get(value, unknown) for value in self.values or ()]
+        positions = positions_in(values, self.values or (), unknown)
         return looked_up(positions, self.cells, missing)
 
     def where(self, keep: np.ndarray, replacement: Column) -> Column:
@@ -204,6 +203,28 @@ def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
     return converted
 
 
+def columns_named(name: str, tables: Iterable[Mapping[str, Column]]) -> list[Column]:
+    """Return a column of each table."""
+    return [table[name] for table in tables]
+
+
+def position_of_each(values: Iterable[Any]) -> dict[Any, int]:
+    """Return the position of each value, of equal values the last."""
+    return {value: position for position, value in enumerate(values)}
+
+
+def positions_in(values: Iterable[Any], searched: Iterable[Any], unknown: int = -1) -> list[int]:
+    """Return the position in ``values`` of each searched value.
+
+    Args:
+        values: Values.
+        searched: Values to be looked up.
+        unknown: Position of a searched value that is not in ``values``.
+    """
+    position_of = position_of_each(values)
+    return [position_of.get(value, unknown) for value in searched]
+
+
 def looked_up(positions: Sequence[int], codes: np.ndarray, missing: int = -1) -> np.ndarray:
     """Return the position of each code.
 
@@ -278,7 +299,7 @@ def row_ids(tables: Sequence[Mapping[str, Column]], names: Sequence[str]) -> lis
         lengths.append(len(columns[0]) if columns else 0)
     ids = np.zeros(sum(lengths), dtype=np.int64)
     for name in names:
-        ranks, values = ranked([table[name] for table in tables])
+        ranks, values = ranked(columns_named(name, tables))
         pairs = ids * (len(values) + 1) + np.concatenate(ranks) + 1
         _, codes = np.unique(pairs, return_inverse=True)
         ids = codes.astype(np.int64)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.tables.arrays import mapped_copy
-from privacy_assets.tables.column import MISSING, Column, looked_up
+from privacy_assets.tables.column import MISSING, Column, looked_up, positions_in
 from privacy_assets.tables.precision import (
     UNITS,
     Precision,
@@ -360,13 +360,11 @@ def _convert_categories(series: pd.Series, name: str, where: str) -> tuple[np.nd
         distinct = pd.Index(distinct_texts)
     else:
         codes, distinct = pd.factorize(series)
-    texts_by_code = [_text(value) for value in pd.Series(distinct).astype(object)]
+    texts_by_code = list(map(_text, pd.Series(distinct).astype(object)))
     # Different values can have the same string, and a dtype can contain unused ones.
     is_used = np.bincount(codes[codes >= 0], minlength=len(texts_by_code)) > 0
     texts = sorted(set(itertools.compress(texts_by_code, is_used)))
-    positions = {text: position for position, text in enumerate(texts)}
-    lookup = [positions.get(text, -1) for text in texts_by_code]
-    return looked_up(lookup, codes), texts
+    return looked_up(positions_in(texts, texts_by_code), codes), texts
 
 
 def _has_other_objects(series: pd.Series) -> bool:

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.errors import ConfigError, near_name, safe_repr
-from privacy_assets.tables.column import Column, distinct_sorted
+from privacy_assets.tables.column import Column, distinct_sorted, position_of_each
 from privacy_assets.tables.published_categories import count_holders
 
 RelationKind = Literal["order", "code", "gap"]
@@ -181,7 +181,7 @@ class Relation:
                 ``len(answers)``.
         """
         codes = _FirstCodes.of(first)
-        positions = {answer: position for position, answer in enumerate(answers)}
+        positions = position_of_each(answers)
         answer_of = dict(self.determined)
         expected = np.full(len(codes.values), _FREE, dtype=np.int64)
         for code, value in enumerate(codes.values):
