@@ -111,10 +111,11 @@ def have_types(frames: Sequence[Frame]) -> bool:
     """Return True if a column of some tables has values that are not text, such as the subject of a
     Parquet file.
     """
-    columns = list[pd.Series]()
     for frame in frames:
-        columns.extend(frame[name] for name in frame.columns)
-    return any(has_type([column]) for column in columns)
+        for name in frame.columns:
+            if has_type([frame[name]]):
+                return True
+    return False
 
 
 def find_codes(candidates: Mapping[str, Digits], real: RealColumns) -> set[str]:

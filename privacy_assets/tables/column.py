@@ -208,6 +208,16 @@ def columns_named(name: str, tables: Iterable[Mapping[str, Column]]) -> list[Col
     return [table[name] for table in tables]
 
 
+def columns_by_name(columns: Iterable[Column]) -> dict[str, Column]:
+    """Return the columns by name."""
+    return {column.name: column for column in columns}
+
+
+def stacked_floats(columns: Iterable[Column], rows: np.ndarray | slice) -> np.ndarray:
+    """Return some rows of columns of numbers as floats (columns, rows)."""
+    return np.array([column.take(rows).floats() for column in columns])
+
+
 def position_of_each(values: Iterable[Any]) -> dict[Any, int]:
     """Return the position of each value, of equal values the last."""
     return {value: position for position, value in enumerate(values)}

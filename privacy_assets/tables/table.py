@@ -13,7 +13,13 @@ import pandas as pd
 from privacy_assets.errors import InputError, near_name
 from privacy_assets.infra.objects import Location
 from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
-from privacy_assets.tables.column import Column, columns_named, of_one_vocabulary, stacked
+from privacy_assets.tables.column import (
+    Column,
+    columns_by_name,
+    columns_named,
+    of_one_vocabulary,
+    stacked,
+)
 from privacy_assets.tables.conversion import check_cells, column_of, restored, rounded
 from privacy_assets.tables.fingerprints import content_fingerprint
 from privacy_assets.tables.given import load
@@ -174,7 +180,7 @@ class Table:
 
     def with_columns(self, *columns: Column) -> Table:
         """Replace the columns with these names."""
-        replacements = {column.name: column for column in columns}
+        replacements = columns_by_name(columns)
         return replace(self, columns={**self.columns, **replacements})
 
     def map(self, change: Callable[[Column], Column]) -> Table:

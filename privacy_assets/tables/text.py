@@ -364,8 +364,8 @@ def _together(tables: Sequence[Texts]) -> Texts:
     """Return the distinct texts of all tables, and the number of rows of each."""
     if len(tables) == 1:
         return tables[0]
-    texts = pa.concat_arrays([texts for texts, _ in tables])
-    table = pa.table({"text": texts, "rows": np.concatenate([rows for _, rows in tables])})
+    texts, rows = zip(*tables, strict=True)
+    table = pa.table({"text": pa.concat_arrays(texts), "rows": np.concatenate(rows)})
     counted = table.group_by("text").aggregate([("rows", "sum")]).combine_chunks()
     return counted["text"].combine_chunks(), counted["rows_sum"].to_numpy()
 
