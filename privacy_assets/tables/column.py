@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -185,6 +185,12 @@ def distinct_sorted(values: np.ndarray) -> np.ndarray:
     return in_order[is_first]
 
 
+class _Columns(Protocol):
+    """A table, or a mapping of columns by name."""
+
+    def __getitem__(self, name: str, /) -> Column: ...
+
+
 def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
     """Convert a column of several tables to common ``values``, so that equal cells are equal
     values.
@@ -203,7 +209,7 @@ def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
     return converted
 
 
-def columns_named(name: str, tables: Iterable[Mapping[str, Column]]) -> list[Column]:
+def columns_named(name: str, tables: Iterable[_Columns]) -> list[Column]:
     """Return a column of each table."""
     return [table[name] for table in tables]
 
