@@ -53,6 +53,7 @@ PUBLIC = frozenset(
         "build_privacy_checks",
         "build_privacy_assets",
         "privacy_gate",
+        "of_settings",
         "__init__",
     )
 )

@@ -384,7 +384,7 @@ def declared_columns(options: argparse.Namespace) -> Declared:
     }
     marked = _pairs("missing", getattr(options, "missing", []), "COLUMN=A,B")
     missing = {name: parts("missing", [text]) for name, text in marked.items()}
-    return Declared.of(parts("drop", options.drop), reasons, values, missing=missing,
+    return Declared.of_settings(parts("drop", options.drop), reasons, values, missing=missing,
                        timezone=getattr(options, "timezone", None),
                        read={name: getattr(options, name, None) for name in ("sep", "encoding")},
                        snapshots=getattr(options, "snapshots", False),

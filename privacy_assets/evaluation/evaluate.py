@@ -165,7 +165,7 @@ def evaluate(  # noqa: PLR0913
     seed = seed_of(seed)
     check_reading(kinds)
     declared_subject = read_subject(subject)
-    declared = Declared.of(
+    declared = Declared.of_settings(
         drop,
         new_values,
         allowed_values,

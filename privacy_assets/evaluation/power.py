@@ -336,7 +336,7 @@ def power_analysis(  # noqa: PLR0913
         policy = load_policy(policy)
     metrics, in_force, left_out = _choose(policy, {*people, "synthetic"})
     declared_subject = read_subject(subject)
-    declared = Declared.of(
+    declared = Declared.of_settings(
         drop,
         None,
         None,

@@ -345,7 +345,7 @@ def resolve_columns(data: Data, where: str) -> Declared:
     """Return the column declarations, except kinds, which are only checked."""
     try:
         check_reading(data.kinds)
-        return Declared.of(
+        return Declared.of_settings(
             data.drop,
             data.new_values,
             data.allowed_values,

@@ -13,7 +13,7 @@ import pandas as pd
 
 from privacy_assets.errors import ConfigError, InputError, integer, safe_repr
 from privacy_assets.tables.codes import have_types
-from privacy_assets.tables.column import Column, stacked
+from privacy_assets.tables.column import Column, columns_named, stacked
 from privacy_assets.tables.conversion import check_shares
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
@@ -220,7 +220,7 @@ def without_rare_values(
     subject_codes = _subject_codes(real)
     parts = dict[str, list[Column]]()
     for name in schema.names:
-        parts[name] = [table[name] for table in real]
+        parts[name] = columns_named(name, real)
     rule = make_rule(schema, parts, subject_codes, min_holders, prefixes, bounded, relations)
     notes = [*notes_of(rule, schema, prefixes), *_sum_notes(real, subject_codes)]
     after_rule = _after_rule(tables, rule, notes)

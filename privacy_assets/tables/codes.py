@@ -111,10 +111,11 @@ def have_types(frames: Sequence[Frame]) -> bool:
     """Return True if a column of some tables has values that are not text, such as the subject of a
     Parquet file.
     """
-    columns = list[pd.Series]()
     for frame in frames:
-        columns.extend(frame[name] for name in frame.columns)
-    return any(has_type([column]) for column in columns)
+        for name in frame.columns:
+            if has_type([frame[name]]):
+                return True
+    return False
 
 
 def find_codes(candidates: Mapping[str, Digits], real: RealColumns) -> set[str]:
@@ -145,7 +146,7 @@ def has_code_name(name: str) -> bool:
     """Return True if a column has the name of a code, such as ``home_zip``, ``areaCode`` or
     ``code_insee``.
     """
-    words = [word.lower() for word in _WORD.findall(name)]
+    words = list(map(str.lower, _WORD.findall(name)))
     if not words:
         return False
     return (

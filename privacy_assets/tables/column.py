@@ -7,9 +7,9 @@ Cells by kind: categorical and boolean as int8 to int32 positions in the sorted 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -118,8 +118,7 @@ class Column:
         Returns:
             Positions, int32 (n,).
         """
-        position_of = {value: position for position, value in enumerate(values)}
-        positions = [position_of.get(value, unknown) for value in self.values or ()]
+        positions = positions_in(values, self.values or (), unknown)
         return looked_up(positions, self.cells, missing)
 
     def where(self, keep: np.ndarray, replacement: Column) -> Column:
@@ -186,6 +185,12 @@ def distinct_sorted(values: np.ndarray) -> np.ndarray:
     return in_order[is_first]
 
 
+class _Columns(Protocol):
+    """A table, or a mapping of columns by name."""
+
+    def __getitem__(self, name: str, /) -> Column: ...
+
+
 def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
     """Convert a column of several tables to common ``values``, so that equal cells are equal
     values.
@@ -202,6 +207,38 @@ def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
         codes = column.index_in(values)
         converted.append(Column.of_codes(column.name, column.kind, codes, values))
     return converted
+
+
+def columns_named(name: str, tables: Iterable[_Columns]) -> list[Column]:
+    """Return a column of each table."""
+    return [table[name] for table in tables]
+
+
+def columns_by_name(columns: Iterable[Column]) -> dict[str, Column]:
+    """Return the columns by name."""
+    return {column.name: column for column in columns}
+
+
+def stacked_floats(columns: Iterable[Column], rows: np.ndarray | slice) -> np.ndarray:
+    """Return some rows of columns of numbers as floats (columns, rows)."""
+    return np.array([column.take(rows).floats() for column in columns])
+
+
+def position_of_each(values: Iterable[Any]) -> dict[Any, int]:
+    """Return the position of each value, of equal values the last."""
+    return {value: position for position, value in enumerate(values)}
+
+
+def positions_in(values: Iterable[Any], searched: Iterable[Any], unknown: int = -1) -> list[int]:
+    """Return the position in ``values`` of each searched value.
+
+    Args:
+        values: Values.
+        searched: Values to be looked up.
+        unknown: Position of a searched value that is not in ``values``.
+    """
+    position_of = position_of_each(values)
+    return [position_of.get(value, unknown) for value in searched]
 
 
 def looked_up(positions: Sequence[int], codes: np.ndarray, missing: int = -1) -> np.ndarray:
@@ -278,7 +315,7 @@ def row_ids(tables: Sequence[Mapping[str, Column]], names: Sequence[str]) -> lis
         lengths.append(len(columns[0]) if columns else 0)
     ids = np.zeros(sum(lengths), dtype=np.int64)
     for name in names:
-        ranks, values = ranked([table[name] for table in tables])
+        ranks, values = ranked(columns_named(name, tables))
         pairs = ids * (len(values) + 1) + np.concatenate(ranks) + 1
         _, codes = np.unique(pairs, return_inverse=True)
         ids = codes.astype(np.int64)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.tables.arrays import mapped_copy
-from privacy_assets.tables.column import MISSING, Column, looked_up
+from privacy_assets.tables.column import MISSING, Column, looked_up, positions_in
 from privacy_assets.tables.precision import (
     UNITS,
     Precision,
@@ -179,26 +179,33 @@ def precision_of(parts: Sequence[pd.Series], column: ColumnSchema) -> Precision:
         return None
     parts = [without_markers(part, MARKERS) for part in parts]
     if column.kind == "datetime":
-        # as the cells are converted
-        zones = ["" if has_zone(part) else column.timezone for part in parts]
-        converted = [
-            _convert_times(part, column.format, zone)
-            for part, zone in zip(parts, zones, strict=True)
-        ]
-        times = [part.dropna().astype("int64").to_numpy() for part in converted]
-        return unit_of(np.concatenate([np.array([], np.int64), *times]))
+        return _unit_of_times(parts, column)
     numbers = [_convert_numbers(part, column.format).dropna() for part in parts]
-    if column.kind == "integer" and all(
-        pd.api.types.is_integer_dtype(part.dtype) for part in numbers
-    ):
-        return whole_decimals_of(
-            np.concatenate([np.array([], np.int64), *(part.to_numpy(np.int64) for part in numbers)])
-        )
-    values = np.concatenate([np.array([]), *(part.to_numpy(dtype=np.float64) for part in numbers)])
+    dtypes = [part.dtype for part in numbers]
+    if column.kind == "integer" and all(map(pd.api.types.is_integer_dtype, dtypes)):
+        return whole_decimals_of(_joined_cells(numbers, np.int64))
+    values = _joined_cells(numbers, np.float64)
     values = values[np.isfinite(values)]
     if column.kind == "numeric":
         return decimals_of(values, float_dtype(column.dtype))
     return whole_decimals_of(values[np.abs(values) < 2**63].astype(np.int64))
+
+
+def _unit_of_times(parts: Sequence[pd.Series], column: ColumnSchema) -> Precision:
+    """Return the precision of the times of a column, converted as its cells."""
+    times = []
+    for part in parts:
+        zone = column.timezone
+        if has_zone(part):
+            zone = ""
+        converted = _convert_times(part, column.format, zone)
+        times.append(converted.dropna().astype("int64"))
+    return unit_of(_joined_cells(times, np.int64))
+
+
+def _joined_cells(parts: Sequence[pd.Series], dtype: type[np.generic]) -> np.ndarray:
+    """Return the cells of a column of several tables, of which there may be none."""
+    return np.concatenate([np.array([], dtype), *(part.to_numpy(dtype) for part in parts)])
 
 
 def without_markers(series: pd.Series, missing: Sequence[str]) -> pd.Series:
@@ -353,13 +360,11 @@ def _convert_categories(series: pd.Series, name: str, where: str) -> tuple[np.nd
         distinct = pd.Index(distinct_texts)
     else:
         codes, distinct = pd.factorize(series)
-    texts_by_code = [_text(value) for value in pd.Series(distinct).astype(object)]
+    texts_by_code = list(map(_text, pd.Series(distinct).astype(object)))
     # Different values can have the same string, and a dtype can contain unused ones.
     is_used = np.bincount(codes[codes >= 0], minlength=len(texts_by_code)) > 0
     texts = sorted(set(itertools.compress(texts_by_code, is_used)))
-    positions = {text: position for position, text in enumerate(texts)}
-    lookup = [positions.get(text, -1) for text in texts_by_code]
-    return looked_up(lookup, codes), texts
+    return looked_up(positions_in(texts, texts_by_code), codes), texts
 
 
 def _has_other_objects(series: pd.Series) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from zoneinfo import available_timezones
@@ -11,7 +11,7 @@ from zoneinfo import available_timezones
 from privacy_assets.errors import ConfigError, near_name
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import load
-from privacy_assets.tables.names import as_named
+from privacy_assets.tables.names import as_named, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Declared:
     exact_ids: bool = False
 
     @classmethod
-    def of(  # noqa: PLR0913
+    def of_settings(  # noqa: PLR0913
         cls,
         drop: Any,
         new_values: Any,
@@ -70,45 +70,31 @@ class Declared:
         """
         if exact_ids and subject is None:
             raise ConfigError("exact ids need the subject, the column that identifies people.")
-        drop = as_named(drop)
-        new_values = as_named(new_values)
-        allowed_values = as_named(allowed_values)
-        missing = as_named(missing)
-        rare_values = as_named(rare_values)
-        if isinstance(drop, str) or not all(isinstance(name, str) for name in drop or ()):
-            raise ConfigError("drop must be a list of column names.")
-        _check_mapping("new_values", new_values, "{column: reason}")
-        _check_mapping("allowed_values", allowed_values, "{column: [values]}")
-        _check_mapping("missing", missing, "{column: [values]}")
-        _check_mapping("rare_values", rare_values, "{column: {prefix: [lengths]}}")
-        _check_reasons(new_values or {})
-        values_by_column: dict[str, Any] = {}
-        sources: dict[str, str] = {}
-        for name, declaration in (allowed_values or {}).items():
-            values_by_column[name], source = _listed(name, declaration)
-            if source:
-                sources[name] = source
-        _check_values("allowed_values", values_by_column)
-        _check_values("missing", missing or {})
+        drop = _dropped(drop)
+        new_values = _mapping("new_values", new_values, "{column: reason}")
+        allowed_values = _mapping("allowed_values", allowed_values, "{column: [values]}")
+        missing = _mapping("missing", missing, "{column: [values]}")
+        rare_values = _mapping("rare_values", rare_values, "{column: {prefix: [lengths]}}")
+        _check_reasons(new_values)
+        values_by_column, sources = _allowed_values(allowed_values)
+        _check_values("missing", missing)
         _check_timezone(timezone)
         _check_snapshots(snapshots, subject)
-        names = [*(drop or ()), *(new_values or {}), *values_by_column]
-        _check_roles(names, drop or (), subject)
-        subject_name = as_named(subject)
+        _check_roles([*drop, *new_values, *values_by_column], drop, subject)
+        lengths = {name: _lengths(name, rule) for name, rule in rare_values.items()}
+        switches = _switches(relations)
+        # The subject is removed from the synthetic table only.
+        not_read = tuple(without(drop, [as_named(subject)]))
         return cls(
-            tuple(drop or ()),
-            dict(new_values or {}),
-            {name: tuple(values) for name, values in values_by_column.items()},
+            drop,
+            dict(new_values),
+            values_by_column,
             sources,
-            {name: _lengths(name, rule) for name, rule in (rare_values or {}).items()},
-            {name: tuple(map(str, values)) for name, values in (missing or {}).items()},
+            lengths,
+            {name: tuple(map(str, values)) for name, values in missing.items()},
             timezone or "",
-            _switches(relations),
-            replace(
-                CsvFormat.of(read),
-                snapshots=snapshots,
-                drop=tuple(name for name in drop or () if name != subject_name),
-            ),
+            switches,
+            replace(CsvFormat.of(read), snapshots=snapshots, drop=not_read),
             exact_ids,
         )
 
@@ -141,7 +127,7 @@ class Declared:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of :meth:`of`, by name."""
+        """Arguments of :meth:`of_settings`, by name."""
         allowed_values: dict[str, Any] = dict(self.allowed_values)
         for name, values in self.allowed_values.items():
             if name in self.sources:
@@ -184,21 +170,36 @@ class Declared:
             frame: Table with ``columns`` and ``drop``.
             subject: Column that is kept even if it is in ``drop``.
         """
-        dropped = [name for name in self.drop if name in frame.columns and name != subject]
+        dropped = [name for name in without(self.drop, [subject]) if name in frame.columns]
         return frame.drop(columns=dropped) if dropped else frame
 
 
-def _check_mapping(argument: str, value: Any, form: str) -> None:
-    """Raise ConfigError if an argument is not a mapping of column names, or empty.
+def _are_strings(names: Iterable[Any]) -> bool:
+    """Return True if all names are strings."""
+    return all(isinstance(name, str) for name in names)
+
+
+def _dropped(drop: Any) -> tuple[str, ...]:
+    """Return the names in ``drop``, in Unicode form NFC."""
+    names = as_named(drop)
+    if isinstance(names, str) or not _are_strings(names or ()):
+        raise ConfigError("drop must be a list of column names.")
+    return tuple(names or ())
+
+
+def _mapping(argument: str, value: Any, form: str) -> Mapping[str, Any]:
+    """Return a mapping of column names, in Unicode form NFC, {} for an empty argument. Raise
+    ConfigError for another type.
 
     Args:
         argument: Name of the argument.
         value: Its value.
         form: Its form, for the message.
     """
+    value = as_named(value)
     is_mapping = isinstance(value or {}, Mapping)
-    if is_mapping and all(isinstance(name, str) for name in value or ()):
-        return
+    if is_mapping and _are_strings(value or ()):
+        return value or {}
     problem = f"has type {type(value).__name__}"
     if is_mapping:
         problem = "has a column name that is not a string"
@@ -262,6 +263,20 @@ def _check_roles(names: Sequence[str], drop: Sequence[str], subject: str | None)
             )
 
 
+def _allowed_values(
+    declarations: Mapping[str, Any],
+) -> tuple[dict[str, tuple[Any, ...]], dict[str, str]]:
+    """Return the allowed values by column, and the sources of public lists by column."""
+    values_by_column: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, declaration in declarations.items():
+        values_by_column[name], source = _listed(name, declaration)
+        if source:
+            sources[name] = source
+    _check_values("allowed_values", values_by_column)
+    return {name: tuple(values) for name, values in values_by_column.items()}, sources
+
+
 def _listed(name: str, declaration: Any) -> tuple[Any, str]:
     """Return the allowed values of a column, and the source of a public list, "" for others.
 
@@ -292,7 +307,7 @@ def _listed(name: str, declaration: Any) -> tuple[Any, str]:
 def _switches(declaration: Any) -> dict[str, bool]:
     """Return declared relations by name."""
     relations = as_named(declaration or {})
-    if not isinstance(relations, Mapping) or not all(isinstance(name, str) for name in relations):
+    if not isinstance(relations, Mapping) or not _are_strings(relations):
         raise ConfigError(
             "relations must be a mapping {name: true or false}, such as {start <= end: false}."
         )

@@ -15,7 +15,7 @@ import numpy as np
 
 from privacy_assets.errors import InputError
 from privacy_assets.tables.arrays import mapped_concatenate, mapped_empty, mapped_take
-from privacy_assets.tables.column import DAY, MISSING, Column, looked_up, vocabulary
+from privacy_assets.tables.column import DAY, MISSING, Column, columns_named, looked_up, vocabulary
 from privacy_assets.tables.conversion import rounded
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
@@ -39,7 +39,7 @@ class MatrixCoding:
         """Fit to the values of the ``tables``; the order of rows does not matter."""
         values = dict[str, tuple[object, ...] | None].fromkeys(schema.names)
         for name in schema.of_kind("categorical", "boolean"):
-            values[name] = vocabulary([table[name] for table in tables])
+            values[name] = vocabulary(columns_named(name, tables))
         return cls(schema, tuple(values.values()))
 
     @cached_property
@@ -245,7 +245,7 @@ class TabularEncoder:
         categories = []
         for column in schema.columns:
             name = column.name
-            parts = [table[name] for table in tables]
+            parts = columns_named(name, tables)
             if column.kind in ("categorical", "boolean"):
                 categories.append(_Category(name, vocabulary(parts)))
                 continue

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from privacy_assets.errors import InputError
+from privacy_assets.tables.names import without
 from privacy_assets.tables.schema import yaml_text
 
 _NUMBER = "number"
@@ -73,7 +74,7 @@ def _check_types(name: str, files: Sequence[TableFile]) -> None:
     other numbers.
     """
     typed = [file for file in files if _kind_of(file.type_of(name))]
-    if len({_kind_of(file.type_of(name)) for file in typed}) > 1:
+    if len(set(map(_kind_of, _types_of(name, typed)))) > 1:
         typed = [file for file in typed if not file.column(name).isna().all()]
     if not typed:
         return
@@ -84,8 +85,13 @@ def _check_types(name: str, files: Sequence[TableFile]) -> None:
         if kind != expected:
             problem = f"it has the type {kind} here and {expected} in {first.where}"
             raise InputError(problem, where=file.where, column=name, fix=_SAME_TYPES)
-    if expected == _NUMBER and len({_number_of(file.type_of(name)) for file in typed}) > 1:
+    if expected == _NUMBER and len(set(map(_number_of, _types_of(name, typed)))) > 1:
         _check_exact(name, typed)
+
+
+def _types_of(name: str, files: Sequence[TableFile]) -> list[pa.DataType]:
+    """Return the Arrow types of a column."""
+    return [file.type_of(name) for file in files]
 
 
 def _kind_of(arrow_type: pa.DataType) -> str:
@@ -143,14 +149,14 @@ def _check_rows(files: Sequence[TableFile], names: Sequence[str]) -> None:
     candidates = [file for file in files if file.n_rows >= _MIN_ROWS]
     hashes = [np.zeros(file.n_rows, dtype=np.uint64) for file in candidates]
     nested = _nested_columns(files)
-    plain = [name for name in names if name not in nested]
+    plain = without(names, nested)
     if not plain:
         return
     for name in plain:
         if len(candidates) < 2:
             return
         columns = [_hashed(file.column(name)) for file in candidates]
-        if all(_is_constant(column) for column in columns):
+        if all(map(_is_constant, columns)):
             continue
         for column, row_hashes in zip(columns, hashes, strict=True):
             row_hashes *= _MULTIPLIER
@@ -185,7 +191,7 @@ def _may_repeat(hashes: Sequence[np.ndarray]) -> np.ndarray:
     """
     if not hashes:
         return np.zeros(0, dtype=bool)
-    n_rows = np.array([len(row_hashes) for row_hashes in hashes])
+    n_rows = np.array(list(map(len, hashes)))
     file_numbers = np.repeat(np.arange(len(hashes)), n_rows)
     is_shared = _shared_codes(hashes, file_numbers) >= 0
     n_shared = np.bincount(file_numbers[is_shared], minlength=len(hashes))

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.infra.objects import Location, location
-from privacy_assets.tables.column import Column, ranked
+from privacy_assets.tables.column import Column, positions_in, ranked
 
 _AT_ONCE = 8  # columns processed together
 _WORDS = {
@@ -118,9 +118,8 @@ def _fingerprint(
     for i, name in enumerate(names):
         codes, spelled = columns[name]
         distinct = sorted({value for value in spelled if value is not None})
-        rank_of: dict[bytes | None, int] = {value: rank for rank, value in enumerate(distinct)}
-        rank_of[None] = len(distinct)
-        rank_of_code = [rank_of[value] for value in [*spelled, None]]  # -1 selects the last
+        ordered = [*distinct, None]
+        rank_of_code = positions_in(ordered, [*spelled, None])  # -1 selects the last
         ranks[:, i] = np.array(rank_of_code, dtype=np.uint32)[codes]
         digest.update(_framed([name.encode()]) + _framed(distinct))
     if names:  # without columns all rows are equal

@@ -173,9 +173,10 @@ def joint_schema(
     """
     where = [names[role] for role in frames]
     columns = columns_of(list(frames.values()), where, kinds, declared, locked, people, are_typed)
-    ambiguous = {
-        column.schema.name: column.text_form for column in columns if column.text_form.doubt
-    }
+    ambiguous = {}
+    for column in columns:
+        if column.text_form.doubt:
+            ambiguous[column.schema.name] = column.text_form
     if ambiguous:
         raise _ambiguous(ambiguous, REAL if len(frames) > 1 else where[0])
     schema = TableSchema(tuple(column.schema for column in columns))
@@ -227,10 +228,8 @@ def columns_of(
 
     if are_typed is None:
         are_typed = have_types(frames)
-    schemas = {
-        name: column.schema for name, column in columns.items() if not column.text_form.doubt
-    }
-    codes = find_codes(code_candidates, RealColumns(frames, schemas, are_typed, people))
+    real_columns = RealColumns(frames, _unambiguous(columns), are_typed, people)
+    codes = find_codes(code_candidates, real_columns)
     for name, digits in code_candidates.items():
         if name in codes:
             columns[name] = _as_code(_real_column(name, frames, names, declared))
@@ -238,6 +237,15 @@ def columns_of(
             schema, text_form = columns[name]
             columns[name] = InferredColumn(schema, text_form.with_note(IS_NUMBER))
     return list(columns.values())
+
+
+def _unambiguous(columns: Mapping[str, InferredColumn]) -> dict[str, ColumnSchema]:
+    """Return the schemas of the columns that are not ambiguous, by name."""
+    schemas = {}
+    for name, column in columns.items():
+        if not column.text_form.doubt:
+            schemas[name] = column.schema
+    return schemas
 
 
 def _check_frames(frames: Sequence[Frame], names: Sequence[str]) -> None:
@@ -273,10 +281,9 @@ def _real_column(
 ) -> _RealColumn:
     """Return a column of all real tables, without declared missing values."""
     markers = declared.missing.get(name, ())
-    series = {
-        table_name: without_markers(frame[name], markers)
-        for table_name, frame in zip(names, frames, strict=True)
-    }
+    series = {}
+    for table_name, frame in zip(names, frames, strict=True):
+        series[table_name] = without_markers(frame[name], markers)
     dtype = dtype_of(frames[0], frames[0][name])
     return _RealColumn(name, series, dtype, markers, declared.timezone)
 
@@ -288,10 +295,11 @@ def accepted_columns(schema: TableSchema) -> dict[str, str]:
     Integers and other numbers are one kind, and precision is left out: larger, finer and missing
     values fit, and so do new categories.
     """
-    return {
-        column.name: Meaning(column.kind, column.format).accepted(column.zoned)
-        for column in schema.columns
-    }
+    accepted = {}
+    for column in schema.columns:
+        meaning = Meaning(column.kind, column.format)
+        accepted[column.name] = meaning.accepted(column.zoned)
+    return accepted
 
 
 def published_names(columns: Iterable[str]) -> str:

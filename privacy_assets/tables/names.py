@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import InputError
@@ -84,8 +84,13 @@ def as_named(names: Any) -> Any:
             return names
         return normalized
     if isinstance(names, list | tuple):
-        return [as_named(name) for name in names]
+        return list(map(as_named, names))
     return names
+
+
+def without(names: Iterable[Any], excluded: Container[Any]) -> list[Any]:
+    """Return the names that are not ``excluded``, in their order."""
+    return [name for name in names if name not in excluded]
 
 
 def renamed(frame: pd.DataFrame, where: str) -> pd.DataFrame:

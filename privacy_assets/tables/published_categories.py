@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from privacy_assets.tables.column import distinct_sorted
+from privacy_assets.tables.names import without
 
 OTHER = "other"
 _JOINED_SHARE = 0.05  # share of the subjects up to which a level joins rare categories
@@ -238,7 +239,7 @@ def _shorten(recoding: _Recoding, rare: Sequence[int], length: int) -> list[int]
             positions_by_prefix.setdefault(value[:length], []).append(position)
     shortened = set[int]()
     for prefix, positions in sorted(positions_by_prefix.items()):
-        longer_levels = [level for level in recoding.levels(prefix) if level != prefix]
+        longer_levels = without(recoding.levels(prefix), [prefix])
         same_prefix = [*positions, *recoding.names.get(prefix, ())]
         joined = recoding.joining_levels(same_prefix, longer_levels)
         if joined is None:
@@ -247,7 +248,7 @@ def _shorten(recoding: _Recoding, rare: Sequence[int], length: int) -> list[int]
         for level in joined:
             recoding.rename(level, prefix)
         shortened.update(positions)
-    return [position for position in rare if position not in shortened]
+    return without(rare, shortened)
 
 
 def _collect(recoding: _Recoding, rare: Sequence[int], name: str | None) -> None:
@@ -267,7 +268,7 @@ def _collect(recoding: _Recoding, rare: Sequence[int], name: str | None) -> None
     recoding.add(name, rare)
     if name is None:
         recoding.add(None, [-1])
-    levels = [level for level in recoding.levels() if level != name]
+    levels = without(recoding.levels(), [name])
     joined = recoding.joining_levels(recoding.names[name], levels)
     has_no_level_left = bool(joined) and joined == levels
     if joined is None or has_no_level_left:

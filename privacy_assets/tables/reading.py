@@ -31,7 +31,7 @@ from privacy_assets.tables.files import (
     find_files,
 )
 from privacy_assets.tables.folders import SUFFIXES, folder_values, suffix_of
-from privacy_assets.tables.names import as_named, renamed
+from privacy_assets.tables.names import as_named, renamed, without
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -91,7 +91,7 @@ def read_files(
     for file, frame in zip(files, frames, strict=True):
         check_same_columns(columns, str(files[0]), frame.columns, str(file), SAME_COLUMNS)
     not_compared = {*folder_values(root, files[0]), *form.drop}
-    names = [name for name in columns if name not in not_compared]
+    names = without(columns, not_compared)
     check_agreement(table_files, names, snapshots=form.snapshots)
     rows = joined([frame[columns] for frame in frames], str(path))
     check_frame(rows, where=str(path))
@@ -272,7 +272,7 @@ def _read_csv(source: Path | BinaryIO, sep: str, encoding: str, where: str) -> p
     # a thread.
     header = _first_line(source, sep, encoding)
     check_no_instruction(header, where, sep)
-    positions = [str(position) for position in range(len(header))]
+    positions = list(map(str, range(len(header))))
     arrow_encoding = "utf8" if encoding == "utf-8-sig" else encoding
     blocks = pa.csv.ReadOptions(block_size=_BLOCK, encoding=arrow_encoding, column_names=positions)
     parsing = pa.csv.ParseOptions(newlines_in_values=True, delimiter=sep)
@@ -328,7 +328,7 @@ def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame
                 frame[name] = column.to_pandas(types_mapper=_EXACT.get).array
     except (*UNREADABLE, ValueError, OverflowError) as error:
         unreadable(kind, where, error).raise_without_context()
-    stored = [name for name in frame.index.names if name is not None]
+    stored = without(frame.index.names, [None])
     check_index(stored, list(frame.columns), where)
     if stored:
         frame = frame.reset_index(level=stored)

@@ -25,7 +25,13 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.errors import ConfigError, near_name, safe_repr
-from privacy_assets.tables.column import Column, distinct_sorted
+from privacy_assets.tables.column import (
+    Column,
+    columns_by_name,
+    distinct_sorted,
+    position_of_each,
+    stacked_floats,
+)
 from privacy_assets.tables.published_categories import count_holders
 
 RelationKind = Literal["order", "code", "gap"]
@@ -181,7 +187,7 @@ class Relation:
                 ``len(answers)``.
         """
         codes = _FirstCodes.of(first)
-        positions = {answer: position for position, answer in enumerate(answers)}
+        positions = position_of_each(answers)
         answer_of = dict(self.determined)
         expected = np.full(len(codes.values), _FREE, dtype=np.int64)
         for code, value in enumerate(codes.values):
@@ -249,7 +255,7 @@ def find_relations(
         ConfigError: If a declared name is not a relation of two columns, or real rows break the
             relation.
     """
-    by_name = {column.name: column for column in columns}
+    by_name = columns_by_name(columns)
     switched_on = dict[str, Relation]()
     switched_off = set[str]()
     for name, is_on in declared.items():
@@ -412,8 +418,8 @@ def _find_orders(columns: Sequence[Column], subject_codes: np.ndarray) -> list[R
         is_mutual = (high_column.name, low_column.name) in pairs  # equal columns
         if not is_mutual and _is_order(low_column, high_column, subject_codes):
             pairs.add((low_column.name, high_column.name))
-    by_name = {column.name: column for column in columns}
-    positions = {column.name: i for i, column in enumerate(columns)}
+    by_name = columns_by_name(columns)
+    positions = position_of_each(by_name)
     orders = []
     for low, high in sorted(pairs, key=lambda pair: (positions[pair[0]], positions[pair[1]])):
         if not _follows_from_others(by_name[low], by_name[high], pairs, by_name):
@@ -425,7 +431,7 @@ def _possible_orders(columns: Sequence[Column]) -> Iterator[tuple[Column, Column
     """Yield the pairs of columns whose first rows are in order."""
     if len(columns) < 2:
         return
-    first_rows = np.array([column.take(slice(_FIRST_ROWS)).floats() for column in columns])
+    first_rows = stacked_floats(columns, slice(_FIRST_ROWS))
     for low, low_cells in zip(columns, first_rows, strict=True):
         is_possible = ~(low_cells > first_rows).any(axis=1)
         for position in np.flatnonzero(is_possible):

@@ -21,9 +21,17 @@ import pyarrow.compute as pc
 from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_float_dtype
 
 from privacy_assets.errors import InputError, safe_repr
-from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked, vocabulary
+from privacy_assets.tables.column import (
+    Column,
+    columns_named,
+    of_one_vocabulary,
+    ranked,
+    stacked,
+    vocabulary,
+)
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
+from privacy_assets.tables.names import without
 from privacy_assets.tables.published_categories import OTHER, count_holders
 from privacy_assets.tables.schema import (
     ColumnRole,
@@ -457,7 +465,7 @@ def with_roles(
     columns = list[ColumnSchema]()
     reasons = {}
     for column in schema.columns:
-        parts = [table[column.name] for table in tables]
+        parts = columns_named(column.name, tables)
         column = replace(
             column,
             allowed_values=tuple(declared.allowed_values.get(column.name, ())),
@@ -472,7 +480,7 @@ def with_roles(
             reason = _remaining_reason(reason, column, parts, declared)
         if column.source:
             # A list that identifies people is not public, whatever its source says.
-            listed = [str(value) for value in column.allowed_values]
+            listed = list(map(str, column.allowed_values))
             reason = certain_identifier(listed) or reason
         if reason:
             reasons[column.name] = reason
@@ -503,7 +511,7 @@ def _likely_subject(reasons: Mapping[str, str], tables: Sequence[Table]) -> str 
     for name, reason in reasons.items():
         if reason not in (_SHARED_TEXT, _KEY_TEXT):
             continue
-        (codes,), _ = ranked([stacked([table[name] for table in tables])])
+        (codes,), _ = ranked([stacked(columns_named(name, tables))])
         n_rows = np.bincount(codes[codes >= 0])
         if n_rows[n_rows > 1].sum() > _ALONE * len(codes):
             shared.append(name)
@@ -595,7 +603,7 @@ def _codes_of(values: pd.Series) -> set[str]:
         values = values.dropna().astype("int64")
     if not (is_text(values) or pd.api.types.is_integer_dtype(values)):
         return set()
-    texts = (str(value) for value in values.dropna().unique())
+    texts = map(str, values.dropna().unique())
     long_texts = [text for text in texts if len(text) >= _SUBJECT_LENGTH]
     return set(plain_ids(long_texts))
 
@@ -618,7 +626,7 @@ def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> 
         if column.role == "generated":
             continue
         values = table[name].present().distinct().objects()
-        undeclared = [value for value in values if value not in column.allowed_values]
+        undeclared = without(values, column.allowed_values)
         reason = certain_identifier(undeclared)
         if reason:
             reasons[name] = reason
@@ -650,7 +658,7 @@ def check_known_categories(table: Table, real: Sequence[Table], *, where: str) -
     """
     for name in table.schema.of_kind("categorical", "boolean"):
         column = table.schema[name]
-        parts = [real_table[name] for real_table in real]
+        parts = columns_named(name, real)
         is_unknown = foreign_cells(column, parts, table[name]) & ~table[name].missing
         if column.role == "closed" and is_unknown.any():
             raise _unpublishable(_UNKNOWN, _KNOWN_FIX, is_unknown, name, where)
@@ -875,7 +883,7 @@ def _without_placeholders(texts: _Texts) -> _Texts:
 
 def _has_notes(texts: _Texts) -> bool:
     """Return True if some rows contain notes: long strings, nearly all of one subject each."""
-    lengths = np.array([len(text) for text in texts.distinct], dtype=int)
+    lengths = np.array(list(map(len, texts.distinct)), dtype=int)
     is_long = lengths >= _LONG
     row_is_long = is_long[texts.codes]
     if not row_is_long.any():
@@ -947,11 +955,11 @@ def _refused(
         first_fix: First way out, with a semicolon.
     """
     columns = ", ".join(f"{name!r} ({reason})" for name, reason in reasons.items())
-    dropped = [*drop, *(name for name in reasons if name not in drop)]
+    dropped = [*drop, *without(reasons, drop)]
     leave_out = "leave it out" if len(reasons) == 1 else "leave them out"
     advice = f"{leave_out} ({_both_forms(None, dropped)})"
     if subject is not None:
-        remaining = [name for name in dropped if name != subject]
+        remaining = without(dropped, [subject])
         also = " and leave the rest out" if remaining else ""
         declared = f"declare it{also} ({_both_forms(subject, remaining)})"
         advice = f"if {safe_repr(subject)} identifies people, {declared}; otherwise {advice}"

@@ -111,7 +111,7 @@ class TableSchema:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return one JSON-compatible mapping per column."""
-        return [asdict(column) for column in self.columns]
+        return list(map(asdict, self.columns))
 
     @classmethod
     def from_json(cls, data: list[dict[str, Any]]) -> TableSchema:

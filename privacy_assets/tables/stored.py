@@ -16,7 +16,7 @@ from privacy_assets.tables.arrays import mapped_empty
 from privacy_assets.tables.file_agreement import TableFile, check_agreement
 from privacy_assets.tables.files import CsvFormat, find_files, table_files
 from privacy_assets.tables.folders import folder_values
-from privacy_assets.tables.names import as_named
+from privacy_assets.tables.names import as_named, without
 from privacy_assets.tables.reading import (
     CSV,
     SAME_COLUMNS,
@@ -116,7 +116,7 @@ class StoredTable:
         files = []
         for part in self._parts:
             files.append(TableFile(part.where, {}, part.rows, part.types, part.column))
-        names = [name for name in self.columns if name not in form.drop]
+        names = without(self.columns, form.drop)
         check_agreement(files, names, snapshots=form.snapshots)
 
     def drop(self, *, columns: Sequence[str]) -> StoredTable:
@@ -179,7 +179,7 @@ class _Part:
                 plain.append(name)
         self._first = plain[:1]
         self._stored = frozenset(layout.names)
-        index = [name for name in self._frame(self._first).columns if name not in self._first]
+        index = without(self._frame(self._first).columns, self._first)
         check_index(index, plain, self.where)
         self.names = [*index, *plain]
         dtypes = frame_of(layout.empty_table(), self.where).dtypes

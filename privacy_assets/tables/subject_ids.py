@@ -235,7 +235,7 @@ def joint_codes(subjects: Mapping[str, Column]) -> dict[str, np.ndarray]:
     """
     if not subjects:
         return {}
-    ends = np.cumsum([len(column) for column in subjects.values()])[:-1]
+    ends = np.cumsum(list(map(len, subjects.values())))[:-1]
     codes, _ = pd.factorize(stacked(list(subjects.values())).cells)
     return dict(zip(subjects, np.split(codes.astype(np.int64), ends), strict=True))
 
@@ -246,7 +246,7 @@ def plain_ids(texts: Sequence[str]) -> list[str]:
     Args:
         texts: Ids.
     """
-    return [plain_id(text) for text in texts]
+    return list(map(plain_id, texts))
 
 
 def plain_id(text: str) -> str:

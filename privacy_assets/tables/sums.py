@@ -13,7 +13,7 @@ from math import comb
 
 import numpy as np
 
-from privacy_assets.tables.column import Column, distinct_sorted
+from privacy_assets.tables.column import Column, distinct_sorted, stacked_floats
 from privacy_assets.tables.relations import differs_if_shuffled
 
 _MAX_PARTS = 3
@@ -87,7 +87,7 @@ def _possible_sums(numbers: Sequence[Column]) -> Iterator[tuple[Column, list[Col
     for column in numbers:
         n_nonzero += ~column.missing & (column.cells != 0)
     few_rows = np.argsort(-n_nonzero, kind="stable")[:_FEW_ROWS]
-    cells = np.array([column.take(few_rows).floats() for column in numbers])
+    cells = stacked_floats(numbers, few_rows)
     is_nonzero = ~np.isnan(cells) & (cells != 0)
     candidates = np.flatnonzero(is_nonzero.sum(axis=1) >= _MIN_NONZERO)
     for n_parts in range(2, _MAX_PARTS + 1):
@@ -109,7 +109,7 @@ def _is_sum(total: Column, parts: Sequence[Column], subject_codes: np.ndarray) -
     """
     for rows in (slice(_FIRST_ROWS), slice(None)):
         total_cells = total.take(rows).floats()
-        parts_cells = np.array([part.take(rows).floats() for part in parts])
+        parts_cells = stacked_floats(parts, rows)
         if _differs(total_cells, parts_cells).any():
             return False
     has_all = ~np.isnan(total_cells + parts_cells.sum(axis=0))

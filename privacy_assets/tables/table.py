@@ -13,11 +13,18 @@ import pandas as pd
 from privacy_assets.errors import InputError, near_name
 from privacy_assets.infra.objects import Location
 from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
-from privacy_assets.tables.column import Column, of_one_vocabulary, stacked
+from privacy_assets.tables.column import (
+    Column,
+    columns_by_name,
+    columns_named,
+    of_one_vocabulary,
+    stacked,
+)
 from privacy_assets.tables.conversion import check_cells, column_of, restored, rounded
 from privacy_assets.tables.fingerprints import content_fingerprint
 from privacy_assets.tables.given import load
 from privacy_assets.tables.inference import infer_schema
+from privacy_assets.tables.names import without
 from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, option_text
 from privacy_assets.tables.threshold_rule import ColumnRule
@@ -173,7 +180,7 @@ class Table:
 
     def with_columns(self, *columns: Column) -> Table:
         """Replace the columns with these names."""
-        replacements = {column.name: column for column in columns}
+        replacements = columns_by_name(columns)
         return replace(self, columns={**self.columns, **replacements})
 
     def map(self, change: Callable[[Column], Column]) -> Table:
@@ -328,7 +335,7 @@ def _checked_column(
 
 def stacked_column(tables: Iterable[Table], name: str) -> Column:
     """Return a column of the stacked tables, of which there is at least one."""
-    return stacked([table[name] for table in tables])
+    return stacked(columns_named(name, tables))
 
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
@@ -344,8 +351,8 @@ def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
 
 def _check_columns(frame: Frame | Table, schema: TableSchema, where: str) -> None:
     names = schema.names
-    missing = [name for name in names if name not in frame.columns]
-    extra = [name for name in frame.columns if name not in names]
+    missing = without(names, frame.columns)
+    extra = without(frame.columns, names)
     if missing:
         fix = "give every table the same columns"
         # one of the tables may lack a header, so that its names are cells

@@ -364,8 +364,8 @@ def _together(tables: Sequence[Texts]) -> Texts:
     """Return the distinct texts of all tables, and the number of rows of each."""
     if len(tables) == 1:
         return tables[0]
-    texts = pa.concat_arrays([texts for texts, _ in tables])
-    table = pa.table({"text": texts, "rows": np.concatenate([rows for _, rows in tables])})
+    texts, rows = zip(*tables, strict=True)
+    table = pa.table({"text": pa.concat_arrays(texts), "rows": np.concatenate(rows)})
     counted = table.group_by("text").aggregate([("rows", "sum")]).combine_chunks()
     return counted["text"].combine_chunks(), counted["rows_sum"].to_numpy()
 
@@ -603,9 +603,10 @@ def _recognize_mixed(
             continue
         strays = values.filter(pa.array(~fits))
         if meaning.kind == "numeric":
-            has_codes = not unit and find(strays, _CODE).any()
+            if not unit and find(strays, _CODE).any():
+                return TextForm("categorical", note=_CODES)
             are_names = not written.is_known[fits].any() and find(values, _WORD)[fits].all()
-            if has_codes or _number_things(numbers.filter(pa.array(fits)), are_names):
+            if _number_things(numbers.filter(pa.array(fits)), are_names):
                 return TextForm("categorical", note=_CODES)
         choices = _choices(meaning, rows, written)
         if not len(strays):
@@ -614,6 +615,15 @@ def _recognize_mixed(
     form = _recognize_other_marks(values, rows, written)
     if form is not None:
         return form
+    return _recognize_codes(values, rows, written)
+
+
+def _recognize_codes(
+    values: pa.Array, rows: np.ndarray, written: WrittenNumbers
+) -> TextForm | None:
+    """Return a category if most texts are codes or pairs of numbers, else None. Arguments are those
+    of :func:`_recognize_mixed`.
+    """
     if _are_most(written.is_code, rows):
         return TextForm("categorical", note=_CODES)
     if _are_most(find(values, _PAIR), rows):

@@ -39,6 +39,7 @@ from privacy_assets.tables.column import (
     distinct_sorted,
     looked_up,
     of_one_vocabulary,
+    positions_in,
     ranked,
     stacked,
 )
@@ -182,9 +183,7 @@ class ColumnRule:
         values = list(column.values or ())
         if column.kind != "boolean":
             values = sorted({*published, self.missing_as} - {None})
-        code_of = {value: code for code, value in enumerate(values)}
-        published_codes = [code_of.get(value, -1) for value in published]
-        missing_code = code_of.get(self.missing_as, -1)
+        *published_codes, missing_code = positions_in(values, [*published, self.missing_as])
         codes = looked_up(published_codes, column.cells, missing_code)
         return Column.of_codes(column.name, column.kind, codes, values)
 

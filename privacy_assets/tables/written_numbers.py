@@ -21,7 +21,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -181,7 +181,7 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
     separator = pa.scalar(_BETWEEN, texts.type)
     pairs = pc.binary_join_element_wise(head, tail, separator).dictionary_encode()
     affixes = [_affix(*pair.split(_BETWEEN, 1)) for pair in pairs.dictionary.to_pylist()]
-    starts = pa.array([affix and affix.start for affix in affixes], texts.type).take(pairs.indices)
+    starts = pa.array(_each(affixes, "start"), texts.type).take(pairs.indices)
     digits = _without_thousands(number, plain)
     numbers = pc.binary_join_element_wise(starts, digits, pa.scalar("", texts.type))
     is_number = np.zeros(len(numbers), dtype=bool)
@@ -193,9 +193,9 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
     units = np.full(len(texts), None, dtype=object)
     is_known = np.zeros(len(texts), dtype=bool)
     is_code = np.zeros(len(texts), dtype=bool)
-    affix_units = np.array([affix and affix.unit for affix in affixes], dtype=object)
-    affix_is_known = np.array([bool(affix and affix.is_known) for affix in affixes], dtype=bool)
-    affix_is_code = np.array([bool(affix and affix.is_code) for affix in affixes], dtype=bool)
+    affix_units = np.array(_each(affixes, "unit"), dtype=object)
+    affix_is_known = np.array(_each(affixes, "is_known"), dtype=bool)
+    affix_is_code = np.array(_each(affixes, "is_code"), dtype=bool)
     units[positions] = affix_units[codes]
     is_known[positions] = affix_is_known[codes]
     is_code[positions] = affix_is_code[codes]
@@ -206,6 +206,11 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
     numbers_or_texts = pc.if_else(pa.array(is_number), numbers, candidates)
     plain_texts = pc.replace_with_mask(texts, pa.array(may_be_number), numbers_or_texts)
     return WrittenNumbers(plain_texts, units, is_known, is_code)
+
+
+def _each(affixes: Sequence[_Affix | None], attribute: str) -> list[Any]:
+    """Return an attribute of each affix, None for texts that are no affix."""
+    return [getattr(affix, attribute, None) for affix in affixes]
 
 
 def _named_group(matches: Sequence[pa.Array], name: str) -> pa.Array:
@@ -295,7 +300,7 @@ def _with_ascii_digits(texts: pa.Array) -> pa.Array:
     has_other = pc.match_substring_regex(texts, r"[^\x00-\x7f]")
     if not pc.any(has_other).as_py():
         return texts
-    converted = [_ascii_digits(text) for text in texts.filter(has_other).to_pylist()]
+    converted = list(map(_ascii_digits, texts.filter(has_other).to_pylist()))
     return pc.replace_with_mask(texts, has_other, pa.array(converted, texts.type))
 
 

@@ -77,7 +77,9 @@ NAMES = [
 
 
 def read(frame: pd.DataFrame, relations: Any = None) -> Table:
-    return canonical_table(frame, None, None, Declared.of(None, None, None, relations=relations))
+    return canonical_table(
+        frame, None, None, Declared.of_settings(None, None, None, relations=relations)
+    )
 
 
 def published(table: Table, min_holders: int = 5) -> Table:
@@ -717,7 +719,7 @@ def test_a_category_of_one_person_that_a_public_list_keeps_determines_nothing() 
     allowed = {
         "product": {"values": [f"product {code}" for code in range(100)], "source": "catalogue"}
     }
-    table = canonical_table(frame, None, None, Declared.of(None, None, allowed))
+    table = canonical_table(frame, None, None, Declared.of_settings(None, None, allowed))
     train = published(table)
     assert "product 99" in train["product"].objects()
     (before,) = (one for one in table.relations if one.name == "product -> price")

@@ -213,7 +213,7 @@ def test_one_message_names_all_ambiguous_columns_and_its_lines_are_accepted() ->
     schema = infer_schema(
         AMBIGUOUS,
         pasted["kinds"],
-        declared=Declared.of(None, None, None, missing=pasted["missing"]),
+        declared=Declared.of_settings(None, None, None, missing=pasted["missing"]),
     )
     assert [column.kind for column in schema.columns] == [
         "datetime",
@@ -293,7 +293,7 @@ def test_files_of_other_forms_hold_the_same_table(tmp_path: Path) -> None:
     for name, path in written(tmp_path, frame).items():
         assert Table.read(path).fingerprint == expected, name
     frame.to_csv(tmp_path / "s.csv", index=False, sep=";", encoding="cp1252")
-    read = Declared.of(None, None, None, read={"sep": ";", "encoding": "cp1252"}).read
+    read = Declared.of_settings(None, None, None, read={"sep": ";", "encoding": "cp1252"}).read
     assert Table.read(read_table(tmp_path / "s.csv", read)).fingerprint == expected
 
 

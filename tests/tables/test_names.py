@@ -174,7 +174,7 @@ def test_a_declared_name_matches_that_of_the_file_in_any_form(form: str) -> None
     assert {plan.spec.data.subject, plan.spec.data.partition_column, *plan.spec.data.kinds} == {
         "pati\u00ebnt"
     }
-    found = Declared.of([name], {}, {f"{name}2": ["x"]})
+    found = Declared.of_settings([name], {}, {f"{name}2": ["x"]})
     assert found.drop == ("pati\u00ebnt",) and list(found.allowed_values) == ["pati\u00ebnt2"]
     frame = pd.DataFrame({"pati\u00ebnt": range(40), "b": [1, 2] * 20})
     assert canonical_table(frame, name, None).subject is not None

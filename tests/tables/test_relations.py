@@ -558,7 +558,7 @@ FOUND = [
 
 
 def read(frame: pd.DataFrame, relations: Any = None) -> Table:
-    declared = Declared.of(None, None, None, relations=relations)
+    declared = Declared.of_settings(None, None, None, relations=relations)
     return canonical_table(frame, None, None, declared)
 
 
@@ -673,15 +673,15 @@ def test_a_declared_relation_that_does_not_hold_is_refused(name: str, expected: 
 )
 def test_settings_of_another_form_are_refused(relations: Any, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Declared.of(None, None, None, relations=relations)
+        Declared.of_settings(None, None, None, relations=relations)
     assert expected in str(caught.value)
 
 
 def test_declared_relations_are_part_of_the_declarations() -> None:
     relations = {"start <= end": False, "postcode -> town": True}
-    declared = Declared.of(None, None, None, relations=relations)
+    declared = Declared.of_settings(None, None, None, relations=relations)
     assert declared.arguments["relations"] == declared.stated(str)["relations"] == relations
-    assert "relations" not in Declared.of(None, None, None).stated(str)
+    assert "relations" not in Declared.of_settings(None, None, None).stated(str)
 
 
 def test_a_name_in_another_unicode_form_is_the_same() -> None:

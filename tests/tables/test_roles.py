@@ -34,7 +34,7 @@ def roles(
     frame: pd.DataFrame, subject: str | None = None, **declared: Any
 ) -> dict[str, str | None]:
     kinds = declared.pop("kinds", None)
-    given = Declared.of(
+    given = Declared.of_settings(
         declared.get("drop"), declared.get("new_values"), declared.get("allowed_values")
     )
     given.check(list(frame.columns))
@@ -151,9 +151,9 @@ def test_a_name_on_all_rows_of_its_person_is_still_that_persons() -> None:
 
 def test_domains_are_stated_as_counts_and_keyed_digests() -> None:
     def stated(key: bytes, **allowed_values: list[object]) -> dict[str, object]:
-        return Declared.of(None, None, allowed_values).stated(partial(keyed_fingerprint, key=key))[
-            "allowed_values"
-        ]
+        return Declared.of_settings(None, None, allowed_values).stated(
+            partial(keyed_fingerprint, key=key)
+        )["allowed_values"]
 
     first = stated(b"a", region=["north", "south", 3], ward=["x"])
     assert [one["values"] for one in first.values()] == [3, 1] and "north" not in str(first)

@@ -168,7 +168,7 @@ def test_wide_tables_and_tiny_tables_end() -> None:
 def test_a_sum_is_named_before_the_threshold_rule_and_generated_columns_are_left_out() -> None:
     frame = invoices(2_000).assign(person=range(2_000))
     frame["copied"] = frame["total"]
-    declared = Declared.of(None, {"copied": "drawn at random"}, None)
+    declared = Declared.of_settings(None, {"copied": "drawn at random"}, None)
     tables = without_rare_values(
         real_tables({"train": frame}, {"train": "train"}, "person", declared=declared), 5
     )

@@ -22,7 +22,7 @@ N = 1200
 
 
 def declared(**given: Any) -> Declared:
-    return Declared.of(
+    return Declared.of_settings(
         None, given.pop("new_values", None), given.pop("allowed_values", None), **given
     )
 
