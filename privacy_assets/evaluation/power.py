@@ -223,7 +223,7 @@ class _LimitOfDraws(NamedTuple):
     worst: LimitOutcome
 
     def record(self) -> tuple[str, str, str, str]:
-        """Return statistic, limit, statuses, and what is needed, for messages."""
+        """Return statistic, limit, statuses and required numbers, for messages."""
         limit = self.worst.limit
         statistic = clean(limit.statistic, 60)
         if limit.bound != "conservative":
@@ -239,7 +239,7 @@ class _LimitOfDraws(NamedTuple):
 
 
 class _Split(NamedTuple):
-    """What is drawn from a table.
+    """Numbers of rows and people that are drawn from a table.
 
     Attributes:
         table: Rows of all subjects.

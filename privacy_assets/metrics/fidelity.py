@@ -389,7 +389,7 @@ class Compared:
             rng: Generator of the draws.
 
         Yields:
-            Weights float32 (rows, b) by role, of at most 32 replicates.
+            Weights of up to 32 replicates by role, float32 (rows, b).
         """
         for start in range(0, n_bootstraps, _REPLICATES_AT_ONCE):
             n_replicates = min(_REPLICATES_AT_ONCE, n_bootstraps - start)

@@ -476,7 +476,7 @@ class EvaluationInputs:
         """
         with refusing_damage(folder / _FILE, "prepare"):
             facts, arrays, seal = load_arrays(folder / _FILE)
-            # The order is that of _facts_and_arrays.
+            # in the same order as in _facts_and_arrays
             tables = _read_tables(facts["tables"], arrays)
             generated = _read_tables(facts["generated"], arrays)
             subjects = _read_arrays(facts["subjects"], arrays)

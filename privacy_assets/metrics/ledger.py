@@ -182,7 +182,7 @@ class Ledger:
         return ledger
 
     def _is_valid(self) -> bool:
-        """Return whether dtypes, order and range are those of a ledger."""
+        """Return True if the arrays have the dtypes, order and range of a ledger."""
         for name, dtype in _FIELDS.items():
             if getattr(self, name).dtype != dtype:
                 return False

@@ -539,7 +539,7 @@ def fine_columns(results: Iterable[MetricResult]) -> tuple[str, ...]:
 
 
 def _rows_of_tables(results: Iterable[MetricResult], name: str) -> list[Mapping[str, Any]]:
-    """Return the rows of the tables with a name, of all metrics."""
+    """Return the rows of all tables of one name, over all metrics."""
     rows: list[Mapping[str, Any]] = []
     for result in results:
         rows += result.tables.get(name, ())

@@ -275,7 +275,7 @@ def question_of(name: str) -> str:
 
 
 def _names_of_group(names: Iterable[str], group: str) -> list[str]:
-    """Return the statistics, METRIC.STATISTIC, of a question or of one of the other two groups."""
+    """Return the names METRIC.STATISTIC that belong to a question or to one of the other groups."""
     return [name for name in names if question_of(name) == group]
 
 
@@ -601,7 +601,7 @@ def _reason(strongest: LimitOutcome | None) -> str:
 
 
 def _strength(outcome: LimitOutcome) -> tuple[int, bool, bool, float]:
-    """Return a sort key: the smallest is that of the strongest limit, see :class:`Answer`."""
+    """Return a sort key. The strongest limit has the smallest key, see :class:`Answer`."""
     used = outcome.used()
     is_unknown = outcome.status == "fail" and cause_of(outcome) == _UNKNOWN
     rank = math.inf if math.isnan(used) else -used

@@ -586,7 +586,7 @@ def text_at(x: float, y: float, words: str, anchor: str = "middle") -> str:
 
     Args:
         x: Pixels from the left.
-        y: Pixels from the top, of the base line.
+        y: Distance of the base line from the top, in pixels.
         words: Plain text.
         anchor: "start", "middle" or "end": part of the text that is at ``x``.
     """

@@ -225,7 +225,7 @@ def stacked_floats(columns: Iterable[Column], rows: np.ndarray | slice) -> np.nd
 
 
 def position_of_each(values: Iterable[Any]) -> dict[Any, int]:
-    """Return the position of each value, of equal values the last."""
+    """Return the position of each value. Of equal values, the last position counts."""
     return {value: position for position, value in enumerate(values)}
 
 

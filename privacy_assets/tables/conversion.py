@@ -360,7 +360,7 @@ def _convert_categories(series: pd.Series, name: str, where: str) -> tuple[np.nd
         distinct = pd.Index(distinct_texts)
     else:
         codes, distinct = pd.factorize(series)
-    texts_by_code = list(map(_text, pd.Series(distinct).astype(object)))
+    texts_by_code = [_text(value) for value in pd.Series(distinct).astype(object)]
     # Different values can have the same string, and a dtype can contain unused ones.
     is_used = np.bincount(codes[codes >= 0], minlength=len(texts_by_code)) > 0
     texts = sorted(set(itertools.compress(texts_by_code, is_used)))
@@ -375,7 +375,7 @@ def _has_other_objects(series: pd.Series) -> bool:
 
 
 def _check_no_containers(series: pd.Series, name: str, where: str) -> None:
-    """Raise InputError for lists and other values that are no categories."""
+    """Raise InputError for lists and other values that cannot be categories."""
     for row, value in enumerate(series):
         if isinstance(value, _CONTAINERS):
             problem = f"a value of type {type(value).__name__} is not a category"

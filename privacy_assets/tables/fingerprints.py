@@ -58,7 +58,7 @@ def lasting_fingerprint(frame: pd.DataFrame) -> str:
     coded = {}
     for name in frame.columns:
         codes, values = pd.factorize(frame[name])
-        coded[name] = codes, list(map(_lasting_bytes, values))
+        coded[name] = codes, [_lasting_bytes(value) for value in values]
     return _fingerprint(coded, len(frame))
 
 
@@ -161,7 +161,7 @@ def _spelled(values: Any) -> list[bytes]:
     if pd.api.types.is_float_dtype(values.dtype):
         floats = np.asarray(values, dtype=np.float64) + 0.0
         return [b"f" + cell for cell in floats.view("V8").tolist()]
-    return list(map(value_bytes, values))
+    return [value_bytes(value) for value in values]
 
 
 def value_bytes(value: object) -> bytes:

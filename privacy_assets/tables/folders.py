@@ -285,9 +285,9 @@ def check_is_no_lakehouse(root: Location, files: Sequence[Location]) -> None:
 
 
 def _lakehouses(root: Location, folders: Sequence[Location]) -> list[str]:
-    """Return :func:`_lakehouse` of each folder. Those in a store are looked at concurrently."""
+    """Return :func:`_lakehouse` of each folder. Folders in a store are read concurrently."""
     if not isinstance(root, ObjectPath):
-        return list(map(_lakehouse, folders))
+        return [_lakehouse(folder) for folder in folders]
 
     def kind_of(folder: Location) -> str:
         is_above = str(root).startswith(f"{folder}/")

@@ -203,7 +203,7 @@ def columns_of(
 ) -> list[InferredColumn]:
     """Return the schema of each column of some tables together, and how its text is read.
 
-    Arguments and errors are those of :func:`joint_schema`. Ambiguous columns are returned, with
+    It has the arguments and errors of :func:`joint_schema`, but returns ambiguous columns with
     their ``doubt``.
     """
     _check_frames(frames, names)
@@ -405,7 +405,7 @@ def _kinds_by_table(
     text_form: TextForm,
     has_gaps: bool,
 ) -> dict[str, Kind]:
-    """Return the kind of a column in each table: of text, the recognized one."""
+    """Return the kind of a column in each table. Text has the recognized kind."""
     text_kind = text_form.kind
     if text_kind == "numeric" and text_form.whole and has_gaps:
         # Programs write integers as 1.0 and 2.0 if values are missing.

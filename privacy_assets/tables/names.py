@@ -84,7 +84,7 @@ def as_named(names: Any) -> Any:
             return names
         return normalized
     if isinstance(names, list | tuple):
-        return list(map(as_named, names))
+        return [as_named(name) for name in names]
     return names
 
 

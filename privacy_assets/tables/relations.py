@@ -96,7 +96,7 @@ class Relation:
             "first": self.first,
             "second": self.second,
             "is_declared": self.is_declared,
-            "determined": list(map(list, self.determined)),
+            "determined": [list(names) for names in self.determined],
             "present": list(self.present),
         }
 
@@ -619,7 +619,7 @@ def _find_gaps(
     in_order = sorted(
         columns, key=lambda column: (column.kind not in _CODED, len(column.values or ()))
     )
-    groups = list(map(_Groups.of_missing, in_order))
+    groups = [_Groups.of_missing(column) for column in in_order]
     determined_by = dict[str, str]()
     for column in columns:
         is_missing = column.missing

@@ -111,7 +111,7 @@ class TableSchema:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return one JSON-compatible mapping per column."""
-        return list(map(asdict, self.columns))
+        return [asdict(column) for column in self.columns]
 
     @classmethod
     def from_json(cls, data: list[dict[str, Any]]) -> TableSchema:

@@ -246,7 +246,7 @@ def plain_ids(texts: Sequence[str]) -> list[str]:
     Args:
         texts: Ids.
     """
-    return list(map(plain_id, texts))
+    return [plain_id(text) for text in texts]
 
 
 def plain_id(text: str) -> str:

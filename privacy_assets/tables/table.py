@@ -311,7 +311,7 @@ class Table:
             facts["subject"],
             notes=tuple(facts["notes"]),
             rules=rules,
-            relations=tuple(map(Relation.from_json, facts["relations"])),
+            relations=tuple(Relation.from_json(relation) for relation in facts["relations"]),
         )
 
 

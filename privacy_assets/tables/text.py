@@ -15,13 +15,13 @@
 
 For recognition, markers of missing values such as ``#N/A`` are ignored; in a category they are
 values. Row 8 applies to texts without a unit and without dates. Row 9 applies to more than ``FEW``
-distinct texts; pairs of numbers such as 120/80 are no numbers. Rows 5 to 7 stop the run if the
-texts have two meanings: 1,234; 1.1 and 1.10; 1_000; (1) and no number without brackets; 01/02/2024.
-In rows 5 and 7, leading zeros, codes such as 12E5 and integers of one length with too many digits
-make a category of codes. If a kind without a format is declared, rows 4 to 10 find its format. If
-the run would stop, and accepted settings state one of the meanings of the numbers or dates, it is
-taken. Afterwards, integers with one number of digits may be codes, see :mod:`.codes`. Known units
-and marks are in :mod:`.written_numbers`.
+distinct texts; pairs of numbers such as 120/80 do not count as numbers. Rows 5 to 7 stop the run if
+the texts have two meanings: 1,234; 1.1 and 1.10; 1_000; (1) and no number without brackets;
+01/02/2024. In rows 5 and 7, leading zeros, codes such as 12E5 and integers of one length with too
+many digits make a category of codes. If a kind without a format is declared, rows 4 to 10 find its
+format. If the run would stop, and accepted settings state one of the meanings of the numbers or
+dates, it is taken. Afterwards, integers with one number of digits may be codes, see :mod:`.codes`.
+Known units and marks are in :mod:`.written_numbers`.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class TextForm:
 
 
 class TextDeclaration(NamedTuple):
-    """What users declare about a column of text.
+    """Declarations of users about a column of text.
 
     Attributes:
         meaning: Declared meaning. None: none.

@@ -142,7 +142,7 @@ class ColumnRule:
         if attributes["reach"] is not None:
             attributes["reach"] = tuple(attributes["reach"])
         if attributes["recoding"] is not None:
-            attributes["recoding"] = dict(map(tuple, attributes["recoding"]))
+            attributes["recoding"] = dict(attributes["recoding"])
         return cls(**attributes)
 
     def equals(self, rule: ColumnRule) -> bool:

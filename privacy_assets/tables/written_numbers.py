@@ -300,7 +300,7 @@ def _with_ascii_digits(texts: pa.Array) -> pa.Array:
     has_other = pc.match_substring_regex(texts, r"[^\x00-\x7f]")
     if not pc.any(has_other).as_py():
         return texts
-    converted = list(map(_ascii_digits, texts.filter(has_other).to_pylist()))
+    converted = [_ascii_digits(text) for text in texts.filter(has_other).to_pylist()]
     return pc.replace_with_mask(texts, has_other, pa.array(converted, texts.type))
 
 

@@ -454,8 +454,8 @@ def put_codes(counts: Array, low: Array, shift: Array, codes: Array, first: int)
 
     Args:
         counts: Counts (sets, queries).
-        low: Count with code 0, of each query, int32 (queries,).
-        shift: Number of dropped low bits, of each query, int32 (queries,).
+        low: Count of each query that has code 0, int32 (queries,).
+        shift: Number of low bits that each query drops, int32 (queries,).
         codes: Codes uint8 (queries, all sets), changed in place.
         first: Column of ``codes`` for the first set.
     """
