@@ -159,7 +159,7 @@ test-all: setup-dev ## Run all tests
 	$(PYTEST) -m 'slow or not slow' $(ARGS)
 
 .PHONY: coverage
-coverage: setup-dev ## Run all tests except the slow ones, and fail if they reach less of the package than before
+coverage: setup-dev ## Run all tests except the slow ones, and print how much of the package they reach
 	$(PYTEST) --cov --cov-report=term:skip-covered $(ARGS)
 
 .PHONY: mutations

@@ -577,8 +577,9 @@ def private_names_of_dagster(source: str) -> set[str]:
         elif isinstance(node, ast.Constant) and str(node.value).startswith("dagster._"):
             names.add(str(node.value))
         elif isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr):
-            owner = ast.unparse(node.value)
-            names.update(() if owner in ("self", "cls", "sys") else (node.attr,))
+            is_ours = ast.unparse(node.value) in ("self", "cls", "sys")
+            if not is_ours:
+                names.add(node.attr)
     return names
 
 
