@@ -111,13 +111,13 @@ def test_route_03_a_derived_asset_in_a_later_run(world: World, failed: Tables) -
     assert set(stated(record)) == {
         "table",
         "partition",
-        "rows",
-        "train",
+        "n_rows",
+        "n_replaced",
+        "train_fingerprint",
         "content",
         "dtypes",
         "filter",
         "generator",
-        "replaced",
     }
     nothing_published(world, "leaky")
 
