@@ -723,14 +723,14 @@ def share_estimates(effect: PermutationResult, subjects: Subjects) -> tuple[Esti
         Copies.statistic("copied_share"),
         subjects.counts,
         within=(-1, 1),
-        people=subjects.smallest_side,
+        smaller_side=subjects.smallest_side,
     )
     changed_share = effect[1:].worst(
         Copies.statistic("changed_share"),
         subjects.counts,
         CHANGED_NAMES,
         "strongest",
-        people=subjects.smallest_side,
+        smaller_side=subjects.smallest_side,
     )
     return copied_share, changed_share
 

@@ -10,7 +10,7 @@ from privacy_assets.infra.compiling import compiled
 @compiled
 def resize(sets: np.ndarray, size: int, rng: np.random.Generator) -> None:
     """Add or remove random subjects until each of the 64 sets has ``size``; each bit of uint64
-    (people,) is a set.
+    (n_subjects,) is a set.
     """
     sizes = np.zeros(64, np.int64)
     for word in sets:

@@ -197,7 +197,13 @@ class StatisticSpec:
         )
 
     def missing(self, note: str, counts: tuple[int, int], confidence: float = 0.95) -> Estimate:
-        """Create an estimate without a value, which passes no limit; ``note`` states the reason."""
+        """Create an estimate without a value, which passes no limit.
+
+        Args:
+            note: The reason, for readers.
+            counts: Numbers of rows and subjects.
+            confidence: Confidence level of the interval that is missing.
+        """
         spec = self
         if spec.null is None:
             spec = spec.with_null(math.nan)
@@ -206,6 +212,10 @@ class StatisticSpec:
     def not_measurable(self, reason: str, counts: tuple[int, int]) -> Estimate:
         """Create an estimate without a value because the tables are too small or lack the required
         data.
+
+        Args:
+            reason: What is too small or missing, for readers.
+            counts: Numbers of rows and subjects.
         """
         return self.missing(f"not measurable: {reason}", counts)
 
@@ -280,8 +290,13 @@ class MetricResult:
     rows: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
     def estimate(self, name: str) -> Estimate:
-        """Return the statistic with this name (without the metric's prefix). Raises KeyError if it
-        does not exist.
+        """Return one statistic.
+
+        Args:
+            name: Name without the metric's prefix.
+
+        Raises:
+            KeyError: The metric has no statistic of this name.
         """
         for estimate in self.estimates:
             if estimate.name == name:

@@ -65,7 +65,7 @@ def permutation_band(
     null: np.ndarray,
     confidence: float = CONFIDENCE,
     resampled: np.ndarray | None = None,
-    people: int | None = None,
+    smaller_side: int | None = None,
 ) -> Band:
     """Compute the band ``observed`` +- critical x null standard deviation.
 
@@ -75,9 +75,9 @@ def permutation_band(
         confidence: Simultaneous confidence level.
         resampled: Statistics of resampled subjects, shape (n_bootstraps, m). A leak increases their
             variance; the wider of both bands is used.
-        people: Number of subjects on the smaller side, if the statistics are differences of shares.
-            A statistic that no permutation changes then gets the exact interval of 0 hits out of
-            this number. None: it gets width 0 and z = 0.
+        smaller_side: Number of subjects on the smaller side, if the statistics are differences of
+            shares. A statistic that no permutation changes then gets the exact interval of 0 hits
+            out of this number. None: it gets width 0 and z = 0.
     """
     mean, sd, deviations = _standardised(null)
     critical = _quantile(deviations, confidence)
@@ -87,8 +87,8 @@ def permutation_band(
     p_value = float((1 + n_as_far) / (len(null) + 1))
 
     half_of_constant = 0.0
-    if people is not None:
-        _, half_of_constant = clopper_pearson(0, people)
+    if smaller_side is not None:
+        _, half_of_constant = clopper_pearson(0, smaller_side)
     half = np.where(sd > 0, critical * sd, half_of_constant)
     if resampled is not None:
         _, resampled_sd, resampled_deviations = _standardised(resampled)
@@ -154,7 +154,11 @@ class PermutationResult:
         return PermutationResult(self.observed[entries], self.null[:, entries], resampled)
 
     def over(self, scale: np.ndarray) -> PermutationResult:
-        """Divide all statistics by ``scale`` (m,), which must not depend on the labels."""
+        """Divide all statistics.
+
+        Args:
+            scale: Divisors, shape (m,). They must not depend on the labels.
+        """
         resampled = self.resampled
         if resampled is not None:
             resampled = resampled / scale
@@ -170,11 +174,14 @@ class PermutationResult:
             resampled = resampled.mean(axis=1, keepdims=True)
         return PermutationResult(observed, null, resampled)
 
-    def band(self, confidence: float = CONFIDENCE, people: int | None = None) -> Band:
-        """Return the simultaneous interval of all entries; for ``people`` see
-        :func:`permutation_band`.
+    def band(self, confidence: float = CONFIDENCE, smaller_side: int | None = None) -> Band:
+        """Return the simultaneous interval of all entries.
+
+        Args:
+            confidence: Simultaneous confidence level.
+            smaller_side: See :func:`permutation_band`.
         """
-        return permutation_band(self.observed, self.null, confidence, self.resampled, people)
+        return permutation_band(self.observed, self.null, confidence, self.resampled, smaller_side)
 
     def estimate(
         self,
@@ -185,7 +192,7 @@ class PermutationResult:
         confidence: float = CONFIDENCE,
         within: tuple[float, float] = (-math.inf, math.inf),
         note: str = "",
-        people: int | None = None,
+        smaller_side: int | None = None,
     ) -> Estimate:
         """Create the estimate of one entry, with its part of the simultaneous interval.
 
@@ -200,9 +207,9 @@ class PermutationResult:
             confidence: Simultaneous confidence level.
             within: Range to which all values are clipped.
             note: Explanation for readers.
-            people: See :func:`permutation_band`.
+            smaller_side: See :func:`permutation_band`.
         """
-        band = self.band(confidence, people)
+        band = self.band(confidence, smaller_side)
         low, high = extend_to_null(band, spec.null or 0.0)
         half = band.critical * band.sd[at]
         if _two_sided(spec):
@@ -227,7 +234,7 @@ class PermutationResult:
         counts: tuple[int, int],
         names: Sequence[str] | np.ndarray,
         choose: Literal["headline", "strongest"],
-        people: int | None = None,
+        smaller_side: int | None = None,
     ) -> Estimate:
         """Create the estimate of the worst entry, with an interval that holds for all entries
         simultaneously.
@@ -242,12 +249,12 @@ class PermutationResult:
             choose: "headline": the entry with the worst conservative bound, at 95 %; evidence of
                 safety must hold for it. "strongest": the entry farthest from the null in standard
                 deviations, at 99.5 %; its other bound shows a significant leak.
-            people: See :func:`permutation_band`.
+            smaller_side: See :func:`permutation_band`.
         """
         confidence = CONFIDENCE
         if choose == "strongest":
             confidence = LEAK_CONFIDENCE
-        band = self.band(confidence, people)
+        band = self.band(confidence, smaller_side)
         # The first row is the observed one, the others are permuted.
         statistics = np.vstack([self.observed, self.null])
         distances = np.abs(statistics - spec.null)
@@ -280,6 +287,11 @@ class PermutationResult:
     def largest(self, spec: StatisticSpec, counts: tuple[int, int], note: str) -> Estimate:
         """Create the estimate of the largest entry, clipped at 1; its null is the mean under
         permutation.
+
+        Args:
+            spec: Statistic.
+            counts: Numbers of rows and subjects.
+            note: Explanation for readers.
         """
         lows, highs = extend_to_null(self.band(), 0.0)
         value = min(float(self.observed.max()), 1.0)
@@ -290,10 +302,16 @@ class PermutationResult:
 
 
 def extend_to_null(band: Band, null: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of a band (m,), extended to ``null`` for statistics that no permutation
-    changes.
+    """Return the bounds of a band, extended to ``null`` for statistics that no permutation changes.
 
     The permutations do not bound the probability of an event that none of them produced.
+
+    Args:
+        band: Simultaneous interval of m statistics.
+        null: Value of the statistics without any leak.
+
+    Returns:
+        Lower and upper ends, shape (m,) each.
     """
     is_constant = band.sd == 0
     low = np.where(is_constant, np.minimum(band.low, null), band.low)
@@ -336,11 +354,20 @@ def permutation_test(
 def excess(
     weights: np.ndarray, subjects: Subjects, n_permutations: int, rng: np.random.Generator
 ) -> PermutationResult:
-    """Compute the excess (m,) of members: (weighted mean label - share of members) / (1 - share of
+    """Test the excess of members: (weighted mean label - share of members) / (1 - share of
     members).
 
-    ``weights`` has shape (m, s). The statistic is linear in the labels, so only subjects with a
-    nonzero weight are used.
+    The statistic is linear in the labels, so only subjects with a nonzero weight are used.
+
+    Args:
+        weights: Weight of each subject in each of m statistics, shape (m, s). A row that adds up
+            to 1 gives a weighted mean; another sum multiplies the excess.
+        subjects: Subjects whose labels are permuted.
+        n_permutations: Number of permutations.
+        rng: Generator of the draws.
+
+    Returns:
+        m statistics, without resampled subjects.
     """
     member = subjects.member
     share = member.mean()
@@ -401,7 +428,17 @@ def bootstrap(
 def mean_difference(
     values: np.ndarray, subjects: Subjects, n_permutations: int, rng: np.random.Generator
 ) -> PermutationResult:
-    """Test the difference of the mean ``values`` (s, m) between members and non-members."""
+    """Test the difference of means between members and non-members.
+
+    Args:
+        values: m numbers of each subject, shape (s, m).
+        subjects: Subjects whose labels are permuted.
+        n_permutations: Number of permutations.
+        rng: Generator of the draws.
+
+    Returns:
+        m differences, in the unit of ``values``, with resampled subjects.
+    """
     statistic = partial(_difference, values)
     return permutation_test(statistic, subjects, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS)
 
@@ -420,7 +457,11 @@ class DrawnLabels:
         self._times = times.astype(np.float32)
 
     def of(self, member: np.ndarray) -> DrawnLabels:
-        """Return the same draws for other labels, bool (s,), with the same number of members."""
+        """Return the same draws for other labels.
+
+        Args:
+            member: True for subjects in train, shape (s,), with the same number of members.
+        """
         draws = copy(self)
         draws.__dict__.pop("_member_times", None)
         draws._member = member
@@ -431,8 +472,10 @@ class DrawnLabels:
         return self._times * self._member
 
     def mean_difference(self, values: np.ndarray) -> PermutationResult:
-        """Compute :func:`mean_difference` of ``values`` (s, m), with single-precision sums for the
-        draws.
+        """Compute :func:`mean_difference`, with single-precision sums for the draws.
+
+        Args:
+            values: m numbers of each subject, shape (s, m).
         """
         single = values.astype(np.float32)
         n_subjects = len(self._member)

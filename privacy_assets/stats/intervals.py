@@ -15,8 +15,15 @@ MDE_QUANTILE = 0.995
 
 
 def wilson(hits: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
-    """Return center, low and high of Wilson's score interval of ``hits`` out of ``n``; NaN for n =
-    0.
+    """Compute Wilson's score interval of a proportion (Wilson 1927).
+
+    Args:
+        hits: Number of hits, in [0, n]; it need not be an integer.
+        n: Number of cases.
+        confidence: Two-sided confidence level, in (0, 1).
+
+    Returns:
+        Center, low and high, in [0, 1]. NaN for n = 0.
     """
     if n == 0:
         return (np.nan, np.nan, np.nan)
@@ -27,7 +34,16 @@ def wilson(hits: float, n: float, confidence: float = CONFIDENCE) -> tuple[float
 
 
 def wilson_centre(hits: Any, n: Any, confidence: float = CONFIDENCE) -> np.ndarray:
-    """Return the center of Wilson's interval, for broadcastable arrays."""
+    """Return the center of Wilson's interval.
+
+    Args:
+        hits: Numbers of hits, a number or an array.
+        n: Numbers of cases, greater than 0, of a shape that broadcasts with ``hits``.
+        confidence: Two-sided confidence level, in (0, 1).
+
+    Returns:
+        Centers in [0, 1], float64 of the broadcast shape.
+    """
     z = _normal(confidence)
     return np.asarray((hits + z * z / 2) / (n + z * z))
 
@@ -39,15 +55,32 @@ def _normal(confidence: float) -> float:
 
 
 def clopper_pearson(hits: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the exact two-sided interval of a proportion; (0, 1) for n = 0."""
+    """Compute the exact two-sided interval of a proportion (Clopper and Pearson 1934).
+
+    Args:
+        hits: Number of hits, in [0, n]; it need not be an integer.
+        n: Number of cases.
+        confidence: Two-sided confidence level, in (0, 1).
+
+    Returns:
+        Low and high, in [0, 1]. (0, 1) for n = 0.
+    """
     tail = (1 - confidence) / 2
     return float(exact_low(hits, n, tail)), float(exact_high(hits, n, tail))
 
 
 def exact_low(hits: Any, n: float, level: float) -> np.ndarray:
-    """Return the proportion p with P(``hits`` or more out of ``n``) = ``level``; 0 without hits.
+    """Return the proportion p with P(``hits`` or more out of ``n``) = ``level``.
 
-    ``hits`` is a number or an array, and need not be an integer (Clopper and Pearson 1934).
+    It is the lower end of the interval of Clopper and Pearson 1934.
+
+    Args:
+        hits: Numbers of hits, a number or an array; they need not be integers.
+        n: Number of cases.
+        level: Probability of the tail, in (0, 1).
+
+    Returns:
+        Proportions in [0, 1], float64 of the shape of ``hits``. 0 without hits.
     """
     from scipy import stats
 
@@ -56,8 +89,17 @@ def exact_low(hits: Any, n: float, level: float) -> np.ndarray:
 
 
 def exact_high(hits: Any, n: float, level: float) -> np.ndarray:
-    """Return the proportion p with P(``hits`` or fewer out of ``n``) = ``level``; 1 if all are
-    hits.
+    """Return the proportion p with P(``hits`` or fewer out of ``n``) = ``level``.
+
+    It is the upper end of the interval of Clopper and Pearson 1934.
+
+    Args:
+        hits: Numbers of hits, a number or an array; they need not be integers.
+        n: Number of cases.
+        level: Probability of the tail, in (0, 1).
+
+    Returns:
+        Proportions in [0, 1], float64 of the shape of ``hits``. 1 if all cases are hits.
     """
     return 1 - exact_low(n - np.asarray(hits, dtype=np.float64), n, level)
 
@@ -67,6 +109,13 @@ def ratio(distance: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
     0/0 is a row that occurs both in S and elsewhere in the population. It is equally near to both,
     which is not suspicious.
+
+    Args:
+        distance: Distances, 0 or greater.
+        scale: Divisors, 0 or greater, of a shape that broadcasts with ``distance``.
+
+    Returns:
+        Ratios in [0, inf], float64 of the broadcast shape.
     """
     safe = np.where(scale > 0, scale, 1)
     return np.where(scale > 0, distance / safe, np.where(distance > 0, np.inf, 1.0))
@@ -87,19 +136,24 @@ _N_CANDIDATES = 4  # per scipy call, whose overhead dominates
 
 
 def leaked_subjects(
-    people: np.ndarray, matched: np.ndarray, member: np.ndarray, confidence: float
+    attacked: np.ndarray, matched: np.ndarray, member: np.ndarray, confidence: float
 ) -> np.ndarray:
-    """Estimate the leaked subjects among ``matched``: value, low, high and minimum detectable
-    effect, float64 (4,).
+    """Estimate the number of leaked subjects among those that S matches, see :func:`leaked`.
 
-    ``people`` and ``matched`` are codes of distinct subjects, and ``matched`` is a subset of
-    ``people``. ``member`` is bool (s,). The result is exactly 0 if no subject matches, and NaN if
-    all of ``people`` have the same label.
+    Args:
+        attacked: Codes of distinct subjects that could have been matched, int64 (u,).
+        matched: Codes of those that were matched, int64 (k,), a subset of ``attacked``.
+        member: True for subjects in train, shape (s,).
+        confidence: Two-sided confidence level, in (0, 1).
+
+    Returns:
+        Value, low, high and minimum detectable effect, float64 (4,), in subjects. All are 0 if no
+        subject matches, and NaN if all attacked subjects have the same label.
     """
     k = len(matched)
     k_t = int(member[matched].sum())
-    u = len(people)
-    u_t = int(member[people].sum())
+    u = len(attacked)
+    u_t = int(member[attacked].sum())
     if k == 0:
         return np.zeros(4)
     if u_t in (0, u):
@@ -113,10 +167,16 @@ def leaked(
 ) -> tuple[float, float, float, float]:
     """Estimate the number L of leaked subjects among the ``k`` of ``u`` subjects that S matches.
 
-    ``k_t`` of the k and ``u_t`` of the u are members, with 0 < u_t < u and 1 <= k <= u. If S does
-    not depend on membership, k_t is hypergeometric(u, u_t, k). L = (k_t - k u_t / u) / (1 - u_t /
-    u) is the number that only membership explains. Below expectation it is negative, the number
-    that only non-membership explains.
+    If S does not depend on membership, k_t is hypergeometric(u, u_t, k). L = (k_t - k u_t / u) /
+    (1 - u_t / u) is the number that only membership explains. Below expectation it is negative,
+    the number that only non-membership explains.
+
+    Args:
+        k: Number of matched subjects, 1 <= k <= u.
+        k_t: Number of members among them.
+        u: Number of subjects.
+        u_t: Number of members among them, 0 < u_t < u.
+        confidence: Two-sided confidence level, in (0, 1).
 
     Returns:
         Value, low and high (see :func:`leaked_interval`), and the minimum detectable effect: the
@@ -148,7 +208,17 @@ def leaked_interval(
     L matches are members with certainty; the other k - L are a random draw from the remaining u - L
     subjects, of which u_T - L are members (mirrored for L < 0). The ends are the smallest and
     largest L for which the tail probability of k_T exceeds half of 1 - ``confidence``; both
-    probabilities are monotone in L. ``k_t`` and both ends are int64 (c,).
+    probabilities are monotone in L.
+
+    Args:
+        k: Number of matched subjects.
+        k_t: Numbers of members among them, int64 (c,); one interval for each.
+        u: Number of subjects.
+        u_t: Number of members among them.
+        confidence: Two-sided confidence level, in (0, 1).
+
+    Returns:
+        Low and high, int64 (c,), in subjects.
     """
     from scipy import stats
 

@@ -31,8 +31,11 @@ class Subjects:
 
     @classmethod
     def of(cls, codes: np.ndarray, n_train: int) -> Subjects:
-        """Create the subjects of rows with codes 0..s-1, of which the first ``n_train`` rows are
-        T.
+        """Create the subjects of the rows of T, followed by those of H.
+
+        Args:
+            codes: Subject of each row, 0..s-1, int64 (N,).
+            n_train: Number of rows of T.
         """
         member = np.zeros(int(codes.max(initial=-1)) + 1, dtype=bool)
         member[codes[:n_train]] = True
@@ -44,6 +47,11 @@ class Subjects:
         order of rows.
 
         Among subjects with equal ids, which have equal rows, non-members come first.
+
+        Args:
+            codes: Subject of each row, 0..s-1, int64 (N,): T, followed by H.
+            n_train: Number of rows of T.
+            row_ids: Id of each row, int64 (N,); equal for equal rows.
         """
         return cls.of(renumbered(codes, row_ids, cls.of(codes, n_train).member), n_train)
 
@@ -76,24 +84,45 @@ class Subjects:
         return int(np.clip(_CELLS // max(len(self.codes), 1), 1, SETS))
 
     def totals(self, values: np.ndarray | None = None) -> np.ndarray:
-        """Return the number of rows of each subject, or the sum of their ``values`` (N,): (s,)."""
+        """Add up the rows of each subject.
+
+        Args:
+            values: A number for each row, shape (N,). None: 1, so that rows are counted.
+
+        Returns:
+            The sum of each subject, shape (s,); 0 without rows.
+        """
         return np.bincount(self.codes, values, len(self))
 
     def take(self, rows: np.ndarray) -> Subjects:
-        """Select rows by position (n,) or mask (N,); subjects without any selected row are
-        removed.
+        """Select rows; subjects without any selected row are removed.
+
+        Args:
+            rows: Positions of rows, int64 (n,), or a mask, bool (N,).
         """
         remaining, codes = np.unique(self.codes[rows], return_inverse=True)
         return Subjects(codes, self.member[remaining])
 
     def relabelled(self, member: np.ndarray) -> Self:
-        """Return the same subjects with other labels, bool (s,)."""
+        """Return the same subjects with other labels.
+
+        Args:
+            member: True for subjects in train, shape (s,).
+        """
         return replace(self, member=member)
 
 
 def renumbered(codes: np.ndarray, row_ids: np.ndarray, ties: np.ndarray) -> np.ndarray:
-    """Renumber codes (N,) by the subjects' smallest row ids, then ``ties`` (s,); equal subjects
-    keep their order.
+    """Renumber subjects by their smallest row id, then by ``ties``; equal subjects keep their
+    order.
+
+    Args:
+        codes: Subject of each row, 0..s-1, int64 (N,).
+        row_ids: Id of each row, int64 (N,).
+        ties: Second criterion of each subject, shape (s,).
+
+    Returns:
+        The new code of each row, int64 (N,).
     """
     smallest = np.full(len(ties), np.iinfo(np.int64).max)
     np.minimum.at(smallest, codes, row_ids)
@@ -105,6 +134,13 @@ def renumbered(codes: np.ndarray, row_ids: np.ndarray, ties: np.ndarray) -> np.n
 def order_by_content(codes: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
     """Renumber subjects by their smallest row id, then by the sum of their row ids; equal subjects
     keep their order.
+
+    Args:
+        codes: Subject of each row, 0..s-1, int64 (N,).
+        row_ids: Id of each row, int64 (N,).
+
+    Returns:
+        The new code of each row, int64 (N,).
     """
     return renumbered(codes, row_ids, np.bincount(codes, weights=row_ids))
 
@@ -145,20 +181,27 @@ def permute_labels(
     return np.concatenate(statistics)
 
 
-def random_sets(people: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw 64 uniform subsets of ``size`` subjects as little-endian uint64, shape (people,), one
-    bit per subset.
+def random_sets(n_subjects: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw 64 uniform subsets of the subjects.
 
-    Each subject first joins each subset independently with a probability of about size / people;
-    then random subjects are added or removed. Both steps treat all subjects equally, so all subsets
-    of this size remain equally likely.
+    Each subject first joins each subset independently with a probability of about size /
+    n_subjects; then random subjects are added or removed. Both steps treat all subjects equally, so
+    all subsets of this size remain equally likely.
+
+    Args:
+        n_subjects: Number of subjects.
+        size: Number of subjects in each subset.
+        rng: Generator of the draws.
+
+    Returns:
+        Little-endian uint64 (n_subjects,): bit i says whether the subject is in subset i.
     """
     from privacy_assets.stats import _kernels as kernels
 
-    share = (size << _COIN_BITS) // max(people, 1)
-    sets = np.zeros(people, dtype=np.uint64)
+    share = (size << _COIN_BITS) // max(n_subjects, 1)
+    sets = np.zeros(n_subjects, dtype=np.uint64)
     for bit in range(_COIN_BITS):
-        coins = rng.integers(0, 1 << 64, people, dtype=np.uint64)
+        coins = rng.integers(0, 1 << 64, n_subjects, dtype=np.uint64)
         if share >> bit & 1:
             sets = sets | coins
         else:
@@ -174,10 +217,18 @@ def resample_subjects(
     statistic: Callable[[np.ndarray, np.ndarray], np.ndarray],
     block: int = SETS,
 ) -> np.ndarray:
-    """Compute a statistic (n_bootstraps, m) on bootstrap samples of the subjects of each side.
+    """Compute a statistic on bootstrap samples of the subjects of each side.
 
-    ``statistic`` maps labels (1, s) and the number of times each subject was drawn, int64 (b, s),
-    to (b, m).
+    Args:
+        member: True for subjects in train, shape (s,).
+        n_bootstraps: Number of samples.
+        rng: Generator of the draws.
+        statistic: Maps float32 labels (1, s) and the number of times each subject was drawn, int64
+            (b, s), to (b, m).
+        block: Maximum number b of samples in memory.
+
+    Returns:
+        float64 of shape (n_bootstraps, m).
     """
     sides = [np.flatnonzero(~member), np.flatnonzero(member)]
     labels = member.astype(np.float32)[None]

@@ -75,7 +75,7 @@ def project(name: str, folder: Path, dags: str = "dags") -> Project:
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_private_table_is_published_and_its_readers_read_it(tmp_path: Path) -> None:
     visits = project("private_table", tmp_path)
     status, said = visits.ran("visits")

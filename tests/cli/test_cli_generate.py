@@ -26,6 +26,7 @@ from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.table import Table
 from tests.cli.conftest import Command, Said
 from tests.cli.people import SECRET, people
+from tests.helpers.marks import weekly_except
 
 Generate = Callable[..., Said]
 
@@ -138,7 +139,12 @@ def test_what_is_missing_is_listed_and_told(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("generator", "suffix"), [("baynet", "parquet"), ("synthpop", "pq"), ("noisy_copy", "csv")]
+    ("generator", "suffix"),
+    weekly_except(
+        [("baynet", "parquet"), ("synthpop", "pq"), ("noisy_copy", "csv")],
+        ("synthpop", "pq"),
+        ("noisy_copy", "csv"),
+    ),
 )
 def test_a_table_like_the_real_one_with_the_same_bytes_for_the_same_seed_also_from_a_saved_model(
     generate: Generate, resample: Generate, data: Path, tmp_path: Path, generator: str, suffix: str

@@ -12,6 +12,7 @@ import pytest
 from privacy_assets import Report, evaluate
 from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.evaluation.exchangeability import _auc, exchangeability
+from tests.helpers.marks import weekly_except
 
 
 def people(rows: int, seed: int) -> pd.DataFrame:
@@ -48,7 +49,7 @@ def statuses(report: Report) -> dict[str, str]:
     return {outcome.limit.key: outcome.status for outcome in report.policy_verdict.outcomes}
 
 
-SOME = [pytest.param(name, marks=[] if name == "cents" else pytest.mark.slow) for name in SHIFTS]
+SOME = weekly_except(SHIFTS, "cents", "later years")
 
 
 @pytest.mark.slow
@@ -79,7 +80,7 @@ def test_fresh_rows_never_fail_next_to_a_shifted_holdout(shift: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shift", SOME)
-@pytest.mark.parametrize("share", [pytest.param(1.0, marks=pytest.mark.slow), 0.2])
+@pytest.mark.parametrize("share", weekly_except((1.0, 0.2), 0.2))
 def test_copies_fail_next_to_a_shifted_holdout(shift: str, share: float) -> None:
     copied = int(share * len(FRESH))
     made = pd.concat([TRAIN[:copied], FRESH[copied:]], ignore_index=True)

@@ -56,6 +56,7 @@ from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.releases import hash_file
 from privacy_assets.gate.snapshot import read_snapshot
 from privacy_assets.tables.table import Table
+from tests.helpers.marks import weekly_except
 
 NUMBERS = [errno.ENOSPC, errno.EIO]
 # A file system with fast flushes, if there is one.
@@ -114,7 +115,7 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", publisher.ORDERS)
+@pytest.mark.parametrize("kind", weekly_except(publisher.ORDERS, "back"))
 def test_kills_at_random_moments(kind: str) -> None:
     with TemporaryDirectory(dir=MEMORY) as folder:
         root, kills = Path(folder), max(KILLS // len(publisher.ORDERS), 1)
@@ -128,7 +129,7 @@ def test_kills_at_random_moments(kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.weekly)])
 def test_death_at_every_call_that_changes_the_disk(scene: Scene, step: int) -> None:
     seen = set()
     deaths = [
@@ -151,7 +152,7 @@ def test_death_at_every_call_that_changes_the_disk(scene: Scene, step: int) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "for_good",
-    [pytest.param(False, marks=pytest.mark.slow, id="once"), pytest.param(True, id="every time")],
+    [pytest.param(False, marks=pytest.mark.weekly, id="once"), pytest.param(True, id="every time")],
 )
 def test_failure_of_every_call_that_changes_the_disk(scene: Scene, for_good: bool) -> None:
     """Each call fails once for lack of space and permanently with an I/O error, or the other way
@@ -193,7 +194,7 @@ def test_a_disk_that_takes_a_part_of_what_is_written(scene: Scene) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["score", "attestation"])
+@pytest.mark.parametrize("step", weekly_except(("score", "attestation"), "score"))
 def test_nothing_is_signed_without_the_record_of_its_failure(
     deployment: Deployment, step: str
 ) -> None:

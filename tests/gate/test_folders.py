@@ -107,7 +107,7 @@ def shared_deployment(root: Path) -> Gate:
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize(
-    ("swaps", "times"), [(100, 5), pytest.param(2000, 80, marks=pytest.mark.slow)]
+    ("swaps", "times"), [(100, 5), pytest.param(2000, 80, marks=pytest.mark.weekly)]
 )
 def test_no_swap_reaches_a_file_elsewhere(act: str, user: str, swaps: int, times: int) -> None:
     with TemporaryDirectory() as folder:
@@ -167,7 +167,7 @@ PATTERNS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.weekly)])
 def test_a_swap_before_a_call_that_changes_the_disk(
     tmp_path: Path, pattern: str, step: int
 ) -> None:

@@ -33,6 +33,7 @@ from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.roles import foreign_cells, with_roles
 from privacy_assets.tables.table import Table
 from tests.generators.known import GAPS, KINDS, SCHEMA, TRAIN, of_kind, quick
+from tests.helpers.marks import weekly_except
 
 ELSEWHERE = {"realtabformer"}  # needs a separate environment, and has separate tests
 PROGRAMS = {"callable", "command"}
@@ -44,13 +45,14 @@ QUICK = [
     for name in TRIED
 ]
 OURS = [name for name in TRIED if name not in PROGRAMS]
+MANY_STEPS = ("dpgan", "dpctgan", "tvae")  # their training of the demo table takes over 10 s
 FEWEST = {"wgan_gp": 2, "dpgan": 2, "dpctgan": 2, "pategan": 4}  # minimum number of training rows
 
 
 @pytest.fixture(autouse=True)
 def _some_noise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search for the noise of a budget takes seconds; test_networks_private tests it."""
-    if "slow" not in request.keywords:
+    if "weekly" not in request.keywords:
         monkeypatch.setattr(private, "noise_for", lambda *_: 2.0)
 
 
@@ -386,7 +388,10 @@ def demo() -> tuple[pd.DataFrame, np.ndarray]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize(
+    "name",
+    weekly_except(OURS, *(name for name in OURS if name not in ("dpgan", "dpctgan", "tvae"))),
+)
 def test_rows_of_the_demo_table(name: str) -> None:
     frame, people = demo()
     real = Table.read(frame, where="demo")

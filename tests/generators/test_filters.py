@@ -409,8 +409,8 @@ def test_too_few_rows_are_one_error_without_numbers():
     assert len(told) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["adult", pytest.param("uk_census", marks=pytest.mark.weekly)])
+@pytest.mark.weekly
+@pytest.mark.parametrize("name", ["adult", "uk_census"])
 def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limits(name, request):
     frame = request.getfixturevalue(name)
     table = Table.read(frame)

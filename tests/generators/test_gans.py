@@ -78,7 +78,7 @@ def dependent(n: int, seed: int) -> pd.DataFrame:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_pategan_learns_with_a_large_epsilon() -> None:
     """A constant guess has an accuracy of 0.5; linear teachers gave 0.47 and a correlation of
     0.01.

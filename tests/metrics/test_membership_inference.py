@@ -283,7 +283,7 @@ def test_tables_of_one_column(column):
 # table
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_jittered_copies_of_isolated_people_are_seen_where_all_together_are_not(adult):
     train, holdout, fresh, reference = cut(adult, 8000, 2000, 8000, 2000)
     g, outliers = (

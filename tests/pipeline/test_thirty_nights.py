@@ -96,7 +96,7 @@ class Series:
             pass
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_an_honest_series_goes_on(tmp_path: Path) -> None:
     series = Series(tmp_path, leak=0)
     assert [series.night() for _ in range(NIGHTS)].count("published") >= NIGHTS - 1

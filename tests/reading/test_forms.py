@@ -22,7 +22,7 @@ from privacy_assets.errors import InputError
 
 METRICS = ["dcr", "copies"]
 FAST, SLOW = 5, 135  # numbers of draws
-WEEKLY = 50  # from this draw on
+WEEKLY = 25  # from this draw on
 
 # Forms that are not yet read as labelled, with the reason. Remove a form when it is.
 OPEN: dict[str, str] = {

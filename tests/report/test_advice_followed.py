@@ -200,10 +200,11 @@ PIPELINE, DROP = (
 @pytest.mark.parametrize(
     ("generator", "cause", "words"),
     [
-        (
+        pytest.param(
             {"name": TREES, "settings": {"min_samples_leaf": 1, "shrinkage": 0}},
             "copied rows",
             [LARGER],
+            marks=pytest.mark.weekly,
         ),
         pytest.param(
             {"name": TREES, "settings": {"min_samples_leaf": 15, "shrinkage": 0}},
@@ -212,7 +213,12 @@ PIPELINE, DROP = (
             marks=pytest.mark.weekly,
         ),
         (EXACT_NUMBERS, "over-fitting", [LARGER, OTHER]),
-        ({"name": FUNCTION + "few_copies"}, "copied rows", [FILTER, OTHER]),
+        pytest.param(
+            {"name": FUNCTION + "few_copies"},
+            "copied rows",
+            [FILTER, OTHER],
+            marks=pytest.mark.weekly,
+        ),
         pytest.param(
             {"name": FUNCTION + "copula"}, "over-fitting", [OTHER], marks=pytest.mark.weekly
         ),
@@ -263,7 +269,7 @@ def test_a_brought_copy_passes_if_the_pipeline_makes_the_table() -> None:
     check_followed(before, pipeline(**settings_in(what)), what)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_values_of_single_people_are_rounded_or_dropped_or_left_to_the_pipeline() -> None:
     train, holdout, fresh = part(0), part(1), part(3)
     made = fresh.assign(fnlwgt=np.where(fresh.index < N // 10, train["fnlwgt"], fresh["fnlwgt"]))
@@ -286,7 +292,7 @@ def most_distant(rows: int) -> pd.DataFrame:
     return part(0).iloc[np.argsort(-distances)[:rows]]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_rare_people_are_no_longer_disclosed_without_the_columns_that_make_them_rare() -> None:
     train, holdout, reference, fresh = (part(place) for place in range(4))
     made = pd.concat([most_distant(10), fresh.iloc[10:]])
@@ -380,7 +386,7 @@ def test_another_holdout_is_unseen() -> None:
     assert (before.verdict, brought(train, other, made, **asked).verdict) == ("undecided", "pass")
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_small_holdout_gets_more_people() -> None:
     given: dict[str, Any] = {"rows": 2000, "policy": {"name": "large", "limits": [DENSE]}}
     before = pipeline(split={"train": 0.7, "holdout": 0.2, "reference": 0.1}, **given)

@@ -38,7 +38,7 @@ from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import ReleaseTarget
 from tests.helpers.accepting import accept_all
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.weekly
 
 PASSWORD = "s3cret-of-the-store"
 HUGE = "x" * 1_000_000

@@ -65,7 +65,7 @@ def roll_back(world: World, table: str, name: str) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_route_43_a_rollback_undone_by_the_same_bytes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

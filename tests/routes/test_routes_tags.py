@@ -290,7 +290,7 @@ defs = unplaced(people_table(Path.cwd()))
 """  # noqa: E501
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_route_32_a_dagster_command_without_a_home_and_with_that_of_the_scaffold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

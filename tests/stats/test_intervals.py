@@ -141,7 +141,7 @@ def test_subjects_drawn_anew_widen_a_band_and_never_narrow_it() -> None:
 
 def test_shares_that_cannot_vary_are_as_uncertain_as_none_of_so_many() -> None:
     band = permutation_band(
-        np.zeros(2), np.column_stack([np.zeros(99), np.linspace(-1, 1, 99)]), people=500
+        np.zeros(2), np.column_stack([np.zeros(99), np.linspace(-1, 1, 99)]), smaller_side=500
     )
     assert band.high[0] == -band.low[0] == pytest.approx(clopper_pearson(0, 500)[1])
     assert band.z[0] == 0 and band.high[1] == pytest.approx(band.critical * band.sd[1])

@@ -301,7 +301,7 @@ def leaks(
         excess.worst(_SPECS["excess"], subjects.counts, [*names, MEAN], "strongest"),
         risk.largest(_SPECS["risk"], subjects.counts, note),
     ]
-    band = permutation_band(excess.observed, excess.null, people=subjects.smallest_side)
+    band = permutation_band(excess.observed, excess.null, smaller_side=subjects.smallest_side)
     train, holdout = outcome.rates(*outcome.sides)
     rows = table_rows(
         train=train[0, 0],
