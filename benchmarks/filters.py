@@ -97,7 +97,7 @@ def measured(real: Mapping[str, Table], pool: Table, name: str) -> dict[str, Any
     if name:
         filters = [build_filter(one).fit(list(real.values()), schema) for one in name.split("+")]
         found = draw(Given(pool), filters, ROWS, seed=0)
-        dropped, rows = found.dropped / found.drawn, found.rows
+        dropped, rows = found.n_dropped / found.n_drawn, found.table
     frames = [
         real["train"].frame(),
         real["holdout"].frame(),

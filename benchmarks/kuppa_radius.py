@@ -78,10 +78,13 @@ def measured(
         metrics=["memorization"],
         device="cpu",
     ).results["memorization"]
-    assert found.rows is not None
-    alpha, copied = np.asarray(found.rows["alpha_m"]), np.arange(rows) < copies
+    assert found.row_scores is not None
+    alpha, copied = np.asarray(found.row_scores["alpha_m"]), np.arange(rows) < copies
     exposed, excess = found.estimates
-    out = {"training rows near": float(np.median(found.rows["train"])), "exposed": exposed.value}
+    out = {
+        "training rows near": float(np.median(found.row_scores["train"])),
+        "exposed": exposed.value,
+    }
     if exposed.null is not None:
         out["null"] = exposed.null
     out |= {"excess": excess.value, "excess, low": excess.low}

@@ -119,8 +119,8 @@ class FittedScreened(FittedGenerator):
 
     def _sample(self, rows: int, seed: int) -> Table:
         found = draw(self.inner, [self.fitted], rows, seed=seed)
-        self.dropped = found.dropped / found.drawn
-        return found.rows
+        self.dropped = found.n_dropped / found.n_drawn
+        return found.table
 
     def _save(self, folder: Any) -> dict[str, Any]:
         raise NotImplementedError

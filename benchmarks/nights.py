@@ -168,7 +168,7 @@ def inputs_of_ledger(
         synthetic = table.take(np.r_[np.resize(night.fresh, n), night.leaked])
     people = {role: np.column_stack([at, at]).astype(np.uint64) for role, at in roles.items()}
     return EvaluationInputs(
-        table.schema, {**real, "synthetic": synthetic}, roles, people=people, ledger=ledger
+        table.schema, {**real, "synthetic": synthetic}, roles, pseudonyms=people, ledger=ledger
     )
 
 

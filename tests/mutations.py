@@ -601,8 +601,8 @@ MUTATIONS = [
     Mutation(
         "an external table keeps its rare values",
         "pipeline/work.py",
-        "rows = made.rows.without_rare(rules)",
-        "rows = made.rows",
+        "rows = made.table.without_rare(rules)",
+        "rows = made.table",
         ("pipeline/test_rare_values.py",),
     ),
     Mutation(

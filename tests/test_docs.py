@@ -132,7 +132,7 @@ SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
 @pytest.mark.parametrize(
     ("page", "ended", "written", "words"),
     [  # by command: its exit status, and arguments that make it quick; 150 rows are undecided
-        (
+        pytest.param(
             "docs/commands.md",
             {
                 "evaluate": (3, ["--device=cpu"]),
@@ -142,6 +142,7 @@ SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
             },
             ["report.json", "report.html"],
             "undecided",
+            marks=pytest.mark.slow,
         ),
         (
             "docs/audit.md",

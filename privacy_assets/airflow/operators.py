@@ -319,7 +319,7 @@ class _GateOperator(BaseOperator):
             return ()
         from privacy_assets.pipeline.expectations import check_contract, summary
 
-        found = summary(check_contract(shown.rows.frame(), shown.real))
+        found = summary(check_contract(shown.table.frame(), shown.real))
         context["ti"].xcom_push(key="contract", value=found)
         held = found["expectations"] - found["broken"]
         return (f"contract of the columns: {held} of {found['expectations']} expectations hold",)

@@ -213,7 +213,7 @@ def _cases(options: argparse.Namespace, inputs: EvaluationInputs) -> Iterable[St
         generator=options.generator,
         settings=settings(options.set),
         ratios=options.overfit,
-        people=inputs.subjects.get("train"),
+        subject_codes=inputs.subjects.get("train"),
         seed=options.seed,
         device=inputs.device,
         progress=inputs.progress,

@@ -442,9 +442,9 @@ def _row_scores(report: Report) -> pd.DataFrame:
         raise ConfigError(
             f"--row-scores: the metric {name} did not run. Fix: add {name} to --metrics."
         )
-    if not result.rows:
+    if not result.row_scores:
         raise ConfigError(f"--row-scores: {name} has no scores: {result.estimates[0].note}")
-    return pd.DataFrame(result.rows)
+    return pd.DataFrame(result.row_scores)
 
 
 def _demo(options: argparse.Namespace) -> int:

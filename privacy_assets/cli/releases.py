@@ -169,7 +169,7 @@ def _release_json(state: ReleaseState) -> dict[str, Any]:
         "policy": title_of(stated.policy) if stated else None,
         "policy_digest": stated.policy_digest if stated else None,
         "signed_by": stated.keyid if stated else None,
-        "rows": stated.rows if stated else None,
+        "rows": stated.n_rows if stated else None,
         "sha256": stated.sha256 if stated else None,
     }
 
@@ -200,7 +200,7 @@ def _row(state: ReleaseState) -> tuple[str, ...]:
     stated, release = state.stated, state.release
     facts = (NOTHING, NOTHING, NOTHING)
     if stated:
-        facts = (clean(title_of(stated.policy), 40), stated.keyid[:_SHORT], number(stated.rows))
+        facts = (clean(title_of(stated.policy), 40), stated.keyid[:_SHORT], number(stated.n_rows))
     current, whole = "current" if state.current else "", _word(state)
     return (
         release.id,

@@ -223,7 +223,7 @@ def report_metadata(report: Report) -> dict[str, Any]:
     answers = [
         dg.TableRecord({"answer": answer["word"], "question": answer["title"]})
         for answer in report.page().answers
-        if answer["shown"]
+        if answer["is_displayed"]
     ]
     return {
         "verdict": verdict_line(report),
@@ -442,7 +442,7 @@ def events(
             sha256 = shown.snapshot.sha256
             upstreams = [table.key(role) for role in task.reads if role in table.resolved.roles]
             metadata = {
-                **synthetic_metadata(shown.rows.to_published_frame(), sha256, *upstreams),
+                **synthetic_metadata(shown.table.to_published_frame(), sha256, *upstreams),
                 **shown.metadata,
             }
             yield _output("synthetic", values["synthetic"], metadata, sha256)
@@ -455,8 +455,8 @@ def events(
                 **score_metadata(shown.result, shown.outcomes),
                 "seed": str(table.resolved.spec.run.seed),
             }
-            if shown.rows is not None:
-                metadata["scores of each row (private)"] = str(shown.rows)
+            if shown.row_scores is not None:
+                metadata["scores of each row (private)"] = str(shown.row_scores)
             key = table.key(task.name)
             earlier = _earlier_numbers(context.instance, key, run.target.partition)
             yield _output(task.name, values[task.name], metadata)

@@ -548,7 +548,7 @@ def overfit_cases(  # noqa: PLR0913
     generator: str | None = None,
     settings: Mapping[str, Any] | None = None,
     ratios: Iterable[float] = RATIOS,
-    people: np.ndarray | None = None,
+    subject_codes: np.ndarray | None = None,
     seed: int = 0,
     device: str = "cpu",
     progress: Progress = silent,
@@ -567,7 +567,7 @@ def overfit_cases(  # noqa: PLR0913
         settings: Further settings of the generator.
         ratios: Ratios in [1, 2]; 1 is the generator with early stopping. A training that ends
             earlier is recorded at the ratio that it reached.
-        people: Subject of each training row, shape (n_rows,). None: one subject per row.
+        subject_codes: Subject of each training row, shape (n_rows,). None: one subject per row.
         seed: Seed of fits and samples.
         device: torch device name.
         progress: Receives progress messages.
@@ -596,7 +596,9 @@ def overfit_cases(  # noqa: PLR0913
         built = build_generator(generator, {**fixed, "overfit": ratio})
 
         def make() -> tuple[Table, float]:
-            fitted = built.fit(train, seed=seed, device=device, progress=progress, people=people)
+            fitted = built.fit(
+                train, seed=seed, device=device, progress=progress, people=subject_codes
+            )
             reached = 1.0
             for epoch in fitted.history:
                 reached = epoch.get("overfitting_ratio", reached)

@@ -89,7 +89,7 @@ class PowerAnalysis:
     """Verdicts and detectable leaks of splits of one size.
 
     Attributes:
-        people: Number of subjects, by role.
+        n_subjects: Number of subjects, by role.
         table: Name of the table from which subjects were drawn.
         policy: Policy, restricted to the limits that were evaluated.
         draws: Outcome of each random split.
@@ -97,7 +97,7 @@ class PowerAnalysis:
         seed: Random seed.
     """
 
-    people: Mapping[str, int]
+    n_subjects: Mapping[str, int]
     table: str
     policy: Policy
     draws: tuple[Draw, ...]
@@ -157,7 +157,7 @@ class PowerAnalysis:
         """Return plain text: sizes, summary, one line per limit, and the smallest detectable
         leaks.
         """
-        sizes = ", ".join(f"{count:,} people in {role}" for role, count in self.people.items())
+        sizes = ", ".join(f"{count:,} people in {role}" for role, count in self.n_subjects.items())
         policy_title = clean(self.policy.title, 90)
         lines = [f"{sizes}; policy “{policy_title}”; people of {clean(self.table)}"]
         if self.table == _DEMO:
@@ -201,7 +201,7 @@ class PowerAnalysis:
         """Return a JSON serializable mapping. Missing numbers are None."""
         return {
             "summary": self.summary,
-            "people": dict(self.people),
+            "people": dict(self.n_subjects),
             "table": self.table,
             "policy": to_jsonable(self.policy.to_dict()),
             "seed": self.seed,
@@ -244,12 +244,12 @@ class _Split(NamedTuple):
     Attributes:
         table: Rows of all subjects.
         rows_by_subject: Rows of each subject.
-        people: Number of subjects to draw, by role.
+        n_subjects: Number of subjects to draw, by role.
     """
 
     table: Table
     rows_by_subject: Sequence[np.ndarray]
-    people: Mapping[str, int]
+    n_subjects: Mapping[str, int]
 
     def rows_of(self, subjects: np.ndarray) -> tuple[np.ndarray, list[int]]:
         """Collect the rows of some subjects.
@@ -328,13 +328,13 @@ def power_analysis(  # noqa: PLR0913
     if not (progress is None or callable(progress)):
         raise ConfigError("progress must be a function that takes a string.")
     numbers = {"train": train, "holdout": holdout, "reference": reference}
-    people = {}
+    n_subjects = {}
     for role in DEFAULT_SHARES:
         if numbers[role]:
-            people[role] = numbers[role]
+            n_subjects[role] = numbers[role]
     if policy is not None:
         policy = load_policy(policy)
-    metrics, in_force, left_out = _choose(policy, {*people, "synthetic"})
+    metrics, in_force, left_out = _choose(policy, {*n_subjects, "synthetic"})
     declared_subject = read_subject(subject)
     declared = Declared.of_settings(
         drop,
@@ -348,7 +348,7 @@ def power_analysis(  # noqa: PLR0913
         exact_ids=declared_subject.exact_ids,
     )
     where, table = _table(rows, declared_subject.column, kinds, declared)
-    split = _Split(table, _rows_by_subject(table), people)
+    split = _Split(table, _rows_by_subject(table), n_subjects)
     _check_enough_people(split, where)
     evaluated = []
     with progress_context(progress) as report_progress:
@@ -362,18 +362,18 @@ def power_analysis(  # noqa: PLR0913
     )
     evaluated = [_without_limits(draw, unmeasured) for draw in evaluated]
     left_out = (*left_out, *sorted(unmeasured))
-    return PowerAnalysis(people, where, remaining, tuple(evaluated), left_out, seed)
+    return PowerAnalysis(n_subjects, where, remaining, tuple(evaluated), left_out, seed)
 
 
 def _check_enough_people(split: _Split, where: str) -> None:
     """Raise InputError if the table has fewer subjects than are drawn."""
-    n_drawn = sum(split.people.values())
+    n_drawn = sum(split.n_subjects.values())
     if len(split.rows_by_subject) >= n_drawn:
         return
-    terms = " + ".join(map("{:,}".format, split.people.values()))
+    terms = " + ".join(map("{:,}".format, split.n_subjects.values()))
     raise InputError(
-        f"there are {len(split.rows_by_subject):,} people, and {' and '.join(split.people)} need"
-        f" {terms} = {n_drawn:,}",
+        f"there are {len(split.rows_by_subject):,} people,"
+        f" and {' and '.join(split.n_subjects)} need {terms} = {n_drawn:,}",
         where=where,
         fix="reduce the numbers, or use a table with more people",
     )
@@ -492,7 +492,7 @@ def _draw(
     """Draw subjects, generate from all of them, assign them to roles at random, and evaluate the
     release.
     """
-    sizes = list(split.people.values())
+    sizes = list(split.n_subjects.values())
     subjects = rng.permutation(len(split.rows_by_subject))[: sum(sizes)]
     pool, n_rows = split.rows_of(np.sort(subjects))
     subject_codes = np.repeat(np.arange(len(subjects)), n_rows)
@@ -503,7 +503,7 @@ def _draw(
     # The order of `subjects` is independent of the generator, and determines membership.
     subjects_of_roles = np.split(subjects, np.cumsum(sizes)[:-1])
     real = {}
-    for role, members in zip(split.people, subjects_of_roles, strict=True):
+    for role, members in zip(split.n_subjects, subjects_of_roles, strict=True):
         rows, _ = split.rows_of(members)
         real[role] = split.table.take(rows)
     synthetic = fitted.sample(len(real["train"]), seed=seed)

@@ -52,7 +52,7 @@ class Attestation:
             it.
         setup: Settings that determine what is measured. Declared values appear as counts and keyed
             digests.
-        rows: Number of rows.
+        n_rows: Number of rows.
         dtypes: pandas dtypes of the columns, by name.
         made_at: Time of the attestation (UTC, ISO 8601).
         attempt: Number of the publication attempt since the last release of the table.
@@ -72,7 +72,7 @@ class Attestation:
     inputs: Mapping[str, str]
     ledger: str
     setup: Mapping[str, Any]
-    rows: int
+    n_rows: int
     dtypes: Mapping[str, str]
     made_at: str
     attempt: int

@@ -476,7 +476,7 @@ class Gate:
             ledger=max(filter(None, ledgers), default=""),
             setup=to_jsonable(setup),
             attempt=attempt,
-            rows=snapshot.n_rows,
+            n_rows=snapshot.n_rows,
             dtypes=dict(snapshot.dtypes),
             made_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         )
@@ -508,10 +508,10 @@ class Gate:
             Path of the file, with rows in the order of the snapshot. None if the metric has no
             scores of rows.
         """
-        if not result.rows:
+        if not result.row_scores:
             return None
         path = self.row_scores(snapshot, result.metric)
-        return put_atomic(path, parquet_bytes(pd.DataFrame(result.rows)))
+        return put_atomic(path, parquet_bytes(pd.DataFrame(result.row_scores)))
 
     def _keep(self, sealed: SignedRecord, target: ReleaseTarget) -> str:
         """Store a signed result in the private folder, and return its keyed digest."""

@@ -286,7 +286,9 @@ def read_published(
             raise OutOfDate(problem)
         release = store.named(pointer, target)
         stated = release.opened(target, trusted)
-        frame = read_hashed(release.table, stated.sha256, stated.dtypes, stated.rows, release.root)
+        frame = read_hashed(
+            release.table, stated.sha256, stated.dtypes, stated.n_rows, release.root
+        )
     if seen is not None and numbers.get(name) != pointer.number:
         put_atomic(Path(seen), json.dumps({**numbers, name: pointer.number}, indent=2).encode())
     return frame

@@ -453,31 +453,31 @@ class Filtered:
     """Result of drawing with filters.
 
     Attributes:
-        rows: Rows that passed.
+        table: Rows that passed.
         unfiltered: First draw, equal to the result without a filter; same number of rows.
-        drawn: Number of drawn rows.
-        dropped: Number of dropped rows.
-        dropped_by: Number of rows dropped by each filter. A row may be dropped by several.
+        n_drawn: Number of drawn rows.
+        n_dropped: Number of dropped rows.
+        n_dropped_by: Number of rows dropped by each filter. A row may be dropped by several.
     """
 
-    rows: Table
+    table: Table
     unfiltered: Table
-    drawn: int
-    dropped: int
-    dropped_by: Mapping[str, int]
+    n_drawn: int
+    n_dropped: int
+    n_dropped_by: Mapping[str, int]
 
 
 def draw(
-    generator: FittedGenerator, filters: Sequence[FittedFilter], rows: int, *, seed: int
+    generator: FittedGenerator, filters: Sequence[FittedFilter], n_rows: int, *, seed: int
 ) -> Filtered:
-    """Draw from a fitted generator until ``rows`` rows pass all filters.
+    """Draw from a fitted generator until ``n_rows`` rows pass all filters.
 
     The first draw equals the one without filters; further draws have derived seeds.
 
     Args:
         generator: Fitted generator.
         filters: Fitted filters, at least one.
-        rows: Number of rows, at least 1.
+        n_rows: Number of rows, at least 1.
         seed: The same seed gives the same rows.
 
     Returns:
@@ -492,9 +492,9 @@ def draw(
     n_drawn = 0
     n_passed = 0
     attempts = max(fitted.filter.attempts for fitted in filters)
-    n_dropped = {fitted.filter.name: 0 for fitted in filters}
-    while n_collected < rows:
-        size = _size(rows, n_collected, n_drawn, attempts)
+    n_dropped_by = {fitted.filter.name: 0 for fitted in filters}
+    while n_collected < n_rows:
+        size = _size(n_rows, n_collected, n_drawn, attempts)
         if size < 1:
             raise _too_few(filters)
         batch_seed = _derived_seed(seed, len(batches)) if batches else seed
@@ -502,34 +502,34 @@ def draw(
         is_dropped = np.zeros(len(table), dtype=bool)
         for fitted in filters:
             is_exposed = fitted.exposed(table, unfiltered)
-            n_dropped[fitted.filter.name] += int(is_exposed.sum())
+            n_dropped_by[fitted.filter.name] += int(is_exposed.sum())
             is_dropped |= is_exposed
         if unfiltered is None:
             unfiltered = table
         passed = table.take(~is_dropped)
-        batch = passed.take(slice(rows - n_collected))
+        batch = passed.take(slice(n_rows - n_collected))
         batches.append(batch)
         n_collected += len(batch)
         n_passed += len(passed)
         n_drawn += size
     return Filtered(
-        rows=Table.stack(batches),
+        table=Table.stack(batches),
         unfiltered=unfiltered or batches[0],
-        drawn=n_drawn,
-        dropped=n_drawn - n_passed,
-        dropped_by=n_dropped,
+        n_drawn=n_drawn,
+        n_dropped=n_drawn - n_passed,
+        n_dropped_by=n_dropped_by,
     )
 
 
-def _size(rows: int, n_collected: int, n_drawn: int, attempts: int) -> int:
-    """Return the size of the next draw: first ``rows``, then the estimated need; 0 if the maximum
+def _size(n_rows: int, n_collected: int, n_drawn: int, attempts: int) -> int:
+    """Return the size of the next draw: first ``n_rows``, then the estimated need; 0 if the maximum
     is reached.
     """
-    budget = rows * attempts - n_drawn
+    budget = n_rows * attempts - n_drawn
     if n_drawn == 0:
-        return min(rows, budget)
+        return min(n_rows, budget)
     pass_rate = max(n_collected / n_drawn, 1 / attempts)
-    return min(math.ceil(1.1 * (rows - n_collected) / pass_rate), budget)
+    return min(math.ceil(1.1 * (n_rows - n_collected) / pass_rate), budget)
 
 
 def _too_few(filters: Sequence[FittedFilter]) -> InputError:

@@ -197,7 +197,7 @@ class Metric(ABC):
         in_leak_studies: Whether tables with planted leaks can validate the metric.
         attacks_generator: Whether the metric attacks the generator instead of one release.
         scores_rows: Whether results have private scores of each synthetic row
-            (:attr:`.MetricResult.rows`).
+            (:attr:`.MetricResult.row_scores`).
         seen_in_copy: Whether its statistics measure what a verbatim copy of train discloses, unless
             they say otherwise.
         question: Question on the first page of the report that its statistics answer, unless they

@@ -136,27 +136,27 @@ class _Seen:
         similar: Similar rows of each attacked row.
         weights: Match weight of each attacked row.
         population: Attacked rows with scores.
-        people: Subjects of the rows used by ``copies``.
+        subjects: Subjects of the rows used by ``copies``.
         labels: Permuted membership labels.
     """
 
     similar: SimilarRows
     weights: np.ndarray
     population: Population
-    people: Subjects
+    subjects: Subjects
     labels: DrawnLabels
 
     @cached_property
     def shares(self) -> tuple[Estimate, ...]:
         """``copied_share`` and ``changed_share``, on which there can be several limits."""
-        differences = copied(self.similar, self.people, self.labels.mean_difference)
-        return share_estimates(differences, self.people)
+        differences = copied(self.similar, self.subjects, self.labels.mean_difference)
+        return share_estimates(differences, self.subjects)
 
     @cached_property
     def partial(self) -> Estimate:
         """``partial_advantage``."""
-        differences = advantages(self.weights, self.people, self.labels.mean_difference)
-        return partial_estimate(differences, self.people)
+        differences = advantages(self.weights, self.subjects, self.labels.mean_difference)
+        return partial_estimate(differences, self.subjects)
 
 
 class PlantedReleases:
@@ -192,15 +192,15 @@ class PlantedReleases:
 
         copies = controls.copies
         rows = attacked_rows(inputs, copies.max_targets)
-        self._people = inputs.all_subjects
-        if len(rows) < len(self._people.codes):
-            self._people = self._people.take(rows)
+        self._subjects = inputs.all_subjects
+        if len(rows) < len(self._subjects.codes):
+            self._subjects = self._subjects.take(rows)
         real, self._weights, self._codes = coded(inputs.real, self.candidates, rows)
         self._real = np.ascontiguousarray(real[:, rows])
         self._similar, self._matched = inputs.once(
             released_matches, copies.max_targets, copies.max_holders
         )
-        self._labels = DrawnLabels(self._people, controls.n_permutations, self._rng)
+        self._labels = DrawnLabels(self._subjects, controls.n_permutations, self._rng)
 
     def _candidate_pools(
         self, inputs: EvaluationInputs, all_subjects: Population
@@ -228,7 +228,7 @@ class PlantedReleases:
     @cached_property
     def _as_it_is(self) -> _Seen:
         """The synthetic table without planted rows."""
-        return _Seen(self._similar, self._matched, self._population, self._people, self._labels)
+        return _Seen(self._similar, self._matched, self._population, self._subjects, self._labels)
 
     @cached_property
     def held(self) -> list[Limit]:
@@ -287,12 +287,12 @@ class PlantedReleases:
             For each relabeling, whether the synthetic table fails a limit.
         """
         for _ in range(times):
-            people = self._people.relabelled(self._rng.permutation(self._people.member))
+            subjects = self._subjects.relabelled(self._rng.permutation(self._subjects.member))
             population = replace(
                 self._population, member=self._rng.permutation(self._population.member)
             )
-            labels = self._labels.of(people.member)
-            seen = replace(self._as_it_is, population=population, people=people, labels=labels)
+            labels = self._labels.of(subjects.member)
+            seen = replace(self._as_it_is, population=population, subjects=subjects, labels=labels)
             yield self._fails(self._limits, seen)
 
     def _fails(self, limits: Iterable[Limit], seen: _Seen) -> bool:

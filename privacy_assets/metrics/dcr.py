@@ -41,7 +41,7 @@ IDENTICAL_EXCESS = StatisticSpec(
 
 
 def identical_excess(
-    real: np.ndarray, people: Subjects, synthetic: np.ndarray, floor: float, confidence: float
+    real: np.ndarray, subjects: Subjects, synthetic: np.ndarray, floor: float, confidence: float
 ) -> Estimate:
     """Estimate ``identical_excess``: leaked subjects divided by max(k, ``floor``), between -1 and
     1.
@@ -54,7 +54,7 @@ def identical_excess(
 
     Args:
         real: Row ids of T stacked on H, shape (N,).
-        people: Subjects of these rows.
+        subjects: Subjects of these rows.
         synthetic: Row ids of S, shape (n_S,).
         floor: Minimum denominator.
         confidence: Confidence level of the exact interval.
@@ -62,11 +62,11 @@ def identical_excess(
     Returns:
         The estimate. Not measurable if a side has no such rows.
     """
-    counts = (len(synthetic), people.smallest_side)
-    is_own = own_rows(real, people.codes)
-    eligible = np.unique(people.codes[is_own])
-    matched = np.unique(people.codes[is_own & np.isin(real, synthetic)])
-    leaked = leaked_subjects(eligible, matched, people.member, confidence)
+    counts = (len(synthetic), subjects.smallest_side)
+    is_own = own_rows(real, subjects.codes)
+    eligible = np.unique(subjects.codes[is_own])
+    matched = np.unique(subjects.codes[is_own & np.isin(real, synthetic)])
+    leaked = leaked_subjects(eligible, matched, subjects.member, confidence)
     if min(counts) == 0 or np.isnan(leaked).any():
         return IDENTICAL_EXCESS.missing(
             "train or holdout has no row of a single person", counts, confidence
@@ -206,13 +206,13 @@ class Matches:
 
     Attributes:
         spaces: Distances in the raw space and, with an embedder, in the embedded one.
-        people: Subjects of the real rows, T stacked on H.
+        subjects: Subjects of the real rows, T stacked on H.
         real: Ids of the real rows, shape (N,).
         synthetic: Ids of the synthetic rows, shape (n_S,).
     """
 
     spaces: tuple[Space, ...]
-    people: Subjects
+    subjects: Subjects
     real: np.ndarray
     synthetic: np.ndarray
 
@@ -224,9 +224,9 @@ class Matches:
         if inputs.embedder is not None:
             embedded = [EncodedTable.of_numbers(inputs.embedded(role)) for role in ROLES]
             spaces.append(Space.of("embedded", embedded, inputs.device, unseen))
-        people = Subjects.of(inputs.subject_codes("train", "holdout"), len(inputs.train))
+        subjects = Subjects.of(inputs.subject_codes("train", "holdout"), len(inputs.train))
         real = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
-        return cls(tuple(spaces), people, real, inputs.row_ids["synthetic"])
+        return cls(tuple(spaces), subjects, real, inputs.row_ids["synthetic"])
 
     def take(self, rows: np.ndarray) -> Matches:
         """Restrict to some rows of the synthetic table."""
@@ -237,7 +237,7 @@ class Matches:
         """Replace the labels by ``member``, bool (s,). Distances to T alone are then
         meaningless.
         """
-        return replace(self, people=self.people.relabelled(member))
+        return replace(self, subjects=self.subjects.relabelled(member))
 
 
 _ROUNDING = 1e-9
@@ -602,7 +602,7 @@ class Dcr(Metric):
                 spec, space.srd, space.rrd, holdout_codes, self.alpha, self.n_bootstraps, rng
             )
             estimates.append(score)
-        n_subjects = matches.people.smallest_side
+        n_subjects = matches.subjects.smallest_side
         complete = self._in_order(estimates, n_synthetic, n_subjects, "no embedder")
         return self.result(inputs, complete, tails=tails, distances=_distance_table(matches.spaces))
 
@@ -618,17 +618,17 @@ class Dcr(Metric):
         Returns:
             The estimates, and the table "tails".
         """
-        estimates, tails = self._member_excess(matches.spaces, matches.people, rng)
-        people = matches.people
-        n_train = int(people.member[people.codes].sum())
+        estimates, tails = self._member_excess(matches.spaces, matches.subjects, rng)
+        subjects = matches.subjects
+        n_train = int(subjects.member[subjects.codes].sum())
         floor = self.negligible * min(n_train, len(matches.synthetic))
         identical = identical_excess(
-            matches.real, people, matches.synthetic, floor, IDENTICAL_CONFIDENCE
+            matches.real, subjects, matches.synthetic, floor, IDENTICAL_CONFIDENCE
         )
         return [*estimates, identical], tails
 
     def _member_excess(
-        self, spaces: Sequence[Space], people: Subjects, rng: np.random.Generator
+        self, spaces: Sequence[Space], subjects: Subjects, rng: np.random.Generator
     ) -> tuple[list[Estimate], TableRows]:
         """Return "member_excess" of each space and "member_excess_any", and the table "tails"."""
         entries = []
@@ -636,13 +636,13 @@ class Dcr(Metric):
         for space, key, tail in itertools.product(spaces, KEYS, self.tails):
             matched = space.closest(key, tail)
             entries.append(_Entry(space, key, tail, matched))
-            weights.append(_weights(people, space, matched))
+            weights.append(_weights(subjects, space, matched))
         for space in spaces:
             matched = space.closest("distance", self.headline_tail, self.headline_rows)
-            weights.append(_weights(people, space, matched))
-        permuted = inference.excess(np.stack(weights), people, self.n_permutations, rng)
+            weights.append(_weights(subjects, space, matched))
+        permuted = inference.excess(np.stack(weights), subjects, self.n_permutations, rng)
 
-        counts = (len(spaces[0].srd), people.smallest_side)
+        counts = (len(spaces[0].srd), subjects.smallest_side)
         estimates: list[Estimate] = []
         rows: TableRows = []
         n_entries = len(KEYS) * len(self.tails)  # of each space
@@ -665,7 +665,7 @@ class Dcr(Metric):
         return [*estimates, strongest_excess], rows
 
     def _in_order(
-        self, estimates: Sequence[Estimate], n: int, subjects: int, note: str
+        self, estimates: Sequence[Estimate], n: int, n_subjects: int, note: str
     ) -> tuple[Estimate, ...]:
         """Return the estimates in the order of the specifications. Missing ones are NaN with
         ``note``.
@@ -673,7 +673,7 @@ class Dcr(Metric):
         estimates_by_name = by_name(estimates)
         ordered = []
         for spec in self.statistics:
-            missing = spec.missing(note, (n, subjects))
+            missing = spec.missing(note, (n, n_subjects))
             ordered.append(estimates_by_name.get(spec.name, missing))
         return tuple(ordered)
 
@@ -708,7 +708,7 @@ def _tail_rows(entries: Sequence[_Entry], permuted: PermutationResult) -> TableR
     )
 
 
-def _weights(people: Subjects, space: Space, hit: np.ndarray) -> np.ndarray:
+def _weights(subjects: Subjects, space: Space, hit: np.ndarray) -> np.ndarray:
     """Return weights (s,) that turn labels into the mean label of the distinct rows ``hit``.
 
     The label of a distinct row is the mean label of its equal rows.
@@ -717,7 +717,7 @@ def _weights(people: Subjects, space: Space, hit: np.ndarray) -> np.ndarray:
     is_hit[hit] = True
     rows = is_hit[space.groups]
     share = 1 / (space.sizes[space.groups[rows]] * max(1, len(hit)))
-    return np.bincount(people.codes[rows], weights=share, minlength=len(people))
+    return np.bincount(subjects.codes[rows], weights=share, minlength=len(subjects))
 
 
 def _in_space(statistic: str, space: Space) -> str:

@@ -109,7 +109,7 @@ class HoldoutLeakage(Metric):
             inputs,
             tables=tables,
             subjects=subjects,
-            people={},
+            pseudonyms={},
             embedder=None,
         )
         n_permutations, max_targets = self.n_permutations, self.max_targets

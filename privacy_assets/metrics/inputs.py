@@ -54,10 +54,10 @@ class EvaluationInputs:
         embedder: Contrastive encoder. None: embedded statistics are not measurable.
         earlier_releases: Stacked rows of all earlier releases, with some or all columns of the
             schema. None: there are none.
-        people: Keyed pseudonyms of the person of each row by real role, uint64 of shape (n, 2), see
-            :func:`.splitting.pseudonyms`. Empty: unknown, as outside of a pipeline.
-        ledger: Disclosure by person over all published tables. None: there are none, or ``people``
-            is empty.
+        pseudonyms: Keyed pseudonyms of the person of each row by real role, uint64 of shape (n, 2),
+            see :func:`.splitting.pseudonyms`. Empty: unknown, as outside of a pipeline.
+        ledger: Disclosure by person over all published tables. None: there are none, or
+            ``pseudonyms`` is empty.
         release: Number and day of the synthetic table in the ledger, see :meth:`.Ledger.of`.
         ruled: Columns in which the threshold rule replaced the values of few people, see
             :mod:`privacy_assets.tables.threshold_rule`. Empty outside of a pipeline.
@@ -77,7 +77,7 @@ class EvaluationInputs:
     generated: Mapping[str, Table] = field(default_factory=dict)
     embedder: Embedder | None = None
     earlier_releases: Table | None = None
-    people: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    pseudonyms: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     ledger: Ledger | None = field(default=None, repr=False)
     release: tuple[int, int] = (0, 0)
     ruled: tuple[str, ...] = ()
@@ -313,12 +313,12 @@ class EvaluationInputs:
 
     @property
     def merged_ledger(self) -> Ledger | None:
-        """The ledger after publication of the synthetic table. None if :attr:`people` is empty.
+        """The ledger after publication of the synthetic table. None if :attr:`pseudonyms` is empty.
 
         Raises:
             InputError: There is a ledger, but no people.
         """
-        if not self.people:
+        if not self.pseudonyms:
             if self.ledger is not None:
                 raise InputError("there is a ledger of disclosure, but no pseudonyms of people")
             return None
@@ -341,7 +341,7 @@ class EvaluationInputs:
     @property
     def _pseudonyms(self) -> np.ndarray:
         """Pseudonyms of each of :attr:`all_subjects`, uint64 of shape (s, 2)."""
-        by_row = _stack(self.people, self.real_roles)
+        by_row = _stack(self.pseudonyms, self.real_roles)
         by_subject = np.zeros((len(self.all_subjects), 2), np.uint64)
         by_subject[self.all_subjects.codes] = by_row
         return by_subject
@@ -390,12 +390,12 @@ class EvaluationInputs:
         changed.__dict__.update(changes)
         return changed
 
-    def with_copy(self, people: int) -> EvaluationInputs:
+    def with_copy(self, n_subjects: int) -> EvaluationInputs:
         """Return smaller inputs whose synthetic table is a verbatim copy of train.
 
         Args:
-            people: Expected number of people that are kept in each real table. Smaller tables are
-                kept whole.
+            n_subjects: Expected number of people that are kept in each real table. Smaller tables
+                are kept whole.
 
         Returns:
             The inputs. Every person is drawn at random and has all rows. There are no generated
@@ -408,7 +408,7 @@ class EvaluationInputs:
         encoded: dict[str, EncodedTable] = {}
         embedded: dict[str, np.ndarray] = {}
         for role, codes in self._subjects_by_role().items():
-            rows = np.flatnonzero(draws[codes] * np.unique(codes).size < people)
+            rows = np.flatnonzero(draws[codes] * np.unique(codes).size < n_subjects)
             tables[role] = self.tables[role].take(rows)
             ids[role] = self.row_ids[role][rows]
             encoded[role] = self.encoded(role).take(rows)
@@ -480,7 +480,7 @@ class EvaluationInputs:
             tables = _read_tables(facts["tables"], arrays)
             generated = _read_tables(facts["generated"], arrays)
             subjects = _read_arrays(facts["subjects"], arrays)
-            people = _read_arrays(facts["people"], arrays)
+            pseudonyms = _read_arrays(facts["pseudonyms"], arrays)
             embedder = None
             if facts["embedder"] is not None:
                 embedder = _StoredEmbedder(folder / _EMBEDDER, *facts["embedder"])
@@ -489,7 +489,7 @@ class EvaluationInputs:
                 schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal
             )
             derived: dict[str, Any] = {
-                "people": people,
+                "pseudonyms": pseudonyms,
                 "ruled": tuple(facts["ruled"]),
                 "notes": tuple(facts["notes"]),
                 "encoder": TabularEncoder.from_json(facts["encoder"]),
@@ -509,7 +509,7 @@ class EvaluationInputs:
             "schema": self.schema.to_json(),
             "encoder": self.encoder.to_json(),
             "subjects": list(self.subjects),
-            "people": list(self.people),
+            "pseudonyms": list(self.pseudonyms),
             "embedder": None,
             "ruled": list(self.ruled),
             "notes": list(self.notes),
@@ -523,7 +523,7 @@ class EvaluationInputs:
                 facts[key][role], table_arrays = table.to_arrays()
                 arrays.extend(table_arrays)
         arrays.extend(self.subjects.values())
-        arrays.extend(self.people.values())
+        arrays.extend(self.pseudonyms.values())
         arrays.extend(self.row_ids[role] for role in self.tables)
         for role in self.tables:
             encoded = self.encoded(role)

@@ -24,7 +24,7 @@ from privacy_assets.tables.encoding import EncodedTable
 # after which the entry of an absent person is removed; partitions may be published once a month
 KEPT_DAYS = 60
 _FIELDS = {
-    "people": np.uint64,
+    "exact": np.uint64,
     "plain": np.uint64,
     "ratio": np.float32,
     "seen": np.uint32,
@@ -38,7 +38,7 @@ class Ledger:
     """Largest closeness of each person's rows to any published row.
 
     Attributes:
-        people: Keyed pseudonyms of exact ids (:func:`.splitting.pseudonyms`), ascending and
+        exact: Keyed pseudonyms of exact ids (:func:`.splitting.pseudonyms`), ascending and
             distinct, uint64 of shape (n,).
         plain: Keyed pseudonyms of their plain forms, uint64 of shape (n,). A person whose id gets
             another spelling keeps the entry.
@@ -50,18 +50,18 @@ class Ledger:
             :meth:`of`.
     """
 
-    people: np.ndarray
+    exact: np.ndarray
     plain: np.ndarray
     ratio: np.ndarray
     seen: np.ndarray
     release: np.ndarray
 
     @classmethod
-    def of(cls, people: np.ndarray, ratio: np.ndarray, release: int = 0, day: int = 0) -> Self:
+    def of(cls, pseudonyms: np.ndarray, ratio: np.ndarray, release: int = 0, day: int = 0) -> Self:
         """Create the ledger of one published table.
 
         Args:
-            people: Pseudonyms of the people in the real tables, uint64 of shape (m, 2), in any
+            pseudonyms: Pseudonyms of the people in the real tables, uint64 of shape (m, 2), in any
                 order. A person may occur several times.
             ratio: Their ratios, shape (m,).
             release: Number by which the caller recognizes the published table.
@@ -70,44 +70,49 @@ class Ledger:
         Returns:
             The ledger, with the largest ratio of each person.
         """
-        exact, first_rows, codes = np.unique(people[:, 0], return_index=True, return_inverse=True)
-        plain = people[first_rows, 1]
+        exact, first_rows, codes = np.unique(
+            pseudonyms[:, 0], return_index=True, return_inverse=True
+        )
+        plain = pseudonyms[first_rows, 1]
         largest = np.zeros(len(exact), np.float32)
         np.maximum.at(largest, codes, ratio.astype(np.float32))
         seen = np.full(len(exact), day, np.uint32)
         return cls(exact, plain, largest, seen, np.full(len(exact), release, np.uint64))
 
-    def ratios(self, people: np.ndarray) -> np.ndarray:
-        """Return the ratio of each of ``people``, pseudonyms of shape (m, 2); 0 for people without
-        an entry.
+    def ratios(self, pseudonyms: np.ndarray) -> np.ndarray:
+        """Return the ratio of each person; 0 without an entry.
+
+        Args:
+            pseudonyms: Pseudonyms of the people, uint64 of shape (m, 2).
 
         Returns:
             float32 of shape (m,).
         """
-        entries = self._entries(people)
+        entries = self._entries(pseudonyms)
         return np.append(self.ratio, np.float32(0))[entries]
 
-    def _entries(self, people: np.ndarray) -> np.ndarray:
-        """Return the position of the entry of each of ``people`` (m, 2), -1 without an entry; shape
-        (m,).
+    def _entries(self, pseudonyms: np.ndarray) -> np.ndarray:
+        """Return the position of the entry of each of ``pseudonyms`` (m, 2): (m,), -1 without one.
 
         If the exact id and the plain form have different entries, it is the one with the larger
         ratio.
         """
-        by_exact = self._entries_by(self.people, people[:, 0])
-        by_plain = self._entries_by(self.plain, people[:, 1])
+        by_exact = self._entries_by(self.exact, pseudonyms[:, 0])
+        by_plain = self._entries_by(self.plain, pseudonyms[:, 1])
         ratio = np.append(self.ratio, np.float32(-1))  # -1, no entry, selects the last
         return np.where(ratio[by_plain] > ratio[by_exact], by_plain, by_exact)
 
-    def _entries_by(self, keys: np.ndarray, people: np.ndarray) -> np.ndarray:
-        """Return the position of the entry with the key of each of ``people`` (m,) and the largest
-        ratio, -1 without one; shape (m,).
+    def _entries_by(self, keys: np.ndarray, keys_of_people: np.ndarray) -> np.ndarray:
+        """Return the position of the entry with each of ``keys_of_people`` (m,): (m,), -1 without
+        one.
+
+        If several entries have the key, it is the one with the largest ratio.
         """
         order = np.lexsort([self.ratio, keys])
-        last = np.searchsorted(keys[order], people, side="right") - 1
+        last = np.searchsorted(keys[order], keys_of_people, side="right") - 1
         entries = np.append(order, -1)[last]
         keys_of_entries = np.append(keys, np.uint64(0))[entries]
-        return np.where(keys_of_entries == people, entries, -1)
+        return np.where(keys_of_entries == keys_of_people, entries, -1)
 
     def most_by_release(self, above: float) -> list[tuple[int, float]]:
         """Return the published tables to which most people with a ratio above ``above`` owe it.
@@ -120,7 +125,7 @@ class Ledger:
         """
         releases, counts = np.unique(self.release[self.ratio > above], return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        shares = counts / len(self.people)
+        shares = counts / len(self.exact)
         return [(int(releases[i]), float(shares[i])) for i in order]
 
     def merged(self, latest: Ledger) -> Ledger:
@@ -133,10 +138,10 @@ class Ledger:
             The people of ``latest``, and those seen less than ``KEPT_DAYS`` days before it.
         """
         days = int(latest.seen.max(initial=0)) - self.seen.astype(np.int64)
-        is_absent = ~np.isin(self.people, latest.people) & ~np.isin(self.plain, latest.plain)
+        is_absent = ~np.isin(self.exact, latest.exact) & ~np.isin(self.plain, latest.plain)
         remains = is_absent & (days < KEPT_DAYS)
 
-        present = np.column_stack([latest.people, latest.plain])
+        present = np.column_stack([latest.exact, latest.plain])
         entries = self._entries(present)
         earlier_ratio = np.append(self.ratio, np.float32(0))[entries]
         earlier_release = np.append(self.release, np.uint64(0))[entries]
@@ -144,13 +149,13 @@ class Ledger:
         is_closer = latest.ratio > earlier_ratio
         closest_release = np.where(is_closer, latest.release, earlier_release)
 
-        people = np.concatenate([latest.people, self.people[remains]])
+        exact = np.concatenate([latest.exact, self.exact[remains]])
         plain = np.concatenate([latest.plain, self.plain[remains]])
         ratio = np.concatenate([largest_ratio, self.ratio[remains]])
         seen = np.concatenate([latest.seen, self.seen[remains]])
         release = np.concatenate([closest_release, self.release[remains]])
-        order = np.argsort(people)
-        return Ledger(people[order], plain[order], ratio[order], seen[order], release[order])
+        order = np.argsort(exact)
+        return Ledger(exact[order], plain[order], ratio[order], seen[order], release[order])
 
     def to_bytes(self) -> bytes:
         """Return a Parquet file. With the same library versions, equal ledgers give equal bytes."""
@@ -186,19 +191,19 @@ class Ledger:
         for name, dtype in _FIELDS.items():
             if getattr(self, name).dtype != dtype:
                 return False
-        is_ascending = np.all(self.people[1:] > self.people[:-1])
+        is_ascending = np.all(self.exact[1:] > self.exact[:-1])
         return bool(is_ascending and np.all(self.ratio >= 0))
 
 
 def disclosure_ratios(
-    real: EncodedTable, synthetic: EncodedTable, people: np.ndarray, device: str
+    real: EncodedTable, synthetic: EncodedTable, subject_codes: np.ndarray, device: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Measure how close a table comes to each person.
 
     Args:
         real: Rows of all real tables, shape (N,).
         synthetic: Rows of the synthetic table, encoded by the same encoder.
-        people: Person of each real row, codes 0..s-1, int64 of shape (N,).
+        subject_codes: Person of each real row, codes 0..s-1, int64 of shape (N,).
         device: Torch device of the search.
 
     Returns:
@@ -206,13 +211,13 @@ def disclosure_ratios(
         person's rows. The isolation of a row that another person also has is 0, and so is its
         ratio.
     """
-    n_people = int(people.max(initial=-1)) + 1
-    largest_ratios = np.zeros(n_people)
-    largest_isolation = np.zeros(n_people)
-    if n_people > 1:
-        isolation = distance_to_other_subjects(real, people, device)
+    n_subjects = int(subject_codes.max(initial=-1)) + 1
+    largest_ratios = np.zeros(n_subjects)
+    largest_isolation = np.zeros(n_subjects)
+    if n_subjects > 1:
+        isolation = distance_to_other_subjects(real, subject_codes, device)
         nearest = nearest_rows(real, synthetic, device=device).distances[:, 0]
         ratios = isolation / np.maximum(nearest, _MIN_DISTANCE)
-        np.maximum.at(largest_ratios, people, ratios)
-        np.maximum.at(largest_isolation, people, isolation)
+        np.maximum.at(largest_ratios, subject_codes, ratios)
+        np.maximum.at(largest_isolation, subject_codes, isolation)
     return largest_ratios.astype(np.float32), largest_isolation

@@ -293,7 +293,7 @@ class Memorization(Metric):
             ratios=ratio_table(memorization),
             most_exposed=most_exposed(memorization),
         )
-        return replace(result, rows=memorization.columns())
+        return replace(result, row_scores=memorization.columns())
 
     def by_spherelets(
         self,

@@ -170,13 +170,13 @@ class Sampled:
     """Rows of a synthetic table.
 
     Attributes:
-        rows: The rows.
+        table: The rows.
         generator: See :class:`.Snapshot`.
         filter: See :class:`.Snapshot`.
         metadata: Metadata of the filters.
     """
 
-    rows: Table
+    table: Table
     generator: Mapping[str, Any] | None = None
     filter: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -214,27 +214,27 @@ def sampled(
     filters = [one.fit(real, compared, people_of(tables.values())) for one in resolved.filters]
     found = draw(generator, filters, rows, seed=resolved.spec.run.seed)
     if made_by["privacy"]["epsilon"] is not None:  # filters read the real rows without noise
-        filtered_by = f"rows that the filters {', '.join(found.dropped_by)} left out"
+        filtered_by = f"rows that the filters {', '.join(found.n_dropped_by)} left out"
         made_by["privacy"]["outside_guarantee"] = (
             *made_by["privacy"]["outside_guarantee"],
             filtered_by,
         )
     stated = {
         "filters": resolved.filter_setup,
-        "drawn": found.drawn,
-        "dropped": found.dropped,
-        "dropped_by": dict(found.dropped_by),
+        "drawn": found.n_drawn,
+        "dropped": found.n_dropped,
+        "dropped_by": dict(found.n_dropped_by),
         "inputs": dict(fingerprints),
         "before": before_filter(resolved, tables, found.unfiltered, progress),
     }
     metadata = {
-        "filter": ", ".join(found.dropped_by),
-        "rows drawn": found.drawn,
-        "rows dropped": found.dropped,
-        **{f"rows dropped by {name}": count for name, count in found.dropped_by.items()},
+        "filter": ", ".join(found.n_dropped_by),
+        "rows drawn": found.n_drawn,
+        "rows dropped": found.n_dropped,
+        **{f"rows dropped by {name}": count for name, count in found.n_dropped_by.items()},
         **{f"radius of {one.filter.name}": one.radius for one in filters},
     }
-    return Sampled(found.rows.with_schema(schema), made_by, stated, metadata)
+    return Sampled(found.table.with_schema(schema), made_by, stated, metadata)
 
 
 def before_filter(

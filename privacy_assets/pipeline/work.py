@@ -91,13 +91,13 @@ class Synthetic(NamedTuple):
     """Synthetic table.
 
     Attributes:
-        rows: Its rows.
+        table: The rows.
         snapshot: File in the private folder of the gate.
         sealed: Signed record of the snapshot.
         metadata: Metadata of the filters.
     """
 
-    rows: Table
+    table: Table
     snapshot: Snapshot
     sealed: SignedRecord
     metadata: Mapping[str, Any]
@@ -108,12 +108,12 @@ class Prepared(NamedTuple):
 
     Attributes:
         snapshot: Synthetic table in the private folder of the gate.
-        rows: Its rows.
+        table: Its rows.
         real: Real tables, without subjects.
     """
 
     snapshot: Snapshot
-    rows: Table
+    table: Table
     real: Sequence[Table]
 
 
@@ -123,13 +123,13 @@ class Scored(NamedTuple):
     Attributes:
         result: Result.
         outcomes: Outcomes of the limits on this metric.
-        rows: Private Parquet file with the scores of each synthetic row. None if the metric has
-            none.
+        row_scores: Private Parquet file with the scores of each synthetic row. None if the metric
+            has none.
     """
 
     result: MetricResult
     outcomes: list[LimitOutcome]
-    rows: Location | None = None
+    row_scores: Location | None = None
 
 
 class Attested(NamedTuple):
@@ -366,14 +366,14 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
         made = sampled(run.table, trained, tables, fingerprints, run.progress)
     if made.generator is not None and made.generator["privacy"]["epsilon"] is not None:
         made.generator["privacy"]["outside_guarantee"] += tuple(outside_guarantee(rules))
-    rows = made.rows.without_rare(rules).with_schema(tables["train"].schema)
+    rows = made.table.without_rare(rules).with_schema(tables["train"].schema)
     where = "synthetic" if run.table.external else "the output of the generator"
     check_published(rows, rules, where=where)
     recoded = [name for name, rule in rules.items() if rule.recoding is not None]
-    counts = {name: count_changed(made.rows[name], rows[name]) for name in recoded}
+    counts = {name: count_changed(made.table[name], rows[name]) for name in recoded}
     replaced = {name: count for name, count in counts.items() if count}
     snapshot, sealed = run.gate.take_snapshot(
-        rows, run.target, train_fingerprint, made.filter, made.generator, replaced, made.rows
+        rows, run.target, train_fingerprint, made.filter, made.generator, replaced, made.table
     )
     return StepResult({"synthetic": sealed}, Synthetic(rows, snapshot, sealed, made.metadata))
 
@@ -407,8 +407,8 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
     key = run.deployment.key("ledger")
     exact_ids = run.table.declared.exact_ids
-    people = {role: pseudonyms(table, key, exact_ids) for role, table in tables.items()}
-    inputs = inputs.with_settings(people=people, ruled=tuple(tables["train"].rules))
+    pseudonyms_by_role = {role: pseudonyms(table, key, exact_ids) for role, table in tables.items()}
+    inputs = inputs.with_settings(pseudonyms=pseudonyms_by_role, ruled=tuple(tables["train"].rules))
     body = {
         "inputs": fingerprints,
         "digest": keyed(inputs.digest),  # computes all embeddings now, while a device is available
@@ -575,7 +575,7 @@ def synthetic_rows(run: TableRun, synthetic: SignedRecord) -> pd.DataFrame:
 def published_rows(run: TableRun, release: Release) -> tuple[pd.DataFrame, Attestation]:
     """Return the published rows of a release, and its attestation."""
     stated = release.opened(run.target, run.gate.key.trusted)
-    rows = read_hashed(release.table, stated.sha256, stated.dtypes, stated.rows, release.root)
+    rows = read_hashed(release.table, stated.sha256, stated.dtypes, stated.n_rows, release.root)
     return rows, stated
 
 

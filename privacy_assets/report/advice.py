@@ -46,13 +46,13 @@ _SMALL_SHARE = 0.08  # share of copies that the policy small tolerates
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TableFacts:
     """Facts in a report on which remedies were followed.
 
     Attributes:
         generator: Its description of the generator, see :func:`privacy_configuration`.
         policy: Name of the shipped policy that the policy extends, or "".
-        people: Number of people by table.
+        n_subjects: Number of people by table.
         fine: Columns of numbers or times in which most people have a value of their own.
         copied: Largest statistic of copies among the limits that do not hold.
         narrow: Sentence about what cannot be decided because the table has few columns, or "".
@@ -62,7 +62,7 @@ class Known:
 
     generator: Mapping[str, Any] | None = None
     policy: str = ""
-    people: Mapping[str, int] = field(default_factory=dict)
+    n_subjects: Mapping[str, int] = field(default_factory=dict)
     fine: tuple[str, ...] = ()
     copied: float = 0.0
     narrow: str = ""
@@ -78,7 +78,7 @@ class Known:
 
     def size(self, role: str) -> int:
         """Return the number of people in a table; 0: unknown."""
-        return self.people.get(role, 0)
+        return self.n_subjects.get(role, 0)
 
     @property
     def name(self) -> str:
@@ -135,7 +135,7 @@ def _try_option(name: str, values: Sequence[int]) -> str:
     return f" --try {name}={','.join(map(str, values))}"
 
 
-NOTHING_KNOWN = Known()
+NO_FACTS = TableFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Action:
 
     do: str
     cost: str
-    applies: Callable[[Known], bool] = lambda facts: True
+    applies: Callable[[TableFacts], bool] = lambda facts: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +363,7 @@ _LEAKS: tuple[Cause, ...] = (
 )  # the first one present explains the others
 
 
-def advice(outcomes: Iterable[LimitOutcome], facts: Known = NOTHING_KNOWN) -> list[dict[str, Any]]:
+def advice(outcomes: Iterable[LimitOutcome], facts: TableFacts = NO_FACTS) -> list[dict[str, Any]]:
     """List the causes of limits that did not pass.
 
     Causes are derived from all outcomes of a table, because copies also affect limits on other
@@ -431,7 +431,7 @@ def _largest_copied(outcomes: Iterable[LimitOutcome]) -> float:
     return largest
 
 
-def _with_narrow(facts: Known, outcomes: Sequence[LimitOutcome]) -> Known:
+def _with_narrow(facts: TableFacts, outcomes: Sequence[LimitOutcome]) -> TableFacts:
     """Add what the undecided limits on a narrow table show: the share of copies that cannot be
     excluded.
     """
@@ -446,7 +446,7 @@ def _with_narrow(facts: Known, outcomes: Sequence[LimitOutcome]) -> Known:
     )
 
 
-def _enough(undecided: Sequence[LimitOutcome], facts: Known) -> str:
+def _enough(undecided: Sequence[LimitOutcome], facts: TableFacts) -> str:
     """Return how many people usually suffice to decide limits, or "" if this is not known.
 
     This is the only estimate in a report. It has the numbers with which the default policy usually
@@ -489,7 +489,7 @@ def narrow_advice(outcomes: Iterable[LimitOutcome]) -> str:
     return remedy
 
 
-def ledger_notes(outcomes: Iterable[LimitOutcome], facts: Known = NOTHING_KNOWN) -> list[str]:
+def ledger_notes(outcomes: Iterable[LimitOutcome], facts: TableFacts = NO_FACTS) -> list[str]:
     """State each number that counts all releases together and its limit, with advice from half of
     the limit on.
 
@@ -617,7 +617,7 @@ def _declared(outcome: LimitOutcome) -> Causes:
     return METRICS[metric].causes
 
 
-def _record(cause: str, limits: list[str], facts: Known) -> dict[str, Any]:
+def _record(cause: str, limits: list[str], facts: TableFacts) -> dict[str, Any]:
     """Return the advice on a cause as a plain record."""
     cause_advice = ADVICE[cause]
     todo = []
@@ -628,12 +628,12 @@ def _record(cause: str, limits: list[str], facts: Known) -> dict[str, Any]:
     return {"cause": cause, "means": means, "limits": limits, "todo": todo}
 
 
-def _filled_in(words: str, facts: Known) -> str:
+def _filled_in(words: str, facts: TableFacts) -> str:
     """Replace names in braces: ``fine`` columns, ``people`` by table, and ``stronger`` settings to
     try.
     """
     people = "in the training data and held out"
-    if {"train", "holdout"} <= set(facts.people):
+    if {"train", "holdout"} <= set(facts.n_subjects):
         people = (
             f"now: {facts.size('train'):,} in the training data, {facts.size('holdout'):,} held out"
         )

@@ -155,7 +155,7 @@ class Answer:
     main: bool
 
     @property
-    def shown(self) -> bool:
+    def is_displayed(self) -> bool:
         """Whether the first page shows it: the main questions, and others with a limit or a planted
         leak.
         """

@@ -419,7 +419,7 @@ def answer_entry(
         "word": answer.word,
         "status": answer.status,
         "main": answer.main,
-        "shown": answer.shown,
+        "is_displayed": answer.is_displayed,
         "tone": "small_leak" if answer.word == SMALL_LEAK else answer.status,
         "anchor": re.sub("[^a-z]+", "-", answer.title.lower()).strip("-"),
         "strongest": strongest,

@@ -17,8 +17,8 @@ from privacy_assets.metrics.policies import policy_digest, read_policy
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Policy, Status, Verdict
 from privacy_assets.report.advice import (
-    Known,
     Protection,
+    TableFacts,
     advice,
     fine_columns,
     ledger_notes,
@@ -272,23 +272,25 @@ class Report:
         )
 
     @property
-    def known(self) -> Known:
+    def facts(self) -> TableFacts:
         """Facts in the report on which remedies were followed."""
         policy_name = ""
         if self.policy:
             policy_name = self.policy.extends or self.policy.part_of or ""
-        people = {}
+        n_subjects = {}
         for role, sizes in self.tables.items():
             if "subjects" in sizes:
-                people[role] = sizes["subjects"]
-        return Known(self.generator, policy_name, people, fine_columns(self.results.values()))
+                n_subjects[role] = sizes["subjects"]
+        return TableFacts(
+            self.generator, policy_name, n_subjects, fine_columns(self.results.values())
+        )
 
     @property
     def advice(self) -> list[dict[str, Any]]:
         """Advice on the limits that did not pass, by cause, as plain records; see
         ``report.advice``.
         """
-        return advice(self.policy_verdict.broken, self.known)
+        return advice(self.policy_verdict.broken, self.facts)
 
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity
@@ -457,7 +459,7 @@ class Report:
         """
         notes = [*self.notes]
         if self.has_earlier_releases:
-            notes += ledger_notes(self.policy_verdict.outcomes, self.known)
+            notes += ledger_notes(self.policy_verdict.outcomes, self.facts)
         return cleaned(notes, 600)
 
     def page(self) -> Page:

@@ -81,7 +81,7 @@ def verdict_lines(page: Page) -> list[str]:
     """
     lines = [_title(page), page.headline, ""]
     for answer in page.answers:
-        if answer["shown"]:
+        if answer["is_displayed"]:
             lines.append(f"{answer['title']} {answer['word']}")
     lines += _advice(page, sys.maxsize)
     rows = [("limit on", "limit", "verdict")]
@@ -109,7 +109,7 @@ def _facts(page: Page, columns: int) -> list[str]:
 def _answers(page: Page, columns: int) -> list[str]:
     answers = []
     for answer in page.answers:
-        if answer["shown"]:
+        if answer["is_displayed"]:
             answers.append((answer["title"], f"{answer['word']}. {answer['statement']}"))
     answers.append(
         ("Is it useful? (not part of the verdict)", f"{page.useful[0]}. {page.useful[1]}")

@@ -274,8 +274,9 @@ class MetricResult:
         seconds: Elapsed time; NaN: unknown.
         on_copy: Limited statistics of a verbatim copy of train on a part of these tables. A limit
             that the copy does not break cannot fail on these tables.
-        rows: Private: scores of each synthetic row, as columns of equal length in the order of the
-            rows. They are written to a separate file only, and are not part of :meth:`to_json`.
+        row_scores: Private: scores of each synthetic row, as columns of equal length in the order
+            of the rows. They are written to a separate file only, and are not part of
+            :meth:`to_json`.
     """
 
     metric: str
@@ -287,7 +288,7 @@ class MetricResult:
     engine_version: str = ""
     seconds: float = math.nan
     on_copy: tuple[Estimate, ...] = ()
-    rows: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+    row_scores: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
     def estimate(self, name: str) -> Estimate:
         """Return one statistic.

@@ -99,7 +99,7 @@ def test_a_synthetic_table_of_ones_own_is_published_in_one_task_and_by_hand(tmp_
     assert len(read_published(tmp_path / "gate/releases", "survey")) == len(brought)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_demo_that_leaks_is_blocked_and_says_why(tmp_path: Path) -> None:
     demo = project("demo", tmp_path, ".")
     fewer(load_patients()).to_parquet(tmp_path / "fewer.parquet")

@@ -80,6 +80,7 @@ def test_the_same_seed_gives_the_same_scores(audit: Any) -> None:
     assert first == again != other
 
 
+@pytest.mark.slow
 def test_ids_are_row_positions_and_the_rows_of_one_person_do_not_hide_them(
     audit: Any, data: Path, tmp_path: Path
 ) -> None:

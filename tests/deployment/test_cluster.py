@@ -26,7 +26,7 @@ from tests.stores import extend_to_null, new_bucket, s3
 
 ROOT = Path(__file__).parents[2]
 PLACE = ReleaseTarget("patients")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.weekly
 pytest.importorskip("dagster_postgres", reason="the extra 'postgres' is not installed")
 pytest.importorskip("dagster_ray", reason="the extra 'ray' is not installed")
 

@@ -472,7 +472,7 @@ def test_the_pod_that_prepares_a_volume_has_the_user_of_the_values() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.skipif(
     os.getuid() != 0,
     reason="only root can mount a volume as Kubernetes does, and become another user",
@@ -583,7 +583,7 @@ def test_the_chart_takes_the_values() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_run_with_a_process_for_each_pod_publishes(
     instance: dg.DagsterInstance, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from serving import SECRET
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import ReleaseTarget
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.weekly
 SHOWN = {"resources": {"io_manager": {"config": {"base_dir": {"env": "DEPLOYMENT_SECRET"}}}}}
 
 

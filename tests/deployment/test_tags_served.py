@@ -9,7 +9,7 @@ from privacy_assets.errors import InputError
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import ReleaseTarget
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.weekly
 
 STOCK = ("piece", "published")
 START, END = (f"dagster/asset_partition_range_{end}" for end in ("start", "end"))

@@ -45,7 +45,7 @@ def test_without_a_subject_the_order_of_rows_changes_nothing() -> None:
         power(90, 60, rows=rows, subject=None, policy=CLOSE)
         for rows in (alone, alone.iloc[order].reset_index(drop=True))
     )
-    assert one.to_json() == two.to_json() and one.people["reference"] == 36
+    assert one.to_json() == two.to_json() and one.n_subjects["reference"] == 36
 
 
 @pytest.mark.slow

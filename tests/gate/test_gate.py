@@ -103,7 +103,7 @@ def test_an_attestation_says_what_was_judged_and_holds_no_statistic(ready: Chain
     stated = attested(
         ready, result(tables={"ranking": [{"rank": 1, "role": "train", "row": 39435}]})
     )
-    assert (stated.verdict, stated.rows, stated.sha256) == ("pass", 3, ready.snapshot.sha256)
+    assert (stated.verdict, stated.n_rows, stated.sha256) == ("pass", 3, ready.snapshot.sha256)
     assert (stated.policy, stated.policy_digest) == (POLICY.to_dict(), policy_digest(POLICY))
     assert stated.inputs == {**INPUTS, "ledger": ""}
     assert stated.attempt == 1
@@ -503,7 +503,7 @@ def test_a_table_of_no_or_one_row_goes_the_same_way(gate: Gate, count: int) -> N
     frame = rows(1, count)
     published = chain(gate, frame=frame)
     published.publish()
-    assert published.stated.rows == count
+    assert published.stated.n_rows == count
     same_rows(read(gate), frame)
     with refused(PolicyNotMet):
         chain(gate, frame=frame, high=FAILING).publish()

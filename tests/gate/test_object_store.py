@@ -289,7 +289,7 @@ def test_every_request_may_fail(gate: Gate, scenario: str, step: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", ["next", "back"])
+@pytest.mark.parametrize("scenario", weekly_except(("next", "back"), "back"))
 def test_a_death_after_each_change_of_the_store(gate: Gate, scenario: str) -> None:
     """A request that changed nothing leaves the state of the change before."""
     seen = set()
@@ -313,7 +313,7 @@ def test_a_death_after_each_change_of_the_store(gate: Gate, scenario: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["publish", "back", "prune"])
+@pytest.mark.parametrize("kind", weekly_except(("publish", "back", "prune"), "back"))
 def test_a_process_that_is_killed_leaves_the_old_release_or_the_new_one(
     tmp_path: Path, kind: str
 ) -> None:

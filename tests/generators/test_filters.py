@@ -344,8 +344,8 @@ def test_nothing_is_drawn_anew_when_everything_passes():
     real, pool = mixed(300, 7), mixed(100, 8)
     drawn = Given(pool)
     found = draw(drawn, [MemorizationFilter(radius=0.0).fit([real], real.schema)], 100, seed=0)
-    assert (found.drawn, found.dropped, drawn.asked) == (100, 0, [(100, 0)])
-    pd.testing.assert_frame_equal(found.rows.frame(), pool.frame())
+    assert (found.n_drawn, found.n_dropped, drawn.asked) == (100, 0, [(100, 0)])
+    pd.testing.assert_frame_equal(found.table.frame(), pool.frame())
 
 
 def test_rows_are_drawn_until_there_are_enough():
@@ -353,12 +353,12 @@ def test_rows_are_drawn_until_there_are_enough():
     pool = Table.stack([real.take(slice(80)), fresh])
     fitted, drawn = MemorizationFilter().fit([real], real.schema), Given(pool)
     found = draw(drawn, [fitted], 200, seed=3)
-    assert len(found.rows) == 200 and not fitted.exposed(found.rows).any()
-    assert found.dropped >= 80 and found.drawn == sum(rows for rows, _ in drawn.asked) <= 2000
+    assert len(found.table) == 200 and not fitted.exposed(found.table).any()
+    assert found.n_dropped >= 80 and found.n_drawn == sum(rows for rows, _ in drawn.asked) <= 2000
     assert len({seed for _, seed in drawn.asked}) == len(drawn.asked) >= 2
     pd.testing.assert_frame_equal(found.unfiltered.frame(), Given(pool).sample(200, seed=3).frame())
     again = draw(Given(pool), [fitted], 200, seed=3)
-    pd.testing.assert_frame_equal(again.rows.frame(), found.rows.frame())
+    pd.testing.assert_frame_equal(again.table.frame(), found.table.frame())
     assert isinstance(found, Filtered)
 
 
@@ -381,14 +381,14 @@ def test_filters_together_leave_out_what_any_of_them_does():
     filters = [one.fit([real], real.schema) for one in as_filters(["outliers", "similarity"])]
     found = draw(Given(pool), filters, 300, seed=0)
     masks = {
-        fitted.filter.name: fitted.exposed(pool.take(slice(found.drawn))) for fitted in filters
+        fitted.filter.name: fitted.exposed(pool.take(slice(found.n_drawn))) for fitted in filters
     }
-    assert found.drawn <= len(pool), "the counts must fit the size of the pool"
-    assert dict(found.dropped_by) == {name: mask.sum() for name, mask in masks.items()}
-    assert found.dropped == np.logical_or(*masks.values()).sum() >= 110
-    assert not any(fitted.exposed(found.rows).any() for fitted in filters)
+    assert found.n_drawn <= len(pool), "the counts must fit the size of the pool"
+    assert dict(found.n_dropped_by) == {name: mask.sum() for name, mask in masks.items()}
+    assert found.n_dropped == np.logical_or(*masks.values()).sum() >= 110
+    assert not any(fitted.exposed(found.table).any() for fitted in filters)
     turned = draw(Given(pool), filters[::-1], 300, seed=0)
-    pd.testing.assert_frame_equal(turned.rows.frame(), found.rows.frame())
+    pd.testing.assert_frame_equal(turned.table.frame(), found.table.frame())
 
 
 def test_too_few_rows_are_one_error_without_numbers():
@@ -430,7 +430,7 @@ def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limi
         return results["membership_inference"], policy.judge(results)
 
     def left(pool, *chosen, real=(train, holdout, reference)):
-        return draw(Given(pool), [one.fit(real, schema) for one in chosen], 4000, seed=0).rows
+        return draw(Given(pool), [one.fit(real, schema) for one in chosen], 4000, seed=0).table
 
     before, judged = measured(leaky.take(slice(4000)))
     assert judged.status == "fail"

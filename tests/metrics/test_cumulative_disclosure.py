@@ -66,7 +66,7 @@ def by_ledger(tables: list[Frame]) -> EvaluationInputs:
         inputs = inputs_of(table)
         real = {role: inputs.tables[role] for role in inputs.real_roles}
         people = {role: pseudonyms(one, b"key") for role, one in real.items()}
-        inputs = inputs.with_settings(people=people, ledger=ledger)
+        inputs = inputs.with_settings(pseudonyms=people, ledger=ledger)
         ledger = inputs.merged_ledger
     return inputs
 
@@ -259,7 +259,7 @@ def test_each_leaks_too_little_and_the_union_too_much() -> None:
         assert METRIC.measure(found[name]).estimates == union.estimates
     people = [inputs.merged_ledger for inputs in found.values()]
     assert people[0] is not None and people[1] is not None
-    assert np.array_equal(people[0].ratio, people[1].ratio) and len(people[0].people) == 1500
+    assert np.array_equal(people[0].ratio, people[1].ratio) and len(people[0].exact) == 1500
     report = evaluate(
         TRAIN, HOLDOUT, tables[0], earlier_releases=tables[1:], metrics=METRIC.name, embedder=False
     )
@@ -288,15 +288,15 @@ def test_a_ledger_needs_to_know_the_people() -> None:
     inputs = by_ledger([FRESH, FRESH])
     assert inputs_of(FRESH).merged_ledger is None
     with pytest.raises(InputError, match="no pseudonyms of people"):
-        METRIC.measure(inputs.with_settings(people={}))
+        METRIC.measure(inputs.with_settings(pseudonyms={}))
 
 
 def test_people_are_stored_with_the_inputs(tmp_path: object) -> None:
     inputs = by_ledger([FRESH]).with_settings(ledger=None)
     inputs.save(tmp_path)  # type: ignore[arg-type]
     again = EvaluationInputs.load(tmp_path)  # type: ignore[arg-type]
-    assert {role: of.tolist() for role, of in again.people.items()} == {
-        role: of.tolist() for role, of in inputs.people.items()
+    assert {role: of.tolist() for role, of in again.pseudonyms.items()} == {
+        role: of.tolist() for role, of in inputs.pseudonyms.items()
     }
     one, other = again.merged_ledger, inputs.merged_ledger
     assert one is not None and other is not None and one.to_bytes() == other.to_bytes()

@@ -41,7 +41,7 @@ def ledger_of(night: dict[int, float], day: int = 0) -> Ledger:
 
 
 def contents(ledger: Ledger) -> dict[int, tuple[float, int]]:
-    rows = zip(ledger.people.tolist(), ledger.ratio.tolist(), ledger.seen.tolist(), strict=True)
+    rows = zip(ledger.exact.tolist(), ledger.ratio.tolist(), ledger.seen.tolist(), strict=True)
     return {person: (ratio, seen) for person, ratio, seen in rows}
 
 
@@ -96,7 +96,7 @@ def test_the_ledger_does_not_grow_with_the_nights() -> None:
     sizes = {}
     for night in range(1, 366):
         ledger = ledger.merged(ledger_of(dict.fromkeys(range(night, night + 100), 1.0), night))
-        sizes[night] = len(ledger.people), len(ledger.to_bytes())
+        sizes[night] = len(ledger.exact), len(ledger.to_bytes())
     assert sizes[70][0] == sizes[365][0] == 100 + KEPT_DAYS - 1
     assert sizes[365][1] < 1.05 * sizes[70][1]
 
@@ -141,7 +141,7 @@ def table_file(**columns: np.ndarray) -> bytes:
 
 
 GOOD = {
-    "people": np.array([1, 2], np.uint64),
+    "exact": np.array([1, 2], np.uint64),
     "plain": np.array([1, 2], np.uint64),
     "ratio": np.ones(2, np.float32),
     "seen": np.zeros(2, np.uint32),
@@ -155,17 +155,17 @@ GOOD = {
         b"",
         b"no ledger",
         table_file(**GOOD)[:-20],
-        table_file(people=GOOD["people"], ratio=GOOD["ratio"]),
-        table_file(**{**GOOD, "people": np.array([2, 1], np.uint64)}),
-        table_file(**{**GOOD, "people": np.array([1, 1], np.uint64)}),
-        table_file(**{**GOOD, "people": np.array([1, 2], np.int64)}),
+        table_file(exact=GOOD["exact"], ratio=GOOD["ratio"]),
+        table_file(**{**GOOD, "exact": np.array([2, 1], np.uint64)}),
+        table_file(**{**GOOD, "exact": np.array([1, 1], np.uint64)}),
+        table_file(**{**GOOD, "exact": np.array([1, 2], np.int64)}),
         table_file(**{**GOOD, "ratio": np.array([np.nan, 1], np.float32)}),
     ],
 )
 def test_other_files_are_refused(data: bytes) -> None:
     with pytest.raises(Damaged, match="the ledger of disclosure"):
         Ledger.from_bytes(data)
-    assert len(Ledger.from_bytes(table_file(**GOOD)).people) == 2
+    assert len(Ledger.from_bytes(table_file(**GOOD)).exact) == 2
 
 
 def test_pseudonyms_follow_the_content_without_a_subject() -> None:

@@ -104,7 +104,7 @@ def test_every_row_has_its_coefficient_outside_of_the_report():
     inputs = given(*release(120, 40, 90, copies=30))
     result = Memorization(n_permutations=199, radius=1.0).measure(inputs)
     t, h, g, alpha, by_synthetic, by_holdout = naive(inputs, 1.0)
-    rows = pd.DataFrame(result.rows)
+    rows = pd.DataFrame(result.row_scores)
     expected = {"row": range(90), "alpha_m": alpha, "train": t, "holdout": h, "synthetic": g}
     for name, values in expected.items():
         np.testing.assert_array_equal(rows[name], values)

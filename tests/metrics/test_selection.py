@@ -47,7 +47,7 @@ def test_by_distance_the_largest_scores_most_exposed_first():
     people = np.arange(500) // 5
     largest = scores.reshape(100, 5).max(axis=1)
     assert (
-        select(frame, records=7, people=people).scores.tolist()
+        select(frame, records=7, subject_codes=people).scores.tolist()
         == np.sort(largest)[::-1][:7].tolist()
     )
 

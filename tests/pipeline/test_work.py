@@ -68,7 +68,7 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     )
     assert set(run.check(run.real(values))) == set(run.table.roles)
 
-    people = values["evaluation_inputs"].people
+    people = values["evaluation_inputs"].pseudonyms
     named = pd.concat(
         [values[role].frame().assign(name=people[role][:, 0]) for role in run.table.roles]
     )
@@ -103,8 +103,8 @@ def test_scores_of_rows_are_private_and_named_by_the_report(run: TableRun) -> No
     )
     values = until_prepared(run)
     scored = {name: work.score(run, name, values) for name in run.table.metrics}
-    assert scored["dcr"].shown.rows is None
-    path = scored["memorization"].shown.rows
+    assert scored["dcr"].shown.row_scores is None
+    path = scored["memorization"].shown.row_scores
     assert path.is_relative_to(run.gate.private) and path.stat().st_mode & 0o777 == 0o600
     rows = pd.read_parquet(path)
     assert len(rows) == len(work.synthetic_rows(run, values["synthetic"]))
@@ -160,7 +160,7 @@ def test_a_person_whose_id_changes_its_spelling_keeps_side_and_ledger_entry(run:
         work.publish(run, "", values)
         ledgers.append(Ledger.from_bytes(run.gate.ledger(run.target.table)[1]))
     assert sides[0] == sides[1] == sides[2]
-    assert [len(ledger.people) for ledger in ledgers] == [150, 150, 150], (
+    assert [len(ledger.exact) for ledger in ledgers] == [150, 150, 150], (
         "no second entry of a person"
     )
     first, second, third = (
@@ -168,7 +168,7 @@ def test_a_person_whose_id_changes_its_spelling_keeps_side_and_ledger_entry(run:
     )
     assert first.keys() == second.keys() == third.keys()
     assert all(second[person] <= third[person] for person in third)
-    assert not set(ledgers[1].people) & set(ledgers[2].people)
+    assert not set(ledgers[1].exact) & set(ledgers[2].exact)
 
 
 def test_rows_of_another_split_are_rejected(run: TableRun) -> None:

@@ -28,7 +28,7 @@ from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.policy import DIFFER, Limit, LimitOutcome, Policy, judge_limit
 from privacy_assets.report.advice import (
     ADVICE,
-    Known,
+    TableFacts,
     advice,
     fine_columns,
     ledger_notes,
@@ -189,13 +189,13 @@ def test_a_leak_is_mended_before_people_are_looked_for() -> None:
     assert causes(few, foreign) == ["values of no real row", "too few people"]
 
 
-def made_by(name: str, *filters: str, overfitting: str = "") -> Known:
+def made_by(name: str, *filters: str, overfitting: str = "") -> TableFacts:
     """Facts about the table of a pipeline with this generator."""
     found = {"filters": {one: {} for one in filters}} if filters else None
-    return Known({"name": name, "overfitting": overfitting, "filter": found})
+    return TableFacts({"name": name, "overfitting": overfitting, "filter": found})
 
 
-def asked(known: Known, key: str = "copies.copied_share", value: float = 0.08) -> list[str]:
+def asked(known: TableFacts, key: str = "copies.copied_share", value: float = 0.08) -> list[str]:
     """The settings that the remedies ask for, as far as they have some."""
     (found,) = advice([outcome(LIMITS[key], value)], known)
     return [
@@ -255,9 +255,9 @@ HUNDRED, LARGEST = (
 @pytest.mark.parametrize(
     ("known", "value", "expected"),
     [
-        (Known(), 0.9, ["generator: synthpop"]),
+        (TableFacts(), 0.9, ["generator: synthpop"]),
         # a brought table: no filter is stated
-        (Known({"name": "synthpop"}), 0.9, ["generator: synthpop"]),
+        (TableFacts({"name": "synthpop"}), 0.9, ["generator: synthpop"]),
         (made_by("synthpop"), 0.9, [LEAVES]),
         (
             made_by("synthpop", overfitting="every leaf contains at least 5 training people"),
@@ -281,7 +281,7 @@ HUNDRED, LARGEST = (
     ],
 )
 def test_what_was_followed_is_not_advised_again_and_another_generator_is_left(
-    known: Known, value: float, expected: list[str]
+    known: TableFacts, value: float, expected: list[str]
 ) -> None:
     assert asked(known, value=value) == expected
 
@@ -291,7 +291,7 @@ def test_settings_to_try_are_larger_than_the_present_ones_and_leaves_at_most_hal
 ):
     hundred = made_by("synthpop", overfitting=HUNDRED)
     tried = {
-        people: replace(hundred, people={"train": people}).stronger
+        people: replace(hundred, n_subjects={"train": people}).stronger
         for people in (0, 300, 500, 5000)
     }
     assert tried[0] == tried[5000] == " --try min_samples_leaf=200,500 --try shrinkage=100"
@@ -299,7 +299,7 @@ def test_settings_to_try_are_larger_than_the_present_ones_and_leaves_at_most_hal
         " --try shrinkage=100",
         " --try min_samples_leaf=200 --try shrinkage=100",
     )
-    assert made_by("baynet").stronger == Known({"name": "synthpop"}).stronger == ""
+    assert made_by("baynet").stronger == TableFacts({"name": "synthpop"}).stronger == ""
     assert made_by("synthpop", overfitting=LARGEST).stronger == ""
 
 
@@ -310,7 +310,7 @@ def test_people_and_columns_are_named_so_that_a_followed_remedy_does_not_return(
         ("small", 1000, ["now: 1,000 in the training data, 900 held out"]),
         ("default", 2000, ["now: 2,000 in the training data, 900 held out"]),
     ):
-        (found,) = advice([few], Known(None, policy, {"train": people, "holdout": 900}))
+        (found,) = advice([few], TableFacts(None, policy, {"train": people, "holdout": 900}))
         assert [re.sub(r".*[(](.*)[)]", r"\1", action["what"]) for action in found["todo"]] == told
     rows = [
         {"column": "pay", "role": "number", "own": 0.0},
@@ -319,12 +319,12 @@ def test_people_and_columns_are_named_so_that_a_followed_remedy_does_not_return(
     rows += [{"column": "age", "role": "number", "own": None}]
     columns = fine_columns([MetricResult("value_disclosure", (), {"columns": rows})])
     assert columns == ("pay",)
-    first = asked(Known(fine=columns), "copies.partial_advantage.proven", 0.9)[0]
+    first = asked(TableFacts(fine=columns), "copies.partial_advantage.proven", 0.9)[0]
     assert (
         first
         == "Before training, round the numbers in 'pay' until at least five people share each value"
     )
-    assert asked(Known(), "copies.partial_advantage.proven", 0.9) == ["generator: synthpop"]
+    assert asked(TableFacts(), "copies.partial_advantage.proven", 0.9) == ["generator: synthpop"]
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,8 @@ def test_one_number_of_people_is_advised(
     subjects: int, train: int, holdout: int, people: str
 ) -> None:
     (found,) = advice(
-        [outcome(FIRST, 0.0, subjects=subjects)], Known(people={"train": train, "holdout": holdout})
+        [outcome(FIRST, 0.0, subjects=subjects)],
+        TableFacts(n_subjects={"train": train, "holdout": holdout}),
     )
     assert (
         found["means"]
@@ -350,9 +351,9 @@ def test_one_number_of_people_is_advised(
 
 
 def test_no_number_of_people_is_advised_if_none_is_known() -> None:
-    assert advice([], Known(people={"train": 2000, "holdout": 1000})) == []
+    assert advice([], TableFacts(n_subjects={"train": 2000, "holdout": 1000})) == []
     few = replace(outcome(FIRST, 0.0, subjects=FEWER), people_factor=math.nan)
-    (found,) = advice([few], Known(people={"train": 2000, "holdout": 1000}))
+    (found,) = advice([few], TableFacts(n_subjects={"train": 2000, "holdout": 1000}))
     assert found["means"] == "The tables are too small for a decision."
 
 
@@ -567,7 +568,7 @@ def test_a_narrow_table_is_told_to_add_columns(upper: float, small: bool) -> Non
     assert share is not None
     assert re.fullmatch(r"with 2 columns, \d\d% of the rows are in the table by chance", share.note)
     undecided = outcome(LIMITS["copies.copied_share"], 0.0, reach=upper, note=share.note)
-    (told,) = advice([replace(undecided, compared=upper)], Known(policy="default"))
+    (told,) = advice([replace(undecided, compared=upper)], TableFacts(policy="default"))
     wanted = (
         f"in the table by chance, so that copies of up to {100 * upper:.1f} % cannot be excluded."
     )

@@ -176,7 +176,7 @@ def check_followed(before: Report, after: Report, what: str) -> None:
     assert (before.verdict, after.verdict) in {("fail", "pass"), ("undecided", "pass")}
     again = [
         action["what"]
-        for one in advice(before.policy_verdict.broken, after.known)
+        for one in advice(before.policy_verdict.broken, after.facts)
         for action in one["todo"]
     ]
     assert what not in again

@@ -83,13 +83,13 @@ class Outcome:
     Attributes:
         gretel: Gretel's attacks.
         giomi: Giomi's attack.
-        people: Attacked subjects.
+        subjects: Attacked subjects.
         entropy: Entropy of each column, shape (columns,).
     """
 
     gretel: Sequence[Attack]
     giomi: Attack
-    people: Subjects
+    subjects: Subjects
     entropy: np.ndarray
 
     @cached_property
@@ -105,7 +105,7 @@ class Outcome:
     @property
     def member(self) -> np.ndarray:
         """Membership label of each subject, bool (s,)."""
-        return self.people.member
+        return self.subjects.member
 
     @property
     def sides(self) -> tuple[np.ndarray, np.ndarray]:
@@ -286,7 +286,7 @@ def leaks(
     Returns:
         Both estimates, and a row for each column with simultaneous intervals.
     """
-    subjects = outcome.people
+    subjects = outcome.subjects
     n_columns = len(names)
 
     def statistic(labels: np.ndarray) -> np.ndarray:
@@ -353,7 +353,7 @@ def protect(
     low = min(low, value)
     high = min(100, max(high, 2 * value - low, value))
     estimate = _SPECS["protection_score"].estimate(
-        value, low, high, outcome.people.counts, minimum_detectable_effect=mde
+        value, low, high, outcome.subjects.counts, minimum_detectable_effect=mde
     )
     return estimate, points[int(by_attack.argmin())], _attack_table(outcome, by_attack)
 

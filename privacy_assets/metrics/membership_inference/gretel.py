@@ -141,11 +141,11 @@ class Histograms:
     number of each kind.
 
     Attributes:
-        rows: Distinct histograms, int64 (k, cells).
+        histograms: Distinct histograms, int64 (k, cells).
         kind: Histogram of each subject, shape (s,).
     """
 
-    rows: np.ndarray
+    histograms: np.ndarray
     kind: np.ndarray
 
     def sides(self, member: np.ndarray) -> np.ndarray:
@@ -157,8 +157,8 @@ class Histograms:
         Returns:
             Numbers of members and of non-members of each kind, int64 (2, k).
         """
-        n_members = np.bincount(self.kind[member], minlength=len(self.rows))
-        n_nonmembers = np.bincount(self.kind[~member], minlength=len(self.rows))
+        n_members = np.bincount(self.kind[member], minlength=len(self.histograms))
+        n_nonmembers = np.bincount(self.kind[~member], minlength=len(self.histograms))
         return np.stack([n_members, n_nonmembers])
 
 
@@ -198,8 +198,8 @@ class AttackGrid:
         width = len(self.quantiles) + 1
         n_subjects = int(subjects.max()) + 1
         counts = np.bincount(subjects * width + cells, minlength=n_subjects * width)
-        rows, kind = np.unique(counts.reshape(-1, width), axis=0, return_inverse=True)
-        return Histograms(rows, kind.ravel())
+        histograms, kind = np.unique(counts.reshape(-1, width), axis=0, return_inverse=True)
+        return Histograms(histograms, kind.ravel())
 
     def rates(
         self, members: np.ndarray, nonmembers: np.ndarray, rng: np.random.Generator
@@ -249,7 +249,7 @@ class AttackGrid:
         Returns:
             Precision and accuracy, float64 (attacks,) each. NaN: unavailable.
         """
-        members, nonmembers = counts.sides(member) @ counts.rows
+        members, nonmembers = counts.sides(member) @ counts.histograms
         return self._attacks(members, nonmembers, rng)
 
     def _attacks(
@@ -320,8 +320,8 @@ class AttackGrid:
         n_members, n_nonmembers = counts.sides(member)
         if min(n_members.sum(), n_nonmembers.sum()) == 0:
             return np.full(n_bootstraps, np.nan)
-        members = _resampled(n_members, n_bootstraps, rng) @ counts.rows
-        nonmembers = _resampled(n_nonmembers, n_bootstraps, rng) @ counts.rows
+        members = _resampled(n_members, n_bootstraps, rng) @ counts.histograms
+        nonmembers = _resampled(n_nonmembers, n_bootstraps, rng) @ counts.histograms
         return self._scores(members, nonmembers, rng)
 
     def permuted(
@@ -349,7 +349,7 @@ class AttackGrid:
         """
         n_subjects = counts.sides(member).sum(axis=0)
         n_members = rng.multivariate_hypergeometric(n_subjects, int(member.sum()), n_permutations)
-        return n_members @ counts.rows, (n_subjects - n_members) @ counts.rows
+        return n_members @ counts.histograms, (n_subjects - n_members) @ counts.histograms
 
     def _scores(
         self, members: np.ndarray, nonmembers: np.ndarray, rng: np.random.Generator

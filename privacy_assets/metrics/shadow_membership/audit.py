@@ -547,7 +547,7 @@ class _Run:
             scores,
             by=self.plan.select,
             records=self.plan.max_targets,
-            people=self.subjects_of(rows),
+            subject_codes=self.subjects_of(rows),
             rng=self.rng("shadow selection"),
         )
         if not len(selected.ids):
