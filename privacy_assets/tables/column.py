@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from privacy_assets.tables.schema import Kind
 MISSING = int(np.iinfo(np.int64).min)  # a missing integer or time; not a valid value
 DAY = 86_400e6  # microseconds
 _TRUTH = (False, True)
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +142,7 @@ class Column:
         """Return the values (n,) as str, bool, float, int or Timestamp, missing as None."""
         if self.values is not None:
             values = [*self.values, None]  # -1, missing, selects the last
-            return [values[code] for code in self.cells.tolist()]
+            return values_at(values, self.cells.tolist())
         objects: list[Any] = self.series().tolist()
         for i in np.flatnonzero(self.missing):
             objects[i] = None
@@ -222,6 +223,21 @@ def columns_by_name(columns: Iterable[Column]) -> dict[str, Column]:
 def stacked_floats(columns: Iterable[Column], rows: np.ndarray | slice) -> np.ndarray:
     """Return some rows of columns of numbers as floats (columns, rows)."""
     return np.array([column.take(rows).floats() for column in columns])
+
+
+def have_missing(columns: Iterable[Column]) -> bool:
+    """Return True if a column has a missing cell."""
+    return any(column.missing.any() for column in columns)
+
+
+def values_at(values: Sequence[_Value], positions: Iterable[int]) -> list[_Value]:
+    """Return the value at each position.
+
+    Args:
+        values: Values.
+        positions: Positions in ``values``, in any order; -1 is the last one.
+    """
+    return [values[position] for position in positions]
 
 
 def position_of_each(values: Iterable[Any]) -> dict[Any, int]:

@@ -205,7 +205,10 @@ def _unit_of_times(parts: Sequence[pd.Series], column: ColumnSchema) -> Precisio
 
 def _joined_cells(parts: Sequence[pd.Series], dtype: type[np.generic]) -> np.ndarray:
     """Return the cells of a column of several tables, of which there may be none."""
-    return np.concatenate([np.array([], dtype), *(part.to_numpy(dtype) for part in parts)])
+    cells = [np.array([], dtype)]
+    for part in parts:
+        cells.append(part.to_numpy(dtype))
+    return np.concatenate(cells)
 
 
 def without_markers(series: pd.Series, missing: Sequence[str]) -> pd.Series:

@@ -81,7 +81,12 @@ class Declared:
         _check_timezone(timezone)
         _check_snapshots(snapshots, subject)
         _check_roles([*drop, *new_values, *values_by_column], drop, subject)
-        lengths = {name: _lengths(name, rule) for name, rule in rare_values.items()}
+        lengths = {}
+        for name, rule in rare_values.items():
+            lengths[name] = _lengths(name, rule)
+        missing_texts = {}
+        for name, values in missing.items():
+            missing_texts[name] = tuple(map(str, values))
         switches = _switches(relations)
         # The subject is removed from the synthetic table only.
         not_read = tuple(without(drop, [as_named(subject)]))
@@ -91,7 +96,7 @@ class Declared:
             values_by_column,
             sources,
             lengths,
-            {name: tuple(map(str, values)) for name, values in missing.items()},
+            missing_texts,
             timezone or "",
             switches,
             replace(CsvFormat.of(read), snapshots=snapshots, drop=not_read),
@@ -116,8 +121,8 @@ class Declared:
             "drop": list(self.drop),
             "new_values": dict(self.new_values),
             "allowed_values": allowed_values,
-            "rare_values": {name: list(lengths) for name, lengths in self.rare_values.items()},
-            "missing": {name: list(values) for name, values in self.missing.items()},
+            "rare_values": _as_lists(self.rare_values),
+            "missing": _as_lists(self.missing),
             "timezone": self.timezone,
             "relations": dict(self.relations),
             "exact_ids": self.exact_ids,
@@ -172,6 +177,10 @@ class Declared:
         """
         dropped = [name for name in without(self.drop, [subject]) if name in frame.columns]
         return frame.drop(columns=dropped) if dropped else frame
+
+
+def _as_lists(values_by_column: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    return {name: list(values) for name, values in values_by_column.items()}
 
 
 def _are_strings(names: Iterable[Any]) -> bool:

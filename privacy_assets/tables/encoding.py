@@ -15,7 +15,15 @@ import numpy as np
 
 from privacy_assets.errors import InputError
 from privacy_assets.tables.arrays import mapped_concatenate, mapped_empty, mapped_take
-from privacy_assets.tables.column import DAY, MISSING, Column, columns_named, looked_up, vocabulary
+from privacy_assets.tables.column import (
+    DAY,
+    MISSING,
+    Column,
+    columns_named,
+    have_missing,
+    looked_up,
+    vocabulary,
+)
 from privacy_assets.tables.conversion import rounded
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
@@ -251,7 +259,7 @@ class TabularEncoder:
                 continue
             values = np.concatenate([part.present().floats() for part in parts])
             centre, scale = _centre_and_scale(np.sort(values))
-            has_missing = any(table[name].missing.any() for table in (*tables, *others))
+            has_missing = have_missing(columns_named(name, (*tables, *others)))
             numbers.append(_Number(name, centre, scale, has_missing))
         return cls(tuple(numbers), tuple(categories))
 
@@ -264,7 +272,8 @@ class TabularEncoder:
             positions[number.name] = [i]
             if number.indicator:
                 coded.append(number.name)
-        coded += [category.name for category in self.categories]
+        for category in self.categories:
+            coded.append(category.name)
         for position, name in enumerate(coded, start=len(self.numbers)):
             positions.setdefault(name, []).append(position)
         return positions
@@ -279,16 +288,27 @@ class TabularEncoder:
     @classmethod
     def from_json(cls, data: dict[str, list[dict[str, Any]]]) -> TabularEncoder:
         """Create an encoder from the output of :meth:`to_json`."""
-        numbers = [_Number(**item) for item in data["numbers"]]
+        numbers = []
+        for item in data["numbers"]:
+            numbers.append(_Number(**item))
         categories = []
         for item in data["categories"]:
             categories.append(_Category(item["name"], tuple(item["values"])))
         return cls(tuple(numbers), tuple(categories))
 
+    def _code_sizes(self) -> list[int]:
+        """Return the number of codes of each missing indicator and category."""
+        sizes = []
+        for number in self.numbers:
+            if number.indicator:
+                sizes.append(2)
+        for category in self.categories:
+            sizes.append(len(category.values) + 2)  # missing and unknown values
+        return sizes
+
     def transform(self, table: Table) -> EncodedTable:
         """Encode a table with the fitted columns."""
-        sizes = [2 for number in self.numbers if number.indicator]
-        sizes += [len(category.values) + 2 for category in self.categories]
+        sizes = self._code_sizes()
         numeric = mapped_empty((len(table), len(self.numbers)), np.float32)
         codes = mapped_empty((len(table), len(sizes)), np.int32)
         coded = iter(range(len(sizes)))

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.infra.objects import Location, location
-from privacy_assets.tables.column import Column, positions_in, ranked
+from privacy_assets.tables.column import Column, positions_in, ranked, values_at
 
 _AT_ONCE = 8  # columns processed together
 _WORDS = {
@@ -91,7 +91,7 @@ def _cells(series: pd.Series) -> list[bytes]:
     framed = []
     for value in [*_spelled(uniques), b""]:  # -1, missing, selects the last
         framed.append(len(value).to_bytes(8, "big") + value)
-    return [framed[code] for code in codes.tolist()]
+    return values_at(framed, codes.tolist())
 
 
 def cells_fingerprint(cells: np.ndarray, *facts: Any) -> str:

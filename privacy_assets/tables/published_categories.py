@@ -146,7 +146,7 @@ class _Recoding:
         """Return the name that most subjects have (a tie: the first name). It is not ``excluded``
         and not None.
         """
-        names = [name for name in self.names if name is not None and name != excluded]
+        names = without(self.names, (None, excluded))
         return min(names, key=lambda name: (-self.n_holders[name], name))
 
 

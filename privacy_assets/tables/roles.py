@@ -24,6 +24,7 @@ from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.tables.column import (
     Column,
     columns_named,
+    have_missing,
     of_one_vocabulary,
     ranked,
     stacked,
@@ -43,7 +44,14 @@ from privacy_assets.tables.schema import (
 )
 from privacy_assets.tables.subject_ids import plain_ids
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.text import YEARS, as_texts, is_text, recognize_text, texts_of
+from privacy_assets.tables.text import (
+    YEARS,
+    as_texts,
+    is_text,
+    recognize_text,
+    texts_of,
+    valid_unicode,
+)
 from privacy_assets.tables.threshold_rule import ColumnRule, reach_of
 from privacy_assets.tables.written_numbers import find, parse_numbers
 
@@ -165,7 +173,7 @@ def _normalized(texts: Sequence[str] | np.ndarray) -> pa.Array:
     try:
         strings = pa.array(texts, pa.large_string())
     except UnicodeEncodeError:  # lone surrogate
-        encodable = [text.encode(errors="replace").decode() for text in texts]
+        encodable = [valid_unicode(text) for text in texts]
         strings = pa.array(encodable, pa.large_string())
     is_unusual = pc.match_substring_regex(strings, _UNUSUAL)
     plain = pc.utf8_normalize(strings.filter(is_unusual), "NFKC")
@@ -589,7 +597,10 @@ def _may_be_chance(subject_ids: set[str], codes: set[str], n_ids: int) -> bool:
     if len(integers) < len(codes):
         return False
     largest = max(2 * float(np.median(integers)), 1.0)
-    n_possible = sum(text.isdecimal() and int(text) <= largest for text in subject_ids)
+    n_possible = 0
+    for text in subject_ids:
+        if text.isdecimal() and int(text) <= largest:
+            n_possible += 1
     density = n_possible / largest
     return bool(binom.sf(n_ids - 1, len(codes), min(2 * density, 1.0)) > _BY_CHANCE)
 
@@ -750,7 +761,7 @@ def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Colum
     is_missing = synthetic.missing
     if column_role == "generated":
         return np.zeros(len(is_missing), dtype=bool)
-    is_nullable = any(part.missing.any() for part in real)
+    is_nullable = have_missing(real)
     is_foreign_gap = is_missing & (not is_nullable)
     if column.kind in ("categorical", "boolean"):
         allowed, published = of_one_vocabulary([allowed_values(column, real), synthetic])

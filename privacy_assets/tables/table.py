@@ -27,7 +27,7 @@ from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.names import without
 from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, option_text
-from privacy_assets.tables.threshold_rule import ColumnRule
+from privacy_assets.tables.threshold_rule import ColumnRule, rules_from_json
 
 # dtypes of stored cells by kind, and of those of categories and booleans
 _DTYPES: Mapping[str, tuple[str, ...]] = {
@@ -189,7 +189,10 @@ class Table:
 
     def without_rare(self, rules: Mapping[str, ColumnRule]) -> Table:
         """Apply the threshold rule. The schema is kept."""
-        return self.with_columns(*(rule.apply(self[name]) for name, rule in rules.items()))
+        published = []
+        for name, rule in rules.items():
+            published.append(rule.apply(self[name]))
+        return self.with_columns(*published)
 
     @classmethod
     def stack(cls, tables: Sequence[Table]) -> Table:
@@ -231,9 +234,10 @@ class Table:
         counterpart. Values of float16 and float32 columns and of other time units are rounded;
         other changes of a value (300 in int8, text in a number) raise InputError.
         """
-        schema = self.schema
-        series = {column.name: restored(self[column.name], column) for column in schema.columns}
-        return pd.DataFrame(series, columns=schema.names, index=pd.RangeIndex(self.rows))
+        series = {}
+        for column in self.schema.columns:
+            series[column.name] = restored(self[column.name], column)
+        return pd.DataFrame(series, columns=self.schema.names, index=pd.RangeIndex(self.rows))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -303,7 +307,7 @@ class Table:
         for name, kind, values in facts["columns"]:
             columns[name] = _checked_column(name, kind, values, next(arrays), n_rows)
         schema = TableSchema.from_json(facts["schema"])
-        rules = {name: ColumnRule.from_json(rule, arrays) for name, rule in facts["rules"].items()}
+        rules = rules_from_json(facts["rules"], arrays)
         return cls(
             schema,
             columns,
@@ -340,13 +344,16 @@ def stacked_column(tables: Iterable[Table], name: str) -> Column:
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
     """Convert tables with the same columns so that equal cells of a column are equal values."""
-    roles = list(tables)
-    columns: dict[str, list[Column]] = {role: [] for role in roles}
-    for name in tables[roles[0]].columns:
-        converted = of_one_vocabulary([tables[role][name] for role in roles])
-        for role, column in zip(roles, converted, strict=True):
+    first = next(iter(tables.values()))
+    columns: dict[str, list[Column]] = {role: [] for role in tables}
+    for name in first.columns:
+        converted = of_one_vocabulary(columns_named(name, tables.values()))
+        for role, column in zip(tables, converted, strict=True):
             columns[role].append(column)
-    return {role: table.with_columns(*columns[role]) for role, table in tables.items()}
+    converted_tables = {}
+    for role, table in tables.items():
+        converted_tables[role] = table.with_columns(*columns[role])
+    return converted_tables
 
 
 def _check_columns(frame: Frame | Table, schema: TableSchema, where: str) -> None:
