@@ -65,6 +65,20 @@ class Declared:
     ) -> Declared:
         """Create validated declarations from user input, with names in Unicode form NFC.
 
+        Args:
+            drop: Names of columns. None: none.
+            new_values: Reasons by column. None: none.
+            allowed_values: Lists of values, or public lists, by column. A public list is ``{values:
+                [...], source: text}`` or ``{file: path, source: text}``. None: none.
+            rare_values: ``{prefix: [lengths]}`` by column. None: none.
+            missing: Lists of values by column. None: none.
+            timezone: Name of a time zone. None: none.
+            relations: True or False by name of a relation. None: none.
+            read: Separator and encoding of CSV files, see :meth:`.CsvFormat.of`.
+            snapshots: True if the files are snapshots of the same people.
+            subject: Column that identifies people. None: each row is a person.
+            exact_ids: True if two spellings of an id are two people.
+
         Raises:
             ConfigError: If an argument is invalid. The message names argument, column and fix.
         """
@@ -151,8 +165,11 @@ class Declared:
     def check(self, columns: Sequence[str]) -> None:
         """Check that each declared column exists.
 
+        Args:
+            columns: Names of the columns of a table.
+
         Raises:
-            ConfigError: If not.
+            ConfigError: If one does not exist.
         """
         for argument, names in (
             ("drop", self.drop),

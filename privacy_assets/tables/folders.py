@@ -170,10 +170,14 @@ def glob_files(path: Location) -> list[Location]:
 
 
 def folder_values(root: Location, file: Location) -> dict[str, str | None]:
-    """Return the values that Hive folders below ``root`` state for a file, by column:
-    ``sex=F/1.parquet``.
+    """Return the values that Hive folders state for a file: ``sex=F/1.parquet``.
 
-    Names and values are decoded (``A%2FB`` is "A/B"). None: a missing value.
+    Args:
+        root: Folder of the table. Folders below it count.
+        file: File of the table.
+
+    Returns:
+        Values by column. Names and values are decoded (``A%2FB`` is "A/B"). None: a missing value.
 
     Raises:
         InputError: If a name is not UTF-8 text.

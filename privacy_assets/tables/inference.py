@@ -210,10 +210,22 @@ def columns_of(
     people: np.ndarray | None = None,
     are_typed: bool | None = None,
 ) -> list[InferredColumn]:
-    """Return the schema of each column of some tables together, and how its text is read.
+    """Infer the schema of each column of some tables together, and how its text is read.
 
-    It has the arguments and errors of :func:`joint_schema`, but returns ambiguous columns with
-    their ``doubt``.
+    Args:
+        frames: Real tables, train first.
+        names: Name of each table in messages.
+        kinds: See :func:`joint_schema`.
+        declared: See :func:`joint_schema`.
+        locked: See :func:`joint_schema`.
+        people: See :func:`joint_schema`.
+        are_typed: See :func:`joint_schema`.
+
+    Returns:
+        The columns in the order of the first table. Ambiguous ones have a ``doubt``.
+
+    Raises:
+        InputError, ConfigError: As :func:`joint_schema`, but not for ambiguous columns.
     """
     _check_frames(frames, names)
     first = frames[0]
@@ -328,7 +340,14 @@ def infer_schema(
     where: str = "table",
     declared: Declared = NOTHING,
 ) -> TableSchema:
-    """Infer the schema of one table, see :func:`joint_schema`."""
+    """Infer the schema of one table, see :func:`joint_schema`.
+
+    Args:
+        frame: Table.
+        overrides: Declared kinds, see :meth:`.Meaning.of`. None: there are none.
+        where: Name of the table in messages.
+        declared: Declared missing values and time zone.
+    """
     return joint_schema({where: frame}, {where: where}, overrides, declared)[0]
 
 

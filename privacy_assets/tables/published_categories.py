@@ -63,8 +63,10 @@ class RealCategories:
         self._starts = np.searchsorted(pairs // n_subjects, np.arange(len(values) + 2))
 
     def n_holders(self, positions: Iterable[int]) -> int:
-        """Return the number of subjects that have one of the values at these positions. -1 means a
-        missing value.
+        """Return the number of subjects that have one of some values.
+
+        Args:
+            positions: Positions of the values. -1 means a missing value.
         """
         holders = []
         for position in positions:

@@ -73,8 +73,13 @@ class Levels:
         return np.where(is_between & (from_below <= from_above), below, position)
 
     def replace(self, cells: np.ndarray) -> np.ndarray:
-        """Return the published value of each cell (n,), which is not missing. There is at least one
-        group.
+        """Return the published value of each cell.
+
+        Args:
+            cells: Cells without missing ones, shape (n,). There is at least one group.
+
+        Returns:
+            Published values (n,) with the dtype of the cells.
         """
         published = mapped_empty(len(cells), cells.dtype)
         for start in range(0, len(cells), _BLOCK):

@@ -108,9 +108,12 @@ class Table:
     def read(
         cls, given: Any, *, where: str = "table", kinds: Mapping[str, Kind] | None = None
     ) -> Table:
-        """Create a table from a path or dataframe, with an inferred schema.
+        """Create a table with an inferred schema. Identifiers are not checked: see :mod:`.roles`.
 
-        ``kinds`` overrides the kind of columns. Identifiers are not checked: see :mod:`.roles`.
+        Args:
+            given: Path or dataframe.
+            where: Name of the table in messages.
+            kinds: Kinds that replace the inferred ones, by column. None: there are none.
         """
         frame = load(given, where)
         return cls.of(frame, infer_schema(frame, kinds, where=where), where=where, external=True)
@@ -134,7 +137,11 @@ class Table:
         return self.columns[name]
 
     def take(self, rows: np.ndarray | slice) -> Table:
-        """Select rows by position, slice or mask (n,)."""
+        """Select rows.
+
+        Args:
+            rows: Positions (n,), a mask with the length of the table, or a slice.
+        """
         if isinstance(rows, slice):
             n_rows = len(range(*rows.indices(self.rows)))
         else:
@@ -204,9 +211,14 @@ class Table:
         return cls(first.schema, columns, sum(map(len, tables)))
 
     def as_synthetic(self, schema: TableSchema, *, where: str) -> Table:
-        """Convert generator output to a table of ``schema``, rounded to its precision.
+        """Convert generator output to a synthetic table.
 
-        Raises InputError as in :meth:`of`.
+        Args:
+            schema: Schema of the real tables. Numbers and times are rounded to its precision.
+            where: Name of the table in messages.
+
+        Raises:
+            InputError: As in :meth:`of`.
         """
         _check_columns(self, schema, where)
         for column in schema.columns:
@@ -338,12 +350,21 @@ def _checked_column(
 
 
 def stacked_column(tables: Iterable[Table], name: str) -> Column:
-    """Return a column of the stacked tables, of which there is at least one."""
+    """Return a column of stacked tables.
+
+    Args:
+        tables: One or more tables.
+        name: Name of the column.
+    """
     return stacked(columns_named(name, tables))
 
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
-    """Convert tables with the same columns so that equal cells of a column are equal values."""
+    """Convert tables so that equal cells of a column are equal values.
+
+    Args:
+        tables: One or more tables with the same columns, by role.
+    """
     first = next(iter(tables.values()))
     columns: dict[str, list[Column]] = {role: [] for role in tables}
     for name in first.columns:

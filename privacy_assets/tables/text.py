@@ -797,7 +797,14 @@ def _recognize_other_marks(
 
 
 def parse_booleans(texts: pa.Array) -> pd.Series:
-    """Read true and false in any case as booleans; NA for other texts."""
+    """Read true and false in any case as booleans.
+
+    Args:
+        texts: Strings (n,), with nulls.
+
+    Returns:
+        Booleans (n,), NA for other texts.
+    """
     words = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
     is_boolean = pc.is_in(words, pa.array(["true", "false"], pa.large_string()))
     truth = pc.if_else(is_boolean, pc.equal(words, "true"), None)
@@ -805,7 +812,11 @@ def parse_booleans(texts: pa.Array) -> pd.Series:
 
 
 def is_text(series: pd.Series) -> bool:
-    """Return True for a column that contains strings."""
+    """Return True for a column that contains strings.
+
+    Args:
+        series: Column of any dtype. A column of objects may contain other values, too.
+    """
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         return is_text(pd.Series(series.cat.categories))
@@ -815,8 +826,13 @@ def is_text(series: pd.Series) -> bool:
 
 
 def texts_of(series: pd.Series) -> Texts:
-    """Return the distinct non-missing cells of a column as strings, and the number of rows of
-    each.
+    """Return the distinct strings of a column.
+
+    Args:
+        series: Column of any dtype, whose cells are converted to strings.
+
+    Returns:
+        Distinct cells that are not missing (m,), and the number of rows of each, int64 (m,).
     """
     if isinstance(series.dtype, pd.CategoricalDtype):
         codes = series.cat.codes
@@ -829,7 +845,14 @@ def texts_of(series: pd.Series) -> Texts:
 
 
 def as_texts(series: pd.Series) -> pa.Array:
-    """Return the cells of a column as Arrow strings, with nulls."""
+    """Return the cells of a column as Arrow strings.
+
+    Args:
+        series: Column of any dtype (n,).
+
+    Returns:
+        Strings (n,), null for missing cells.
+    """
     try:
         texts = pa.array(series, pa.large_string(), from_pandas=True)
     # values that are not strings; lone surrogates

@@ -482,8 +482,11 @@ def count_changed(before: Column, after: Column) -> int:
 
 
 def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSchema:
-    """Return the schema of a column after :meth:`ColumnRule.apply`. The levels decide its
-    precision.
+    """Return the schema of a column after :meth:`ColumnRule.apply`.
+
+    Args:
+        column: Schema of the real column.
+        rule: Its rule, whose levels decide the precision. None: the column is unchanged.
     """
     if rule is None:
         return column
@@ -506,7 +509,12 @@ def _precision(column: ColumnSchema, rule: ColumnRule) -> Precision:
 
 
 def real_schema(schema: TableSchema, rules: Mapping[str, ColumnRule]) -> TableSchema:
-    """Return ``schema`` with the precision of the real values."""
+    """Return a schema with the precision of the real values.
+
+    Args:
+        schema: Schema after the threshold rule.
+        rules: Rules by column.
+    """
     columns = []
     for column in schema.columns:
         rule = rules.get(column.name)
