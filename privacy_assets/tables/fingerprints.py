@@ -16,7 +16,7 @@ import pandas as pd
 from privacy_assets.infra.objects import Location, location
 from privacy_assets.tables.column import Column, positions_in, ranked, values_at
 
-_AT_ONCE = 8  # columns processed together
+_COLUMNS_IN_BLOCK = 8  # number of columns that are hashed together
 _WORDS = {
     "": None,
     "nan": None,
@@ -84,8 +84,8 @@ def keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
     """
     digests = [b""] * len(frame)
     names = list(frame.columns)
-    for start in range(0, len(names), _AT_ONCE):
-        block = names[start : start + _AT_ONCE]
+    for start in range(0, len(names), _COLUMNS_IN_BLOCK):
+        block = names[start : start + _COLUMNS_IN_BLOCK]
         cells = [_cells(frame[name]) for name in block]
         rows = zip(digests, *cells, strict=True)
         digests = [hashlib.sha256(b"".join(row)).digest() for row in rows]

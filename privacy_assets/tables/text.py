@@ -83,7 +83,7 @@ _MIN_UNIT_SHARE = 0.1  # minimum share of rows with an unknown unit
 _MAX_NUMBERS_OF_CATEGORY = 20
 # minimum share of the integers up to the largest one, in names such as site 1, site 2
 _MIN_DENSITY = 0.5
-_MOST_BOOLEANS = 20  # distinct texts, among them the spellings of true and false
+_MAX_BOOLEAN_TEXTS = 20  # distinct texts, among them the spellings of true and false
 
 Texts = tuple[pa.Array, np.ndarray]  # distinct strings of a column, and the number of rows of each
 
@@ -375,7 +375,7 @@ def _together(tables: Sequence[Texts]) -> Texts:
 
 def _recognize_booleans(values: pa.Array) -> TextForm | None:
     """Return the form of a column of true and false. None: it has other values."""
-    if len(values) > _MOST_BOOLEANS:
+    if len(values) > _MAX_BOOLEAN_TEXTS:
         return None
     words = set(pc.utf8_lower(values).to_pylist())
     return TextForm("boolean") if words <= {"true", "false"} else None
