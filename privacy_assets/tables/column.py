@@ -50,7 +50,7 @@ class Column:
             name: Name.
             kind: "categorical" or "boolean".
             codes: Positions in ``values``, integers (n,); -1 is missing.
-            values: Sorted values.
+            values: Sorted values of a category, or False and True.
         """
         dtype = _code_dtype(len(values))
         return cls(name, kind, mapped(codes.astype(dtype, copy=False)), tuple(values))

@@ -215,11 +215,13 @@ def columns_of(
     Args:
         frames: Real tables, train first.
         names: Name of each table in messages.
-        kinds: See :func:`joint_schema`.
-        declared: See :func:`joint_schema`.
-        locked: See :func:`joint_schema`.
-        people: See :func:`joint_schema`.
-        are_typed: See :func:`joint_schema`.
+        kinds: Declared kinds, see :meth:`.Meaning.of`. None: there are none.
+        declared: Declared missing values and time zone.
+        locked: What the lock of the table states about each column, see :func:`joint_schema`. None:
+            there is none.
+        people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
+        are_typed: Whether a column of the tables is not text, see :func:`joint_schema`. None: none
+            is left out.
 
     Returns:
         The columns in the order of the first table. Ambiguous ones have a ``doubt``.
