@@ -40,6 +40,10 @@ def mapped_empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     for temporary files (TMPDIR if set) and has no name, so other users cannot open it. It is
     deleted with the last array that uses it, or when the process ends for any reason.
 
+    Args:
+        shape: Shape of the array.
+        dtype: Its dtype.
+
     Raises:
         InputError: If there is no space.
     """
@@ -59,28 +63,49 @@ def mapped_empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
 
 
 def mapped(array: np.ndarray) -> np.ndarray:
-    """Copy an array by :func:`mapped_empty` if it is large, else return it."""
+    """Copy an array by :func:`mapped_empty` if it is large.
+
+    Args:
+        array: Array of any shape and dtype.
+
+    Returns:
+        The copy. If the array is smaller than 16 MiB, the array itself.
+    """
     if array.nbytes < LARGE:
         return array
     return mapped_copy(array)
 
 
 def mapped_copy(array: np.ndarray) -> np.ndarray:
-    """Copy an array by :func:`mapped_empty`."""
+    """Copy an array by :func:`mapped_empty`.
+
+    Args:
+        array: Array of any shape and dtype.
+    """
     out = mapped_empty(array.shape, array.dtype)
     out[...] = array
     return out
 
 
 def mapped_concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenate arrays with the same dtype and width by :func:`mapped_empty`."""
+    """Concatenate arrays by :func:`mapped_empty`.
+
+    Args:
+        arrays: One or more arrays with the same dtype, of shape (n, ...) with equal further axes.
+    """
     out = mapped_empty((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
     return np.concatenate(arrays, out=out)
 
 
 def mapped_take(array: np.ndarray, rows: np.ndarray | Sequence[int] | slice) -> np.ndarray:
-    """Return ``array[rows]``, allocated by :func:`mapped_empty` for positions or masks, as a view
-    for slices.
+    """Select elements of an array along its first axis.
+
+    Args:
+        array: Array of shape (n, ...).
+        rows: Positions, a mask (n,) or a slice.
+
+    Returns:
+        ``array[rows]``: a copy by :func:`mapped_empty` for positions and masks, a view for slices.
     """
     if isinstance(rows, slice):
         return array[rows]
@@ -104,7 +129,12 @@ def _reserve(file: int, size: int) -> None:
 
 
 def array_digest(facts: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> str:
-    """Return the SHA-256 (hex) of facts and arrays, which determines the file except its seal."""
+    """Return the SHA-256 (hex) of facts and arrays, which determines the file except its seal.
+
+    Args:
+        facts: JSON-compatible facts about the arrays.
+        arrays: Arrays of numbers.
+    """
     digest = hashlib.sha256(_header(facts, arrays))
     for data in _bytes(arrays):
         digest.update(data)
@@ -137,8 +167,16 @@ def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], b
     """Read a file written by :func:`save_arrays` into memory, or into a mapped file without a name
     if it is large.
 
-    Later changes of the file do not change the arrays. Raises ValueError, KeyError or TypeError for
-    other files.
+    Later changes of the file do not change the arrays.
+
+    Args:
+        path: File or object.
+
+    Returns:
+        Facts, arrays and seal.
+
+    Raises:
+        ValueError, KeyError, TypeError: If it is another file.
     """
     with open_regular(path) as stream:
         data = mapped_empty(stream.seek(0, os.SEEK_END), np.uint8)

@@ -187,9 +187,14 @@ def relations_of(tables: Sequence[Table], declared: Mapping[str, bool]) -> tuple
         tables: The real tables, with one schema.
         declared: Declared relations by name; False switches a relation off that would be found.
     """
-    names = tables[0].schema.evaluated.names
-    columns = [stacked_column(tables, name) for name in names]
+    columns = _stacked_columns(tables)
     return tuple(find_relations(columns, _subject_codes(tables), declared))
+
+
+def _stacked_columns(tables: Sequence[Table]) -> list[Column]:
+    """Return the columns of the stacked tables, without generated ones."""
+    names = tables[0].schema.evaluated.names
+    return [stacked_column(tables, name) for name in names]
 
 
 def without_rare_values(
@@ -225,7 +230,10 @@ def without_rare_values(
     notes = [*notes_of(rule, schema, prefixes), *_sum_notes(real, subject_codes)]
     after_rule = _after_rule(tables, rule, notes)
     relations = published_relations(relations, list(after_rule.values()), min_holders)
-    return {role: replace(table, relations=relations) for role, table in after_rule.items()}
+    published_tables = {}
+    for role, table in after_rule.items():
+        published_tables[role] = replace(table, relations=relations)
+    return published_tables
 
 
 def _check_have_text(schema: TableSchema, names: Iterable[str]) -> None:
@@ -260,10 +268,8 @@ def _sum_notes(tables: Sequence[Table], subject_codes: np.ndarray) -> list[str]:
         tables: Real tables before the rule.
         subject_codes: Subject of each row of the stacked tables, int64 (n,).
     """
-    names = tables[0].schema.evaluated.names
-    columns = [stacked_column(tables, name) for name in names]
     notes = []
-    for column_sum in find_sums(columns, subject_codes):
+    for column_sum in find_sums(_stacked_columns(tables), subject_codes):
         total = column_sum.total
         drop = yaml_text({"drop": [total]})
         notes.append(

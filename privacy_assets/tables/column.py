@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from privacy_assets.tables.schema import Kind
 MISSING = int(np.iinfo(np.int64).min)  # a missing integer or time; not a valid value
 DAY = 86_400e6  # microseconds
 _TRUTH = (False, True)
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +44,13 @@ class Column:
     def of_codes(
         cls, name: str, kind: Kind, codes: np.ndarray, values: Sequence[Any] = _TRUTH
     ) -> Column:
-        """Create a categorical or boolean column of positions (n,) in its sorted ``values``; -1 is
-        missing.
+        """Create a categorical or boolean column.
+
+        Args:
+            name: Name.
+            kind: "categorical" or "boolean".
+            codes: Positions in ``values``, integers (n,); -1 is missing.
+            values: Sorted values of a category, or False and True.
         """
         dtype = _code_dtype(len(values))
         return cls(name, kind, mapped(codes.astype(dtype, copy=False)), tuple(values))
@@ -92,11 +98,19 @@ class Column:
         return replace(self, cells=distinct_sorted(self.present().cells))
 
     def take(self, rows: np.ndarray | slice) -> Column:
-        """Select cells by position, slice or mask (n,)."""
+        """Select cells.
+
+        Args:
+            rows: Positions (n,), a mask with the length of the column, or a slice.
+        """
         return replace(self, cells=mapped_take(self.cells, rows))
 
     def take_or_missing(self, rows: np.ndarray) -> Column:
-        """Select cells by position (n,); a position of -1 gives a missing cell."""
+        """Select cells by position.
+
+        Args:
+            rows: Positions, int64 (n,). A position of -1 gives a missing cell.
+        """
         missing_cell: float = MISSING
         if self.values is not None:
             missing_cell = -1
@@ -141,7 +155,7 @@ class Column:
         """Return the values (n,) as str, bool, float, int or Timestamp, missing as None."""
         if self.values is not None:
             values = [*self.values, None]  # -1, missing, selects the last
-            return [values[code] for code in self.cells.tolist()]
+            return values_at(values, self.cells.tolist())
         objects: list[Any] = self.series().tolist()
         for i in np.flatnonzero(self.missing):
             objects[i] = None
@@ -176,8 +190,11 @@ def _code_dtype(n_values: int) -> type[np.signedinteger[Any]]:
 
 
 def distinct_sorted(values: np.ndarray) -> np.ndarray:
-    """Return the distinct values of an array (n,), ascending. For a million numbers, np.unique is
-    ten times slower.
+    """Return the distinct values of an array, ascending. For a million numbers, np.unique is ten
+    times slower.
+
+    Args:
+        values: Values without NaN, shape (n,).
     """
     in_order = np.sort(values)
     is_first = np.ones(len(in_order), dtype=bool)
@@ -194,6 +211,12 @@ class _Columns(Protocol):
 def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
     """Convert a column of several tables to common ``values``, so that equal cells are equal
     values.
+
+    Args:
+        columns: The column in each table, of one kind. There is at least one.
+
+    Returns:
+        The converted columns. Numbers and times are unchanged.
     """
     first = columns[0].values
     if first is None or all(column.values is first or column.values == first for column in columns):
@@ -220,8 +243,35 @@ def columns_by_name(columns: Iterable[Column]) -> dict[str, Column]:
 
 
 def stacked_floats(columns: Iterable[Column], rows: np.ndarray | slice) -> np.ndarray:
-    """Return some rows of columns of numbers as floats (columns, rows)."""
+    """Return some rows of columns of numbers.
+
+    Args:
+        columns: Columns of one table.
+        rows: Positions (n,), a mask with the length of the columns, or a slice.
+
+    Returns:
+        Numbers as :meth:`Column.floats`, float64 (columns, n).
+    """
     return np.array([column.take(rows).floats() for column in columns])
+
+
+def have_missing(columns: Iterable[Column]) -> bool:
+    """Return True if a cell of a column is missing.
+
+    Args:
+        columns: The column in each table.
+    """
+    return any(column.missing.any() for column in columns)
+
+
+def values_at(values: Sequence[_Value], positions: Iterable[int]) -> list[_Value]:
+    """Return the value at each position.
+
+    Args:
+        values: Values.
+        positions: Positions in ``values``, in any order; -1 is the last one.
+    """
+    return [values[position] for position in positions]
 
 
 def position_of_each(values: Iterable[Any]) -> dict[Any, int]:
@@ -259,7 +309,11 @@ def looked_up(positions: Sequence[int], codes: np.ndarray, missing: int = -1) ->
 
 
 def stacked(columns: Sequence[Column]) -> Column:
-    """Concatenate a column of several tables."""
+    """Concatenate a column of several tables.
+
+    Args:
+        columns: The column in each table, of one kind. There is at least one.
+    """
     if len(columns) == 1:
         return columns[0]
     alike = of_one_vocabulary(columns)
@@ -267,7 +321,14 @@ def stacked(columns: Sequence[Column]) -> Column:
 
 
 def vocabulary(columns: Sequence[Column]) -> tuple[Any, ...]:
-    """Return the distinct values of a column of several tables, ascending."""
+    """Return the distinct values of a column of several tables, ascending.
+
+    Args:
+        columns: The column in each table, of one kind. There is at least one.
+
+    Returns:
+        Values as :meth:`Column.objects`, without missing ones.
+    """
     return tuple(stacked(columns).distinct().objects())
 
 

@@ -119,7 +119,12 @@ def _plain_markers(column: ColumnSchema) -> list[str]:
 
 
 def check_cells(column: Column, where: str) -> None:
-    """Raise InputError for infinite numbers and dates outside of the supported years."""
+    """Raise InputError for infinite numbers and dates outside of the supported years.
+
+    Args:
+        column: Column of any kind.
+        where: Name of the table in messages.
+    """
     if column.kind == "numeric":
         _refuse(np.isinf(column.cells), *_INFINITE, column.name, where)
     elif column.kind == "datetime":
@@ -172,8 +177,15 @@ def _refuse(is_invalid: np.ndarray, problem: str, fix: str, column: str, where: 
 
 
 def precision_of(parts: Sequence[pd.Series], column: ColumnSchema) -> Precision:
-    """Return the precision of a column of several tables: the coarsest one that leaves every value
-    unchanged.
+    """Return the coarsest precision that leaves every value of a column unchanged.
+
+    Args:
+        parts: The column in each table.
+        column: Its schema, without the precision.
+
+    Returns:
+        Number of decimals, or a unit of times. None: the column has no numbers or times, or more
+        than fifteen decimals.
     """
     if column.kind not in ("datetime", "numeric", "integer"):
         return None
@@ -205,11 +217,20 @@ def _unit_of_times(parts: Sequence[pd.Series], column: ColumnSchema) -> Precisio
 
 def _joined_cells(parts: Sequence[pd.Series], dtype: type[np.generic]) -> np.ndarray:
     """Return the cells of a column of several tables, of which there may be none."""
-    return np.concatenate([np.array([], dtype), *(part.to_numpy(dtype) for part in parts)])
+    cells = [np.array([], dtype)]
+    for part in parts:
+        cells.append(part.to_numpy(dtype))
+    return np.concatenate(cells)
 
 
 def without_markers(series: pd.Series, missing: Sequence[str]) -> pd.Series:
-    """Return a column in which empty text and the values ``missing`` are missing."""
+    """Return a column in which some values are missing.
+
+    Args:
+        series: Column of any dtype.
+        missing: Texts that mean a missing value. In a column of text, the empty text means one,
+            too. In a column of numbers, only texts that are numbers count.
+    """
     if is_text(series):
         is_marker = _is_text_marker(series, missing)
         return series.mask(is_marker) if is_marker.any() else series
@@ -237,8 +258,15 @@ def _is_text_marker(series: pd.Series, missing: Sequence[str]) -> np.ndarray:
 
 
 def unread(series: pd.Series, kind: Kind, form: str) -> np.ndarray:
-    """Return True for cells of a text column that are neither missing nor of ``kind`` in this
-    format, shape (n,).
+    """Find cells of a text column that cannot be read.
+
+    Args:
+        series: Column of text.
+        kind: Kind of its values.
+        form: Their format, see :attr:`.text.TextForm.format`.
+
+    Returns:
+        True for cells that are neither missing nor of the kind in this format, bool (n,).
     """
     series = without_markers(series, MARKERS).reset_index(drop=True)
     read = _convert_times(series, form) if kind == "datetime" else _convert_numbers(series, form)
@@ -255,7 +283,11 @@ def is_number(text: str) -> bool:
 
 
 def has_zone(series: pd.Series) -> bool:
-    """Return True for times with a time zone."""
+    """Return True for times with a time zone.
+
+    Args:
+        series: Column of times, of any dtype that can contain them, also text.
+    """
     if is_text(series):
         texts, _ = texts_of(series)
         return bool(pc.any(pc.match_substring_regex(pc.utf8_trim_whitespace(texts), ZONED)).as_py())
@@ -287,6 +319,10 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
 
     Values at this precision remain bit-identical, except that -0.0 becomes 0.0. Missing values are
     kept. Times are rounded as UTC.
+
+    Args:
+        column: Column of any kind. Categories and booleans are unchanged.
+        schema: Schema of the column.
     """
     cells = column.cells
     if column.kind == "numeric":
@@ -311,7 +347,12 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
 
 
 def to_clock(column: Column, schema: ColumnSchema) -> Column:
-    """Convert times of a column with a time zone from UTC to the clock of this zone."""
+    """Convert times from UTC to the clock of their zone.
+
+    Args:
+        column: Times in UTC.
+        schema: Schema of a column with a time zone.
+    """
     zone: Any = pd.api.types.pandas_dtype(schema.dtype)
     local = column.series().dt.tz_localize("UTC").dt.tz_convert(zone.tz).dt.tz_localize(None)
     return replace(column, cells=local.astype("datetime64[us]").to_numpy().view(np.int64))
@@ -320,6 +361,10 @@ def to_clock(column: Column, schema: ColumnSchema) -> Column:
 def from_clock(column: Column, schema: ColumnSchema) -> Column:
     """Convert times of the clock of a zone to UTC. In the hour that occurs twice, the later one is
     taken.
+
+    Args:
+        column: Times of the clock.
+        schema: Schema of a column with a time zone.
     """
     zone: Any = pd.api.types.pandas_dtype(schema.dtype)
     local = column.series()
@@ -482,7 +527,15 @@ def _convert_integers(series: pd.Series, name: str, where: str, *, rounds: bool)
 
 
 def restored(column: Column, schema: ColumnSchema) -> pd.Series:
-    """Convert a column to the dtype of the private table. Raises InputError if a value changes."""
+    """Convert a column to the dtype of the private table.
+
+    Args:
+        column: Column.
+        schema: Schema with this dtype.
+
+    Raises:
+        InputError: If a value changes. Floats and times may be rounded to the dtype.
+    """
     problem = f"a value does not fit the dtype {schema.dtype} of the private table"
     fix = "keep the generator within the range and format of the column"
     misfit = InputError(problem, column=schema.name, fix=fix)

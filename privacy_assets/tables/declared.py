@@ -65,6 +65,20 @@ class Declared:
     ) -> Declared:
         """Create validated declarations from user input, with names in Unicode form NFC.
 
+        Args:
+            drop: Names of columns. None: none.
+            new_values: Reasons by column. None: none.
+            allowed_values: Lists of values, or public lists, by column. A public list is ``{values:
+                [...], source: text}`` or ``{file: path, source: text}``. None: none.
+            rare_values: ``{prefix: [lengths]}`` by column. None: none.
+            missing: Lists of values by column. None: none.
+            timezone: Name of a time zone. None: none.
+            relations: True or False by name of a relation. None: none.
+            read: Separator and encoding of CSV files, see :meth:`.CsvFormat.of`.
+            snapshots: True if the files are snapshots of the same people.
+            subject: Column that identifies people. None: each row is a person.
+            exact_ids: True if two spellings of an id are two people.
+
         Raises:
             ConfigError: If an argument is invalid. The message names argument, column and fix.
         """
@@ -81,7 +95,12 @@ class Declared:
         _check_timezone(timezone)
         _check_snapshots(snapshots, subject)
         _check_roles([*drop, *new_values, *values_by_column], drop, subject)
-        lengths = {name: _lengths(name, rule) for name, rule in rare_values.items()}
+        lengths = {}
+        for name, rule in rare_values.items():
+            lengths[name] = _lengths(name, rule)
+        missing_texts = {}
+        for name, values in missing.items():
+            missing_texts[name] = tuple(map(str, values))
         switches = _switches(relations)
         # The subject is removed from the synthetic table only.
         not_read = tuple(without(drop, [as_named(subject)]))
@@ -91,7 +110,7 @@ class Declared:
             values_by_column,
             sources,
             lengths,
-            {name: tuple(map(str, values)) for name, values in missing.items()},
+            missing_texts,
             timezone or "",
             switches,
             replace(CsvFormat.of(read), snapshots=snapshots, drop=not_read),
@@ -116,8 +135,8 @@ class Declared:
             "drop": list(self.drop),
             "new_values": dict(self.new_values),
             "allowed_values": allowed_values,
-            "rare_values": {name: list(lengths) for name, lengths in self.rare_values.items()},
-            "missing": {name: list(values) for name, values in self.missing.items()},
+            "rare_values": _as_lists(self.rare_values),
+            "missing": _as_lists(self.missing),
             "timezone": self.timezone,
             "relations": dict(self.relations),
             "exact_ids": self.exact_ids,
@@ -146,8 +165,11 @@ class Declared:
     def check(self, columns: Sequence[str]) -> None:
         """Check that each declared column exists.
 
+        Args:
+            columns: Names of the columns of a table.
+
         Raises:
-            ConfigError: If not.
+            ConfigError: If one does not exist.
         """
         for argument, names in (
             ("drop", self.drop),
@@ -172,6 +194,10 @@ class Declared:
         """
         dropped = [name for name in without(self.drop, [subject]) if name in frame.columns]
         return frame.drop(columns=dropped) if dropped else frame
+
+
+def _as_lists(values_by_column: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    return {name: list(values) for name, values in values_by_column.items()}
 
 
 def _are_strings(names: Iterable[Any]) -> bool:

@@ -15,7 +15,15 @@ import numpy as np
 
 from privacy_assets.errors import InputError
 from privacy_assets.tables.arrays import mapped_concatenate, mapped_empty, mapped_take
-from privacy_assets.tables.column import DAY, MISSING, Column, columns_named, looked_up, vocabulary
+from privacy_assets.tables.column import (
+    DAY,
+    MISSING,
+    Column,
+    columns_named,
+    have_missing,
+    looked_up,
+    vocabulary,
+)
 from privacy_assets.tables.conversion import rounded
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
@@ -36,7 +44,12 @@ class MatrixCoding:
 
     @classmethod
     def fit(cls, tables: Sequence[Table], schema: TableSchema) -> MatrixCoding:
-        """Fit to the values of the ``tables``; the order of rows does not matter."""
+        """Fit to the values of some tables. The order of rows does not matter.
+
+        Args:
+            tables: Tables with the columns of the schema.
+            schema: Schema of the columns to encode.
+        """
         values = dict[str, tuple[object, ...] | None].fromkeys(schema.names)
         for name in schema.of_kind("categorical", "boolean"):
             values[name] = vocabulary(columns_named(name, tables))
@@ -59,7 +72,14 @@ class MatrixCoding:
         return sizes
 
     def code(self, table: Table) -> np.ndarray:
-        """Return the cells of a table with the columns of the schema, float64 (F, n), C order."""
+        """Encode the cells of a table.
+
+        Args:
+            table: Table with the columns of the schema.
+
+        Returns:
+            Cells, float64 (F, n), C order.
+        """
         cells = np.empty((len(self.values), len(table)))
         for i, values in enumerate(self.values):
             column = table[self.schema.columns[i].name]
@@ -94,7 +114,12 @@ class MatrixCoding:
     def of_plain(
         cls, schema: TableSchema, plain: Sequence[Sequence[object] | None]
     ) -> MatrixCoding:
-        """Create a coding from the output of :meth:`plain_values`."""
+        """Create a coding.
+
+        Args:
+            schema: Schema of the encoded columns.
+            plain: Output of :meth:`plain_values`.
+        """
         values_of_columns = list[tuple[object, ...] | None]()
         for values in plain:
             if values is None:
@@ -104,7 +129,15 @@ class MatrixCoding:
         return cls(schema, tuple(values_of_columns))
 
     def table(self, cells: np.ndarray) -> Table:
-        """Convert cells to a table. Integers are rounded; unknown values become missing."""
+        """Convert encoded cells to a table.
+
+        Args:
+            cells: Cells, float64 (F, n). Numbers of integer columns are rounded; unknown values
+                become missing.
+
+        Raises:
+            InputError: If an integer or time does not fit 64 bits.
+        """
         columns = {}
         for column, values, row in zip(self.schema.columns, self.values, cells, strict=True):
             columns[column.name] = _column(column, values, row)
@@ -184,18 +217,30 @@ class EncodedTable:
 
     @classmethod
     def of_numbers(cls, matrix: np.ndarray) -> EncodedTable:
-        """Create a table without categories from a matrix (n, p)."""
+        """Create a table without categories.
+
+        Args:
+            matrix: Numbers, shape (n, p).
+        """
         empty = np.zeros((len(matrix), 0), dtype=np.int32)
         return cls(matrix.astype(np.float32, copy=False), empty, np.zeros(0, dtype=np.int64))
 
     def take(self, rows: np.ndarray | slice) -> EncodedTable:
-        """Select rows."""
+        """Select rows.
+
+        Args:
+            rows: Positions or a mask, shape (n,), or a slice.
+        """
         return EncodedTable(
             mapped_take(self.numeric, rows), mapped_take(self.codes, rows), self.sizes
         )
 
     def pick(self, columns: Sequence[int]) -> EncodedTable:
-        """Select encoded columns, numbered with ``numeric`` first, then ``codes``."""
+        """Select encoded columns.
+
+        Args:
+            columns: Positions of the columns, those of ``numeric`` first, then those of ``codes``.
+        """
         positions = np.asarray(columns, dtype=np.int64)
         n_numbers = self.numeric.shape[1]
         numeric = positions[positions < n_numbers]
@@ -235,11 +280,13 @@ class TabularEncoder:
     def fit(
         cls, tables: Sequence[Table], schema: TableSchema, others: Sequence[Table] = ()
     ) -> TabularEncoder:
-        """Fit to the columns of ``schema`` in the stacked ``tables``; the order of rows and tables
-        does not matter.
+        """Fit to the stacked rows of some tables. The order of rows and tables does not matter.
 
-        ``others`` are tables to encode later; they only determine which numbers need a missing
-        indicator.
+        Args:
+            tables: Tables with the columns of the schema.
+            schema: Schema of the columns to encode.
+            others: Tables to encode later. They only determine which numbers need a missing
+                indicator.
         """
         numbers = []
         categories = []
@@ -251,7 +298,7 @@ class TabularEncoder:
                 continue
             values = np.concatenate([part.present().floats() for part in parts])
             centre, scale = _centre_and_scale(np.sort(values))
-            has_missing = any(table[name].missing.any() for table in (*tables, *others))
+            has_missing = have_missing(columns_named(name, (*tables, *others)))
             numbers.append(_Number(name, centre, scale, has_missing))
         return cls(tuple(numbers), tuple(categories))
 
@@ -264,7 +311,8 @@ class TabularEncoder:
             positions[number.name] = [i]
             if number.indicator:
                 coded.append(number.name)
-        coded += [category.name for category in self.categories]
+        for category in self.categories:
+            coded.append(category.name)
         for position, name in enumerate(coded, start=len(self.numbers)):
             positions.setdefault(name, []).append(position)
         return positions
@@ -279,16 +327,31 @@ class TabularEncoder:
     @classmethod
     def from_json(cls, data: dict[str, list[dict[str, Any]]]) -> TabularEncoder:
         """Create an encoder from the output of :meth:`to_json`."""
-        numbers = [_Number(**item) for item in data["numbers"]]
+        numbers = []
+        for item in data["numbers"]:
+            numbers.append(_Number(**item))
         categories = []
         for item in data["categories"]:
             categories.append(_Category(item["name"], tuple(item["values"])))
         return cls(tuple(numbers), tuple(categories))
 
+    def _code_sizes(self) -> list[int]:
+        """Return the number of codes of each missing indicator and category."""
+        sizes = []
+        for number in self.numbers:
+            if number.indicator:
+                sizes.append(2)
+        for category in self.categories:
+            sizes.append(len(category.values) + 2)  # missing and unknown values
+        return sizes
+
     def transform(self, table: Table) -> EncodedTable:
-        """Encode a table with the fitted columns."""
-        sizes = [2 for number in self.numbers if number.indicator]
-        sizes += [len(category.values) + 2 for category in self.categories]
+        """Encode a table.
+
+        Args:
+            table: Table with the fitted columns.
+        """
+        sizes = self._code_sizes()
         numeric = mapped_empty((len(table), len(self.numbers)), np.float32)
         codes = mapped_empty((len(table), len(sizes)), np.int32)
         coded = iter(range(len(sizes)))

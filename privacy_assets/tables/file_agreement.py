@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from privacy_assets.errors import InputError
+from privacy_assets.tables.column import values_at
 from privacy_assets.tables.names import without
 from privacy_assets.tables.schema import yaml_text
 
@@ -75,7 +76,7 @@ def _check_types(name: str, files: Sequence[TableFile]) -> None:
     """
     typed = [file for file in files if _kind_of(file.type_of(name))]
     if len(set(map(_kind_of, _types_of(name, typed)))) > 1:
-        typed = [file for file in typed if not file.column(name).isna().all()]
+        typed = _with_values(name, typed)
     if not typed:
         return
     first = typed[0]
@@ -87,6 +88,15 @@ def _check_types(name: str, files: Sequence[TableFile]) -> None:
             raise InputError(problem, where=file.where, column=name, fix=_SAME_TYPES)
     if expected == _NUMBER and len(set(map(_number_of, _types_of(name, typed)))) > 1:
         _check_exact(name, typed)
+
+
+def _with_values(name: str, files: Sequence[TableFile]) -> list[TableFile]:
+    """Return the files in which a column has a value. It is read from each file."""
+    with_values = []
+    for file in files:
+        if not file.column(name).isna().all():
+            with_values.append(file)
+    return with_values
 
 
 def _types_of(name: str, files: Sequence[TableFile]) -> list[pa.DataType]:
@@ -161,9 +171,9 @@ def _check_rows(files: Sequence[TableFile], names: Sequence[str]) -> None:
         for column, row_hashes in zip(columns, hashes, strict=True):
             row_hashes *= _MULTIPLIER
             row_hashes += column
-        positions = np.flatnonzero(_may_repeat(hashes))
-        candidates = [candidates[i] for i in positions]
-        hashes = [hashes[i] for i in positions]
+        positions = np.flatnonzero(_may_repeat(hashes)).tolist()
+        candidates = values_at(candidates, positions)
+        hashes = values_at(hashes, positions)
     _check_copies(candidates, hashes)
     _check_overlaps(candidates, hashes)
 

@@ -62,7 +62,11 @@ class CsvFormat:
 
     @classmethod
     def of(cls, given: Any) -> CsvFormat:
-        """Create a format from a mapping with ``sep`` and ``encoding``.
+        """Create a format from user input.
+
+        Args:
+            given: A mapping with ``sep``, ``encoding`` or both, or a format, which is returned as
+                it is. None: the default format.
 
         Raises:
             ConfigError: If it has other keys, the separator is not one character, or the encoding
@@ -124,8 +128,13 @@ def table_files(path: str | Location) -> list[Location]:
 
 
 def find_files(path: Location) -> tuple[Location, list[Location]]:
-    """Return the folder below which Hive folders are columns, and the files of
-    :func:`table_files`.
+    """Find the files of :func:`table_files`.
+
+    Args:
+        path: Path of a file, folder or glob, or its URL.
+
+    Returns:
+        The folder below which Hive folders are columns, and the sorted files.
     """
     if isinstance(path, Path) and not is_path(path):
         fix = "pass a dataframe, or the path of a .parquet or .csv file"
@@ -222,8 +231,13 @@ def encoding_of(start: bytes) -> str:
 
 
 def guess_format(file: Path) -> CsvFormat:
-    """Return separator and encoding of a CSV file by its first 64 KiB: the separator that the first
-    line has most.
+    """Guess the format of a CSV file from its first 64 KiB.
+
+    Args:
+        file: Path of the file, which may be compressed.
+
+    Returns:
+        The separator that the first line contains most, and the encoding.
     """
     try:
         with gzip.open(file) if suffix_of(file).endswith(".gz") else file.open("rb") as stream:
@@ -246,8 +260,17 @@ def guess_format(file: Path) -> CsvFormat:
 def csv_fault(
     stream: BinaryIO, where: str, sep: str = ",", encoding: str = "utf-8-sig"
 ) -> InputError | None:
-    """Find the first line of ``stream`` with another encoding or another number of fields than the
+    """Find the first line of a CSV file with another encoding or another number of fields than the
     header.
+
+    Args:
+        stream: The file. It is read from its start.
+        where: Name of the table in messages.
+        sep: Separator.
+        encoding: Encoding.
+
+    Returns:
+        The error for this line. None: there is no such line.
     """
     stream.seek(0)
     if encoding in ("utf-8-sig", "utf-8"):
@@ -368,7 +391,13 @@ def _record_fault(records: _Records, where: str, sep: str) -> InputError | None:
 
 
 def check_no_instruction(fields: Sequence[str], where: str, sep: str) -> None:
-    """Raise InputError if the first line of a CSV file tells Excel the separator (``sep=;``)."""
+    """Raise InputError if the first line of a CSV file tells Excel the separator (``sep=;``).
+
+    Args:
+        fields: Fields of the first line.
+        where: Name of the table in messages.
+        sep: Separator of the fields.
+    """
     instruction = _INSTRUCTION.fullmatch(sep.join(fields))
     if instruction is None:
         return
@@ -382,12 +411,19 @@ def check_no_instruction(fields: Sequence[str], where: str, sep: str) -> None:
 
 
 def check_header(table: pa.Table, where: str, sep: str = ",") -> None:
-    """Raise InputError if the first line of a CSV file is a row, has duplicate names, or uses
-    another separator.
+    """Check the first line of a CSV file.
 
-    Messages do not contain names. The first line is a row if its fields are numbers, dates,
-    booleans and strings as in the columns below, and no field is above a column of another type.
-    Numbers that count up (years, positions) can be names.
+    The first line is a row if its fields are numbers, dates, booleans and strings as in the columns
+    below, and no field is above a column of another type. Numbers that count up (years, positions)
+    can be names.
+
+    Args:
+        table: The other lines as text, with the first line as names of the columns.
+        where: Name of the table in messages, which do not contain names of columns.
+        sep: Separator.
+
+    Raises:
+        InputError: If the first line is a row, has duplicate names, or uses another separator.
     """
     names = table.column_names
     fault = _separator_fault(names, where, sep)

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.infra.objects import Location, location
-from privacy_assets.tables.column import Column, positions_in, ranked
+from privacy_assets.tables.column import Column, positions_in, ranked, values_at
 
-_AT_ONCE = 8  # columns processed together
+_COLUMNS_IN_BLOCK = 8  # number of columns that are hashed together
 _WORDS = {
     "": None,
     "nan": None,
@@ -39,6 +39,10 @@ def content_fingerprint(columns: Mapping[str, Column], rows: int) -> str:
     It does not depend on the order of rows and columns or on the file format. The hash covers the
     values of each column and the sorted rows as positions of these values. Two tables have the same
     hash only if they contain the same rows.
+
+    Args:
+        columns: Columns by name.
+        rows: Number of rows.
     """
     coded = {}
     for name, column in columns.items():
@@ -54,6 +58,9 @@ def lasting_fingerprint(frame: pd.DataFrame) -> str:
     are a time and its ISO text, or an empty text and a missing value. Rows therefore keep their
     fingerprint if a column changes its kind or dtype. Other spellings ("01", "1e0", "1.00") and
     integers that differ in one digit are different values.
+
+    Args:
+        frame: Table with columns of any dtype.
     """
     coded = {}
     for name in frame.columns:
@@ -63,16 +70,22 @@ def lasting_fingerprint(frame: pd.DataFrame) -> str:
 
 
 def keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
-    """Return positions of the rows, int64 (n,), in an order determined only by their content and
-    ``key``.
+    """Return an order of rows that is determined only by their content and a key.
 
     Rows are sorted by their HMAC-SHA256, equal rows by their occurrence number. Without the key the
     order can neither be predicted nor reveal information. The input order does not matter.
+
+    Args:
+        frame: Table of n rows.
+        key: Secret key.
+
+    Returns:
+        Positions of the rows in this order, int64 (n,).
     """
     digests = [b""] * len(frame)
     names = list(frame.columns)
-    for start in range(0, len(names), _AT_ONCE):
-        block = names[start : start + _AT_ONCE]
+    for start in range(0, len(names), _COLUMNS_IN_BLOCK):
+        block = names[start : start + _COLUMNS_IN_BLOCK]
         cells = [_cells(frame[name]) for name in block]
         rows = zip(digests, *cells, strict=True)
         digests = [hashlib.sha256(b"".join(row)).digest() for row in rows]
@@ -91,12 +104,15 @@ def _cells(series: pd.Series) -> list[bytes]:
     framed = []
     for value in [*_spelled(uniques), b""]:  # -1, missing, selects the last
         framed.append(len(value).to_bytes(8, "big") + value)
-    return [framed[code] for code in codes.tolist()]
+    return values_at(framed, codes.tolist())
 
 
 def cells_fingerprint(cells: np.ndarray, *facts: Any) -> str:
-    """Return the SHA-256 (hex) of coded cells, including the order of rows, and of JSON-compatible
-    facts.
+    """Return the SHA-256 (hex) of coded cells, including the order of rows, and of facts.
+
+    Args:
+        cells: Array of any shape and dtype.
+        *facts: JSON-compatible facts about the cells.
     """
     header = json.dumps([*facts, cells.shape], sort_keys=True, default=repr)
     digest = hashlib.sha256(header.encode())
@@ -145,12 +161,24 @@ def keyed_fingerprint(fingerprint: str, key: bytes) -> str:
     """Return the HMAC-SHA256 (hex) of a fingerprint.
 
     Fingerprints of private tables may be published only in this form.
+
+    Args:
+        fingerprint: SHA-256 (hex) of a table or file.
+        key: Secret key.
     """
     return hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest()
 
 
 def derive_key(secret: bytes, purpose: str) -> bytes:
-    """Derive a key (32 bytes) for one purpose from ``secret``."""
+    """Derive a key for one purpose.
+
+    Args:
+        secret: Secret of the deployment.
+        purpose: Name of the purpose. Different purposes have independent keys.
+
+    Returns:
+        Key of 32 bytes.
+    """
     return hmac.new(secret, purpose.encode(), hashlib.sha256).digest()
 
 

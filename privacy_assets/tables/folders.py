@@ -36,7 +36,7 @@ _LEFT_OUT_SUFFIX = ".crc"
 _ICEBERG_FOLDER = "metadata"  # it also has other uses, so its files decide
 _ICEBERG_FILE = ".metadata.json"
 _LAKEHOUSES = {"_delta_log": "a Delta", ".hoodie": "a Hudi", _ICEBERG_FOLDER: "an Iceberg"}
-_AT_ONCE = 16  # concurrent requests
+_MAX_REQUESTS = 16  # at a time
 _SLASHES_OF_A_BUCKET = 2  # "s3://bucket"
 _HIVE_MISSING = ("", "__HIVE_DEFAULT_PARTITION__")
 _BRACKET = re.compile(r"\[(?![*?[]\])")  # not that of the escapes [*], [?] and [[]
@@ -170,10 +170,14 @@ def glob_files(path: Location) -> list[Location]:
 
 
 def folder_values(root: Location, file: Location) -> dict[str, str | None]:
-    """Return the values that Hive folders below ``root`` state for a file, by column:
-    ``sex=F/1.parquet``.
+    """Return the values that Hive folders state for a file: ``sex=F/1.parquet``.
 
-    Names and values are decoded (``A%2FB`` is "A/B"). None: a missing value.
+    Args:
+        root: Folder of the table. Folders below it count.
+        file: File of the table.
+
+    Returns:
+        Values by column. Names and values are decoded (``A%2FB`` is "A/B"). None: a missing value.
 
     Raises:
         InputError: If a name is not UTF-8 text.
@@ -293,7 +297,7 @@ def _lakehouses(root: Location, folders: Sequence[Location]) -> list[str]:
         is_above = str(root).startswith(f"{folder}/")
         return _lakehouse(folder, may_be_closed=is_above)
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
         return list(pool.map(kind_of, folders))
 
 

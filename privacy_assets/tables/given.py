@@ -65,7 +65,8 @@ def given_frame(table: object, *, where: str) -> pd.DataFrame:
         arrow = _arrow(table)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # noqa: BLE001 (any library; Rust panics do not derive from Exception)
+    # any library may raise; Rust panics do not derive from Exception
+    except BaseException as error:  # noqa: BLE001
         problem = f"the {type(table).__name__} cannot be read ({type(error).__name__})"
         InputError(problem, where=where, fix=fix).raise_without_context()
     if arrow is None:

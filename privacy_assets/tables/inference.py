@@ -75,6 +75,7 @@ REAL_ROLES = ("train", "holdout", "reference")
 REAL = "train, holdout and reference"
 
 _TEXT_DTYPES = {"integer": "int64", "numeric": "float64", "boolean": "bool"}
+_NUMBER_KINDS = {"integer", "numeric"}
 _MAX_EXACT_INTEGER = 2**53  # from here on, floats cannot represent each integer
 _KINDS_OF_TYPES: tuple[tuple[tuple[type, ...], Kind], ...] = (
     ((bool, np.bool_), "boolean"),
@@ -112,7 +113,11 @@ class _RealColumn(NamedTuple):
 
     def filled(self) -> dict[str, pd.Series]:
         """Return the column in each table in which it has a value."""
-        return {where: part for where, part in self.series.items() if not part.isna().all()}
+        filled = {}
+        for where, part in self.series.items():
+            if not part.isna().all():
+                filled[where] = part
+        return filled
 
     def has_gaps(self, markers: Sequence[str]) -> bool:
         """Return True if a cell is missing, or one of ``markers``."""
@@ -173,14 +178,15 @@ def joint_schema(
     """
     where = [names[role] for role in frames]
     columns = columns_of(list(frames.values()), where, kinds, declared, locked, people, are_typed)
+    schemas = []
     ambiguous = {}
-    for column in columns:
-        if column.text_form.doubt:
-            ambiguous[column.schema.name] = column.text_form
+    for schema, text_form in columns:
+        schemas.append(schema)
+        if text_form.doubt:
+            ambiguous[schema.name] = text_form
     if ambiguous:
         raise _ambiguous(ambiguous, REAL if len(frames) > 1 else where[0])
-    schema = TableSchema(tuple(column.schema for column in columns))
-    return schema, _notes(columns)
+    return TableSchema(tuple(schemas)), _notes(columns)
 
 
 def _notes(columns: Sequence[InferredColumn]) -> tuple[str, ...]:
@@ -189,7 +195,10 @@ def _notes(columns: Sequence[InferredColumn]) -> tuple[str, ...]:
     for schema, text_form in columns:
         if text_form.note:
             names_by_note.setdefault(text_form.note, []).append(safe_repr(schema.name))
-    return tuple(f"{', '.join(names)}: {note}." for note, names in names_by_note.items())
+    notes = []
+    for note, names in names_by_note.items():
+        notes.append(f"{', '.join(names)}: {note}.")
+    return tuple(notes)
 
 
 def columns_of(
@@ -201,14 +210,30 @@ def columns_of(
     people: np.ndarray | None = None,
     are_typed: bool | None = None,
 ) -> list[InferredColumn]:
-    """Return the schema of each column of some tables together, and how its text is read.
+    """Infer the schema of each column of some tables together, and how its text is read.
 
-    It has the arguments and errors of :func:`joint_schema`, but returns ambiguous columns with
-    their ``doubt``.
+    Args:
+        frames: Real tables, train first.
+        names: Name of each table in messages.
+        kinds: Declared kinds, see :meth:`.Meaning.of`. None: there are none.
+        declared: Declared missing values and time zone.
+        locked: What the lock of the table states about each column, see :func:`joint_schema`. None:
+            there is none.
+        people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
+        are_typed: Whether a column of the tables is not text, see :func:`joint_schema`. None: none
+            is left out.
+
+    Returns:
+        The columns in the order of the first table. Ambiguous ones have a ``doubt``.
+
+    Raises:
+        InputError, ConfigError: As :func:`joint_schema`, but not for ambiguous columns.
     """
     _check_frames(frames, names)
     first = frames[0]
-    meanings = {name: Meaning.of(kind, name) for name, kind in (kinds or {}).items()}
+    meanings = {}
+    for name, kind in (kinds or {}).items():
+        meanings[name] = Meaning.of(kind, name)
     _check_declared_names(first, names[0], meanings, declared)
     columns: dict[str, InferredColumn] = {}
     code_candidates: dict[str, Digits] = {}
@@ -317,7 +342,14 @@ def infer_schema(
     where: str = "table",
     declared: Declared = NOTHING,
 ) -> TableSchema:
-    """Infer the schema of one table, see :func:`joint_schema`."""
+    """Infer the schema of one table, see :func:`joint_schema`.
+
+    Args:
+        frame: Table.
+        overrides: Declared kinds, see :meth:`.Meaning.of`. None: there are none.
+        where: Name of the table in messages.
+        declared: Declared missing values and time zone.
+    """
     return joint_schema({where: frame}, {where: where}, overrides, declared)[0]
 
 
@@ -390,11 +422,12 @@ def _text_form(
     """Return how the cells of a column are read. Raise InputError for unsupported objects."""
     if not texts:
         return _form_without_text(filled, meaning)
+    tables = {}
     for where, part in texts.items():
         if is_object_dtype(part):
             _kind_of_objects(part, where)  # raises for values of other types
+        tables[where] = texts_of(part)
     declaration = TextDeclaration(meaning, column.markers, accepted)
-    tables = {where: texts_of(part) for where, part in texts.items()}
     has_typed_parts = len(texts) < len(filled)
     return read_texts(column.name, tables, declaration, has_typed_parts)
 
@@ -441,7 +474,9 @@ def _form_without_text(filled: Mapping[str, pd.Series], meaning: Meaning | None)
     if meaning.kind != "categorical":
         date_format = meaning.format or ""
         return TextForm(meaning.kind, date_format, zoned="%z" in date_format)
-    kinds = {_kind_of_dtype(part, where) for where, part in filled.items()}
+    kinds = set()
+    for where, part in filled.items():
+        kinds.add(_kind_of_dtype(part, where))
     has_distances = bool(kinds & {"integer", "numeric", "datetime"})
     note = UNMEASURED if has_distances else ""
     return TextForm("categorical", note=note)
@@ -468,21 +503,24 @@ def _time_dtype(
     """
     time_dtypes = [str(part.dtype) for part in filled.values() if is_datetime64_any_dtype(part)]
     dtype = time_dtypes[0] if time_dtypes else "datetime64[us]"
-    has_zones = {}
+    with_zone = []
+    without_zone = []
     for where, part in filled.items():
-        has_zones[where] = zoned if where in texts else has_zone(part)
+        is_zoned = zoned if where in texts else has_zone(part)
+        if is_zoned:
+            with_zone.append(where)
+        else:
+            without_zone.append(where)
     if schema.timezone:
         return dtype if "," in dtype else f"datetime64[us, {schema.timezone}]"
-    if len(set(has_zones.values())) > 1:
-        where = next(table_name for table_name in has_zones if not has_zones[table_name])
-        zoned_table = next(table_name for table_name in has_zones if has_zones[table_name])
+    if with_zone and without_zone:
         fix = (
             "set the zone of times without one (timezone: Europe/Berlin, on the command line"
             " --timezone)"
         )
-        problem = f"its times have no time zone, and those in {zoned_table} have one"
-        raise InputError(problem, where=where, column=schema.name, fix=fix)
-    if any(has_zones.values()) and "," not in dtype:
+        problem = f"its times have no time zone, and those in {with_zone[0]} have one"
+        raise InputError(problem, where=without_zone[0], column=schema.name, fix=fix)
+    if with_zone and "," not in dtype:
         return "datetime64[us, UTC]"
     return dtype
 
@@ -523,21 +561,19 @@ def _joint_kind(name: str, kinds: Mapping[str, Kind]) -> Kind:
     """Return the kind of a column from its kind in each table. Raise InputError if kinds
     conflict.
     """
-    distinct = set(kinds.values())
-    numbers = {"integer", "numeric"}
-    if distinct == numbers:
+    first, *later = kinds
+    for where in later:
+        pair = {kinds[first], kinds[where]}
+        if len(pair) > 1 and pair != _NUMBER_KINDS:
+            fix = (
+                "use values of one kind, or declare the kind (kinds={...}, --kind"
+                f" {name}=categorical)"
+            )
+            problem = f"it is {kinds[where]} here and {kinds[first]} in {first}"
+            raise InputError(problem, where=where, column=name, fix=fix)
+    if len(set(kinds.values())) > 1:
         return "numeric"
-    if len(distinct) == 1:
-        return distinct.pop()
-    first = next(iter(kinds))
-    where = next(
-        table_name
-        for table_name, kind in kinds.items()
-        if kind != kinds[first] and {kind, kinds[first]} != numbers
-    )
-    fix = f"use values of one kind, or declare the kind (kinds={{...}}, --kind {name}=categorical)"
-    problem = f"it is {kinds[where]} here and {kinds[first]} in {first}"
-    raise InputError(problem, where=where, column=name, fix=fix)
+    return kinds[first]
 
 
 def dtype_of(table: Frame, series: pd.Series) -> str:
@@ -590,7 +626,7 @@ def _kind_of_objects(series: pd.Series, where: str) -> Kind:
             fix = "convert the column to a number, date or text"
             raise InputError(problem, where=where, column=str(series.name), row=row, fix=fix)
         kinds.add(kind)
-    if kinds == {"integer", "numeric"}:
+    if kinds == _NUMBER_KINDS:
         return "numeric"
     return kinds.pop() if len(kinds) == 1 else "categorical"
 

@@ -73,8 +73,12 @@ class Meaning:
         if self.kind == "datetime":
             return {"datetime": self.format}
         decimal, unit = NumberFormat.of(self.format)
-        parts = {"unit": unit, "decimal": decimal}
-        return {self.kind: {name: text for name, text in parts.items() if text}}
+        number_format = {}
+        if unit:
+            number_format["unit"] = unit
+        if decimal:
+            number_format["decimal"] = decimal
+        return {self.kind: number_format}
 
     @property
     def option(self) -> str:

@@ -89,13 +89,24 @@ def as_named(names: Any) -> Any:
 
 
 def without(names: Iterable[Any], excluded: Container[Any]) -> list[Any]:
-    """Return the names that are not ``excluded``, in their order."""
+    """Return the names that are not excluded, in their order.
+
+    Args:
+        names: Names, also those of columns that are not strings.
+        excluded: Excluded names, or a mapping or index of them.
+    """
     return [name for name in names if name not in excluded]
 
 
 def renamed(frame: pd.DataFrame, where: str) -> pd.DataFrame:
-    """Normalize the column names of a table to Unicode NFC. Raise InputError if two become
-    equal.
+    """Normalize the column names of a table to Unicode form NFC.
+
+    Args:
+        frame: Table.
+        where: Name of the table in messages.
+
+    Raises:
+        InputError: If two names become equal.
     """
     names = list(frame.columns)
     for position, name in enumerate(names):

@@ -128,12 +128,17 @@ def share_levels(
         k: Minimum number of subjects.
         relations: Relations of the real rows.
     """
-    by_name = {column.schema.name: column for column in columns}
-    levels = {name: column.levels for name, column in by_name.items()}
+    by_name: dict[str, NumberColumn] = {}
+    levels: dict[str, Levels] = {}
+    set_of: dict[str, tuple[str, ...]] = {}
+    for column in columns:
+        name = column.schema.name
+        by_name[name] = column
+        levels[name] = column.levels
+        set_of[name] = (name,)
     ordered = _ordered_pairs(by_name, relations)
     broken = broken_pairs(ordered, _published_columns(by_name, ordered))
     determined = _determined_columns(relations)
-    set_of: dict[str, tuple[str, ...]] = {name: (name,) for name in by_name}
     for pair in sorted(broken, key=lambda pair: -pair.n_broken):
         is_shared = set_of[pair.low] == set_of[pair.high]
         if is_shared or pair.low in determined or pair.high in determined:
@@ -143,7 +148,10 @@ def share_levels(
         if joint_levels is not None:
             set_of |= dict.fromkeys(names, names)
             levels |= dict.fromkeys(names, joint_levels)
-    shared = [names for names in dict.fromkeys(set_of.values()) if len(names) > 1]
+    shared = []
+    for names in dict.fromkeys(set_of.values()):
+        if len(names) > 1:
+            shared.append(names)
     return SharedLevels(levels, shared, ordered)
 
 

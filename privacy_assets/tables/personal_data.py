@@ -15,7 +15,8 @@ from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.schema import ColumnSchema
 
 _PERSON_NAME = re.compile(
-    r"(^|_)((first|last|middle|full|given|family|sur|maiden|fore|user|patient|customer|employee)_?)?names?$"
+    r"(^|_)((first|last|middle|full|given|family|sur|maiden|fore|user|patient|customer|employee)_?)"
+    r"?names?$"
     r"|(^|_)(vor|nach|familien)?name$|(^|_)(nom|prenom|apellidos?|nombre)$"
 )
 _LATITUDE = re.compile(r"(^|_)(lat|latitude|breite|breitengrad)($|_)")
@@ -23,7 +24,7 @@ _LONGITUDE = re.compile(r"(^|_)(lon|lng|long|longitude|laenge|längengrad)($|_)"
 _BIRTH = re.compile(r"(^|_)(dob|birth|born|geburt|naissance|nacimiento)|birth_?(date|day)|geburts")
 _CAPITALISED = r"^\p{Lu}[\p{L}'’.-]+( \p{Lu}[\p{L}'’.-]*)*$"
 _IP = r"^(\d{1,3}\.){3}\d{1,3}$|^[0-9a-fA-F]{0,4}(:[0-9a-fA-F]{0,4}){2,7}$"
-_MOST = 0.8  # minimum share of distinct values that have the form
+_MIN_FORM_SHARE = 0.8  # minimum share of distinct values that have the form
 _FINE_DECIMALS = 3  # decimals of degrees from which a position is a place of about 100 m
 
 
@@ -65,9 +66,9 @@ def personal_note(column: ColumnSchema, real: Sequence[Column]) -> str:
 
 def _note_on_texts(name: str, texts: pa.Array) -> str:
     """Return a note on IP addresses or names of people, or ""."""
-    if _share(texts, _IP) >= _MOST:
+    if _share(texts, _IP) >= _MIN_FORM_SHARE:
         return "IP addresses: drop them, or keep the network only"
-    if _PERSON_NAME.search(name) and _share(texts, _CAPITALISED) >= _MOST:
+    if _PERSON_NAME.search(name) and _share(texts, _CAPITALISED) >= _MIN_FORM_SHARE:
         return "names of people: drop them"
     return ""
 

@@ -27,11 +27,18 @@ _LARGEST = np.iinfo(np.int64).max
 
 
 def decimals_of(values: np.ndarray, dtype: Any = np.float64) -> int | None:
-    """Return the smallest number of decimals that represents all finite floats (n,), or None if
-    above fifteen.
+    """Return the smallest number of decimals that represents all finite floats.
 
-    Multiples of 10, 100, ... have -1, -2, ... decimals, unless all are 0. A value is represented if
-    it is unchanged in ``dtype``: 0.1 as float32 has one decimal, although as float64 it has many.
+    A value is represented if it is unchanged in ``dtype``: 0.1 as float32 has one decimal, although
+    as float64 it has many.
+
+    Args:
+        values: Finite floats, shape (n,).
+        dtype: Dtype of the original values.
+
+    Returns:
+        Number of decimals. Multiples of 10, 100, ... have -1, -2, ... decimals, unless all are 0.
+        None: more than fifteen.
     """
     values = np.asarray(values, dtype=np.float64)
     original_dtype = np.dtype(dtype)
@@ -57,8 +64,10 @@ def _unchanged(values: np.ndarray, decimals: int, dtype: np.dtype[Any]) -> np.nd
 
 
 def whole_decimals_of(values: np.ndarray) -> int:
-    """Return :func:`decimals_of` of integers int64 (n,): 0, or negative if all are multiples of 10,
-    100, ...
+    """Return :func:`decimals_of` of integers: 0, or negative if all are multiples of 10, 100, ...
+
+    Args:
+        values: Integers, int64 (n,).
     """
     if len(values) == 0:
         return 0
@@ -71,8 +80,13 @@ def whole_decimals_of(values: np.ndarray) -> int:
 
 
 def unit_of(micros: np.ndarray) -> str:
-    """Return the largest unit of which all times int64 (n,), in microseconds since 1970, are
-    multiples.
+    """Return the largest unit of which all times are multiples.
+
+    Args:
+        micros: Microseconds since 1970, int64 (n,).
+
+    Returns:
+        Name of the unit, from "day" to "microsecond".
     """
     divisor = 0
     if len(micros):
@@ -104,7 +118,12 @@ def round_decimals(values: np.ndarray, decimals: int, dtype: Any = np.float64) -
 
 
 def round_to_multiple(values: np.ndarray, step: int) -> np.ndarray:
-    """Round integers int64 (n,) to the nearest multiple of ``step``, half to even; exact."""
+    """Round integers to the nearest multiple of ``step``, half to even. The result is exact.
+
+    Args:
+        values: Integers, int64 (n,).
+        step: Positive integer.
+    """
     quotient, remainder = np.divmod(values, step)
     is_above_tie = remainder > step - remainder
     is_odd_tie = (remainder == step - remainder) & (quotient % 2 == 1)

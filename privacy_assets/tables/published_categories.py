@@ -63,8 +63,10 @@ class RealCategories:
         self._starts = np.searchsorted(pairs // n_subjects, np.arange(len(values) + 2))
 
     def n_holders(self, positions: Iterable[int]) -> int:
-        """Return the number of subjects that have one of the values at these positions. -1 means a
-        missing value.
+        """Return the number of subjects that have one of some values.
+
+        Args:
+            positions: Positions of the values. -1 means a missing value.
         """
         holders = []
         for position in positions:
@@ -146,7 +148,7 @@ class _Recoding:
         """Return the name that most subjects have (a tie: the first name). It is not ``excluded``
         and not None.
         """
-        names = [name for name in self.names if name is not None and name != excluded]
+        names = without(self.names, (None, excluded))
         return min(names, key=lambda name: (-self.n_holders[name], name))
 
 

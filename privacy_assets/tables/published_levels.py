@@ -17,7 +17,7 @@ all groups above.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -73,8 +73,13 @@ class Levels:
         return np.where(is_between & (from_below <= from_above), below, position)
 
     def replace(self, cells: np.ndarray) -> np.ndarray:
-        """Return the published value of each cell (n,), which is not missing. There is at least one
-        group.
+        """Return the published value of each cell.
+
+        Args:
+            cells: Cells without missing ones, shape (n,). There is at least one group.
+
+        Returns:
+            Published values (n,) with the dtype of the cells.
         """
         published = mapped_empty(len(cells), cells.dtype)
         for start in range(0, len(cells), _BLOCK):
@@ -213,9 +218,13 @@ def _stacked(
     parts: Sequence[PresentCells], public: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return cells, subjects and columns of all parts. Public values have the subject -1."""
-    cells = [part.cells for part in parts]
-    subject_codes = [part.subject_codes for part in parts]
-    columns = [np.repeat(np.arange(len(parts)), list(map(len, cells)))]
+    cells = []
+    subject_codes = []
+    columns = []
+    for position, part in enumerate(parts):
+        cells.append(part.cells)
+        subject_codes.append(part.subject_codes)
+        columns.append(np.full(len(part.cells), position, dtype=np.int64))
     if public is not None:
         cells.append(public)
         subject_codes.append(np.full(len(public), -1, dtype=np.int64))
@@ -316,15 +325,18 @@ def rounded_between(
     return rounded
 
 
-def _roundings(schema: ColumnSchema) -> list[Callable[[np.ndarray], np.ndarray]]:
-    """Return the functions that round cells, from the coarsest to the finest."""
+def _roundings(schema: ColumnSchema) -> Iterator[Callable[[np.ndarray], np.ndarray]]:
+    """Yield the functions that round cells, from the coarsest to the finest."""
     if schema.kind == "datetime":
-        return [partial(_nearest_start, unit=unit, schema=schema) for unit in _UNITS]
-    if schema.kind == "integer":
-        return [partial(_rounded_integers, digits=digits) for digits in range(1, 20)]
-    dtype = float_dtype(schema.dtype)
-    digits_of_floats = range(1, _DIGITS + 1)
-    return [partial(_rounded_floats, digits=digits, dtype=dtype) for digits in digits_of_floats]
+        for unit in _UNITS:
+            yield partial(_nearest_start, unit=unit, schema=schema)
+    elif schema.kind == "integer":
+        for digits in range(1, 20):
+            yield partial(_rounded_integers, digits=digits)
+    else:
+        dtype = float_dtype(schema.dtype)
+        for digits in range(1, _DIGITS + 1):
+            yield partial(_rounded_floats, digits=digits, dtype=dtype)
 
 
 def _nearest_start(values: np.ndarray, unit: str, schema: ColumnSchema) -> np.ndarray:

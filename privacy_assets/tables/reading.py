@@ -122,8 +122,14 @@ def _check_folder_values(frame: pd.DataFrame, values: Mapping[str, str | None], 
 
 
 def joined(parts: Sequence[_Frame], where: str) -> _Frame:
-    """Return the rows of several files. Raises InputError if a date of one does not fit the unit of
-    another.
+    """Return the rows of several files.
+
+    Args:
+        parts: A frame or a column of each file.
+        where: Name of the table in messages.
+
+    Raises:
+        InputError: If a date of one file does not fit the unit of another.
     """
     try:
         return pd.concat(parts, ignore_index=True)
@@ -159,6 +165,11 @@ def unreadable(kind: str, where: str, error: Exception) -> InputError:
 
     It names the system error, or the resource that the process lacked: memory, threads, open files
     or space.
+
+    Args:
+        kind: Format of the file, "parquet" or "csv".
+        where: Name of the file in messages.
+        error: Error of the parser.
     """
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _RESOURCES:
         fix = "check the path, its permissions, and the disk or network"
@@ -176,6 +187,11 @@ def unreadable(kind: str, where: str, error: Exception) -> InputError:
 def unread_file(kind: str, where: str, error: Exception) -> InputError:
     """Return the error for a file that cannot be parsed: as :func:`unreadable`, or that the file is
     damaged.
+
+    Args:
+        kind: Format of the file, "parquet" or "csv".
+        where: Name of the file in messages.
+        error: Error of the parser.
     """
     is_damaged = isinstance(error, _DAMAGED)
     if kind == "parquet" and isinstance(error, _DAMAGED_PARQUET):
@@ -206,7 +222,17 @@ def _read_file(file: Location, form: CsvFormat) -> tuple[pd.DataFrame, pa.Schema
 def parse_table(
     source: Path | BinaryIO, kind: str, *, where: str, form: CsvFormat = CSV
 ) -> pd.DataFrame:
-    """Parse a file or stream of ``kind`` "parquet" or "csv". Raises InputError naming ``where``."""
+    """Parse a file.
+
+    Args:
+        source: Path or stream.
+        kind: Format of the file, "parquet" or "csv".
+        where: Name of the table in messages.
+        form: Separator and encoding of a CSV file.
+
+    Raises:
+        InputError: If it cannot be parsed.
+    """
     return _parsed(source, kind, where, form)[0]
 
 
@@ -238,7 +264,13 @@ def _parsed(
 
 
 def other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | None:
-    """Return an error if the content of a file is not what its name says."""
+    """Return an error if the content of a file is not what its name says, else None.
+
+    Args:
+        source: Path or stream.
+        kind: Format by the name, "parquet" or "csv".
+        where: Name of the file in messages.
+    """
     try:
         with _opened(source) as stream:
             stream.seek(0)
@@ -313,8 +345,15 @@ _EXACT = {pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype(), pa.int32()
 
 
 def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame:
-    """Convert an Arrow table to a frame; a named index stored by pandas becomes a column. Raises
-    InputError.
+    """Convert an Arrow table to a frame. A named index stored by pandas becomes a column.
+
+    Args:
+        table: Arrow table.
+        where: Name of the table in messages.
+        kind: Format of its file, "parquet" or "csv".
+
+    Raises:
+        InputError: If two columns have one name, or a column cannot be converted.
     """
     for position, name in enumerate(table.column_names):
         if name in table.column_names[position + 1 :]:
@@ -336,8 +375,12 @@ def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame
 
 
 def check_index(stored: Sequence[Any], columns: Sequence[Any], where: str) -> None:
-    """Raise InputError if an index that pandas stored in a Parquet file has the name of a
-    column.
+    """Raise InputError if an index that pandas stored in a Parquet file has the name of a column.
+
+    Args:
+        stored: Names of the indexes.
+        columns: Names of the columns.
+        where: Name of the table in messages.
     """
     for position, name in enumerate(stored):
         if name in stored[:position]:
@@ -351,7 +394,11 @@ def check_index(stored: Sequence[Any], columns: Sequence[Any], where: str) -> No
 
 
 def plain_types(frame: pd.DataFrame) -> pd.DataFrame:
-    """Convert Arrow columns, and categories of numbers or times, to the dtype of their values."""
+    """Convert Arrow columns, and categories of numbers or times, to the dtype of their values.
+
+    Args:
+        frame: Frame with any index, which is kept.
+    """
     columns = []
     has_changed = False
     for position, dtype in enumerate(frame.dtypes):

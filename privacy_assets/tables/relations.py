@@ -31,6 +31,7 @@ from privacy_assets.tables.column import (
     distinct_sorted,
     position_of_each,
     stacked_floats,
+    values_at,
 )
 from privacy_assets.tables.published_categories import count_holders
 
@@ -149,7 +150,7 @@ class Relation:
         present = []
         if self.kind == "code":
             is_present = is_free & (n_answers_of > 0) & ~has_missing
-            present = [codes.values[code] for code in np.flatnonzero(is_present)]
+            present = values_at(codes.values, np.flatnonzero(is_present).tolist())
         return replace(self, determined=tuple(determined), present=tuple(present))
 
     def never_misses(self, first: Column) -> np.ndarray:

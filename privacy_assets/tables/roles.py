@@ -24,6 +24,7 @@ from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.tables.column import (
     Column,
     columns_named,
+    have_missing,
     of_one_vocabulary,
     ranked,
     stacked,
@@ -43,13 +44,21 @@ from privacy_assets.tables.schema import (
 )
 from privacy_assets.tables.subject_ids import plain_ids
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.text import YEARS, as_texts, is_text, recognize_text, texts_of
+from privacy_assets.tables.text import (
+    YEARS,
+    as_texts,
+    is_text,
+    recognize_text,
+    texts_of,
+    valid_unicode,
+)
 from privacy_assets.tables.threshold_rule import ColumnRule, reach_of
 from privacy_assets.tables.written_numbers import find, parse_numbers
 
-SHARE = 0.2  # minimum share of rows with an e-mail address, or the form of a phone or card number
-_CHECKED_VALUES = 5000  # maximum number of distinct values tested
-_LONGEST = 500  # maximum number of characters tested of each
+# minimum share of rows with an e-mail address, or with the form of a phone or card number
+_MIN_IDENTIFIER_SHARE = 0.2
+_MAX_CHECKED = 5000  # maximum number of distinct values tested
+_MAX_CHARACTERS = 500  # maximum number of characters tested of each
 _PHONE = re.compile(
     r"(\+|00)\d[\d ()./-]{6,20}|[(]?0\d+[ ()/-][\d ()/-]{5,18}|[(]?\d{3}[)]?[ .-]\d{3}[ .-]\d{4}"
 )
@@ -77,7 +86,8 @@ _TOP = rf"(?:xn--[a-z0-9-]+|{_LETTER}{{2,}})"
 _TOP_IN_ONE_CASE = r"(?-i:xn--[a-z0-9-]+|[\p{Ll}\p{Lo}\p{M}]{2,}|\p{Lu}{2,})"
 _EMAIL = (
     rf"(?i){_USER}(?:{_AT}(?:{_LABELS}{_DOT}{_TOP}|{_DIGITS_DOMAIN})"
-    rf"|{_SPACED_AT}(?:{_LABELS}(?:{_SPELT_DOT}{_TOP}|{_PLAIN_DOT}{_TOP_IN_ONE_CASE})|{_DIGITS_DOMAIN}))"
+    rf"|{_SPACED_AT}(?:{_LABELS}(?:{_SPELT_DOT}{_TOP}|{_PLAIN_DOT}{_TOP_IN_ONE_CASE})"
+    rf"|{_DIGITS_DOMAIN}))"
 )
 
 _COUNTRIES = {  # by the number of characters of an IBAN (ISO 13616)
@@ -165,7 +175,7 @@ def _normalized(texts: Sequence[str] | np.ndarray) -> pa.Array:
     try:
         strings = pa.array(texts, pa.large_string())
     except UnicodeEncodeError:  # lone surrogate
-        encodable = [text.encode(errors="replace").decode() for text in texts]
+        encodable = [valid_unicode(text) for text in texts]
         strings = pa.array(encodable, pa.large_string())
     is_unusual = pc.match_substring_regex(strings, _UNUSUAL)
     plain = pc.utf8_normalize(strings.filter(is_unusual), "NFKC")
@@ -265,16 +275,16 @@ def likely_identifier(texts: np.ndarray, n_rows: np.ndarray, shared: bool = Fals
     Returns:
         "phone numbers", "payment card numbers", or "" for neither.
     """
-    step = -(-len(texts) // _CHECKED_VALUES)
+    step = -(-len(texts) // _MAX_CHECKED)
     texts = texts[::step]
     n_rows = n_rows[::step]
     forms = dict(_FORMS)
     if shared:
         forms["phone numbers"] = _is_international_phone
     for kind, has_form in forms.items():
-        matches = (has_form(text[:_LONGEST].strip()) for text in texts)
+        matches = (has_form(text[:_MAX_CHARACTERS].strip()) for text in texts)
         is_match = np.fromiter(matches, dtype=bool, count=len(texts))
-        if n_rows[is_match].sum() >= SHARE * n_rows.sum():
+        if n_rows[is_match].sum() >= _MIN_IDENTIFIER_SHARE * n_rows.sum():
             return kind
     return ""
 
@@ -309,17 +319,20 @@ _FORMS: dict[str, Callable[[str], bool]] = {
 
 # numbers with at most this many values, each in at least this many rows on average, are closed
 FEW_VALUES = 20
-_ALONE = 0.5  # minimum share of rows with a value of a single subject in a nearly unique column
-_SOME = 20  # minimum number of subjects for a decision, and of subjects that share a frequent value
-_MANY_VALUES = 100  # minimum number of rarely shared values
-_FEW_HOLDERS = 5.0  # each has fewer subjects than this on average
-_LOOKED_AT = 5000  # maximum number of distinct strings parsed
-_MOST = 0.9  # minimum share of them that must parse
-_LONG = 40  # minimum length of notes, in characters
-_DIGITS = 6  # integers that all have the same number of digits, at least this many, are codes
-_LONG_KEY = 8  # or this many in most of them
-_SAME_LENGTH = 0.8  # share of "most": one in ten loses a leading zero
-_FILLER = 0.2  # minimum share of rows with a placeholder such as "none" or "unknown"
+_MAJORITY = 0.5  # share of rows or values above which they are "most"
+_MIN_UNIQUE_SHARE = 0.5  # minimum share of rows with a value of a single subject
+_MIN_VALUES = 20  # minimum number of distinct or unique values for a decision
+_MIN_CODES = 100  # minimum number of rarely shared values, if they are not unique
+_MAX_MEAN_HOLDERS = 5.0  # each has fewer subjects than this on average
+_MIN_FREQUENT_HOLDERS = 20  # minimum number of subjects that share a frequent value
+_MAX_FREQUENT_SHARE = 0.1  # frequent values have less than this share of the subjects
+_MAX_PARSED = 5000  # maximum number of distinct strings parsed
+_MIN_PARSED_SHARE = 0.9  # minimum share of them that must parse
+_MIN_NOTE_LENGTH = 40  # characters
+_MIN_KEY_DIGITS = 6  # integers are keys if all have the same number of digits, at least this many
+_MIN_LONG_KEY_DIGITS = 8  # or if most of them have
+_MIN_SAME_LENGTH_SHARE = 0.8  # share of "most": one in ten loses a leading zero
+_MIN_FILLER_SHARE = 0.2  # minimum share of rows with a placeholder such as "none" or "unknown"
 # standard deviations: measures of independent subjects are not that much more even than chance
 _TOO_EVEN = -5.0
 
@@ -331,15 +344,14 @@ _NUMBER_TEXT = "numbers that were read as text: their kind is numeric"
 _ID_NAME = re.compile(r"id$", re.IGNORECASE)
 # Words that end like the name of an identifier.
 _NO_IDS = re.compile(
-    r"(^|[^a-z])((un|pre|re)?paid|aid|bid|kid|said|(in)?valid|covid|hybrid|fluid|liquid|solid|grid|acid|lipid|thyroid"
-    r"|steroid|humid|android|rapid|rigid|void|hemorrhoid)$",
+    r"(^|[^a-z])((un|pre|re)?paid|aid|bid|kid|said|(in)?valid|covid|hybrid|fluid|liquid|solid"
+    r"|grid|acid|lipid|thyroid|steroid|humid|android|rapid|rigid|void|hemorrhoid)$",
     re.IGNORECASE,
 )
 _BY_CHANCE = 1e-6  # smallest probability of a coincidence
 _INTEGER = re.compile(r"-?\d+", re.ASCII)
-_FEW_SUBJECTS = 5  # minimum number of such identifiers in a column
-# minimum number of characters of an identifier that is looked for in other columns
-_SUBJECT_LENGTH = 4
+_MIN_COPIED_IDS = 5  # minimum number of identifiers of subjects in another column
+_MIN_ID_LENGTH = 4  # minimum number of characters of an identifier that is looked for there
 _KEY_TEXT = "integers that look like a key, not a measurement"
 
 
@@ -372,7 +384,7 @@ def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
         codes = codes[is_present]
         n_rows = np.bincount(codes)
         n_repeated = n_rows[n_rows > 1].sum()
-        if len(n_rows) < _SOME or n_repeated <= _ALONE * len(codes):
+        if len(n_rows) < _MIN_VALUES or n_repeated <= _MAJORITY * len(codes):
             continue
         is_rarely_shared = _rarely_shared(codes, n_rows)
         if has_id_name or (name in drop and is_rarely_shared):
@@ -404,7 +416,7 @@ def unique_codes(frame: Any) -> list[str]:
         values = frame[name]
         if is_datetime64_any_dtype(values) or is_bool_dtype(values):
             continue
-        if len(values) < _SOME or values.isna().any():
+        if len(values) < _MIN_VALUES or values.isna().any():
             continue
         try:
             distinct = pd.unique(values)
@@ -513,7 +525,7 @@ def _likely_subject(reasons: Mapping[str, str], tables: Sequence[Table]) -> str 
             continue
         (codes,), _ = ranked([stacked(columns_named(name, tables))])
         n_rows = np.bincount(codes[codes >= 0])
-        if n_rows[n_rows > 1].sum() > _ALONE * len(codes):
+        if n_rows[n_rows > 1].sum() > _MAJORITY * len(codes):
             shared.append(name)
     shared.sort(key=lambda name: not _is_id_name(name))
     return shared[0] if shared else None
@@ -556,7 +568,7 @@ def check_subject_is_not_published(
         for frame in frames.values():
             codes |= _codes_of(frame[name])
         n_ids = sum(code in subject_ids for code in codes)
-        if name in declared.new_values or n_ids < max(_FEW_SUBJECTS, _ALONE * len(codes)):
+        if name in declared.new_values or n_ids < max(_MIN_COPIED_IDS, _MAJORITY * len(codes)):
             continue
         if not _may_be_chance(subject_ids, codes, n_ids):
             problem = (
@@ -589,7 +601,10 @@ def _may_be_chance(subject_ids: set[str], codes: set[str], n_ids: int) -> bool:
     if len(integers) < len(codes):
         return False
     largest = max(2 * float(np.median(integers)), 1.0)
-    n_possible = sum(text.isdecimal() and int(text) <= largest for text in subject_ids)
+    n_possible = 0
+    for text in subject_ids:
+        if text.isdecimal() and int(text) <= largest:
+            n_possible += 1
     density = n_possible / largest
     return bool(binom.sf(n_ids - 1, len(codes), min(2 * density, 1.0)) > _BY_CHANCE)
 
@@ -604,7 +619,7 @@ def _codes_of(values: pd.Series) -> set[str]:
     if not (is_text(values) or pd.api.types.is_integer_dtype(values)):
         return set()
     texts = map(str, values.dropna().unique())
-    long_texts = [text for text in texts if len(text) >= _SUBJECT_LENGTH]
+    long_texts = [text for text in texts if len(text) >= _MIN_ID_LENGTH]
     return set(plain_ids(long_texts))
 
 
@@ -750,7 +765,7 @@ def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Colum
     is_missing = synthetic.missing
     if column_role == "generated":
         return np.zeros(len(is_missing), dtype=bool)
-    is_nullable = any(part.missing.any() for part in real)
+    is_nullable = have_missing(real)
     is_foreign_gap = is_missing & (not is_nullable)
     if column.kind in ("categorical", "boolean"):
         allowed, published = of_one_vocabulary([allowed_values(column, real), synthetic])
@@ -822,23 +837,28 @@ class _Texts(NamedTuple):
 
 
 def _near_unique(codes: np.ndarray, n_holders: np.ndarray) -> bool:
-    """Return True if at least ``_SOME`` values have one subject only, and at least the share
-    ``_ALONE`` of the rows has such a value.
+    """Return True if at least 20 values have one subject only, and at least half of the rows have
+    such a value.
+
+    Args:
+        codes: Value of each row, int64 (n,).
+        n_holders: Number of subjects with each value, int64 (m,).
     """
-    has_one_holder = n_holders == 1
-    return bool(has_one_holder.sum() >= _SOME and has_one_holder[codes].mean() >= _ALONE)
+    is_unique = n_holders == 1
+    return bool(is_unique.sum() >= _MIN_VALUES and is_unique[codes].mean() >= _MIN_UNIQUE_SHARE)
 
 
 def _rarely_shared(codes: np.ndarray, n_holders: np.ndarray) -> bool:
     """Return True for nearly unique values, and for many values with few subjects each, unless
-    frequent values have at least the share ``1 - _MOST`` of the subjects.
+    frequent values have at least a tenth of the subjects. Arguments are those of
+    :func:`_near_unique`.
     """
     if _near_unique(codes, n_holders):
         return True
-    share_frequent = n_holders[n_holders >= _SOME].sum() / max(n_holders.sum(), 1)
-    has_many_values = len(n_holders) >= _MANY_VALUES
-    has_few_holders = has_many_values and n_holders.mean() < _FEW_HOLDERS
-    return bool(has_few_holders and share_frequent < 1 - _MOST)
+    share_frequent = n_holders[n_holders >= _MIN_FREQUENT_HOLDERS].sum() / max(n_holders.sum(), 1)
+    has_many_values = len(n_holders) >= _MIN_CODES
+    has_few_holders = has_many_values and n_holders.mean() < _MAX_MEAN_HOLDERS
+    return bool(has_few_holders and share_frequent < _MAX_FREQUENT_SHARE)
 
 
 def _open_text(texts: _Texts, n_rows: int) -> str:
@@ -849,13 +869,13 @@ def _open_text(texts: _Texts, n_rows: int) -> str:
         n_rows: Number of rows, with missing ones.
     """
     identifier, is_certain = certain_identifiers(texts.distinct)
-    if identifier and is_certain[texts.codes].sum() >= SHARE * n_rows:
+    if identifier and is_certain[texts.codes].sum() >= _MIN_IDENTIFIER_SHARE * n_rows:
         return identifier
     if identifier:  # rare values, which are replaced: see .threshold_rule
         texts = texts.selected(~is_certain)
     texts = _without_placeholders(texts)
     has_notes = _has_notes(texts)
-    if len(texts.codes) < SHARE * n_rows:  # rare values
+    if len(texts.codes) < _MIN_IDENTIFIER_SHARE * n_rows:  # rare values
         return _NOTE_TEXT if has_notes else ""
     is_rarely_shared = _rarely_shared(texts.codes, texts.n_holders)
     identifier = likely_identifier(texts.distinct, np.bincount(texts.codes), not is_rarely_shared)
@@ -875,7 +895,7 @@ def _open_text(texts: _Texts, n_rows: int) -> str:
 def _without_placeholders(texts: _Texts) -> _Texts:
     """Return the strings that few rows have, or all strings if there is none."""
     n_rows = np.bincount(texts.codes, minlength=len(texts.distinct))
-    is_infrequent = n_rows < _FILLER * len(texts.codes)
+    is_infrequent = n_rows < _MIN_FILLER_SHARE * len(texts.codes)
     if is_infrequent.any() and not is_infrequent.all():
         return texts.selected(is_infrequent)
     return texts
@@ -884,7 +904,7 @@ def _without_placeholders(texts: _Texts) -> _Texts:
 def _has_notes(texts: _Texts) -> bool:
     """Return True if some rows contain notes: long strings, nearly all of one subject each."""
     lengths = np.array(list(map(len, texts.distinct)), dtype=int)
-    is_long = lengths >= _LONG
+    is_long = lengths >= _MIN_NOTE_LENGTH
     row_is_long = is_long[texts.codes]
     if not row_is_long.any():
         return False
@@ -896,13 +916,13 @@ def _numbers_or_dates_reason(texts: np.ndarray) -> str:
 
     :mod:`.text` decides the kind before; this is about columns that are categories.
     """
-    step = -(-len(texts) // _LOOKED_AT)
+    step = -(-len(texts) // _MAX_PARSED)
     sample = pd.Series(texts[::step], dtype=object)
     numbers = pd.to_numeric(sample, errors="coerce")
-    if numbers.notna().mean() > _MOST:
+    if numbers.notna().mean() > _MIN_PARSED_SHARE:
         return "" if sample.str.fullmatch(r"\d+").all() else _NUMBER_TEXT
     times = pd.to_datetime(sample, errors="coerce", format="ISO8601", utc=True)
-    return _DATE_TEXT if times.notna().mean() > _MOST else ""
+    return _DATE_TEXT if times.notna().mean() > _MIN_PARSED_SHARE else ""
 
 
 def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
@@ -916,9 +936,9 @@ def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
     digits = 1 + np.floor(np.log10(np.maximum(np.abs(numbers), 1))).astype(int)
     usual_length = int(np.bincount(digits).argmax())
     share_usual = float((digits == usual_length).mean())
-    if usual_length >= _DIGITS and share_usual == 1:
+    if usual_length >= _MIN_KEY_DIGITS and share_usual == 1:
         return True
-    if usual_length >= _LONG_KEY and share_usual >= _SAME_LENGTH:
+    if usual_length >= _MIN_LONG_KEY_DIGITS and share_usual >= _MIN_SAME_LENGTH_SHARE:
         return True
     if YEARS[0] <= numbers.min() and numbers.max() <= YEARS[1]:
         return False

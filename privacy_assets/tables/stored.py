@@ -33,7 +33,7 @@ from privacy_assets.tables.reading import (
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
 # files that one table keeps open, each of them twice: a process may open about 1,000
-_MOST_OPEN = 64
+_MAX_OPEN_FILES = 64
 
 
 def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:
@@ -85,7 +85,7 @@ class StoredTable:
     """
 
     def __init__(self, files: Sequence[Location]) -> None:
-        self._parts = [_Part(file, stays_open=len(files) <= _MOST_OPEN) for file in files]
+        self._parts = [_Part(file, stays_open=len(files) <= _MAX_OPEN_FILES) for file in files]
         first = self._parts[0]
         for part in self._parts[1:]:
             check_same_columns(first.names, first.where, part.names, part.where, SAME_COLUMNS)

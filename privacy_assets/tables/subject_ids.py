@@ -185,8 +185,9 @@ def check_ids(subjects: Mapping[str, Column], names: Mapping[str, str]) -> None:
     spellings = find_spellings(subjects.values())
     if spellings is None:
         return
-    positions = [_first_cell(subjects, text) for text in (spellings.first, spellings.second)]
-    earlier, later = sorted(positions)
+    first = _first_cell(subjects, spellings.first)
+    second = _first_cell(subjects, spellings.second)
+    earlier, later = sorted([first, second])
     roles = list(subjects)
     column = subjects[roles[earlier.table]].name
     earlier_where = names[roles[earlier.table]]

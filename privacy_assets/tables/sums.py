@@ -13,7 +13,7 @@ from math import comb
 
 import numpy as np
 
-from privacy_assets.tables.column import Column, distinct_sorted, stacked_floats
+from privacy_assets.tables.column import Column, distinct_sorted, stacked_floats, values_at
 from privacy_assets.tables.relations import differs_if_shuffled
 
 _MAX_PARTS = 3
@@ -100,7 +100,7 @@ def _possible_sums(numbers: Sequence[Column]) -> Iterator[tuple[Column, list[Col
             adds_up = ~_differs(cells[total], parts_cells).any(axis=1)
             is_without_total = (parts != total).all(axis=1)
             for position in np.flatnonzero(adds_up & is_without_total):
-                yield numbers[total], [numbers[part] for part in parts[position].tolist()]
+                yield numbers[total], values_at(numbers, parts[position].tolist())
 
 
 def _is_sum(total: Column, parts: Sequence[Column], subject_codes: np.ndarray) -> bool:

@@ -27,7 +27,7 @@ from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.names import without
 from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, option_text
-from privacy_assets.tables.threshold_rule import ColumnRule
+from privacy_assets.tables.threshold_rule import ColumnRule, rules_from_json
 
 # dtypes of stored cells by kind, and of those of categories and booleans
 _DTYPES: Mapping[str, tuple[str, ...]] = {
@@ -108,9 +108,12 @@ class Table:
     def read(
         cls, given: Any, *, where: str = "table", kinds: Mapping[str, Kind] | None = None
     ) -> Table:
-        """Create a table from a path or dataframe, with an inferred schema.
+        """Create a table with an inferred schema. Identifiers are not checked: see :mod:`.roles`.
 
-        ``kinds`` overrides the kind of columns. Identifiers are not checked: see :mod:`.roles`.
+        Args:
+            given: Path or dataframe.
+            where: Name of the table in messages.
+            kinds: Kinds that replace the inferred ones, by column. None: there are none.
         """
         frame = load(given, where)
         return cls.of(frame, infer_schema(frame, kinds, where=where), where=where, external=True)
@@ -134,7 +137,11 @@ class Table:
         return self.columns[name]
 
     def take(self, rows: np.ndarray | slice) -> Table:
-        """Select rows by position, slice or mask (n,)."""
+        """Select rows.
+
+        Args:
+            rows: Positions (n,), a mask with the length of the table, or a slice.
+        """
         if isinstance(rows, slice):
             n_rows = len(range(*rows.indices(self.rows)))
         else:
@@ -189,7 +196,10 @@ class Table:
 
     def without_rare(self, rules: Mapping[str, ColumnRule]) -> Table:
         """Apply the threshold rule. The schema is kept."""
-        return self.with_columns(*(rule.apply(self[name]) for name, rule in rules.items()))
+        published = []
+        for name, rule in rules.items():
+            published.append(rule.apply(self[name]))
+        return self.with_columns(*published)
 
     @classmethod
     def stack(cls, tables: Sequence[Table]) -> Table:
@@ -201,9 +211,14 @@ class Table:
         return cls(first.schema, columns, sum(map(len, tables)))
 
     def as_synthetic(self, schema: TableSchema, *, where: str) -> Table:
-        """Convert generator output to a table of ``schema``, rounded to its precision.
+        """Convert generator output to a synthetic table.
 
-        Raises InputError as in :meth:`of`.
+        Args:
+            schema: Schema of the real tables. Numbers and times are rounded to its precision.
+            where: Name of the table in messages.
+
+        Raises:
+            InputError: As in :meth:`of`.
         """
         _check_columns(self, schema, where)
         for column in schema.columns:
@@ -231,9 +246,10 @@ class Table:
         counterpart. Values of float16 and float32 columns and of other time units are rounded;
         other changes of a value (300 in int8, text in a number) raise InputError.
         """
-        schema = self.schema
-        series = {column.name: restored(self[column.name], column) for column in schema.columns}
-        return pd.DataFrame(series, columns=schema.names, index=pd.RangeIndex(self.rows))
+        series = {}
+        for column in self.schema.columns:
+            series[column.name] = restored(self[column.name], column)
+        return pd.DataFrame(series, columns=self.schema.names, index=pd.RangeIndex(self.rows))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -303,7 +319,7 @@ class Table:
         for name, kind, values in facts["columns"]:
             columns[name] = _checked_column(name, kind, values, next(arrays), n_rows)
         schema = TableSchema.from_json(facts["schema"])
-        rules = {name: ColumnRule.from_json(rule, arrays) for name, rule in facts["rules"].items()}
+        rules = rules_from_json(facts["rules"], arrays)
         return cls(
             schema,
             columns,
@@ -334,19 +350,31 @@ def _checked_column(
 
 
 def stacked_column(tables: Iterable[Table], name: str) -> Column:
-    """Return a column of the stacked tables, of which there is at least one."""
+    """Return a column of stacked tables.
+
+    Args:
+        tables: One or more tables.
+        name: Name of the column.
+    """
     return stacked(columns_named(name, tables))
 
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
-    """Convert tables with the same columns so that equal cells of a column are equal values."""
-    roles = list(tables)
-    columns: dict[str, list[Column]] = {role: [] for role in roles}
-    for name in tables[roles[0]].columns:
-        converted = of_one_vocabulary([tables[role][name] for role in roles])
-        for role, column in zip(roles, converted, strict=True):
+    """Convert tables so that equal cells of a column are equal values.
+
+    Args:
+        tables: One or more tables with the same columns, by role.
+    """
+    first = next(iter(tables.values()))
+    columns: dict[str, list[Column]] = {role: [] for role in tables}
+    for name in first.columns:
+        converted = of_one_vocabulary(columns_named(name, tables.values()))
+        for role, column in zip(tables, converted, strict=True):
             columns[role].append(column)
-    return {role: table.with_columns(*columns[role]) for role, table in tables.items()}
+    converted_tables = {}
+    for role, table in tables.items():
+        converted_tables[role] = table.with_columns(*columns[role])
+    return converted_tables
 
 
 def _check_columns(frame: Frame | Table, schema: TableSchema, where: str) -> None:

@@ -14,7 +14,7 @@
 | 10  | has other texts                                       | a category                      |
 
 For recognition, markers of missing values such as ``#N/A`` are ignored; in a category they are
-values. Row 8 applies to texts without a unit and without dates. Row 9 applies to more than ``FEW``
+values. Row 8 applies to texts without a unit and without dates. Row 9 applies to more than 20
 distinct texts; pairs of numbers such as 120/80 do not count as numbers. Rows 5 to 7 stop the run if
 the texts have two meanings: 1,234; 1.1 and 1.10; 1_000; (1) and no number without brackets;
 01/02/2024. In rows 5 and 7, leading zeros, codes such as 12E5 and integers of one length with too
@@ -77,11 +77,13 @@ MARKERS = (
     "?",
 )
 YEARS = (1500, 2100)
-MOST = 0.5  # minimum share of rows that are numbers or dates in an ambiguous column
-COMMON = 0.1  # minimum share of rows with an unknown unit
-# a column with strays and at most this many numbers or dates is a category, such as 1, 2, 3, other
-FEW = 20
-_MOST_BOOLEANS = 20  # distinct texts, among them the spellings of true and false
+_MIN_SHARE = 0.5  # minimum share of rows that are numbers or dates in an ambiguous column
+_MIN_UNIT_SHARE = 0.1  # minimum share of rows with an unknown unit
+# maximum number of distinct numbers or dates in a category with other texts, such as 1, 2, 3, other
+_MAX_NUMBERS_OF_CATEGORY = 20
+# minimum share of the integers up to the largest one, in names such as site 1, site 2
+_MIN_DENSITY = 0.5
+_MAX_BOOLEAN_TEXTS = 20  # distinct texts, among them the spellings of true and false
 
 Texts = tuple[pa.Array, np.ndarray]  # distinct strings of a column, and the number of rows of each
 
@@ -113,8 +115,8 @@ _SIGN_NOTES = {
 }
 _MIN_CODE_DIGITS = 4
 _DIGITS = 17  # significant digits of a float
-# rows that must have a text that a message names, and maximum number of such texts
-_SHARED, _NAMED_STRAYS = 10, 10
+_MIN_NAMED_ROWS = 10  # minimum number of rows with a text that a message names
+_MAX_NAMED_STRAYS = 10  # maximum number of such texts
 
 
 class Digits(NamedTuple):
@@ -304,11 +306,12 @@ def _check_one_form(
     """Raise InputError if every table alone contains numbers or dates, but no single form fits all
     of them.
     """
-    forms = {where: recognize_text([table], missing) for where, table in tables.items()}
-    for form in forms.values():
+    meanings = {}
+    for where, table in tables.items():
+        form = recognize_text([table], missing)
         if form.kind == "categorical" and (joint.doubt or not form.doubt):
             return
-    meanings = {where: (form.kind, form.format) for where, form in forms.items()}
+        meanings[where] = form.kind, form.format
     first, *later = meanings
     different = [table for table in later if meanings[table] != meanings[first]]
     where = different[0] if different else later[0]
@@ -347,7 +350,7 @@ def recognize_text(
         or _recognize_numbers(values, tables, missing)
         or _recognize_dates(values)
     )
-    if form is None and rows[find(values, r"\p{Nd}")].sum() >= MOST * rows.sum():
+    if form is None and rows[find(values, r"\p{Nd}")].sum() >= _MIN_SHARE * rows.sum():
         written = split_numbers(values)
         form = _recognize_marked_numbers(values, written, tables, missing, unit)
         if form is None:
@@ -372,7 +375,7 @@ def _together(tables: Sequence[Texts]) -> Texts:
 
 def _recognize_booleans(values: pa.Array) -> TextForm | None:
     """Return the form of a column of true and false. None: it has other values."""
-    if len(values) > _MOST_BOOLEANS:
+    if len(values) > _MAX_BOOLEAN_TEXTS:
         return None
     words = set(pc.utf8_lower(values).to_pylist())
     return TextForm("boolean") if words <= {"true", "false"} else None
@@ -598,8 +601,9 @@ def _recognize_mixed(
         return TextForm("categorical", note=_CODES)
     for pattern, texts, meaning in _likely_meanings(values, numbers, unit):
         fits = find(texts, pattern)
-        has_few = fits.sum() <= FEW and not (fits.all() and written.is_known.all())
-        if has_few or rows[fits].sum() < MOST * rows.sum():
+        has_few = fits.sum() <= _MAX_NUMBERS_OF_CATEGORY
+        are_all_known = fits.all() and written.is_known.all()
+        if (has_few and not are_all_known) or rows[fits].sum() < _MIN_SHARE * rows.sum():
             continue
         strays = values.filter(pa.array(~fits))
         if meaning.kind == "numeric":
@@ -649,8 +653,15 @@ def _likely_meanings(
 
 
 def _are_most(is_form: np.ndarray, rows: np.ndarray) -> bool:
-    """Return True if more than ``FEW`` distinct texts, with half of the rows, have a form."""
-    return bool(is_form.sum() > FEW and rows[is_form].sum() >= MOST * rows.sum())
+    """Return True if more than 20 distinct texts, with half of the rows, have a form.
+
+    Args:
+        is_form: True for texts that have it, bool (n,).
+        rows: Number of rows of each text, int64 (n,).
+    """
+    if is_form.sum() <= _MAX_NUMBERS_OF_CATEGORY:
+        return False
+    return bool(rows[is_form].sum() >= _MIN_SHARE * rows.sum())
 
 
 def _number_things(numbers: pa.Array, are_names: bool) -> bool:
@@ -663,7 +674,7 @@ def _number_things(numbers: pa.Array, are_names: bool) -> bool:
         return False
     distinct = np.unique(parse_numbers(numbers))
     smallest = distinct[: len(distinct) // 4 + 1]
-    return bool(smallest[0] in (0, 1) and len(smallest) >= MOST * smallest[-1])
+    return bool(smallest[0] in (0, 1) and len(smallest) >= _MIN_DENSITY * smallest[-1])
 
 
 def _choices(likely: Meaning, rows: np.ndarray, written: WrittenNumbers) -> tuple[Meaning, ...]:
@@ -676,7 +687,7 @@ def _choices(likely: Meaning, rows: np.ndarray, written: WrittenNumbers) -> tupl
     """
     unit = NumberFormat.of(likely.format or "").unit if likely.kind == "numeric" else ""
     has_unit = written.units == unit
-    is_common = rows[has_unit].sum() >= max(_SHARED, COMMON * rows.sum())
+    is_common = rows[has_unit].sum() >= max(_MIN_NAMED_ROWS, _MIN_UNIT_SHARE * rows.sum())
     is_public = bool(written.is_known[has_unit].all())
     if unit and not ((is_common or is_public) and is_unit(unit)):
         return (CATEGORY,)
@@ -699,7 +710,7 @@ def _some_fit(
     n_strays = int(rows[~fits].sum())
     ambiguity = f"{n_strays} of {int(rows.sum())} values are not {what}"
     form = TextForm("categorical", doubt=ambiguity, choices=choices)
-    has_few = len(strays) <= _NAMED_STRAYS and rows[~fits].min() >= _SHARED
+    has_few = len(strays) <= _MAX_NAMED_STRAYS and rows[~fits].min() >= _MIN_NAMED_ROWS
     if has_few and likely != CATEGORY:
         return replace(form, strays=tuple(strays.to_pylist()))
     return form
@@ -724,12 +735,15 @@ def _has_common_unit(values: pa.Array, rows: np.ndarray, written: WrittenNumbers
     has_unit = np.array([bool(unit) for unit in shapes])
     is_sure = has_unit & ~written.is_code
     begins_with_number = is_sure & (written.is_known | ~has_words)
-    if rows[begins_with_number].sum() < COMMON * rows.sum():
+    min_rows = _MIN_UNIT_SHARE * rows.sum()
+    if rows[begins_with_number].sum() < min_rows:
         has_unit = is_sure
-    counts = _rows_by_unit(shapes, rows, has_unit)
-    common = {unit for unit, n_rows in counts.items() if n_rows >= COMMON * rows.sum()}
+    common = set()
+    for unit, n_rows in _rows_by_unit(shapes, rows, has_unit).items():
+        if n_rows >= min_rows:
+            common.add(unit)
     is_common = has_unit & np.array([unit in common for unit in shapes])
-    if rows[is_common].sum() < MOST * rows.sum():
+    if rows[is_common].sum() < _MIN_SHARE * rows.sum():
         return np.zeros(len(rows), dtype=bool)
     return is_common
 
@@ -783,7 +797,14 @@ def _recognize_other_marks(
 
 
 def parse_booleans(texts: pa.Array) -> pd.Series:
-    """Read true and false in any case as booleans; NA for other texts."""
+    """Read true and false in any case as booleans.
+
+    Args:
+        texts: Strings (n,), with nulls.
+
+    Returns:
+        Booleans (n,), NA for other texts.
+    """
     words = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
     is_boolean = pc.is_in(words, pa.array(["true", "false"], pa.large_string()))
     truth = pc.if_else(is_boolean, pc.equal(words, "true"), None)
@@ -791,7 +812,11 @@ def parse_booleans(texts: pa.Array) -> pd.Series:
 
 
 def is_text(series: pd.Series) -> bool:
-    """Return True for a column that contains strings."""
+    """Return True for a column that contains strings.
+
+    Args:
+        series: Column of any dtype. A column of objects may contain other values, too.
+    """
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         return is_text(pd.Series(series.cat.categories))
@@ -801,8 +826,13 @@ def is_text(series: pd.Series) -> bool:
 
 
 def texts_of(series: pd.Series) -> Texts:
-    """Return the distinct non-missing cells of a column as strings, and the number of rows of
-    each.
+    """Return the distinct strings of a column.
+
+    Args:
+        series: Column of any dtype, whose cells are converted to strings.
+
+    Returns:
+        Distinct cells that are not missing (m,), and the number of rows of each, int64 (m,).
     """
     if isinstance(series.dtype, pd.CategoricalDtype):
         codes = series.cat.codes
@@ -815,7 +845,14 @@ def texts_of(series: pd.Series) -> Texts:
 
 
 def as_texts(series: pd.Series) -> pa.Array:
-    """Return the cells of a column as Arrow strings, with nulls."""
+    """Return the cells of a column as Arrow strings.
+
+    Args:
+        series: Column of any dtype (n,).
+
+    Returns:
+        Strings (n,), null for missing cells.
+    """
     try:
         texts = pa.array(series, pa.large_string(), from_pandas=True)
     # values that are not strings; lone surrogates
@@ -823,11 +860,11 @@ def as_texts(series: pd.Series) -> pa.Array:
         cells = zip(series.astype(object), series.isna(), strict=True)
         strings: list[str | None] = []
         for cell, is_missing in cells:
-            strings.append(None if is_missing else _valid_unicode(str(cell)))
+            strings.append(None if is_missing else valid_unicode(str(cell)))
         texts = pa.array(strings, pa.large_string())
     return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
 
 
-def _valid_unicode(text: str) -> str:
+def valid_unicode(text: str) -> str:
     """Replace lone surrogates, which Arrow does not accept."""
     return text.encode(errors="replace").decode()

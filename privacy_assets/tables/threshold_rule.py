@@ -298,6 +298,7 @@ def make_rule(
     """
     rules = dict[str, ColumnRule]()
     numbers = dict[str, NumberColumn]()
+    without_list = list[NumberColumn]()
     for column in schema.evaluated.columns:
         name = column.name
         if name in bounded:
@@ -308,9 +309,11 @@ def make_rule(
             rules[name] = _category_rule(column, real_column, subject_codes, min_holders, lengths)
         else:
             public = _public_cells(column)
-            numbers[name] = NumberColumn.of(column, real_column, subject_codes, min_holders, public)
+            number = NumberColumn.of(column, real_column, subject_codes, min_holders, public)
+            numbers[name] = number
+            if not column.source:
+                without_list.append(number)
 
-    without_list = [number for number in numbers.values() if not number.schema.source]
     sharing = share_levels(without_list, min_holders, relations)
     for name, number in numbers.items():
         levels = sharing.levels.get(name, number.levels)
@@ -479,8 +482,11 @@ def count_changed(before: Column, after: Column) -> int:
 
 
 def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSchema:
-    """Return the schema of a column after :meth:`ColumnRule.apply`. The levels decide its
-    precision.
+    """Return the schema of a column after :meth:`ColumnRule.apply`.
+
+    Args:
+        column: Schema of the real column.
+        rule: Its rule, whose levels decide the precision. None: the column is unchanged.
     """
     if rule is None:
         return column
@@ -503,7 +509,12 @@ def _precision(column: ColumnSchema, rule: ColumnRule) -> Precision:
 
 
 def real_schema(schema: TableSchema, rules: Mapping[str, ColumnRule]) -> TableSchema:
-    """Return ``schema`` with the precision of the real values."""
+    """Return a schema with the precision of the real values.
+
+    Args:
+        schema: Schema after the threshold rule.
+        rules: Rules by column.
+    """
     columns = []
     for column in schema.columns:
         rule = rules.get(column.name)
@@ -547,7 +558,22 @@ def load_rules(path: Location) -> dict[str, ColumnRule]:
     """
     with refusing_damage(path):
         facts, arrays, _ = load_arrays(path)
-        return {name: ColumnRule.from_json(rule, arrays) for name, rule in facts.items()}
+        return rules_from_json(facts, arrays)
+
+
+def rules_from_json(
+    facts: Mapping[str, Mapping[str, Any]], arrays: Iterator[np.ndarray]
+) -> dict[str, ColumnRule]:
+    """Create rules from their outputs of :meth:`ColumnRule.to_json`.
+
+    Args:
+        facts: Outputs by column.
+        arrays: Arrays of the levels, of which those of these rules are taken.
+    """
+    rules = {}
+    for name, rule in facts.items():
+        rules[name] = ColumnRule.from_json(rule, arrays)
+    return rules
 
 
 def notes_of(

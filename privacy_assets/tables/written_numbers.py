@@ -360,7 +360,15 @@ def parse_numbers(texts: pa.Array, form: str = "") -> pd.Series:
 
 
 def filled(numbers: pa.Array, zero: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of an Arrow array with ``zero`` for nulls, and True for nulls."""
+    """Convert an Arrow array to numpy.
+
+    Args:
+        numbers: Numbers or booleans (n,), with nulls.
+        zero: Value in place of nulls.
+
+    Returns:
+        The values (n,), and True for nulls, bool (n,).
+    """
     if isinstance(numbers, pa.ChunkedArray):
         numbers = numbers.combine_chunks()
     is_null = numbers.is_null().to_numpy(zero_copy_only=False)
@@ -369,18 +377,31 @@ def filled(numbers: pa.Array, zero: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def to_mask(values: pa.Array) -> np.ndarray:
-    """Return booleans of Arrow as an array."""
+    """Convert booleans of Arrow to numpy, bool (n,).
+
+    Args:
+        values: Booleans (n,), without nulls.
+    """
     return np.asarray(values.to_numpy(zero_copy_only=False), dtype=bool)
 
 
 def find(values: pa.Array, pattern: str) -> np.ndarray:
-    """Return True for strings in which a regular expression of RE2 is found."""
+    """Return True for strings in which a pattern is found, bool (n,).
+
+    Args:
+        values: Strings (n,), without nulls.
+        pattern: Regular expression of RE2.
+    """
     return to_mask(pc.match_substring_regex(values, pattern))
 
 
 def all_match(values: pa.Array, pattern: str) -> bool:
-    """Return True if all strings match. The first ones are tried alone, because most columns fail
-    there.
+    """Return True if a pattern is found in all strings. The first ones are tried alone, because
+    most columns fail there.
+
+    Args:
+        values: Strings (n,), without nulls.
+        pattern: Regular expression of RE2.
     """
     if not find(values.slice(0, 100), pattern).all():
         return False

@@ -99,7 +99,7 @@ def test_a_step_of_the_pipeline_opens_its_source_twice(
 def test_a_table_of_many_files_keeps_none_open(
     tmp_path: Path, openings: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored, "_MOST_OPEN", 1)
+    monkeypatch.setattr(stored, "_MAX_OPEN_FILES", 1)
     for at in range(2):
         wide(20, at, 6).to_parquet(tmp_path / f"{at}.parquet")
     table = stored.open_table(tmp_path)
