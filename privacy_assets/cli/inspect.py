@@ -68,12 +68,12 @@ class Inspected:
     @property
     def is_ready(self) -> bool:
         """True if the column can be read and published."""
-        return not self.text_form.doubt and not self.reason
+        return not self.text_form.ambiguity and not self.reason
 
     @property
     def note(self) -> str:
         """Note on the column in the printed table."""
-        notes = [self.text_form.doubt or self.reason or self.text_form.note, self.personal]
+        notes = [self.text_form.ambiguity or self.reason or self.text_form.note, self.personal]
         return "; ".join(note for note in notes if note)
 
 
@@ -195,7 +195,7 @@ def _inspected(
             reason = _UNNAMED
         elif schema.name in empty:
             reason = _EMPTY
-        elif not text_form.doubt:
+        elif not text_form.ambiguity:
             parts = zip(frames, files, strict=True)
             cells = [
                 column_of(frame[schema.name], schema, where, external=True)
@@ -263,7 +263,7 @@ def _lines(columns: Sequence[Inspected]) -> Iterator[str]:
     """Return the lines to paste for ambiguous columns."""
     from privacy_assets.tables.inference import lines_to_paste
 
-    doubts = {column.name: column.text_form for column in columns if column.text_form.doubt}
+    doubts = {column.name: column.text_form for column in columns if column.text_form.ambiguity}
     if doubts:
         yield ""
         yield f"declare what the cells mean, for example {lines_to_paste(doubts)}"
@@ -335,11 +335,11 @@ def _described(form: CsvFormat) -> str:
 def _kind(column: ColumnSchema, read: TextForm) -> str:
     from privacy_assets.tables.written_numbers import NumberFormat
 
-    if read.doubt:
+    if read.ambiguity:
         return "ambiguous"
     if column.kind == "datetime":
         form = f", {column.format}" if column.format else ""
-        return f"{column.kind}{form}{', with time zone' if column.zoned else ''}"
+        return f"{column.kind}{form}{', with time zone' if column.is_zoned else ''}"
     decimal, unit = NumberFormat.of(column.format)
     form = {"": "", ",": ", decimal comma", ".": ", commas between thousands"}[decimal]
     return f"{column.kind}{form}{f', unit {unit}' if unit else ''}"
@@ -361,7 +361,7 @@ def _yaml(
     yield "data:"
     yield f"  source: {yaml_text(source)}"
     yield from _subject_lines(people, spellings)
-    yield from _kind_lines([column for column in columns if column.text_form.doubt])
+    yield from _kind_lines([column for column in columns if column.text_form.ambiguity])
     markers = {
         column.name: list(column.text_form.strays) for column in columns if column.text_form.strays
     }
@@ -420,7 +420,7 @@ def _kind_lines(doubtful: Sequence[Inspected]) -> Iterator[str]:
     if doubtful:
         yield "  kinds:"
     for column in doubtful:
-        yield f"    # {clean(column.name, 40)}: {column.text_form.doubt}"
+        yield f"    # {clean(column.name, 40)}: {column.text_form.ambiguity}"
         kind = column.text_form.choices[0].declaration
         text = kind if isinstance(kind, str) else yaml_text(kind)
         yield f"    {yaml_text(column.name)}: {yaml_text(f'{text}?')}"

@@ -62,7 +62,7 @@ _DECLARED = (
     "timezone",
     "new_values",
     "allowed_values",
-    "rare_values",
+    "prefix_lengths",
     "relations",
     "snapshots",
     "public_bounds",
@@ -276,7 +276,7 @@ def _declared(found: Verification) -> list[tuple[str, str]]:
         ),
         *(
             (f"prefixes of {clean(column, 40)}", clean(lengths, 200))
-            for column, lengths in declared["rare_values"].items()
+            for column, lengths in declared["prefix_lengths"].items()
         ),
         *([("time zone", clean(declared["timezone"], 40))] if declared["timezone"] else []),
         *(

@@ -39,7 +39,7 @@ _DECLARED = (
     "timezone",
     "new_values",
     "allowed_values",
-    "rare_values",
+    "prefix_lengths",
     "relations",
     "shared_subjects",
     "snapshots",

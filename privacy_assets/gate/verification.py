@@ -217,7 +217,7 @@ def declared_of(stated: Attestation) -> dict[str, Any]:
             "table_settings": table_settings(setup.get("metrics", {})),
         }
         own["public_bounds"] = list(setup.get("public_bounds", ()))
-        for setting in ("missing", "rare_values"):
+        for setting in ("missing", "prefix_lengths"):
             own[setting] = {name: list(values) for name, values in setup.get(setting, {}).items()}
         own["relations"] = dict(setup.get("relations", {}))
         plain = {name: setup.get(name) for name in ("subject", "timezone", "snapshots")}

@@ -349,7 +349,7 @@ def resolve_columns(data: Data, where: str) -> Declared:
             data.drop,
             data.new_values,
             data.allowed_values,
-            rare_values=data.rare_values,
+            prefix_lengths=data.prefix_lengths,
             missing=data.missing,
             timezone=data.timezone,
             relations=data.relations,

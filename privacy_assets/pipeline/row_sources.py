@@ -82,7 +82,7 @@ def select_partition(
     window: Window | None,
     *,
     where: str,
-    zoned: bool = True,
+    is_zoned: bool = True,
 ) -> pd.DataFrame:
     """Return the rows of one partition, with their index.
 
@@ -93,7 +93,7 @@ def select_partition(
             None: all rows.
         window: Start and end of a time partition, used instead of the key.
         where: Name of the table in messages.
-        zoned: False if the times of the column have no time zone: they are times of the clock of
+        is_zoned: False if the times of the column have no time zone: they are times of the clock of
             the window.
 
     Raises:
@@ -110,7 +110,7 @@ def select_partition(
         )
     if window is not None:
         times = pd.to_datetime(frame[column], utc=True, errors="coerce")
-        start, end = window if zoned else (time.replace(tzinfo=UTC) for time in window)
+        start, end = window if is_zoned else (time.replace(tzinfo=UTC) for time in window)
         chosen = frame[(times >= start) & (times < end)]
     else:
         keys = frame[column].astype(object).map(_key_of).str.normalize("NFC")
@@ -244,8 +244,10 @@ def _of_partition(
     ):
         return table
     column = data.partition_column
-    zoned = column == data.subject or table.schema[column].zoned
-    chosen = select_partition(table.frame(), column, partition, window, where=role, zoned=zoned)
+    is_zoned = column == data.subject or table.schema[column].is_zoned
+    chosen = select_partition(
+        table.frame(), column, partition, window, where=role, is_zoned=is_zoned
+    )
     return table.take(chosen.index.to_numpy()).map(Column.compact)
 
 
@@ -275,9 +277,9 @@ def user_synthetic(
     if column is None:  # otherwise the table has the rows of all partitions
         check_synthetic_rows(len(rows), len(train), max_rows, where)
     table = synthetic_table(rows, schema, data.subject, resolved.declared, train=train)
-    zoned = column is not None and schema[column].zoned
+    is_zoned = column is not None and schema[column].is_zoned
     chosen = select_partition(
-        table.frame(), column, partition, window, where="synthetic", zoned=zoned
+        table.frame(), column, partition, window, where="synthetic", is_zoned=is_zoned
     )
     check_synthetic_rows(len(chosen), len(train), max_rows, where)
     return table.take(chosen.index.to_numpy())

@@ -125,9 +125,9 @@ class Data(Group):
         " list with a"
         " source are published even if only a few people have them",
     )
-    rare_values: Annotated[dict[str, Any], Dict, Named] = Field(
+    prefix_lengths: Annotated[dict[str, Any], Dict, Named] = Field(
         default_factory=dict,
-        title="for each column {prefix: [lengths]}, for example {icd10: {prefix: [5, 3, 1]}}",
+        title="for each column a list of lengths, for example {icd10: [5, 3, 1]}",
         description="rare codes are shortened to the longest of these prefixes that enough"
         " people have;"
         " default: they"

@@ -219,7 +219,7 @@ def without_rare_values(
     """
     schema = tables["train"].schema
     relations = tables["train"].relations
-    prefixes = declared.rare_values
+    prefixes = declared.prefix_lengths
     _check_have_text(schema, prefixes)
     real = list(tables.values())
     subject_codes = _subject_codes(real)
@@ -241,7 +241,7 @@ def _check_have_text(schema: TableSchema, names: Iterable[str]) -> None:
     for name in names:
         if not holds_text(schema, name):
             raise ConfigError(
-                f"rare_values: column {name!r} has no text. Fix: remove it from rare_values."
+                f"prefix_lengths: column {name!r} has no text. Fix: remove it from prefix_lengths."
             )
 
 

@@ -300,12 +300,12 @@ def _zone_of(series: pd.Series, column: ColumnSchema, where: str) -> str:
     """Return the declared zone of times without a zone. Raise InputError if they and the column
     differ.
     """
-    zoned = has_zone(series) or "%z" in column.format
-    if zoned == column.zoned or series.isna().all():
+    is_zoned = has_zone(series) or "%z" in column.format
+    if is_zoned == column.is_zoned or series.isna().all():
         return ""
-    if not zoned and column.timezone:
+    if not is_zoned and column.timezone:
         return column.timezone
-    states = ("a time zone", "none") if zoned else ("no time zone", "one")
+    states = ("a time zone", "none") if is_zoned else ("no time zone", "one")
     fix = (
         "write the times as in the private tables, or set the zone of times without one"
         " (timezone: Europe/Berlin)"

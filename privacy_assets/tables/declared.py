@@ -26,8 +26,8 @@ class Declared:
             tables.
         sources: Sources of those ``allowed_values`` that are public lists. Their values are
             published even if only a few people have them.
-        rare_values: Lengths of the prefixes to which rare categories are shortened, by column; see
-            :mod:`.published_categories`.
+        prefix_lengths: Lengths of the prefixes to which rare categories are shortened, by column;
+            see :mod:`.published_categories`.
         missing: Values that mean a missing value, by column.
         relations: Relations between columns by name: True declares one, False switches one off; see
             :mod:`.relations`.
@@ -40,7 +40,7 @@ class Declared:
     new_values: Mapping[str, str] = field(default_factory=dict)
     allowed_values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
-    rare_values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    prefix_lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     timezone: str = ""
     relations: Mapping[str, bool] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Declared:
         new_values: Any,
         allowed_values: Any,
         *,
-        rare_values: Any = None,
+        prefix_lengths: Any = None,
         missing: Any = None,
         timezone: Any = None,
         relations: Any = None,
@@ -70,7 +70,7 @@ class Declared:
             new_values: Reasons by column. None: none.
             allowed_values: Lists of values, or public lists, by column. A public list is ``{values:
                 [...], source: text}`` or ``{file: path, source: text}``. None: none.
-            rare_values: ``{prefix: [lengths]}`` by column. None: none.
+            prefix_lengths: Lists of lengths by column. None: none.
             missing: Lists of values by column. None: none.
             timezone: Name of a time zone. None: none.
             relations: True or False by name of a relation. None: none.
@@ -88,7 +88,7 @@ class Declared:
         new_values = _mapping("new_values", new_values, "{column: reason}")
         allowed_values = _mapping("allowed_values", allowed_values, "{column: [values]}")
         missing = _mapping("missing", missing, "{column: [values]}")
-        rare_values = _mapping("rare_values", rare_values, "{column: {prefix: [lengths]}}")
+        prefix_lengths = _mapping("prefix_lengths", prefix_lengths, "{column: [lengths]}")
         _check_reasons(new_values)
         values_by_column, sources = _allowed_values(allowed_values)
         _check_values("missing", missing)
@@ -96,8 +96,8 @@ class Declared:
         _check_snapshots(snapshots, subject)
         _check_roles([*drop, *new_values, *values_by_column], drop, subject)
         lengths = {}
-        for name, rule in rare_values.items():
-            lengths[name] = _lengths(name, rule)
+        for name, lengths_of_column in prefix_lengths.items():
+            lengths[name] = _checked_lengths(name, lengths_of_column)
         missing_texts = {}
         for name, values in missing.items():
             missing_texts[name] = tuple(map(str, values))
@@ -135,7 +135,7 @@ class Declared:
             "drop": list(self.drop),
             "new_values": dict(self.new_values),
             "allowed_values": allowed_values,
-            "rare_values": _as_lists(self.rare_values),
+            "prefix_lengths": _as_lists(self.prefix_lengths),
             "missing": _as_lists(self.missing),
             "timezone": self.timezone,
             "relations": dict(self.relations),
@@ -175,7 +175,7 @@ class Declared:
             ("drop", self.drop),
             ("new_values", self.new_values),
             ("allowed_values", self.allowed_values),
-            ("rare_values", self.rare_values),
+            ("prefix_lengths", self.prefix_lengths),
             ("missing", self.missing),
         ):
             for name in names:
@@ -345,16 +345,13 @@ def _switches(declaration: Any) -> dict[str, bool]:
     return dict(relations)
 
 
-def _lengths(name: str, rule: Any) -> tuple[int, ...]:
-    """Return the lengths of the prefixes in ``{prefix: [lengths]}``."""
-    lengths: Any = None
-    if isinstance(rule, Mapping) and set(rule) == {"prefix"}:
-        lengths = rule.get("prefix")
+def _checked_lengths(name: str, lengths: Any) -> tuple[int, ...]:
+    """Return the lengths of the prefixes of a column. Raise ConfigError if there are none."""
     is_list = isinstance(lengths, list | tuple) and bool(lengths)
     if not is_list or not all(type(length) is int and length > 0 for length in lengths):
-        fix = f"rare_values: {{{name}: {{prefix: [5, 3, 1]}}}}"
+        fix = f"prefix_lengths: {{{name}: [5, 3, 1]}}"
         raise ConfigError(
-            f"rare_values: {name!r} needs a list of lengths of at least 1. Fix: {fix}."
+            f"prefix_lengths: {name!r} needs a list of lengths of at least 1. Fix: {fix}."
         )
     return tuple(lengths)
 

@@ -182,7 +182,7 @@ def joint_schema(
     ambiguous = {}
     for schema, text_form in columns:
         schemas.append(schema)
-        if text_form.doubt:
+        if text_form.ambiguity:
             ambiguous[schema.name] = text_form
     if ambiguous:
         raise _ambiguous(ambiguous, REAL if len(frames) > 1 else where[0])
@@ -224,7 +224,7 @@ def columns_of(
             is left out.
 
     Returns:
-        The columns in the order of the first table. Ambiguous ones have a ``doubt``.
+        The columns in the order of the first table. Ambiguous ones have a ``ambiguity``.
 
     Raises:
         InputError, ConfigError: As :func:`joint_schema`, but not for ambiguous columns.
@@ -268,7 +268,7 @@ def _unambiguous(columns: Mapping[str, InferredColumn]) -> dict[str, ColumnSchem
     """Return the schemas of the columns that are not ambiguous, by name."""
     schemas = {}
     for name, column in columns.items():
-        if not column.text_form.doubt:
+        if not column.text_form.ambiguity:
             schemas[name] = column.schema
     return schemas
 
@@ -323,7 +323,7 @@ def accepted_columns(schema: TableSchema) -> dict[str, str]:
     accepted = {}
     for column in schema.columns:
         meaning = Meaning(column.kind, column.format)
-        accepted[column.name] = meaning.accepted(column.zoned)
+        accepted[column.name] = meaning.accepted_kind(column.is_zoned)
     return accepted
 
 
@@ -370,7 +370,7 @@ def _infer_column(column: _RealColumn, meaning: Meaning | None, accepted: str) -
         raise _without_values(column)
     texts = {where: part for where, part in filled.items() if is_text(part)}
     text_form = _text_form(column, filled, texts, meaning, accepted)
-    if text_form.doubt:
+    if text_form.ambiguity:
         schema = ColumnSchema(column.name, "categorical", False, column.dtype)
         return InferredColumn(schema, _with_row(text_form, texts))
     has_gaps = column.has_gaps(MARKERS)
@@ -391,7 +391,7 @@ def _infer_column(column: _RealColumn, meaning: Meaning | None, accepted: str) -
         timezone=column.timezone if kind == "datetime" else "",
     )
     if kind == "datetime":
-        dtype = _time_dtype(schema, filled, texts, text_form.zoned)
+        dtype = _time_dtype(schema, filled, texts, text_form.is_zoned)
     else:
         is_text_first = next(iter(column.series)) in texts
         dtype = _dtype_of_kind(kind, column.dtype, bool(texts), is_text_first)
@@ -440,7 +440,7 @@ def _kinds_by_table(
 ) -> dict[str, Kind]:
     """Return the kind of a column in each table. Text has the recognized kind."""
     text_kind = text_form.kind
-    if text_kind == "numeric" and text_form.whole and has_gaps:
+    if text_kind == "numeric" and text_form.is_integer and has_gaps:
         # Programs write integers as 1.0 and 2.0 if values are missing.
         text_kind = "integer"
     kinds: dict[str, Kind] = {}
@@ -473,7 +473,7 @@ def _form_without_text(filled: Mapping[str, pd.Series], meaning: Meaning | None)
         return TextForm("categorical")
     if meaning.kind != "categorical":
         date_format = meaning.format or ""
-        return TextForm(meaning.kind, date_format, zoned="%z" in date_format)
+        return TextForm(meaning.kind, date_format, is_zoned="%z" in date_format)
     kinds = set()
     for where, part in filled.items():
         kinds.add(_kind_of_dtype(part, where))
@@ -483,20 +483,20 @@ def _form_without_text(filled: Mapping[str, pd.Series], meaning: Meaning | None)
 
 
 def _with_row(text_form: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
-    """Add the first row that is not a number or date to the doubt, if there are such rows."""
+    """Add the first row that is not a number or date to the ambiguity, if there are such rows."""
     likely = text_form.choices[0]
     if text_form.kind != "categorical" or likely.kind == "categorical":
         return text_form
     for where, part in texts.items():
         rows = np.flatnonzero(unread(part, likely.kind, likely.format or ""))
         if len(rows):
-            ambiguity = f"{text_form.doubt}, the first in row {rows[0]} of {where}"
-            return replace(text_form, doubt=ambiguity)
+            ambiguity = f"{text_form.ambiguity}, the first in row {rows[0]} of {where}"
+            return replace(text_form, ambiguity=ambiguity)
     return text_form
 
 
 def _time_dtype(
-    schema: ColumnSchema, filled: Mapping[str, pd.Series], texts: Container[str], zoned: bool
+    schema: ColumnSchema, filled: Mapping[str, pd.Series], texts: Container[str], text_zoned: bool
 ) -> str:
     """Return the dtype of a column of times. Raise InputError if only some tables have a time
     zone.
@@ -506,7 +506,7 @@ def _time_dtype(
     with_zone = []
     without_zone = []
     for where, part in filled.items():
-        is_zoned = zoned if where in texts else has_zone(part)
+        is_zoned = text_zoned if where in texts else has_zone(part)
         if is_zoned:
             with_zone.append(where)
         else:
@@ -525,17 +525,17 @@ def _time_dtype(
     return dtype
 
 
-def lines_to_paste(doubts: Mapping[str, TextForm]) -> str:
+def lines_to_paste(ambiguous: Mapping[str, TextForm]) -> str:
     """Return the declarations of ambiguous columns, as settings and as options of the command line.
 
     Args:
-        doubts: Forms of the columns by name, each with a doubt.
+        ambiguous: Forms of the columns by name, each with an ambiguity.
     """
     settings: dict[str, Any] = {"kinds": {}}
     kind_options = []
     missing_options = []
     alternatives = ""
-    for name, form in doubts.items():
+    for name, form in ambiguous.items():
         likely = form.choices[0]
         settings["kinds"][name] = likely.declaration
         kind_options.append(f"--kind {option_text([f'{name}={likely.option}'])}")
@@ -549,11 +549,13 @@ def lines_to_paste(doubts: Mapping[str, TextForm]) -> str:
     return f"data: {yaml_text(settings)}; on the command line {options}{alternatives}"
 
 
-def _ambiguous(doubts: Mapping[str, TextForm], where: str) -> InputError:
+def _ambiguous(ambiguous: Mapping[str, TextForm], where: str) -> InputError:
     """Return the error that names all ambiguous columns, with the declarations to paste."""
-    reasons = ", ".join(f"{safe_repr(name)} ({form.doubt})" for name, form in doubts.items())
-    count = "a column of text is" if len(doubts) == 1 else f"{len(doubts)} columns of text are"
-    fix = f"declare what the cells mean, for example {lines_to_paste(doubts)}"
+    reasons = ", ".join(f"{safe_repr(name)} ({form.ambiguity})" for name, form in ambiguous.items())
+    count = "a column of text is"
+    if len(ambiguous) > 1:
+        count = f"{len(ambiguous)} columns of text are"
+    fix = f"declare what the cells mean, for example {lines_to_paste(ambiguous)}"
     return InputError(f"{count} ambiguous: {reasons}", where=where, fix=fix)
 
 

@@ -92,15 +92,15 @@ class Meaning:
             return f"{self.kind}:{_WORDS[decimal]}"
         return f"{self.kind}:{_WORDS[decimal]}:{unit}"
 
-    def accepted(self, zoned: bool = False) -> str:
+    def accepted_kind(self, is_zoned: bool = False) -> str:
         """Return how accepted settings state this meaning. Integers and other numbers are one kind.
 
         Args:
-            zoned: True for times with a time zone.
+            is_zoned: True for times with a time zone.
         """
         name = "number" if self.kind in ("integer", "numeric") else self.kind
         cell_format = f", format {self.format}" if self.format else ""
-        zone = ", with a time zone" if zoned else ""
+        zone = ", with a time zone" if is_zoned else ""
         return f"{name}{cell_format}{zone}"
 
 

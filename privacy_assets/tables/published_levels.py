@@ -344,14 +344,14 @@ def _nearest_start(values: np.ndarray, unit: str, schema: ColumnSchema) -> np.nd
     (n,).
     """
     times = Column(schema.name, "datetime", values)
-    if schema.zoned:
+    if schema.is_zoned:
         times = to_clock(times, schema)
     clock = times.cells.view("datetime64[us]")
     period = clock.astype(f"datetime64[{unit}]")
     start = period.astype("datetime64[us]")
     end = (period + 1).astype("datetime64[us]")
     nearest = np.where(clock - start <= end - clock, start, end).view(np.int64)
-    if not schema.zoned:
+    if not schema.is_zoned:
         return nearest
     return from_clock(Column(schema.name, "datetime", nearest), schema).cells
 

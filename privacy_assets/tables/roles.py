@@ -436,7 +436,7 @@ def _are_codes(distinct: pd.Series, n_rows: np.ndarray) -> bool:
     if is_text(distinct):
         texts = texts_of(distinct)[0]
         text_form = recognize_text([(texts, np.ones(len(texts), dtype=np.int64))])
-        if text_form.kind == "categorical" and not text_form.doubt:
+        if text_form.kind == "categorical" and not text_form.ambiguity:
             is_code = pc.match_substring_regex(texts, r"^[^\s@]*[0-9][^\s@]*$")
             return bool(pc.all(is_code).as_py())
         if text_form.kind != "integer":
@@ -508,7 +508,7 @@ def _remaining_reason(
     reason: str, column: ColumnSchema, real: Sequence[Column], declared: Declared
 ) -> str:
     """Return the reason why a column is open, or "" if a declaration permits the column."""
-    if reason in (_SHARED_TEXT, _ALONE_TEXT) and column.name in declared.rare_values:
+    if reason in (_SHARED_TEXT, _ALONE_TEXT) and column.name in declared.prefix_lengths:
         return ""  # shortened until enough people have each code
     if _covered(column, real):
         return ""
@@ -986,8 +986,8 @@ def _refused(
     fix = (
         f"{first_fix}{advice}. Numbers that are measurements and strings that are dates can be"
         " kept with kinds, public lists with allowed_values, values that are not derived from real"
-        " ones with new_values, and codes, shortened in a pipeline, with rare_values: {column:"
-        " {prefix: [5, 3, 1]}}"
+        " ones with new_values, and codes, shortened in a pipeline, with prefix_lengths:"
+        " {column: [5, 3, 1]}"
     )
     count = "a column contains" if len(reasons) == 1 else f"{len(reasons)} columns contain"
     problem = f"{count} values of individual people that would be published: {columns}"

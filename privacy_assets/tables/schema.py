@@ -69,7 +69,7 @@ class ColumnSchema:
     timezone: str = ""
 
     @property
-    def zoned(self) -> bool:
+    def is_zoned(self) -> bool:
         """True for times with a time zone."""
         return self.kind == "datetime" and "," in self.dtype
 

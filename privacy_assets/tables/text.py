@@ -152,10 +152,10 @@ class TextForm:
         kind: Kind of the values.
         format: Dates: the format of ``strptime``, or "" for ISO 8601. Numbers: that of
             :class:`.written_numbers.NumberFormat`.
-        zoned: True for times with a time zone.
-        whole: True if all numbers are whole.
+        is_zoned: True for times with a time zone.
+        is_integer: True if all numbers are whole.
         note: What had to be recognized, for the reader; "" if nothing.
-        doubt: Why the column is ambiguous; "" if it is not. Neither contains cells.
+        ambiguity: Why the column is ambiguous; "" if it is not. Neither contains cells.
         choices: Meanings between which the user decides if the column is ambiguous.
         strays: Texts that the first choice needs as declared missing values. Many rows have each of
             them.
@@ -164,10 +164,10 @@ class TextForm:
 
     kind: Kind
     format: str = ""
-    zoned: bool = False
-    whole: bool = False
+    is_zoned: bool = False
+    is_integer: bool = False
     note: str = ""
-    doubt: str = ""
+    ambiguity: str = ""
     choices: tuple[Meaning, ...] = ()
     strays: tuple[str, ...] = ()
     digits: Digits | None = field(default=None, compare=False)
@@ -175,7 +175,7 @@ class TextForm:
     @property
     def has_distances(self) -> bool:
         """True if the values are numbers or dates, or at least half of them are."""
-        return self.kind in ("integer", "numeric", "datetime") or bool(self.doubt)
+        return self.kind in ("integer", "numeric", "datetime") or bool(self.ambiguity)
 
     def with_note(self, note: str) -> TextForm:
         """Return the form with a further note."""
@@ -210,7 +210,7 @@ def read_texts(
         has_typed_parts: True if it is not text in another real table.
 
     Returns:
-        The form of its cells. Its ``doubt`` is set if the user has to declare the column.
+        The form of its cells. Its ``ambiguity`` is set if the user has to declare the column.
 
     Raises:
         InputError: If every table alone contains numbers or dates, but no single form fits all of
@@ -241,7 +241,7 @@ def _undeclared(
     if has_typed_parts and is_number and NumberFormat.of(form.format).unit:
         ambiguity = "the numbers of some tables have a unit, and those of others have none"
         choices = (_numeric(NumberFormat.of(form.format)), CATEGORY)
-        return replace(form, doubt=ambiguity, choices=choices)
+        return replace(form, ambiguity=ambiguity, choices=choices)
     is_plain_category = form.kind == "categorical" and not form.note
     if is_plain_category and len(tables) > 1 and not _has_unit(form):
         _check_one_form(name, tables, declaration.missing, form)
@@ -260,11 +260,11 @@ def _with_decimal(meaning: Meaning, texts: Sequence[Texts], missing: Sequence[st
     """
     stored = meaning.format or ""
     if meaning.kind == "datetime":
-        return TextForm("datetime", stored, zoned="%z" in stored)
+        return TextForm("datetime", stored, is_zoned="%z" in stored)
     if NumberFormat.of(stored).decimal:
         return TextForm(meaning.kind, stored)
     form = recognize_text(texts, missing, unit=stored)
-    if form.doubt and len(form.choices) > 2:  # the decimal sign has two meanings
+    if form.ambiguity and len(form.choices) > 2:  # the decimal sign has two meanings
         return form
     likely = form.choices[0] if form.choices else Meaning(form.kind, form.format)
     if likely.kind not in ("integer", "numeric"):
@@ -279,15 +279,15 @@ def _of_declared_kind(form: TextForm, kind: Kind) -> TextForm:
     """
     numbers = {"numeric", "integer"}
     # a few cells are not of this kind: the conversion names them
-    if form.doubt and form.kind == "categorical":
+    if form.ambiguity and form.kind == "categorical":
         likely = form.choices[0]
         is_same = likely.kind == kind or {likely.kind, kind} <= numbers
         return TextForm(kind, (likely.format or "") if is_same else "")
     if form.kind != kind and not {form.kind, kind} <= numbers:
         return TextForm(kind)
-    if form.doubt and form.choices[0].format:
+    if form.ambiguity and form.choices[0].format:
         return form
-    return replace(form, doubt="")
+    return replace(form, ambiguity="")
 
 
 def _as_accepted(form: TextForm, accepted: str) -> TextForm:
@@ -295,7 +295,7 @@ def _as_accepted(form: TextForm, accepted: str) -> TextForm:
     is none.
     """
     for choice in form.choices:
-        if form.kind != "categorical" and choice.accepted() == accepted:
+        if form.kind != "categorical" and choice.accepted_kind() == accepted:
             return TextForm(choice.kind, choice.format or "")
     return form
 
@@ -309,7 +309,7 @@ def _check_one_form(
     meanings = {}
     for where, table in tables.items():
         form = recognize_text([table], missing)
-        if form.kind == "categorical" and (joint.doubt or not form.doubt):
+        if form.kind == "categorical" and (joint.ambiguity or not form.ambiguity):
             return
         meanings[where] = form.kind, form.format
     first, *later = meanings
@@ -332,7 +332,7 @@ def recognize_text(
         unit: Declared unit of numbers; some may be without it. None: it is recognized.
 
     Returns:
-        The form. Its ``doubt`` is set if the user has to declare the column.
+        The form. Its ``ambiguity`` is set if the user has to declare the column.
     """
     texts, rows = _together(tables)
     values = pc.utf8_trim_whitespace(texts)
@@ -357,7 +357,7 @@ def recognize_text(
             form = _recognize_mixed(values, rows, written)
     if form is None:
         return TextForm("categorical")
-    if form.kind == "categorical" or form.doubt or not markers:
+    if form.kind == "categorical" or form.ambiguity or not markers:
         return form
     verb = "is" if len(markers) == 1 else "are"
     return form.with_note(f"{', '.join(markers)} {verb} missing")
@@ -404,7 +404,7 @@ def _recognize_numbers(
     if sign == "," and all_match(values, NUMBERS["."]):
         choices = (meaning, _numeric(NumberFormat(".", unit)), CATEGORY)
         ambiguity = "a comma may separate decimals or thousands"
-        return TextForm("numeric", doubt=ambiguity, choices=choices)
+        return TextForm("numeric", ambiguity=ambiguity, choices=choices)
     if find(values, _LEADING_ZERO).any():
         return TextForm("categorical", note="codes with leading zeros stay text")
     if find(values, CODE_WITH_E).any():
@@ -419,14 +419,14 @@ def _recognize_numbers(
         if has_integer_dtype and not unit:
             meaning = Meaning("integer")
         ambiguity = "one number is written in two ways, as 1.1 and 1.10 are"
-        return TextForm("numeric", doubt=ambiguity, choices=(meaning, CATEGORY))
+        return TextForm("numeric", ambiguity=ambiguity, choices=(meaning, CATEGORY))
     if find(values, _INDIAN).any():
         ambiguity = "commas may be between groups of two digits"
-        return TextForm("numeric", doubt=ambiguity, choices=(meaning, CATEGORY))
+        return TextForm("numeric", ambiguity=ambiguity, choices=(meaning, CATEGORY))
     return TextForm(
         "integer" if has_integer_dtype else "numeric",
         number_format.stored,
-        whole=has_integer_dtype or bool((numbers % 1 == 0).all()),
+        is_integer=has_integer_dtype or bool((numbers % 1 == 0).all()),
         note=_SIGN_NOTES[sign],
         digits=_digits(values, numbers),
     )
@@ -458,9 +458,8 @@ def _too_many_digits(values: pa.Array, are_whole: bool) -> TextForm | None:
         digits = pc.utf8_ltrim(pc.replace_substring_regex(long, r"[eE].*$|[^0-9]", ""), "0")
         if not pc.any(pc.greater(pc.utf8_length(digits), _DIGITS)).as_py():
             return None
-    return TextForm(
-        "numeric", doubt="numbers have more digits than can be computed with", choices=(CATEGORY,)
-    )
+    ambiguity = "numbers have more digits than can be computed with"
+    return TextForm("numeric", ambiguity=ambiguity, choices=(CATEGORY,))
 
 
 def _digits(values: pa.Array, numbers: pd.Series) -> Digits | None:
@@ -524,15 +523,15 @@ def _recognize_marked_numbers(
     elif not units <= {"", unit}:
         return None
     form = _recognize_numbers(written.numbers, tables, missing, unit)
-    if form is None or form.doubt or form.kind == "categorical":
+    if form is None or form.ambiguity or form.kind == "categorical":
         return form
     choices = (_numeric(NumberFormat.of(form.format)), CATEGORY)
     is_in_brackets = find(values, "[(]")
     if is_in_brackets.all():
-        return replace(form, doubt="all numbers are in brackets", choices=choices)
+        return replace(form, ambiguity="all numbers are in brackets", choices=choices)
     if find(values, "[0-9][_`´·][0-9]").any():
         return replace(
-            form, doubt="underscores, accents or dots may be marks in numbers", choices=choices
+            form, ambiguity="underscores, accents or dots may be marks in numbers", choices=choices
         )
     if unit:
         form = form.with_note(f"numbers with the unit {unit}")
@@ -550,11 +549,11 @@ def _recognize_dates(values: pa.Array) -> TextForm | None:
     if all_match(values, ISO):
         if parse_times(values).isna().any():
             return None
-        zoned = find(values, ZONED)
-        if zoned.any() and not zoned.all():
+        with_zone = find(values, ZONED)
+        if with_zone.any() and not with_zone.all():
             ambiguity = "some times have a time zone, and others have none"
-            return TextForm("datetime", doubt=ambiguity, choices=(CATEGORY,))
-        return TextForm("datetime", zoned=bool(zoned.any()))
+            return TextForm("datetime", ambiguity=ambiguity, choices=(CATEGORY,))
+        return TextForm("datetime", is_zoned=bool(with_zone.any()))
     date_formats = _date_formats(values)
     if not date_formats:
         return None
@@ -566,7 +565,7 @@ def _recognize_dates(values: pa.Array) -> TextForm | None:
     else:
         return TextForm("datetime", first, note=f"dates of the form {first}")
     meanings = [Meaning("datetime", date_format) for date_format in date_formats]
-    return TextForm("datetime", doubt=ambiguity, choices=(*meanings, CATEGORY))
+    return TextForm("datetime", ambiguity=ambiguity, choices=(*meanings, CATEGORY))
 
 
 def _date_formats(values: pa.Array) -> list[str]:
@@ -709,7 +708,7 @@ def _some_fit(
     what = "dates" if likely.kind == "datetime" else "numbers"
     n_strays = int(rows[~fits].sum())
     ambiguity = f"{n_strays} of {int(rows.sum())} values are not {what}"
-    form = TextForm("categorical", doubt=ambiguity, choices=choices)
+    form = TextForm("categorical", ambiguity=ambiguity, choices=choices)
     has_few = len(strays) <= _MAX_NAMED_STRAYS and rows[~fits].min() >= _MIN_NAMED_ROWS
     if has_few and likely != CATEGORY:
         return replace(form, strays=tuple(strays.to_pylist()))
@@ -768,14 +767,15 @@ def _all_fit(written: WrittenNumbers, choices: tuple[Meaning, ...]) -> TextForm:
     without an order. ``choices`` are the meanings for the message, the most likely one first.
     """
     if choices[0].kind == "datetime":
-        return TextForm("categorical", doubt="the dates have no common order", choices=(CATEGORY,))
+        ambiguity = "the dates have no common order"
+        return TextForm("categorical", ambiguity=ambiguity, choices=(CATEGORY,))
     units = set(written.units)
     ambiguity = "the numbers have several units"
     if len(units) == 1:
         ambiguity = "the unit of the numbers is unknown"
     elif len(units) == 2 and "" in units:
         ambiguity = "some numbers have a unit, and others have none"
-    return TextForm("categorical", doubt=ambiguity, choices=choices)
+    return TextForm("categorical", ambiguity=ambiguity, choices=choices)
 
 
 def _recognize_other_marks(
@@ -793,7 +793,7 @@ def _recognize_other_marks(
     ):
         return None
     ambiguity = "numbers have marks that cannot be a unit"
-    return TextForm("categorical", doubt=ambiguity, choices=(CATEGORY,))
+    return TextForm("categorical", ambiguity=ambiguity, choices=(CATEGORY,))
 
 
 def parse_booleans(texts: pa.Array) -> pd.Series:

@@ -591,7 +591,7 @@ def notes_of(
     suggested = _suggested_prefixes(rule.columns, shortened)
     if suggested:
         names = ", ".join(map(safe_repr, suggested))
-        setting = yaml_text({"rare_values": suggested})
+        setting = yaml_text({"prefix_lengths": suggested})
         notes.append(
             f"More than a fifth of {names} is replaced. If these are codes whose first characters"
             f" have a meaning, prefixes keep more (data: {setting})."
@@ -700,8 +700,9 @@ def _exception_notes(rule: ThresholdRule, schema: TableSchema) -> Iterator[str]:
 
 def _suggested_prefixes(
     rules: Mapping[str, ColumnRule], shortened: Collection[str]
-) -> dict[str, dict[str, list[int]]]:
-    suggested = dict[str, dict[str, list[int]]]()
+) -> dict[str, list[int]]:
+    """Return the lengths of prefixes that could keep more of each column of rare codes."""
+    suggested = dict[str, list[int]]()
     for name, rule in rules.items():
         if name in shortened or rule.recoding is None or rule.is_hidden:
             continue
@@ -712,8 +713,7 @@ def _suggested_prefixes(
             if value != published and isinstance(value, str):
                 longest = max(longest, len(value))
         if longest > 1:
-            lengths = [length for length in _PREFIXES if length < longest]
-            suggested[name] = {"prefix": lengths}
+            suggested[name] = [length for length in _PREFIXES if length < longest]
     return suggested
 
 

@@ -813,7 +813,7 @@ def test_dates_without_a_common_order_stop() -> None:
 
 def test_short_offsets_are_time_zones() -> None:
     times = pd.DataFrame({"at": [f"2020-01-{day:02d} 10:00:00+00 " for day in range(1, 29)]})
-    assert infer_schema(times)["at"].zoned
+    assert infer_schema(times)["at"].is_zoned
     assert Table.read(times)["at"].objects()[0] == pd.Timestamp("2020-01-01 10:00")
 
 

@@ -79,7 +79,7 @@ def test_the_categories_that_fewer_people_have_are_replaced(k: int, rows_each: i
 
 def test_a_rare_code_becomes_its_longest_frequent_prefix() -> None:
     frame = pd.DataFrame({"code": codes(np.random.default_rng(0))})
-    _, shown = replaced(frame, rare_values={"code": {"prefix": [3, 1]}})
+    _, shown = replaced(frame, prefix_lengths={"code": [3, 1]})
     held = frame["code"].value_counts()
     kept = shown["code"] == frame["code"]
     assert (frame["code"].map(held)[kept] >= 5).all(), (
@@ -96,7 +96,7 @@ def test_a_rare_code_becomes_its_longest_frequent_prefix() -> None:
 
 def test_a_rare_code_that_is_a_frequent_prefix_is_kept_by_every_application() -> None:
     values = ["J45"] * 2 + ["J45.1"] * 3 + ["J45.2"] * 4 + ["K01.1"] * 1_000 + ["L9"] * 5
-    new, shown = replaced(pd.DataFrame({"code": values}), rare_values={"code": {"prefix": [3]}})
+    new, shown = replaced(pd.DataFrame({"code": values}), prefix_lengths={"code": [3]})
     assert shown["code"].tolist() == ["J45"] * 9 + ["K01.1"] * 1_000 + ["L9"] * 5
     assert new["train"].rules["code"].apply(new["train"]["code"]).equals(new["train"]["code"])
 
@@ -238,13 +238,13 @@ def test_numbers_of_too_few_people_are_missing(filled: int) -> None:
 
 def test_declared_prefixes_lead_past_the_stop_on_rare_codes() -> None:
     frame = pd.DataFrame({"code": [f"A{i % 3}.{i // 4}" for i in range(N)]})
-    with pytest.raises(InputError, match=r"rare_values: \{column: \{prefix: \[5, 3, 1\]\}\}"):
+    with pytest.raises(InputError, match=r"prefix_lengths: \{column: \[5, 3, 1\]\}"):
         replaced(frame)
-    new, shown = replaced(frame, rare_values={"code": {"prefix": [2]}})
+    new, shown = replaced(frame, prefix_lengths={"code": [2]})
     assert set(shown["code"]) == {"A0", "A1", "A2"} and "prefix" not in " ".join(new["train"].notes)
     number = pd.DataFrame({"code": np.arange(N) % 50})
-    with pytest.raises(ConfigError, match="rare_values: column 'code' has no text"):
-        replaced(number, rare_values={"code": {"prefix": [2]}})
+    with pytest.raises(ConfigError, match="prefix_lengths: column 'code' has no text"):
+        replaced(number, prefix_lengths={"code": [2]})
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
@@ -297,17 +297,17 @@ def test_only_a_list_with_a_source_exempts_its_values(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [["a"], {"prefix": []}, {"prefix": [0]}, {"prefix": ["3"]}, {"suffix": [3]}, {"prefix": 3}],
+    [["a"], [], [0], ["3"], 3, {"prefix": [3]}],
 )
 def test_a_wrong_hierarchy_is_refused(wrong: Any) -> None:
     with pytest.raises(
-        ConfigError, match=r"rare_values: 'code' needs a list of lengths.*prefix: \[5, 3, 1\]"
+        ConfigError, match=r"prefix_lengths: 'code' needs a list of lengths.*code: \[5, 3, 1\]"
     ):
-        declared(rare_values={"code": wrong})
+        declared(prefix_lengths={"code": wrong})
     with pytest.raises(
-        ConfigError, match="rare_values: there is no column 'cod'. Did you mean 'code'"
+        ConfigError, match="prefix_lengths: there is no column 'cod'. Did you mean 'code'"
     ):
-        declared(rare_values={"cod": {"prefix": [3]}}).check(["code"])
+        declared(prefix_lengths={"cod": [3]}).check(["code"])
 
 
 def test_notes_state_what_was_replaced_without_a_value() -> None:
@@ -331,9 +331,7 @@ def test_notes_state_what_was_replaced_without_a_value() -> None:
     many = frame.assign(
         code=[f"A{i % 6:02d}.1" if i % 10 < 6 else f"B{i // 10:03d}.2" for i in range(N)]
     )
-    assert "data: {rare_values: {code: {prefix: [5, 3, 1]}}}" in " ".join(
-        replaced(many)[0]["train"].notes
-    )
+    assert "data: {prefix_lengths: {code: [5, 3, 1]}}" in " ".join(replaced(many)[0]["train"].notes)
 
 
 def test_rules_are_stored_with_the_table(tmp_path: Path) -> None:
