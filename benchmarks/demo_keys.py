@@ -38,7 +38,7 @@ from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import source_table
 from privacy_assets.policy import Policy, Status
 from privacy_assets.stats.estimates import MetricResult
-from privacy_assets.tables.canonical import people_of
+from privacy_assets.tables.canonical import subject_codes_of
 from privacy_assets.tables.fingerprints import derive_key
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table
@@ -63,7 +63,7 @@ def demo_inputs(settings: ResolvedTable, key: int, embedded: bool) -> Evaluation
     }
     train = tables["train"]
     fitted = settings.generator.fit(
-        train.without_subject(), seed=settings.spec.run.seed, people=people_of([train])
+        train.without_subject(), seed=settings.spec.run.seed, people=subject_codes_of([train])
     )
     made = fitted.sample(len(train), seed=settings.spec.run.seed)
     inputs = build_inputs(tables, made, seed=settings.spec.run.seed)

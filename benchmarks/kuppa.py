@@ -195,7 +195,7 @@ def utility(release: Table, world: World) -> float:
     release.
     """
     target = world.schema.names[-1]
-    places = [at for name in world.schema.names[:-1] for at in world.encoder.places[name]]
+    places = [at for name in world.schema.names[:-1] for at in world.encoder.positions[name]]
     encoded = [world.encoded(table).pick(places) for table in (release, world.outside)]
     cells = [np.column_stack([rows.numeric, rows.codes]) for rows in encoded]
     labels = [

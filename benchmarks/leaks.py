@@ -57,7 +57,7 @@ from privacy_assets.metrics.registry import METRICS, build_metric
 from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
 from privacy_assets.report.answers import TITLES, answers
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
-from privacy_assets.tables.canonical import people_of, real_tables, without_rare_values
+from privacy_assets.tables.canonical import real_tables, subject_codes_of, without_rare_values
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import real_schema
 
@@ -346,7 +346,7 @@ def generated(
     """
     real = as_in_a_pipeline({"train": train, "holdout": holdout, "reference": reference})
     own = real["train"]
-    fitted = generator.fit(own, seed=seed, people=people_of([own]))
+    fitted = generator.fit(own, seed=seed, people=subject_codes_of([own]))
     synthetic = fitted.sample(len(own), seed=seed).without_rare(own.rules).with_schema(own.schema)
     return build_inputs(real, synthetic, seed=seed)
 

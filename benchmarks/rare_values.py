@@ -64,7 +64,7 @@ from privacy_assets.generators import build_generator
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import MIN_HOLDERS, judge_limit
-from privacy_assets.tables.canonical import people_of, real_tables, without_rare_values
+from privacy_assets.tables.canonical import real_tables, subject_codes_of, without_rare_values
 from privacy_assets.tables.column import ranked, stacked
 from privacy_assets.tables.published_categories import count_holders
 from privacy_assets.tables.table import Table
@@ -116,12 +116,12 @@ def measured(name: str, seed: int) -> list[dict[str, Any]]:
     }
     real = real_tables(frames, {role: role for role in SHARES}, WHO)
     seconds, replaced = cost(lambda: without_rare_values(real, MIN_HOLDERS))
-    codes = people_of(real.values())
+    codes = subject_codes_of(real.values())
     found = []
     for rule, tables in zip(RULES, (real, replaced), strict=True):
         train = tables["train"]
         fitted = build_generator("synthpop", {}).fit(
-            train.without_subject(), seed=seed, people=people_of([train])
+            train.without_subject(), seed=seed, people=subject_codes_of([train])
         )
         made = fitted.sample(len(train), seed=seed)
         scored = made.without_rare(train.rules).with_schema(real["train"].schema)

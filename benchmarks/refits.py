@@ -35,7 +35,7 @@ from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
 from privacy_assets.evaluation.evaluate import build_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.policies import default_policy
-from privacy_assets.tables.canonical import people_of, synthetic_table
+from privacy_assets.tables.canonical import subject_codes_of, synthetic_table
 from privacy_assets.tables.column import ranked
 from privacy_assets.tables.table import Table
 
@@ -59,7 +59,9 @@ def ours(name: str, **settings: Any) -> Maker:
     """Return a generator of this project."""
 
     def make(table: Table, seed: int) -> pd.DataFrame:
-        fitted = build_generator(name, settings).fit(table, seed=seed, people=people_of([table]))
+        fitted = build_generator(name, settings).fit(
+            table, seed=seed, people=subject_codes_of([table])
+        )
         return fitted.sample(len(table), seed=seed).without_rare(table.rules).to_published_frame()
 
     return make
@@ -163,7 +165,7 @@ def classifier_advantage(real: Mapping[str, Table], synthetic: Table, seed: int)
     from sklearn.metrics import roc_auc_score
 
     train, holdout = real["train"], real["holdout"]
-    codes = people_of([holdout])
+    codes = subject_codes_of([holdout])
     people = np.arange(len(holdout)) if codes is None else codes
     learned = np.random.default_rng(seed).permutation(people.max() + 1)[people] % 2 == 0
     parts = [

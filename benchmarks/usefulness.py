@@ -67,7 +67,7 @@ from privacy_assets.generators import build_generator
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import MIN_HOLDERS
-from privacy_assets.tables.canonical import people_of, real_tables, without_rare_values
+from privacy_assets.tables.canonical import real_tables, subject_codes_of, without_rare_values
 from privacy_assets.tables.published_categories import OTHER
 from privacy_assets.tables.schema import Frame
 from privacy_assets.tables.table import Table
@@ -161,7 +161,7 @@ def generate(
     real = after_rule(split)
     train = real["train"]
     generator = build_generator("synthpop", settings)
-    fitted = generator.fit(train, seed=seed, people=people_of([train]))
+    fitted = generator.fit(train, seed=seed, people=subject_codes_of([train]))
     sample = fitted.sample(len(train), seed=seed)
     return real, sample.without_rare(train.rules).with_schema(train.schema)
 

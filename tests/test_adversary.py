@@ -115,7 +115,7 @@ def test_refitting_and_averaging_add_up() -> None:
 
     # Independently of the metric: the adversary averages the closeness of all tables to a row, and
     # gains over one table.
-    encoder = TabularEncoder.fit([train], SCHEMA, others=made)
+    encoder = TabularEncoder.fit([train], SCHEMA, later=made)
     rows = [encoder.transform(table).dense for table in (train, as_table(HOLDOUT, SCHEMA), *made)]
     sides, released = rows[:2], rows[2:]
     scores = [np.mean([_nearest(side, table) for table in released], axis=0) for side in sides]

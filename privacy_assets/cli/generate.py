@@ -135,7 +135,7 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, Mapping[str,
     from privacy_assets.generators.registry import DEFAULT_GENERATOR
     from privacy_assets.infra.devices import lease_device, pick_device
     from privacy_assets.policy import MIN_HOLDERS
-    from privacy_assets.tables.canonical import people_of, without_rare_values
+    from privacy_assets.tables.canonical import subject_codes_of, without_rare_values
     from privacy_assets.tables.threshold_rule import outside_guarantee
     from privacy_assets.tables.writing import table_bytes
 
@@ -149,7 +149,7 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, Mapping[str,
     for note in private.notes:
         notify(note)
     train = private.for_training()
-    people = people_of([private])
+    people = subject_codes_of([private])
     if train.schema.generated and not generator.creates_values:
         text = (
             f"--new-values: {generator.name} copies the values of real rows. Fix: name a custom"

@@ -139,13 +139,13 @@ def _inspect(options: argparse.Namespace) -> int:
 
     forms = [replace(_format(path), snapshots=options.snapshots) for path in options.files]
     frames = [read_table(path, form) for path, form in zip(options.files, forms, strict=True)]
-    people = PersonColumns(unique_codes(frames[0]), may_tell_people_apart(frames[0], ()))
-    columns = _inspected(frames, options.files, people)
-    spellings = _spellings(frames, options.files, people)
+    person_columns = PersonColumns(unique_codes(frames[0]), may_tell_people_apart(frames[0], ()))
+    columns = _inspected(frames, options.files, person_columns)
+    spellings = _spellings(frames, options.files, person_columns)
     if options.yaml:
-        say(*_yaml(options.files[0], forms[0], columns, people, spellings))
+        say(*_yaml(options.files[0], forms[0], columns, person_columns, spellings))
     else:
-        related = _relations(frames, columns, people)
+        related = _relations(frames, columns, person_columns)
         listed = _table(columns)
         doubts = _lines(columns)
         say(
@@ -153,7 +153,7 @@ def _inspect(options: argparse.Namespace) -> int:
             "",
             *listed,
             *doubts,
-            *_people(people, spellings),
+            *_people(person_columns, spellings),
             *related,
         )
     is_ready = spellings is None and all(column.is_ready for column in columns)
@@ -161,22 +161,22 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _spellings(
-    frames: Sequence[pd.DataFrame], files: Sequence[str], people: PersonColumns
+    frames: Sequence[pd.DataFrame], files: Sequence[str], person_columns: PersonColumns
 ) -> Spellings | None:
     """Return the ids of people that have two spellings. None: there are none, or the column of the
     ids is unknown.
     """
     from privacy_assets.tables.subject_ids import as_ids, find_spellings
 
-    if not people.candidates or people.is_doubtful:
+    if not person_columns.candidates or person_columns.is_doubtful:
         return None
-    name = people.candidates[0]
+    name = person_columns.candidates[0]
     parts = zip(frames, files, strict=True)
     return find_spellings([as_ids(frame[name], where) for frame, where in parts])
 
 
 def _inspected(
-    frames: Sequence[pd.DataFrame], files: Sequence[str], people: PersonColumns
+    frames: Sequence[pd.DataFrame], files: Sequence[str], person_columns: PersonColumns
 ) -> list[Inspected]:
     from privacy_assets.tables.conversion import column_of
     from privacy_assets.tables.personal_data import personal_note
@@ -187,7 +187,9 @@ def _inspected(
         if all(name in frame.columns and frame[name].isna().all() for frame in frames):
             empty.append(name)
     inspected = []
-    for schema, text_form in _read(frames, files, dict.fromkeys(empty, "categorical"), people):
+    for schema, text_form in _read(
+        frames, files, dict.fromkeys(empty, "categorical"), person_columns
+    ):
         n_missing = sum(int(frame[schema.name].isna().sum()) for frame in frames)
         reason = ""
         personal = ""
@@ -213,7 +215,7 @@ def _read(
     frames: Sequence[pd.DataFrame],
     files: Sequence[str],
     kinds: Mapping[str, str],
-    people: PersonColumns,
+    person_columns: PersonColumns,
 ) -> list[tuple[ColumnSchema, TextForm]]:
     """Return the schema of each column, and how its text is read.
 
@@ -224,9 +226,9 @@ def _read(
     from privacy_assets.tables.inference import columns_of
 
     names = list(frames[0].columns)
-    parts = [[name for name in names if name in people.candidates]]
-    parts.append([name for name in names if name not in people.candidates])
-    person_codes = people.of_rows(frames)
+    parts = [[name for name in names if name in person_columns.candidates]]
+    parts.append([name for name in names if name not in person_columns.candidates])
+    person_codes = person_columns.of_rows(frames)
     are_typed = have_types(frames)
     columns: dict[str, tuple[ColumnSchema, TextForm]] = {}
     for part in filter(None, parts):
@@ -234,7 +236,7 @@ def _read(
         tables = [frame.drop(columns=list(others), errors="ignore") for frame in frames]
         stated = {name: kind for name, kind in kinds.items() if name in part}
         for schema, text_form in columns_of(
-            tables, files, stated, people=person_codes, are_typed=are_typed
+            tables, files, stated, subject_codes=person_codes, are_typed=are_typed
         ):
             columns[schema.name] = (schema, text_form)
     return [columns[name] for name in names]
@@ -269,23 +271,22 @@ def _lines(columns: Sequence[Inspected]) -> Iterator[str]:
         yield f"declare what the cells mean, for example {lines_to_paste(doubts)}"
 
 
-def _people(people: PersonColumns, spellings: Spellings | None) -> Iterator[str]:
-    names = ", ".join(clean(name, 40) for name in people.shared)
-    if people.shared:
+def _people(person_columns: PersonColumns, spellings: Spellings | None) -> Iterator[str]:
+    names = ", ".join(clean(name, 40) for name in person_columns.shared)
+    if person_columns.shared:
         yield ""
         yield f"people may be identified by {names}"
-    if people.is_doubtful:
-        unique = ", ".join(clean(name, 40) for name in people.unique)
+    if person_columns.is_doubtful:
+        unique = ", ".join(clean(name, 40) for name in person_columns.unique)
         yield f"or by {unique}, with one row each"
     if spellings is not None:
         yield ""
-        yield (
-            f"{clean(people.candidates[0], 40)}: {spellings.problem}; --yaml shows what to declare"
-        )
+        name = clean(person_columns.candidates[0], 40)
+        yield f"{name}: {spellings.problem}; --yaml shows what to declare"
 
 
 def _relations(
-    frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], people: PersonColumns
+    frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], person_columns: PersonColumns
 ) -> Iterator[str]:
     """List the relations and sums of the columns that can be published."""
     import pandas as pd
@@ -297,9 +298,9 @@ def _relations(
     frame = pd.concat(frames, ignore_index=True)
     read = []
     for column in columns:
-        if column.is_ready and column.name not in people.candidates:
+        if column.is_ready and column.name not in person_columns.candidates:
             read.append(column_of(frame[column.name], column.schema, "the tables", external=True))
-    person_codes = people.of_rows(frames)
+    person_codes = person_columns.of_rows(frames)
     relations = [relation.name for relation in find_relations(read, person_codes)]
     title = "relations that hold in all rows, and that synthpop and baynet keep:"
     yield from _listed(title, relations, "to switch one off: data: {relations: {NAME: false}}")
@@ -349,7 +350,7 @@ def _yaml(
     source: str,
     form: CsvFormat,
     columns: Sequence[Inspected],
-    people: PersonColumns,
+    person_columns: PersonColumns,
     spellings: Spellings | None,
 ) -> Iterator[str]:
     """Return the lines of the file of a table. A line that ends in "?" is to be decided by the
@@ -360,7 +361,7 @@ def _yaml(
     yield f"name: {_table_name(source)}"
     yield "data:"
     yield f"  source: {yaml_text(source)}"
-    yield from _subject_lines(people, spellings)
+    yield from _subject_lines(person_columns, spellings)
     yield from _kind_lines([column for column in columns if column.text_form.ambiguity])
     markers = {
         column.name: list(column.text_form.strays) for column in columns if column.text_form.strays
@@ -369,12 +370,12 @@ def _yaml(
         yield f"  missing: {yaml_text(markers)}"
     dropped = []
     for column in columns:
-        if column.personal and column.name not in people.candidates:
+        if column.personal and column.name not in person_columns.candidates:
             yield (
                 f"  # {clean(column.name, 40)}: {column.personal}; it is published unless it"
                 " stays in drop"
             )
-        if (column.reason or column.personal) and column.name not in people.candidates:
+        if (column.reason or column.personal) and column.name not in person_columns.candidates:
             dropped.append(column.name)
     if dropped:
         yield f"  drop: {yaml_text(dropped)}"
@@ -386,19 +387,19 @@ def _yaml(
         yield "  snapshots: true"
 
 
-def _subject_lines(people: PersonColumns, spellings: Spellings | None) -> Iterator[str]:
+def _subject_lines(person_columns: PersonColumns, spellings: Spellings | None) -> Iterator[str]:
     from privacy_assets.tables.schema import yaml_text
 
-    if people.is_doubtful:
-        unique = people.unique[0]
+    if person_columns.is_doubtful:
+        unique = person_columns.unique[0]
         yield (
             f"  # {clean(unique, 40)} has one row each, and several rows share a value of the"
             " others. Keep the column"
         )
         yield "  # that identifies people, and add the others to drop:"
-        yield f"  subject: {yaml_text(' or '.join([unique, *people.shared]) + '?')}"
+        yield f"  subject: {yaml_text(' or '.join([unique, *person_columns.shared]) + '?')}"
     elif spellings is not None:
-        name = people.candidates[0]
+        name = person_columns.candidates[0]
         exact = yaml_text({"column": name, "exact": True})
         yield f"  # {clean(name, 40)}: {spellings.problem}."
         yield (
@@ -407,8 +408,8 @@ def _subject_lines(people: PersonColumns, spellings: Spellings | None) -> Iterat
         )
         yield f"  # each id in one way, and set subject: {yaml_text(name)}"
         yield f"  subject: {yaml_text(f'{exact}?')}"
-    elif people.candidates:
-        yield f"  subject: {yaml_text(people.candidates[0])}"
+    elif person_columns.candidates:
+        yield f"  subject: {yaml_text(person_columns.candidates[0])}"
     else:
         yield "  # no column identifies people, so each row must be another person"
         yield "  subject: {each_row: true}"

@@ -356,10 +356,10 @@ def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
     """Read --data. Return the table without the column --subject, and the subject code of each row
     or None.
     """
-    from privacy_assets.tables.canonical import people_of
+    from privacy_assets.tables.canonical import subject_codes_of
 
     table = read_private(options)
-    return table.without_subject(), people_of([table])
+    return table.without_subject(), subject_codes_of([table])
 
 
 def read_private(options: argparse.Namespace) -> Table:

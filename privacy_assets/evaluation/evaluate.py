@@ -49,7 +49,7 @@ from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.fingerprints import file_fingerprint
 from privacy_assets.tables.given import PATHS, load
-from privacy_assets.tables.inference import REAL_ROLES, check_reading
+from privacy_assets.tables.inference import REAL_ROLES, check_kinds
 from privacy_assets.tables.roles import (
     check_identifiers,
     check_known_categories,
@@ -163,7 +163,7 @@ def evaluate(  # noqa: PLR0913
             "embedder must be true or false, and progress a function that takes a string."
         )
     seed = seed_of(seed)
-    check_reading(kinds)
+    check_kinds(kinds)
     declared_subject = read_subject(subject)
     declared = Declared.of_settings(
         drop,
@@ -410,7 +410,7 @@ def read_inputs(  # noqa: PLR0913
             train than expected by chance, or the earlier releases have no column in common with
             this table.
     """
-    check_reading(kinds)
+    check_kinds(kinds)
     if not isinstance(earlier_releases, list | tuple):
         raise InputError("expected a list of tables", where="earlier releases", fix="pass a list")
     sources = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}

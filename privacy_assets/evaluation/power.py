@@ -21,7 +21,7 @@ from privacy_assets.errors import ConfigError, InputError, integer, redact_forei
 from privacy_assets.evaluation.evaluate import (
     TableLike,
     build_inputs,
-    check_reading,
+    check_kinds,
     choose_metrics,
     progress_context,
     run_metrics,
@@ -459,7 +459,7 @@ def _table(
     rows: TableLike | None, subject: str | None, kinds: Mapping[str, Any] | None, declared: Declared
 ) -> tuple[str, Table]:
     """Return the name of the table, and its rows in an order that depends only on their content."""
-    check_reading(kinds)
+    check_kinds(kinds)
     if rows is None:
         if subject is not None or kinds or declared != NOTHING:
             raise ConfigError("subject, kinds and drop require rows (--rows FILE).")

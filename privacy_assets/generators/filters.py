@@ -140,7 +140,7 @@ class FittedFilter:
         Returns:
             True for rows to drop, shape (n,).
         """
-        encoder = TabularEncoder.fit(self.real, self.schema, others=[table])
+        encoder = TabularEncoder.fit(self.real, self.schema, later=[table])
         rows = encoder.transform(table)
         real_rows = encoded(encoder, self.real)
         n_subjects = near(rows, real_rows, self.radius, self.weights)
@@ -339,7 +339,7 @@ class FittedAlpha(FittedFilter):
     def exposed(self, table: Table, first: Table | None = None) -> np.ndarray:
         """Implement :meth:`FittedFilter.exposed`; a row of the first draw does not count itself."""
         drawn_tables = [table] if first is None else [table, first]
-        encoder = TabularEncoder.fit(self.real, self.schema, others=drawn_tables)
+        encoder = TabularEncoder.fit(self.real, self.schema, later=drawn_tables)
         rows = encoder.transform(table)
         training_rows = encoder.transform(self.real[0])
         n_training = near(rows, training_rows, self.radius)

@@ -61,14 +61,14 @@ KINDS = ("exact", "jittered", "resampled", "rare")
 
 
 def canaries(
-    kind: str, train: Table, places: np.ndarray, count: int, rng: np.random.Generator
+    kind: str, train: Table, positions: np.ndarray, count: int, rng: np.random.Generator
 ) -> Table:
     """Return at most ``count`` canaries, made from distinct rows of ``train`` at the positions
-    ``places``.
+    ``positions``.
 
     Moved numbers are values of their column. Missing values stay missing.
     """
-    rows = train.take(rng.permutation(places)[:count])
+    rows = train.take(rng.permutation(positions)[:count])
     if kind == "exact" or len(rows) == 0:
         return rows
     return _CHANGES[kind](rows, train, rng)
@@ -186,7 +186,7 @@ class PlantedReleases:
         ends = self._n_synthetic + np.cumsum([len(pool) for pool in pools.values()])
         positions = np.arange(self._n_synthetic, ends[-1])
         positions_by_kind = np.split(positions, ends[:-1] - self._n_synthetic)
-        self.places = dict(zip(KINDS, positions_by_kind, strict=True))
+        self.positions = dict(zip(KINDS, positions_by_kind, strict=True))
         self.candidates = Table.stack([inputs.synthetic, *pools.values()])
         self._encoded = inputs.encoder.transform(self.candidates)
 
@@ -246,7 +246,7 @@ class PlantedReleases:
             For each planting the largest share that passed (or 0) and the smallest that did not
             (or inf).
         """
-        return [self._threshold(self._rng.permutation(self.places[kind])) for _ in range(draws)]
+        return [self._threshold(self._rng.permutation(self.positions[kind])) for _ in range(draws)]
 
     def _threshold(self, planted: np.ndarray) -> tuple[float, float]:
         """Plant candidates in the order of ``planted``, dose by dose."""
@@ -509,7 +509,7 @@ class Controls(Metric):
         for kind in KINDS:
             inputs.progress(f"controls: planting {_TEXT[kind]}")
             draws = self.draws
-            if len(releases.places[kind]) == 0:
+            if len(releases.positions[kind]) == 0:
                 draws = 0
             thresholds = releases.thresholds(kind, draws)
             leaks.append(self._smallest_leak(kind, thresholds, counts))

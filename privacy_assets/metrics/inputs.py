@@ -164,7 +164,7 @@ class EvaluationInputs:
     @cached_property
     def encoder(self) -> TabularEncoder:
         """Encoder fitted on all real rows, so that it cannot favor train or holdout."""
-        return TabularEncoder.fit(self.real, self.schema, others=[self.synthetic])
+        return TabularEncoder.fit(self.real, self.schema, later=[self.synthetic])
 
     @cached_property
     def _encoded(self) -> dict[str, EncodedTable]:

@@ -423,7 +423,7 @@ def varying_columns(inputs: EvaluationInputs) -> dict[str, list[int]]:
     codes_vary = _varies([table.codes for table in tables])
     varies = np.concatenate([numeric_varies, codes_vary])
     varying = {}
-    for name, positions in inputs.encoder.places.items():
+    for name, positions in inputs.encoder.positions.items():
         columns = [position for position in positions if varies[position]]
         if columns:
             varying[name] = columns

@@ -16,7 +16,7 @@ from privacy_assets.pipeline.spec import Data, GeneratorGroup, Split, TableSpec
 from privacy_assets.policy import Policy
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.folders import SUFFIXES, suffix_of
-from privacy_assets.tables.inference import REAL_ROLES, check_reading
+from privacy_assets.tables.inference import REAL_ROLES, check_kinds
 from privacy_assets.tables.schema import yaml_text
 from privacy_assets.tables.splitting import DEFAULT_SHARES, check_shares
 
@@ -344,7 +344,7 @@ def resolve_filters(given: Any, external: bool, where: str) -> tuple[Filter, ...
 def resolve_columns(data: Data, where: str) -> Declared:
     """Return the column declarations, except kinds, which are only checked."""
     try:
-        check_reading(data.kinds)
+        check_kinds(data.kinds)
         return Declared.of_settings(
             data.drop,
             data.new_values,

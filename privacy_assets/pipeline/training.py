@@ -18,7 +18,7 @@ from privacy_assets.infra.files import put_atomic
 from privacy_assets.infra.objects import Location, local_copy
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.pipeline.resolve import ResolvedTable
-from privacy_assets.tables.canonical import people_of
+from privacy_assets.tables.canonical import subject_codes_of
 from privacy_assets.tables.fingerprints import file_fingerprint
 from privacy_assets.tables.table import Table
 from privacy_assets.version import ENGINE_VERSION
@@ -158,7 +158,7 @@ def trained_generator(
             shutil.rmtree(other, ignore_errors=True)
     fitted: FittedGenerator = resolved.generator.fit(
         train.for_training(), seed=seed, device=device, progress=progress, checkpoint=checkpoint,
-        people=people_of([train]),
+        people=subject_codes_of([train]),
     )  # fmt: skip
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -211,7 +211,9 @@ def sampled(
         return Sampled(drawn.with_schema(schema), made_by)
     compared = schema.evaluated
     real = [table.without_subject().with_schema(compared) for table in tables.values()]
-    filters = [one.fit(real, compared, people_of(tables.values())) for one in resolved.filters]
+    filters = [
+        one.fit(real, compared, subject_codes_of(tables.values())) for one in resolved.filters
+    ]
     found = draw(generator, filters, rows, seed=resolved.spec.run.seed)
     if made_by["privacy"]["epsilon"] is not None:  # filters read the real rows without noise
         filtered_by = f"rows that the filters {', '.join(found.n_dropped_by)} left out"

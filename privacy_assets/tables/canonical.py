@@ -46,7 +46,7 @@ _MAX_ROWS_RATIO = 10
 _FEW_ROWS_PER_PERSON = 1.1  # mean below which the mean says little
 
 
-def people_of(tables: Iterable[Table]) -> np.ndarray | None:
+def subject_codes_of(tables: Iterable[Table]) -> np.ndarray | None:
     """Return the int64 subject code of each row of the stacked tables, or None if there are no
     subjects.
     """
@@ -69,8 +69,8 @@ def _subject_ids(tables: Iterable[Table]) -> Column | None:
 
 
 def _subject_codes(tables: Sequence[Table]) -> np.ndarray:
-    """Return :func:`people_of`; without subjects, each row is a person."""
-    subject_codes = people_of(tables)
+    """Return :func:`subject_codes_of`; without subjects, each row is a person."""
+    subject_codes = subject_codes_of(tables)
     if subject_codes is None:
         return np.arange(sum(map(len, tables)))
     return subject_codes
@@ -170,7 +170,7 @@ def real_tables(
         where = REAL
         if len(names) == 1:
             where = next(iter(names.values()))
-        inferred = with_roles(inferred, real, people_of(real), declared, kinds, where=where)
+        inferred = with_roles(inferred, real, subject_codes_of(real), declared, kinds, where=where)
         related = relations_of(real, declared.relations)
     all_notes = (*notes, *doubts, *_unlinked_rows_notes(tables.values()))
     canonical = {}
@@ -310,7 +310,7 @@ def published_relations(
         min_holders: Minimum number of people with a value that determines another. A public list
             may keep rarer ones.
     """
-    subject_codes = people_of(published)
+    subject_codes = subject_codes_of(published)
     after_rule = []
     for relation in relations:
         first = stacked_column(published, relation.first)

@@ -39,13 +39,14 @@ class RealColumns:
         frames: Real tables.
         schemas: Schemas of the columns by name.
         are_typed: True if some of the columns in the tables, also the subject, are not text.
-        people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
+        subject_codes: Subject of each row of the stacked tables, int64 (n,). None: each row is a
+            person.
     """
 
     frames: Sequence[Frame]
     schemas: Mapping[str, ColumnSchema]
     are_typed: bool
-    people: np.ndarray | None
+    subject_codes: np.ndarray | None
     # columns that were read as categories
     _categories: dict[str, Column] = field(default_factory=dict)
 
@@ -79,7 +80,7 @@ class RealColumns:
 
     def _determines(self, first: ColumnSchema, second: ColumnSchema) -> bool:
         column = self._coded(first)
-        subject_codes = self.people
+        subject_codes = self.subject_codes
         if subject_codes is None:
             subject_codes = np.arange(len(column))
         return determines(column, self._coded(second), subject_codes)

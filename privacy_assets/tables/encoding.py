@@ -278,14 +278,14 @@ class TabularEncoder:
 
     @classmethod
     def fit(
-        cls, tables: Sequence[Table], schema: TableSchema, others: Sequence[Table] = ()
+        cls, tables: Sequence[Table], schema: TableSchema, later: Sequence[Table] = ()
     ) -> TabularEncoder:
         """Fit to the stacked rows of some tables. The order of rows and tables does not matter.
 
         Args:
             tables: Tables with the columns of the schema.
             schema: Schema of the columns to encode.
-            others: Tables to encode later. They only determine which numbers need a missing
+            later: Tables to encode later. They only determine which numbers need a missing
                 indicator.
         """
         numbers = []
@@ -298,12 +298,12 @@ class TabularEncoder:
                 continue
             values = np.concatenate([part.present().floats() for part in parts])
             centre, scale = _centre_and_scale(np.sort(values))
-            has_missing = have_missing(columns_named(name, (*tables, *others)))
+            has_missing = have_missing(columns_named(name, (*tables, *later)))
             numbers.append(_Number(name, centre, scale, has_missing))
         return cls(tuple(numbers), tuple(categories))
 
     @cached_property
-    def places(self) -> dict[str, list[int]]:
+    def positions(self) -> dict[str, list[int]]:
         """Encoded columns by column, numbered as in :meth:`EncodedTable.pick`."""
         positions = dict[str, list[int]]()
         coded = list[str]()

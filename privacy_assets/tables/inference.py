@@ -128,7 +128,7 @@ class _RealColumn(NamedTuple):
         return any(part.isna().any() for part in self.series.values())
 
 
-def check_reading(kinds: object) -> None:
+def check_kinds(kinds: object) -> None:
     """Raise ConfigError if ``kinds`` does not map columns to kinds."""
     if not isinstance(kinds, Mapping | None):
         raise ConfigError(
@@ -146,7 +146,7 @@ def joint_schema(
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
     locked: Mapping[str, str] | None = None,
-    people: np.ndarray | None = None,
+    subject_codes: np.ndarray | None = None,
     are_typed: bool | None = None,
 ) -> tuple[TableSchema, tuple[str, ...]]:
     """Infer one schema of the real tables, by role and without the subject.
@@ -164,7 +164,8 @@ def joint_schema(
         locked: Contract of the columns in the lock of the table, see :func:`accepted_columns`. It
             decides how text is read that has several meanings: codes without a zero stay text, and
             days that may be months stay days. None: there is none.
-        people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
+        subject_codes: Subject of each row of the stacked tables, int64 (n,). None: each row is a
+            person.
         are_typed: Whether a column of the tables is not text, also one that is left out here, see
             :mod:`.codes`. None: none is left out.
 
@@ -177,7 +178,9 @@ def joint_schema(
         ConfigError: If a declaration names an unknown column or kind.
     """
     where = [names[role] for role in frames]
-    columns = columns_of(list(frames.values()), where, kinds, declared, locked, people, are_typed)
+    columns = columns_of(
+        list(frames.values()), where, kinds, declared, locked, subject_codes, are_typed
+    )
     schemas = []
     ambiguous = {}
     for schema, text_form in columns:
@@ -207,7 +210,7 @@ def columns_of(
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
     locked: Mapping[str, str] | None = None,
-    people: np.ndarray | None = None,
+    subject_codes: np.ndarray | None = None,
     are_typed: bool | None = None,
 ) -> list[InferredColumn]:
     """Infer the schema of each column of some tables together, and how its text is read.
@@ -219,7 +222,8 @@ def columns_of(
         declared: Declared missing values and time zone.
         locked: What the lock of the table states about each column, see :func:`joint_schema`. None:
             there is none.
-        people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
+        subject_codes: Subject of each row of the stacked tables, int64 (n,). None: each row is a
+            person.
         are_typed: Whether a column of the tables is not text, see :func:`joint_schema`. None: none
             is left out.
 
@@ -253,7 +257,7 @@ def columns_of(
 
     if are_typed is None:
         are_typed = have_types(frames)
-    real_columns = RealColumns(frames, _unambiguous(columns), are_typed, people)
+    real_columns = RealColumns(frames, _unambiguous(columns), are_typed, subject_codes)
     codes = find_codes(code_candidates, real_columns)
     for name, digits in code_candidates.items():
         if name in codes:

@@ -146,7 +146,7 @@ def joined(parts: Sequence[_Frame], where: str) -> _Frame:
     )
 
 
-def kind_of(file: Location) -> str:
+def file_format_of(file: Location) -> str:
     """Return the kind of a file, "parquet" or "csv". Raises InputError for other or empty files."""
     kind = SUFFIXES.get(suffix_of(file))
     size = file.version()[0] if isinstance(file, ObjectPath) else file.stat().st_size
@@ -204,7 +204,7 @@ def unread_file(kind: str, where: str, error: Exception) -> InputError:
 
 
 def _read_file(file: Location, form: CsvFormat) -> tuple[pd.DataFrame, pa.Schema]:
-    kind = kind_of(file)
+    kind = file_format_of(file)
     if suffix_of(file).startswith(".tsv") and not form.sep:
         form = replace(form, sep="\t")
     try:

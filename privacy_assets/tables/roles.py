@@ -452,7 +452,7 @@ def _are_codes(distinct: pd.Series, n_rows: np.ndarray) -> bool:
 def with_roles(
     schema: TableSchema,
     tables: Sequence[Table],
-    people: np.ndarray | None,
+    subject_codes: np.ndarray | None,
     declared: Declared = NOTHING,
     kinds: Mapping[str, Kind] | None = None,
     *,
@@ -463,7 +463,8 @@ def with_roles(
     Args:
         schema: Schema of the tables.
         tables: Real tables.
-        people: Subject of each row of the stacked tables, shape (n,). None: each row is a subject.
+        subject_codes: Subject of each row of the stacked tables, shape (n,). None: each row is a
+            subject.
         declared: Declarations by the user.
         kinds: Declared kinds by column. A numeric column with a declared kind is a measurement and
             never open.
@@ -487,7 +488,7 @@ def with_roles(
             columns.append(replace(column, role="generated"))
             continue
         has_declared_kind = kinds is not None and column.name in kinds
-        reason = open_reason(column, parts, people, has_declared_kind)
+        reason = open_reason(column, parts, subject_codes, has_declared_kind)
         if reason:
             reason = _remaining_reason(reason, column, parts, declared)
         if column.source:
@@ -498,7 +499,9 @@ def with_roles(
             reasons[column.name] = reason
         columns.append(replace(column, role=natural_role(column, parts)))
     if reasons:
-        has_one_row_each = people is None or len(np.unique(people)) == len(people)
+        has_one_row_each = subject_codes is None or len(np.unique(subject_codes)) == len(
+            subject_codes
+        )
         subject = _likely_subject(reasons, tables) if has_one_row_each else None
         raise _refused(reasons, where, declared.drop, subject)
     return TableSchema(tuple(columns))
@@ -786,7 +789,7 @@ def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Colum
 def open_reason(
     column: ColumnSchema,
     real: Sequence[Column],
-    people: np.ndarray | None = None,
+    subject_codes: np.ndarray | None = None,
     declared: bool = False,
 ) -> str:
     """Return the reason why a column is open, without cell values, or "" if it is not.
@@ -794,7 +797,8 @@ def open_reason(
     Args:
         column: Schema of the column.
         real: The column in each real table.
-        people: Subject of each row of the stacked tables, shape (n,). None: each row is a subject.
+        subject_codes: Subject of each row of the stacked tables, shape (n,). None: each row is a
+            subject.
         declared: True if the kind is declared: then only categories may be open.
     """
     if column.kind in ("boolean", "datetime") or (declared and column.kind != "categorical"):
@@ -804,8 +808,8 @@ def open_reason(
     if not is_present.any():
         return ""
     codes = codes[is_present]
-    subject_codes = None if people is None else people[is_present]
-    n_holders = count_holders(codes, subject_codes, len(distinct))
+    present_subjects = None if subject_codes is None else subject_codes[is_present]
+    n_holders = count_holders(codes, present_subjects, len(distinct))
     if column.kind == "categorical":
         texts = _Texts(np.array(distinct.objects(), dtype=object), codes, n_holders)
         return _open_text(texts, len(is_present))

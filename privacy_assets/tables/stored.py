@@ -22,9 +22,9 @@ from privacy_assets.tables.reading import (
     SAME_COLUMNS,
     UNREADABLE,
     check_index,
+    file_format_of,
     frame_of,
     joined,
-    kind_of,
     other_kind,
     read_files,
     unread_file,
@@ -44,7 +44,7 @@ def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | St
     """
     source = location(path)
     root, files = find_files(source)
-    kinds = set(map(kind_of, files))
+    kinds = set(map(file_format_of, files))
     if kinds != {"parquet"} or any(folder_values(root, file) for file in files):
         return read_files(source, root, files, form)
     table = StoredTable(files)
@@ -64,7 +64,7 @@ def stored_rows(path: str | Location) -> int:
     """
     n_rows = 0
     for file in table_files(path):
-        if kind_of(file) != "parquet":
+        if file_format_of(file) != "parquet":
             continue
         try:
             with file.open("rb") as stream:
@@ -96,7 +96,7 @@ class StoredTable:
                 self.texts[name] = dtype
 
     def __len__(self) -> int:
-        return sum(part.rows for part in self._parts)
+        return sum(part.n_rows for part in self._parts)
 
     def __getitem__(self, name: str) -> pd.Series:
         """Return a column with a new index.
@@ -115,7 +115,7 @@ class StoredTable:
         """
         files = []
         for part in self._parts:
-            files.append(TableFile(part.where, {}, part.rows, part.types, part.column))
+            files.append(TableFile(part.where, {}, part.n_rows, part.types, part.column))
         names = without(self.columns, form.drop)
         check_agreement(files, names, snapshots=form.snapshots)
 
@@ -161,7 +161,7 @@ class _Part:
             unreadable("parquet", self.where, error).raise_without_context()
         opened = self._opened()
         layout = opened.schema_arrow
-        self.rows = opened.metadata.num_rows
+        self.n_rows = opened.metadata.num_rows
         self.types = dict(zip(layout.names, layout.types, strict=True))
         self._metadata = layout.pandas_metadata or {}
         described = self._metadata.get("columns", ())

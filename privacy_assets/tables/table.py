@@ -47,7 +47,7 @@ class Table:
     Attributes:
         schema: Schema, without the subject.
         columns: Columns by name, with the subject.
-        rows: Number of rows.
+        n_rows: Number of rows.
         subject: Name of the column that identifies subjects, as strings. None: there is none.
         seal: Signed record of the step that made a private table. Empty: not signed.
         notes: Notes for the report on how a private table was read. They contain no cell.
@@ -57,7 +57,7 @@ class Table:
 
     schema: TableSchema
     columns: Mapping[str, Column] = field(repr=False)
-    rows: int
+    n_rows: int
     subject: str | None = None
     seal: bytes = field(default=b"", repr=False)
     notes: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ class Table:
         return cls(schema, selected, n_rows)
 
     def __len__(self) -> int:
-        return self.rows
+        return self.n_rows
 
     def __getitem__(self, name: str) -> Column:
         return self.columns[name]
@@ -143,13 +143,13 @@ class Table:
             rows: Positions (n,), a mask with the length of the table, or a slice.
         """
         if isinstance(rows, slice):
-            n_rows = len(range(*rows.indices(self.rows)))
+            n_rows = len(range(*rows.indices(self.n_rows)))
         else:
             if isinstance(rows, np.ndarray) and rows.dtype == bool:
                 rows = np.flatnonzero(rows)
             n_rows = len(rows)
         columns = {name: column.take(rows) for name, column in self.columns.items()}
-        return replace(self, columns=columns, rows=n_rows)
+        return replace(self, columns=columns, n_rows=n_rows)
 
     def select(self, names: Sequence[str]) -> Table:
         """Select columns, in this order."""
@@ -237,7 +237,7 @@ class Table:
         if self.subject is not None:
             names.insert(0, self.subject)
         series = {name: self.columns[name].series() for name in names}
-        return pd.DataFrame(series, columns=names, index=pd.RangeIndex(self.rows))
+        return pd.DataFrame(series, columns=names, index=pd.RangeIndex(self.n_rows))
 
     def to_published_frame(self) -> pd.DataFrame:
         """Return the table in the dtypes of the private table, for publication.
@@ -249,14 +249,14 @@ class Table:
         series = {}
         for column in self.schema.columns:
             series[column.name] = restored(self[column.name], column)
-        return pd.DataFrame(series, columns=self.schema.names, index=pd.RangeIndex(self.rows))
+        return pd.DataFrame(series, columns=self.schema.names, index=pd.RangeIndex(self.n_rows))
 
     @cached_property
     def fingerprint(self) -> str:
         """Order-independent fingerprint, see :func:`~.fingerprints.content_fingerprint`. Keep it
         private.
         """
-        return content_fingerprint(self.columns, self.rows)
+        return content_fingerprint(self.columns, self.n_rows)
 
     @cached_property
     def digest(self) -> str:
@@ -295,7 +295,7 @@ class Table:
         facts = {
             "schema": self.schema.to_json(),
             "subject": self.subject,
-            "rows": self.rows,
+            "n_rows": self.n_rows,
             "columns": columns,
             "notes": list(self.notes),
             "rules": rules,
@@ -314,7 +314,7 @@ class Table:
         Raises:
             ValueError: If cells are invalid.
         """
-        n_rows = facts["rows"]
+        n_rows = facts["n_rows"]
         columns = {}
         for name, kind, values in facts["columns"]:
             columns[name] = _checked_column(name, kind, values, next(arrays), n_rows)

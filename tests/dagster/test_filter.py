@@ -26,7 +26,7 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.generators.filters import as_filters
-from privacy_assets.tables.canonical import people_of
+from privacy_assets.tables.canonical import subject_codes_of
 from privacy_assets.tables.table import Table
 
 FILTER = {"name": "memorization", "settings": {"quantile": 0.2, "crowd": 3}}
@@ -64,7 +64,9 @@ def test_a_filtered_table_is_published_and_says_so(
     assert len(released) == len(tables[0])
     real = [table.without_subject() for table in tables]
     for chosen in as_filters([FILTER, OUTLIERS]):
-        assert not chosen.fit(real, tables[0].schema, people_of(tables)).exposed(released).any()
+        assert (
+            not chosen.fit(real, tables[0].schema, subject_codes_of(tables)).exposed(released).any()
+        )
 
     page = next((tmp_path / "storage/people/privacy_report").rglob("*.html")).read_text()
     assert (

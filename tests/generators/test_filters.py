@@ -29,7 +29,7 @@ from tests.generators.filter_standins import Given, changed, mixed, split
 
 
 def people_near(real, rows, schema, radius, subjects):
-    encoder = TabularEncoder.fit(real, schema, others=[rows])
+    encoder = TabularEncoder.fit(real, schema, later=[rows])
     people = EncodedTable.stack([encoder.transform(table) for table in real])
     out, coded = [], encoder.transform(rows)
     for i in range(len(rows)):
@@ -231,7 +231,7 @@ def test_too_few_real_rows(rows, name):
 
 def counts_near(rows, others, real, schema, radius):
     """Number of ``others`` within the radius of each row, one row at a time."""
-    encoder = TabularEncoder.fit(real, schema, others=[rows, others])
+    encoder = TabularEncoder.fit(real, schema, later=[rows, others])
     points, coded = encoder.transform(others), encoder.transform(rows)
     squared = (points.codes[None] != coded.codes[:, None]).sum(axis=2).astype(float)
     squared += (

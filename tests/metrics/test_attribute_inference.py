@@ -48,7 +48,7 @@ def without(inputs: EvaluationInputs, *names: str) -> tuple[np.ndarray, np.ndarr
     """
     schema = inputs.schema.without(*names)
     real = [inputs.train, inputs.holdout]
-    encoder = TabularEncoder.fit(real, schema, others=[inputs.synthetic])
+    encoder = TabularEncoder.fit(real, schema, later=[inputs.synthetic])
     return tuple(
         encoder.transform(table).dense.astype(float)
         for table in (Table.stack(real), inputs.synthetic)

@@ -144,7 +144,7 @@ def test_what_is_planted_piece_by_piece_is_seen_as_the_metrics_see_the_whole(
 ) -> None:
     inputs = inputs_of() if reference else inputs_of(reference=None)
     releases = PlantedReleases(inputs, Controls())
-    planted = releases.places[kind][:300]
+    planted = releases.positions[kind][:300]
     pieces = releases._as_it_is
     for part in np.array_split(planted, 3):
         pieces = releases._with(pieces, part)

@@ -267,13 +267,13 @@ def test_distances_of_dense_rows_are_those_of_the_definition_in_all_columns_and_
     strange = mixed(20, seed=5)
     strange.loc[0, "word"] = "unseen"
     real, other = canonical(mixed(30)), canonical(strange)
-    encoder = TabularEncoder.fit([real], SCHEMA, others=[other])
+    encoder = TabularEncoder.fit([real], SCHEMA, later=[other])
     rows, others = real.frame(), other.frame()
-    assert set(encoder.places) == set(SCHEMA.names)
-    whole = sorted(place for places in encoder.places.values() for place in places)
+    assert set(encoder.positions) == set(SCHEMA.names)
+    whole = sorted(place for places in encoder.positions.values() for place in places)
     for names, places in (
         (SCHEMA.names, whole),
-        *(([name], own) for name, own in encoder.places.items()),
+        *(([name], own) for name, own in encoder.positions.items()),
     ):
         own = TabularEncoder(
             *(

@@ -251,7 +251,7 @@ class Trial:
         """
         order = np.argsort(inputs.row_ids["synthetic"], kind="stable")
         order = order[inputs.rng("attribute_inference ties").permutation(len(order))]
-        parts_by_column = [inputs.encoder.places[name] for name in inputs.schema.names]
+        parts_by_column = [inputs.encoder.positions[name] for name in inputs.schema.names]
         parts = np.concatenate(parts_by_column)
         n_parts = [len(column_parts) for column_parts in parts_by_column]
         real = [_parts(inputs.encoded(role)) for role in ("train", "holdout")]
