@@ -138,7 +138,7 @@ def measured(name: str, seed: int) -> list[dict[str, Any]]:
             one.value for one in results["value_disclosure"].estimates if one.name == "own_values"
         )
         rare = rare_cells(list(tables.values()), scored, np.asarray(codes))
-        number_rules = [rule for rule in train.rules.values() if rule.levels is not None]
+        number_rules = [rule for rule in train.rules.values() if rule.groups is not None]
         line = {
             "table": Path(name).stem,
             "people": int(ends[1]),
@@ -226,9 +226,9 @@ def nights(name: str, seed: int, people: int = 5_000, number: int = 40) -> list[
             for a, first in rules.items()
             for b, second in rules.items()
             if a < b
-            and first.levels is not None
-            and second.levels is not None
-            and first.levels.equals(second.levels)
+            and first.groups is not None
+            and second.groups is not None
+            and first.groups.equals(second.groups)
         }
         if known:
             came += sum(len(values - known[column]) for column, values in now.items())

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from privacy_assets.tables.column import Column, distinct_sorted
-from privacy_assets.tables.published_levels import Levels, PresentCells, make_levels
+from privacy_assets.tables.published_levels import PresentCells, ValueGroups, make_levels
 from privacy_assets.tables.relations import Relation, orders_of
 from privacy_assets.tables.schema import ColumnSchema
 
@@ -32,13 +32,13 @@ class NumberColumn:
         schema: Schema.
         column: Cells of all rows.
         subject_codes: Subject of each row, int64 (n,).
-        levels: Levels of the column alone.
+        groups: Groups of the column alone.
     """
 
     schema: ColumnSchema
     column: Column
     subject_codes: np.ndarray
-    levels: Levels
+    groups: ValueGroups
 
     @classmethod
     def of(
@@ -70,16 +70,16 @@ class NumberColumn:
         """Return the column with the levels of the column alone. Missing values stay."""
         cells = self.column.cells.copy()
         is_present = ~self.column.missing
-        cells[is_present] = self.levels.replace(cells[is_present])
+        cells[is_present] = self.groups.replace(cells[is_present])
         return replace(self.column, cells=cells)
 
-    def keeps_enough(self, levels: Levels) -> bool:
-        """Return True if the column has values in at least half as many groups of ``levels`` as it
-        has levels of its own.
+    def keeps_enough(self, groups: ValueGroups) -> bool:
+        """Return True if the column has values in at least half as many groups of ``groups`` as it
+        has groups of its own.
         """
-        groups = levels.groups_of(self.column.distinct().cells)
-        n_groups = len(distinct_sorted(groups))
-        return n_groups >= _MIN_KEPT * len(self.levels)
+        group_of_value = groups.groups_of(self.column.distinct().cells)
+        n_groups = len(distinct_sorted(group_of_value))
+        return n_groups >= _MIN_KEPT * len(self.groups)
 
 
 def _present(column: Column, subject_codes: np.ndarray) -> PresentCells:
@@ -108,12 +108,12 @@ class SharedLevels(NamedTuple):
     """Levels of the columns of a table.
 
     Attributes:
-        levels: Levels by column.
+        groups: Groups by column.
         shared: Names of the columns that share their levels, in each set of such columns.
         ordered: Ordered pairs of columns.
     """
 
-    levels: Mapping[str, Levels]
+    groups: Mapping[str, ValueGroups]
     shared: Sequence[tuple[str, ...]]
     ordered: Sequence[OrderedPair]
 
@@ -129,12 +129,12 @@ def share_levels(
         relations: Relations of the real rows.
     """
     by_name: dict[str, NumberColumn] = {}
-    levels: dict[str, Levels] = {}
+    groups: dict[str, ValueGroups] = {}
     set_of: dict[str, tuple[str, ...]] = {}
     for column in columns:
         name = column.schema.name
         by_name[name] = column
-        levels[name] = column.levels
+        groups[name] = column.groups
         set_of[name] = (name,)
     ordered = _ordered_pairs(by_name, relations)
     broken = broken_pairs(ordered, _published_columns(by_name, ordered))
@@ -147,12 +147,12 @@ def share_levels(
         joint_levels = _joint_levels([by_name[name] for name in names], k)
         if joint_levels is not None:
             set_of |= dict.fromkeys(names, names)
-            levels |= dict.fromkeys(names, joint_levels)
+            groups |= dict.fromkeys(names, joint_levels)
     shared = []
     for names in dict.fromkeys(set_of.values()):
         if len(names) > 1:
             shared.append(names)
-    return SharedLevels(levels, shared, ordered)
+    return SharedLevels(groups, shared, ordered)
 
 
 def _published_columns(
@@ -176,7 +176,7 @@ def _determined_columns(relations: Sequence[Relation]) -> set[str]:
     return determined
 
 
-def _joint_levels(columns: Sequence[NumberColumn], k: int) -> Levels | None:
+def _joint_levels(columns: Sequence[NumberColumn], k: int) -> ValueGroups | None:
     """Return the levels that columns can share, or None if one of them would lose too many."""
     parts = [column.present for column in columns]
     joint_levels = make_levels(parts, columns[0].schema, k)
@@ -198,7 +198,7 @@ def _ordered_pairs(
         high = columns.get(high_name)
         if low is None or high is None:
             continue
-        if len(low.levels) == 0 or len(high.levels) == 0:
+        if len(low.groups) == 0 or len(high.groups) == 0:
             continue
         if low.schema.kind != high.schema.kind or low.schema.dtype != high.schema.dtype:
             continue

@@ -38,7 +38,7 @@ _UNITS = ("Y", "M", "D", "h", "m", "s")
 
 
 @dataclass(frozen=True, eq=False)
-class Levels:
+class ValueGroups:
     """Groups of neighboring values with the value that is published for each of them.
 
     The ends of the groups are exact values of single subjects, so this object must be kept as
@@ -87,9 +87,9 @@ class Levels:
             published[start : start + _BLOCK] = self.published[self.groups_of(block)]
         return published
 
-    def equals(self, levels: Levels) -> bool:
+    def equals(self, groups: ValueGroups) -> bool:
         """Return True if both have the same groups and published values."""
-        pairs = zip(self.arrays, levels.arrays, strict=True)
+        pairs = zip(self.arrays, groups.arrays, strict=True)
         return all(np.array_equal(first, second) for first, second in pairs)
 
     @property
@@ -113,7 +113,7 @@ class PresentCells:
 
 def make_levels(
     parts: Sequence[PresentCells], schema: ColumnSchema, k: int, public: np.ndarray | None = None
-) -> Levels:
+) -> ValueGroups:
     """Make the levels that some columns share.
 
     Args:
@@ -131,7 +131,7 @@ def make_levels(
 
     cells, subject_codes, columns = _stacked(parts, public)
     if len(cells) == 0:
-        return Levels(cells, cells, cells)
+        return ValueGroups(cells, cells, cells)
     values, ranks, order = _ranked(cells)
     subject_codes = subject_codes[order]
     columns = columns[order]
@@ -150,7 +150,7 @@ def make_levels(
 
     groups = _grouped(values, ranks, columns, subject_codes, is_level, k, n_columns)
     if groups is None:
-        return Levels(values[:0], values[:0], values[:0])
+        return ValueGroups(values[:0], values[:0], values[:0])
     return _levels_of(values, *groups, schema)
 
 
@@ -279,7 +279,7 @@ def _distances(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 def _levels_of(
     values: np.ndarray, starts: np.ndarray, level_of_group: np.ndarray, schema: ColumnSchema
-) -> Levels:
+) -> ValueGroups:
     """Return the levels of groups, which begin at the positions ``starts`` of the distinct
     values.
     """
@@ -291,7 +291,7 @@ def _levels_of(
     published = np.where(has_level, values[level_of_group], medians)
     rows = np.flatnonzero(~has_level)
     published[rows] = rounded_between(medians[rows], low[rows], high[rows], schema)
-    return Levels(low, high, published)
+    return ValueGroups(low, high, published)
 
 
 def rounded_between(

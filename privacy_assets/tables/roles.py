@@ -699,7 +699,7 @@ def check_published(table: Table, rules: Mapping[str, ColumnRule], *, where: str
     """
     for name, rule in rules.items():
         is_foreign = rule.is_foreign(table[name])
-        if is_foreign.any() and rule.levels is not None:
+        if is_foreign.any() and rule.groups is not None:
             problem = (
                 "it has numbers or times that are farther outside the range of the real tables"
                 " than it is wide"

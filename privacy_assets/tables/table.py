@@ -290,8 +290,8 @@ class Table:
         rules = {}
         for name, rule in self.rules.items():
             rules[name] = rule.to_json()
-            if rule.levels is not None:
-                arrays.extend(rule.levels.arrays)
+            if rule.groups is not None:
+                arrays.extend(rule.groups.arrays)
         facts = {
             "schema": self.schema.to_json(),
             "subject": self.subject,

@@ -58,7 +58,7 @@ from privacy_assets.tables.published_categories import (
     recode,
     recode_booleans,
 )
-from privacy_assets.tables.published_levels import Levels
+from privacy_assets.tables.published_levels import ValueGroups
 from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import ColumnSchema, TableSchema, yaml_text
 
@@ -74,8 +74,8 @@ class ColumnRule:
     Attributes:
         recoding: Published value of each category or boolean; None is a missing value. Other values
             are unchanged.
-        levels: Levels of numbers and times. None: the column has categories or booleans. Without a
-            group, all cells are published as missing values.
+        groups: Groups of neighboring numbers and times. None: the column has categories or booleans.
+            Without a group, all cells are published as missing values.
         reach: Smallest and largest number or time to which the rule applies, see :func:`reach_of`.
             None: to all.
         missing_as: What is published instead of a missing value: a category, or the cell of a
@@ -91,7 +91,7 @@ class ColumnRule:
     """
 
     recoding: Mapping[Any, Any] | None = None
-    levels: Levels | None = None
+    groups: ValueGroups | None = None
     reach: tuple[Any, Any] | None = None
     missing_as: Any = None
     real_precision: Precision = None
@@ -104,8 +104,8 @@ class ColumnRule:
     @property
     def is_hidden(self) -> bool:
         """True if all cells are published as missing values."""
-        if self.levels is not None:
-            return len(self.levels) == 0
+        if self.groups is not None:
+            return len(self.groups) == 0
         if not self.recoding:
             return False
         return set(self.recoding.values()) == {None}
@@ -114,7 +114,7 @@ class ColumnRule:
         """Return the rule without the arrays of its levels, as JSON-compatible values."""
         return {
             "recoding": None if self.recoding is None else list(self.recoding.items()),
-            "has_levels": self.levels is not None,
+            "has_groups": self.groups is not None,
             "reach": None if self.reach is None else list(self.reach),
             "missing_as": self.missing_as,
             "real_precision": self.real_precision,
@@ -137,8 +137,8 @@ class ColumnRule:
             ValueError: If the arrays of levels differ in shape or type.
         """
         attributes = dict(data)
-        if attributes.pop("has_levels"):
-            attributes["levels"] = _next_levels(arrays)
+        if attributes.pop("has_groups"):
+            attributes["groups"] = _next_groups(arrays)
         if attributes["reach"] is not None:
             attributes["reach"] = tuple(attributes["reach"])
         if attributes["recoding"] is not None:
@@ -149,9 +149,9 @@ class ColumnRule:
         """Return True if both rules are the same."""
         if self.to_json() != rule.to_json():
             return False
-        if self.levels is None or rule.levels is None:
+        if self.groups is None or rule.groups is None:
             return True  # both are None, as the JSON says
-        return self.levels.equals(rule.levels)
+        return self.groups.equals(rule.groups)
 
     def apply(self, column: Column) -> Column:
         """Return what is published instead of the cells of ``column``.
@@ -165,15 +165,15 @@ class ColumnRule:
         """
         if self.recoding is not None:
             return self._recoded(column, self.recoding)
-        if self.levels is None:
+        if self.groups is None:
             return column
         cells = mapped_copy(column.cells)
         is_present = ~column.missing
-        if len(self.levels) == 0:
+        if len(self.groups) == 0:
             cells[is_present] = _missing_cell(column)
             return replace(column, cells=cells)
         is_replaced = is_present & ~self._is_beyond(column)
-        cells[is_replaced] = self.levels.replace(cells[is_replaced])
+        cells[is_replaced] = self.groups.replace(cells[is_replaced])
         if self.missing_as is not None:
             cells[~is_present] = self.missing_as
         return replace(column, cells=cells)
@@ -208,7 +208,7 @@ class ColumnRule:
         return np.asarray(is_outside & ~column.missing)
 
 
-def _next_levels(arrays: Iterator[np.ndarray]) -> Levels:
+def _next_groups(arrays: Iterator[np.ndarray]) -> ValueGroups:
     """Return the levels of the next three arrays.
 
     Raises:
@@ -219,7 +219,7 @@ def _next_levels(arrays: Iterator[np.ndarray]) -> Levels:
     published = next(arrays)
     if low.ndim != 1 or not low.shape == high.shape == published.shape:
         raise ValueError("the levels of a column have another form")
-    return Levels(low, high, published)
+    return ValueGroups(low, high, published)
 
 
 def reach_of(column: ColumnSchema, real: Sequence[Column]) -> tuple[Any, Any] | None:
@@ -316,8 +316,8 @@ def make_rule(
 
     sharing = share_levels(without_list, min_holders, relations)
     for name, number in numbers.items():
-        levels = sharing.levels.get(name, number.levels)
-        rules[name] = _number_rule(number, levels, min_holders)
+        groups = sharing.groups.get(name, number.groups)
+        rules[name] = _number_rule(number, groups, min_holders)
 
     rules_in_order = dict[str, ColumnRule]()
     bounded_in_order = list[str]()
@@ -378,17 +378,17 @@ def _category_rule(
     )
 
 
-def _number_rule(number: NumberColumn, levels: Levels, min_holders: int) -> ColumnRule:
+def _number_rule(number: NumberColumn, groups: ValueGroups, min_holders: int) -> ColumnRule:
     schema = number.schema
     real_column = number.column
     n_rows = int((~real_column.missing).sum())
-    rule = ColumnRule(levels=levels, real_precision=schema.precision, n_rows=n_rows)
-    if len(levels) == 0:
+    rule = ColumnRule(groups=groups, real_precision=schema.precision, n_rows=n_rows)
+    if len(groups) == 0:
         return replace(rule, n_changed=n_rows)
     rule = replace(rule, reach=reach_of(schema, [real_column]))
     n_missing_holders = len(distinct_sorted(number.subject_codes[real_column.missing]))
     if n_missing_holders < min_holders:
-        rule = replace(rule, missing_as=_median_level(number, levels))
+        rule = replace(rule, missing_as=_median_group(number, groups))
     published = rule.apply(real_column)
     return replace(
         rule,
@@ -434,14 +434,14 @@ def _holders_of_numbers(number: NumberColumn) -> tuple[np.ndarray, np.ndarray]:
     return values, count_holders(codes, present.subject_codes, len(values))
 
 
-def _median_level(number: NumberColumn, levels: Levels) -> Any:
+def _median_group(number: NumberColumn, groups: ValueGroups) -> Any:
     """Return the published value of the median (of two, the lower one). Each subject counts once
     for each value.
     """
     values, n_holders = _holders_of_numbers(number)
     n_up_to = np.cumsum(n_holders)
     median = values[np.searchsorted(n_up_to, n_up_to[-1] / 2)]
-    return levels.replace(np.array([median]))[0].item()
+    return groups.replace(np.array([median]))[0].item()
 
 
 def _listed_values(column: ColumnSchema) -> Column:
@@ -498,9 +498,9 @@ def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSch
 
 
 def _precision(column: ColumnSchema, rule: ColumnRule) -> Precision:
-    if rule.levels is None or len(rule.levels) == 0:
+    if rule.groups is None or len(rule.groups) == 0:
         return column.precision
-    published = rule.levels.published
+    published = rule.groups.published
     if column.kind == "datetime":
         return unit_of(published)
     if column.kind == "integer":
@@ -545,8 +545,8 @@ def save_rules(path: Location, rules: Mapping[str, ColumnRule]) -> None:
     arrays = list[np.ndarray]()
     for name, rule in rules.items():
         facts[name] = rule.to_json()
-        if rule.levels is not None:
-            arrays.extend(rule.levels.arrays)
+        if rule.groups is not None:
+            arrays.extend(rule.groups.arrays)
     save_arrays(path, facts, arrays)
 
 
@@ -648,7 +648,7 @@ def changes_of(rules: Mapping[str, ColumnRule]) -> dict[str, str]:
         share = f"{rule.n_changed / max(rule.n_rows, 1):.1%} of the cells changed"
         if rule.is_hidden:
             changes[name] = "published without values"
-        elif rule.levels is not None and rule.n_changed:
+        elif rule.groups is not None and rule.n_changed:
             changes[name] = f"{share}, by {rule.mean_change:.2g} standard deviations on average"
         else:
             changes[name] = share

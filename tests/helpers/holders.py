@@ -52,9 +52,9 @@ def fewest_holders(rows: Table, real: Sequence[Table]) -> dict[str, int]:
 
 
 def same_levels(first: ColumnRule, second: ColumnRule) -> bool:
-    if first.levels is None or second.levels is None:
+    if first.groups is None or second.groups is None:
         return False
-    return first.levels.low.dtype == second.levels.low.dtype and first.levels.equals(second.levels)
+    return first.groups.low.dtype == second.groups.low.dtype and first.groups.equals(second.groups)
 
 
 def cells(column: pd.Series) -> pd.Series:

@@ -15,7 +15,7 @@ from privacy_assets.tables.ordered_columns import (
     broken_pairs,
     share_levels,
 )
-from privacy_assets.tables.published_levels import Levels
+from privacy_assets.tables.published_levels import ValueGroups
 from privacy_assets.tables.relations import find_relations
 from privacy_assets.tables.table import Table
 
@@ -32,7 +32,7 @@ def shared(table: Table) -> SharedLevels:
 
 def broken(table: Table, found: SharedLevels) -> list[OrderedPair]:
     shown = {}
-    for name, levels in found.levels.items():
+    for name, levels in found.groups.items():
         column, is_present = table[name], ~table[name].missing
         cells = column.cells.copy()
         cells[is_present] = levels.replace(cells[is_present])
@@ -42,7 +42,7 @@ def broken(table: Table, found: SharedLevels) -> list[OrderedPair]:
 
 def published(table: Table, found: SharedLevels, name: str) -> np.ndarray:
     column = table[name]
-    return np.where(column.missing, np.nan, found.levels[name].replace(column.cells))
+    return np.where(column.missing, np.nan, found.groups[name].replace(column.cells))
 
 
 def claims(seed: int = 0, n: int = N) -> dict[str, np.ndarray]:
@@ -64,7 +64,7 @@ def test_an_order_that_own_levels_break_is_kept_and_equal_cells_stay_equal() -> 
         NumberColumn.of(table.schema[name], table[name], np.arange(N), K)
         for name in ("paid", "amount")
     )
-    alone = [column.levels.replace(column.column.cells) for column in (paid, amount)]
+    alone = [column.groups.replace(column.column.cells) for column in (paid, amount)]
     assert (alone[0] > alone[1]).mean() > 0.05
     found = shared(table)
     assert found.shared == [("paid", "amount")] and not broken(table, found)
@@ -98,17 +98,17 @@ def test_a_column_that_would_lose_most_of_its_levels_shares_none() -> None:
     found = shared(table)
     assert [(pair.low, pair.high) for pair in broken(table, found)] == [("age", "amount")]
     assert not found.shared
-    assert len(found.levels["age"]) > 50
+    assert len(found.groups["age"]) > 50
 
 
 def test_a_column_keeps_at_least_half_of_its_levels() -> None:
     table = frame({"a": np.repeat(np.arange(10.0), 10)})
     column = NumberColumn.of(table.schema["a"], table["a"], np.arange(100), K)
-    assert len(column.levels) == 10
-    half = Levels(np.arange(0.0, 10, 2), np.arange(1.0, 10, 2), np.arange(0.0, 10, 2))
+    assert len(column.groups) == 10
+    half = ValueGroups(np.arange(0.0, 10, 2), np.arange(1.0, 10, 2), np.arange(0.0, 10, 2))
     assert column.keeps_enough(half)
     bounds = np.array([0.0, 3, 6, 9]), np.array([2.0, 5, 8, 9])
-    assert not column.keeps_enough(Levels(*bounds, bounds[0]))
+    assert not column.keeps_enough(ValueGroups(*bounds, bounds[0]))
 
 
 def test_a_chain_of_columns_shares_one_list() -> None:
@@ -162,7 +162,7 @@ def test_the_order_of_columns_does_not_matter() -> None:
     first = shared(frame(columns))
     second = shared(frame(dict(reversed(list(columns.items())))))
     for name in columns:
-        assert first.levels[name].equals(second.levels[name])
+        assert first.groups[name].equals(second.groups[name])
 
 
 def test_a_chance_order_takes_no_value() -> None:

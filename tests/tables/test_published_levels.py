@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from privacy_assets.tables.ordered_columns import NumberColumn
 from privacy_assets.tables.published_levels import (
-    Levels,
     PresentCells,
+    ValueGroups,
     make_levels,
     rounded_between,
 )
@@ -31,7 +31,7 @@ def schema(kind: Any = "numeric", dtype: str = "float64") -> ColumnSchema:
 
 def levels_of(
     values: Any, people: Any = None, k: int = K, of: ColumnSchema | None = None
-) -> Levels:
+) -> ValueGroups:
     cells = np.asarray(values)
     of = of or schema(
         *(("integer", "int64") if cells.dtype == np.int64 else ("numeric", "float64"))
@@ -40,7 +40,7 @@ def levels_of(
     return make_levels([PresentCells(cells, whose)], of, k)
 
 
-def holders(levels: Levels, cells: np.ndarray, people: np.ndarray) -> pd.Series:
+def holders(levels: ValueGroups, cells: np.ndarray, people: np.ndarray) -> pd.Series:
     frame = pd.DataFrame({"shown": levels.replace(cells), "person": people})
     return frame.groupby("shown")["person"].nunique()
 
@@ -174,7 +174,7 @@ def test_published_times_are_shared_ordered_and_inside_of_their_group(
     check(np.array(values, dtype=np.int64), K, schema("datetime", dtype))
 
 
-def check(values: np.ndarray, k: int, of: ColumnSchema) -> Levels:
+def check(values: np.ndarray, k: int, of: ColumnSchema) -> ValueGroups:
     people = np.arange(len(values)) % max(len(values) - 3, 1)
     levels = levels_of(values, people, k, of)
     if len(levels) == 0:
@@ -293,7 +293,7 @@ def test_times_of_a_zone_are_rounded_on_its_clock() -> None:
         table = Table.read(frame)
         column = NumberColumn.of(table.schema["t"], table["t"], np.arange(len(table)), K)
         shown = (
-            pd.Series(column.levels.published.view("datetime64[us]"))
+            pd.Series(column.groups.published.view("datetime64[us]"))
             .dt.tz_localize("UTC")
             .dt.tz_convert(zone)
         )

@@ -188,7 +188,7 @@ def test_a_copied_row_stays_a_copy_and_values_far_outside_are_left_alone(k: int)
     )
     assert (
         made["income"].cells[0] == 1e9
-        and made["income"].cells[1] in new["train"].rules["income"].levels.published
+        and made["income"].cells[1] in new["train"].rules["income"].groups.published
     )
 
 
@@ -206,7 +206,7 @@ def test_neither_the_order_of_rows_nor_more_rows_of_a_person_change_the_rule() -
         assert (rule.recoding, rule.missing_as, rule.reach) == (
             other[name].recoding, other[name].missing_as, other[name].reach,
         )  # fmt: skip
-        assert rule.levels is None or rule.levels.equals(other[name].levels)
+        assert rule.groups is None or rule.groups.equals(other[name].groups)
 
 
 @pytest.mark.parametrize("few", [[3.25, 9e6], [3.25, 4.75]])
