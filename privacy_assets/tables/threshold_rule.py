@@ -74,8 +74,8 @@ class ColumnRule:
     Attributes:
         recoding: Published value of each category or boolean; None is a missing value. Other values
             are unchanged.
-        groups: Groups of neighboring numbers and times. None: the column has categories or booleans.
-            Without a group, all cells are published as missing values.
+        groups: Groups of neighboring numbers and times. None: the column has categories or
+            booleans. Without a group, all cells are published as missing values.
         reach: Smallest and largest number or time to which the rule applies, see :func:`reach_of`.
             None: to all.
         missing_as: What is published instead of a missing value: a category, or the cell of a
