@@ -94,7 +94,7 @@ class Declared:
         _check_values("missing", missing)
         _check_timezone(timezone)
         _check_snapshots(snapshots, subject)
-        _check_roles([*drop, *new_values, *values_by_column], drop, subject)
+        _check_roles([*drop, *new_values, *values_by_column], drop, as_named(subject))
         lengths = {}
         for name, lengths_of_column in prefix_lengths.items():
             lengths[name] = _checked_lengths(name, lengths_of_column)

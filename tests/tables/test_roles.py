@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -206,6 +207,13 @@ def test_a_public_list_with_an_invalid_character_hides_no_address() -> None:
 def test_what_cannot_be_declared_is_told(declared: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         roles(pd.DataFrame({"region": ["a", "b"] * 30}), **declared)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_the_subject_has_no_role_in_either_unicode_form(form: Any) -> None:
+    subject = unicodedata.normalize(form, "prénom")
+    with pytest.raises(ConfigError, match="is the subject"):
+        Declared.of_settings([], {"prénom": "made up"}, {}, subject=subject)
 
 
 def test_evaluate_refuses_the_same_columns_and_sets_generated_ones_apart() -> None:
