@@ -440,7 +440,7 @@ REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
         SAMPLE,
     ),
     "an attestation without a part": (
-        lambda x: {"sealed": with_body(x, lambda b: b.pop("rows"))},
+        lambda x: {"sealed": with_body(x, lambda b: b.pop("n_rows"))},
         OutOfDate,
         ATTEST,
     ),
