@@ -66,7 +66,12 @@ def read_rows(path: str) -> Any:
 
 
 def with_library_dtypes(frame: Any, integers: Collection[str]) -> Any:
-    """Convert the columns ``integers`` to int64, and the others to object."""
+    """Convert the columns of a frame.
+
+    Args:
+        frame: Frame.
+        integers: Names of the columns that become int64; the others become object.
+    """
     dtypes = {}
     for name in frame:
         dtypes[name] = "int64" if name in integers else "object"

@@ -240,7 +240,8 @@ class Span:
         components = outputs[:, 1:].argmax(axis=1)
         within = outputs[:, 0].astype(np.float64)
         if sigma is not None:
-            within = np.random.normal(within, sigma)  # noqa: NPY002 (as in the library)
+            # the global random state, as in the library
+            within = np.random.normal(within, sigma)  # noqa: NPY002
         units = np.clip(within, -1, 1) * _N_COMPONENT_DEVIATIONS
         return self.values[components] + units * self.deviations[components]
 
@@ -298,8 +299,8 @@ class LibraryDecoder:
     @classmethod
     def empty(cls) -> LibraryDecoder:
         """Create a decoder without columns."""
-        nothing = np.empty(0)
-        return cls(np.empty(0, dtype=np.int64), nothing, nothing, nothing)
+        no_numbers = np.empty(0)
+        return cls(np.empty(0, dtype=np.int64), no_numbers, no_numbers, no_numbers)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return arrays to store."""
@@ -337,9 +338,10 @@ class LibraryDecoder:
 
         columns = []
         for span in self.spans():
-            outputs = [SpanInfo(len(span.values), "softmax")]
+            outputs = []
             if span.is_number:
-                outputs.insert(0, SpanInfo(1, "tanh"))
+                outputs.append(SpanInfo(1, "tanh"))
+            outputs.append(SpanInfo(len(span.values), "softmax"))
             columns.append(outputs)
         return columns
 
@@ -381,7 +383,8 @@ class LibraryDecoder:
         n_conditions = len(self.conditions)
         if n_conditions == 0:
             return None
-        positions = np.random.choice(n_conditions, batch, p=self.conditions)  # noqa: NPY002 (as in the library)
+        # the global random state, as in the library
+        positions = np.random.choice(n_conditions, batch, p=self.conditions)  # noqa: NPY002
         conditions = np.zeros((batch, n_conditions), dtype=np.float32)
         conditions[np.arange(batch), positions] = 1
         return conditions
@@ -397,8 +400,8 @@ class LibraryDecoder:
             ValueError: If not.
         """
         n_columns = len(coding.schema.columns)
-        for parts in (coding.values, columns.base, columns.scales, columns.is_whole_day):
-            if len(parts) != n_columns:
+        for by_column in (coding.values, columns.base, columns.scales, columns.is_whole_day):
+            if len(by_column) != n_columns:
                 raise ValueError
         if not self._fits_itself() or len(self.sizes) != len(columns.parts):
             raise ValueError

@@ -138,6 +138,9 @@ class FittedNeural(FittedGenerator):
 def shape_of(layout: Layout) -> Shape:
     """Return the vector sizes of a layout.
 
+    Args:
+        layout: Layout of the columns.
+
     Raises:
         InputError: If vectors are too wide.
     """

@@ -92,11 +92,22 @@ class Grid:
         return cls(low, step, parts, nullable=len(values) < len(cells))
 
     def code(self, cells: np.ndarray) -> np.ndarray:
-        """Return k of each cell as float64, NaN for missing."""
+        """Return k of each cell.
+
+        Args:
+            cells: Shape (n,), NaN for missing.
+
+        Returns:
+            float64 of shape (n,), NaN for missing.
+        """
         return np.asarray(np.rint(cells * self.parts / self.step) - self.low)
 
     def cells(self, codes: np.ndarray) -> np.ndarray:
-        """Convert codes from :meth:`code` to cells."""
+        """Convert codes to cells.
+
+        Args:
+            codes: Output of :meth:`code`.
+        """
         return np.asarray((codes + self.low) * self.step / self.parts)
 
 

@@ -149,7 +149,11 @@ class WganSteps:
         }
 
     def critic_step(self, n_rows: int) -> float:
-        """Take a step on this number of real and generated rows, and return its loss."""
+        """Take a step, and return its loss.
+
+        Args:
+            n_rows: Number of real rows, and of generated rows.
+        """
         positions = torch.randint(len(self.train), (n_rows,), device=self.device)
         real = self._vectors(self.train.take(positions))
         generated = self.network.rows(n_rows, self.device).detach()
@@ -158,7 +162,11 @@ class WganSteps:
         return step(self.critic_optimiser, distance + _PENALTY * penalty)
 
     def generator_step(self, n_rows: int) -> float:
-        """Take a step on this number of generated rows, and return its loss."""
+        """Take a step, and return its loss.
+
+        Args:
+            n_rows: Number of generated rows.
+        """
         generated = self.network.rows(n_rows, self.device)
         return step(self.generator_optimiser, -self.critic(generated).mean())
 

@@ -294,8 +294,7 @@ def noisy_shares(codes: Tensor, shape: Shape, noise: float, rng: np.random.Gener
 
 
 class Teachers(nn.Module):
-    """Perceptrons with one hidden layer, trained in parallel: scores (k, b) of rows (k, b, width),
-    one set per teacher.
+    """Perceptrons with one hidden layer, one per teacher, trained in parallel.
 
     Linear teachers see frequencies of values but no dependence between columns. Weights are
     limited, because teachers that memorize their few rows reject all generated rows, and such votes
@@ -310,15 +309,28 @@ class Teachers(nn.Module):
         self.last_level = nn.Parameter(torch.zeros(teachers, 1, 1))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return scores (k, b), positive for "real"."""
+        """Return scores, positive for "real".
+
+        Args:
+            rows: Rows for each teacher, shape (k, b, width).
+
+        Returns:
+            Shape (k, b).
+        """
         hidden = F.leaky_relu(torch.baddbmm(self.first_level, rows, self.first), 0.2)
         return torch.baddbmm(self.last_level, hidden, self.last).squeeze(2)
 
     def votes(self, rows: Tensor) -> Tensor:
-        """Count the teachers that vote each of the rows (b, width) real, int64 (b,).
+        """Count the teachers that vote each row real.
 
         Each teacher votes for the half that is most similar to its own rows. Without a quota, votes
         would carry no information when all rows are recognized as generated.
+
+        Args:
+            rows: Shape (b, width).
+
+        Returns:
+            int64 of shape (b,).
         """
         blocks = rows.split(_TEACHER_BATCH)  # all rows at once would take gigabytes
         scores = torch.cat([self(block.expand(len(self.first), -1, -1)) for block in blocks], dim=1)
@@ -342,8 +354,14 @@ class Student(nn.Module):
         self.register_buffer("labels", torch.zeros(ROUNDS, batch_size))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return the expected label of each row, shape (b,): the share of teachers for it minus the
-        share against.
+        """Return the expected label of each row: the share of teachers for it minus the share
+        against.
+
+        Args:
+            rows: Shape (b, width).
+
+        Returns:
+            Shape (b,).
         """
         labels: Tensor = self.body(rows).squeeze(1)
         return labels

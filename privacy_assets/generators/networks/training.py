@@ -248,7 +248,15 @@ def batches(n_rows: int, size: int) -> list[Tensor]:
 
 
 def step(optimiser: torch.optim.Optimizer, loss: Tensor) -> float:
-    """Take a gradient step, and return the ``loss``."""
+    """Take a gradient step.
+
+    Args:
+        optimiser: Optimizer of the weights.
+        loss: Loss, a scalar.
+
+    Returns:
+        The loss before the step.
+    """
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
     optimiser.step()
@@ -355,18 +363,37 @@ class Shape:
         return vectors.scatter_(1, codes + self.starts.to(codes.device), 1.0)
 
     def one_hot(self, codes: Tensor) -> Tensor:
-        """Return the vectors float32 (n, width) of codes int64 (n, q), for p = 0."""
+        """Apply :meth:`expand` to rows without numbers.
+
+        Args:
+            codes: int64 of shape (n, q).
+
+        Returns:
+            float32 of shape (n, width).
+        """
         return self.expand(codes.new_zeros(len(codes), 0), codes)
 
     def choices(self, vectors: Tensor) -> tuple[Tensor, ...]:
-        """Return the blocks (n, k) of the choices in vectors (n, width)."""
+        """Return the entries of each choice.
+
+        Args:
+            vectors: Shape (n, width).
+
+        Returns:
+            One tensor of shape (n, k) per choice with k codes.
+        """
         if not self.sizes:
             return ()
         return vectors[:, self.n_numbers :].split(self.sizes, dim=1)
 
     def relaxed(self, logits: Tensor) -> Tensor:
-        """Return differentiable vectors of logits (n, width): sigmoid for numbers, Gumbel softmax
-        for choices.
+        """Draw differentiable vectors: sigmoid for numbers, Gumbel softmax for choices.
+
+        Args:
+            logits: Shape (n, width).
+
+        Returns:
+            Shape (n, width).
         """
         blocks = [torch.sigmoid(logits[:, : self.n_numbers])]
         for block in self.choices(logits):
@@ -374,7 +401,14 @@ class Shape:
         return torch.cat(blocks, dim=1)
 
     def draw_codes(self, logits: Tensor) -> Tensor:
-        """Draw codes int64 (n, q) with the probabilities of the logits (n, width)."""
+        """Draw codes.
+
+        Args:
+            logits: Logits of the probabilities, shape (n, width).
+
+        Returns:
+            int64 of shape (n, q).
+        """
         if not self.sizes:
             return logits.new_zeros(len(logits), 0, dtype=torch.int64)
         codes = [(block + _gumbel(block)).argmax(dim=1) for block in self.choices(logits)]
@@ -477,7 +511,15 @@ class GanSampler(Sampler):
         return outputs
 
     def rows(self, n_rows: int, device: torch.device) -> Tensor:
-        """Return relaxed vectors (n_rows, width) for training."""
+        """Draw relaxed vectors for training.
+
+        Args:
+            n_rows: Number of rows.
+            device: Device of the network.
+
+        Returns:
+            Shape (n_rows, width).
+        """
         return self.shape.relaxed(self.logits(n_rows, device))
 
     def draw(self, n_rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
