@@ -316,7 +316,7 @@ class _Checkpoint:
         return stored
 
     def write_if_due(self, state: Callable[[], dict[str, Any]]) -> None:
-        """Call :meth:`write` unless the last call was less than 20 seconds ago."""
+        """Call :meth:`write` unless the state was written less than 20 seconds ago."""
         if time.monotonic() - self.last_write >= _CHECKPOINT_SECONDS:
             self.write(state)
 
