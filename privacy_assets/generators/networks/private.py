@@ -167,7 +167,7 @@ class PrivateSteps:
         # Inputs require gradients, otherwise torch warns at every step that hooks miss them.
         losses = self._losses(generated.detach().requires_grad_(), as_real=False)
         generated_gradients = self._clipped_sum(losses)
-        private_gradients = self._private_sum()
+        private_gradients = self._private_gradients()
         if private_gradients is None:
             private_gradients = [0.0 * gradient for gradient in generated_gradients]
 
@@ -183,7 +183,7 @@ class PrivateSteps:
                     weight.clamp_(-self.wasserstein, self.wasserstein)
         return float(losses.detach().mean())
 
-    def _private_sum(self) -> list[Tensor] | None:
+    def _private_gradients(self) -> list[Tensor] | None:
         """Return the sum of the clipped gradients of sampled private rows, or None without rows."""
         is_sampled = torch.from_numpy(self.rng.random(len(self.codes)) < self.rate)
         codes = self.codes[is_sampled.to(self.device)]
