@@ -14,15 +14,14 @@ import math
 import os
 import random
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-CONFIG, WEIGHTS, LARGEST, HISTORY = (
-    "rtf_config.json",
-    "weights.safetensors",
-    "largest.json",
-    "history.json",
-)
+CONFIG = "rtf_config.json"
+WEIGHTS = "weights.safetensors"
+LARGEST = "largest.json"
+HISTORY = "history.json"
 NAMES = {
     "loss": "loss",
     "eval_loss": "validation_loss",
@@ -36,15 +35,16 @@ TRIES = 20  # maximum number of rounds, each drawing more rows than are missing
 
 def choose_device(device: str) -> str:
     """Make ``device`` the only one that the libraries see, and return its type."""
-    kind, _, number = device.partition(":")
-    if kind == "cuda":
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-        os.environ["CUDA_VISIBLE_DEVICES"] = (
-            seen.split(",")[int(number or 0)] if seen else number or "0"
-        )
-    else:
+    device_type, _, number = device.partition(":")
+    number = number or "0"
+    if device_type != "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    return kind
+        return device_type
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        number = visible.split(",")[int(number)]
+    os.environ["CUDA_VISIBLE_DEVICES"] = number
+    return device_type
 
 
 def set_seeds(seed: int) -> None:
@@ -62,7 +62,20 @@ def read_rows(path: str) -> Any:
     import pandas as pd
 
     frame = pd.read_parquet(path)
-    return frame.astype({name: "int64" if name in numeric(frame) else "object" for name in frame})
+    return with_library_dtypes(frame, numeric(frame))
+
+
+def with_library_dtypes(frame: Any, integers: Collection[str]) -> Any:
+    """Convert the columns of a frame.
+
+    Args:
+        frame: Frame.
+        integers: Names of the columns that become int64; the others become object.
+    """
+    dtypes = {}
+    for name in frame:
+        dtypes[name] = "int64" if name in integers else "object"
+    return frame.astype(dtypes)
 
 
 def numeric(frame: Any) -> list[str]:
@@ -71,79 +84,119 @@ def numeric(frame: Any) -> list[str]:
 
 
 def fit(train: str, model: str, seed: str, device: str, settings: str) -> None:
-    """Train on the table ``train`` and write to the folder ``model``. The last "held" rows are for
-    validation.
+    """Train, and write the model.
+
+    Args:
+        train: File of the training table, with the validation rows last.
+        model: Folder of the model.
+        seed: Non-negative integer.
+        device: Torch device.
+        settings: JSON mapping of the generator's settings, and "held", the number of validation
+            rows.
     """
-    kind, chosen = choose_device(device), json.loads(settings)
-    rows, number = read_rows(train), int(seed) % 2**31
+    device_type = choose_device(device)
+    first_settings = json.loads(settings)
+    rows = read_rows(train)
+    library_seed = int(seed) % 2**31
     curve: dict[float, dict[str, float]] = {}
-    built, losses = trained(rows, chosen, kind, number, curve)
-    if (chosen["overfit"] or 1) > 1:
-        again = {**chosen, "epochs": OVERFIT_EPOCHS, "dropout": 0.0, "patience": 0}
-        built, second = trained(rows, again, kind, number, curve, losses)
-        add_ratios(curve, len(losses), min(losses + second))
-    save(built, Path(model), {name: int(rows[name].max()) for name in numeric(rows)})
+    trained, losses = train_model(rows, first_settings, device_type, library_seed, curve)
+    if (first_settings["overfit"] or 1) > 1:
+        second_settings = {
+            **first_settings,
+            "epochs": OVERFIT_EPOCHS,
+            "dropout": 0.0,
+            "patience": 0,
+        }
+        trained, second_losses = train_model(
+            rows, second_settings, device_type, library_seed, curve, losses
+        )
+        add_ratios(curve, len(losses), min(losses + second_losses))
+    largest = {name: int(rows[name].max()) for name in numeric(rows)}
+    save(trained, Path(model), largest)
     epochs = list(curve.values())
-    (Path(model) / HISTORY).write_text(
-        json.dumps([*epochs[: EPOCHS - 1], *epochs[EPOCHS - 1 :][-1:]])
-    )
+    if len(epochs) > EPOCHS:
+        epochs = [*epochs[: EPOCHS - 1], epochs[-1]]
+    (Path(model) / HISTORY).write_text(json.dumps(epochs))
 
 
-def add_ratios(curve: dict[float, dict[str, float]], first: int, least: float) -> None:
-    """Add the ratio of the validation loss to ``least`` to the epochs after the ``first`` ones."""
-    for epoch, measured in curve.items():
-        if epoch > first and "validation_loss" in measured:
-            measured["overfitting_ratio"] = measured["validation_loss"] / least
+def add_ratios(curve: dict[float, dict[str, float]], n_first: int, least_loss: float) -> None:
+    """Add the overfitting ratio to the epochs of the second training.
+
+    Args:
+        curve: Measurements by epoch.
+        n_first: Number of epochs of the first training.
+        least_loss: Least validation loss of both trainings.
+    """
+    for epoch, measurements in curve.items():
+        if epoch > n_first and "validation_loss" in measurements:
+            measurements["overfitting_ratio"] = measurements["validation_loss"] / least_loss
 
 
-def trained(
+def train_model(
     rows: Any,
-    chosen: dict[str, Any],
-    kind: str,
-    number: int,
+    settings: dict[str, Any],
+    device_type: str,
+    seed: int,
     curve: dict[float, dict[str, float]],
-    before: list[float] | None = None,
+    first_losses: list[float] | None = None,
 ) -> tuple[Any, list[float]]:
-    """Return the trained library object and its losses on the validation rows, and add each epoch
-    to ``curve``.
+    """Train the library's object.
 
-    Given the losses of a training ``before``, training stops when the loss exceeds its own minimum
-    and reaches "overfit" times the least loss of both trainings.
+    Args:
+        rows: Output of :func:`read_rows`.
+        settings: Settings of the generator, and "held", the number of validation rows.
+        device_type: Type of the torch device.
+        seed: Seed, below 2^31.
+        curve: Measurements by epoch, to which those of each epoch are added.
+        first_losses: Losses of the first training, if this is the second one. It stops when the
+            loss exceeds its own minimum and reaches "overfit" times the least loss of both
+            trainings.
+
+    Returns:
+        The trained object, and its losses on the validation rows.
     """
     from transformers import GPT2Config
 
-    set_seeds(number)
-    drop = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), chosen["dropout"])
-    size = {"n_layer": chosen["layers"], "n_embd": chosen["width"], "n_head": chosen["width"] // 64}
-    critic, held = chosen["n_critic"], chosen["held"]
-    stops = held > 0 and chosen["patience"] > 0
+    set_seeds(seed)
+    dropout = settings["dropout"]
+    width = settings["width"]
+    n_critic = settings["n_critic"]
+    n_validation = settings["held"]
+    stops_early = n_validation > 0 and settings["patience"] > 0
     losses: list[float] = []
-    built = recording()(
-        held,
+    trained = recording()(
+        n_validation,
         curve,
         losses,
-        before,
-        chosen["overfit"],
+        first_losses,
+        settings["overfit"],
         model_type="tabular",
-        tabular_config=GPT2Config(**size, **drop),
+        tabular_config=GPT2Config(
+            n_layer=settings["layers"],
+            n_embd=width,
+            n_head=width // 64,
+            resid_pdrop=dropout,
+            embd_pdrop=dropout,
+            attn_pdrop=dropout,
+        ),
         checkpoints_dir=os.path.join(os.environ["TMPDIR"], "checkpoints"),
-        epochs=chosen["epochs"],
-        batch_size=chosen["batch_size"],
-        random_state=number or 2**31,  # the library treats 0 as no seed
-        train_size=1 - held / len(rows),
-        early_stopping_patience=chosen["patience"],
-        eval_strategy="epoch" if held else "no",
+        epochs=settings["epochs"],
+        batch_size=settings["batch_size"],
+        random_state=seed or 2**31,  # the library treats 0 as no seed
+        train_size=1 - n_validation / len(rows),
+        early_stopping_patience=settings["patience"],
+        eval_strategy="epoch" if n_validation else "no",
         logging_strategy="epoch",
-        save_strategy="epoch" if stops or critic else "no",
-        save_only_model=not critic,  # the critic's rounds resume from the optimizer state
+        save_strategy="epoch" if stops_early or n_critic else "no",
+        save_only_model=not n_critic,  # the critic's rounds resume from the optimizer state
         save_total_limit=1,
-        load_best_model_at_end=stops,
-        seed=number,
-        use_cpu=kind == "cpu",
+        load_best_model_at_end=stops_early,
+        seed=seed,
+        use_cpu=device_type == "cpu",
         report_to=[],
     )
-    built.fit(rows, device=kind, n_critic=critic, gen_kwargs={}, save_full_every_epoch=0)
-    return built, losses
+    trained.fit(rows, device=device_type, n_critic=n_critic, gen_kwargs={}, save_full_every_epoch=0)
+    return trained, losses
 
 
 def recording() -> type:
@@ -158,74 +211,82 @@ def recording() -> type:
             self,
             curve: dict[float, dict[str, float]],
             losses: list[float],
-            before: list[float] | None,
+            first_losses: list[float] | None,
             ratio: float | None,
         ) -> None:
-            self.curve, self.losses, self.before, self.ratio = curve, losses, before or [], ratio
-            # the second training continues the epoch numbers of the first
-            self.past = len(self.before)
+            self.curve = curve
+            self.losses = losses
+            self.first_losses = first_losses or []
+            self.ratio = ratio
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            measured = {
-                ours: float(logs[theirs])
-                for theirs, ours in NAMES.items()
-                if theirs in (logs or {})
-            }
-            if measured and state.epoch is not None:
-                epoch = float(round(state.epoch, 2) + self.past)
-                finite = {name: value for name, value in measured.items() if math.isfinite(value)}
-                self.curve.setdefault(epoch, {"epoch": epoch}).update(finite)
+            names = [name for name in NAMES if name in (logs or {})]
+            if not names or state.epoch is None:
+                return
+            # the second training continues the epoch numbers of the first
+            epoch = float(round(state.epoch, 2) + len(self.first_losses))
+            measurements = self.curve.setdefault(epoch, {"epoch": epoch})
+            for name in names:
+                value = float(logs[name])
+                if math.isfinite(value):
+                    measurements[NAMES[name]] = value
 
         def on_evaluate(
             self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
         ) -> None:
             self.losses.append(metrics["eval_loss"])
-            if self.before and self.ratio is not None:
-                loss, lowest = self.losses[-1], min(self.losses)
-                control.should_training_stop = loss > lowest and loss >= self.ratio * min(
-                    lowest, *self.before
-                )
+            if not self.first_losses or self.ratio is None:
+                return
+            loss = self.losses[-1]
+            least_loss = min(self.losses + self.first_losses)
+            is_overfitted = loss >= self.ratio * least_loss
+            control.should_training_stop = loss > min(self.losses) and is_overfitted
 
     class Recording(REaLTabFormer):
-        def __init__(self, held: int, *watched: Any, **more: Any) -> None:
-            super().__init__(**more)
-            self.held, self.watched = held, watched
+        def __init__(self, n_validation: int, *recorded: Any, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.n_validation = n_validation
+            self.recorded = recorded
 
         def _split_train_eval_dataset(self, dataset: Any) -> Any:
-            if not self.held:
+            if not self.n_validation:
                 return super()._split_train_eval_dataset(dataset)
             self.training_args_kwargs.update(
                 metric_for_best_model="eval_loss", greater_is_better=False
             )
-            end = len(dataset) - self.held
+            n_train = len(dataset) - self.n_validation
             return {
-                "train_dataset": dataset.select(range(end)),
-                "eval_dataset": dataset.select(range(end, len(dataset))),
+                "train_dataset": dataset.select(range(n_train)),
+                "eval_dataset": dataset.select(range(n_train, len(dataset))),
             }
 
         def _build_tabular_trainer(self, *args: Any, **kwargs: Any) -> Any:
             trainer = super()._build_tabular_trainer(*args, **kwargs)
-            trainer.add_callback(Recorder(*self.watched))
+            trainer.add_callback(Recorder(*self.recorded))
             return trainer
 
     return Recording
 
 
-def save(built: Any, model: Path, largest: dict[str, int]) -> None:
-    """Write the configuration, the weights without pickle, and the largest number of each
-    column.
+def save(trained: Any, model: Path, largest: dict[str, int]) -> None:
+    """Write the configuration, the weights without pickle, and the largest numbers.
+
+    Args:
+        trained: The library's object.
+        model: Folder of the model.
+        largest: Largest number of each numeric column.
     """
     from safetensors.torch import save_file
 
-    place = Path(os.environ["TMPDIR"]) / "saved"
-    built.full_save_dir, built.experiment_id = "", "model"
-    built.save(place)
-    (model / CONFIG).write_text((place / "model" / CONFIG).read_text())
-    # Copied, because the format does not support shared tensors.
-    save_file(
-        {name: tensor.contiguous().clone() for name, tensor in built.model.state_dict().items()},
-        model / WEIGHTS,
-    )
+    folder = Path(os.environ["TMPDIR"]) / "saved"
+    trained.full_save_dir = ""
+    trained.experiment_id = "model"
+    trained.save(folder)
+    (model / CONFIG).write_text((folder / "model" / CONFIG).read_text())
+    tensors = {}
+    for name, tensor in trained.model.state_dict().items():
+        tensors[name] = tensor.contiguous().clone()  # the format does not support shared tensors
+    save_file(tensors, model / WEIGHTS)
     (model / LARGEST).write_text(json.dumps(largest))
 
 
@@ -235,33 +296,45 @@ def load(model: Path) -> Any:
     from realtabformer import REaLTabFormer
     from safetensors.torch import load_file
 
-    place = Path(os.environ["TMPDIR"]) / "loaded"
-    place.mkdir()
-    (place / CONFIG).write_text((model / CONFIG).read_text())
-    torch.save(load_file(model / WEIGHTS), place / "rtf_model.pt")
-    return REaLTabFormer.load_from_dir(place)
+    folder = Path(os.environ["TMPDIR"]) / "loaded"
+    folder.mkdir()
+    (folder / CONFIG).write_text((model / CONFIG).read_text())
+    torch.save(load_file(model / WEIGHTS), folder / "rtf_model.pt")
+    return REaLTabFormer.load_from_dir(folder)
 
 
 def sample(model: str, out: str, rows: str, seed: str, batch: str) -> None:
-    """Draw rows. Rows with a number above the maximum in the training table are redrawn."""
+    """Draw rows. Rows with a number above the maximum in the training table are redrawn.
+
+    Args:
+        model: Folder of the model.
+        out: File of the sample.
+        rows: Number of rows.
+        seed: Non-negative integer.
+        batch: Number of rows drawn at a time.
+    """
     choose_device("cpu")
     import pandas as pd
 
-    built, largest = load(Path(model)), json.loads((Path(model) / LARGEST).read_text())
+    trained = load(Path(model))
+    largest = json.loads((Path(model) / LARGEST).read_text())
     set_seeds(int(seed))
-    built.random_state = int(seed) % 2**32
-    wanted = int(rows)
-    parts: list[Any] = []
+    trained.random_state = int(seed) % 2**32
+    n_rows = int(rows)
+    n_missing = n_rows
+    frames: list[Any] = []
     for _ in range(TRIES):
-        missing = wanted - sum(len(part) for part in parts)
-        if missing < 1:
+        if n_missing < 1:
             break
-        count = missing + missing // 2 + 8
-        drawn = built.sample(n_samples=count, gen_batch=min(int(batch), count), device="cpu")
-        inside = [drawn[name].astype("float64").between(0, top) for name, top in largest.items()]
-        parts.append(drawn[pd.concat(inside, axis=1).all(axis=1)] if inside else drawn)
-    frame = pd.concat(parts, ignore_index=True).head(wanted)
-    frame.astype({name: "int64" if name in largest else "object" for name in frame}).to_parquet(out)
+        n_samples = n_missing + n_missing // 2 + 8
+        gen_batch = min(int(batch), n_samples)
+        frame = trained.sample(n_samples=n_samples, gen_batch=gen_batch, device="cpu")
+        for name, maximum in largest.items():
+            frame = frame[frame[name].astype("float64").between(0, maximum)]
+        frames.append(frame)
+        n_missing -= len(frame)
+    sampled = pd.concat(frames, ignore_index=True).head(n_rows)
+    with_library_dtypes(sampled, largest).to_parquet(out)
 
 
 def stay_offline() -> None:

@@ -13,7 +13,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,13 +39,18 @@ from privacy_assets.tables.table import Table
 if TYPE_CHECKING:
     from torch import nn
 
-NUMBER, CODE, MISSING = range(3)
-_LARGEST = 1e38  # maximum of a rate or a weight, below the overflow of float32
+NUMBER = 0
+CODE = 1
+MISSING = 2
+_MAX_SETTING = 1e38  # maximum of a rate or a weight, below the overflow of float32
 # of the one-hot matrix that the library builds; it keeps three of them, 2 GiB each
-_MOST_CELLS = 2**28
-_MOST_COMPONENTS = 10
-_BLOCK = 2**16  # rows per call of the library's ``sample``, which keeps all network outputs
-_FINE = 1e4  # divisor of the standard deviation that is the unit of numbers
+_MAX_CELLS = 2**28
+_MAX_COMPONENTS = 10
+_N_BLOCK_ROWS = 2**16  # per call of the library's ``sample``, which keeps all network outputs
+_DEVIATION = 1e4  # standard deviation to which numbers are scaled
+_N_COMPONENT_DEVIATIONS = 4  # standard deviations of a component that the output 1 means
+_FITTING = 0  # streams of seeds
+_SAMPLING = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,82 +71,188 @@ class LibraryColumns:
         scales: Size, center, deviation, low and high of each number, shape (F, 5). Size is the
             largest absolute value. After division by it, center is the mean and deviation the
             standard deviation / 10,000. Low and high are the observed minimum and maximum.
-        whole: True for datetimes without a time of day, bool of shape (F,).
+        is_whole_day: True for datetimes without a time of day, bool of shape (F,).
     """
 
     base: np.ndarray
     parts: np.ndarray
     scales: np.ndarray
-    whole: np.ndarray
+    is_whole_day: np.ndarray
 
     @classmethod
     def fit(cls, cells: np.ndarray, coding: MatrixCoding) -> LibraryColumns:
-        """Determine the columns for cells (F, n), n >= 1.
+        """Determine the columns.
+
+        Args:
+            cells: Cells, float64 of shape (F, n), n >= 1.
+            coding: Coding of the cells.
 
         Raises:
             InputError: If there are too many categories for the available memory.
         """
-        base, parts, scales = cells[:, 0].copy(), [], np.ones((len(cells), 5))
-        whole = np.zeros(len(cells), dtype=np.bool_)
-        for place, row in enumerate(cells):
-            known = row[~np.isnan(row)]
-            if known.size == 0:
+        base = cells[:, 0].copy()
+        parts = []
+        scales = np.ones((len(cells), 5))
+        is_whole_day = np.zeros(len(cells), dtype=np.bool_)
+        for i, column_cells in enumerate(cells):
+            values = column_cells[~np.isnan(column_cells)]
+            if values.size == 0:
                 continue
-            base[place] = known[0]
-            if known.min() < known.max():
-                parts.append((place, NUMBER if coding.is_number[place] else CODE))
-                scales[place] = _scale(known)
-            if known.size < row.size:
-                parts.append((place, MISSING))
-            whole[place] = coding.schema.columns[place].kind == "datetime" and bool(
-                (known == np.floor(known)).all()
-            )
-        columns = cls(base, np.array(parts, dtype=np.int64).reshape(-1, 2), scales, whole)
+            base[i] = values[0]
+            if values.min() < values.max():
+                parts.append((i, NUMBER if coding.is_number[i] else CODE))
+                scales[i] = _scale(values)
+            if values.size < column_cells.size:
+                parts.append((i, MISSING))
+            if coding.schema.columns[i].kind == "datetime":
+                is_whole_day[i] = (values == np.floor(values)).all()
+        columns = cls(base, np.array(parts, dtype=np.int64).reshape(-1, 2), scales, is_whole_day)
         columns._check_width(cells, coding)
         return columns
 
     def _check_width(self, cells: np.ndarray, coding: MatrixCoding) -> None:
-        widths = [
-            len(np.unique(cells[at])) if part == CODE else 1 + _MOST_COMPONENTS
-            for at, part in self.parts
-        ]
-        if sum(widths) * cells.shape[1] > _MOST_CELLS:
-            widest = int(self.parts[int(np.argmax(widths)), 0])
-            fix = "drop or coarsen it, or use generator synthpop"
-            problem = (
-                f"{max(widths)} distinct values in {cells.shape[1]} rows exceed the memory limit"
-                " of the ctgan library"
-            )
-            raise InputError(problem, where="train", column=coding.schema.names[widest], fix=fix)
+        n_rows = cells.shape[1]
+        widths = []
+        for i, part in self.parts:
+            if part == CODE:
+                widths.append(len(np.unique(cells[i])))
+            else:
+                widths.append(1 + _MAX_COMPONENTS)
+        if sum(widths) * n_rows <= _MAX_CELLS:
+            return
+        widest = int(self.parts[int(np.argmax(widths)), 0])
+        problem = (
+            f"{max(widths)} distinct values in {n_rows} rows exceed the memory limit of the ctgan"
+            " library"
+        )
+        fix = "drop or coarsen it, or use generator synthpop"
+        raise InputError(problem, where="train", column=coding.schema.names[widest], fix=fix)
 
     def table(self, cells: np.ndarray) -> tuple[pd.DataFrame, list[str]]:
-        """Return the library's input, one column per part named by its position, and the names of
-        the discrete ones.
+        """Return the library's input.
+
+        Args:
+            cells: Cells, float64 of shape (F, n).
+
+        Returns:
+            Table with one column per part, named by its position, and the names of the discrete
+            ones.
         """
         columns: dict[str, np.ndarray] = {}
-        for at, (place, part) in enumerate(self.parts):
-            row, (size, center, deviation, _, _) = cells[place], self.scales[place]
+        discrete = []
+        for position, (i, part) in enumerate(self.parts):
+            name = str(position)
+            is_missing = np.isnan(cells[i])
             if part == NUMBER:
-                columns[str(at)] = np.where(np.isnan(row), 0.0, (row / size - center) / deviation)
-            else:
-                columns[str(at)] = (row if part == CODE else np.isnan(row)).astype(np.int64)
-        return pd.DataFrame(columns), [str(at) for at in np.flatnonzero(self.parts[:, 1] != NUMBER)]
+                size, center, deviation, _, _ = self.scales[i]
+                scaled = (cells[i] / size - center) / deviation
+                columns[name] = np.where(is_missing, 0.0, scaled)
+                continue
+            discrete.append(name)
+            codes = cells[i] if part == CODE else is_missing
+            columns[name] = codes.astype(np.int64)
+        return pd.DataFrame(columns), discrete
 
     def cells(self, values: np.ndarray) -> np.ndarray:
-        """Invert :meth:`table`: convert values float64 (n, C) to cells (F, n), with numbers clipped
-        to the range.
+        """Invert :meth:`table`. Numbers are clipped to the range.
+
+        Args:
+            values: Values of the trained columns, float64 of shape (n, C).
+
+        Returns:
+            Cells, float64 of shape (F, n).
         """
-        out = np.repeat(self.base[:, np.newaxis], len(values), axis=1)
-        for (place, part), row in zip(self.parts, values.T, strict=True):
-            size, center, deviation, low, high = self.scales[place]
+        cells = np.repeat(self.base[:, np.newaxis], len(values), axis=1)
+        for (i, part), column_values in zip(self.parts, values.T, strict=True):
             if part == NUMBER:
-                numbers = np.clip(np.clip(row * deviation + center, -1, 1) * size, low, high)
-                out[place] = np.rint(numbers) if self.whole[place] else numbers
+                cells[i] = self._numbers(i, column_values)
             elif part == CODE:
-                out[place] = row
+                cells[i] = column_values
             else:
-                out[place][row == 1] = np.nan
-        return out
+                cells[i][column_values == 1] = np.nan
+        return cells
+
+    def _numbers(self, i: int, values: np.ndarray) -> np.ndarray:
+        size, center, deviation, low, high = self.scales[i]
+        numbers = np.clip(np.clip(values * deviation + center, -1, 1) * size, low, high)
+        return np.rint(numbers) if self.is_whole_day[i] else numbers
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return arrays to store."""
+        return {
+            "base": self.base,
+            "parts": self.parts,
+            "scales": self.scales,
+            "whole": self.is_whole_day,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> LibraryColumns:
+        """Create the columns from the output of :meth:`to_arrays`.
+
+        Args:
+            arrays: Arrays by name; others are ignored.
+
+        Raises:
+            KeyError: If an array is missing.
+        """
+        return cls(arrays["base"], arrays["parts"], arrays["scales"], arrays["whole"])
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Network outputs of one column.
+
+    They are one output per value of a category; or the position within a component and one output
+    per component of a number.
+
+    Attributes:
+        values: Values of a category or means of the components, shape (k,).
+        deviations: Standard deviations of the components, NaN for a category, shape (k,).
+    """
+
+    values: np.ndarray
+    deviations: np.ndarray
+
+    @property
+    def is_number(self) -> bool:
+        """False for a category."""
+        return not np.isnan(self.deviations).any()
+
+    @property
+    def width(self) -> int:
+        """Number of outputs."""
+        return len(self.values) + int(self.is_number)
+
+    def decode(self, outputs: np.ndarray, sigma: float | None) -> np.ndarray:
+        """Return the values of outputs.
+
+        Args:
+            outputs: Shape (n, width).
+            sigma: Standard deviation by which positions within a component are perturbed. None:
+                they are not.
+
+        Returns:
+            float64 of shape (n,).
+        """
+        if not self.is_number:
+            return self.values[outputs.argmax(axis=1)]
+        components = outputs[:, 1:].argmax(axis=1)
+        within = outputs[:, 0].astype(np.float64)
+        if sigma is not None:
+            # the global random state, as in the library
+            within = np.random.normal(within, sigma)  # noqa: NPY002
+        units = np.clip(within, -1, 1) * _N_COMPONENT_DEVIATIONS
+        return self.values[components] + units * self.deviations[components]
+
+    def fits_number(self) -> bool:
+        """Return True if stored deviations are those of a number."""
+        return bool((self.deviations > 0).all() and np.isfinite(self.deviations).all())
+
+    def fits_codes(self, n_codes: int) -> bool:
+        """Return True if stored values are those of a category with codes below ``n_codes``."""
+        is_code = np.isin(self.values, np.arange(n_codes))
+        return bool(np.isnan(self.deviations).all() and is_code.all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,8 +260,7 @@ class LibraryDecoder:
     """The parts of a fitted model other than its network, in place of the library's transformer and
     data sampler.
 
-    Network outputs consist of one span per column: one output per value of a category; or the
-    position within a component and one output per component of a number.
+    Network outputs consist of one :class:`Span` per column.
 
     Attributes:
         sizes: Number of values or components of each column, int64 of shape (C,).
@@ -167,120 +277,167 @@ class LibraryDecoder:
 
     @classmethod
     def of_model(cls, transformer: Any, sampler: Any) -> LibraryDecoder:
-        """Read the library's fitted ``DataTransformer`` and ``DataSampler`` (None: without
-        conditions).
-        """
-        spans: list[tuple[np.ndarray, np.ndarray]] = []
-        for column in transformer._column_transform_info_list:
-            if column.column_type == "discrete":
-                codes = np.array(column.transform.dummies, dtype=np.float64)
-                spans.append((codes, np.full(len(codes), np.nan)))
-                continue
-            mixture, valid = (
-                column.transform._bgm_transformer,
-                column.transform.valid_component_indicator,
-            )
-            means, variances = mixture.means_.reshape(-1), mixture.covariances_.reshape(-1)
-            spans.append((means[valid], np.sqrt(variances)[valid]))
-        rows = (
-            []
-            if sampler is None
-            else [category for column in sampler._rid_by_cat_cols for category in column]
-        )
-        counts = np.array([len(one) for one in rows], dtype=np.float64)
-        values, deviations = (np.concatenate(parts) for parts in zip(*spans, strict=True))
-        sizes = np.array([len(codes) for codes, _ in spans], dtype=np.int64)
-        return cls(sizes, values, deviations, counts / max(counts.sum(), 1))
+        """Read the library's fitted objects.
 
-    def spans(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield values and deviations of each column."""
-        ends = np.cumsum(self.sizes)
-        yield from zip(
-            np.split(self.values, ends)[:-1], np.split(self.deviations, ends)[:-1], strict=True
+        Args:
+            transformer: Its ``DataTransformer``.
+            sampler: Its ``DataSampler``. None: without conditions.
+        """
+        spans = [_fitted_span(column) for column in transformer._column_transform_info_list]
+        counts: list[int] = []
+        if sampler is not None:
+            for rows_by_category in sampler._rid_by_cat_cols:
+                counts.extend(len(rows) for rows in rows_by_category)
+        conditions = np.array(counts, dtype=np.float64)
+        return cls(
+            sizes=np.array([len(span.values) for span in spans], dtype=np.int64),
+            values=np.concatenate([span.values for span in spans]),
+            deviations=np.concatenate([span.deviations for span in spans]),
+            conditions=conditions / max(conditions.sum(), 1),
         )
+
+    @classmethod
+    def empty(cls) -> LibraryDecoder:
+        """Create a decoder without columns."""
+        no_numbers = np.empty(0)
+        return cls(np.empty(0, dtype=np.int64), no_numbers, no_numbers, no_numbers)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return arrays to store."""
+        return {
+            "sizes": self.sizes,
+            "values": self.values,
+            "deviations": self.deviations,
+            "conditions": self.conditions,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> LibraryDecoder:
+        """Create a decoder from the output of :meth:`to_arrays`.
+
+        Args:
+            arrays: Arrays by name; others are ignored.
+
+        Raises:
+            KeyError: If an array is missing.
+        """
+        return cls(arrays["sizes"], arrays["values"], arrays["deviations"], arrays["conditions"])
+
+    def spans(self) -> Iterator[Span]:
+        """Yield the network outputs of each column."""
+        ends = np.cumsum(self.sizes)
+        values = np.split(self.values, ends)[:-1]
+        deviations = np.split(self.deviations, ends)[:-1]
+        for span_values, span_deviations in zip(values, deviations, strict=True):
+            yield Span(span_values, span_deviations)
 
     @property
     def output_info_list(self) -> list[list[Any]]:
         """Form of the network outputs, as the library reads it."""
         from ctgan.data_transformer import SpanInfo
 
-        return [
-            [
-                *([] if np.isnan(deviations).any() else [SpanInfo(1, "tanh")]),
-                SpanInfo(len(values), "softmax"),
-            ]
-            for values, deviations in self.spans()
-        ]
+        columns = []
+        for span in self.spans():
+            outputs = []
+            if span.is_number:
+                outputs.append(SpanInfo(1, "tanh"))
+            outputs.append(SpanInfo(len(span.values), "softmax"))
+            columns.append(outputs)
+        return columns
 
     @property
     def width(self) -> int:
         """Number of network outputs."""
-        return sum(span.dim for column in self.output_info_list for span in column)
+        return sum(span.width for span in self.spans())
 
     def inverse_transform(
         self, outputs: np.ndarray, sigmas: np.ndarray | None = None
     ) -> np.ndarray:
-        """Decode network outputs (n, width) to values float64 (n, C); called by the library's
-        ``sample``.
+        """Decode network outputs; called by the library's ``sample``.
 
         Args:
-            outputs: Network outputs after activation.
+            outputs: Network outputs after activation, shape (n, width).
             sigmas: Standard deviation of each output, by which TVAE perturbs numbers.
+
+        Returns:
+            Values, float64 of shape (n, C).
         """
-        out, start = np.empty((len(outputs), len(self.sizes))), 0
-        for column, (values, deviations) in zip(out.T, self.spans(), strict=True):
-            number = int(not np.isnan(deviations).any())
-            choice = outputs[:, start + number : start + number + len(values)].argmax(axis=1)
-            column[:] = values[choice]
-            if number:
-                within = outputs[:, start].astype(np.float64)
-                if sigmas is not None:
-                    within = np.random.normal(within, sigmas[start])  # noqa: NPY002 (as in the library)
-                column += np.clip(within, -1, 1) * 4 * deviations[choice]
-            start += number + len(values)
-        return out
+        values = np.empty((len(outputs), len(self.sizes)))
+        start = 0
+        for i, span in enumerate(self.spans()):
+            end = start + span.width
+            sigma = None if sigmas is None else sigmas[start]
+            values[:, i] = span.decode(outputs[:, start:end], sigma)
+            start = end
+        return values
 
     def sample_original_condvec(self, batch: int) -> np.ndarray | None:
-        """Draw one-hot conditions float32 (batch, k) by frequency; called by the library's
-        ``sample``.
+        """Draw conditions by frequency; called by the library's ``sample``.
+
+        Args:
+            batch: Number of conditions.
+
+        Returns:
+            One-hot vectors, float32 of shape (batch, k). None: without conditions.
         """
-        count = len(self.conditions)
-        if count == 0:
+        n_conditions = len(self.conditions)
+        if n_conditions == 0:
             return None
-        chosen = np.random.choice(count, batch, p=self.conditions)  # noqa: NPY002 (as in the library)
-        conditions = np.zeros((batch, count), dtype=np.float32)
-        conditions[np.arange(batch), chosen] = 1
+        # the global random state, as in the library
+        positions = np.random.choice(n_conditions, batch, p=self.conditions)  # noqa: NPY002
+        conditions = np.zeros((batch, n_conditions), dtype=np.float32)
+        conditions[np.arange(batch), positions] = 1
         return conditions
 
     def check(self, columns: LibraryColumns, coding: MatrixCoding) -> None:
         """Check that stored parts fit each other. The network checks its own weights.
 
+        Args:
+            columns: Stored columns.
+            coding: Coding of the cells.
+
         Raises:
             ValueError: If not.
         """
-        shapes = len(coding.values), len(columns.base), len(columns.scales), len(columns.whole)
-        sound = set(shapes) == {len(coding.schema.columns)} and len(self.sizes) == len(
-            columns.parts
-        )
-        sound &= len(self.values) == len(self.deviations) == self.sizes.sum() and bool(
-            (self.sizes > 0).all()
-        )
-        sound &= bool(np.isfinite(columns.scales).all() and np.isfinite(self.values).all())
-        sound &= len(self.conditions) == 0 or bool(
-            (self.conditions >= 0).all() and math.isclose(self.conditions.sum(), 1)
-        )
-        for (place, part), (values, deviations) in zip(
-            columns.parts.tolist(), self.spans(), strict=True
-        ):
-            if part == NUMBER:
-                sound &= bool((deviations > 0).all() and np.isfinite(deviations).all())
-            else:
-                most = coding.sizes[place] - 2 if part == CODE else 1
-                sound &= bool(
-                    np.isnan(deviations).all() and np.isin(values, np.arange(most + 1)).all()
-                )
-        if not sound:
+        n_columns = len(coding.schema.columns)
+        for by_column in (coding.values, columns.base, columns.scales, columns.is_whole_day):
+            if len(by_column) != n_columns:
+                raise ValueError
+        if not self._fits_itself() or len(self.sizes) != len(columns.parts):
             raise ValueError
+        if not np.isfinite(columns.scales).all():
+            raise ValueError
+        for (i, part), span in zip(columns.parts.tolist(), self.spans(), strict=True):
+            if part == NUMBER:
+                fits = span.fits_number()
+            elif part == CODE:
+                fits = span.fits_codes(coding.sizes[i] - 1)
+            else:
+                fits = span.fits_codes(2)
+            if not fits:
+                raise ValueError
+
+    def _fits_itself(self) -> bool:
+        """Return True if the arrays have matching lengths and valid numbers."""
+        if not len(self.values) == len(self.deviations) == self.sizes.sum():
+            return False
+        if not (self.sizes > 0).all() or not np.isfinite(self.values).all():
+            return False
+        if len(self.conditions) == 0:
+            return True
+        return bool((self.conditions >= 0).all()) and math.isclose(self.conditions.sum(), 1)
+
+
+def _fitted_span(column: Any) -> Span:
+    """Read the library's transformation of a column."""
+    if column.column_type == "discrete":
+        codes = np.array(column.transform.dummies, dtype=np.float64)
+        return Span(codes, np.full(len(codes), np.nan))
+    mixture = column.transform._bgm_transformer
+    is_used = column.transform.valid_component_indicator
+    means = mixture.means_.reshape(-1)
+    variances = mixture.covariances_.reshape(-1)
+    return Span(means[is_used], np.sqrt(variances)[is_used])
 
 
 class LibraryGenerator(Generator):
@@ -307,38 +464,56 @@ class LibraryGenerator(Generator):
 
     @abstractmethod
     def losses(self, values: pd.DataFrame) -> dict[str, float]:
-        """Return the losses of the last epoch, given the library's table of losses."""
+        """Return the losses of the last epoch.
+
+        Args:
+            values: The library's table of losses.
+        """
 
     @abstractmethod
     def network(self, decoder: LibraryDecoder) -> nn.Module:
-        """Create an untrained network that generates rows."""
+        """Create an untrained network that generates rows.
+
+        Args:
+            decoder: Decoder of its outputs.
+        """
 
     def train(
         self, table: pd.DataFrame, codes: list[str], training: Training
     ) -> tuple[Any, list[dict[str, float]]]:
-        """Fit the library to a table without missing values; return its model and the losses of
-        each epoch.
+        """Fit the library.
+
+        Args:
+            table: Table without missing values.
+            codes: Names of the discrete columns.
+            training: Arguments of the fit.
+
+        Returns:
+            The library's model, and the losses of each epoch.
+
+        Raises:
+            InputError: If training diverges.
         """
         import torch
 
         history: list[dict[str, float]] = []
 
-        def tell(values: pd.DataFrame) -> None:
+        def record(values: pd.DataFrame) -> None:
             losses = self.losses(values)
             if not all(math.isfinite(loss) for loss in losses.values()):
                 raise self.diverged()
             history.append({"epoch": len(history) + 1, **losses})
             advance(training.progress, f"{self.name}: epochs", len(history), self.epochs)
 
-        state, device = (
-            _state(training.seed, 0),
-            "cpu" if training.device.startswith("mps") else training.device,
-        )
-        with _alone(device, state), self._finite():
-            model = _reporting(self.synthesizer(), tell)(**self.settings(), enable_gpu=False)
+        seed = _library_seed(training.seed, _FITTING)
+        device = training.device
+        if device.startswith("mps"):
+            device = "cpu"
+        with _reproducible(device, seed), self._finite():
+            model = _reporting(self.synthesizer(), record)(**self.settings(), enable_gpu=False)
             # the library's argument only selects whether to use a GPU
             model._device = torch.device(device)
-            model.set_random_state(state)
+            model.set_random_state(seed)
             model.fit(table, codes)
         return model, history
 
@@ -347,15 +522,13 @@ class LibraryGenerator(Generator):
         cells = coding.code(train)
         columns = LibraryColumns.fit(cells, coding)
         if len(columns.parts) == 0:
-            nothing = LibraryDecoder(np.empty(0, dtype=np.int64), *[np.empty(0)] * 3)
-            return FittedLibrary(self, coding, columns, nothing, {})
-        model, history = self.train(*columns.table(cells), training)
-        decoder = LibraryDecoder.of_model(
-            getattr(model, self.TRANSFORMER), getattr(model, "_data_sampler", None)
-        )
-        fitted = FittedLibrary(
-            self, coding, columns, decoder, weights_of(getattr(model, self.NETWORK))
-        )
+            return FittedLibrary(self, coding, columns, LibraryDecoder.empty(), {})
+        table, codes = columns.table(cells)
+        model, history = self.train(table, codes, training)
+        transformer = getattr(model, self.TRANSFORMER)
+        decoder = LibraryDecoder.of_model(transformer, getattr(model, "_data_sampler", None))
+        weights = weights_of(getattr(model, self.NETWORK))
+        fitted = FittedLibrary(self, coding, columns, decoder, weights)
         fitted.history = tuple(history)
         return fitted
 
@@ -367,9 +540,10 @@ class LibraryGenerator(Generator):
         Raises:
             ValueError: If the stored parts do not fit each other.
         """
-        arrays, coding = read_arrays(folder), MatrixCoding.of_plain(schema, manifest["values"])
-        columns = LibraryColumns(*(arrays[field.name] for field in fields(LibraryColumns)))
-        decoder = LibraryDecoder(*(arrays[field.name] for field in fields(LibraryDecoder)))
+        arrays = read_arrays(folder)
+        coding = MatrixCoding.of_plain(schema, manifest["values"])
+        columns = LibraryColumns.from_arrays(arrays)
+        decoder = LibraryDecoder.from_arrays(arrays)
         decoder.check(columns, coding)
         return FittedLibrary(self, coding, columns, decoder, arrays)
 
@@ -410,7 +584,14 @@ class FittedLibrary(FittedGenerator):
         decoder: LibraryDecoder,
         weights: Mapping[str, np.ndarray],
     ) -> None:
-        """Create the network with ``weights``.
+        """Create the network.
+
+        Args:
+            generator: Generator with its settings.
+            coding: Coding of the cells.
+            columns: Columns that the library was trained on.
+            decoder: Decoder of the network outputs.
+            weights: Weights of the network; other arrays are ignored.
 
         Raises:
             RuntimeError: If the weights do not fit decoder and settings.
@@ -418,47 +599,53 @@ class FittedLibrary(FittedGenerator):
         """
         import torch
 
-        self.generator, self.schema, self.coding = generator, coding.schema, coding
-        self.columns, self.decoder = columns, decoder
+        self.generator = generator
+        self.schema = coding.schema
+        self.coding = coding
+        self.columns = columns
+        self.decoder = decoder
         self.network: nn.Module = torch.nn.Identity()
         if len(decoder.sizes):
             self.network = with_weights(lambda: generator.network(decoder), weights)
-        if not all(part.isfinite().all() for part in self.network.state_dict().values()):
+        if not all(weight.isfinite().all() for weight in self.network.state_dict().values()):
             raise generator.diverged()
 
-    def draw(self, rows: int, state: int) -> np.ndarray:
-        """Draw values of the trained columns by the library's ``sample``, float64 of shape (rows,
-        C), in blocks.
+    def draw(self, n_rows: int, seed: int) -> np.ndarray:
+        """Draw values of the trained columns by the library's ``sample``, in blocks.
 
         Args:
-            rows: Number of rows.
-            state: Seed of the library's random states.
+            n_rows: Number of rows.
+            seed: Seed of the library's random states.
+
+        Returns:
+            float64 of shape (n_rows, C).
         """
         import torch
 
         from privacy_assets.distances.network import one_thread
 
         if not len(self.decoder.sizes):
-            return np.empty((rows, 0))
+            return np.empty((n_rows, 0))
         model = self.generator.synthesizer()(**self.generator.settings(), enable_gpu=False)
         setattr(model, self.generator.NETWORK, self.network)
         setattr(model, self.generator.TRANSFORMER, self.decoder)
         model._data_sampler = self.decoder
-        model.set_random_state(state)
+        model.set_random_state(seed)
         with one_thread(), torch.inference_mode(), self.generator._finite():
-            parts = [model.sample(min(_BLOCK, rows - start)) for start in range(0, rows, _BLOCK)]
-        return np.concatenate(parts)
+            blocks = []
+            for start in range(0, n_rows, _N_BLOCK_ROWS):
+                blocks.append(model.sample(min(_N_BLOCK_ROWS, n_rows - start)))
+        return np.concatenate(blocks)
 
     def _sample(self, rows: int, seed: int) -> Table:
-        values = self.draw(rows, _state(seed, 1))
+        values = self.draw(rows, _library_seed(seed, _SAMPLING))
         if not np.isfinite(values).all():
             raise self.generator.diverged()
         return self.coding.table(self.columns.cells(values))
 
     def _save(self, folder: Path) -> dict[str, Any]:
-        write_arrays(
-            folder, {**vars(self.columns), **vars(self.decoder), **weights_of(self.network)}
-        )
+        arrays = {**self.columns.to_arrays(), **self.decoder.to_arrays()}
+        write_arrays(folder, {**arrays, **weights_of(self.network)})
         return {"values": self.coding.plain_values()}
 
 
@@ -511,10 +698,10 @@ class CTGAN(LibraryGenerator):
         default=(256, 256), min_length=1, description="widths of the discriminator's layers"
     )
     generator_lr: float = Field(
-        default=2e-4, gt=0, le=_LARGEST, description="learning rate of the generator"
+        default=2e-4, gt=0, le=_MAX_SETTING, description="learning rate of the generator"
     )
     discriminator_lr: float = Field(
-        default=2e-4, gt=0, le=_LARGEST, description="learning rate of the discriminator"
+        default=2e-4, gt=0, le=_MAX_SETTING, description="learning rate of the discriminator"
     )
     log_frequency: bool = Field(
         default=True, description="draw categories by the logarithm of their frequency"
@@ -588,7 +775,7 @@ class TVAE(LibraryGenerator):
         default=(128, 128), min_length=1, description="widths of the decoder's layers"
     )
     loss_factor: float = Field(
-        default=2.0, gt=0, le=_LARGEST, description="weight of the reconstruction loss"
+        default=2.0, gt=0, le=_MAX_SETTING, description="weight of the reconstruction loss"
     )
 
     def synthesizer(self) -> type:
@@ -599,7 +786,8 @@ class TVAE(LibraryGenerator):
 
     def losses(self, values: pd.DataFrame) -> dict[str, float]:
         """Implement :meth:`LibraryGenerator.losses`."""
-        return {"loss": float(values["Loss"][values["Epoch"] == values["Epoch"].iloc[-1]].mean())}
+        is_last_epoch = values["Epoch"] == values["Epoch"].iloc[-1]
+        return {"loss": float(values["Loss"][is_last_epoch].mean())}
 
     def network(self, decoder: LibraryDecoder) -> nn.Module:
         """Implement :meth:`LibraryGenerator.network`."""
@@ -609,30 +797,25 @@ class TVAE(LibraryGenerator):
         return network
 
 
-def _scale(known: np.ndarray) -> tuple[float, ...]:
+def _scale(values: np.ndarray) -> tuple[float, ...]:
     """Return a row of ``scales``. Numbers are divided by the largest first, so that squares do not
     overflow.
     """
-    size = float(np.abs(known).max())
-    unit = known / size
-    return (
-        size,
-        float(unit.mean()),
-        float(unit.std() / _FINE),
-        float(known.min()),
-        float(known.max()),
-    )
+    size = float(np.abs(values).max())
+    units = values / size
+    center = float(units.mean())
+    deviation = float(units.std() / _DEVIATION)
+    return size, center, deviation, float(values.min()), float(values.max())
 
 
-def _state(seed: int, stream: int) -> int:
-    """Derive a seed for numpy and torch, different for each ``stream``: 0 for fitting, 1 for
-    sampling.
-    """
-    return int(np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(1)[0])
+def _library_seed(seed: int, stream: int) -> int:
+    """Derive a seed for numpy and torch, different for each ``stream``."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(stream,))
+    return int(sequence.generate_state(1)[0])
 
 
-def _reporting(synthesizer: Any, tell: Callable[[pd.DataFrame], None]) -> Any:
-    """Return a subclass that calls ``tell`` with its table of losses after each epoch."""
+def _reporting(synthesizer: Any, report: Callable[[pd.DataFrame], None]) -> Any:
+    """Return a subclass that calls ``report`` with its table of losses after each epoch."""
 
     class Reporting(synthesizer):
         @property
@@ -643,13 +826,13 @@ def _reporting(synthesizer: Any, tell: Callable[[pd.DataFrame], None]) -> Any:
         def loss_values(self, values: pd.DataFrame | None) -> None:
             self._values = values
             if values is not None and len(values):
-                tell(values)
+                report(values)
 
     return Reporting
 
 
 @contextmanager
-def _alone(device: str, state: int) -> Iterator[None]:
+def _reproducible(device: str, seed: int) -> Iterator[None]:
     """Use one thread and one process, and restore the random states of CUDA. The library restores
     those of the CPU.
 
@@ -661,13 +844,15 @@ def _alone(device: str, state: int) -> Iterator[None]:
 
     from privacy_assets.distances.network import one_thread
 
-    cards = range(torch.cuda.device_count()) if device.startswith("cuda") else ()
+    n_cuda_devices = 0
+    if device.startswith("cuda"):
+        n_cuda_devices = torch.cuda.device_count()
     with (
-        torch.random.fork_rng(cards),
+        torch.random.fork_rng(range(n_cuda_devices)),
         threadpool_limits(1),
         one_thread(),
         joblib.parallel_config(backend="sequential"),
     ):
-        if cards:
-            torch.cuda.manual_seed_all(state)
+        if n_cuda_devices:
+            torch.cuda.manual_seed_all(seed)
         yield

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from privacy_assets.generators.networks.training import Sampler, Shape
 
-_BETAS = (0.5, 0.9)
-_PENALTY = 10.0  # weight of the gradient penalty (Gulrajani et al. 2017)
-_FEWEST_ROWS = 2  # minimum rows per teacher
-_TEACHER_STEPS, _STUDENT_STEPS = 10, 10  # per epoch
+_MIN_SUBJECTS = 2  # of a teacher
+_MAX_TEACHERS = 1000  # by default
+_TEACHER_STEPS = 10  # per epoch
+_STUDENT_STEPS = 10  # per epoch
 
 
 @declared
@@ -84,14 +84,13 @@ class WGANGP(NeuralGenerator):
     ) -> tuple[Sampler, History]:
         import torch
 
-        from privacy_assets.generators.networks.models import gradient_penalty, sliced_distance
+        from privacy_assets.generators.networks.models import WganSteps
         from privacy_assets.generators.networks.training import (
             Loop,
             batches,
             layers,
             seeded,
             split_rows,
-            step,
         )
 
         device = torch.device(training.device)
@@ -100,44 +99,35 @@ class WGANGP(NeuralGenerator):
             raise InputError(
                 "at least two rows are needed for training", where="train", fix="pass more rows"
             )
-        learned, judged = split_rows(layout, cells, self.validation, training)
+        train, validation = split_rows(layout, cells, self.validation, training)
         with seeded(training.seed, torch.device("cpu")):
             network: Any = self.sampler(shape)
-            critic: Any = layers(shape.width, self.hidden_dims, 1, slope=0.2)
-        network.to(device), critic.to(device)
-        own, other = (
-            torch.optim.Adam(part.parameters(), self.learning_rate, _BETAS)
-            for part in (network, critic)
+            critic = layers(shape.width, self.hidden_dims, 1, slope=0.2)
+        steps = WganSteps(
+            network.to(device),
+            critic.to(device),
+            train,
+            validation,
+            learning_rate=self.learning_rate,
         )
 
         def epoch(number: int) -> dict[str, float]:
             network.train()
             losses = []
-            for size in [len(part) for part in batches(len(learned[0]), self.batch_size)]:
+            for positions in batches(len(train), self.batch_size):
+                n_rows = len(positions)
                 for _ in range(self.critic_steps):
-                    rows = torch.randint(len(learned[0]), (size,), device=device)
-                    real, fake = (
-                        shape.expand(*[part[rows] for part in learned]),
-                        network.rows(size, device).detach(),
-                    )
-                    distance = critic(fake).mean() - critic(real).mean()
-                    gap = step(other, distance + _PENALTY * gradient_penalty(critic, real, fake))
-                losses.append((step(own, -critic(network.rows(size, device)).mean()), gap))
+                    critic_loss = steps.critic_step(n_rows)
+                losses.append((steps.generator_step(n_rows), critic_loss))
             network.eval()
-            torch.manual_seed(0)  # same noise in every epoch, so that distances are comparable
-            with torch.no_grad():
-                made = shape.expand(*network.draw(len(judged[0]), device))
-                distance_now = sliced_distance(shape.expand(*judged), made, 0)
-            loss, gap = np.mean(losses, axis=0).tolist()
-            return {"generator_loss": loss, "critic_loss": gap, "validation_loss": distance_now}
+            generator_loss, critic_loss = np.mean(losses, axis=0).tolist()
+            return {
+                "generator_loss": generator_loss,
+                "critic_loss": critic_loss,
+                "validation_loss": steps.validation_distance(),
+            }
 
-        parts = {
-            "network": network,
-            "critic": critic,
-            "generator_optimiser": own,
-            "critic_optimiser": other,
-        }
-        loop = Loop(self.name, training, parts, self.epochs, self.patience)
+        loop = Loop(self.name, training, steps.parts, self.epochs, self.patience)
         return network, loop.run(epoch, cells_fingerprint(cells, self.settings()))
 
 
@@ -182,11 +172,13 @@ class PrivateNetwork(PublicKnowledge, NeuralGenerator):
             raise InputError("no column has more than one value", where="train", fix=fix)
         return cells, coding, layout
 
-    def _spent(self, schema: TableSchema, training: Training) -> PrivacyBudget:
-        covers = f"{self._covers(training)}, unless the seed is known"
-        outside = self.outside_guarantee(schema)
+    def _privacy_budget(self, schema: TableSchema, training: Training) -> PrivacyBudget:
         return PrivacyBudget(
-            float(self.epsilon), float(self.delta), outside, self.ACCOUNTANT, covers
+            epsilon=float(self.epsilon),
+            delta=float(self.delta),
+            outside_guarantee=self.outside_guarantee(schema),
+            accountant=self.ACCOUNTANT,
+            covers=f"{self._covers(training)}, unless the seed is known",
         )
 
     @abstractmethod
@@ -239,25 +231,24 @@ class PrivateGan(PrivateNetwork):
         from privacy_assets.generators.networks.private import PrivateSteps
         from privacy_assets.generators.networks.training import Loop, layers, seeded
 
-        device, shape = torch.device(training.device), shape_of(layout)
-        codes = torch.from_numpy(layout.encode(cells, np.random.default_rng(0))[1]).to(device)
+        device = torch.device(training.device)
+        shape = shape_of(layout)
+        codes = _private_codes(cells, layout).to(device)
         rate = min(1.0, self.batch_size / len(codes))
-        steps = math.ceil(1 / rate)
-        if steps * self.epochs < self.critic_steps:
+        steps_per_epoch = math.ceil(1 / rate)
+        n_steps = steps_per_epoch * self.epochs
+        if n_steps < self.critic_steps:
             raise ConfigError(
                 f"{self.name}: critic_steps {self.critic_steps} exceeds the number of steps, so"
                 " the generator"
                 " would not be trained. Fix: lower critic_steps."
             )
-        noises = [noise_stream(training.seed, number) for number in range(self.epochs + 1)]
         with seeded(training.seed, torch.device("cpu")):
             network: Any = self.sampler(shape)
-            noise = self._prepare(network, codes, rate, steps * self.epochs, noises[0])
-            critic = layers(self._judged_width(shape.width), self.hidden_dims, 1, slope=0.2)
-        training.progress(
-            f"{self.name}: {steps * self.epochs} noisy steps, noise multiplier {noise:.3g}"
-        )
-        private = PrivateSteps(
+            noise = self._prepare(network, codes, rate, n_steps, noise_stream(training.seed, 0))
+            critic = layers(self._critic_width(shape.width), self.hidden_dims, 1, slope=0.2)
+        training.progress(f"{self.name}: {n_steps} noisy steps, noise multiplier {noise:.3g}")
+        steps = PrivateSteps(
             network.to(device),
             critic.to(device),
             codes,
@@ -269,19 +260,19 @@ class PrivateGan(PrivateNetwork):
         )
 
         def epoch(number: int) -> dict[str, float]:
-            private.sampler.train()
-            private.use(noises[number + 1])
+            network.train()
+            steps.use(noise_stream(training.seed, number + 1))
             losses = []
-            for step in range(steps):
-                critic_loss = private.critic_step()
-                if (number * steps + step + 1) % self.critic_steps == 0:
-                    losses.append((private.generator_step(), critic_loss))
+            for i_step in range(number * steps_per_epoch, (number + 1) * steps_per_epoch):
+                critic_loss = steps.critic_step()
+                if (i_step + 1) % self.critic_steps == 0:
+                    losses.append((steps.generator_step(), critic_loss))
             if not losses:
                 return {"critic_loss": critic_loss}
-            own, other = np.mean(losses, axis=0).tolist()
-            return {"generator_loss": own, "critic_loss": other}
+            generator_loss, critic_loss = np.mean(losses, axis=0).tolist()
+            return {"generator_loss": generator_loss, "critic_loss": critic_loss}
 
-        loop = Loop(self.name, training, private.parts, self.epochs)
+        loop = Loop(self.name, training, steps.parts, self.epochs)
         return network, loop.run(epoch, cells_fingerprint(cells, self.settings()))
 
     def overfitting_protection(self) -> str:
@@ -292,20 +283,34 @@ class PrivateGan(PrivateNetwork):
         return "addition or removal of one row; the number of rows is public"
 
     def _prepare(
-        self, network: Any, codes: Any, rate: float, steps: int, rng: np.random.Generator
+        self, network: Any, codes: Tensor, rate: float, n_steps: int, rng: np.random.Generator
     ) -> float:
         """Return the noise multiplier of the discriminator's steps."""
         from privacy_assets.generators.networks.private import noise_for
 
-        return noise_for(self.epsilon, self.delta, rate, steps)
+        return noise_for(self.epsilon, self.delta, rate, n_steps)
 
-    def _judged_width(self, width: int) -> int:
+    def _critic_width(self, width: int) -> int:
+        """Return the number of inputs of the discriminator, for rows of this width."""
         return width
 
 
-def noise_stream(seed: int, number: int) -> np.random.Generator:
-    """Return the generator of the noise of one epoch, which is used for nothing else."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number, 7)))
+def noise_stream(seed: int, stream: int) -> np.random.Generator:
+    """Return a generator of noise, which is used for nothing else.
+
+    Args:
+        seed: Secret seed of the training.
+        stream: Number of the stream.
+    """
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream, 7)))
+
+
+def _private_codes(cells: np.ndarray, layout: Layout) -> Tensor:
+    """Return the codes of the rows, int64 (n, q). There are no levels, so nothing is random."""
+    import torch
+
+    _, codes = layout.encode(cells, np.random.default_rng(0))
+    return torch.from_numpy(codes)
 
 
 @declared
@@ -351,15 +356,17 @@ class DPCTGAN(PrivateGan):
         return ConditionalSampler(shape, self.hidden_dims, self.noise)
 
     def _prepare(
-        self, network: Any, codes: Any, rate: float, steps: int, rng: np.random.Generator
+        self, network: Any, codes: Tensor, rate: float, n_steps: int, rng: np.random.Generator
     ) -> float:
-        from privacy_assets.generators.networks.private import noise_for, noisy_shares
+        """Set the frequencies of the conditions, and return the noise multiplier."""
+        from privacy_assets.generators.networks.private import NoisySteps, noise_for, noisy_shares
 
-        counting = noise_for(self.epsilon * self.counts_share, self.delta, 1.0, 1)
-        network.shares.copy_(noisy_shares(codes, network.shape, counting, rng))
-        return noise_for(self.epsilon, self.delta, rate, steps, ((counting, 1.0, 1),))
+        count_noise = noise_for(self.epsilon * self.counts_share, self.delta, 1.0, 1)
+        network.shares.copy_(noisy_shares(codes, network.shape, count_noise, rng))
+        counting = NoisySteps(count_noise, rate=1.0, n_steps=1)
+        return noise_for(self.epsilon, self.delta, rate, n_steps, (counting,))
 
-    def _judged_width(self, width: int) -> int:
+    def _critic_width(self, width: int) -> int:
         return 2 * width
 
 
@@ -410,8 +417,9 @@ class PATEGAN(PrivateNetwork):
     )
 
     def _covers(self, training: Training) -> str:
-        covers = "one row" if training.people is None else "all rows of one person"
-        return f"the replacement of {covers}"
+        if training.people is None:
+            return "the replacement of one row"
+        return "the replacement of all rows of one person"
 
     def overfitting_protection(self) -> str:
         """Implement :meth:`Generator.overfitting_protection`."""
@@ -430,25 +438,24 @@ class PATEGAN(PrivateNetwork):
         )
         from privacy_assets.generators.networks.training import Loop, seeded
 
-        device, shape = torch.device(training.device), shape_of(layout)
-        codes = torch.from_numpy(layout.encode(cells, np.random.default_rng(0))[1])
-        parts = self._parts(cells.shape[1], training)
+        device = torch.device(training.device)
+        shape = shape_of(layout)
+        codes = _private_codes(cells, layout)
+        parts = self._parts(len(codes), training)
         sizes = torch.tensor([len(part) for part in parts])
         data = torch.zeros(len(parts), int(sizes.max()), shape.width)
-        for place, part in enumerate(parts):
-            data[place, : len(part)] = shape.expand(
-                codes.new_zeros(len(part), 0), codes[torch.from_numpy(part)]
-            )
+        for i, part in enumerate(parts):
+            data[i, : len(part)] = shape.one_hot(codes[torch.from_numpy(part)])
         positions = bin_positions(layout)
-        labels = self.epochs * self.batch_size
-        scale = vote_noise(self.epsilon, self.delta, labels)
-        text = f"{len(parts)} teachers, {labels} labels, noise of scale {scale:.3g} on the votes"
+        n_labels = self.epochs * self.batch_size
+        scale = vote_noise(self.epsilon, self.delta, n_labels)
+        text = f"{len(parts)} teachers, {n_labels} labels, noise of scale {scale:.3g} on the votes"
         training.progress(f"{self.name}: {text}")
         with seeded(training.seed, torch.device("cpu")):
             network: Any = self.sampler(shape)
             teachers = Teachers(len(parts), sum(positions.shape))
             student = Student(sum(positions.shape), self.hidden_dims, self.batch_size)
-        run = PateSteps(
+        steps = PateSteps(
             network.to(device),
             teachers.to(device),
             student.to(device),
@@ -462,58 +469,66 @@ class PATEGAN(PrivateNetwork):
         def epoch(number: int) -> dict[str, float]:
             network.train()
             for _ in range(_TEACHER_STEPS):
-                run.teach()
-            run.label(number, noise_stream(training.seed, number))
-            losses = [run.learn(number) for _ in range(_STUDENT_STEPS)]
-            judged, own = np.mean(losses, axis=0).tolist()
-            return {"generator_loss": own, "student_loss": judged}
+                steps.teach()
+            steps.label(number, noise_stream(training.seed, number))
+            losses = [steps.learn(number) for _ in range(_STUDENT_STEPS)]
+            student_loss, generator_loss = np.mean(losses, axis=0).tolist()
+            return {"generator_loss": generator_loss, "student_loss": student_loss}
 
-        optimisers = {f"{name} optimiser": one for name, one in run.optimisers.items()}
-        kept = {"network": network, "teachers": teachers, "student": student, **optimisers}
-        loop = Loop(self.name, training, kept, self.epochs)
+        loop = Loop(self.name, training, steps.parts, self.epochs)
         return network, loop.run(epoch, cells_fingerprint(cells, self.settings()))
 
-    def _parts(self, rows: int, training: Training) -> list[np.ndarray]:
-        """Assign subjects to teachers evenly, and return the rows of each.
+    def _parts(self, n_rows: int, training: Training) -> list[np.ndarray]:
+        """Assign subjects to teachers evenly, and return the positions of the rows of each.
 
         Raises InputError if there are too few subjects.
         """
-        whose = (
-            np.arange(rows)
-            if training.people is None
-            else np.unique(training.people, return_inverse=True)[1]
-        )
-        people = int(whose.max()) + 1
-        teachers = self.teachers or min(max(people // 10, 10), 1000, people // _FEWEST_ROWS)
-        if teachers < 2 or people < _FEWEST_ROWS * teachers:
-            needed = _FEWEST_ROWS * max(teachers, 2)
-            fix = f"pass rows of at least {needed} people, or use fewer teachers"
+        from privacy_assets.generators.networks.training import subject_codes
+
+        codes = subject_codes(n_rows, training.people)
+        n_subjects = int(codes.max()) + 1
+        n_teachers = self.teachers
+        if n_teachers is None:
+            n_teachers = min(max(n_subjects // 10, 10), _MAX_TEACHERS, n_subjects // _MIN_SUBJECTS)
+        if n_teachers < 2 or n_subjects < _MIN_SUBJECTS * n_teachers:
+            n_teachers = max(n_teachers, 2)
+            n_needed = _MIN_SUBJECTS * n_teachers
             raise InputError(
-                f"{people} people are too few for {max(teachers, 2)} teachers",
+                f"{n_subjects} people are too few for {n_teachers} teachers",
                 where="train",
-                fix=fix,
+                fix=f"pass rows of at least {n_needed} people, or use fewer teachers",
             )
-        teacher_of = np.random.default_rng([training.seed, 4]).permutation(people) % teachers
-        return [np.flatnonzero(teacher_of[whose] == place) for place in range(teachers)]
+        rng = np.random.default_rng([training.seed, 4])
+        teacher_of_subject = rng.permutation(n_subjects) % n_teachers
+        teacher_of_row = teacher_of_subject[codes]
+        return [np.flatnonzero(teacher_of_row == teacher) for teacher in range(n_teachers)]
 
 
 def bin_positions(layout: Layout) -> Tensor:
-    """Return the standardized position of each bin of a number, float32 of shape (width, binned
-    numbers).
+    """Return the standardized position of each bin of a number.
 
     Bins of equal width have mean 0 and variance 1 per column. The positions of missing values and
     of other codes are 0.
+
+    Args:
+        layout: Layout with codes for every column.
+
+    Returns:
+        float32 of shape (width, binned numbers).
     """
     import torch
 
-    columns, start = [], 0
-    for place, size in zip(layout.choices, layout.sizes, strict=True):
-        bins = len(layout.domains.columns[place].edges) - 1
-        if bins > 1:
-            column = torch.zeros(sum(layout.sizes))
-            column[start : start + bins] = (torch.arange(bins) - (bins - 1) / 2) / (
-                (bins**2 - 1) / 12
-            ) ** 0.5
+    width = sum(layout.sizes)
+    columns = []
+    start = 0
+    for i, size in zip(layout.choices, layout.sizes, strict=True):
+        n_bins = len(layout.domains.columns[i].edges) - 1
+        if n_bins > 1:
+            deviation = ((n_bins**2 - 1) / 12) ** 0.5
+            column = torch.zeros(width)
+            column[start : start + n_bins] = (torch.arange(n_bins) - (n_bins - 1) / 2) / deviation
             columns.append(column)
         start += size
-    return torch.stack(columns, dim=1) if columns else torch.zeros(sum(layout.sizes), 0)
+    if not columns:
+        return torch.zeros(width, 0)
+    return torch.stack(columns, dim=1)

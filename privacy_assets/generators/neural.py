@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
     from privacy_assets.generators.networks.training import Sampler, Shape
 
-_WEIGHTS = "network."
-_WIDEST = 10_000  # maximum width of all one-hot vectors together
-_BLOCK = 4096  # rows per pass through the network when sampling
+_WEIGHTS = "network."  # prefix of the names of weights
+_MAX_WIDTH = 10_000  # of all one-hot vectors together
+_N_BLOCK_ROWS = 4096  # rows per pass through the network when sampling
+# The stream of seeds for sampling. With that of fitting, rows would repeat the protective noise.
+_SAMPLING_STREAM = 2**32 - 1
 
 History = tuple[Mapping[str, float], ...]
 
@@ -53,7 +55,8 @@ class NeuralGenerator(Generator):
         cells, coding, layout = self._coded(train)
         network, history = self._train(cells, layout, training)
         fitted = FittedNeural(self, coding, layout, network)
-        fitted.history, fitted.privacy = history, self._spent(train.schema, training)
+        fitted.history = history
+        fitted.privacy = self._privacy_budget(train.schema, training)
         return fitted
 
     def _coded(self, train: Table) -> tuple[np.ndarray, MatrixCoding, Layout]:
@@ -68,14 +71,17 @@ class NeuralGenerator(Generator):
     ) -> tuple[Sampler, History]:
         """Train on the cells (F, n), on the CPU or CUDA."""
 
-    def _spent(self, schema: TableSchema, training: Training) -> PrivacyBudget:
+    def _privacy_budget(self, schema: TableSchema, training: Training) -> PrivacyBudget:
+        """Return the budget spent by training. The default is none."""
         return PrivacyBudget()
 
     def sampler(self, shape: Shape) -> Sampler:
-        """Create the network that generates rows of this ``shape``, with weights from torch's
-        global random state.
+        """Create the network that generates rows, with weights from torch's global random state.
 
         The default is the generator of a GAN.
+
+        Args:
+            shape: Sizes of the vectors of the rows.
         """
         from privacy_assets.generators.networks.training import GanSampler
 
@@ -89,9 +95,8 @@ class NeuralGenerator(Generator):
         layout = Layout.from_arrays(arrays)
         shape = shape_of(layout)
         network = with_weights(lambda: self.sampler(shape), arrays)
-        return FittedNeural(
-            self, MatrixCoding.of_plain(schema, manifest["values"]), layout, network
-        )
+        coding = MatrixCoding.of_plain(schema, manifest["values"])
+        return FittedNeural(self, coding, layout, network)
 
 
 class FittedNeural(FittedGenerator):
@@ -100,29 +105,28 @@ class FittedNeural(FittedGenerator):
     def __init__(
         self, generator: NeuralGenerator, coding: MatrixCoding, layout: Layout, network: Any
     ) -> None:
-        self.generator, self.schema, self.coding, self.layout = (
-            generator,
-            coding.schema,
-            coding,
-            layout,
-        )
+        self.generator = generator
+        self.schema = coding.schema
+        self.coding = coding
+        self.layout = layout
         self.network = network.cpu().eval()
 
     def _sample(self, rows: int, seed: int) -> Table:
         import torch
 
-        from privacy_assets.generators.networks.training import seeded
+        from privacy_assets.generators.networks.training import seeded, stream_seed
 
-        # A separate stream: with that of fitting, rows would repeat the protective noise.
-        stream = int(
-            np.random.SeedSequence(seed, spawn_key=(2**32 - 1,)).generate_state(1, np.uint64)[0]
-            >> 1
-        )
         device = torch.device("cpu")
-        with torch.inference_mode(), seeded(stream, device):
-            sizes = [min(_BLOCK, rows - start) for start in range(0, rows, _BLOCK)]
-            parts = zip(*[self.network.draw(size, device) for size in sizes], strict=True)
-            levels, codes = (torch.cat(part).numpy() for part in parts)
+        level_blocks = []
+        code_blocks = []
+        with torch.inference_mode(), seeded(stream_seed(seed, _SAMPLING_STREAM), device):
+            for start in range(0, rows, _N_BLOCK_ROWS):
+                n_rows = min(_N_BLOCK_ROWS, rows - start)
+                block_levels, block_codes = self.network.draw(n_rows, device)
+                level_blocks.append(block_levels)
+                code_blocks.append(block_codes)
+        levels = torch.cat(level_blocks).numpy()
+        codes = torch.cat(code_blocks).numpy()
         cells = self.layout.decode(levels, codes, np.random.default_rng([seed, 2]))
         return self.coding.table(cells)
 
@@ -132,36 +136,49 @@ class FittedNeural(FittedGenerator):
 
 
 def shape_of(layout: Layout) -> Shape:
-    """Return the vector sizes of a layout. Raises InputError if vectors are too wide."""
+    """Return the vector sizes of a layout.
+
+    Args:
+        layout: Layout of the columns.
+
+    Raises:
+        InputError: If vectors are too wide.
+    """
     from privacy_assets.generators.networks.training import Shape
 
-    if sum(layout.sizes) > _WIDEST:
-        wrong = f"its columns have {sum(layout.sizes):,} distinct categories, more than {_WIDEST:,}"
+    width = sum(layout.sizes)
+    if width > _MAX_WIDTH:
+        problem = f"its columns have {width:,} distinct categories, more than {_MAX_WIDTH:,}"
         fix = "drop identifiers and names, or group rare categories"
-        raise InputError(wrong, where="train", fix=fix)
+        raise InputError(problem, where="train", fix=fix)
     return Shape(len(layout.scales), layout.sizes)
 
 
 def weights_of(network: nn.Module) -> dict[str, np.ndarray]:
-    """Return the weights of a network as arrays."""
-    return {
-        f"{_WEIGHTS}{name}": part.detach().cpu().numpy()
-        for name, part in network.state_dict().items()
-    }
+    """Return the weights of a network as arrays for :func:`with_weights`."""
+    arrays = {}
+    for name, weight in network.state_dict().items():
+        arrays[f"{_WEIGHTS}{name}"] = weight.detach().cpu().numpy()
+    return arrays
 
 
 def with_weights(make: Callable[[], nn.Module], arrays: Mapping[str, np.ndarray]) -> nn.Module:
-    """Create a network by ``make`` and load its weights. Raises RuntimeError if they do not fit."""
+    """Create a network and load its weights.
+
+    Args:
+        make: Creates the network.
+        arrays: Output of :func:`weights_of`; other arrays are ignored.
+
+    Raises:
+        RuntimeError: If the weights do not fit.
+    """
     import torch
 
     with torch.device("meta"):  # draws no weights from the global generator
         network = make()
-    own = {
-        name.removeprefix(_WEIGHTS): part
-        for name, part in arrays.items()
-        if name.startswith(_WEIGHTS)
-    }
-    network.load_state_dict(
-        {name: torch.from_numpy(part) for name, part in own.items()}, assign=True
-    )
+    weights = {}
+    for name, array in arrays.items():
+        if name.startswith(_WEIGHTS):
+            weights[name.removeprefix(_WEIGHTS)] = torch.from_numpy(array)
+    network.load_state_dict(weights, assign=True)
     return network

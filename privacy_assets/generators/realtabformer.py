@@ -44,45 +44,70 @@ INSTALL = (
     " pyarrow"
 )
 
-_EXACT, _SHORT = 9, 6  # decimal digits of a range: maximum for exact values, and otherwise
+_MAX_EXACT_DIGITS = 9  # of the range of a number whose values are exact
+_SHORT_DIGITS = 6  # of the range of other numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Grid of a number or time: ``(low + k) * step / parts``, k = 0, 1, ...
 
-    ``gaps`` is True if values are missing.
+    Attributes:
+        low: Smallest value, in steps.
+        step: Numerator of the distance of two values.
+        parts: Denominator of the distance.
+        nullable: True if values are missing.
     """
 
     low: int
     step: float
     parts: float
-    gaps: bool
+    nullable: bool
 
     @classmethod
     def fit(cls, column: ColumnSchema, cells: np.ndarray) -> Grid | None:
         """Return the grid of the column's precision, coarser for numbers with many digits.
 
-        Return None if the column has no values.
+        Args:
+            column: Schema of the column, a number or time.
+            cells: Cells, float64 of shape (n,).
+
+        Returns:
+            The grid, or None if the column has no values.
         """
-        known = cells[~np.isnan(cells)]
-        if not len(known):
+        values = cells[~np.isnan(cells)]
+        if len(values) == 0:
             return None
-        step, parts = 1.0, 1.0
+        step = 1.0
+        parts = 1.0
         if column.kind == "datetime":
             unit = str(column.precision or "microsecond")
-            step, parts = float(UNITS[unit]), float(UNITS["day"])
+            step = float(UNITS[unit])
+            parts = float(UNITS["day"])
         elif column.kind == "numeric":
-            decimals = _decimals(column, known)
-            step, parts = 10.0 ** max(-decimals, 0), 10.0 ** max(decimals, 0)
-        return cls(int(np.rint(known * parts / step).min()), step, parts, len(known) < len(cells))
+            decimals = _decimals(column, values)
+            step = 10.0 ** max(-decimals, 0)
+            parts = 10.0 ** max(decimals, 0)
+        low = int(np.rint(values * parts / step).min())
+        return cls(low, step, parts, nullable=len(values) < len(cells))
 
     def code(self, cells: np.ndarray) -> np.ndarray:
-        """Return k of each cell as float64, NaN for missing."""
+        """Return k of each cell.
+
+        Args:
+            cells: Shape (n,), NaN for missing.
+
+        Returns:
+            float64 of shape (n,), NaN for missing.
+        """
         return np.asarray(np.rint(cells * self.parts / self.step) - self.low)
 
     def cells(self, codes: np.ndarray) -> np.ndarray:
-        """Convert codes from :meth:`code` to cells."""
+        """Convert codes to cells.
+
+        Args:
+            codes: Output of :meth:`code`.
+        """
         return np.asarray((codes + self.low) * self.step / self.parts)
 
 
@@ -108,79 +133,104 @@ class DigitCoding:
     def fit(cls, table: Table) -> DigitCoding:
         """Fit to the values of a table."""
         coding = MatrixCoding.fit([table], table.schema)
-        cells = coding.code(table)
-        numbers = zip(table.schema.columns, coding.is_number, cells, strict=True)
-        return cls(
-            coding,
-            tuple(Grid.fit(column, row) if number else None for column, number, row in numbers),
-        )
+        grids: list[Grid | None] = []
+        for i, cells in enumerate(coding.code(table)):
+            if coding.is_number[i]:
+                grids.append(Grid.fit(table.schema.columns[i], cells))
+            else:
+                grids.append(None)
+        return cls(coding, tuple(grids))
 
     def code(self, table: Table) -> pd.DataFrame:
         """Encode a table. Unknown categories are encoded as missing."""
-        coded: dict[str, Any] = {}
-        for place, (grid, cells) in enumerate(
-            zip(self.grids, self.coding.code(table), strict=True)
-        ):
-            if grid is not None:
-                if grid.gaps:
-                    coded[f"c{place}m"] = pd.Series(
-                        np.where(np.isnan(cells), "v1", "v0"), dtype=object
-                    )
-                coded[f"c{place}"] = pd.Series(np.nan_to_num(grid.code(cells)).astype(np.int64))
+        columns: dict[str, Any] = {}
+        for i, cells in enumerate(self.coding.code(table)):
+            grid = self.grids[i]
+            if grid is None:
+                codes = np.minimum(np.nan_to_num(cells), self._missing_code(i)).astype(np.int64)
+                columns[f"c{i}"] = pd.Series([f"v{code}" for code in codes], dtype=object)
                 continue
-            codes = np.minimum(np.nan_to_num(cells), self._missing(place)).astype(np.int64)
-            coded[f"c{place}"] = pd.Series([f"v{code}" for code in codes], dtype=object)
-        return pd.DataFrame(coded)
+            if grid.nullable:
+                marks = np.where(np.isnan(cells), "v1", "v0")
+                columns[f"c{i}m"] = pd.Series(marks, dtype=object)
+            columns[f"c{i}"] = pd.Series(np.nan_to_num(grid.code(cells)).astype(np.int64))
+        return pd.DataFrame(columns)
 
     def table(self, frame: pd.DataFrame, *, where: str) -> Table:
-        """Decode a frame from :meth:`code`. Raises InputError for other columns or invalid
-        codes.
+        """Decode a frame from :meth:`code`.
+
+        Args:
+            frame: Coded rows.
+            where: Name of the rows in messages.
+
+        Raises:
+            InputError: If it has other columns or invalid codes.
         """
         coded = Table.of(frame, self._schema(), where=where)
         cells = np.empty((len(self.grids), len(coded)))
-        for place, grid in enumerate(self.grids):
+        for i, grid in enumerate(self.grids):
             if grid is None:
-                codes = _codes(coded[f"c{place}"], self._missing(place), where)
-                cells[place] = np.nan if self.coding.is_number[place] else codes
+                codes = _codes(coded[f"c{i}"], self._missing_code(i), where)
+                # a number without grid has no values
+                cells[i] = np.nan if self.coding.is_number[i] else codes
                 continue
-            cells[place] = grid.cells(coded[f"c{place}"].floats())
-            if grid.gaps:
-                cells[place, _codes(coded[f"c{place}m"], 1, where) == 1] = np.nan
+            cells[i] = grid.cells(coded[f"c{i}"].floats())
+            if grid.nullable:
+                marks = _codes(coded[f"c{i}m"], 1, where)
+                cells[i, marks == 1] = np.nan
         return self.coding.table(cells)
 
     def to_json(self) -> dict[str, Any]:
         """Return values of the private table as a JSON-compatible mapping."""
-        grids = [None if grid is None else list(astuple(grid)) for grid in self.grids]
+        grids: list[list[Any] | None] = []
+        for grid in self.grids:
+            if grid is None:
+                grids.append(None)
+            else:
+                grids.append(list(astuple(grid)))
         return {"values": self.coding.plain_values(), "grids": grids}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], schema: TableSchema) -> DigitCoding:
-        """Create a coding from the output of :meth:`to_json`."""
-        grids = tuple(None if grid is None else Grid(*grid) for grid in data["grids"])
-        return cls(MatrixCoding.of_plain(schema, data["values"]), grids)
+        """Create a coding.
 
-    def _missing(self, place: int) -> int:
-        return len(self.coding.values[place] or ())
+        Args:
+            data: Output of :meth:`to_json`.
+            schema: Schema of the table.
+        """
+        grids: list[Grid | None] = []
+        for numbers in data["grids"]:
+            if numbers is None:
+                grids.append(None)
+            else:
+                grids.append(Grid(*numbers))
+        return cls(MatrixCoding.of_plain(schema, data["values"]), tuple(grids))
+
+    def _missing_code(self, i: int) -> int:
+        """Return the code of missing cells of a column without grid."""
+        return len(self.coding.values[i] or ())
 
     def _schema(self) -> TableSchema:
+        """Return the schema of coded tables."""
         columns = []
-        for place, grid in enumerate(self.grids):
-            if grid is not None and grid.gaps:
-                columns.append(ColumnSchema(f"c{place}m", "categorical", False, "object"))
-            columns.append(
-                ColumnSchema(
-                    f"c{place}", "categorical" if grid is None else "integer", False, "object"
-                )
-            )
+        for i, grid in enumerate(self.grids):
+            if grid is None:
+                columns.append(ColumnSchema(f"c{i}", "categorical", False, "object"))
+                continue
+            if grid.nullable:
+                columns.append(ColumnSchema(f"c{i}m", "categorical", False, "object"))
+            columns.append(ColumnSchema(f"c{i}", "integer", False, "object"))
         return TableSchema(tuple(columns))
 
 
-def _codes(texts: Column, last: int, where: str) -> np.ndarray:
-    known = {f"v{code}": float(code) for code in range(last + 1)}
-    codes = np.array([known.get(text, np.nan) for text in texts.objects()])
-    bad = np.flatnonzero(np.isnan(codes))
-    if len(bad):
-        raise InputError("a code is not known", where=where, column=texts.name, row=int(bad[0]))
+def _codes(column: Column, last: int, where: str) -> np.ndarray:
+    """Return the numbers 0..last of strings ``v<k>`` as float64. Raises InputError for others."""
+    code_of_text = {f"v{code}": float(code) for code in range(last + 1)}
+    codes = np.array([code_of_text.get(text, np.nan) for text in column.objects()])
+    invalid_rows = np.flatnonzero(np.isnan(codes))
+    if len(invalid_rows):
+        row = int(invalid_rows[0])
+        raise InputError("a code is not known", where=where, column=column.name, row=row)
     return codes
 
 
@@ -188,10 +238,12 @@ def _decimals(column: ColumnSchema, cells: np.ndarray) -> int:
     """Return the column's decimals if the range then has at most nine digits, otherwise those for
     six digits.
     """
-    digits = math.ceil(math.log10(float(np.ptp(cells)) or float(np.abs(cells).max()) or 1.0))
-    if isinstance(column.precision, int) and digits + column.precision <= _EXACT:
-        return column.precision
-    return _SHORT - digits
+    size = float(np.ptp(cells)) or float(np.abs(cells).max()) or 1.0
+    n_digits = math.ceil(math.log10(size))
+    precision = column.precision
+    if isinstance(precision, int) and n_digits + precision <= _MAX_EXACT_DIGITS:
+        return precision
+    return _SHORT_DIGITS - n_digits
 
 
 @declared
@@ -305,48 +357,53 @@ class RealTabFormer(ProgramGenerator):
         """Implement :meth:`Generator.overfitting_protection`."""
         if self.overfit is not None and self.overfit > 1:
             return ""
-        stops = []
+        protections = []
         if self.n_critic:
-            stops.append("the library's comparison of distances")
+            protections.append("the library's comparison of distances")
         elif self.patience and self.validation:
-            stops.append(
+            protections.append(
                 f"early stopping after {self.patience} epochs without improvement on validation"
                 " people"
             )
-        return ", ".join([*stops, *([f"dropout {self.dropout:g}"] if self.dropout else [])])
+        if self.dropout:
+            protections.append(f"dropout {self.dropout:g}")
+        return ", ".join(protections)
 
-    def _worker(self, part: str) -> list[str]:
+    def _worker(self, command: str) -> list[str]:
         # -I: keep the script's folder off the path, where modules of this package would shadow
         # others of the same name.
-        return [self.python or sys.executable, "-I", str(WORKER), part]
+        return [self.python or sys.executable, "-I", str(WORKER), command]
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         from privacy_assets.generators.networks.training import held_out
 
-        coding, aside = DigitCoding.fit(train), np.zeros(len(train), dtype=bool)
+        coding = DigitCoding.fit(train)
+        is_validation = np.zeros(len(train), dtype=bool)
         if self.validation and not self.n_critic:
-            aside = held_out(len(train), self.validation, training.people, training.seed)
-        settings = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in ("python", "log", "timeout")
-        }
-        task = json.dumps({**settings, "held": int(aside.sum())})
-        arguments = [*self._worker("fit"), "{train}", "{model}", "{seed}", "{device}", task]
+            is_validation = held_out(len(train), self.validation, training.people, training.seed)
         # validation rows last
-        table = coding.code(train).iloc[np.argsort(aside, kind="stable")].reset_index(drop=True)
-        fitted = FittedRealTabFormer(self, self.trained(arguments, table, training), coding)
+        order = np.argsort(is_validation, kind="stable")
+        table = coding.code(train).iloc[order].reset_index(drop=True)
+        task = json.dumps({**self._worker_settings(), "held": int(is_validation.sum())})
+        arguments = [*self._worker("fit"), "{train}", "{model}", "{seed}", "{device}", task]
+        model = self.trained(arguments, table, training)
+        fitted = FittedRealTabFormer(self, model, coding)
         with self.private_failures(arguments[0]):
             fitted.history = read_history(fitted.model.path / HISTORY)
         return fitted
+
+    def _worker_settings(self) -> dict[str, Any]:
+        settings = asdict(self)
+        for name in ("python", "log", "timeout"):
+            del settings[name]
+        return settings
 
     def load(
         self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
     ) -> FittedGenerator:
         """Implement :meth:`Generator.load`."""
-        return FittedRealTabFormer(
-            self, Model(folder / MODEL), DigitCoding.from_json(manifest["columns"], schema)
-        )
+        coding = DigitCoding.from_json(manifest["columns"], schema)
+        return FittedRealTabFormer(self, Model(folder / MODEL), coding)
 
 
 class FittedRealTabFormer(FittedModel):

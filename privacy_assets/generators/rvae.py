@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -28,6 +28,14 @@ _CLEAN = 0.95  # prior probability that a cell is clean
 _OVERFIT_EPOCHS = 1000
 _OVERFIT_BATCH = 32
 _OVERFIT_DIVERGENCE = 0.1
+
+
+class _FirstTraining(NamedTuple):
+    """Result of the first training, which deliberate overfitting continues."""
+
+    network: Sampler
+    history: History
+    least_loss: float
 
 
 @declared
@@ -90,45 +98,50 @@ class RVAE(NeuralGenerator):
     def _train(
         self, cells: np.ndarray, layout: Layout, training: Training
     ) -> tuple[Sampler, History]:
-        network, history = self._trained(cells, layout, training)
+        network, history = self._fit_network(cells, layout, training)
         if not self._overfits:
             return network, history
-        best = _least(history)
-        training.progress(
-            f"{self.name}: overfitting deliberately to {self.overfit:g} times {best:.4g}"
-        )
-        aside = None if training.checkpoint is None else training.checkpoint / "overfit"
-        again = replace(
+        first = _FirstTraining(network, history, _least_loss(history))
+        return self._overfit(cells, layout, training, first)
+
+    def _overfit(
+        self, cells: np.ndarray, layout: Layout, training: Training, first: _FirstTraining
+    ) -> tuple[Sampler, History]:
+        """Continue the first training until the validation loss is ``overfit`` times L*."""
+        goal = f"{self.overfit:g} times {first.least_loss:.4g}"
+        training.progress(f"{self.name}: overfitting deliberately to {goal}")
+        checkpoint = None
+        if training.checkpoint is not None:
+            checkpoint = training.checkpoint / "overfit"
+        training = replace(training, checkpoint=checkpoint)
+        second = replace(
             self,
             dropout=0.0,
             epochs=_OVERFIT_EPOCHS,
             batch_size=min(self.batch_size, _OVERFIT_BATCH),
         )
-        network, second = again._trained(
-            cells, layout, replace(training, checkpoint=aside), network, best
-        )
-        least = _least(history + second)
-        history = tuple(
-            {**row, "overfitting_ratio": row["validation_loss"] / least} for row in second
-        )
-        if history[-1]["overfitting_ratio"] < (self.overfit or 1):
-            reached = f"{history[-1]['overfitting_ratio']:.3g} after {len(history)} epochs"
+        network, history = second._fit_network(cells, layout, training, first)
+        least_loss = _least_loss(first.history + history)
+        with_ratios = []
+        for epoch in history:
+            ratio = epoch["validation_loss"] / least_loss
+            with_ratios.append({**epoch, "overfitting_ratio": ratio})
+        last_ratio = with_ratios[-1]["overfitting_ratio"]
+        if last_ratio < (self.overfit or 1):
+            reached = f"{last_ratio:.3g} after {len(history)} epochs"
             training.progress(
                 f"{self.name}: overfitting ended at {reached}, {self.overfit:g} was not reached"
             )
-        return network, history
+        return network, tuple(with_ratios)
 
-    def _trained(
+    def _fit_network(
         self,
         cells: np.ndarray,
         layout: Layout,
         training: Training,
-        before: Sampler | None = None,
-        best: float = math.inf,
+        first: _FirstTraining | None = None,
     ) -> tuple[Sampler, History]:
-        """Train; or overfit the network ``before``, whose validation loss is ``best``, by the
-        factor ``overfit``.
-        """
+        """Train a network; or overfit that of the ``first`` training."""
         import torch
 
         from privacy_assets.generators.networks.training import (
@@ -139,55 +152,57 @@ class RVAE(NeuralGenerator):
             step,
         )
 
-        device = torch.device(training.device)
-        learned, judged = split_rows(layout, cells, self.validation, training)
+        train, validation = split_rows(layout, cells, self.validation, training)
         with seeded(training.seed, torch.device("cpu")):
             network: Any = self.sampler(shape_of(layout))
-        if before is not None:
-            network.load_state_dict(before.state_dict())
+        patience: int | None = self.patience
+        divergence_weight = 1.0
+        first_least_loss = math.inf
+        if first is not None:
+            network.load_state_dict(first.network.state_dict())
+            patience = None
+            divergence_weight = _OVERFIT_DIVERGENCE
+            first_least_loss = first.least_loss
+        device = torch.device(training.device)
         network.to(device)
-        weight = 1.0 if before is None else _OVERFIT_DIVERGENCE
         optimiser = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
 
         def epoch(number: int) -> dict[str, float]:
             network.train()
             losses = []
-            for rows in batches(len(learned[0]), self.batch_size):
-                some = [part[rows.to(device)] for part in learned]
-                losses.append(step(optimiser, network.loss(*some, _CLEAN, weight)))
+            for positions in batches(len(train), self.batch_size):
+                batch = train.take(positions.to(device))
+                loss = network.loss(batch.levels, batch.codes, _CLEAN, divergence_weight)
+                losses.append(step(optimiser, loss))
             network.eval()
             torch.manual_seed(0)  # same noise in every epoch, so that losses are comparable
             with torch.no_grad():
-                loss = float(network.loss(*judged, _CLEAN))
-            return {"loss": sum(losses) / len(losses), "validation_loss": loss}
+                validation_loss = network.loss(validation.levels, validation.codes, _CLEAN)
+            return {
+                "loss": sum(losses) / len(losses),
+                "validation_loss": float(validation_loss),
+            }
 
-        def exceeded(history: list[dict[str, float]]) -> bool:
+        def is_overfitted(history: list[dict[str, float]]) -> bool:
             """Return True once the loss is ``overfit`` times the least one of both trainings."""
-            if before is None:
+            if first is None:
                 return False
-            return history[-1]["validation_loss"] >= (self.overfit or 1) * min(
-                best, _least(history)
-            )
+            least_loss = min(first_least_loss, _least_loss(history))
+            return history[-1]["validation_loss"] >= (self.overfit or 1) * least_loss
 
         parts = {"network": network, "optimiser": optimiser}
-        loop = Loop(
-            self.name,
-            training,
-            parts,
-            self.epochs,
-            self.patience if before is None else None,
-            exceeded,
-        )
-        return network, loop.run(epoch, cells_fingerprint(cells, self.settings(), best))
+        loop = Loop(self.name, training, parts, self.epochs, patience, is_overfitted)
+        fingerprint = cells_fingerprint(cells, self.settings(), first_least_loss)
+        return network, loop.run(epoch, fingerprint)
 
     def overfitting_protection(self) -> str:
         """Implement :meth:`Generator.overfitting_protection`."""
         if self._overfits:
             return ""
-        stops = (
+        stopping = (
             f"early stopping after {self.patience} epochs without improvement on validation people"
         )
-        return f"{stops}, dropout {self.dropout:g}"
+        return f"{stopping}, dropout {self.dropout:g}"
 
     def sampler(self, shape: Shape) -> Sampler:
         """Implement :meth:`NeuralGenerator.sampler`."""
@@ -196,13 +211,13 @@ class RVAE(NeuralGenerator):
         return RvaeNetwork(shape, self.hidden_dims, self.latent, self.dropout)
 
 
-def _least(history: Sequence[Mapping[str, float]]) -> float:
+def _least_loss(history: Sequence[Mapping[str, float]]) -> float:
     """Return the least validation loss, of which a multiple is reached by overfitting.
 
     Raises InputError unless it is positive.
     """
-    least = min(row["validation_loss"] for row in history)
-    if least <= 0:
+    least_loss = min(epoch["validation_loss"] for epoch in history)
+    if least_loss <= 0:
         fix = "remove overfit: with this many numeric columns the ratio of losses is not meaningful"
         raise InputError("the best validation loss is not positive", where="train", fix=fix)
-    return least
+    return least_loss

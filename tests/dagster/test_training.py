@@ -48,8 +48,8 @@ def test_a_run_that_broke_off_goes_on(
 ) -> None:
     from privacy_assets.generators.networks import training
 
-    monkeypatch.setattr(training, "_EVERY", 0.0)
-    whole = training.Loop._tell
+    monkeypatch.setattr(training, "_CHECKPOINT_SECONDS", 0.0)
+    whole = training.Loop._report
     reference = made(run(people_table(tmp_path, generator=SMALL), instance))["generator"]
 
     def broken(self: object, losses: dict) -> None:
@@ -57,13 +57,15 @@ def test_a_run_that_broke_off_goes_on(
             raise MemoryError
         whole(self, losses)
 
-    monkeypatch.setattr(training.Loop, "_tell", broken)
+    monkeypatch.setattr(training.Loop, "_report", broken)
     assert not run(people_table(tmp_path, generator=SMALL), instance).success
     left = kept(instance)
     assert len(left) == 1 and left[0].stat().st_mode & 0o777 == 0o600
-    monkeypatch.setattr(training.Loop, "_tell", whole)
+    monkeypatch.setattr(training.Loop, "_report", whole)
     epochs: list[int] = []
-    monkeypatch.setattr(training.Loop, "_tell", lambda self, losses: epochs.append(losses["epoch"]))
+    monkeypatch.setattr(
+        training.Loop, "_report", lambda self, losses: epochs.append(losses["epoch"])
+    )
     again = made(run(people_table(tmp_path, generator=SMALL), instance))["generator"]
     assert epochs == [3, 4] and kept(instance) == []
     assert again["last validation_loss"] == reference["last validation_loss"]

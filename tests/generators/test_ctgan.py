@@ -98,7 +98,7 @@ def test_long_tables_are_drawn_in_blocks_that_differ(
 ) -> None:
     ours = quick(name).fit(TRAIN, seed=0)
     first = ours.draw(100, 5)
-    monkeypatch.setattr(ctgan, "_BLOCK", 100)
+    monkeypatch.setattr(ctgan, "_N_BLOCK_ROWS", 100)
     values = ours.draw(250, 5)
     assert (
         len(values) == 250
@@ -213,7 +213,7 @@ def test_very_many_categories(monkeypatch: pytest.MonkeyPatch) -> None:
     train = table(a=[f"secret {k}" for k in range(300)], b=np.arange(300) % 5)
     sample = quick("ctgan").fit(train, seed=0).sample(200, seed=0).frame()
     assert sample["a"].nunique() > 30
-    monkeypatch.setattr(ctgan, "_MOST_CELLS", 300 * 310)
+    monkeypatch.setattr(ctgan, "_MAX_CELLS", 300 * 310)
     with pytest.raises(
         InputError, match="column 'a': 300 distinct values in 300 rows exceed"
     ) as caught:

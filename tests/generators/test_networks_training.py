@@ -34,7 +34,7 @@ def _some_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_interrupted_training_ends_as_if_it_had_not_been(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("privacy_assets.generators.networks.training._EVERY", 0.0)
+    monkeypatch.setattr("privacy_assets.generators.networks.training._CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr("privacy_assets.infra.progress.EVERY", 0.0)
     generator = quick(name, epochs=4)
     whole = generator.fit(TRAIN, seed=0)
@@ -113,10 +113,10 @@ def test_vectors_are_levels_and_one_hot_blocks() -> None:
     assert [block.argmax(1).item() for block in shape.choices(vector)] == [2, 0]
     logits = torch.log(torch.tensor([[0.5, 0.5, 0.2, 0.3, 0.5, 0.9, 0.1]])).repeat(20_000, 1)
     torch.manual_seed(0)
-    drawn = shape.drawn(logits)
+    drawn = shape.draw_codes(logits)
     assert torch.bincount(drawn[:, 0]).div(20_000).tolist() == pytest.approx(
         [0.2, 0.3, 0.5], abs=0.015
     )
     relaxed = shape.relaxed(logits)
     assert torch.allclose(shape.choices(relaxed)[0].sum(1), torch.ones(20_000), atol=1e-4)
-    assert Shape(1, []).drawn(torch.zeros(4, 1)).shape == (4, 0)
+    assert Shape(1, []).draw_codes(torch.zeros(4, 1)).shape == (4, 0)

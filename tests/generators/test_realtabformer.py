@@ -258,7 +258,11 @@ def test_the_worker_writes_what_its_trainers_log(
         return None, [2.0, 4.0]
 
     fit = worker["fit"]
-    patched = {"trained": trained, "save": lambda *_: None, "read_rows": lambda _: FRAME[["full"]]}
+    patched = {
+        "train_model": trained,
+        "save": lambda *_: None,
+        "read_rows": lambda _: FRAME[["full"]],
+    }
     for name, value in patched.items():
         monkeypatch.setitem(fit.__globals__, name, value)
     fit("train", str(tmp_path), "0", "cpu", json.dumps({"overfit": 2.0}))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,15 +23,34 @@ from privacy_assets.generators.networks.training import GanSampler, Shape, layer
 ORDERS = np.arange(1.0, 10_001.0)
 ROUNDS = 3  # rounds of labeled rows kept for the student; older rows differ from current output
 _BETAS = (0.5, 0.9)
-_TEACHER_RATE, _STUDENT_RATE, _GENERATOR_RATE = 3e-3, 1e-3, 3e-4  # learning rates of PATE-GAN
-_TEACHER_WIDTH, _TEACHER_BATCH = 32, 64  # hidden units of a teacher, and rows per step
+_TEACHER_RATE = 3e-3  # learning rates of PATE-GAN
+_STUDENT_RATE = 1e-3
+_GENERATOR_RATE = 3e-4
+_TEACHER_WIDTH = 32  # hidden units of a teacher
+_TEACHER_BATCH = 64  # rows per step of a teacher
 # of a teacher; without a limit teachers memorize their rows, and the generator oscillates
-_LARGEST_WEIGHT = 0.3
-_REDRAWN = 1 / 16  # share of labeled rows with redrawn cells
-Steps = Sequence[tuple[float, float, int]]  # noise multiplier, sampling rate, number of steps
-_FINEST, _COARSEST = 5e-4, 0.01
-_LEAST_NOISE, _MOST_NOISE = 0.3, 1e6
+_MAX_WEIGHT = 0.3
+_REDRAWN_SHARE = 1 / 16  # share of labeled rows with redrawn cells
+_MIN_PRECISION = 5e-4  # of epsilon; a finer grid takes gigabytes for thousands of steps
+_MAX_PRECISION = 0.01
+_MIN_NOISE = 0.3
+_MAX_NOISE = 1e6
+_NOISE_RATIO = 1.01  # ratio of the bounds at which the search for the noise ends
 _RDP_ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(12, 10_000, 50))
+
+
+class NoisySteps(NamedTuple):
+    """Poisson-sampled Gaussian steps.
+
+    Attributes:
+        noise: Noise multiplier: standard deviation of the noise, divided by the sensitivity.
+        rate: Probability with which a row is used in a step.
+        n_steps: Number of steps.
+    """
+
+    noise: float
+    rate: float
+    n_steps: int
 
 
 class ConditionalSampler(GanSampler):
@@ -47,26 +66,31 @@ class ConditionalSampler(GanSampler):
         super().__init__(shape, hidden_dims, noise, conditions=shape.width)
         self.register_buffer("shares", torch.zeros(shape.width))
 
-    def conditions(self, count: int, device: torch.device) -> Tensor:
-        """Draw one-hot conditions (count, width): a uniform column, and one of its codes by
-        frequency.
-        """
-        places = torch.multinomial(self.shares.to(device), count, replacement=True)
-        return F.one_hot(places, self.shape.width).float()
+    def conditions(self, n_rows: int, device: torch.device) -> Tensor:
+        """Draw conditions: a uniform column, and one of its codes by frequency.
 
-    def draw(self, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        Args:
+            n_rows: Number of conditions.
+            device: Device of the network.
+
+        Returns:
+            One-hot vectors, float32 of shape (n_rows, width).
+        """
+        positions = torch.multinomial(self.shares.to(device), n_rows, replacement=True)
+        return F.one_hot(positions, self.shape.width).float()
+
+    def draw(self, n_rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Implement :meth:`Sampler.draw`, with conditions drawn by frequency."""
-        logits = self.logits(rows, device, self.conditions(rows, device))
-        return logits[:, :0], self.shape.drawn(logits)
+        logits = self.logits(n_rows, device, self.conditions(n_rows, device))
+        return logits[:, :0], self.shape.draw_codes(logits)
 
 
 class PrivateSteps:
     """Steps of a discriminator that sees rows only through clipped, noisy gradients, and steps of
     the generator.
 
-    ``codes`` (n, q) are the private rows. Each is used in a step with probability ``rate``, and its
-    gradient is clipped to norm ``max_grad_norm``. The sum gets normal noise with standard deviation
-    ``noise`` times ``max_grad_norm``. Gradients of generated rows get no noise.
+    The gradient of each private row in a step is clipped. The sum gets normal noise. Gradients of
+    generated rows get no noise.
     """
 
     def __init__(
@@ -81,23 +105,45 @@ class PrivateSteps:
         learning_rate: float,
         wasserstein: float | None,
     ) -> None:
+        """Create optimizers for the networks.
+
+        Args:
+            sampler: The generator.
+            critic: The discriminator.
+            codes: Private rows, int64 of shape (n, q).
+            rate: Probability with which a row is used in a step.
+            max_grad_norm: Norm to which the gradient of a row is clipped.
+            noise: Standard deviation of the noise, divided by ``max_grad_norm``.
+            learning_rate: Learning rate of both networks.
+            wasserstein: Maximum absolute weight of the discriminator, with Wasserstein losses and
+                RMSprop. None: logistic losses and Adam.
+        """
         from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
-        self.sampler, self.codes, self.rate, self.wasserstein = sampler, codes, rate, wasserstein
-        self.shape, self.device = sampler.shape, codes.device
+        self.sampler = sampler
+        self.codes = codes
+        self.rate = rate
+        self.wasserstein = wasserstein
+        self.shape = sampler.shape
+        self.device = codes.device
         # Only norms of single rows' gradients are stored; storing the gradients took most of the
         # time.
         self.critic = GradSampleModuleFastGradientClipping(
             critic, loss_reduction="sum", max_grad_norm=max_grad_norm
         )
-        kind = torch.optim.Adam if wasserstein is None else torch.optim.RMSprop
-        more: dict[str, Any] = {"betas": (0.5, 0.9)} if wasserstein is None else {}
-        self.own = kind(sampler.parameters(), lr=learning_rate, **more)
-        self.noisy = kind(self.critic.parameters(), lr=learning_rate, **more)
-        self.scale = max_grad_norm * noise
-        self.expected = max(1.0, rate * len(codes))
+        self.generator_optimiser = self._optimiser(sampler.parameters(), learning_rate)
+        self.critic_optimiser = self._optimiser(self.critic.parameters(), learning_rate)
+        self.noise_scale = max_grad_norm * noise
+        self.n_expected = max(1.0, rate * len(codes))
         # generated rows have no privacy cost; batch normalization needs two
-        self.made = max(2, round(self.expected))
+        self.n_generated = max(2, round(self.n_expected))
+
+    def _optimiser(
+        self, weights: Iterator[nn.Parameter], learning_rate: float
+    ) -> torch.optim.Optimizer:
+        if self.wasserstein is None:
+            return torch.optim.Adam(weights, lr=learning_rate, betas=_BETAS)
+        return torch.optim.RMSprop(weights, lr=learning_rate)
 
     def use(self, rng: np.random.Generator) -> None:
         """Draw rows and noise from ``rng`` from now on."""
@@ -109,37 +155,44 @@ class PrivateSteps:
         return {
             "network": self.sampler,
             "critic": self.critic,
-            "own": self.own,
-            "noisy": self.noisy,
+            "own": self.generator_optimiser,
+            "noisy": self.critic_optimiser,
         }
 
     def critic_step(self) -> float:
         """Take one step of the discriminator, and return its loss on generated rows, which is not
         private.
         """
-        made, _ = self._made(self.made)
+        generated, _ = self._generate(self.n_generated)
         # Inputs require gradients, otherwise torch warns at every step that hooks miss them.
-        loss = self._judged(made.detach().requires_grad_(), real=False)
-        plain = self._clipped(loss)
-        chosen = torch.from_numpy(self.rng.random(len(self.codes)) < self.rate).to(self.device)
-        real = self.shape.expand(self.codes.new_zeros(int(chosen.sum()), 0), self.codes[chosen])
-        shown = self._with_conditions(real, self.codes[chosen]).requires_grad_()
-        private = (
-            self._clipped(self._judged(shown, real=True))
-            if len(shown)
-            else [0.0 * part for part in plain]
-        )
+        losses = self._losses(generated.detach().requires_grad_(), as_real=False)
+        generated_gradients = self._clipped_sum(losses)
+        private_gradients = self._private_gradients()
+        if private_gradients is None:
+            private_gradients = [0.0 * gradient for gradient in generated_gradients]
+
         weights = list(self.critic.parameters())
-        for weight, rows, free in zip(weights, private, plain, strict=True):
-            weight.grad = (rows + self._noise(weight)) / self.expected + free / len(loss)
-        self.noisy.step()
+        gradients = zip(weights, private_gradients, generated_gradients, strict=True)
+        for weight, private_gradient, generated_gradient in gradients:
+            noisy_gradient = (private_gradient + self._noise(weight)) / self.n_expected
+            weight.grad = noisy_gradient + generated_gradient / len(losses)
+        self.critic_optimiser.step()
         if self.wasserstein is not None:
             with torch.no_grad():
                 for weight in weights:
                     weight.clamp_(-self.wasserstein, self.wasserstein)
-        return float(loss.detach().mean())
+        return float(losses.detach().mean())
 
-    def _clipped(self, losses: Tensor) -> list[Tensor]:
+    def _private_gradients(self) -> list[Tensor] | None:
+        """Return the sum of the clipped gradients of sampled private rows, or None without rows."""
+        is_sampled = torch.from_numpy(self.rng.random(len(self.codes)) < self.rate)
+        codes = self.codes[is_sampled.to(self.device)]
+        inputs = self._with_conditions(self.shape.one_hot(codes), codes).requires_grad_()
+        if len(inputs) == 0:
+            return None
+        return self._clipped_sum(self._losses(inputs, as_real=True))
+
+    def _clipped_sum(self, losses: Tensor) -> list[Tensor]:
         """Return the sum of the clipped gradients of ``losses`` (n,); clipping generated rows too
         keeps the balance.
         """
@@ -157,36 +210,34 @@ class PrivateSteps:
         Torch's CPU generator has 32-bit seeds, which could be found by exhaustive search.
         The sum of four draws protects against Mironov (2012), as in opacus.
         """
-        drawn = self.rng.normal(0, self.scale, (4, *weight.shape)).sum(0) / 2
-        return torch.from_numpy(drawn).to(weight)
+        draws = self.rng.normal(0, self.noise_scale, (4, *weight.shape))
+        return torch.from_numpy(draws.sum(0) / 2).to(weight)
 
     def generator_step(self) -> float:
         """Take one step of the generator, to deceive the discriminator and to meet the
         conditions.
         """
-        made, missed = self._made(self.made)
+        generated, condition_loss = self._generate(self.n_generated)
         weights = list(self.sampler.parameters())
         self.critic.disable_hooks()
-        loss = self._judged(made, real=True).mean() + missed
+        loss = self._losses(generated, as_real=True).mean() + condition_loss
         gradients = torch.autograd.grad(loss, weights)
         self.critic.enable_hooks()
         for weight, gradient in zip(weights, gradients, strict=True):
             weight.grad = gradient
-        self.own.step()
+        self.generator_optimiser.step()
         return float(loss.detach())
 
-    def _made(self, count: int) -> tuple[Tensor, Tensor]:
-        """Generate ``count`` inputs of the discriminator, and the loss for missed conditions."""
+    def _generate(self, n_rows: int) -> tuple[Tensor, Tensor]:
+        """Generate inputs of the discriminator, and the loss for missed conditions."""
         if not isinstance(self.sampler, ConditionalSampler):
-            return self.sampler.rows(count, self.device), torch.zeros((), device=self.device)
-        asked = self.sampler.conditions(count, self.device)
-        logits = self.sampler.logits(count, self.device, asked)
-        log_shares = torch.cat(
-            [block.log_softmax(1) for block in self.shape.choices(logits)], dim=1
-        )
-        return torch.cat([self.shape.relaxed(logits), asked], dim=1), -(log_shares * asked).sum(
-            1
-        ).mean()
+            return self.sampler.rows(n_rows, self.device), torch.zeros((), device=self.device)
+        conditions = self.sampler.conditions(n_rows, self.device)
+        logits = self.sampler.logits(n_rows, self.device, conditions)
+        log_blocks = [block.log_softmax(1) for block in self.shape.choices(logits)]
+        log_shares = torch.cat(log_blocks, dim=1)
+        inputs = torch.cat([self.shape.relaxed(logits), conditions], dim=1)
+        return inputs, -(log_shares * conditions).sum(1).mean()
 
     def _with_conditions(self, real: Tensor, codes: Tensor) -> Tensor:
         """Append to each real row a condition that it meets: its code in a uniformly drawn
@@ -195,39 +246,55 @@ class PrivateSteps:
         if not isinstance(self.sampler, ConditionalSampler):
             return real
         column = torch.randint(codes.shape[1], (len(codes),), device=self.device)
-        places = (
-            codes.gather(1, column[:, None]).squeeze(1) + self.shape.starts.to(self.device)[column]
-        )
-        return torch.cat([real, F.one_hot(places, self.shape.width).float()], dim=1)
+        code = codes.gather(1, column[:, None]).squeeze(1)
+        positions = code + self.shape.starts.to(self.device)[column]
+        return torch.cat([real, F.one_hot(positions, self.shape.width).float()], dim=1)
 
-    def _judged(self, rows: Tensor, *, real: bool) -> Tensor:
-        """Return the loss (n,) for a target of ``real``; with ``wasserstein``, minus or plus the
-        score.
+    def _losses(self, rows: Tensor, *, as_real: bool) -> Tensor:
+        """Return the loss (n,) of each row for the target real or generated; with ``wasserstein``,
+        minus or plus the score.
         """
         scores: Tensor = self.critic(rows).squeeze(1)
-        sign = -1.0 if real else 1.0
-        return sign * scores if self.wasserstein is not None else F.softplus(sign * scores)
+        if as_real:
+            scores = -scores
+        if self.wasserstein is not None:
+            return scores
+        return F.softplus(scores)
 
 
 def noisy_shares(codes: Tensor, shape: Shape, noise: float, rng: np.random.Generator) -> Tensor:
-    """Return the frequencies (width,) of codes from counts with normal noise, divided by the number
-    of columns.
+    """Return the frequencies of codes from counts with normal noise, divided by the number of
+    columns.
 
     A row adds 1 to one count of each of q columns, so the norm changes by sqrt(q), and the standard
     deviation is ``noise`` times this. Negative counts are set to 0; a column without positive
     counts is uniform.
+
+    Args:
+        codes: int64 of shape (n, q).
+        shape: Sizes of the vectors, without numbers.
+        noise: Noise multiplier.
+        rng: Generator of the noise.
+
+    Returns:
+        float32 of shape (width,), with sum 1.
     """
-    counts = shape.expand(codes.new_zeros(len(codes), 0), codes).sum(0).cpu()
-    drawn = torch.from_numpy(rng.normal(0, noise * len(shape.sizes) ** 0.5, len(counts)))
-    counts = (counts + drawn.to(counts)).clamp(min=0)
-    blocks = [block / block.sum() if block.sum() > 0 else torch.full_like(block, 1 / len(block))
-              for block in counts.split(shape.sizes)]  # fmt: skip
+    counts = shape.one_hot(codes).sum(0).cpu()
+    noise_scale = noise * len(shape.sizes) ** 0.5
+    noise_of_counts = torch.from_numpy(rng.normal(0, noise_scale, len(counts)))
+    counts = (counts + noise_of_counts.to(counts)).clamp(min=0)
+    blocks = []
+    for block in counts.split(shape.sizes):
+        total = block.sum()
+        if total > 0:
+            blocks.append(block / total)
+        else:
+            blocks.append(torch.full_like(block, 1 / len(block)))
     return torch.cat(blocks) / len(blocks)
 
 
 class Teachers(nn.Module):
-    """Perceptrons with one hidden layer, trained in parallel: scores (k, b) of rows (k, b, width),
-    one set per teacher.
+    """Perceptrons with one hidden layer, one per teacher, trained in parallel.
 
     Linear teachers see frequencies of values but no dependence between columns. Weights are
     limited, because teachers that memorize their few rows reject all generated rows, and such votes
@@ -236,27 +303,42 @@ class Teachers(nn.Module):
 
     def __init__(self, teachers: int, width: int) -> None:
         super().__init__()
-        self.first, self.last = (
-            nn.Parameter((2 * torch.rand(teachers, inputs, outputs) - 1) / inputs**0.5)
-            for inputs, outputs in ((width, _TEACHER_WIDTH), (_TEACHER_WIDTH, 1))
-        )
+        self.first = _uniform_weights(teachers, width, _TEACHER_WIDTH)
+        self.last = _uniform_weights(teachers, _TEACHER_WIDTH, 1)
         self.first_level = nn.Parameter(torch.zeros(teachers, 1, _TEACHER_WIDTH))
         self.last_level = nn.Parameter(torch.zeros(teachers, 1, 1))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return scores (k, b), positive for "real"."""
+        """Return scores, positive for "real".
+
+        Args:
+            rows: Rows for each teacher, shape (k, b, width).
+
+        Returns:
+            Shape (k, b).
+        """
         hidden = F.leaky_relu(torch.baddbmm(self.first_level, rows, self.first), 0.2)
         return torch.baddbmm(self.last_level, hidden, self.last).squeeze(2)
 
     def votes(self, rows: Tensor) -> Tensor:
-        """Count the teachers that vote each of the rows (b, width) real, int64 (b,).
+        """Count the teachers that vote each row real.
 
         Each teacher votes for the half that is most similar to its own rows. Without a quota, votes
         would carry no information when all rows are recognized as generated.
+
+        Args:
+            rows: Shape (b, width).
+
+        Returns:
+            int64 of shape (b,).
         """
         blocks = rows.split(_TEACHER_BATCH)  # all rows at once would take gigabytes
         scores = torch.cat([self(block.expand(len(self.first), -1, -1)) for block in blocks], dim=1)
         return (scores > scores.median(dim=1, keepdim=True).values).sum(0)
+
+
+def _uniform_weights(teachers: int, n_inputs: int, n_outputs: int) -> nn.Parameter:
+    return nn.Parameter((2 * torch.rand(teachers, n_inputs, n_outputs) - 1) / n_inputs**0.5)
 
 
 class Student(nn.Module):
@@ -272,37 +354,49 @@ class Student(nn.Module):
         self.register_buffer("labels", torch.zeros(ROUNDS, batch_size))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return the expected label of each row, shape (b,): the share of teachers for it minus the
-        share against.
+        """Return the expected label of each row: the share of teachers for it minus the share
+        against.
+
+        Args:
+            rows: Shape (b, width).
+
+        Returns:
+            Shape (b,).
         """
-        out: Tensor = self.body(rows).squeeze(1)
-        return out
+        labels: Tensor = self.body(rows).squeeze(1)
+        return labels
 
 
-def vote_noise(epsilon: float, delta: float, labels: int) -> float:
-    """Return the scale of the Laplace noise on both vote counts for which ``labels`` labels stay
-    within the budget.
+def vote_noise(epsilon: float, delta: float, n_labels: int) -> float:
+    """Return the scale of the Laplace noise on both vote counts for which all labels stay within
+    the budget.
 
     A subject changes the vote of one teacher. The pair of noisy counts, and the label computed from
     it, is therefore 2/scale-private, and its moments are at most 2 l (l + 1) / scale^2 for any
     votes (Papernot et al. 2017, theorem 2). Epsilon follows from theorem 2 of Abadi et al. 2016.
+
+    Args:
+        epsilon: Privacy budget.
+        delta: Delta of the guarantee.
+        n_labels: Number of labels.
+
+    Raises:
+        ConfigError: If no noise suffices.
     """
-    spare = epsilon * ORDERS + math.log(delta)
-    if not (spare > 0).any():
+    budgets = epsilon * ORDERS + math.log(delta)
+    is_feasible = budgets > 0
+    if not is_feasible.any():
         raise ConfigError("the privacy budget is too small. Fix: raise epsilon or delta.")
-    return float(
-        np.sqrt(2 * labels * ORDERS * (ORDERS + 1.0) / np.where(spare > 0, spare, np.nan))[
-            spare > 0
-        ].min()
-    )
+    orders = ORDERS[is_feasible]
+    scales = np.sqrt(2 * n_labels * orders * (orders + 1.0) / budgets[is_feasible])
+    return float(scales.min())
 
 
 class PateSteps:
     """Training steps of teachers, student and generator.
 
-    ``data`` (k, m, width) are the rows of each teacher, of which the first ``sizes`` (k,) are used.
-    ``positions`` (width, p) maps a row to the standardized positions of its p binned numbers, which
-    networks see in addition to the row. They depend on the public bins only.
+    The networks see a row and the standardized positions of its binned numbers, which depend on the
+    public bins only.
     """
 
     def __init__(
@@ -317,100 +411,145 @@ class PateSteps:
         batch_size: int,
         scale: float,
     ) -> None:
-        self.sampler, self.teachers, self.student, self.sizes = sampler, teachers, student, sizes
-        self.positions, self.data = positions, torch.cat([data, data @ positions], dim=-1)
-        self.batch_size, self.scale, self.device = batch_size, scale, data.device
-        rates = {"sampler": _GENERATOR_RATE, "teachers": _TEACHER_RATE, "student": _STUDENT_RATE}
+        """Create optimizers for the networks.
+
+        Args:
+            sampler: The generator.
+            teachers: k teachers.
+            student: The discriminator.
+            data: Rows of each teacher, float32 of shape (k, m, width).
+            sizes: Number of rows of each teacher, of which the first are used, shape (k,).
+            positions: Position of each bin of p numbers, float32 of shape (width, p).
+            batch_size: Rows per step.
+            scale: Scale of the noise on the votes.
+        """
+        self.sampler = sampler
+        self.teachers = teachers
+        self.student = student
+        self.sizes = sizes
+        self.positions = positions
+        self.data = torch.cat([data, data @ positions], dim=-1)
+        self.batch_size = batch_size
+        self.scale = scale
+        self.device = data.device
         self.optimisers = {
-            name: torch.optim.Adam(getattr(self, name).parameters(), rate, _BETAS)
-            for name, rate in rates.items()
+            "sampler": torch.optim.Adam(sampler.parameters(), _GENERATOR_RATE, _BETAS),
+            "teachers": torch.optim.Adam(teachers.parameters(), _TEACHER_RATE, _BETAS),
+            "student": torch.optim.Adam(student.parameters(), _STUDENT_RATE, _BETAS),
         }
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """Modules and optimizers to store in a checkpoint."""
+        modules = {"network": self.sampler, "teachers": self.teachers, "student": self.student}
+        optimisers = {f"{name} optimiser": part for name, part in self.optimisers.items()}
+        return {**modules, **optimisers}
 
     def teach(self) -> None:
         """Take one step of every teacher on its own rows and on generated ones."""
-        count = len(self.data)
-        at = (torch.rand(count, _TEACHER_BATCH, device=self.device) * self.sizes[:, None]).long()
-        real = self.data.gather(1, at[:, :, None].expand(-1, -1, self.data.shape[2]))
-        made = self._made(_TEACHER_BATCH).detach()
-        losses = F.softplus(-self.teachers(real)) + F.softplus(
-            self.teachers(made.expand(count, -1, -1))
-        )
+        n_teachers = len(self.data)
+        shares = torch.rand(n_teachers, _TEACHER_BATCH, device=self.device)
+        row_positions = (shares * self.sizes[:, None]).long()
+        real = self.data.gather(1, row_positions[:, :, None].expand(-1, -1, self.data.shape[2]))
+        generated = self._generate(_TEACHER_BATCH).detach().expand(n_teachers, -1, -1)
+        losses = F.softplus(-self.teachers(real)) + F.softplus(self.teachers(generated))
         step(self.optimisers["teachers"], losses.mean(1).sum())
         with torch.no_grad():
             for weight in self.teachers.parameters():
-                weight.clamp_(-_LARGEST_WEIGHT, _LARGEST_WEIGHT)
+                weight.clamp_(-_MAX_WEIGHT, _MAX_WEIGHT)
 
-    def label(self, number: int, rng: np.random.Generator) -> None:
-        """Label generated rows by noisy votes, replacing those of an earlier round."""
+    def label(self, epoch: int, rng: np.random.Generator) -> None:
+        """Label generated rows by noisy votes, replacing those of an earlier round.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            rng: Generator of the noise.
+        """
+        n_teachers = len(self.data)
+        n_redrawn = round(_REDRAWN_SHARE * self.batch_size)
         with torch.no_grad():
-            made = self._made(self.batch_size, redrawn=round(_REDRAWN * self.batch_size))
-            votes = self.teachers.votes(made)
+            generated = self._generate(self.batch_size, n_redrawn)
+            votes = self.teachers.votes(generated)
         noise = torch.from_numpy(rng.laplace(0.0, self.scale, (2, self.batch_size))).to(self.device)
-        real, generated = votes + noise[0], len(self.data) - votes + noise[1]
-        self.student.rows[number % ROUNDS] = made
-        self.student.labels[number % ROUNDS] = ((real - generated) / len(self.data)).float()
+        n_real = votes + noise[0]
+        n_generated = n_teachers - votes + noise[1]
+        self.student.rows[epoch % ROUNDS] = generated
+        self.student.labels[epoch % ROUNDS] = ((n_real - n_generated) / n_teachers).float()
 
-    def learn(self, number: int) -> tuple[float, float]:
-        """Take a step of the student on labeled rows and one of the generator, and return both
-        losses.
+    def learn(self, epoch: int) -> tuple[float, float]:
+        """Take a step of the student on labeled rows and one of the generator.
 
         Reusing labels has no privacy cost.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+
+        Returns:
+            Losses of student and generator.
         """
-        rows, labels = (
-            self.student.rows[: number + 1].flatten(0, 1),
-            self.student.labels[: number + 1].flatten(),
-        )
-        some = torch.randint(len(rows), (self.batch_size,), device=self.device)
-        judged = step(
-            self.optimisers["student"], F.mse_loss(self.student(rows[some]), labels[some])
-        )
-        return judged, step(
-            self.optimisers["sampler"], -self.student(self._made(self.batch_size)).mean()
-        )
+        rows = self.student.rows[: epoch + 1].flatten(0, 1)
+        labels = self.student.labels[: epoch + 1].flatten()
+        batch = torch.randint(len(rows), (self.batch_size,), device=self.device)
+        label_loss = F.mse_loss(self.student(rows[batch]), labels[batch])
+        student_loss = step(self.optimisers["student"], label_loss)
+        mean_label = self.student(self._generate(self.batch_size)).mean()
+        return student_loss, step(self.optimisers["sampler"], -mean_label)
 
-    def _made(self, count: int, redrawn: int = 0) -> Tensor:
-        """Generate ``count`` inputs of the networks: choices as drawn (with gradients of relaxed
-        ones) and positions.
+    def _generate(self, n_rows: int, n_redrawn: int = 0) -> Tensor:
+        """Generate inputs of the networks: choices as drawn (with gradients of relaxed ones) and
+        positions.
 
-        In the first ``redrawn`` rows about one cell each is drawn uniformly. Otherwise no label
+        In the first ``n_redrawn`` rows about one cell each is drawn uniformly. Otherwise no label
         would show that a value is missing that the generator no longer generates.
         """
-        relaxed = self.sampler.rows(count, self.device)
+        relaxed = self.sampler.rows(n_rows, self.device)
+        cell_share = 1 / len(self.sampler.shape.sizes)
         blocks = []
         for block in self.sampler.shape.choices(relaxed):
             codes = block.argmax(1)
-            other = torch.randint(block.shape[1], (redrawn,), device=self.device)
-            chosen = torch.rand(redrawn, device=self.device) < 1 / len(self.sampler.shape.sizes)
-            codes[:redrawn] = torch.where(chosen, other, codes[:redrawn])
+            uniform_codes = torch.randint(block.shape[1], (n_redrawn,), device=self.device)
+            is_redrawn = torch.rand(n_redrawn, device=self.device) < cell_share
+            codes[:n_redrawn] = torch.where(is_redrawn, uniform_codes, codes[:n_redrawn])
             blocks.append(F.one_hot(codes, block.shape[1]).float())
         rows = torch.cat(blocks, dim=1) + (relaxed - relaxed.detach())
         return torch.cat([rows, rows @ self.positions], dim=1)
 
 
-def epsilon_of(steps: Steps, delta: float, precision: float = _COARSEST) -> float:
-    """Return an upper bound of epsilon of Poisson-sampled Gaussian ``steps``.
+def epsilon_of(
+    steps: Sequence[NoisySteps], delta: float, precision: float = _MAX_PRECISION
+) -> float:
+    """Return an upper bound of epsilon of Poisson-sampled Gaussian steps.
 
-    It is at most ``precision`` above the estimate.
+    Args:
+        steps: Steps that are taken one after the other.
+        delta: Delta of the guarantee.
+        precision: Maximum difference of the bound and the estimate.
     """
     from opacus.accountants import PRVAccountant
 
     accountant = PRVAccountant()
-    accountant.history = [tuple(step) for step in steps if step[2] > 0]
+    for noise, rate, n_steps in steps:
+        if n_steps > 0:
+            accountant.history.append((noise, rate, n_steps))
     with warnings.catch_warnings():
         # log(0) at points without probability; orders of an initial rough bound
         warnings.simplefilter("ignore")
         return float(accountant.get_epsilon(delta, eps_error=precision))
 
 
-def _rough(steps: Steps, delta: float) -> float:
+def _rough_epsilon(steps: Sequence[NoisySteps], delta: float) -> float:
     """Return a faster upper bound (Mironov 2017) to start the search."""
     from opacus.accountants.analysis import rdp
 
-    spent = sum(rdp.compute_rdp(q=rate, noise_multiplier=noise, steps=number, orders=_RDP_ORDERS)
-                for noise, rate, number in steps)  # fmt: skip
+    divergences = np.zeros(len(_RDP_ORDERS))
+    for noise, rate, n_steps in steps:
+        divergences += rdp.compute_rdp(
+            q=rate, noise_multiplier=noise, steps=n_steps, orders=_RDP_ORDERS
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the best order may be the last one
-        return float(rdp.get_privacy_spent(orders=_RDP_ORDERS, rdp=spent, delta=delta)[0])
+        epsilon, _ = rdp.get_privacy_spent(orders=_RDP_ORDERS, rdp=divergences, delta=delta)
+    return float(epsilon)
 
 
 @lru_cache(maxsize=64)
@@ -418,33 +557,47 @@ def noise_for(
     epsilon: float,
     delta: float,
     rate: float,
-    number: int,
-    before: tuple[tuple[float, float, int], ...] = (),
+    n_steps: int,
+    before: tuple[NoisySteps, ...] = (),
 ) -> float:
-    """Return the smallest noise multiplier (within 1 %) for which ``number`` steps after ``before``
-    cost ``epsilon``.
+    """Return the smallest noise multiplier (within 1 %) for which steps stay within the budget.
+
+    Args:
+        epsilon: Privacy budget.
+        delta: Delta of the guarantee.
+        rate: Probability with which a row is used in a step.
+        n_steps: Number of steps.
+        before: Steps taken before, which are part of the budget.
 
     Raises:
         ConfigError: If no noise suffices.
     """
-    # A fine grid takes gigabytes for thousands of steps, and little for a single one.
-    precision = min(max(epsilon / 100, _FINEST if number > 1 else 0.0), _COARSEST)
+    # A fine grid takes little memory for a single step.
+    min_precision = _MIN_PRECISION if n_steps > 1 else 0.0
+    precision = min(max(epsilon / 100, min_precision), _MAX_PRECISION)
 
     def spent(noise: float) -> float:
-        return epsilon_of([*before, (noise, rate, number)], delta, precision)
+        return epsilon_of([*before, NoisySteps(noise, rate, n_steps)], delta, precision)
+
+    def roughly_spent(noise: float) -> float:
+        return _rough_epsilon([*before, NoisySteps(noise, rate, n_steps)], delta)
 
     high = 0.6
-    while _rough([*before, (high, rate, number)], delta) > epsilon or spent(high) > epsilon:
+    while roughly_spent(high) > epsilon or spent(high) > epsilon:
         high *= 2
-        if high > _MOST_NOISE:
+        if high > _MAX_NOISE:
             raise ConfigError(
                 "the privacy budget is too small. Fix: raise epsilon or delta, or train fewer"
                 " epochs."
             )
     low = high / 2
-    while low > _LEAST_NOISE and spent(low) <= epsilon:  # the rough bound may have overshot
-        low, high = low / 2, low
-    while high / low > 1.01:
+    while low > _MIN_NOISE and spent(low) <= epsilon:  # the rough bound may have overshot
+        high = low
+        low = low / 2
+    while high / low > _NOISE_RATIO:
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+        if spent(middle) <= epsilon:
+            high = middle
+        else:
+            low = middle
     return high
