@@ -179,9 +179,7 @@ class SynthPop(RelationalGenerator):
         codes = np.stack(ranks).astype(np.int32)
         # missing is the code after the last value
         codes = np.where(codes < 0, levels[:, None], codes).astype(np.int32)
-        is_number = np.array(
-            [distinct.values is None for distinct in values.values()], dtype=np.bool_
-        )
+        is_number = np.array([values[name].values is None for name in order], dtype=np.bool_)
         people = training.people
         if people is not None and len(np.unique(people)) == len(people):
             people = None  # counting rows is faster
@@ -215,21 +213,23 @@ class SynthPop(RelationalGenerator):
         names = coding.schema.names
         order = np.array([names.index(name) for name in self._order(names)])
         ordered_cells = np.ascontiguousarray(cells[order], dtype=np.float64)
-        ranks = np.stack(
-            [np.unique(row, return_inverse=True)[1].astype(np.int32) for row in ordered_cells]
-        )
+        ranks = np.empty(ordered_cells.shape, dtype=np.int32)
+        for i, column_cells in enumerate(ordered_cells):
+            ranks[i] = np.unique(column_cells, return_inverse=True)[1]
         is_number = coding.is_number[order]
 
         def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
             rng = np.random.default_rng(seed)
             train_cells = ordered_cells[:, rows]
             codes = np.empty((len(order), len(rows)), dtype=np.int32)
+            levels = np.empty(len(order), dtype=np.int64)
             values = []
             for i, column_ranks in enumerate(ranks[:, rows]):
                 distinct, first_rows = np.unique(column_ranks, return_index=True)
                 codes[i] = np.searchsorted(distinct, column_ranks)
-                values.append(train_cells[i, first_rows])  # ascending, missing last
-            levels = np.array([len(column) - int(np.isnan(column[-1])) for column in values])
+                column_values = train_cells[i, first_rows]  # ascending, missing last
+                levels[i] = len(column_values) - int(np.isnan(column_values[-1]))
+                values.append(column_values)
             columns = CodedColumns(codes, levels, is_number)
 
             synthetic_codes = np.full((len(order), size), -1, dtype=np.int32)
