@@ -19,9 +19,12 @@ _SAME = 1e-9  # nats; smaller differences in mutual information are rounding err
 
 
 @compiled
-def room(n: int) -> int:
+def max_lookup_size(n: int) -> int:
     """Return the maximum size of tables over possible keys; above it, sorting is faster than
     clearing.
+
+    Args:
+        n: Number of keys.
     """
     return max(65_536, 64 * n)
 
@@ -29,7 +32,8 @@ def room(n: int) -> int:
 @inlined
 def _at_least(ascending: np.ndarray, key: int) -> int:
     """Return the position of the first number that is at least ``key``."""
-    low, high = 0, len(ascending)
+    low = 0
+    high = len(ascending)
     while low < high:
         middle = (low + high) // 2
         if ascending[middle] < key:
@@ -53,34 +57,35 @@ def relabel(keys: np.ndarray, span: int, lookup: np.ndarray) -> tuple[np.ndarray
         The distinct keys, ascending, int64, and the position of each key among them, uint32 of
         shape (n,).
     """
-    places = np.empty(len(keys), dtype=np.uint32)
+    positions = np.empty(len(keys), dtype=np.uint32)
     if span > len(lookup):
-        distinct, many = keys.copy(), 1
+        distinct = keys.copy()
         distinct.sort()
+        n_distinct = 1
         for i in range(1, len(distinct)):
-            if distinct[i] != distinct[many - 1]:
-                distinct[many] = distinct[i]
-                many += 1
+            if distinct[i] != distinct[n_distinct - 1]:
+                distinct[n_distinct] = distinct[i]
+                n_distinct += 1
         for i in range(len(keys)):
-            places[i] = _at_least(distinct[:many], keys[i])
-        return distinct[:many], places
+            positions[i] = _at_least(distinct[:n_distinct], keys[i])
+        return distinct[:n_distinct], positions
     for key in keys:
         lookup[np.uint64(key)] = 1
     distinct = np.empty(min(len(keys), span), dtype=np.int64)
-    found = 0
+    n_distinct = 0
     for key in range(np.uint64(span)):
         if lookup[key] > 0:
-            lookup[key] = found
-            distinct[found] = key
-            found += 1
+            lookup[key] = n_distinct
+            distinct[n_distinct] = key
+            n_distinct += 1
     for i in range(len(keys)):
-        places[i] = lookup[np.uint64(keys[i])]
+        positions[i] = lookup[np.uint64(keys[i])]
     lookup[:span] = 0
-    return distinct[:found], places
+    return distinct[:n_distinct], positions
 
 
 @compiled
-def _spread(
+def _sum_count_logs(
     first: np.ndarray,
     second: np.ndarray,
     levels: int,
@@ -96,36 +101,38 @@ def _spread(
     Both halves of the rows are counted separately, because consecutive additions to the same cell
     have to wait.
     """
-    n, half, width = np.uint64(len(first)), np.uint64(len(first) // 2), np.uint32(levels)
+    n = np.uint64(len(first))
+    half = np.uint64(len(first) // 2)
+    width = np.uint32(levels)
     total = 0
     if 2 * span > len(counts):
         keys = np.empty(n, dtype=np.int64)
         for i in range(n):
             keys[i] = np.int64(first[i]) * levels + second[i]
         keys.sort()
-        run = 0
+        n_equal = 0
         for i in range(n):
-            run += 1
+            n_equal += 1
             if i + 1 == n or keys[i] != keys[i + 1]:
-                total += scaled[run]
-                run = 0
+                total += scaled[n_equal]
+                n_equal = 0
         return total
-    others = counts[span : 2 * span]
+    second_half_counts = counts[span : 2 * span]
     for i in range(half):
         counts[first[i] * width + second[i]] += 1
-        others[first[half + i] * width + second[half + i]] += 1
+        second_half_counts[first[half + i] * width + second[half + i]] += 1
     if 2 * half < n:
         counts[first[n - 1] * width + second[n - 1]] += 1
     if span <= 2 * n:
         for pair in range(np.uint64(span)):
-            total += scaled[counts[pair] + others[pair]]
+            total += scaled[counts[pair] + second_half_counts[pair]]
         counts[: 2 * span] = 0
         return total
     for i in range(n):
         pair = first[i] * width + second[i]
-        total += scaled[counts[pair] + others[pair]]
+        total += scaled[counts[pair] + second_half_counts[pair]]
         counts[pair] = 0
-        others[pair] = 0
+        second_half_counts[pair] = 0
     return total
 
 
@@ -136,19 +143,21 @@ def _sets(newest: int, size: int) -> np.ndarray:
     """
     if size == 1:
         return np.full((1, 1), newest, dtype=np.int64)
-    out = np.full(
-        (newest if size == 2 else newest * (newest - 1) // 2, size), newest, dtype=np.int64
-    )
+    n_sets = newest
+    if size == 3:
+        n_sets = newest * (newest - 1) // 2
+    sets = np.full((n_sets, size), newest, dtype=np.int64)
     row = 0
     for i in range(newest):
         if size == 2:
-            out[row, 0] = i
+            sets[row, 0] = i
             row += 1
         else:
             for j in range(i + 1, newest):
-                out[row, 0], out[row, 1] = i, j
+                sets[row, 0] = i
+                sets[row, 1] = j
                 row += 1
-    return out
+    return sets
 
 
 @compiled
@@ -198,8 +207,8 @@ def sensitivity(n: int, binary: bool) -> float:
 
 @inlined
 def _best(
-    shared: np.ndarray,
-    child: np.ndarray,
+    information: np.ndarray,
+    children: np.ndarray,
     sets: np.ndarray,
     sizes: np.ndarray,
     n: int,
@@ -211,20 +220,22 @@ def _best(
 
     Draws use Gumbel noise.
     """
-    best, most = 0, -np.inf
-    for pair in range(len(shared)):
-        score, same = shared[pair], _SAME
+    best = 0
+    best_score = -np.inf
+    for pair in range(len(information)):
+        score = information[pair]
+        tolerance = _SAME
         if rate > 0:
-            possible = 1
+            n_cells = 1
             for column in sets[pair]:
-                possible = min(possible * sizes[column], 3)
-            change = sensitivity(n, sizes[child[pair]] <= 2 or possible <= 2)
-            score = (score * rate / (2 * change) if change > 0 else 0.0) - np.log(
-                rng.standard_exponential()
-            )
-            same = 0.0
-        if score > most + same:
-            best, most = pair, score
+                n_cells = min(n_cells * sizes[column], 3)
+            change = sensitivity(n, sizes[children[pair]] <= 2 or n_cells <= 2)
+            score = score * rate / (2 * change) if change > 0 else 0.0
+            score -= np.log(rng.standard_exponential())
+            tolerance = 0.0
+        if score > best_score + tolerance:
+            best = pair
+            best_score = score
     return best
 
 
@@ -254,64 +265,69 @@ def learn_structure(
     Returns:
         ``order``, int64 of shape (F,), and ``parents``, int64 of shape (F, degree), see the module.
     """
-    columns, n = codes.shape
-    order = np.full(columns, root, dtype=np.int64)
-    parents = np.full((columns, degree), -1, dtype=np.int64)
-    open_ = np.ones(columns, dtype=np.bool_)
-    open_[root] = False
+    n_columns, n = codes.shape
+    order = np.full(n_columns, root, dtype=np.int64)
+    parents = np.full((n_columns, degree), -1, dtype=np.int64)
+    is_open = np.ones(n_columns, dtype=np.bool_)
+    is_open[root] = False
     scale = 2.0**61 / (n * np.log(n) + 1)
     scaled = np.zeros(n + 1, dtype=np.int64)
     for c in range(2, n + 1):
         scaled[c] = np.rint(c * np.log(c) * scale)
-    counts = np.zeros(room(n), dtype=np.uint32)
-    nothing = np.zeros(n, dtype=np.uint32)
-    alone = np.empty(columns, dtype=np.int64)
-    for column in range(columns):
-        alone[column] = _spread(
-            nothing, codes[column], sizes[column], sizes[column], scaled, counts
+    counts = np.zeros(max_lookup_size(n), dtype=np.uint32)
+    zeros = np.zeros(n, dtype=np.uint32)
+    column_sums = np.empty(n_columns, dtype=np.int64)
+    for column in range(n_columns):
+        column_sums[column] = _sum_count_logs(
+            zeros, codes[column], sizes[column], sizes[column], scaled, counts
         )
-    most = 0
-    for newest in range(columns - 1):
-        most += len(_sets(newest, min(newest + 1, degree))) * (columns - 1 - newest)
-    child = np.empty(most, dtype=np.int64)
-    sets = np.empty((most, degree), dtype=np.int64)
-    shared = np.empty(most)
-    pairs = 0
-    for chosen in range(1, columns):
-        size = min(chosen, degree)
-        kept = 0
-        if chosen > degree:  # otherwise larger sets replace all smaller ones
-            for pair in range(pairs):
-                if open_[child[pair]]:
-                    child[kept], shared[kept] = child[pair], shared[pair]
-                    for place in range(degree):
-                        sets[kept, place] = sets[pair, place]
-                    kept += 1
-        pairs = kept
-        for places in _sets(chosen - 1, size):
-            group = order[places]
-            if size == 1:
-                joint, levels, spread = codes[group[0]], sizes[group[0]], alone[group[0]]
+    max_pairs = 0
+    for newest in range(n_columns - 1):
+        n_sets = len(_sets(newest, min(newest + 1, degree)))
+        max_pairs += n_sets * (n_columns - 1 - newest)
+    children = np.empty(max_pairs, dtype=np.int64)
+    sets = np.empty((max_pairs, degree), dtype=np.int64)
+    information = np.empty(max_pairs)
+    n_pairs = 0
+    for n_ordered in range(1, n_columns):
+        n_parents = min(n_ordered, degree)
+        n_open = 0
+        if n_ordered > degree:  # otherwise larger sets replace all smaller ones
+            for pair in range(n_pairs):
+                if is_open[children[pair]]:
+                    children[n_open] = children[pair]
+                    information[n_open] = information[pair]
+                    for i in range(degree):
+                        sets[n_open, i] = sets[pair, i]
+                    n_open += 1
+        n_pairs = n_open
+        for positions in _sets(n_ordered - 1, n_parents):
+            candidates = order[positions]
+            if n_parents == 1:
+                joint = codes[candidates[0]]
+                levels = sizes[candidates[0]]
+                joint_sum = column_sums[candidates[0]]
             else:
-                keys, span = keys_of(codes, sizes, group)
+                keys, span = keys_of(codes, sizes, candidates)
                 distinct, joint = relabel(keys, span, counts)
                 levels = len(distinct)
-                spread = _spread(nothing, joint, levels, levels, scaled, counts)
-            for column in range(columns):
-                if open_[column]:
-                    both = _spread(
+                joint_sum = _sum_count_logs(zeros, joint, levels, levels, scaled, counts)
+            for column in range(n_columns):
+                if is_open[column]:
+                    pair_sum = _sum_count_logs(
                         codes[column], joint, levels, sizes[column] * levels, scaled, counts
                     )
-                    child[pairs] = column
-                    for place in range(size):
-                        sets[pairs, place] = group[place]
-                    shared[pairs] = (both - alone[column] - spread) / (scale * n) + np.log(n)
-                    pairs += 1
-        best = _best(shared[:pairs], child, sets[:, :size], sizes, n, rate, rng)
-        order[chosen] = child[best]
-        for place in range(size):
-            parents[chosen, place] = sets[best, place]
-        open_[child[best]] = False
+                    children[n_pairs] = column
+                    for i in range(n_parents):
+                        sets[n_pairs, i] = candidates[i]
+                    excess = pair_sum - column_sums[column] - joint_sum
+                    information[n_pairs] = excess / (scale * n) + np.log(n)
+                    n_pairs += 1
+        best = _best(information[:n_pairs], children, sets[:, :n_parents], sizes, n, rate, rng)
+        order[n_ordered] = children[best]
+        for i in range(n_parents):
+            parents[n_ordered, i] = sets[best, i]
+        is_open[children[best]] = False
     return order, parents
 
 
@@ -331,23 +347,27 @@ def conditional(pairs: np.ndarray, levels: int, weights: np.ndarray) -> Conditio
         group are ``values[starts[g] : starts[g + 1]]`` (uint32), and ``ends`` (float64) at the same
         positions are their weights, cumulated within the group.
     """
-    most = levels + len(pairs)
-    groups, starts = (
-        np.full(len(pairs) + 1, -1, dtype=np.int64),
-        np.zeros(len(pairs) + 2, dtype=np.int64),
-    )
-    values, ends = np.empty(most, dtype=np.uint32), np.zeros(most)
-    for code in range(most):
+    max_entries = levels + len(pairs)
+    groups = np.full(len(pairs) + 1, -1, dtype=np.int64)
+    starts = np.zeros(len(pairs) + 2, dtype=np.int64)
+    values = np.empty(max_entries, dtype=np.uint32)
+    ends = np.zeros(max_entries)
+    for code in range(max_entries):
         values[code] = code
-    entry, group, base, last = levels - 1, 0, -levels, np.int64(-1)
+    entry = levels - 1
+    group = 0
+    first_pair = -levels
+    last_pair = np.int64(-1)
     for i in range(len(pairs)):
-        if pairs[i] - base >= levels:
+        if pairs[i] - first_pair >= levels:
             group += 1
-            groups[group], starts[group] = pairs[i] // levels, entry + 1
-            base = groups[group] * levels
-        code = pairs[i] - base
-        if pairs[i] != last:
-            entry, last = entry + 1, pairs[i]
+            groups[group] = pairs[i] // levels
+            starts[group] = entry + 1
+            first_pair = groups[group] * levels
+        code = pairs[i] - first_pair
+        if pairs[i] != last_pair:
+            entry += 1
+            last_pair = pairs[i]
             values[entry] = code
             ends[entry] = ends[entry - 1] if entry > starts[group] else 0.0
         ends[entry] += weights[i]
@@ -373,30 +393,32 @@ def _joint(
     """
     keys, span = keys_of(codes, sizes, columns)
     if scale == 0:
-        cells, places = relabel(keys, span, lookup)
+        cells, positions = relabel(keys, span, lookup)
         weights = np.zeros(len(cells))
-        for place in places:
-            weights[place] += 1
+        for position in positions:
+            weights[position] += 1
         return cells, weights
     counts = np.zeros(span)
     for key in keys:
         counts[key] += 1
     for key in range(span):
         counts[key] += noise.laplace(0.0, scale)
-    some = 0
+    n_positive = 0
     for key in range(span):
-        some += counts[key] > 0
-    cells, weights, found = (
-        np.empty(some if some else span, dtype=np.int64),
-        np.ones(some if some else span),
-        0,
-    )
+        n_positive += counts[key] > 0
+    if n_positive == 0:  # equal weights
+        cells = np.empty(span, dtype=np.int64)
+        for key in range(span):
+            cells[key] = key
+        return cells, np.ones(span)
+    cells = np.empty(n_positive, dtype=np.int64)
+    weights = np.empty(n_positive)
+    cell = 0
     for key in range(span):
-        if counts[key] > 0 or not some:
-            cells[found] = key
-            if some:
-                weights[found] = counts[key]
-            found += 1
+        if counts[key] > 0:
+            cells[cell] = key
+            weights[cell] = counts[key]
+            cell += 1
     return cells, weights
 
 
@@ -425,19 +447,21 @@ def learn_conditionals(
     Returns:
         A :func:`conditional` for each column of ``order``.
     """
-    lookup = np.zeros(room(codes.shape[1]), dtype=np.uint32)
-    together = min(parents.shape[1] + 1, len(order))
-    cells, weights = np.zeros(0, dtype=np.int64), np.zeros(0)
-    columns, made = order[:together].copy(), []
+    lookup = np.zeros(max_lookup_size(codes.shape[1]), dtype=np.uint32)
+    width = min(parents.shape[1] + 1, len(order))
+    cells = np.zeros(0, dtype=np.int64)
+    weights = np.zeros(0)
+    columns = order[:width].copy()
+    conditionals = []
     for i in range(len(order)):
-        if i >= together:
-            for place in range(together - 1):
-                columns[place] = parents[i, place]
-            columns[together - 1] = order[i]
-        if i == 0 or i >= together:
+        if i >= width:
+            for j in range(width - 1):
+                columns[j] = parents[i, j]
+            columns[width - 1] = order[i]
+        if i == 0 or i >= width:
             cells, weights = _joint(codes, sizes, columns, scale, noise, lookup)
-        made.append(_derived(cells, weights, sizes, order[i : max(together, i + 1)]))
-    return made
+        conditionals.append(_derived(cells, weights, sizes, order[i : max(width, i + 1)]))
+    return conditionals
 
 
 @inlined
@@ -458,13 +482,17 @@ def _derived(
 
 @compiled
 def draw_column(
-    given: Conditional, keys: np.ndarray, span: int, rng: np.random.Generator, lookup: np.ndarray
+    distribution: Conditional,
+    keys: np.ndarray,
+    span: int,
+    rng: np.random.Generator,
+    lookup: np.ndarray,
 ) -> np.ndarray:
     """Draw a code for each row, given the key of its parents.
 
     Args:
-        given: Distribution of the column, see :func:`conditional`. For a key without a group, the
-            group of all cells is used.
+        distribution: Distribution of the column, see :func:`conditional`. For a key without a
+            group, the group of all cells is used.
         keys: Key of the parents of each row, int64 of shape (n,), in 0..span - 1.
         span: Number of possible keys.
         rng: Generator of the draws.
@@ -474,20 +502,21 @@ def draw_column(
     Returns:
         Codes, uint32 of shape (n,).
     """
-    groups, starts, values, ends = given
-    out = np.empty(len(keys), dtype=np.uint32)
-    dense = span <= len(lookup)
-    if dense:
+    groups, starts, values, ends = distribution
+    codes = np.empty(len(keys), dtype=np.uint32)
+    is_dense = span <= len(lookup)
+    if is_dense:
         for group in range(1, len(groups)):
             lookup[groups[group]] = group
     for i in range(len(keys)):
-        if dense:
+        if is_dense:
             group = lookup[keys[i]]
         else:
             group = _at_least(groups, keys[i])
             if group == len(groups) or groups[group] != keys[i]:
                 group = 0
-        low, high = starts[group], starts[group + 1] - 1
+        low = starts[group]
+        high = starts[group + 1] - 1
         point = rng.random() * ends[high]
         while low < high:
             middle = (low + high) // 2
@@ -495,11 +524,11 @@ def draw_column(
                 high = middle
             else:
                 low = middle + 1
-        out[i] = values[low]
-    if dense:
+        codes[i] = values[low]
+    if is_dense:
         for group in range(1, len(groups)):
             lookup[groups[group]] = 0
-    return out
+    return codes
 
 
 @compiled
@@ -515,15 +544,15 @@ def decode(codes: np.ndarray, flat: Flat, rng: np.random.Generator) -> np.ndarra
     Returns:
         Cells, float64 of shape (F, size). NaN: missing.
     """
-    first, starts, spans, whole = flat
+    offsets, starts, spans, is_integer = flat
     cells = np.empty(codes.shape)
     for column in range(len(codes)):
         for i in range(codes.shape[1]):
-            code = first[column] + codes[column, i]
+            code = offsets[column] + codes[column, i]
             span = spans[code]
-            if span > whole[column]:
-                offset = rng.random() * span
-                cells[column, i] = starts[code] + (np.floor(offset) if whole[column] else offset)
+            if span > is_integer[column]:
+                shift = rng.random() * span
+                cells[column, i] = starts[code] + (np.floor(shift) if is_integer[column] else shift)
             else:
                 cells[column, i] = starts[code]
     return cells
@@ -531,7 +560,7 @@ def decode(codes: np.ndarray, flat: Flat, rng: np.random.Generator) -> np.ndarra
 
 @compiled
 def fit_and_draw(
-    everyone: np.ndarray,
+    all_codes: np.ndarray,
     sizes: np.ndarray,
     flat: Flat,
     degree: int,
@@ -546,7 +575,7 @@ def fit_and_draw(
     """Learn a network from some rows, and draw new ones.
 
     Args:
-        everyone: Codes of all rows, uint32 of shape (F, N).
+        all_codes: Codes of all rows, uint32 of shape (F, N).
         sizes: Number of codes of each column, int64 of shape (F,).
         flat: Bins of all columns, see :attr:`domains.Domains.flat`.
         degree: Maximum number of parents of a column, 1 to 3.
@@ -562,14 +591,14 @@ def fit_and_draw(
     Returns:
         Cells, float64 of shape (F, size). NaN: missing.
     """
-    codes = everyone[:, rows]
+    codes = all_codes[:, rows]
     order, parents = learn_structure(codes, sizes, degree, root, rate, noise)
-    drawn = np.empty((len(codes), size), dtype=np.uint32)
-    lookup = np.zeros(room(size), dtype=np.uint32)
+    synthetic_codes = np.empty((len(codes), size), dtype=np.uint32)
+    lookup = np.zeros(max_lookup_size(size), dtype=np.uint32)
     conditionals = learn_conditionals(codes, sizes, order, parents, scale, noise)
     for i in range(len(order)):
-        keys, span = keys_of(drawn, sizes, parents[i])
-        column = draw_column(conditionals[i], keys, span, rng, lookup)
+        keys, span = keys_of(synthetic_codes, sizes, parents[i])
+        column_codes = draw_column(conditionals[i], keys, span, rng, lookup)
         for row in range(size):
-            drawn[order[i], row] = column[row]
-    return decode(drawn, flat, rng)
+            synthetic_codes[order[i], row] = column_codes[row]
+    return decode(synthetic_codes, flat, rng)

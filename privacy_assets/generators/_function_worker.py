@@ -15,26 +15,39 @@ from typing import Any
 
 
 def main(task: str, train: str, out: str, rows: str, seed: str) -> None:
-    """Call the function and write its result. Errors propagate: their traceback goes to the private
-    log.
+    """Call the function and write its result.
+
+    Args:
+        task: JSON object with "function" (``"module:function"``), "file" (see :func:`_imported`)
+            and "path" (value of ``sys.path``).
+        train: Path of the training rows.
+        out: Path of the result.
+        rows: Number of rows.
+        seed: Seed.
+
+    Raises:
+        Exception: Any error. Its traceback goes to the private log.
     """
-    given = json.loads(task)
-    sys.path[:] = given["path"]
+    options = json.loads(task)
+    sys.path[:] = options["path"]
     import pandas as pd
     import pyarrow.parquet as pq
 
-    function = _found(given["function"], given["file"])
+    function = _imported(options["function"], options["file"])
     if not takes_three(function):
         raise TypeError("the function must take three arguments: train, rows, seed")
-    table = function(pq.ParquetFile(train).read().to_pandas(), int(rows), int(seed))
+    train_frame = pq.ParquetFile(train).read().to_pandas()
+    table = function(train_frame, int(rows), int(seed))
     if not isinstance(table, pd.DataFrame):
         raise TypeError(f"the function returned {type(table).__name__}, not a DataFrame")
     pq.write_table(_writable(table), out)
 
 
 def takes_three(function: object) -> bool:
-    """Return True if ``function`` accepts three positional arguments, or has no readable
-    signature.
+    """Return True if a function accepts three positional arguments, or has no readable signature.
+
+    Args:
+        function: Any object; False if it cannot be called.
     """
     if not callable(function):
         return False
@@ -47,25 +60,32 @@ def takes_three(function: object) -> bool:
     return True
 
 
-def _found(reference: str, file: str | None) -> Any:
+def _imported(reference: str, file: str | None) -> Any:
     """Return the object ``"module:function"``. Modules that are not on the path, such as scripts,
     are run from ``file``.
     """
     name, _, path = reference.partition(":")
-    spec = None if name == "__main__" else find_spec(name)
+    target = _module(name, file)
+    for attribute in path.split("."):
+        target = getattr(target, attribute)
+    return target
+
+
+def _module(name: str, file: str | None) -> Any:
+    spec = None
+    if name != "__main__":
+        spec = find_spec(name)
     if file is None or (spec is not None and (spec.origin == file or "." in name)):
-        found: Any = import_module(name)
-    else:
-        # as in multiprocessing: skips its main block
-        name = "__mp_main__" if name == "__main__" else name
-        spec = spec_from_file_location(name, file)
-        if spec is None or spec.loader is None:
-            raise ImportError(name)
-        sys.modules[name] = found = module_from_spec(spec)
-        spec.loader.exec_module(found)
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        return import_module(name)
+    if name == "__main__":
+        name = "__mp_main__"  # as in multiprocessing: skips its main block
+    spec = spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _writable(table: Any) -> Any:
@@ -84,9 +104,9 @@ def _writable(table: Any) -> Any:
         except pa.ArrowException:
             column = column.map(str, na_action="ignore")
         columns.append(column.reset_index(drop=True))
-    whole = pd.concat(columns, axis=1)
-    whole.attrs = {}
-    return pa.Table.from_pandas(whole, preserve_index=False)
+    frame = pd.concat(columns, axis=1)
+    frame.attrs = {}
+    return pa.Table.from_pandas(frame, preserve_index=False)
 
 
 if __name__ == "__main__":

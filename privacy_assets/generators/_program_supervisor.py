@@ -18,20 +18,26 @@ from contextlib import suppress
 from pathlib import Path
 
 NOT_STARTED = 127  # same as in a shell
-_STDIN, _ADOPT = 0, 36  # PR_SET_CHILD_SUBREAPER
+_STDIN = 0
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(arguments: list[str]) -> int:
-    """Return the exit status of the program; a signal that ended it is sent to this process as
-    well.
+    """Run the program.
+
+    Args:
+        arguments: Program and its arguments.
+
+    Returns:
+        Its exit status. A signal that ended it is sent to this process as well.
     """
     # orphaned descendants, in any session, become children of this process
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_ADOPT, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain private rows
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signalled, signal_end = os.pipe()  # readable after each SIGCHLD
+    os.set_blocking(signal_end, False)
+    signal.set_wakeup_fd(signal_end, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
         program = subprocess.Popen(arguments, stdin=subprocess.DEVNULL)
@@ -39,11 +45,12 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(type(error).__name__)
         return NOT_STARTED
     while program.poll() is None:
-        if _STDIN in select.select([_STDIN, woken], [], [])[0]:  # the parent closed its end
+        readable, _, _ = select.select([_STDIN, signalled], [], [])
+        if _STDIN in readable:  # the parent closed its end
             _end(program)
             # includes this process; needed where the system does not list children
             os.killpg(0, signal.SIGKILL)
-        os.read(woken, 4096)
+        os.read(signalled, 4096)
     _end(program)
     if program.returncode < 0:
         with suppress(OSError):
@@ -65,12 +72,14 @@ def _end(program: subprocess.Popen[bytes]) -> None:
 
 
 def _children() -> list[int]:
-    found = []
+    children = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has ended
-            if int(stat.read_bytes().rsplit(b")", 1)[1].split()[1]) == os.getpid():
-                found.append(int(stat.parent.name))
-    return found
+            fields = stat.read_bytes().rsplit(b")", 1)[1].split()  # after the name of the program
+            parent = int(fields[1])
+            if parent == os.getpid():
+                children.append(int(stat.parent.name))
+    return children
 
 
 if __name__ == "__main__":

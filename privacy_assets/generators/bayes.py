@@ -182,12 +182,17 @@ class FittedNetwork(FittedGenerator):
         self.conditionals = conditionals
 
     def _sample(self, rows: int, seed: int) -> Table:
-        from privacy_assets.generators._bayes_kernels import decode, draw_column, keys_of, room
+        from privacy_assets.generators._bayes_kernels import (
+            decode,
+            draw_column,
+            keys_of,
+            max_lookup_size,
+        )
 
         sizes = self.domains.sizes
         rng = np.random.default_rng(seed)
         codes = np.empty((len(sizes), rows), dtype=np.uint32)
-        lookup = np.zeros(room(rows), dtype=np.uint32)
+        lookup = np.zeros(max_lookup_size(rows), dtype=np.uint32)
         for i, column in enumerate(self.order):
             keys, span = keys_of(codes, sizes, self.parents[i])
             codes[column] = draw_column(self.conditionals[i], keys, span, rng, lookup)

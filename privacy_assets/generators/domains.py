@@ -59,7 +59,7 @@ class Domain:
             is_integer: True for integers.
             outside: Code of all other cells, as an index into ``values``. -1: the last code.
         """
-        spans = np.full(len(values), 1.0 if is_integer else 0.0)
+        spans = np.full(len(values), float(is_integer))
         starts = values.astype(np.float64)
         return cls(starts, spans, is_integer, np.empty(0), outside % len(values))
 
@@ -77,7 +77,9 @@ class Domain:
             nullable: True adds a code for missing cells.
         """
         if low == high or (is_integer and high - low < bins):
-            values = np.arange(low, high + 1) if is_integer else np.array([low])
+            values = np.array([low])
+            if is_integer:
+                values = np.arange(low, high + 1)
             if nullable:
                 values = np.append(values, np.nan)
             return cls.of_values(values, is_integer=is_integer)
@@ -390,7 +392,9 @@ def _days_since_epoch(date: Any) -> float:
 
 def _as_text(value: object) -> object:
     """Convert dates to strings for JSON: YAML reads 2020-01-01 as a date."""
-    return value.isoformat() if isinstance(value, dt.date) else value
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return value
 
 
 def is_number(value: object) -> bool:
@@ -414,5 +418,7 @@ def _of_categories(
         cells.append(len(coded_values))
     n_unseen = len(values) - n_coded
     cells += [len(coded_values) + 1] * n_unseen
-    outside = n_coded if nullable else len(cells) - 1
+    outside = len(cells) - 1
+    if nullable:
+        outside = n_coded
     return Domain.of_values(np.array(cells, dtype=np.float64), outside=outside)

@@ -31,14 +31,16 @@ from privacy_assets.tables.table import Table
 MODEL = "model"
 ENV_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
 THREADS = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # passed to Python programs if set
-PRINTED = 1 << 30  # maximum output of a program in bytes
-HISTORY, EPOCHS = "history.json", 10_000  # training curve of a model, and its maximum length
-MEASURED = frozenset(
+MAX_OUTPUT = 1 << 30  # of a program, in bytes
+HISTORY = "history.json"  # training curve of a model
+EPOCHS = 10_000  # maximum length of a training curve
+HISTORY_KEYS = frozenset(
     {"epoch", "loss", "validation_loss", "learning_rate", "grad_norm", "overfitting_ratio"}
 )
 Timeout = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # seconds
-_POLL, _GRACE = 0.1, 10.0
-_LARGEST = 1 << 22  # maximum size of a training curve in bytes
+_POLL_SECONDS = 0.1
+_GRACE_SECONDS = 10.0
+_MAX_HISTORY_BYTES = 1 << 22
 
 
 class ProgramGenerator(Generator):
@@ -95,28 +97,27 @@ class ProgramGenerator(Generator):
             yield
             return
         except Exception as error:  # noqa: BLE001 (the program determines which error is raised, and where)
-            kind = "" if isinstance(error, PrivacyAssetsError) else f"{type(error).__name__}: "
+            reason = str(error)
+            if not isinstance(error, PrivacyAssetsError):
+                reason = f"{type(error).__name__}: {reason}"
             with suppress(OSError), self._opened_log() as log:
-                log.write(f"privacy-assets: {kind}{error}\n".encode(errors="replace"))
-        where = (
-            f"read {safe_repr(self.log)}"
-            if self.log
-            else "set log to a private file, run it again and read that file"
-        )
+                log.write(f"privacy-assets: {reason}\n".encode(errors="replace"))
+        fix = "set log to a private file, run it again and read that file"
+        if self.log:
+            fix = f"read {safe_repr(self.log)}"
         StepError(
             f"{self.label} failed, took longer than {self.timeout:g} seconds or returned an"
             " unusable table."
-            f" The reason may contain private values and is not shown. Fix: {where}."
+            f" The reason may contain private values and is not shown. Fix: {fix}."
         ).raise_without_context()
 
     def _check(self, program: str) -> None:
-        absent = [name for name in self.env_variables if name not in os.environ]
-        if absent:
-            fix = "set it where the step runs"
-            raise StepError(
-                f"{self.label} needs the environment variable {absent[0]}, which is not set."
-                f" Fix: {fix}."
-            )
+        for name in self.env_variables:
+            if name not in os.environ:
+                raise StepError(
+                    f"{self.label} needs the environment variable {name}, which is not set."
+                    " Fix: set it where the step runs."
+                )
         if shutil.which(program) is None:
             raise StepError(
                 f"{self.label} could not be started (FileNotFoundError). Fix: check its name."
@@ -134,27 +135,28 @@ class ProgramGenerator(Generator):
             return open(os.devnull, "ab")
         return os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
-    def run(self, arguments: Sequence[str], given: Mapping[str, str], folder: Path) -> None:
+    def run(self, arguments: Sequence[str], values: Mapping[str, str], folder: Path) -> None:
         """Run ``arguments`` in a block of :meth:`private_failures`.
 
         Args:
             arguments: Command line with placeholders such as ``{train}``.
-            given: Value of each placeholder.
+            values: Value of each placeholder.
             folder: Folder for temporary files and output.
 
         Raises:
             StepError: If the program fails. The message is private.
         """
-        filled = [_filled(part, given) for part in arguments]
-        (folder / "tmp").mkdir()
-        environment = {
-            name: os.environ[name]
-            for name in (*ENV_VARIABLES, *self.env_variables)
-            if name in os.environ
-        }
+        command = [_filled(argument, values) for argument in arguments]
+        temporary = folder / "tmp"
+        temporary.mkdir()
+        environment = {}
+        for name in (*ENV_VARIABLES, *self.env_variables):
+            if name in os.environ:
+                environment[name] = os.environ[name]
+        environment["TMPDIR"] = str(temporary)
         with (folder / "printed").open("w+b") as printed:
             try:
-                self._watch(filled, {**environment, "TMPDIR": str(folder / "tmp")}, printed)
+                self._watch(command, environment, printed)
             finally:
                 printed.seek(0)
                 with self._opened_log() as log:
@@ -174,32 +176,47 @@ class ProgramGenerator(Generator):
         try:
             while process.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(max(min(_POLL, end - time.monotonic()), 0))
-                if os.fstat(printed.fileno()).st_size > PRINTED:
-                    raise StepError(f"the program printed more than {PRINTED:,} bytes.")
+                    process.wait(max(min(_POLL_SECONDS, end - time.monotonic()), 0))
+                if os.fstat(printed.fileno()).st_size > MAX_OUTPUT:
+                    raise StepError(f"the program printed more than {MAX_OUTPUT:,} bytes.")
                 if process.returncode is None and time.monotonic() >= end:
                     raise StepError(f"the program took longer than {self.timeout:g} seconds.")
         finally:
             _end(process)
-        if process.returncode != 0:
-            status = process.returncode
-            ended = (
-                f"exited with status {status}" if status > 0 else f"was killed by signal {-status}"
-            )
-            raise StepError(
-                f"{safe_repr(Path(arguments[0]).name)} {ended}. Fix: read its output in the log."
-            )
+        if process.returncode == 0:
+            return
+        ending = f"exited with status {process.returncode}"
+        if process.returncode < 0:
+            ending = f"was killed by signal {-process.returncode}"
+        raise StepError(
+            f"{safe_repr(Path(arguments[0]).name)} {ending}. Fix: read its output in the log."
+        )
 
     def trained(self, arguments: Sequence[str], table: pd.DataFrame, training: Training) -> Model:
-        """Run the training command ``arguments`` on ``table`` and return the model folder that it
-        wrote.
+        """Run a training command.
+
+        Args:
+            arguments: Command line with the placeholders ``{train}``, ``{model}``, ``{seed}`` and
+                ``{device}``.
+            table: Training rows.
+            training: Seed and device.
+
+        Returns:
+            The model folder that the command wrote.
+
+        Raises:
+            StepError: As in :meth:`private_failures`.
         """
         model = Model()
         with WorkFolder() as folder:
-            written = {"{train}": str(write_table(table, folder)), "{model}": str(model.path)}
-            numbers = {"{seed}": str(training.seed), "{device}": training.device}
+            values = {
+                "{train}": str(write_table(table, folder)),
+                "{model}": str(model.path),
+                "{seed}": str(training.seed),
+                "{device}": training.device,
+            }
             with self.private_failures(arguments[0]):
-                self.run(arguments, {**written, **numbers}, folder)
+                self.run(arguments, values, folder)
                 model.check()
         return model
 
@@ -225,54 +242,68 @@ class Model:
         if not self.path.is_dir() or not any(self.path.iterdir()):
             raise StepError("the program wrote nothing to {model}.")
         for path in self.path.rglob("*"):
-            plain = not path.is_symlink() and (path.is_file() or path.is_dir())
-            if not (
-                plain
-                and os.access(path, os.R_OK)
-                and path.name.isascii()
-                and path.name.isprintable()
-            ):
-                named = safe_repr(str(path.relative_to(self.path)))
+            if not _is_copyable(path):
+                file_name = safe_repr(str(path.relative_to(self.path)))
                 raise StepError(
-                    f"{{model}}: {named} is not a readable regular file with a printable"
+                    f"{{model}}: {file_name} is not a readable regular file with a printable"
                     " ASCII name."
                     " Fix: let the program write only such files."
                 )
 
     def copy(self, folder: Path) -> Path:
-        """Copy the files to ``folder``, so that the program that receives them cannot change the
-        model.
+        """Copy the files, so that the program that receives them cannot change the model.
+
+        Args:
+            folder: Parent of the copy, which must not contain one yet.
+
+        Returns:
+            Path of the copy.
         """
         return Path(shutil.copytree(self.path, folder / MODEL))
+
+
+def _is_copyable(path: Path) -> bool:
+    """Return True for a readable regular file or folder with a printable ASCII name."""
+    if path.is_symlink() or not (path.is_file() or path.is_dir()):
+        return False
+    return os.access(path, os.R_OK) and path.name.isascii() and path.name.isprintable()
 
 
 def read_history(file: Path) -> tuple[dict[str, float], ...]:
     """Read the training curve written by a worker script of this package.
 
+    Args:
+        file: JSON file.
+
     Returns:
-        One mapping per epoch, with "epoch" and other keys of :data:`MEASURED`.
+        One mapping per epoch, with "epoch" and other keys of :data:`HISTORY_KEYS`.
 
     Raises:
         StepError: If the file has another format. The message is private.
     """
     with file.open("rb") as stream:
-        content = stream.read(_LARGEST + 1)
-    rows = json.loads(content) if len(content) <= _LARGEST else None
+        content = stream.read(_MAX_HISTORY_BYTES + 1)
+    rows = None
+    if len(content) <= _MAX_HISTORY_BYTES:
+        rows = json.loads(content)
     if not isinstance(rows, list) or len(rows) > EPOCHS:
         raise StepError(
             f"{file.name} must be a JSON list of at most {EPOCHS:,} epochs and at most"
-            f" {_LARGEST >> 20} MiB."
+            f" {_MAX_HISTORY_BYTES >> 20} MiB."
         )
     for row in rows:
-        known = isinstance(row, dict) and "epoch" in row and MEASURED.issuperset(row)
-        if not known or not all(
-            isinstance(number, float) and math.isfinite(number) for number in row.values()
-        ):
+        if not _is_epoch(row):
             raise StepError(
                 f"{file.name} contains an epoch with unknown keys or a value that is not a"
                 " finite float."
             )
     return tuple(rows)
+
+
+def _is_epoch(row: Any) -> bool:
+    if not isinstance(row, dict) or "epoch" not in row or not HISTORY_KEYS.issuperset(row):
+        return False
+    return all(isinstance(number, float) and math.isfinite(number) for number in row.values())
 
 
 class FittedProgram(FittedGenerator):
@@ -283,26 +314,32 @@ class FittedProgram(FittedGenerator):
     generator: ProgramGenerator
 
     @abstractmethod
-    def given(self, folder: Path) -> dict[str, str]:
-        """Write the input files of the program to ``folder`` and return their paths by
-        placeholder.
+    def write_inputs(self, folder: Path) -> dict[str, str]:
+        """Write the input files of the program.
+
+        Args:
+            folder: Folder for the files.
+
+        Returns:
+            Their paths by placeholder.
         """
 
     def _sample(self, rows: int, seed: int) -> Table:
         generator = self.generator
         with WorkFolder() as folder:
             out = folder / "out.parquet"
-            given = {
+            values = {
                 "{out}": str(out),
                 "{rows}": str(rows),
                 "{seed}": str(seed),
-                **self.given(folder),
+                **self.write_inputs(folder),
             }
             with generator.private_failures(generator.sampler[0]):
-                generator.run(generator.sampler, given, folder)
+                generator.run(generator.sampler, values, folder)
                 if not out.is_file():
                     raise StepError("the program wrote no file to {out}.")
-                table = self._checked(self._table(pq.ParquetFile(out).read().to_pandas()), rows)
+                written = pq.ParquetFile(out).read().to_pandas()
+                table = self._checked(self._table(written), rows)
                 # fails here if the dtypes of the private table cannot be restored
                 table.to_published_frame()
         return table
@@ -316,10 +353,12 @@ class FittedModel(FittedProgram):
     """A program with the ``model`` that its training wrote."""
 
     def __init__(self, generator: ProgramGenerator, schema: TableSchema, model: Model) -> None:
-        self.generator, self.schema, self.model = generator, schema, model
+        self.generator = generator
+        self.schema = schema
+        self.model = model
 
-    def given(self, folder: Path) -> dict[str, str]:
-        """Implement :meth:`FittedProgram.given`."""
+    def write_inputs(self, folder: Path) -> dict[str, str]:
+        """Implement :meth:`FittedProgram.write_inputs`."""
         return {"{model}": str(self.model.copy(folder))}
 
     def _save(self, folder: Path) -> dict[str, Any]:
@@ -327,10 +366,10 @@ class FittedModel(FittedProgram):
         return {}
 
 
-def _filled(part: str, given: Mapping[str, str]) -> str:
-    for mark, value in given.items():
-        part = part.replace(mark, value)
-    return part
+def _filled(argument: str, values: Mapping[str, str]) -> str:
+    for placeholder, value in values.items():
+        argument = argument.replace(placeholder, value)
+    return argument
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -340,7 +379,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
-        process.wait(_GRACE)
+        process.wait(_GRACE_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -44,6 +44,57 @@ _INTERVALS = 5  # of equally many rows, which are the levels of a number for the
 _FEWEST_OF_CATEGORY = 50
 _SMALL_SHARE = 0.2  # share of rows with categories smaller than a leaf from which a column is named
 _SMALLER_LEAVES = (50, 20)  # values of min_samples_leaf to rehearse
+
+
+class CodedColumns(NamedTuple):
+    """Columns as codes.
+
+    Attributes:
+        codes: Codes, int32 of shape (F, n), see the module.
+        levels: Number of values of each column, int64 of shape (F,).
+        is_number: True for numbers, bool of shape (F,).
+    """
+
+    codes: np.ndarray
+    levels: np.ndarray
+    is_number: np.ndarray
+
+
+class Target(NamedTuple):
+    """What a tree predicts for its r rows, and what they donate.
+
+    Attributes:
+        goal: Target, see :func:`._tree_kernels.grow`; float64 of shape (r,).
+        n_classes: Number of classes, see :func:`._tree_kernels.grow`.
+        donors: Code that each row donates, int of shape (r,).
+        donor_levels: Levels of the donors for the shrinkage, int of shape (r,). None: the donors.
+        values: Values of the donors, float64 of shape (r,), which then have a reach. None: no
+            reach.
+        root_codes: Codes that are drawn above the root, int32. None: the donors of the root are.
+    """
+
+    goal: np.ndarray
+    n_classes: int
+    donors: np.ndarray
+    donor_levels: np.ndarray | None = None
+    values: np.ndarray | None = None
+    root_codes: np.ndarray | None = None
+
+
+class _Features(NamedTuple):
+    """Features of a tree: one or two tables of each column.
+
+    Attributes:
+        columns: Position of the column of each of the f features.
+        tables: Value of each code of the column, one float32 array per feature.
+        distinct_values: Value at each position, ascending, as many as in the table; zeros follow.
+        positions: Position of each row, int32 of shape (f, r).
+    """
+
+    columns: list[int]
+    tables: list[np.ndarray]
+    distinct_values: list[np.ndarray]
+    positions: np.ndarray
 
 
 @declared
@@ -128,19 +179,18 @@ class SynthPop(RelationalGenerator):
         codes = np.stack(ranks).astype(np.int32)
         # missing is the code after the last value
         codes = np.where(codes < 0, levels[:, None], codes).astype(np.int32)
-        is_number = np.array(
-            [distinct.values is None for distinct in values.values()], dtype=np.bool_
-        )
+        is_number = np.array([values[name].values is None for name in order], dtype=np.bool_)
         people = training.people
         if people is not None and len(np.unique(people)) == len(people):
             people = None  # counting rows is faster
         for note in small_categories(self.min_samples_leaf, train, order, people):
             training.progress(note)
+        columns = CodedColumns(codes, levels, is_number)
         steps = []
         for i, name in enumerate(order):
             numbers = train[name].floats() if is_number[i] else np.zeros(len(train))
             rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(i,)))
-            trees = trees_of(self, codes, levels, is_number, numbers, i, rng, people)
+            trees = trees_of(self, columns, numbers, i, rng, people)
             steps.append(list(trees))
             advance(training.progress, "growing trees: columns", i + 1, len(order))
         return FittedSynthPop(self, train.schema, order, values, steps)
@@ -163,27 +213,30 @@ class SynthPop(RelationalGenerator):
         names = coding.schema.names
         order = np.array([names.index(name) for name in self._order(names)])
         ordered_cells = np.ascontiguousarray(cells[order], dtype=np.float64)
-        ranks = np.stack(
-            [np.unique(row, return_inverse=True)[1].astype(np.int32) for row in ordered_cells]
-        )
+        ranks = np.empty(ordered_cells.shape, dtype=np.int32)
+        for i, column_cells in enumerate(ordered_cells):
+            ranks[i] = np.unique(column_cells, return_inverse=True)[1]
         is_number = coding.is_number[order]
 
         def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
             rng = np.random.default_rng(seed)
             train_cells = ordered_cells[:, rows]
             codes = np.empty((len(order), len(rows)), dtype=np.int32)
+            levels = np.empty(len(order), dtype=np.int64)
             values = []
             for i, column_ranks in enumerate(ranks[:, rows]):
                 distinct, first_rows = np.unique(column_ranks, return_index=True)
                 codes[i] = np.searchsorted(distinct, column_ranks)
-                values.append(train_cells[i, first_rows])  # ascending, missing last
-            levels = np.array([len(column) - int(np.isnan(column[-1])) for column in values])
+                column_values = train_cells[i, first_rows]  # ascending, missing last
+                levels[i] = len(column_values) - int(np.isnan(column_values[-1]))
+                values.append(column_values)
+            columns = CodedColumns(codes, levels, is_number)
 
             synthetic_codes = np.full((len(order), size), -1, dtype=np.int32)
             synthetic = np.empty((len(order), size))
             for i, column in enumerate(values):
                 moves = np.zeros(size)
-                for tree in trees_of(self, codes, levels, is_number, train_cells[i], i, rng):
+                for tree in trees_of(self, columns, train_cells[i], i, rng):
                     draw_codes(tree, synthetic_codes[:i], synthetic_codes[i], moves, rng)
                 drawn_cells = column[synthetic_codes[i]]
                 if moves.any():
@@ -371,13 +424,11 @@ def small_categories(
 
 def trees_of(
     generator: SynthPop,
-    codes: np.ndarray,
-    levels: np.ndarray,
-    is_number: np.ndarray,
+    columns: CodedColumns,
     numbers: np.ndarray,
     column: int,
     rng: np.random.Generator,
-    people: np.ndarray | None = None,
+    subjects: np.ndarray | None = None,
 ) -> Iterator[CartTree]:
     """Grow the trees of ``column`` given the previous columns.
 
@@ -387,144 +438,105 @@ def trees_of(
 
     Args:
         generator: Settings. If it smooths, donors of a number have a reach, unless the value is
-            shared by ``min_samples_leaf`` people or the column has few distinct values.
-        codes: Coded columns, int32 of shape (F, n).
-        levels: Number of values of each column, int64 of shape (F,).
-        is_number: True for numbers, shape (F,).
+            shared by ``min_samples_leaf`` subjects or the column has few distinct values.
+        columns: Columns in drawing order, with n rows.
         numbers: Values of the column if it is a number, shape (n,).
         column: Position of the column.
         rng: Generator of the choice between equal splits.
-        people: Subject of each row, int64 of shape (n,). None: count rows.
+        subjects: Subject of each row, int64 of shape (n,). None: count rows.
 
     Yields:
         The tree of missingness, if any, before the one of the values.
     """
-    column_codes = codes[column]
-    missing_code = levels[column]
-    is_missing = column_codes == missing_code
-    predictors = generator, codes[:column], levels, is_number
-    all_rows = np.arange(codes.shape[1])
-    if not is_number[column]:
-        goal, kinds = classes(column_codes, missing_code + 1)
+    predictors = CodedColumns(
+        columns.codes[:column], columns.levels[:column], columns.is_number[:column]
+    )
+    codes = columns.codes[column]
+    missing_code = columns.levels[column]
+    is_missing = codes == missing_code
+    all_rows = np.arange(len(codes))
+    if not columns.is_number[column]:
+        goal, n_classes = classes(codes, missing_code + 1)
         root_codes = np.arange(missing_code + is_missing.any(), dtype=np.int32)
-        yield fit_tree(
-            *predictors, all_rows, goal, kinds, column_codes, rng, people, root_codes=root_codes
-        )
+        target = Target(goal, n_classes, codes, root_codes=root_codes)
+        yield fit_tree(generator, predictors, all_rows, target, rng, subjects)
         return
     if is_missing.any():
-        goal = is_missing.astype(np.float64)
-        donors = np.where(is_missing, column_codes, -1)
-        yield fit_tree(*predictors, all_rows, goal, 2, donors, rng, people)
+        target = Target(is_missing.astype(np.float64), 2, np.where(is_missing, codes, -1))
+        yield fit_tree(generator, predictors, all_rows, target, rng, subjects)
     if is_missing.all():
         return
     rows = np.flatnonzero(~is_missing)
-    goal = _standardised(numbers[rows])
-    donors = column_codes[rows]
-    values = None
-    donor_levels = None
+    target = Target(_standardised(numbers[rows]), 2, codes[rows])
     if missing_code > FEW_VALUES:
-        donor_levels = _intervals(donors)
+        target = target._replace(donor_levels=_intervals(target.donors))
         if generator.smoothing:
-            values = numbers[rows]
-    yield fit_tree(*predictors, rows, goal, 2, donors, rng, people, values, donor_levels)
+            target = target._replace(values=numbers[rows])
+    yield fit_tree(generator, predictors, rows, target, rng, subjects)
 
 
-def fit_tree(  # noqa: PLR0913
+def fit_tree(
     generator: SynthPop,
-    codes: np.ndarray,
-    levels: np.ndarray,
-    is_number: np.ndarray,
+    predictors: CodedColumns,
     rows: np.ndarray,
-    goal: np.ndarray,
-    kinds: int,
-    donors: np.ndarray,
+    target: Target,
     rng: np.random.Generator,
-    people: np.ndarray | None = None,
-    numbers: np.ndarray | None = None,
-    donor_levels: np.ndarray | None = None,
-    root_codes: np.ndarray | None = None,
+    subjects: np.ndarray | None = None,
 ) -> CartTree:
     """Grow a tree on previous columns that stores the donors of each node.
 
-    Numbers are represented by ranks (missing: the mean rank, and an indicator), categories by
-    :func:`level_scores`.
-
     Args:
         generator: Settings.
-        codes: Previous columns, int32 of shape (f, n).
-        levels: Number of values of each column, at least f.
-        is_number: True for numbers, at least f.
-        rows: Rows of ``codes`` to use, int64 of shape (r,), ascending.
-        goal: Target, see :func:`._tree_kernels.grow`; float64 of shape (r,).
-        kinds: Number of classes, see :func:`._tree_kernels.grow`.
-        donors: Code that each row donates, shape (r,).
+        predictors: Previous columns, with n rows.
+        rows: Rows of these to use, int64 of shape (r,), ascending.
+        target: Target and donors of ``rows``.
         rng: Generator of the choice between equal splits.
-        people: Subject of each row, int64 of shape (n,). None: count rows.
-        numbers: Values of the donors, shape (r,), which then have a reach. None: no reach.
-        donor_levels: Levels of the donors for the shrinkage, int of shape (r,). None: the donors.
-        root_codes: Codes that are drawn above the root. None: the donors of the root are.
+        subjects: Subject of each row, int64 of shape (n,). None: count rows.
 
     Returns:
         The tree.
     """
-    from privacy_assets.generators._tree_kernels import CartTree, climbing, grow, rows_each
+    from privacy_assets.generators._tree_kernels import (
+        CartTree,
+        climbing,
+        grow,
+        median_rows_per_subject,
+    )
 
     smallest = generator.min_samples_leaf
-    subjects = None
-    if people is not None:
-        subjects = np.unique(people[rows], return_inverse=True)[1]
-    row_codes = codes if len(rows) == codes.shape[1] else codes[:, rows]
-
-    columns: list[int] = []
-    tables = [np.zeros(0, np.float32)]
-    distinct_values = [np.zeros(0, np.float32)]
-    features = np.empty((2 * len(codes), len(rows)), np.int32)
-    for column, n_levels in enumerate(levels[: len(codes)]):
-        if is_number[column]:
-            column_tables = _ranks(codes[column], n_levels)
-        else:
-            fewest = min(smallest, _FEWEST_OF_CATEGORY)
-            scores = level_scores(row_codes[column], n_levels + 1, goal, kinds, fewest, subjects)
-            column_tables = [scores]
-        for table in column_tables:
-            if is_number[column] and len(column_tables) == 1:  # codes are ordered by rank
-                ordered = table
-                features[len(columns)] = row_codes[column]
-            else:
-                positions = _positions(table)
-                ordered = np.zeros_like(table)
-                ordered[positions] = table
-                features[len(columns)] = positions[row_codes[column]]
-            columns.append(column)
-            tables.append(table)
-            distinct_values.append(ordered)
-
-    spans = np.array([len(table) for table in tables[1:]], np.int64)
-    beyond = _BEYOND_CHANCE if generator.shrinkage > 0 else -np.inf
+    row_subjects = None
+    if subjects is not None:
+        row_subjects = np.unique(subjects[rows], return_inverse=True)[1]
+    features = _features(predictors, rows, target, smallest, row_subjects)
+    spans = np.array([len(table) for table in features.tables], np.int64)
+    n_deviations = _BEYOND_CHANCE if generator.shrinkage > 0 else -np.inf
     feature, low, high, right, start, order = grow(
-        features[: len(columns)], spans, goal, kinds, smallest, rng, subjects, beyond
+        features.positions,
+        spans,
+        target.goal,
+        target.n_classes,
+        smallest,
+        rng,
+        row_subjects,
+        n_deviations,
     )
-    ordered_donors = donors.astype(np.int32)[order]
-    ordered_levels = ordered_donors if donor_levels is None else donor_levels[order]
-    shrinkage = generator.shrinkage * rows_each(subjects)
+    ordered_donors = target.donors.astype(np.int32)[order]
+    ordered_levels = ordered_donors
+    if target.donor_levels is not None:
+        ordered_levels = target.donor_levels[order]
+    shrinkage = generator.shrinkage * median_rows_per_subject(row_subjects)
     stop, parent, climb = climbing(feature, right, start, ordered_levels, shrinkage)
+    root_codes = target.root_codes
     if root_codes is None:
         climb[0] = 0.0
         root_codes = np.zeros(0, np.int32)
 
-    # a threshold lies midway between the two values that a split separates
-    ends = np.cumsum(spans)
-    is_split = feature >= 0
-    values = np.concatenate(distinct_values).astype(np.float64)
-    first = (ends - spans)[feature[is_split]]
-    threshold = np.zeros(len(feature))
-    threshold[is_split] = (values[first + low[is_split]] + values[first + high[is_split]]) / 2
     tree = CartTree(
-        columns=np.array(columns, np.int64),
-        ends=ends,
-        tables=np.concatenate(tables),
+        columns=np.array(features.columns, np.int64),
+        ends=np.cumsum(spans),
+        tables=_concatenated(features.tables),
         feature=feature.astype(np.int32),
-        threshold=threshold,
+        threshold=_thresholds(features.distinct_values, spans, feature, low, high),
         right=right.astype(np.int32),
         start=start.copy(),
         stop=stop,
@@ -534,11 +546,84 @@ def fit_tree(  # noqa: PLR0913
         donors=ordered_donors,
         reach=np.zeros(0),
     )
-    if numbers is None:
+    if target.values is None:
         return tree
-    if subjects is None:
-        subjects = np.arange(len(rows))
-    return _with_reach(tree, numbers[order], subjects[order], smallest)
+    if row_subjects is None:
+        row_subjects = np.arange(len(rows))
+    return _with_reach(tree, target.values[order], row_subjects[order], smallest)
+
+
+def _features(
+    predictors: CodedColumns,
+    rows: np.ndarray,
+    target: Target,
+    smallest: int,
+    subjects: np.ndarray | None,
+) -> _Features:
+    """Return the features of ``rows`` int64 (r,), whose ``subjects`` are int64 (r,).
+
+    Numbers are represented by ranks (missing: the mean rank, and an indicator), categories by
+    :func:`level_scores`.
+    """
+    codes = predictors.codes
+    row_codes = codes
+    if len(rows) < codes.shape[1]:
+        row_codes = codes[:, rows]
+    smallest_group = min(smallest, _FEWEST_OF_CATEGORY)
+    columns: list[int] = []
+    tables: list[np.ndarray] = []
+    distinct_values = []
+    positions = np.empty((2 * len(codes), len(rows)), np.int32)
+    for column, n_levels in enumerate(predictors.levels):
+        is_number = predictors.is_number[column]
+        if is_number:
+            column_tables = _ranks(codes[column], n_levels)
+        else:
+            scores = level_scores(
+                row_codes[column],
+                n_levels + 1,
+                target.goal,
+                target.n_classes,
+                smallest_group,
+                subjects,
+            )
+            column_tables = [scores]
+        for table in column_tables:
+            if is_number and len(column_tables) == 1:  # codes are ordered by rank
+                ordered = table
+                positions[len(columns)] = row_codes[column]
+            else:
+                code_positions = _positions(table)
+                ordered = np.zeros_like(table)
+                ordered[code_positions] = table
+                positions[len(columns)] = code_positions[row_codes[column]]
+            columns.append(column)
+            tables.append(table)
+            distinct_values.append(ordered)
+    return _Features(columns, tables, distinct_values, positions[: len(columns)])
+
+
+def _thresholds(
+    distinct_values: Sequence[np.ndarray],
+    spans: np.ndarray,
+    feature: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+) -> np.ndarray:
+    """Return the value midway between the positions ``low`` and ``high`` of each node's feature,
+    float64 (nodes,); 0 for leaves.
+    """
+    values = _concatenated(distinct_values).astype(np.float64)
+    is_split = feature >= 0
+    first = (np.cumsum(spans) - spans)[feature[is_split]]
+    threshold = np.zeros(len(feature))
+    threshold[is_split] = (values[first + low[is_split]] + values[first + high[is_split]]) / 2
+    return threshold
+
+
+def _concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenate float32 arrays, also if there is none."""
+    return np.concatenate([np.zeros(0, np.float32), *arrays])
 
 
 def moved(values: np.ndarray, moves: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -574,7 +659,7 @@ def _with_reach(
     values = values[order]
     subjects = subjects[order]
     codes = tree.donors[order]
-    # count each value of a person once
+    # count each value of a subject once
     pairs = np.unique(codes * np.int64(len(subjects)) + subjects)
     n_holders = np.bincount(pairs // len(subjects), minlength=int(codes.max()) + 1)
     is_shared = n_holders >= smallest
@@ -605,9 +690,9 @@ def level_scores(
     codes: np.ndarray,
     levels: int,
     goal: np.ndarray,
-    kinds: int,
+    n_classes: int,
     smallest: int,
-    people: np.ndarray | None = None,
+    subjects: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return a score for each code of a category, which orders the codes by the target.
 
@@ -620,27 +705,28 @@ def level_scores(
         codes: Level of each row, int32 of shape (r,), each below ``levels``.
         levels: Number of levels.
         goal: Target, see :func:`._tree_kernels.grow`; float64 of shape (r,).
-        kinds: Number of classes, see :func:`._tree_kernels.grow`.
+        n_classes: Number of classes, see :func:`._tree_kernels.grow`.
         smallest: Minimum number of rows (or subjects) of a level that has its own score.
-        people: Subject of each row, int64 of shape (r,). None: count rows.
+        subjects: Subject of each row, int64 of shape (r,). None: count rows.
 
     Returns:
         Scores, float32 of shape (levels,).
     """
     from privacy_assets.generators._tree_kernels import count_levels
 
-    # count each level of a person once
-    counted = codes if people is None else np.unique(people * levels + codes) % levels
+    counted = codes
+    if subjects is not None:  # count each level of a subject once
+        counted = np.unique(subjects * levels + codes) % levels
     group = np.bincount(counted, minlength=levels)
     weights = np.zeros(levels + 1)
-    shares = np.zeros((levels + 1, kinds if kinds > 2 else 1))
-    groups = count_levels(codes, goal, kinds, smallest, group, weights, shares)
-    if kinds <= 2:
+    shares = np.zeros((levels + 1, n_classes if n_classes > 2 else 1))
+    groups = count_levels(codes, goal, n_classes, smallest, group, weights, shares)
+    if n_classes <= 2:
         return shares[:, 0].astype(np.float32)[group]
     shares = shares[:groups]
     root = np.sqrt(np.maximum(weights[:groups], 1.0))
     scaled = shares * root[:, None]
-    if groups <= kinds:  # use the smaller of the two matrices that share the component
+    if groups <= n_classes:  # use the smaller of the two matrices that share the component
         sizes, vectors = np.linalg.eigh(scaled @ scaled.T)
         scores = vectors[:, -1] * np.sqrt(max(sizes[-1], 0.0)) / root
     else:

@@ -36,8 +36,8 @@ from privacy_assets.infra.settings import Tuple, declared
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
-_MADE = ("{out}", "{rows}", "{seed}")
-_TRAINED = ("{train}", "{model}", "{seed}")
+_SAMPLE_PLACEHOLDERS = ("{out}", "{rows}", "{seed}")
+_TRAIN_PLACEHOLDERS = ("{train}", "{model}", "{seed}")
 Texts = Annotated[tuple[str, ...], Tuple]
 SampleFunction = Callable[[pd.DataFrame, int, int], pd.DataFrame]
 
@@ -89,15 +89,15 @@ class CommandGenerator(ProgramGenerator):
 
     def __post_init__(self) -> None:
         if self.train is None:
-            _check_marks("command", self.command, ("{train}", *_MADE))
-        else:
-            _check_marks("train", self.train, _TRAINED)
-            _check_marks("command", self.command, ("{model}", *_MADE))
-            if any("{train}" in part for part in self.command):
-                raise ConfigError(
-                    "command: command cannot use {train} if train is set. Fix: let train write"
-                    " to {model}."
-                )
+            _check_placeholders("command", self.command, ("{train}", *_SAMPLE_PLACEHOLDERS))
+            return
+        _check_placeholders("train", self.train, _TRAIN_PLACEHOLDERS)
+        _check_placeholders("command", self.command, ("{model}", *_SAMPLE_PLACEHOLDERS))
+        if any("{train}" in argument for argument in self.command):
+            raise ConfigError(
+                "command: command cannot use {train} if train is set. Fix: let train write"
+                " to {model}."
+            )
 
     @property
     def env_variables(self) -> tuple[str, ...]:
@@ -112,9 +112,8 @@ class CommandGenerator(ProgramGenerator):
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         if self.train is None:
             return FittedCommand(self, train)
-        return FittedCommandModel(
-            self, train.schema, self.trained(self.train, train.to_published_frame(), training)
-        )
+        model = self.trained(self.train, train.to_published_frame(), training)
+        return FittedCommandModel(self, train.schema, model)
 
     def load(
         self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]
@@ -131,10 +130,12 @@ class FittedCommand(FittedProgram):
     privacy = PrivacyBudget(known=False)
 
     def __init__(self, generator: ProgramGenerator, train: Table) -> None:
-        self.generator, self.schema, self.train = generator, train.schema, train
+        self.generator = generator
+        self.schema = train.schema
+        self.train = train
 
-    def given(self, folder: Path) -> dict[str, str]:
-        """Implement :meth:`FittedProgram.given`."""
+    def write_inputs(self, folder: Path) -> dict[str, str]:
+        """Implement :meth:`FittedProgram.write_inputs`."""
         return {"{train}": str(write_table(self.train.to_published_frame(), folder))}
 
     def _save(self, folder: Path) -> dict[str, Any]:
@@ -148,10 +149,11 @@ class FittedCommandModel(FittedModel):
     privacy = PrivacyBudget(known=False)
 
 
-def _check_marks(setting: str, arguments: Sequence[str], marks: Sequence[str]) -> None:
-    absent = [mark for mark in marks if not any(mark in part for part in arguments[1:])]
-    if absent:
-        raise ConfigError(f"command: {absent[0]} is missing in the arguments of {setting}.")
+def _check_placeholders(setting: str, command: Sequence[str], placeholders: Sequence[str]) -> None:
+    arguments = command[1:]
+    for placeholder in placeholders:
+        if not any(placeholder in argument for argument in arguments):
+            raise ConfigError(f"command: {placeholder} is missing in the arguments of {setting}.")
 
 
 @declared
@@ -194,18 +196,20 @@ class CallableGenerator(ProgramGenerator):
     )
 
     def __post_init__(self) -> None:
-        reference = self.function if isinstance(self.function, str) else _label(self.function)
-        found = _loaded(reference)
-        if not isinstance(self.function, str) and found is not self.function:
+        reference = self.function
+        if not isinstance(reference, str):
+            reference = _reference(self.function)
+        function = _loaded(reference)
+        if not isinstance(self.function, str) and function is not self.function:
             raise ConfigError(
                 f"generator {reference} cannot be imported by name. Fix: define it with def in"
                 " a module."
             )
-        if found is None and not _waits(reference):
+        if function is None and not _is_importable(reference):
             raise ConfigError(
                 f"generator {safe_repr(reference)} cannot be imported. Fix: check the name."
             )
-        if found is not None and not worker.takes_three(found):
+        if function is not None and not worker.takes_three(function):
             raise ConfigError(
                 f"generator {reference} must take three arguments: train, rows, seed."
             )
@@ -219,7 +223,8 @@ class CallableGenerator(ProgramGenerator):
     @property
     def env_variables(self) -> tuple[str, ...]:
         """See :attr:`ProgramGenerator.env_variables`."""
-        return (*self.variables, *(name for name in THREADS if name in os.environ))
+        threads = [name for name in THREADS if name in os.environ]
+        return (*self.variables, *threads)
 
     @property
     def sampler(self) -> Sequence[str]:
@@ -233,9 +238,13 @@ class CallableGenerator(ProgramGenerator):
     def source(self) -> str | None:
         """File of the function's module, or None."""
         name = self.reference.partition(":")[0]
-        file = getattr(sys.modules.get(name), "__file__", None)
-        spec = None if file else _spec(name)
-        return file or (spec.origin if spec and spec.has_location else None)
+        file: str | None = getattr(sys.modules.get(name), "__file__", None)
+        if file:
+            return file
+        spec = _spec(name)
+        if spec is None or not spec.has_location:
+            return None
+        return spec.origin
 
     @property
     def label(self) -> str:
@@ -252,7 +261,8 @@ class CallableGenerator(ProgramGenerator):
         return FittedCommand(self, read_train(folder, schema))
 
 
-def _label(function: object) -> str:
+def _reference(function: object) -> str:
+    """Return the name ``"module:function"`` of a function."""
     if not callable(function):
         raise ConfigError(f"generator {type(function).__name__} is not a function.")
     module = getattr(function, "__module__", None) or type(function).__module__
@@ -264,16 +274,16 @@ def _loaded(reference: str) -> Any:
     object.
     """
     module, _, path = reference.partition(":")
-    found: Any = sys.modules.get(module)
+    target: Any = sys.modules.get(module)
     # interactive: not importable elsewhere
-    if module == "__main__" and not hasattr(found, "__file__"):
+    if module == "__main__" and not hasattr(target, "__file__"):
         return None
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+    for attribute in path.split("."):
+        target = getattr(target, attribute, None)
+    return target
 
 
-def _waits(reference: str) -> bool:
+def _is_importable(reference: str) -> bool:
     """Return True if the module of ``"module:function"`` is not imported but can be found."""
     module, _, path = reference.partition(":")
     return bool(path) and module not in sys.modules and _spec(module) is not None
@@ -286,19 +296,25 @@ def _spec(module: str) -> ModuleSpec | None:
     parts = module.split(".")
     spec: ModuleSpec | None = None
     for depth in range(1, len(parts) + 1):
-        path = None if spec is None else spec.submodule_search_locations
-        if spec is not None and path is None:  # not a package
-            return None
+        path = None
+        if spec is not None:
+            path = spec.submodule_search_locations
+            if path is None:  # not a package
+                return None
         name = ".".join(parts[:depth])
-        found = (finder.find_spec(name, path) for finder in sys.meta_path)
-        spec = next((one for one in found if one is not None), None)
+        spec = _spec_on_path(name, path)
         if spec is None:
             return None
-        if (
-            spec.origin is None
-            and spec.submodule_search_locations is not None
-            and depth < len(parts)
-        ):
-            # namespace package: its submodules are found only after import
+        is_namespace = spec.origin is None and spec.submodule_search_locations is not None
+        if is_namespace and depth < len(parts):
+            # its submodules are found only after import
             importlib.import_module(name)
     return spec
+
+
+def _spec_on_path(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, path)
+        if spec is not None:
+            return spec
+    return None

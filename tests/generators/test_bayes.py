@@ -19,7 +19,7 @@ from privacy_assets.generators._bayes_kernels import (
     draw_column,
     learn_conditionals,
     learn_structure,
-    room,
+    max_lookup_size,
     sensitivity,
 )
 from privacy_assets.generators.bayes import BayNet, FittedNetwork, PrivBayes
@@ -133,7 +133,7 @@ def parts(codes: np.ndarray) -> tuple[np.ndarray, MatrixCoding]:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("wide", [False, True])
 def test_structure_is_that_of_the_twin(degree: int, seed: int, wide: bool) -> None:
-    assert 4000**2 > room(154) > 4**4, "both branches are taken"
+    assert 4000**2 > max_lookup_size(154) > 4**4, "both branches are taken"
     codes = chain(150 + seed, seed)
     order, chosen, lead = twin_structure(codes, degree, root=seed)
     assert lead > 1e-6, "a tie would make the twin ambiguous"

@@ -277,7 +277,7 @@ def test_the_worker_writes_what_its_trainers_log(
         stops.append(control.should_training_stop)
     assert stops == [False] * 5 + [True]
     assert (worker["HISTORY"], worker["EPOCHS"]) == (programs.HISTORY, programs.EPOCHS)
-    assert {*worker["NAMES"].values(), "epoch", "overfitting_ratio"} == programs.MEASURED
+    assert {*worker["NAMES"].values(), "epoch", "overfitting_ratio"} == programs.HISTORY_KEYS
 
 
 @pytest.mark.slow

@@ -15,12 +15,14 @@ from privacy_assets.generators._tree_kernels import (
     climbing,
     draw_codes,
     grow,
+    median_rows_per_subject,
     reach_of_donors,
-    rows_each,
 )
 from privacy_assets.generators.synthpop import (
+    CodedColumns,
     FittedSynthPop,
     SynthPop,
+    Target,
     classes,
     fit_tree,
     level_scores,
@@ -261,8 +263,8 @@ def test_equal_rows_of_a_person_are_one_row_for_the_comparison_with_chance() -> 
         assert all(
             np.array_equal(one, other) for one, other in zip(once[:4], thrice[:4], strict=True)
         )
-    assert rows_each(None) == rows_each(np.arange(4)) == 1
-    assert rows_each(np.array([0, 1, 0, 0, 1])) == 3, (
+    assert median_rows_per_subject(None) == median_rows_per_subject(np.arange(4)) == 1
+    assert median_rows_per_subject(np.array([0, 1, 0, 0, 1])) == 3, (
         "three of five rows are of a person with three"
     )
 
@@ -317,17 +319,9 @@ def test_rows_go_down_to_their_own_leaves() -> None:
     levels, is_number = np.array([30, 5, 8]), np.array([True, False, True])
     rows = np.flatnonzero(codes[0] != 7)
     leaf = SynthPop(min_samples_leaf=4, shrinkage=0)
-    tree = fit_tree(
-        leaf,
-        codes,
-        levels,
-        is_number,
-        rows,
-        goal[rows],
-        0,
-        rows.astype(np.int32),
-        np.random.default_rng(0),
-    )
+    predictors = CodedColumns(codes, levels, is_number)
+    target = Target(goal[rows], 0, rows.astype(np.int32))
+    tree = fit_tree(leaf, predictors, rows, target, np.random.default_rng(0))
     assert tree.columns.tolist() == [0, 1, 2, 2]
     ranked, missing = np.split(tree.tables, tree.ends)[2:4]
     assert ranked[:8].tolist() == list(range(8)) and missing.tolist() == [0] * 8 + [1]

@@ -288,7 +288,7 @@ def test_a_killed_parent_takes_all_with_it_and_the_next_sweeps_its_folder(
 def test_a_program_that_prints_without_end_is_stopped(
     program: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(programs, "PRINTED", 100_000)
+    monkeypatch.setattr(programs, "MAX_OUTPUT", 100_000)
     log = tmp_path / "log.txt"
     lines = f"while True: print({SECRET!r} * 1000, flush=True)"
     with pytest.raises(StepError, match="failed"):
