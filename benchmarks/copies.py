@@ -81,7 +81,9 @@ def drawn(
     if isinstance(release, str):
         name, settings = GENERATORS[release]
         own = Table.read(frame.iloc[train].reset_index(drop=True))
-        fitted = build_generator(name, settings).fit(own, seed=seed, people=codes[: len(train)])
+        fitted = build_generator(name, settings).fit(
+            own, seed=seed, subject_codes=codes[: len(train)]
+        )
         synthetic = (
             fitted.sample(len(train), seed=seed).to_published_frame().astype(frame.dtypes.to_dict())
         )

@@ -63,7 +63,9 @@ def demo_inputs(settings: ResolvedTable, key: int, embedded: bool) -> Evaluation
     }
     train = tables["train"]
     fitted = settings.generator.fit(
-        train.without_subject(), seed=settings.spec.run.seed, people=subject_codes_of([train])
+        train.without_subject(),
+        seed=settings.spec.run.seed,
+        subject_codes=subject_codes_of([train]),
     )
     made = fitted.sample(len(train), seed=settings.spec.run.seed)
     inputs = build_inputs(tables, made, seed=settings.spec.run.seed)

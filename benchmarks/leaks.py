@@ -346,7 +346,7 @@ def generated(
     """
     real = as_in_a_pipeline({"train": train, "holdout": holdout, "reference": reference})
     own = real["train"]
-    fitted = generator.fit(own, seed=seed, people=subject_codes_of([own]))
+    fitted = generator.fit(own, seed=seed, subject_codes=subject_codes_of([own]))
     synthetic = fitted.sample(len(own), seed=seed).without_rare(own.rules).with_schema(own.schema)
     return build_inputs(real, synthetic, seed=seed)
 

@@ -121,7 +121,7 @@ def measured(name: str, seed: int) -> list[dict[str, Any]]:
     for rule, tables in zip(RULES, (real, replaced), strict=True):
         train = tables["train"]
         fitted = build_generator("synthpop", {}).fit(
-            train.without_subject(), seed=seed, people=subject_codes_of([train])
+            train.without_subject(), seed=seed, subject_codes=subject_codes_of([train])
         )
         made = fitted.sample(len(train), seed=seed)
         scored = made.without_rare(train.rules).with_schema(real["train"].schema)

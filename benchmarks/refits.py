@@ -60,7 +60,7 @@ def ours(name: str, **settings: Any) -> Maker:
 
     def make(table: Table, seed: int) -> pd.DataFrame:
         fitted = build_generator(name, settings).fit(
-            table, seed=seed, people=subject_codes_of([table])
+            table, seed=seed, subject_codes=subject_codes_of([table])
         )
         return fitted.sample(len(table), seed=seed).without_rare(table.rules).to_published_frame()
 

@@ -161,7 +161,7 @@ def generate(
     real = after_rule(split)
     train = real["train"]
     generator = build_generator("synthpop", settings)
-    fitted = generator.fit(train, seed=seed, people=subject_codes_of([train]))
+    fitted = generator.fit(train, seed=seed, subject_codes=subject_codes_of([train]))
     sample = fitted.sample(len(train), seed=seed)
     return real, sample.without_rare(train.rules).with_schema(train.schema)
 

@@ -29,6 +29,7 @@ CHECKED = (
     "__main__.py",
     "distances",
     "evaluation",
+    "generators",
     "metrics",
     "policy.py",
     "report",

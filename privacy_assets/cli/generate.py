@@ -149,7 +149,7 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, Mapping[str,
     for note in private.notes:
         notify(note)
     train = private.for_training()
-    people = subject_codes_of([private])
+    subject_codes = subject_codes_of([private])
     if train.schema.generated and not generator.creates_values:
         text = (
             f"--new-values: {generator.name} copies the values of real rows. Fix: name a custom"
@@ -177,7 +177,7 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, Mapping[str,
             device=device,
             progress=notify,
             checkpoint=options.checkpoint,
-            people=people,
+            subject_codes=subject_codes,
         )
     if fitted.privacy.epsilon is not None:
         outside = (*fitted.privacy.outside_guarantee, *outside_guarantee(private.rules))

@@ -597,7 +597,7 @@ def overfit_cases(  # noqa: PLR0913
 
         def make() -> tuple[Table, float]:
             fitted = built.fit(
-                train, seed=seed, device=device, progress=progress, people=subject_codes
+                train, seed=seed, device=device, progress=progress, subject_codes=subject_codes
             )
             reached = 1.0
             for epoch in fitted.history:

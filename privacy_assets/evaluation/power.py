@@ -498,7 +498,7 @@ def _draw(
     subject_codes = np.repeat(np.arange(len(subjects)), n_rows)
     seed = int(rng.integers(2**32))
     fitted = build_generator(DEFAULT_GENERATOR).fit(
-        split.table.without_subject().take(pool), seed=seed, people=subject_codes
+        split.table.without_subject().take(pool), seed=seed, subject_codes=subject_codes
     )
     # The order of `subjects` is independent of the generator, and determines membership.
     subjects_of_roles = np.split(subjects, np.cumsum(sizes)[:-1])

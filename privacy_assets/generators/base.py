@@ -75,14 +75,14 @@ class Training:
         device: Torch device.
         progress: Called with messages without cell values.
         checkpoint: Folder for the state of long training, or None.
-        people: Subject of each row, int64 of shape (n,). None: each row is a subject.
+        subject_codes: Subject of each row, int64 of shape (n,). None: each row is a subject.
     """
 
     seed: int
     device: str = "cpu"
     progress: Progress = silent
     checkpoint: Path | None = None
-    people: np.ndarray | None = None
+    subject_codes: np.ndarray | None = None
 
 
 class Generator(ABC):
@@ -134,7 +134,7 @@ class Generator(ABC):
         device: str = "cpu",
         progress: Progress = silent,
         checkpoint: Path | None = None,
-        people: np.ndarray | None = None,
+        subject_codes: np.ndarray | None = None,
     ) -> FittedGenerator:
         """Fit to a table without subject column.
 
@@ -145,9 +145,9 @@ class Generator(ABC):
             progress: Called with messages without cell values.
             checkpoint: Folder for the state of long training. An interrupted run resumes from it,
                 with the same result.
-            people: Subject of each row, int64 of shape (n,), used for early stopping on subjects
-                not trained on and for the minimum number of subjects in tree leaves. None: each row
-                is a subject.
+            subject_codes: Subject of each row, int64 of shape (n,), used for early stopping on
+                subjects not trained on and for the minimum number of subjects in tree leaves. None:
+                each row is a subject.
 
         Raises:
             InputError: If there are no rows.
@@ -156,7 +156,9 @@ class Generator(ABC):
             raise InputError(
                 "a generator cannot be fitted without rows", where="train", fix="pass more rows"
             )
-        fitted = self._fit(train, Training(seed_of(seed), device, progress, checkpoint, people))
+        fitted = self._fit(
+            train, Training(seed_of(seed), device, progress, checkpoint, subject_codes)
+        )
         if not self.creates_values:
             fitted.keep_to_levels(train)
         return fitted
@@ -251,32 +253,32 @@ class FittedGenerator(ABC):
     levels: Mapping[str, Sequence[float]] = MappingProxyType({})
 
     @isolated()
-    def sample(self, rows: int, *, seed: int | None) -> Table:
+    def sample(self, n_rows: int, *, seed: int | None) -> Table:
         """Draw synthetic rows, with numbers and times at the precision of the columns.
 
         Args:
-            rows: Number of rows, at least 1.
+            n_rows: Number of rows, at least 1.
             seed: The same seed gives the same rows. None: draw one.
 
         Raises:
-            InputError: If ``rows`` is below 1 or the generator returns a different number of rows.
+            InputError: If ``n_rows`` is below 1 or the generator returns a different number of rows.
         """
-        if rows < 1:
-            raise InputError(f"{rows} synthetic rows were requested", fix="request at least one")
-        return self._checked(self._sample(rows, seed_of(seed)), rows)
+        if n_rows < 1:
+            raise InputError(f"{n_rows} synthetic rows were requested", fix="request at least one")
+        return self._checked(self._sample(n_rows, seed_of(seed)), n_rows)
 
-    def _checked(self, table: Table, rows: int) -> Table:
+    def _checked(self, table: Table, n_rows: int) -> Table:
         """Convert to the schema and round to the columns' precision.
 
         Numbers of closed columns are replaced by the nearest allowed value.
 
         Raises:
-            InputError: If the table does not match the schema or does not have ``rows`` rows.
+            InputError: If the table does not match the schema or does not have ``n_rows`` rows.
         """
         table = table.as_synthetic(self.schema, where=self.where)
-        if len(table) != rows:
+        if len(table) != n_rows:
             problem = "the number of rows differs from the requested one"
-            raise InputError(problem, where=self.where, fix=f"return {rows} rows")
+            raise InputError(problem, where=self.where, fix=f"return {n_rows} rows")
         columns = [_nearest(table[name], levels) for name, levels in self.levels.items()]
         return table.with_columns(*columns)
 
@@ -327,7 +329,7 @@ class FittedGenerator(ABC):
         }
 
     @abstractmethod
-    def _sample(self, rows: int, seed: int) -> Table:
+    def _sample(self, n_rows: int, seed: int) -> Table:
         """Draw rows; :meth:`sample` validates and rounds them."""
 
     def save(self, folder: str | Path) -> None:

@@ -181,7 +181,7 @@ class FittedNetwork(FittedGenerator):
         self.parents = parents
         self.conditionals = conditionals
 
-    def _sample(self, rows: int, seed: int) -> Table:
+    def _sample(self, n_rows: int, seed: int) -> Table:
         from privacy_assets.generators._bayes_kernels import (
             decode,
             draw_column,
@@ -191,8 +191,8 @@ class FittedNetwork(FittedGenerator):
 
         sizes = self.domains.sizes
         rng = np.random.default_rng(seed)
-        codes = np.empty((len(sizes), rows), dtype=np.uint32)
-        lookup = np.zeros(max_lookup_size(rows), dtype=np.uint32)
+        codes = np.empty((len(sizes), n_rows), dtype=np.uint32)
+        lookup = np.zeros(max_lookup_size(n_rows), dtype=np.uint32)
         for i, column in enumerate(self.order):
             keys, span = keys_of(codes, sizes, self.parents[i])
             codes[column] = draw_column(self.conditionals[i], keys, span, rng, lookup)

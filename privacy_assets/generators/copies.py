@@ -116,11 +116,11 @@ class FittedCopy(FittedGenerator):
         self.schema = train.schema
         self.train = train
 
-    def _sample(self, rows: int, seed: int) -> Table:
+    def _sample(self, n_rows: int, seed: int) -> Table:
         rng = np.random.default_rng(seed)
         n_train = len(self.train)
-        without_replacement = rng.permutation(n_train)[:rows]
-        with_replacement = rng.integers(0, n_train, max(rows - n_train, 0))
+        without_replacement = rng.permutation(n_train)[:n_rows]
+        with_replacement = rng.integers(0, n_train, max(n_rows - n_train, 0))
         positions = np.concatenate([without_replacement, with_replacement])
         return self.generator.changed(self.train.take(positions), self.train, rng)
 

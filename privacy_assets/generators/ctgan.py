@@ -637,8 +637,8 @@ class FittedLibrary(FittedGenerator):
                 blocks.append(model.sample(min(_N_BLOCK_ROWS, n_rows - start)))
         return np.concatenate(blocks)
 
-    def _sample(self, rows: int, seed: int) -> Table:
-        values = self.draw(rows, _library_seed(seed, _SAMPLING))
+    def _sample(self, n_rows: int, seed: int) -> Table:
+        values = self.draw(n_rows, _library_seed(seed, _SAMPLING))
         if not np.isfinite(values).all():
             raise self.generator.diverged()
         return self.coding.table(self.columns.cells(values))

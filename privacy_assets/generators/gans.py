@@ -417,7 +417,7 @@ class PATEGAN(PrivateNetwork):
     )
 
     def _covers(self, training: Training) -> str:
-        if training.people is None:
+        if training.subject_codes is None:
             return "the replacement of one row"
         return "the replacement of all rows of one person"
 
@@ -485,7 +485,7 @@ class PATEGAN(PrivateNetwork):
         """
         from privacy_assets.generators.networks.training import subject_codes
 
-        codes = subject_codes(n_rows, training.people)
+        codes = subject_codes(n_rows, training.subject_codes)
         n_subjects = int(codes.max()) + 1
         n_teachers = self.teachers
         if n_teachers is None:

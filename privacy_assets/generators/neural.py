@@ -111,7 +111,7 @@ class FittedNeural(FittedGenerator):
         self.layout = layout
         self.network = network.cpu().eval()
 
-    def _sample(self, rows: int, seed: int) -> Table:
+    def _sample(self, n_rows: int, seed: int) -> Table:
         import torch
 
         from privacy_assets.generators.networks.training import seeded, stream_seed
@@ -120,9 +120,9 @@ class FittedNeural(FittedGenerator):
         level_blocks = []
         code_blocks = []
         with torch.inference_mode(), seeded(stream_seed(seed, _SAMPLING_STREAM), device):
-            for start in range(0, rows, _N_BLOCK_ROWS):
-                n_rows = min(_N_BLOCK_ROWS, rows - start)
-                block_levels, block_codes = self.network.draw(n_rows, device)
+            for start in range(0, n_rows, _N_BLOCK_ROWS):
+                size = min(_N_BLOCK_ROWS, n_rows - start)
+                block_levels, block_codes = self.network.draw(size, device)
                 level_blocks.append(block_levels)
                 code_blocks.append(block_codes)
         levels = torch.cat(level_blocks).numpy()

@@ -324,13 +324,13 @@ class FittedProgram(FittedGenerator):
             Their paths by placeholder.
         """
 
-    def _sample(self, rows: int, seed: int) -> Table:
+    def _sample(self, n_rows: int, seed: int) -> Table:
         generator = self.generator
         with WorkFolder() as folder:
             out = folder / "out.parquet"
             values = {
                 "{out}": str(out),
-                "{rows}": str(rows),
+                "{rows}": str(n_rows),
                 "{seed}": str(seed),
                 **self.write_inputs(folder),
             }
@@ -339,7 +339,7 @@ class FittedProgram(FittedGenerator):
                 if not out.is_file():
                     raise StepError("the program wrote no file to {out}.")
                 written = pq.ParquetFile(out).read().to_pandas()
-                table = self._checked(self._table(written), rows)
+                table = self._checked(self._table(written), n_rows)
                 # fails here if the dtypes of the private table cannot be restored
                 table.to_published_frame()
         return table

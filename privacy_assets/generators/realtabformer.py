@@ -380,7 +380,9 @@ class RealTabFormer(ProgramGenerator):
         coding = DigitCoding.fit(train)
         is_validation = np.zeros(len(train), dtype=bool)
         if self.validation and not self.n_critic:
-            is_validation = held_out(len(train), self.validation, training.people, training.seed)
+            is_validation = held_out(
+                len(train), self.validation, training.subject_codes, training.seed
+            )
         # validation rows last
         order = np.argsort(is_validation, kind="stable")
         table = coding.code(train).iloc[order].reset_index(drop=True)

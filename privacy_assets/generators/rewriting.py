@@ -683,9 +683,9 @@ class WithRelations(FittedGenerator):
             )
             self.privacy = replace(self.privacy, outside_guarantee=outside)
 
-    def _sample(self, rows: int, seed: int) -> Table:
-        rewritten = self.inner.sample(max(rows, _MIN_DRAWN), seed=seed)
-        return self.rewriting.restore(rewritten, seed).take(slice(rows))
+    def _sample(self, n_rows: int, seed: int) -> Table:
+        rewritten = self.inner.sample(max(n_rows, _MIN_DRAWN), seed=seed)
+        return self.rewriting.restore(rewritten, seed).take(slice(n_rows))
 
     def _save(self, folder: Path) -> dict[str, Any]:
         self.inner.save(folder / _REWRITTEN)

@@ -180,17 +180,17 @@ class SynthPop(RelationalGenerator):
         # missing is the code after the last value
         codes = np.where(codes < 0, levels[:, None], codes).astype(np.int32)
         is_number = np.array([values[name].values is None for name in order], dtype=np.bool_)
-        people = training.people
-        if people is not None and len(np.unique(people)) == len(people):
-            people = None  # counting rows is faster
-        for note in small_categories(self.min_samples_leaf, train, order, people):
+        subject_codes = training.subject_codes
+        if subject_codes is not None and len(np.unique(subject_codes)) == len(subject_codes):
+            subject_codes = None  # counting rows is faster
+        for note in small_categories(self.min_samples_leaf, train, order, subject_codes):
             training.progress(note)
         columns = CodedColumns(codes, levels, is_number)
         steps = []
         for i, name in enumerate(order):
             numbers = train[name].floats() if is_number[i] else np.zeros(len(train))
             rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(i,)))
-            trees = trees_of(self, columns, numbers, i, rng, people)
+            trees = trees_of(self, columns, numbers, i, rng, subject_codes)
             steps.append(list(trees))
             advance(training.progress, "growing trees: columns", i + 1, len(order))
         return FittedSynthPop(self, train.schema, order, values, steps)
@@ -314,14 +314,14 @@ class FittedSynthPop(FittedGenerator):
         self.values = values
         self.steps = steps
 
-    def _sample(self, rows: int, seed: int) -> Table:
+    def _sample(self, n_rows: int, seed: int) -> Table:
         from privacy_assets.generators._tree_kernels import draw_codes
 
-        codes = np.full((len(self.order), rows), -1, dtype=np.int32)
+        codes = np.full((len(self.order), n_rows), -1, dtype=np.int32)
         columns = {}
         for i, (name, trees) in enumerate(zip(self.order, self.steps, strict=True)):
             rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(i,)))
-            moves = np.zeros(rows)
+            moves = np.zeros(n_rows)
             for tree in trees:
                 draw_codes(tree, codes[:i], codes[i], moves, rng)
             values = self.values[name]
@@ -377,7 +377,10 @@ def _published(train: Table, name: str) -> Column:
 
 
 def small_categories(
-    min_samples_leaf: int, train: Table, order: Sequence[str], people: np.ndarray | None = None
+    min_samples_leaf: int,
+    train: Table,
+    order: Sequence[str],
+    subject_codes: np.ndarray | None = None,
 ) -> Iterator[str]:
     """Yield a sentence for each column in which at least a fifth of the rows have a category
     smaller than a leaf.
@@ -389,7 +392,7 @@ def small_categories(
         min_samples_leaf: Minimum number of people in a leaf.
         train: Training rows.
         order: Columns in the order in which they are drawn.
-        people: Subject of each row, int64 of shape (n,). None: each row is a subject.
+        subject_codes: Subject of each row, int64 of shape (n,). None: each row is a subject.
 
     Yields:
         Sentences with the name of the column, the number of these categories, and the setting to
@@ -407,10 +410,10 @@ def small_categories(
             continue
         values = [*(column.values or ()), None]
         codes = np.where(column.missing, len(values) - 1, column.cells).astype(np.int64)
-        n_people = count_holders(codes, people, len(values))
+        n_holders = count_holders(codes, subject_codes, len(values))
         n_rows = np.bincount(codes, minlength=len(values))
-        is_category = np.array([value not in (OTHER, None) for value in values]) & (n_people > 0)
-        is_small = is_category & (n_people < min_samples_leaf)
+        is_category = np.array([value not in (OTHER, None) for value in values]) & (n_holders > 0)
+        is_small = is_category & (n_holders < min_samples_leaf)
         if n_rows[is_small].sum() < _SMALL_SHARE * len(train):
             continue
         yield (

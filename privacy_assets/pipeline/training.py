@@ -158,7 +158,7 @@ def trained_generator(
             shutil.rmtree(other, ignore_errors=True)
     fitted: FittedGenerator = resolved.generator.fit(
         train.for_training(), seed=seed, device=device, progress=progress, checkpoint=checkpoint,
-        people=subject_codes_of([train]),
+        subject_codes=subject_codes_of([train]),
     )  # fmt: skip
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)

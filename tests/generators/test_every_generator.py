@@ -404,7 +404,7 @@ def test_rows_of_the_demo_table(name: str) -> None:
     }
     schema = with_roles(real.schema, [real], people, where="demo")
     fitted = build_generator(name, SHORT.get(name)).fit(
-        real.with_schema(schema), seed=0, people=people
+        real.with_schema(schema), seed=0, subject_codes=people
     )
     drawn = fitted.sample(1500, seed=0)
     train, made = real.frame(), drawn.frame()

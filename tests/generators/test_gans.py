@@ -22,14 +22,14 @@ from tests.generators.known import TRAIN, quick, table
 def test_rows_of_a_person_go_to_one_teacher() -> None:
     generator = build_generator("pategan", {"teachers": 8})
     people = np.random.default_rng(0).integers(0, 60, 400)
-    parts = generator._parts(400, Training(0, people=people))
+    parts = generator._parts(400, Training(0, subject_codes=people))
     assert sorted(np.concatenate(parts).tolist()) == list(range(400)) and len(parts) == 8
     assert all(
         len({place for place, part in enumerate(parts) if one in people[part]}) == 1
         for one in range(60)
     )
     with pytest.raises(InputError, match="3 people are too few for 8 teachers"):
-        generator._parts(400, Training(0, people=np.arange(400) % 3))
+        generator._parts(400, Training(0, subject_codes=np.arange(400) % 3))
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_noise_is_searched_for_the_budget_that_is_told(
     monkeypatch.setattr(private, "noise_for", lambda *given: asked.append(given) or 2.0)
     settings = {"epsilon": 2.0, "delta": 1e-6, "batch_size": 200, "epochs": 3}
     people = np.arange(len(TRAIN)) // 4
-    spent = quick(name, **settings).fit(TRAIN, seed=0, people=people).privacy
+    spent = quick(name, **settings).fit(TRAIN, seed=0, subject_codes=people).privacy
     assert (spent.epsilon, spent.delta) == (2.0, 1e-6)
     assert ("one person" in spent.covers) == (name == "pategan")
     counts = [(0.2, 1e-6, 1.0, 1)] if name == "dpctgan" else []

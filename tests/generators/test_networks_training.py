@@ -53,7 +53,7 @@ def test_interrupted_training_ends_as_if_it_had_not_been(
     turned, pairs = TRAIN.take(np.arange(400)[::-1]), np.arange(400) // 2
     for train, seed, people in ((TRAIN, 1, None), (turned, 0, None), (TRAIN, 0, pairs)):
         with pytest.raises(ConfigError, match="belongs to another training"):
-            generator.fit(train, seed=seed, checkpoint=tmp_path / "c", people=people)
+            generator.fit(train, seed=seed, checkpoint=tmp_path / "c", subject_codes=people)
     (tmp_path / "c" / "training.pt").write_bytes(b"torn")
     with pytest.raises(InputError, match="checkpoint cannot be read"):
         generator.fit(TRAIN, seed=0, checkpoint=tmp_path / "c")

@@ -75,7 +75,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
         worker.write_text(STAND_IN.format(lines=lines, history=history))
         monkeypatch.setattr(realtabformer, "WORKER", worker)
         generator = build_generator("realtabformer", {"python": sys.executable, **settings})
-        return generator.fit(TABLE, seed=5, device="cuda:1", people=people)
+        return generator.fit(TABLE, seed=5, device="cuda:1", subject_codes=people)
 
     return fit
 
@@ -331,7 +331,7 @@ def test_over_fitting_on_purpose_stops_at_the_ratio() -> None:
     }
     generator = build_generator("realtabformer", {"python": PYTHON, **small})
     assert generator.overfitting_protection() == ""
-    history = generator.fit(TABLE, seed=0, people=np.arange(ROWS) // 2).history
+    history = generator.fit(TABLE, seed=0, subject_codes=np.arange(ROWS) // 2).history
     first = [row for row in history if "overfitting_ratio" not in row]
     second = history[len(first) :]
     assert len(first) > 1 and 1 < len(second) < 100

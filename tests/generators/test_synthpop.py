@@ -165,7 +165,7 @@ def test_a_person_with_many_outlying_rows_takes_no_split_from_the_others() -> No
     people = np.minimum(np.arange(2020), 2000)
     drawn = (
         SynthPop(min_samples_leaf=10, smoothing=False)
-        .fit(Table.read(frame), seed=0, people=people)
+        .fit(Table.read(frame), seed=0, subject_codes=people)
         .sample(2000, seed=1)
         .frame()
     )
@@ -646,7 +646,7 @@ def towns(n_people_each: int, n_towns: int = 30) -> Table:
 
 def said_about(train: Table, people: np.ndarray | None = None, **settings: object) -> list[str]:
     messages = list[str]()
-    SynthPop(**settings).fit(train, seed=0, progress=messages.append, people=people)  # type: ignore[arg-type]
+    SynthPop(**settings).fit(train, seed=0, progress=messages.append, subject_codes=people)  # type: ignore[arg-type]
     return messages
 
 

@@ -108,8 +108,8 @@ class Loop:
     def _mark(self, fingerprint: str) -> str:
         """Return what identifies the training: version, name, seed, subjects and fingerprint."""
         subject_bytes = b""
-        if self.training.people is not None:
-            subject_bytes = np.asarray(self.training.people, dtype=np.int64).tobytes()
+        if self.training.subject_codes is not None:
+            subject_bytes = np.asarray(self.training.subject_codes, dtype=np.int64).tobytes()
         digest = hashlib.sha256(subject_bytes).hexdigest()
         return f"{ENGINE_VERSION} {self.name} {self.training.seed} {digest} {fingerprint}"
 
@@ -220,7 +220,7 @@ def split_rows(
         Training and validation rows on the device of the training.
     """
     levels, codes = layout.encode(cells, np.random.default_rng([training.seed, 3]))
-    mask = held_out(cells.shape[1], share, training.people, training.seed)
+    mask = held_out(cells.shape[1], share, training.subject_codes, training.seed)
     rows = Rows(
         torch.from_numpy(levels).to(training.device), torch.from_numpy(codes).to(training.device)
     )
