@@ -261,7 +261,7 @@ class FittedGenerator(ABC):
             seed: The same seed gives the same rows. None: draw one.
 
         Raises:
-            InputError: If ``n_rows`` is below 1 or the generator returns a different number of rows.
+            InputError: If ``n_rows`` is below 1, or the generator returns another number of rows.
         """
         if n_rows < 1:
             raise InputError(f"{n_rows} synthetic rows were requested", fix="request at least one")
