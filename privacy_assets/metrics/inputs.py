@@ -138,7 +138,7 @@ class EvaluationInputs:
         """Real tables that are present."""
         return [self.tables[role] for role in self.real_roles]
 
-    def place_of(self, row: int) -> tuple[str, int]:
+    def role_and_position(self, row: int) -> tuple[str, int]:
         """Return the role of a row, and its zero-based position in that role's table.
 
         Args:
@@ -153,7 +153,7 @@ class EvaluationInputs:
             row -= len(self.tables[role])
         return role, row
 
-    def coded(self) -> tuple[np.ndarray, MatrixCoding]:
+    def coded_cells(self) -> tuple[np.ndarray, MatrixCoding]:
         """Return the coded cells of all real tables stacked, shape (columns, rows), and the
         coding.
         """

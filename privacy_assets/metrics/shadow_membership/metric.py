@@ -250,7 +250,7 @@ class ShadowMembership(Metric):
 
         self.for_generator(None)
         roles = inputs.real_roles
-        cells, coding = inputs.coded()
+        cells, coding = inputs.coded_cells()
         subjects = None
         if inputs.subjects:
             subjects = inputs.subject_codes(*roles)
@@ -410,7 +410,7 @@ def _records(audit: Audit, inputs: EvaluationInputs) -> list[dict[str, Any]]:
     """Return a row for each record, the most vulnerable first, with its position but no values."""
     rows = []
     for rank, record in enumerate(audit.records, start=1):
-        role, row = inputs.place_of(record.id)
+        role, row = inputs.role_and_position(record.id)
         rows.append(
             {
                 "record": rank,
