@@ -854,7 +854,7 @@ def _near_unique(codes: np.ndarray, n_holders: np.ndarray) -> bool:
 
 def _rarely_shared(codes: np.ndarray, n_holders: np.ndarray) -> bool:
     """Return True for nearly unique values, and for many values with few subjects each, unless
-    frequent values have at least a tenth of the subjects. Arguments are those of
+    frequent values have at least a tenth of the subjects. It has the arguments of
     :func:`_near_unique`.
     """
     if _near_unique(codes, n_holders):
