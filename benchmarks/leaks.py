@@ -63,7 +63,7 @@ from privacy_assets.tables.threshold_rule import real_schema
 
 WHO = "who"
 EMPTIED = "20 % with 60 % of cells missing"  # all columns have missing values
-FEW_VALUES = 100  # maximum number of values of a column for which other values are foreign
+MAX_CLOSED_VALUES = 100  # maximum number of values of a column for which other values are foreign
 MEASURED = (
     "dcr",
     "copies",
@@ -404,7 +404,7 @@ def known_rows(rows: pd.DataFrame, real: pd.DataFrame) -> pd.DataFrame:
     known = np.ones(len(rows), dtype=bool)
     for name in rows:
         missing = rows[name].isna() & bool(real[name].isna().any())
-        if rows[name].dtype.kind not in "iufM" or rows[name].nunique() <= FEW_VALUES:
+        if rows[name].dtype.kind not in "iufM" or rows[name].nunique() <= MAX_CLOSED_VALUES:
             known &= (rows[name].isin(real[name].unique()) | missing).to_numpy()
         else:
             known &= (rows[name].between(real[name].min(), real[name].max()) | missing).to_numpy()

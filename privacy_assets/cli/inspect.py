@@ -248,7 +248,7 @@ def _files(files: Sequence[str], forms: Sequence[CsvFormat]) -> Iterator[str]:
 
 
 def _table(columns: Sequence[Inspected]) -> list[str]:
-    from privacy_assets.tables.names import LONGEST as LONGEST_NAME
+    from privacy_assets.tables.names import MAX_NAME_LENGTH
 
     rows = [["column", "kind", "precision", "missing", "note"]]
     for column in columns:
@@ -256,7 +256,7 @@ def _table(columns: Sequence[Inspected]) -> list[str]:
         kind = NOTHING if column.is_empty else _kind(column.schema, column.text_form)
         # In full: a name is published and can contain private values.
         rows.append(
-            [clean(column.name, LONGEST_NAME), kind, precision, str(column.n_missing), column.note]
+            [clean(column.name, MAX_NAME_LENGTH), kind, precision, str(column.n_missing), column.note]
         )
     return aligned(rows, terminal_columns())
 

@@ -29,7 +29,7 @@ from privacy_assets.infra.settings import Tuple, declared
 from privacy_assets.tables.column import DAY, Column, ranked
 from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.published_categories import OTHER, count_holders
-from privacy_assets.tables.roles import FEW_VALUES
+from privacy_assets.tables.roles import MAX_CLOSED_VALUES
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
@@ -471,7 +471,7 @@ def trees_of(
         return
     rows = np.flatnonzero(~is_missing)
     target = Target(_standardised(numbers[rows]), 2, codes[rows])
-    if missing_code > FEW_VALUES:
+    if missing_code > MAX_CLOSED_VALUES:
         target = target._replace(donor_levels=_intervals(target.donors))
         if generator.smoothing:
             target = target._replace(values=numbers[rows])

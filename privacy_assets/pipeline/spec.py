@@ -24,7 +24,7 @@ from privacy_assets.infra.objects import (
     path_text,
 )
 from privacy_assets.infra.settings import Dict, Tuple, problem, read_yaml
-from privacy_assets.tables.names import LONGEST, as_named
+from privacy_assets.tables.names import MAX_NAME_LENGTH, as_named
 from privacy_assets.tables.subject_ids import read_subject
 
 Named = BeforeValidator(as_named)  # column names, normalized like those in files
@@ -341,8 +341,8 @@ class TableSpec(Group):
 
     name: str = Field(
         pattern=r"^[A-Za-z][A-Za-z0-9_]*$",
-        max_length=LONGEST,
-        title=f"at most {LONGEST} letters, digits and underscores, starting with a letter",
+        max_length=MAX_NAME_LENGTH,
+        title=f"at most {MAX_NAME_LENGTH} letters, digits and underscores, starting with a letter",
         description="name of the table",
     )
     data: Data = Field(

@@ -11,7 +11,7 @@ from privacy_assets.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-LONGEST = 128  # characters
+MAX_NAME_LENGTH = 128  # characters
 # Control, format, surrogate, private-use and unassigned characters; separators of lines and
 # paragraphs.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -46,8 +46,8 @@ def name_fault(name: str) -> str:
     """
     if not name:
         return "is empty"
-    if len(name) > LONGEST:
-        return f"has {len(name)} characters, and at most {LONGEST} are allowed"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"has {len(name)} characters, and at most {MAX_NAME_LENGTH} are allowed"
     for character in name:
         if _is_unseen(character):
             return f"contains a character that readers cannot see (U+{ord(character):04X})"

@@ -318,7 +318,7 @@ _FORMS: dict[str, Callable[[str], bool]] = {
 
 
 # numbers with at most this many values, each in at least this many rows on average, are closed
-FEW_VALUES = 20
+MAX_CLOSED_VALUES = 20
 _MAJORITY = 0.5  # share of rows or values above which they are "most"
 _MIN_UNIQUE_SHARE = 0.5  # minimum share of rows with a value of a single subject
 _MIN_VALUES = 20  # minimum number of distinct or unique values for a decision
@@ -731,7 +731,9 @@ def natural_role(column: ColumnSchema, real: Sequence[Column]) -> ColumnRole:
         return "closed"
     values = stacked(real).present()
     n_distinct = len(values.distinct())
-    has_few_values = n_distinct <= FEW_VALUES and len(values) >= FEW_VALUES * n_distinct
+    has_few_values = (
+        n_distinct <= MAX_CLOSED_VALUES and len(values) >= MAX_CLOSED_VALUES * n_distinct
+    )
     return "closed" if has_few_values else "number"
 
 
