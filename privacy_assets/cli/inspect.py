@@ -256,7 +256,13 @@ def _table(columns: Sequence[Inspected]) -> list[str]:
         kind = NOTHING if column.is_empty else _kind(column.schema, column.text_form)
         # In full: a name is published and can contain private values.
         rows.append(
-            [clean(column.name, MAX_NAME_LENGTH), kind, precision, str(column.n_missing), column.note]
+            [
+                clean(column.name, MAX_NAME_LENGTH),
+                kind,
+                precision,
+                str(column.n_missing),
+                column.note,
+            ]
         )
     return aligned(rows, terminal_columns())
 
