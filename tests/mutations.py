@@ -263,8 +263,8 @@ MUTATIONS = [
     Mutation(
         "repeated rows of unseen people are not subtracted",
         "metrics/copies.py",
-        "np.where(is_seen, 1.0, 1 - 1 / p_unseen)",
-        "np.where(is_seen, 1.0, 0.0)",
+        "np.where(is_of_member, 1.0, 1 - 1 / p_no_member)",
+        "np.where(is_of_member, 1.0, 0.0)",
         ("metrics/test_copies.py",),
     ),
     # --- gate ---
@@ -545,7 +545,7 @@ MUTATIONS = [
     Mutation(
         "a few people alone have what is published as other",
         "tables/published_categories.py",
-        "    for level in joined:\n        recoding.rename(level, name)",
+        "    for absorbed in joined:\n        recoding.rename(absorbed, name)",
         "",
         ("tables/test_published_categories.py",),
     ),
@@ -607,17 +607,17 @@ MUTATIONS = [
     ),
     Mutation(
         "a group of numbers has one person too few",
-        "tables/_level_kernels.py",
+        "tables/_group_kernels.py",
         "counts[group, column] < k:",
         "counts[group, column] < k - 1:",
-        ("tables/test_published_levels.py",),
+        ("tables/test_published_numbers.py",),
     ),
     Mutation(
         "groups of numbers are cut as soon as possible",
-        "tables/_level_kernels.py",
+        "tables/_group_kernels.py",
         "or jumps[value] > jumps[cut]:",
         "and False:",
-        ("tables/test_published_levels.py",),
+        ("tables/test_published_numbers.py",),
     ),
     Mutation(
         "columns share levels whatever they lose",

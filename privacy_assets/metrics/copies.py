@@ -131,7 +131,7 @@ class RepeatedShare(NamedTuple):
     """Estimate of ``repeated_share``.
 
     Attributes:
-        share: Share of synthetic rows, negative if rows of unseen people are repeated more.
+        share: Share of synthetic rows, negative if rows that no member has are repeated more.
         half_length: Half the length of its interval.
     """
 
@@ -149,13 +149,17 @@ def repeated_share(
 
     Which rows repeat does not depend on the labels if nothing leaks. Under permuted labels, no
     holder of a row with h holders is a member with probability p = q^h, where q is the share of
-    non-members (an approximation for h > 1, because labels are drawn without replacement). A
-    repeated row counts 1 if a member has it, and else 1 - 1 / p. Its expectation is 0, since (1 -
-    p) + p (1 - 1 / p) = 0. Its variance is (1 - p) / p. The rows of unseen people estimate it: each
-    of them counts (1 - p) / p^2, with probability p.
+    non-members (an approximation for h > 1, because labels are drawn without replacement). Each
+    copy of a repeated row counts 1 if a member has the row, and else 1 - 1 / p. Its expectation is
+    0, since (1 - p) + p (1 - 1 / p) = 0. Its variance is (1 - p) / p. The rows that no member has
+    estimate it: each of them counts (1 - p) / p^2, with probability p.
 
-    Without a subject column, and without rows in several tables, equal rows are one subject
-    (:class:`.EvaluationInputs`), and each row has one holder.
+    The variance of the sum is that of all repeated rows, weighted by their squared numbers of
+    copies as if they were independent, plus that of ``_N_ASSUMED`` rows with the smallest number of
+    copies: without repeated rows it would be 0.
+
+    Without a subject column, and if no row of train is also in holdout or reference, equal rows are
+    one subject (:class:`.EvaluationInputs`), and each row has one holder.
 
     Args:
         real_ids: Ids of the real rows, int64 (N,), N > 0. Equal rows have equal ids.
@@ -167,10 +171,10 @@ def repeated_share(
     Returns:
         The estimate, not clipped, and half the length of its interval.
     """
-    distinct_ids, first_rows, codes = np.unique(real_ids, return_index=True, return_inverse=True)
-    n_real = np.bincount(codes)
+    distinct_ids, row_codes = np.unique(real_ids, return_inverse=True)
+    n_real = np.bincount(row_codes)
     n_synthetic = _count_ids(synthetic_ids, distinct_ids)
-    n_holders, has_member = _holders(codes, subjects)
+    n_holders, has_member = _holders(row_codes, subjects)
 
     # A larger release repeats each row more often, also if it leaks nothing.
     size_ratio = max(len(synthetic_ids) / len(real_ids), 1)
@@ -179,17 +183,22 @@ def repeated_share(
     is_frequent = n_synthetic >= min_copies * n_real
     candidates = np.flatnonzero(is_rare & is_frequent)
 
-    # In a dense region, repeated rows are expected.
-    n_neighbors = count_neighbors(first_rows[candidates])
-    n_expected = size_ratio * (n_real[candidates] + SIMILARITY[1] * n_neighbors)
+    # In a dense region, repeated rows are expected. Rows of a holder are no evidence of a dense
+    # region, so the holder with the fewest neighbors counts.
+    positions = np.flatnonzero(np.isin(row_codes, candidates))
+    n_neighbors = np.full(len(distinct_ids), np.inf)
+    np.minimum.at(n_neighbors, row_codes[positions], count_neighbors(positions))
+    n_expected = size_ratio * (n_real + SIMILARITY[1] * n_neighbors)[candidates]
     repeated = candidates[n_synthetic[candidates] >= n_expected]
 
+    # At least one subject counts as a non-member, so that no probability is 0.
     non_member_share = max(1 - subjects.members / len(subjects), 1 / len(subjects))
-    p_unseen = non_member_share ** n_holders[repeated].astype(np.float64)
-    is_seen = has_member[repeated]
+    p_no_member = non_member_share ** n_holders[repeated].astype(np.float64)
+    is_of_member = has_member[repeated]
     n_copies = n_synthetic[repeated]
-    n_beyond_chance = np.where(is_seen, 1.0, 1 - 1 / p_unseen) @ n_copies
-    variance = (~is_seen * (1 - p_unseen) / p_unseen**2) @ n_copies**2.0
+    n_beyond_chance = np.where(is_of_member, 1.0, 1 - 1 / p_no_member) @ n_copies
+    variance_of_copy = np.where(is_of_member, 0.0, (1 - p_no_member) / p_no_member**2)
+    variance = variance_of_copy @ n_copies**2.0
     variance += _N_ASSUMED * (1 - non_member_share) / non_member_share * min_copies**2
     half_length = _REPEATED_Z * math.sqrt(variance) / len(synthetic_ids)
     return RepeatedShare(float(n_beyond_chance / len(synthetic_ids)), half_length)
@@ -202,12 +211,12 @@ def _count_ids(ids: np.ndarray, distinct_ids: np.ndarray) -> np.ndarray:
     return np.bincount(positions[is_present], minlength=len(distinct_ids))
 
 
-def _holders(codes: np.ndarray, subjects: Subjects) -> tuple[np.ndarray, np.ndarray]:
+def _holders(row_codes: np.ndarray, subjects: Subjects) -> tuple[np.ndarray, np.ndarray]:
     """Return for each distinct row its number of subjects, and whether one of them is a member.
 
-    ``codes`` int64 (N,) is the distinct row of each real row, 0..k-1.
+    ``row_codes`` int64 (N,) is the distinct row of each real row, 0..k-1.
     """
-    pairs = np.unique(codes * len(subjects) + subjects.codes)
+    pairs = np.unique(row_codes * len(subjects) + subjects.codes)
     holders = pairs % len(subjects)
     held_rows = pairs // len(subjects)
     n_members = np.bincount(held_rows, subjects.member[holders])
@@ -462,7 +471,7 @@ class Copies(Metric):
     """Share of training people whose row the release copies, in full or in part, beyond chance.
 
     All statistics compare members (subjects in train) with non-members (holdout and reference).
-    Subjects have equal weight.
+    Subjects have equal weight, except in ``repeated_share``, which is a share of synthetic rows.
 
     Args:
         max_holders: Maximum number of subjects sharing a row that is a subject's own.
@@ -477,9 +486,9 @@ class Copies(Metric):
             ninth.
         partial_advantage: Members' advantage in match weight (:func:`coded`): the strongest of
             2 AUC - 1 and the differences among the top 20, 5 and 1 % of rows.
-        repeated_share: Share of synthetic rows that repeat a rare training row at least three
-            times, minus the weighted share that repeats rows of unseen people. The value is clipped
-            to 0 or more; the interval is not.
+        repeated_share: Share of synthetic rows that repeat a training row of few people, minus the
+            weighted share that repeats rows of non-members alone. The value and the upper end are 0
+            or more, the lower end is -1 or more.
 
     Notes:
         A row is its subject's own if at most ``max_holders`` subjects have it (missing equals
@@ -499,13 +508,15 @@ class Copies(Metric):
 
         - at most ten people have it, and
         - the release has it at least 3 r times as often as the real tables, and
-        - at least r times as often as the real rows and a third of the rows that differ in one cell
-          together: in a dense region, repeated rows are expected.
+        - at least r times as often as the real rows and a third of the rows of other people that
+          differ in one cell together, where equal rows of a person count once: in a dense region,
+          repeated rows are expected. Of several holders, the one with the fewest such rows counts.
 
-        A row that a member has counts 1. A row of non-members only counts negatively, so that the
-        expectation is 0 under permuted labels (:func:`repeated_share`). The interval (95 %) is
-        normal, with the variance that the rows of unseen people show, plus that of two rows:
-        whether a member is repeated by chance is judged by how often unseen people are.
+        Each copy of a row that a member has counts 1. A copy of a row of non-members alone counts
+        negatively, so that the expectation is 0 under permuted labels (:func:`repeated_share`). The
+        interval (95 %, two-sided) is normal, with the variance that the rows of non-members show,
+        plus that of two rows: whether a member is repeated by chance is judged by how often
+        non-members are. The minimum detectable effect is twice half the length of the interval.
 
         Other intervals permute labels and resample subjects: 95 % for ``copied_share``, 99.5 %
         jointly for ``partial_advantage`` and ``changed_share``. Not measurable with fewer than 20
@@ -514,7 +525,7 @@ class Copies(Metric):
     """
 
     max_holders: int = Field(
-        default=2, ge=1, description="maximum number of people sharing a rare row"
+        default=2, ge=1, description="maximum number of people sharing an own row"
     )
     max_targets: Budget = Field(
         default=20_000, description="maximum number of attacked rows; default: all rows"

@@ -10,11 +10,13 @@ This module decides the kind of each column. The steps of :func:`_infer_column`,
 | 3    | is text that has several meanings               | none: the user declares one             |
 | 4    | is not text, and has a declared kind            | the declared one                        |
 | 5    | is not text                                     | that of its dtype, or of its objects    |
-| 6    | has integers in some tables, numbers in others  | numeric                                 |
-| 7    | has other kinds in different tables             | none: the run stops                     |
-| 8    | is text with whole numbers and missing cells    | integer                                 |
+| 6    | is text with whole numbers and missing cells    | integer                                 |
+| 7    | has integers in some tables, numbers in others  | numeric                                 |
+| 8    | has other kinds in different tables             | none: the run stops                     |
 | 9    | is text with integers that look like codes, and | a category, see :mod:`.codes`           |
 |      | has no declared or accepted kind                |                                         |
+
+Steps 6 to 8 apply to columns without a declared kind.
 
 Other modules take part:
 
@@ -163,7 +165,8 @@ def joint_schema(
         declared: Declared missing values and time zone.
         locked: Contract of the columns in the lock of the table, see :func:`accepted_columns`. It
             decides how text is read that has several meanings: codes without a zero stay text, and
-            days that may be months stay days. None: there is none.
+            days that may be months stay days. Text that was accepted as a category stays one. None:
+            there is none.
         subject_codes: Subject of each row of the stacked tables, int64 (n,). None: each row is a
             person.
         are_typed: Whether a column of the tables is not text, also one that is left out here, see
@@ -228,7 +231,7 @@ def columns_of(
             is left out.
 
     Returns:
-        The columns in the order of the first table. Ambiguous ones have a ``ambiguity``.
+        The columns in the order of the first table. Ambiguous ones have an ``ambiguity``.
 
     Raises:
         InputError, ConfigError: As :func:`joint_schema`, but not for ambiguous columns.
@@ -327,7 +330,7 @@ def accepted_columns(schema: TableSchema) -> dict[str, str]:
     accepted = {}
     for column in schema.columns:
         meaning = Meaning(column.kind, column.format)
-        accepted[column.name] = meaning.accepted_kind(column.is_zoned)
+        accepted[column.name] = meaning.accepted_text(column.is_zoned)
     return accepted
 
 
@@ -375,8 +378,8 @@ def _infer_column(column: _RealColumn, meaning: Meaning | None, accepted: str) -
     texts = {where: part for where, part in filled.items() if is_text(part)}
     text_form = _text_form(column, filled, texts, meaning, accepted)
     if text_form.ambiguity:
-        schema = ColumnSchema(column.name, "categorical", False, column.dtype)
-        return InferredColumn(schema, _with_row(text_form, texts))
+        placeholder = ColumnSchema(column.name, "categorical", False, column.dtype)
+        return InferredColumn(placeholder, _with_row(text_form, texts))
     has_gaps = column.has_gaps(MARKERS)
     if meaning is None:
         kinds = _kinds_by_table(filled, texts, text_form, has_gaps)

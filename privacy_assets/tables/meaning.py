@@ -92,7 +92,7 @@ class Meaning:
             return f"{self.kind}:{_WORDS[decimal]}"
         return f"{self.kind}:{_WORDS[decimal]}:{unit}"
 
-    def accepted_kind(self, is_zoned: bool = False) -> str:
+    def accepted_text(self, is_zoned: bool = False) -> str:
         """Return how accepted settings state this meaning. Integers and other numbers are one kind.
 
         Args:

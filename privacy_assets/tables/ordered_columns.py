@@ -1,11 +1,12 @@
-"""Columns that share their levels, so that one of them is never above the other after the threshold
+"""Columns that share their groups, so that one of them is never above the other after the threshold
 rule, either.
 
 Examples are ``paid <= amount`` and ``start <= end``. Two columns of the same kind and dtype share
-their levels if they have an order (:mod:`.relations`), levels of their own would break it in at
-least one row, and each of them keeps at least half of its levels. The pair that would break most
-rows comes first. A pair that joins others is judged for all of them. A column that a category
-determines, such as a price, keeps levels of its own, because users compare it with the category.
+their groups if they have an order (:mod:`.relations`), groups of their own would break it in at
+least one row, and each of them keeps at least half of its groups. The pair that would break most
+rows comes first. If a column of a pair already shares groups, all columns of the set must keep half
+of theirs. A column that a category determines, such as a price, keeps groups of its own, because
+users compare it with the category.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from privacy_assets.tables.column import Column, distinct_sorted
-from privacy_assets.tables.published_levels import PresentCells, ValueGroups, make_levels
+from privacy_assets.tables.published_numbers import PresentCells, ValueGroups, make_groups
 from privacy_assets.tables.relations import Relation, orders_of
 from privacy_assets.tables.schema import ColumnSchema
 
-_MIN_KEPT = 0.5  # share of its own levels that a column keeps if it shares levels
+_MIN_KEPT = 0.5  # share of its own groups that a column keeps if it shares groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class NumberColumn:
         k: int,
         public: np.ndarray | None = None,
     ) -> NumberColumn:
-        """Create a column with its levels, see :func:`.published_levels.make_levels`.
+        """Create a column with its groups, see :func:`.published_numbers.make_groups`.
 
         Args:
             schema: Schema.
@@ -59,7 +60,7 @@ class NumberColumn:
             public: Values of a public list. None: there is no list.
         """
         present = _present(column, subject_codes)
-        return cls(schema, column, subject_codes, make_levels([present], schema, k, public))
+        return cls(schema, column, subject_codes, make_groups([present], schema, k, public))
 
     @property
     def present(self) -> PresentCells:
@@ -67,7 +68,7 @@ class NumberColumn:
         return _present(self.column, self.subject_codes)
 
     def published(self) -> Column:
-        """Return the column with the levels of the column alone. Missing values stay."""
+        """Return the column with the groups of the column alone. Missing values stay."""
         cells = self.column.cells.copy()
         is_present = ~self.column.missing
         cells[is_present] = self.groups.replace(cells[is_present])
@@ -104,12 +105,12 @@ class OrderedPair(NamedTuple):
     n_rows: int
 
 
-class SharedLevels(NamedTuple):
-    """Levels of the columns of a table.
+class SharedGroups(NamedTuple):
+    """Groups of the columns of a table.
 
     Attributes:
         groups: Groups by column.
-        shared: Names of the columns that share their levels, in each set of such columns.
+        shared: Names of the columns that share their groups, in each set of such columns.
         ordered: Ordered pairs of columns.
     """
 
@@ -118,10 +119,10 @@ class SharedLevels(NamedTuple):
     ordered: Sequence[OrderedPair]
 
 
-def share_levels(
+def share_groups(
     columns: Sequence[NumberColumn], k: int, relations: Sequence[Relation]
-) -> SharedLevels:
-    """Return the levels of columns, some of which share theirs.
+) -> SharedGroups:
+    """Return the groups of columns, some of which share theirs.
 
     Args:
         columns: Columns of one table, with the same rows.
@@ -144,21 +145,21 @@ def share_levels(
         if is_shared or pair.low in determined or pair.high in determined:
             continue
         names = set_of[pair.low] + set_of[pair.high]
-        joint_levels = _joint_levels([by_name[name] for name in names], k)
-        if joint_levels is not None:
+        joint_groups = _joint_groups([by_name[name] for name in names], k)
+        if joint_groups is not None:
             set_of |= dict.fromkeys(names, names)
-            groups |= dict.fromkeys(names, joint_levels)
+            groups |= dict.fromkeys(names, joint_groups)
     shared = []
     for names in dict.fromkeys(set_of.values()):
         if len(names) > 1:
             shared.append(names)
-    return SharedLevels(groups, shared, ordered)
+    return SharedGroups(groups, shared, ordered)
 
 
 def _published_columns(
     columns: Mapping[str, NumberColumn], pairs: Sequence[OrderedPair]
 ) -> dict[str, Column]:
-    """Return the columns of the pairs with the levels of each column alone."""
+    """Return the columns of the pairs with the groups of each column alone."""
     published = dict[str, Column]()
     for pair in pairs:
         for name in (pair.low, pair.high):
@@ -176,14 +177,14 @@ def _determined_columns(relations: Sequence[Relation]) -> set[str]:
     return determined
 
 
-def _joint_levels(columns: Sequence[NumberColumn], k: int) -> ValueGroups | None:
-    """Return the levels that columns can share, or None if one of them would lose too many."""
+def _joint_groups(columns: Sequence[NumberColumn], k: int) -> ValueGroups | None:
+    """Return the groups that columns can share, or None if one of them would lose too many."""
     parts = [column.present for column in columns]
-    joint_levels = make_levels(parts, columns[0].schema, k)
+    joint_groups = make_groups(parts, columns[0].schema, k)
     for column in columns:
-        if not column.keeps_enough(joint_levels):
+        if not column.keeps_enough(joint_groups):
             return None
-    return joint_levels
+    return joint_groups
 
 
 def _ordered_pairs(

@@ -1,11 +1,12 @@
 """Categories and booleans: each published one is shared by at least k subjects of the real tables.
 
-A category that k subjects have is a level, and others are rare. A rare category becomes the longest
-prefix that k subjects have, if prefixes are declared, and else "other" (threshold rule and
-recoding, in the terms of statistical offices). If fewer than k subjects have one of the categories
-that become "other", or a prefix, the rarest level joins them (it can be a prefix), but only one
-that few people have: otherwise, a single rare answer would relabel a large part of the column. If
-there is none, they get the most frequent level.
+A category that k subjects have is frequent, and others are rare. A rare category becomes the
+longest prefix that k subjects have, if prefixes are declared, and else "other" (threshold rule and
+recoding, in the terms of statistical offices). If fewer than k subjects would have "other" or the
+prefix, the rarest published name is absorbed, then the next one. Only names that few people have
+are absorbed: otherwise, a single rare answer would relabel a large part of the column. If these are
+not enough, or would be all names, a prefix is given up for a shorter one or "other", and "other"
+for the most frequent name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from privacy_assets.tables.column import distinct_sorted
 from privacy_assets.tables.names import without
 
 OTHER = "other"
-_JOINED_SHARE = 0.05  # share of the subjects up to which a level joins rare categories
+_JOINED_SHARE = 0.05  # share of the subjects up to which a name is absorbed by rare categories
 
 
 def count_holders(codes: np.ndarray, subject_codes: np.ndarray | None, n_values: int) -> np.ndarray:
@@ -109,7 +110,7 @@ class _Recoding:
         del self.n_holders[name]
         self.add(new_name, self.names.pop(name))
 
-    def levels(self, prefix: str = "") -> list[Any]:
+    def names_to_absorb(self, prefix: str = "") -> list[Any]:
         """Return the names that another name may absorb and that begin with ``prefix``, the rarest
         one first.
         """
@@ -119,27 +120,30 @@ class _Recoding:
                 names.append(name)
         return sorted(names, key=lambda name: (self.n_holders[name], name))
 
-    def joining_levels(self, positions: Sequence[int], levels: Iterable[Any]) -> list[Any] | None:
-        """Return the levels that must join rare categories, so that enough subjects have one of
+    def joining_names(
+        self, positions: Sequence[int], names_to_absorb: Iterable[Any]
+    ) -> list[Any] | None:
+        """Return the names that rare categories must absorb, so that enough subjects have one of
         them.
 
         Args:
             positions: Positions of the rare categories.
-            levels: Levels that may join them, in this order.
+            names_to_absorb: Names that they may absorb, in this order.
 
         Returns:
-            The first of ``levels``; none of them if enough subjects have the rare categories. None
-            instead of a list: all levels are too few, or one is too frequent to join them.
+            The first of ``names_to_absorb``; none of them if enough subjects have the rare
+            categories. None instead of a list: all of them are too few, or one is too frequent to
+            be absorbed.
         """
         too_frequent = max(2 * self.k, _JOINED_SHARE * self.real.n_subjects)
         joined = list[Any]()
-        for level in levels:
+        for name in names_to_absorb:
             if self.real.n_holders(positions) >= self.k:
                 return joined
-            if self.n_holders[level] >= too_frequent:
+            if self.n_holders[name] >= too_frequent:
                 return None
-            joined.append(level)
-            positions = [*positions, *self.names[level]]
+            joined.append(name)
+            positions = [*positions, *self.names[name]]
         if self.real.n_holders(positions) < self.k:
             return None
         return joined
@@ -163,11 +167,12 @@ def recode(
     """Return what is published instead of each category, and instead of a missing value (None).
 
     If fewer than ``k`` subjects have what is published as a prefix or as ``rare_name``, the rarest
-    level (of a prefix: that begins with it) is published so as well, and so on, if fewer than 2
+    name (of a prefix: that begins with it) is published so as well, and so on, if fewer than 2
     ``k`` subjects, or than 5 % of them, have it (the larger number counts). Otherwise, or if all
-    levels would join, the rare categories are published as the most frequent one (of a prefix: as a
-    shorter prefix or as ``rare_name``). If fewer than ``k`` subjects have a missing value, the most
-    frequent category is published instead.
+    names would be absorbed, the rare categories are published as the most frequent name (of a
+    prefix: as a shorter prefix or as ``rare_name``). If fewer than ``k`` subjects have a missing
+    value, the most frequent name is published instead. A category that no real row has is published
+    like rare ones; if there are none, as the rarest name.
 
     Args:
         real: Categories of the real tables, and those that only a synthetic table may have.
@@ -241,22 +246,22 @@ def _shorten(recoding: _Recoding, rare: Sequence[int], length: int) -> list[int]
             positions_by_prefix.setdefault(value[:length], []).append(position)
     shortened = set[int]()
     for prefix, positions in sorted(positions_by_prefix.items()):
-        longer_levels = without(recoding.levels(prefix), [prefix])
+        longer_names = without(recoding.names_to_absorb(prefix), [prefix])
         same_prefix = [*positions, *recoding.names.get(prefix, ())]
-        joined = recoding.joining_levels(same_prefix, longer_levels)
+        joined = recoding.joining_names(same_prefix, longer_names)
         if joined is None:
             continue
         recoding.add(prefix, positions)
-        for level in joined:
-            recoding.rename(level, prefix)
+        for absorbed in joined:
+            recoding.rename(absorbed, prefix)
         shortened.update(positions)
     return without(rare, shortened)
 
 
 def _collect(recoding: _Recoding, rare: Sequence[int], name: str | None) -> None:
-    """Publish rare categories as ``name``, with the rarest levels until enough subjects have it.
+    """Publish rare categories as ``name``, with the rarest names until enough subjects have it.
 
-    Otherwise, publish them as the most frequent level.
+    Otherwise, publish them as the most frequent name.
 
     Args:
         recoding: Recoding, to which the rare categories are added.
@@ -264,20 +269,20 @@ def _collect(recoding: _Recoding, rare: Sequence[int], name: str | None) -> None
         name: Their name. None: a missing value.
     """
     if name not in recoding.names and recoding.real.n_holders(rare) == 0:
-        levels = recoding.levels() or list(recoding.names)
-        recoding.add(levels[0], rare)  # only a synthetic table has them
+        names_to_absorb = recoding.names_to_absorb() or list(recoding.names)
+        recoding.add(names_to_absorb[0], rare)  # only a synthetic table has them
         return
     recoding.add(name, rare)
     if name is None:
         recoding.add(None, [-1])
-    levels = without(recoding.levels(), [name])
-    joined = recoding.joining_levels(recoding.names[name], levels)
-    has_no_level_left = bool(joined) and joined == levels
-    if joined is None or has_no_level_left:
+    names_to_absorb = without(recoding.names_to_absorb(), [name])
+    joined = recoding.joining_names(recoding.names[name], names_to_absorb)
+    has_no_name_left = bool(joined) and joined == names_to_absorb
+    if joined is None or has_no_name_left:
         recoding.rename(name, recoding.most_frequent(excluded=name))
         return
-    for level in joined:
-        recoding.rename(level, name)
+    for absorbed in joined:
+        recoding.rename(absorbed, name)
 
 
 def recode_booleans(real: RealCategories, k: int) -> dict[bool | None, bool | None]:

@@ -15,13 +15,14 @@
 
 For recognition, markers of missing values such as ``#N/A`` are ignored; in a category they are
 values. Row 8 applies to texts without a unit and without dates. Row 9 applies to more than 20
-distinct texts; pairs of numbers such as 120/80 do not count as numbers. Rows 5 to 7 stop the run if
-the texts have two meanings: 1,234; 1.1 and 1.10; 1_000; (1) and no number without brackets;
-01/02/2024. In rows 5 and 7, leading zeros, codes such as 12E5 and integers of one length with too
-many digits make a category of codes. If a kind without a format is declared, rows 4 to 10 find its
-format. If the run would stop, and accepted settings state one of the meanings of the numbers or
-dates, it is taken. Afterwards, integers with one number of digits may be codes, see :mod:`.codes`.
-Known units and marks are in :mod:`.written_numbers`.
+distinct texts, or if all are numbers with known units; pairs of numbers such as 120/80 do not count
+as numbers. Rows 5 to 7 stop the run if the texts have two meanings (1,234; 1.1 and 1.10; 1_000; (1)
+and no number without brackets; 01/02/2024), for two-digit years, for times of which some have a
+time zone, and for numbers that cannot be computed with. If accepted settings state one of the
+meanings, it is taken instead. In rows 5 and 7, leading zeros, codes such as 12E5 and integers of
+one length with too many digits make a category of codes. If a kind without a format is declared,
+rows 4 to 10 find its format. Afterwards, integers with one number of digits may be codes, see
+:mod:`.codes`. Known units and marks are in :mod:`.written_numbers`.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ class TextDeclaration(NamedTuple):
     Attributes:
         meaning: Declared meaning. None: none.
         missing: Declared texts that mean a missing value, in addition to :data:`MARKERS`.
-        accepted: What accepted settings state, see :meth:`.Meaning.accepted`. "": nothing.
+        accepted: What accepted settings state, see :meth:`.Meaning.accepted_text`. "": nothing.
     """
 
     meaning: Meaning | None = None
@@ -293,9 +294,14 @@ def _of_declared_kind(form: TextForm, kind: Kind) -> TextForm:
 def _as_accepted(form: TextForm, accepted: str) -> TextForm:
     """Return the meaning of an ambiguous column that accepted settings state, or ``form`` if there
     is none.
+
+    A form of kind "categorical" has other texts as well, or numbers with several units: no meaning
+    fits all of them.
     """
+    if form.kind == "categorical":
+        return form
     for choice in form.choices:
-        if form.kind != "categorical" and choice.accepted_kind() == accepted:
+        if accepted in (choice.accepted_text(), choice.accepted_text(is_zoned=True)):
             return TextForm(choice.kind, choice.format or "")
     return form
 

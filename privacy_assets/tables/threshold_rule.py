@@ -5,15 +5,17 @@ People are subjects, or rows without a subject column; the modules of the rule c
 number k. A value is rare if fewer than k people have it in all real tables of a release together.
 Instead of it, the release has
 
-- for a category: a declared prefix, ``other``, or the most frequent category, and for a boolean the
-  most frequent one (:mod:`.published_categories`),
-- for a number or time: the level of a group of neighboring values (:mod:`.published_levels`).
-  Ordered columns may share their levels (:mod:`.ordered_columns`),
-- for a missing value: the most frequent category, or the level of the median,
+- for a category: a declared prefix, ``other`` (a missing value if categories are not text), or the
+  most frequent category, and for a boolean the most frequent one (:mod:`.published_categories`),
+- for a number or time: the published value of a group of neighboring values
+  (:mod:`.published_numbers`). Ordered columns may share their groups (:mod:`.ordered_columns`),
+- for a missing value: the most frequent published category or boolean, or the published value of
+  the median,
 - for all values, if fewer than k people have any value of the column: missing values.
 
 A frequent value can change, too: if a prefix or ``other`` has fewer than k people, the rarest
-frequent category joins it, and ordered columns share only levels that are frequent in both.
+frequent category joins it, and of values in ordered columns with shared groups, only those stay
+that are frequent in each column that has them.
 
 :func:`make_rule` makes the rule once. :meth:`ColumnRule.apply` applies it to the real tables and to
 the synthetic table before training and scoring, so that a copied row is still a copy. Exceptions
@@ -48,7 +50,7 @@ from privacy_assets.tables.ordered_columns import (
     NumberColumn,
     OrderedPair,
     broken_pairs,
-    share_levels,
+    share_groups,
 )
 from privacy_assets.tables.precision import Precision, decimals_of, unit_of, whole_decimals_of
 from privacy_assets.tables.published_categories import (
@@ -58,11 +60,11 @@ from privacy_assets.tables.published_categories import (
     recode,
     recode_booleans,
 )
-from privacy_assets.tables.published_levels import ValueGroups
+from privacy_assets.tables.published_numbers import ValueGroups
 from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import ColumnSchema, TableSchema, yaml_text
 
-_NOTED = 0.2  # share of replaced cells above which the note suggests prefixes
+_MAX_REPLACED_SHARE = 0.2  # share of replaced cells above which the note suggests prefixes
 _PREFIXES = (5, 3, 1)  # suggested lengths
 _NAMED = 3  # sets of columns that share values, and pairs with a broken order, named in notes
 
@@ -82,7 +84,7 @@ class ColumnRule:
             number or time. None: missing values stay.
         real_precision: Precision of the real values.
         n_rows: Number of rows of the real tables that have a value.
-        n_values: Number of distinct categories of the real tables that the rule replaces.
+        n_replaced: Number of distinct categories of the real tables that the rule replaces.
         n_changed: Number of cells of the real tables that the rule changes.
         mean_change: Mean change of a number or time, in standard deviations of the real ones. 0.0
             for categories.
@@ -96,7 +98,7 @@ class ColumnRule:
     missing_as: Any = None
     real_precision: Precision = None
     n_rows: int = 0
-    n_values: int = 0
+    n_replaced: int = 0
     n_changed: int = 0
     mean_change: float = 0.0
     n_public: int = 0
@@ -111,7 +113,7 @@ class ColumnRule:
         return set(self.recoding.values()) == {None}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the rule without the arrays of its levels, as JSON-compatible values."""
+        """Return the rule without the arrays of its groups, as JSON-compatible values."""
         return {
             "recoding": None if self.recoding is None else list(self.recoding.items()),
             "has_groups": self.groups is not None,
@@ -119,7 +121,7 @@ class ColumnRule:
             "missing_as": self.missing_as,
             "real_precision": self.real_precision,
             "n_rows": self.n_rows,
-            "n_values": self.n_values,
+            "n_replaced": self.n_replaced,
             "n_changed": self.n_changed,
             "mean_change": self.mean_change,
             "n_public": self.n_public,
@@ -131,10 +133,10 @@ class ColumnRule:
 
         Args:
             data: Output of :meth:`to_json`.
-            arrays: Arrays of the levels, of which the next three are taken if the rule has levels.
+            arrays: Arrays of the groups, of which the next three are taken if the rule has groups.
 
         Raises:
-            ValueError: If the arrays of levels differ in shape or type.
+            ValueError: If the arrays of groups differ in shape.
         """
         attributes = dict(data)
         if attributes.pop("has_groups"):
@@ -157,8 +159,7 @@ class ColumnRule:
         """Return what is published instead of the cells of ``column``.
 
         Two kinds of cells of a synthetic table are unchanged: categories that no real table has,
-        and numbers and times beyond the reach. The metric ``value_disclosure`` finds them by
-        :func:`.roles.foreign_cells`, and its limit rejects the table.
+        and numbers and times beyond the reach. :func:`.roles.check_published` rejects the table.
 
         Args:
             column: Column of a real or synthetic table, before the rule.
@@ -209,7 +210,7 @@ class ColumnRule:
 
 
 def _next_groups(arrays: Iterator[np.ndarray]) -> ValueGroups:
-    """Return the levels of the next three arrays.
+    """Return the groups of the next three arrays.
 
     Raises:
         ValueError: If they differ in shape.
@@ -218,7 +219,7 @@ def _next_groups(arrays: Iterator[np.ndarray]) -> ValueGroups:
     high = next(arrays)
     published = next(arrays)
     if low.ndim != 1 or not low.shape == high.shape == published.shape:
-        raise ValueError("the levels of a column have another form")
+        raise ValueError("the groups of a column have another form")
     return ValueGroups(low, high, published)
 
 
@@ -261,7 +262,7 @@ class ThresholdRule:
         columns: Rules by column. Columns without a rule are published as they are.
         min_holders: Minimum number of subjects that share a published value.
         bounded: Columns of numbers that stay as they are, because their bounds are public.
-        shared: Names of the columns that share their levels, in each set of such columns.
+        shared: Names of the columns that share their groups, in each set of such columns.
         broken: Ordered pairs of columns whose order the rule breaks in some real rows.
     """
 
@@ -314,7 +315,7 @@ def make_rule(
             if not column.source:
                 without_list.append(number)
 
-    sharing = share_levels(without_list, min_holders, relations)
+    sharing = share_groups(without_list, min_holders, relations)
     for name, number in numbers.items():
         groups = sharing.groups.get(name, number.groups)
         rules[name] = _number_rule(number, groups, min_holders)
@@ -372,7 +373,7 @@ def _category_rule(
     )
     return replace(
         rule,
-        n_values=sum(recoding[value] != value for value in values),
+        n_replaced=sum(recoding[value] != value for value in values),
         n_changed=count_changed(real_column, rule.apply(real_column)),
         n_public=n_public,
     )
@@ -388,7 +389,7 @@ def _number_rule(number: NumberColumn, groups: ValueGroups, min_holders: int) ->
     rule = replace(rule, reach=reach_of(schema, [real_column]))
     n_missing_holders = len(distinct_sorted(number.subject_codes[real_column.missing]))
     if n_missing_holders < min_holders:
-        rule = replace(rule, missing_as=_median_group(number, groups))
+        rule = replace(rule, missing_as=_published_median(number, groups))
     published = rule.apply(real_column)
     return replace(
         rule,
@@ -416,7 +417,7 @@ def _mean_change(before: Column, after: Column) -> float:
 
 
 def _count_rare_public(number: NumberColumn, min_holders: int) -> int:
-    """Return the number of values of a public list that too few people have, but at least one."""
+    """Return the number of values of a public list that at least one person has, but too few."""
     public = _public_cells(number.schema)
     if public is None:
         return 0
@@ -434,7 +435,7 @@ def _holders_of_numbers(number: NumberColumn) -> tuple[np.ndarray, np.ndarray]:
     return values, count_holders(codes, present.subject_codes, len(values))
 
 
-def _median_group(number: NumberColumn, groups: ValueGroups) -> Any:
+def _published_median(number: NumberColumn, groups: ValueGroups) -> Any:
     """Return the published value of the median (of two, the lower one). Each subject counts once
     for each value.
     """
@@ -486,7 +487,7 @@ def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSch
 
     Args:
         column: Schema of the real column.
-        rule: Its rule, whose levels decide the precision. None: the column is unchanged.
+        rule: Its rule, whose groups decide the precision. None: the column is unchanged.
     """
     if rule is None:
         return column
@@ -568,7 +569,7 @@ def rules_from_json(
 
     Args:
         facts: Outputs by column.
-        arrays: Arrays of the levels, of which those of these rules are taken.
+        arrays: Arrays of the groups, of which those of these rules are taken.
     """
     rules = {}
     for name, rule in facts.items():
@@ -609,7 +610,7 @@ def _column_notes(rule: ThresholdRule) -> Iterator[str]:
         if column.is_hidden:
             hidden.append(safe_repr(name))
         elif column.n_changed and column.recoding is not None:
-            values = _counted(column.n_values, "value")
+            values = _counted(column.n_replaced, "value")
             cells = _counted(column.n_changed, "cell")
             recoded.append(f"{safe_repr(name)} ({values}, {cells})")
         elif column.n_changed:
@@ -706,7 +707,7 @@ def _suggested_prefixes(
     for name, rule in rules.items():
         if name in shortened or rule.recoding is None or rule.is_hidden:
             continue
-        if rule.n_changed <= _NOTED * rule.n_rows:
+        if rule.n_changed <= _MAX_REPLACED_SHARE * rule.n_rows:
             continue
         longest = 0
         for value, published in rule.recoding.items():

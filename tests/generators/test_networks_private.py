@@ -12,6 +12,7 @@ import torch
 from scipy import stats
 
 from privacy_assets.errors import ConfigError
+from privacy_assets.generators.networks import private
 from privacy_assets.generators.networks.private import (
     ConditionalSampler,
     PateSteps,
@@ -93,6 +94,12 @@ def test_the_noise_is_the_least_that_keeps_within_the_budget(
     noise = noise_for(epsilon, 1e-5, 0.05, 200, before)
     assert epsilon_of([*before, (noise, 0.05, 200)], 1e-5, precision) <= epsilon
     assert epsilon_of([*before, (noise / 1.03, 0.05, 200)], 1e-5, precision) > epsilon
+
+
+def test_an_accountant_that_returns_nan_keeps_no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "epsilon_of", lambda *_: math.nan)
+    with pytest.raises(ConfigError, match="budget is too small"):
+        noise_for(1.0, 1e-5, 0.05, 200)
 
 
 def test_a_budget_that_no_noise_keeps() -> None:

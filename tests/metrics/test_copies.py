@@ -11,7 +11,14 @@ import pytest
 from scipy.stats import chisquare
 
 from privacy_assets.evaluation.evaluate import read_inputs
-from privacy_assets.metrics.copies import Copies, SimilarRows, copied, repeated_share, similar_rows
+from privacy_assets.metrics.copies import (
+    Copies,
+    SimilarRows,
+    copied,
+    count_similar_rows,
+    repeated_share,
+    similar_rows,
+)
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.policy import Policy
@@ -441,6 +448,37 @@ def test_rows_repeated_as_often_as_similar_people_are_expected() -> None:
             )[0]
             == counted / 100
         )
+
+
+def test_of_several_people_with_a_row_the_one_with_the_fewest_similar_rows_of_others_counts() -> (
+    None
+):
+    """Persons 0 and 1 have row 1. The other rows of person 0 differ from it in one cell."""
+    cells = pd.DataFrame(
+        {"a": ["x"] * 15 + list("bcdefghij"), "b": [1, 1, *range(2, 15), *range(50, 59)]}
+    )
+    codes = np.concatenate([[0, 1], np.zeros(13, np.int64), np.arange(2, 11)])
+    member = np.arange(11) < 6
+    ids = np.unique(cells.astype(str).agg("|".join, axis=1), return_inverse=True)[1]
+    coded_cells = np.stack([pd.factorize(cells[name])[0] for name in cells]).astype(np.int32)
+    release = np.concatenate([np.repeat(ids[0], 6), np.full(18, 99)])
+    shares = set()
+    for seed in range(6):
+        order = np.random.default_rng(seed).permutation(len(ids))
+        real = coded_cells[:, order]
+        subjects = Subjects(codes[order], member)
+        shares.add(
+            repeated_share(
+                ids[order],
+                release,
+                subjects,
+                lambda rows, real=real, subjects=subjects: count_similar_rows(
+                    real, subjects.codes, rows
+                )[1],
+            ).share
+        )
+    # person 0 has 13 of the similar rows: without them, 2 equal rows are expected, and 6 are there
+    assert shares == {6 / 24}
 
 
 def test_rows_of_training_people_count_as_repeated() -> None:

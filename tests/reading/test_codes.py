@@ -9,8 +9,11 @@ import pandas as pd
 import pytest
 
 from privacy_assets.cli.main import main
+from privacy_assets.errors import InputError
 from privacy_assets.tables.canonical import canonical_table, real_tables, synthetic_table
 from privacy_assets.tables.codes import has_code_name
+from privacy_assets.tables.declared import Declared
+from privacy_assets.tables.inference import accepted_columns
 from privacy_assets.tables.schema import Frame
 from privacy_assets.tables.table import Table
 
@@ -160,6 +163,19 @@ def test_a_column_that_the_lock_states_as_a_number_stays_a_number() -> None:
         "area": "integer",
         "age": "integer",
     }
+
+
+@pytest.mark.parametrize("timezone", ["", "Europe/Berlin"])
+def test_an_accepted_order_of_day_and_month_is_taken_for_ambiguous_dates(timezone: str) -> None:
+    declared = Declared(timezone=timezone)
+    clear = pd.DataFrame({"day": ["13/02/2024", "28/02/2024"] * 20})
+    accepted = accepted_columns(read(clear, declared=declared).schema)
+    ambiguous = pd.DataFrame({"day": ["01/02/2024", "03/02/2024"] * 20})
+    with pytest.raises(InputError, match="ambiguous"):
+        read(ambiguous, declared=declared)
+    days = read(ambiguous, declared=declared, locked=accepted).frame()["day"]
+    noon = days + pd.Timedelta("12h")  # midnight in Berlin is in the month before in UTC
+    assert noon.dt.month.unique().tolist() == [2]
 
 
 def test_a_declared_column_is_evidence_for_a_code() -> None:

@@ -11,26 +11,26 @@ from privacy_assets.tables.canonical import real_tables, without_rare_values
 from privacy_assets.tables.ordered_columns import (
     NumberColumn,
     OrderedPair,
-    SharedLevels,
+    SharedGroups,
     broken_pairs,
-    share_levels,
+    share_groups,
 )
-from privacy_assets.tables.published_levels import ValueGroups
+from privacy_assets.tables.published_numbers import ValueGroups
 from privacy_assets.tables.relations import find_relations
 from privacy_assets.tables.table import Table
 
 K, N = 5, 1_000
 
 
-def shared(table: Table) -> SharedLevels:
+def shared(table: Table) -> SharedGroups:
     people = np.arange(len(table))
     columns = [
         NumberColumn.of(table.schema[name], table[name], people, K) for name in table.columns
     ]
-    return share_levels(columns, K, find_relations(list(table.columns.values()), people))
+    return share_groups(columns, K, find_relations(list(table.columns.values()), people))
 
 
-def broken(table: Table, found: SharedLevels) -> list[OrderedPair]:
+def broken(table: Table, found: SharedGroups) -> list[OrderedPair]:
     shown = {}
     for name, levels in found.groups.items():
         column, is_present = table[name], ~table[name].missing
@@ -40,7 +40,7 @@ def broken(table: Table, found: SharedLevels) -> list[OrderedPair]:
     return broken_pairs(found.ordered, shown)
 
 
-def published(table: Table, found: SharedLevels, name: str) -> np.ndarray:
+def published(table: Table, found: SharedGroups, name: str) -> np.ndarray:
     column = table[name]
     return np.where(column.missing, np.nan, found.groups[name].replace(column.cells))
 

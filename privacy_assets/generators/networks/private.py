@@ -583,7 +583,8 @@ def noise_for(
         return _rough_epsilon([*before, NoisySteps(noise, rate, n_steps)], delta)
 
     high = 0.6
-    while roughly_spent(high) > epsilon or spent(high) > epsilon:
+    # If the accountant returned NaN, no noise would suffice.
+    while not (roughly_spent(high) <= epsilon and spent(high) <= epsilon):
         high *= 2
         if high > _MAX_NOISE:
             raise ConfigError(

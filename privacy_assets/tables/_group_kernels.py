@@ -1,4 +1,4 @@
-"""Compiled loops of :mod:`privacy_assets.tables.published_levels`. Imports numba, so import it
+"""Compiled loops of :mod:`privacy_assets.tables.published_numbers`. Imports numba, so import it
 lazily.
 
 Cells are sorted by value, and ``ranks`` is the position of a cell's value among the distinct
@@ -70,7 +70,7 @@ def cut_groups(
     first_cells: np.ndarray,
     columns: np.ndarray,
     subject_codes: np.ndarray,
-    is_level: np.ndarray,
+    is_frequent: np.ndarray,
     jumps: np.ndarray,
     last_group: np.ndarray,
     starts: np.ndarray,
@@ -92,7 +92,7 @@ def cut_groups(
             (values + 1,).
         columns: Column of each cell, int64 (n,).
         subject_codes: Subject of each cell, int64 (n,).
-        is_level: True for levels, bool (values,).
+        is_frequent: True for levels, bool (values,).
         jumps: Jump from the previous value to each value, uint64 (values,).
         last_group: Scratch, -1, int64 (subjects,).
         starts: Output, int64 (groups + 1,): the position of the first value of each group.
@@ -106,7 +106,7 @@ def cut_groups(
     Returns:
         Number of groups.
     """
-    n_values = len(is_level)
+    n_values = len(is_frequent)
     k = members.shape[2]
     n_groups = 0
     value = 0
@@ -120,16 +120,16 @@ def cut_groups(
                 has_column[group, columns[cell]] = True
                 if subject_codes[cell] >= 0:
                     _add_member(members, counts, group, columns[cell], subject_codes[cell])
-            has_enough = is_level[value] or _has_enough(counts, has_column, group, k)
+            has_enough = is_frequent[value] or _has_enough(counts, has_column, group, k)
             value += 1
-            if has_enough or (value < n_values and is_level[value]):
+            if has_enough or (value < n_values and is_frequent[value]):
                 break
         is_complete[group] = has_enough
-        if not has_enough or is_level[starts[group]]:
+        if not has_enough or is_frequent[starts[group]]:
             continue
         cut = value
         n_added = 0
-        while value < n_values and not is_level[value]:
+        while value < n_values and not is_frequent[value]:
             is_in_group = True
             for cell in range(first_cells[value], first_cells[value + 1]):
                 is_in_group = is_in_group and has_column[group, columns[cell]]
@@ -140,7 +140,7 @@ def cut_groups(
             if n_added >= k or not is_in_group:
                 break
             value += 1
-            if value == n_values or is_level[value] or jumps[value] > jumps[cut]:
+            if value == n_values or is_frequent[value] or jumps[value] > jumps[cut]:
                 cut = value
         value = cut
     starts[n_groups] = n_values

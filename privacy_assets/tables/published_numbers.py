@@ -1,18 +1,21 @@
 """Published values of numbers and times: each stands for a group of values that at least k subjects
 of the real tables have.
 
-A value that k subjects have is a level, and a group of its own. The values between two levels are
-cut, in their order, into groups that at least k subjects have; a remainder that is too small joins
-its nearer neighbor, which may be a level. Each cell of a real or synthetic table gets the value of
-the group in whose range it is, else of the group with the nearest range (a tie: the lower one). A
-group with a level is published as the level, another one as the median of its distinct values (of
-two, the lower), rounded as far as it stays between the smallest and the largest of them.
-Statistical offices call this univariate microaggregation (Defays and Nanopoulos 1993).
+A value that k subjects have is frequent, and a group of its own. The values between two frequent
+ones are cut, in their order, into groups that at least k subjects have; a remainder that is too
+small joins its nearer neighbor, which may be a frequent value. Each cell of a real or synthetic
+table gets the value of the group in whose range it is, else of the group with the nearest range (a
+tie: the lower one). A group with a frequent value is published as this value (with several: the
+lowest), another one as the median of its distinct values (of two, the lower), rounded as far as it
+stays between the smallest and the largest of them. Statistical offices call this univariate
+microaggregation (Defays and Nanopoulos 1993).
 
-A group without a level is not cut as soon as it has k subjects, but before k further subjects,
-where the bits of two neighboring values differ most, which is at a round binary number. So the
-limits of groups depend on nearby values only: otherwise, one more subject would move the limits of
-all groups above.
+If columns share their groups, a value is frequent if k subjects have it in each column that has it.
+
+A group without a frequent value is not cut as soon as it has k subjects, but before k further
+subjects, where the bits of two neighboring values differ most, which is at a round binary number.
+So the limits of groups depend on nearby values only: otherwise, one more subject would move the
+limits of all groups above.
 """
 
 from __future__ import annotations
@@ -111,23 +114,23 @@ class PresentCells:
     subject_codes: np.ndarray
 
 
-def make_levels(
+def make_groups(
     parts: Sequence[PresentCells], schema: ColumnSchema, k: int, public: np.ndarray | None = None
 ) -> ValueGroups:
-    """Make the levels that some columns share.
+    """Make the groups of a column, or the groups that some columns share.
 
     Args:
         parts: Cells of each of the columns, which have the kind and dtype of ``schema``.
         schema: Schema of one of the columns.
         k: Minimum number of subjects. At least this many have a value of a group, in each column
             that has one.
-        public: Values of a public list, which are levels even if fewer subjects have them. None:
-            there is no list.
+        public: Values of a public list, which are groups of their own even if fewer subjects have
+            them. None: there is no list.
 
     Returns:
-        The levels; without a group if fewer than ``k`` subjects have a value.
+        The groups; none if fewer than ``k`` subjects have a value.
     """
-    from privacy_assets.tables._level_kernels import count_value_holders
+    from privacy_assets.tables._group_kernels import count_value_holders
 
     cells, subject_codes, columns = _stacked(parts, public)
     if len(cells) == 0:
@@ -144,14 +147,14 @@ def make_levels(
         ranks[is_real], columns[is_real], subject_codes[is_real], last_value, n_holders
     )
     is_frequent_or_absent = (n_holders >= k) | (n_holders == 0)
-    is_level = is_frequent_or_absent.all(axis=1) & (n_holders > 0).any(axis=1)
+    is_frequent = is_frequent_or_absent.all(axis=1) & (n_holders > 0).any(axis=1)
     if public is not None:
-        is_level |= np.isin(values, public)
+        is_frequent |= np.isin(values, public)
 
-    groups = _grouped(values, ranks, columns, subject_codes, is_level, k, n_columns)
+    groups = _grouped(values, ranks, columns, subject_codes, is_frequent, k, n_columns)
     if groups is None:
         return ValueGroups(values[:0], values[:0], values[:0])
-    return _levels_of(values, *groups, schema)
+    return _value_groups(values, *groups, schema)
 
 
 def _grouped(
@@ -159,7 +162,7 @@ def _grouped(
     ranks: np.ndarray,
     columns: np.ndarray,
     subject_codes: np.ndarray,
-    is_level: np.ndarray,
+    is_frequent: np.ndarray,
     k: int,
     n_columns: int,
 ) -> tuple[np.ndarray, np.ndarray] | None:
@@ -170,17 +173,17 @@ def _grouped(
         ranks: Position of the value of each cell, ascending, int64 (n,).
         columns: Column of each cell, int64 (n,).
         subject_codes: Subject of each cell, int64 (n,).
-        is_level: True for levels, bool (v,).
+        is_frequent: True for values with a group of their own, bool (v,).
         k: Minimum number of subjects.
         n_columns: Number of columns.
 
     Returns:
-        Position of the first value of each group, and of its level or -1, both int64 (groups,).
-        None: all values together have too few subjects.
+        Position of the first value of each group, and of its frequent value or -1, both int64
+        (groups,). None: all values together have too few subjects.
     """
-    from privacy_assets.tables._level_kernels import cut_groups, join_groups
+    from privacy_assets.tables._group_kernels import cut_groups, join_groups
 
-    most_groups = min(len(values), 2 * int(is_level.sum()) + 1 + len(ranks) // k)
+    most_groups = min(len(values), 2 * int(is_frequent.sum()) + 1 + len(ranks) // k)
     starts = np.empty(most_groups + 1, dtype=np.int64)
     is_complete = np.zeros(most_groups, dtype=bool)
     has_column = np.zeros((most_groups, n_columns), dtype=bool)
@@ -192,7 +195,7 @@ def _grouped(
         first_cells,
         columns,
         subject_codes,
-        is_level,
+        is_frequent,
         _jumps(values),
         last_group,
         starts,
@@ -202,7 +205,7 @@ def _grouped(
         members,
     )
     starts = starts[:n_groups]
-    levels = np.where(is_level[starts], starts, -1)
+    levels = np.where(is_frequent[starts], starts, -1)
     previous = np.arange(-1, n_groups - 1)
     following = np.arange(1, n_groups + 1)
     has_enough = join_groups(
@@ -277,7 +280,7 @@ def _distances(low: np.ndarray, high: np.ndarray) -> np.ndarray:
         return np.asarray(high - low)
 
 
-def _levels_of(
+def _value_groups(
     values: np.ndarray, starts: np.ndarray, level_of_group: np.ndarray, schema: ColumnSchema
 ) -> ValueGroups:
     """Return the levels of groups, which begin at the positions ``starts`` of the distinct

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy_assets.tables.ordered_columns import NumberColumn
-from privacy_assets.tables.published_levels import (
+from privacy_assets.tables.published_numbers import (
     PresentCells,
     ValueGroups,
-    make_levels,
+    make_groups,
     rounded_between,
 )
 from privacy_assets.tables.schema import ColumnSchema
@@ -37,7 +37,7 @@ def levels_of(
         *(("integer", "int64") if cells.dtype == np.int64 else ("numeric", "float64"))
     )
     whose = np.arange(len(cells)) if people is None else np.asarray(people)
-    return make_levels([PresentCells(cells, whose)], of, k)
+    return make_groups([PresentCells(cells, whose)], of, k)
 
 
 def holders(levels: ValueGroups, cells: np.ndarray, people: np.ndarray) -> pd.Series:
@@ -351,7 +351,7 @@ def test_a_column_of_too_few_people_has_no_level(n: int) -> None:
 
 def test_values_of_a_public_list_are_levels() -> None:
     cells = PresentCells(np.array([1, 2, 2, 2, 2, 2, 3, 9]), np.arange(8))
-    levels = make_levels([cells], schema("integer", "int64"), K, np.array([3, 7]))
+    levels = make_groups([cells], schema("integer", "int64"), K, np.array([3, 7]))
     assert levels.published.tolist() == [2, 3, 7]
     assert levels.replace(np.array([1, 9, 7, 3])).tolist() == [2, 7, 7, 3]
 
@@ -361,7 +361,7 @@ def test_each_column_has_enough_people_in_a_shared_group() -> None:
     low = np.round(rng.lognormal(5, 1, 600), 2)
     high = np.round(low * rng.choice([1.0, 1.25, 2.0], 600), 2)
     people = np.arange(600)
-    shared = make_levels([PresentCells(low, people), PresentCells(high, people)], schema(), K)
+    shared = make_groups([PresentCells(low, people), PresentCells(high, people)], schema(), K)
     assert (shared.replace(low) <= shared.replace(high)).all()
     for cells in (low, high):
         assert holders(shared, cells, people).min() >= K
