@@ -66,6 +66,6 @@ def test_the_list_of_limits_marks_those_that_cannot_fail() -> None:
         one.data["question"]: one.data["answer"]
         for one in report_metadata(made)["answers"].value.records
     }
-    assert answers == {answer.title: answer.word for answer in made.answers if answer.shown}
+    assert answers == {answer.title: answer.word for answer in made.answers if answer.is_displayed}
     told = report_metadata(made)["limits"].value.records[0].data
     assert told["measured"].startswith("?")
