@@ -314,7 +314,7 @@ def states(ran: Ran, dag: str, task: str = "gate") -> list[str]:
     return [state for (state,) in ran.ask(question, dag, task)]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_mapped_gates_publish_each_table_and_partition_once(ran: Ran) -> None:
     assert states(ran, "tables") == ["success", "success"]
     assert states(ran, "named") == ["success", "failed"], "both tables have the same name"
@@ -335,7 +335,7 @@ def test_mapped_gates_publish_each_table_and_partition_once(ran: Ran) -> None:
         assert len(ReleaseStore(releases).history(target)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_two_gates_of_one_table_in_a_run_are_an_error(ran: Ran) -> None:
     assert ran.states("twice")["twice.read"] == ("failed", 1)
     assert "twice: task 'first' of this run has the same table and partition" in logged(
@@ -343,7 +343,7 @@ def test_two_gates_of_one_table_in_a_run_are_an_error(ran: Ran) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_each_mapped_gate_has_the_event_of_its_release(ran: Ran) -> None:
     """Also of a table that a task named, which is not in the DAG."""
     events = ran.ask(

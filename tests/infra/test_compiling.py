@@ -231,7 +231,7 @@ print(json.dumps(found))
 """  # noqa: E501
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_first_run_compiles_few_functions_and_each_kernel_once(tmp_path):
     """Compilations are counted because CPU seconds depend on the machine: 276 functions took 39 to
     48 seconds.

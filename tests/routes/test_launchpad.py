@@ -46,13 +46,24 @@ NORTH = {f"dagster/asset_partition_range_{end}": "north" for end in ("start", "e
 @example(Launch(("reads_leaky",), {}, {}))
 @example(Launch(("reads_regions",), {}, {}))
 @given(LAUNCHES)
-@settings(
-    max_examples=120,
-    phases=(Phase.explicit, Phase.generate),
-)
+@settings(max_examples=30, phases=(Phase.explicit, Phase.generate))
 def test_what_is_drawn_from_the_launchpad(
     pad: Launchpad, caplog: pytest.LogCaptureFixture, launch: Launch
 ) -> None:
+    check_launch(pad, caplog, launch)
+
+
+@pytest.mark.weekly
+@given(LAUNCHES)
+@settings(max_examples=300, phases=(Phase.generate,))
+def test_more_that_is_drawn_from_the_launchpad(
+    pad: Launchpad, caplog: pytest.LogCaptureFixture, launch: Launch
+) -> None:
+    check_launch(pad, caplog, launch)
+
+
+def check_launch(pad: Launchpad, caplog: pytest.LogCaptureFixture, launch: Launch) -> None:
+    """Launch a run, and check that it showed no secret and that all readable rows are attested."""
     caplog.clear()
     with caplog.at_level(logging.DEBUG):
         run_id = pad.launch(launch)
