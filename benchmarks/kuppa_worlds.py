@@ -192,7 +192,7 @@ class World:
     def encoder(self) -> TabularEncoder:
         """Encoder fitted on the attacker's data."""
         return TabularEncoder.fit(
-            [self.auxiliary], self.schema, others=[self.train, self.unseen, self.outside]
+            [self.auxiliary], self.schema, later=[self.train, self.unseen, self.outside]
         )
 
     def encoded(self, table: Table) -> EncodedTable:

@@ -545,7 +545,7 @@ MUTATIONS = [
     Mutation(
         "a few people alone have what is published as other",
         "tables/published_categories.py",
-        "    for absorbed in joined:\n        recoding.rename(absorbed, name)",
+        "    for absorbed_name in absorbed:\n        recoding.rename(absorbed_name, name)",
         "",
         ("tables/test_published_categories.py",),
     ),

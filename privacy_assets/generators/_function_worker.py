@@ -25,8 +25,7 @@ def main(task: str, train: str, out: str, rows: str, seed: str) -> None:
         rows: Number of rows.
         seed: Seed.
 
-    Raises:
-        Exception: Any error. Its traceback goes to the private log.
+    The traceback of an error goes to the private log.
     """
     options = json.loads(task)
     sys.path[:] = options["path"]

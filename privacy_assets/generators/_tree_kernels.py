@@ -100,7 +100,7 @@ def grow(
     n_classes: int,
     smallest: int,
     rng: np.random.Generator,
-    subjects: np.ndarray | None = None,
+    subject_codes: np.ndarray | None = None,
     n_deviations: float = -np.inf,
 ) -> tuple[np.ndarray, ...]:
     """Grow a CART.
@@ -118,7 +118,7 @@ def grow(
         n_classes: Number of classes, or 0.
         smallest: Minimum number of rows (or subjects) in a leaf, unless there are fewer in total.
         rng: Generator of the choice between equal splits.
-        subjects: Subject of each row, codes below n, int64 of shape (n,). None: count rows.
+        subject_codes: Subject of each row, codes below n, int64 of shape (n,). None: count rows.
         n_deviations: The gain of a split must exceed that of a random split by this number of
             standard deviations. Mean and variance of a random split follow from sums of squares of
             multinomial counts, times :func:`median_rows_per_subject`, as if a subject's rows were
@@ -140,10 +140,10 @@ def grow(
     inverse = 1 / np.maximum(np.arange(n + 1), 1)
     counts = np.zeros((2, max(n_classes, 1)), np.int64)
     ends = np.zeros(int(spans.max(initial=0)) + 1, dtype=np.int64)
-    rows_per_subject = median_rows_per_subject(subjects)
-    if subjects is None:
-        subjects = np.zeros(0, np.int64)
-    last_walk = np.zeros(len(subjects), np.int64)
+    rows_per_subject = median_rows_per_subject(subject_codes)
+    if subject_codes is None:
+        subject_codes = np.zeros(0, np.int64)
+    last_walk = np.zeros(len(subject_codes), np.int64)
     n_nodes = _grow(
         positions,
         spans,
@@ -151,7 +151,7 @@ def grow(
         n_classes,
         smallest,
         rng,
-        subjects,
+        subject_codes,
         rows_per_subject,
         n_deviations,
         lists,
@@ -169,18 +169,18 @@ def grow(
     return (*nodes[:n_nodes, :4].T, nodes[: n_nodes + 1, 4], lists[f])
 
 
-def median_rows_per_subject(subjects: np.ndarray | None) -> float:
+def median_rows_per_subject(subject_codes: np.ndarray | None) -> float:
     """Return the number of rows per subject that half of the rows reach.
 
     Args:
-        subjects: Subject of each row, codes of shape (n,), n >= 1. None: each row is a subject.
+        subject_codes: Subject of each row, shape (n,), n >= 1. None: each row is a subject.
 
     Returns:
-        The number; 1 if ``subjects`` is None.
+        The number; 1 if ``subject_codes`` is None.
     """
-    if subjects is None:
+    if subject_codes is None:
         return 1.0
-    return float(np.median(np.bincount(subjects)[subjects]))
+    return float(np.median(np.bincount(subject_codes)[subject_codes]))
 
 
 @compiled
@@ -191,7 +191,7 @@ def _grow(
     n_classes: int,
     smallest: int,
     rng: np.random.Generator,
-    subjects: np.ndarray,
+    subject_codes: np.ndarray,
     rows_per_subject: float,
     n_deviations: float,
     lists: np.ndarray,
@@ -210,7 +210,7 @@ def _grow(
 
     ``lists`` uint32 (f + 1, n) contains the rows of each node contiguously, sorted by each feature,
     and unsorted. ``features`` int64 (f,) has those that are constant in a node (and thus below it)
-    first. ``subjects`` are those of :func:`grow`, or empty if rows are counted, and
+    first. ``subject_codes`` are those of :func:`grow`, or empty if rows are counted, and
     ``rows_per_subject`` is their :func:`median_rows_per_subject`. ``last_walk`` int64 has the same
     length and must be zero. ``inverse[k]`` is 1 / k.
     """
@@ -301,10 +301,11 @@ def _grow(
                 continue
             min_left = smallest
             max_left = size - smallest
-            if len(subjects) > 0:
-                min_left = _rows_of(smallest, subjects, sorted_rows, last_walk, n_walks + 1)
-                max_left = size - _rows_of(smallest, subjects, sorted_rows, last_walk, n_walks + 2)
+            if len(subject_codes) > 0:
+                min_left = _rows_of(smallest, subject_codes, sorted_rows, last_walk, n_walks + 1)
                 n_walks += 2
+                min_right = _rows_of(smallest, subject_codes, sorted_rows, last_walk, n_walks)
+                max_left = size - min_right
             feature_gain = -np.inf
             cut = 0
             if n_classes > 2:
@@ -390,7 +391,7 @@ def _grow(
 
 @compiled
 def _rows_of(
-    smallest: int, subjects: np.ndarray, rows: np.ndarray, last_walk: np.ndarray, walk: int
+    smallest: int, subject_codes: np.ndarray, rows: np.ndarray, last_walk: np.ndarray, walk: int
 ) -> int:
     """Return the number of ``rows`` from one end that contain ``smallest`` subjects, or the number
     of rows + 1.
@@ -401,7 +402,7 @@ def _rows_of(
     n_subjects = 0
     last = len(rows) - 1
     for i in range(len(rows)):
-        subject = subjects[rows[i if walk % 2 == 1 else last - i]]
+        subject = subject_codes[rows[i if walk % 2 == 1 else last - i]]
         n_subjects += last_walk[subject] != walk
         last_walk[subject] = walk
         if n_subjects >= smallest:
@@ -410,7 +411,7 @@ def _rows_of(
 
 
 def reach_of_donors(
-    start: np.ndarray, values: np.ndarray, subjects: np.ndarray, smallest: int
+    start: np.ndarray, values: np.ndarray, subject_codes: np.ndarray, smallest: int
 ) -> np.ndarray:
     """Return the maximum move of each donor's value.
 
@@ -420,7 +421,7 @@ def reach_of_donors(
     Args:
         start: First row of each leaf, then the number of rows, int64 of shape (leaves + 1,).
         values: Values of the donors, float64 of shape (rows,), ascending within each leaf.
-        subjects: Subject of each row, codes below the number of rows, int64 of shape (rows,).
+        subject_codes: Subject of each row, codes below the number of rows, int64 of shape (rows,).
         smallest: Maximum of k.
 
     Returns:
@@ -429,7 +430,7 @@ def reach_of_donors(
     """
     reach = np.zeros(len(values))
     last_row = np.full(len(values), -1)
-    _reach(start, values, subjects, smallest, last_row, reach)
+    _reach(start, values, subject_codes, smallest, last_row, reach)
     return reach
 
 
@@ -437,7 +438,7 @@ def reach_of_donors(
 def _reach(
     start: np.ndarray,
     values: np.ndarray,
-    subjects: np.ndarray,
+    subject_codes: np.ndarray,
     smallest: int,
     last_row: np.ndarray,
     reach: np.ndarray,
@@ -448,7 +449,7 @@ def _reach(
         end = start[leaf + 1]
         k = max(1, min((end - first) // 5, smallest))
         for i in range(first, end):
-            last_row[subjects[i]] = i
+            last_row[subject_codes[i]] = i
             below = i - 1
             above = i + 1
             n_subjects = 0
@@ -463,8 +464,8 @@ def _reach(
                     nearest = above
                     distance = up
                     above += 1
-                if last_row[subjects[nearest]] != i:
-                    last_row[subjects[nearest]] = i
+                if last_row[subject_codes[nearest]] != i:
+                    last_row[subject_codes[nearest]] = i
                     n_subjects += 1
                     reach[i] = distance
 

@@ -48,7 +48,7 @@ _MAX_CELLS = 2**28
 _MAX_COMPONENTS = 10
 _N_BLOCK_ROWS = 2**16  # per call of the library's ``sample``, which keeps all network outputs
 _DEVIATION = 1e4  # standard deviation to which numbers are scaled
-_N_COMPONENT_DEVIATIONS = 4  # standard deviations of a component that the output 1 means
+_N_COMPONENT_DEVIATIONS = 4  # number of standard deviations that an output of 1 represents
 _FITTING = 0  # streams of seeds
 _SAMPLING = 1
 
@@ -203,8 +203,8 @@ class LibraryColumns:
 class Span:
     """Network outputs of one column.
 
-    They are one output per value of a category; or the position within a component and one output
-    per component of a number.
+    A category has one output per value. A number has its position within a component, then one
+    output per component.
 
     Attributes:
         values: Values of a category or means of the components, shape (k,).

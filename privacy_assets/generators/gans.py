@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from privacy_assets.generators.networks.training import Sampler, Shape
 
-_MIN_SUBJECTS = 2  # of a teacher
+_MIN_SUBJECTS_PER_TEACHER = 2  # of a teacher
 _MAX_TEACHERS = 1000  # by default
 _TEACHER_STEPS = 10  # per epoch
 _STUDENT_STEPS = 10  # per epoch
@@ -483,16 +483,18 @@ class PATEGAN(PrivateNetwork):
 
         Raises InputError if there are too few subjects.
         """
-        from privacy_assets.generators.networks.training import subject_codes
+        from privacy_assets.generators.networks.training import consecutive_codes
 
-        codes = subject_codes(n_rows, training.subject_codes)
+        codes = consecutive_codes(n_rows, training.subject_codes)
         n_subjects = int(codes.max()) + 1
         n_teachers = self.teachers
         if n_teachers is None:
-            n_teachers = min(max(n_subjects // 10, 10), _MAX_TEACHERS, n_subjects // _MIN_SUBJECTS)
-        if n_teachers < 2 or n_subjects < _MIN_SUBJECTS * n_teachers:
+            n_teachers = min(
+                max(n_subjects // 10, 10), _MAX_TEACHERS, n_subjects // _MIN_SUBJECTS_PER_TEACHER
+            )
+        if n_teachers < 2 or n_subjects < _MIN_SUBJECTS_PER_TEACHER * n_teachers:
             n_teachers = max(n_teachers, 2)
-            n_needed = _MIN_SUBJECTS * n_teachers
+            n_needed = _MIN_SUBJECTS_PER_TEACHER * n_teachers
             raise InputError(
                 f"{n_subjects} people are too few for {n_teachers} teachers",
                 where="train",

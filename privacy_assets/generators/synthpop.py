@@ -61,7 +61,7 @@ class CodedColumns(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What a tree predicts for its r rows, and what they donate.
+    """Target of a tree, and donors of its r rows.
 
     Attributes:
         goal: Target, see :func:`._tree_kernels.grow`; float64 of shape (r,).
@@ -431,7 +431,7 @@ def trees_of(
     numbers: np.ndarray,
     column: int,
     rng: np.random.Generator,
-    subjects: np.ndarray | None = None,
+    subject_codes: np.ndarray | None = None,
 ) -> Iterator[CartTree]:
     """Grow the trees of ``column`` given the previous columns.
 
@@ -446,7 +446,7 @@ def trees_of(
         numbers: Values of the column if it is a number, shape (n,).
         column: Position of the column.
         rng: Generator of the choice between equal splits.
-        subjects: Subject of each row, int64 of shape (n,). None: count rows.
+        subject_codes: Subject of each row, int64 of shape (n,). None: count rows.
 
     Yields:
         The tree of missingness, if any, before the one of the values.
@@ -462,20 +462,20 @@ def trees_of(
         goal, n_classes = classes(codes, missing_code + 1)
         root_codes = np.arange(missing_code + is_missing.any(), dtype=np.int32)
         target = Target(goal, n_classes, codes, root_codes=root_codes)
-        yield fit_tree(generator, predictors, all_rows, target, rng, subjects)
+        yield fit_tree(generator, predictors, all_rows, target, rng, subject_codes)
         return
     if is_missing.any():
         target = Target(is_missing.astype(np.float64), 2, np.where(is_missing, codes, -1))
-        yield fit_tree(generator, predictors, all_rows, target, rng, subjects)
+        yield fit_tree(generator, predictors, all_rows, target, rng, subject_codes)
     if is_missing.all():
         return
     rows = np.flatnonzero(~is_missing)
-    target = Target(_standardised(numbers[rows]), 2, codes[rows])
+    target = Target(_standardised(numbers[rows]), 0, codes[rows])
     if missing_code > MAX_CLOSED_VALUES:
         target = target._replace(donor_levels=_intervals(target.donors))
         if generator.smoothing:
             target = target._replace(values=numbers[rows])
-    yield fit_tree(generator, predictors, rows, target, rng, subjects)
+    yield fit_tree(generator, predictors, rows, target, rng, subject_codes)
 
 
 def fit_tree(
@@ -484,7 +484,7 @@ def fit_tree(
     rows: np.ndarray,
     target: Target,
     rng: np.random.Generator,
-    subjects: np.ndarray | None = None,
+    subject_codes: np.ndarray | None = None,
 ) -> CartTree:
     """Grow a tree on previous columns that stores the donors of each node.
 
@@ -494,7 +494,7 @@ def fit_tree(
         rows: Rows of these to use, int64 of shape (r,), ascending.
         target: Target and donors of ``rows``.
         rng: Generator of the choice between equal splits.
-        subjects: Subject of each row, int64 of shape (n,). None: count rows.
+        subject_codes: Subject of each row, int64 of shape (n,). None: count rows.
 
     Returns:
         The tree.
@@ -508,8 +508,8 @@ def fit_tree(
 
     smallest = generator.min_samples_leaf
     row_subjects = None
-    if subjects is not None:
-        row_subjects = np.unique(subjects[rows], return_inverse=True)[1]
+    if subject_codes is not None:
+        row_subjects = np.unique(subject_codes[rows], return_inverse=True)[1]
     features = _features(predictors, rows, target, smallest, row_subjects)
     spans = np.array([len(table) for table in features.tables], np.int64)
     n_deviations = _BEYOND_CHANCE if generator.shrinkage > 0 else -np.inf
@@ -561,9 +561,9 @@ def _features(
     rows: np.ndarray,
     target: Target,
     smallest: int,
-    subjects: np.ndarray | None,
+    subject_codes: np.ndarray | None,
 ) -> _Features:
-    """Return the features of ``rows`` int64 (r,), whose ``subjects`` are int64 (r,).
+    """Return the features of ``rows`` int64 (r,), whose ``subject_codes`` are int64 (r,).
 
     Numbers are represented by ranks (missing: the mean rank, and an indicator), categories by
     :func:`level_scores`.
@@ -588,7 +588,7 @@ def _features(
                 target.goal,
                 target.n_classes,
                 smallest_group,
-                subjects,
+                subject_codes,
             )
             column_tables = [scores]
         for table in column_tables:
@@ -648,11 +648,11 @@ def moved(values: np.ndarray, moves: np.ndarray, low: float, high: float) -> np.
 
 
 def _with_reach(
-    tree: CartTree, values: np.ndarray, subjects: np.ndarray, smallest: int
+    tree: CartTree, values: np.ndarray, subject_codes: np.ndarray, smallest: int
 ) -> CartTree:
     """Add the reach of the donors of a number, see :func:`_tree_kernels.reach_of_donors`.
 
-    ``values`` (rows,) and ``subjects`` int64 (rows,) belong to the donors, leaf by leaf.
+    ``values`` (rows,) and ``subject_codes`` int64 (rows,) belong to the donors, leaf by leaf.
     """
     from privacy_assets.generators._tree_kernels import reach_of_donors
 
@@ -660,13 +660,13 @@ def _with_reach(
     leaves = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     order = np.lexsort((values, leaves))
     values = values[order]
-    subjects = subjects[order]
+    subject_codes = subject_codes[order]
     codes = tree.donors[order]
     # count each value of a subject once
-    pairs = np.unique(codes * np.int64(len(subjects)) + subjects)
-    n_holders = np.bincount(pairs // len(subjects), minlength=int(codes.max()) + 1)
+    pairs = np.unique(codes * np.int64(len(subject_codes)) + subject_codes)
+    n_holders = np.bincount(pairs // len(subject_codes), minlength=int(codes.max()) + 1)
     is_shared = n_holders >= smallest
-    reach = reach_of_donors(starts, values, subjects, smallest)
+    reach = reach_of_donors(starts, values, subject_codes, smallest)
     return tree._replace(donors=codes, reach=np.where(is_shared[codes], 0.0, reach))
 
 
@@ -695,7 +695,7 @@ def level_scores(
     goal: np.ndarray,
     n_classes: int,
     smallest: int,
-    subjects: np.ndarray | None = None,
+    subject_codes: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return a score for each code of a category, which orders the codes by the target.
 
@@ -710,7 +710,7 @@ def level_scores(
         goal: Target, see :func:`._tree_kernels.grow`; float64 of shape (r,).
         n_classes: Number of classes, see :func:`._tree_kernels.grow`.
         smallest: Minimum number of rows (or subjects) of a level that has its own score.
-        subjects: Subject of each row, int64 of shape (r,). None: count rows.
+        subject_codes: Subject of each row, int64 of shape (r,). None: count rows.
 
     Returns:
         Scores, float32 of shape (levels,).
@@ -718,8 +718,8 @@ def level_scores(
     from privacy_assets.generators._tree_kernels import count_levels
 
     counted = codes
-    if subjects is not None:  # count each level of a subject once
-        counted = np.unique(subjects * levels + codes) % levels
+    if subject_codes is not None:  # count each level of a subject once
+        counted = np.unique(subject_codes * levels + codes) % levels
     group = np.bincount(counted, minlength=levels)
     weights = np.zeros(levels + 1)
     shares = np.zeros((levels + 1, n_classes if n_classes > 2 else 1))

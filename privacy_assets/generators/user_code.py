@@ -205,7 +205,7 @@ class CallableGenerator(ProgramGenerator):
                 f"generator {reference} cannot be imported by name. Fix: define it with def in"
                 " a module."
             )
-        if function is None and not _is_importable(reference):
+        if function is None and not _is_not_yet_imported(reference):
             raise ConfigError(
                 f"generator {safe_repr(reference)} cannot be imported. Fix: check the name."
             )
@@ -283,7 +283,7 @@ def _loaded(reference: str) -> Any:
     return target
 
 
-def _is_importable(reference: str) -> bool:
+def _is_not_yet_imported(reference: str) -> bool:
     """Return True if the module of ``"module:function"`` is not imported but can be found."""
     module, _, path = reference.partition(":")
     return bool(path) and module not in sys.modules and _spec(module) is not None

@@ -183,8 +183,8 @@ def repeated_share(
     is_frequent = n_synthetic >= min_copies * n_real
     candidates = np.flatnonzero(is_rare & is_frequent)
 
-    # In a dense region, repeated rows are expected. Rows of a holder are no evidence of a dense
-    # region, so the holder with the fewest neighbors counts.
+    # In a dense region, repeated rows are expected. Rows of the same subject do not count, so the
+    # number depends on the holder: the smallest does not depend on the order of rows.
     positions = np.flatnonzero(np.isin(row_codes, candidates))
     n_neighbors = np.full(len(distinct_ids), np.inf)
     np.minimum.at(n_neighbors, row_codes[positions], count_neighbors(positions))
@@ -516,7 +516,7 @@ class Copies(Metric):
         negatively, so that the expectation is 0 under permuted labels (:func:`repeated_share`). The
         interval (95 %, two-sided) is normal, with the variance that the rows of non-members show,
         plus that of two rows: whether a member is repeated by chance is judged by how often
-        non-members are. The minimum detectable effect is twice half the length of the interval.
+        non-members are. The minimum detectable effect is the length of this interval.
 
         Other intervals permute labels and resample subjects: 95 % for ``copied_share``, 99.5 %
         jointly for ``partial_advantage`` and ``changed_share``. Not measurable with fewer than 20
@@ -525,7 +525,7 @@ class Copies(Metric):
     """
 
     max_holders: int = Field(
-        default=2, ge=1, description="maximum number of people sharing an own row"
+        default=2, ge=1, description="maximum number of people with a row that counts as their own"
     )
     max_targets: Budget = Field(
         default=20_000, description="maximum number of attacked rows; default: all rows"

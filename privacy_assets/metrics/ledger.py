@@ -92,10 +92,16 @@ class Ledger:
         return np.append(self.ratio, np.float32(0))[entries]
 
     def _entries(self, pseudonyms: np.ndarray) -> np.ndarray:
-        """Return the position of the entry of each of ``pseudonyms`` (m, 2): (m,), -1 without one.
+        """Find the entry of each person.
 
-        If the exact id and the plain form have different entries, it is the one with the larger
-        ratio.
+        If the exact id and the plain form have different entries, the one with the larger ratio
+        counts.
+
+        Args:
+            pseudonyms: Pseudonyms of the people, uint64 of shape (m, 2).
+
+        Returns:
+            Positions of the entries, int64 of shape (m,); -1 without one.
         """
         by_exact = self._entries_by(self.exact, pseudonyms[:, 0])
         by_plain = self._entries_by(self.plain, pseudonyms[:, 1])
@@ -103,10 +109,14 @@ class Ledger:
         return np.where(ratio[by_plain] > ratio[by_exact], by_plain, by_exact)
 
     def _entries_by(self, keys: np.ndarray, keys_of_people: np.ndarray) -> np.ndarray:
-        """Return the position of the entry with each of ``keys_of_people`` (m,): (m,), -1 without
-        one.
+        """Find the entry with each key; of several, the one with the largest ratio.
 
-        If several entries have the key, it is the one with the largest ratio.
+        Args:
+            keys: Key of each entry, uint64 of shape (n,).
+            keys_of_people: Keys to find, uint64 of shape (m,).
+
+        Returns:
+            Positions of the entries, int64 of shape (m,); -1 without one.
         """
         order = np.lexsort([self.ratio, keys])
         last = np.searchsorted(keys[order], keys_of_people, side="right") - 1

@@ -194,7 +194,7 @@ def random_sets(n_subjects: int, size: int, rng: np.random.Generator) -> np.ndar
         rng: Generator of the draws.
 
     Returns:
-        Little-endian uint64 (n_subjects,): bit i says whether the subject is in subset i.
+        Little-endian uint64 (n_subjects,): bit i is 1 if the subject is in subset i.
     """
     from privacy_assets.stats import _kernels as kernels
 

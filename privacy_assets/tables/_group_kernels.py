@@ -81,18 +81,18 @@ def cut_groups(
 ) -> int:
     """Cut the distinct values, in ascending order, into groups.
 
-    Each level is a group of its own. Other values are added to a group until k subjects have a
-    value of it, and then for as long as fewer than k subjects have the added ones. The group ends
-    before the largest jump among these, or before a level or the end of the column, if that is
-    among them. A column that is not in the group yet ends it, because k subjects must have a value
-    of each column.
+    Each frequent value is a group of its own. Other values are added to a group until k subjects
+    have a value of it, and then for as long as fewer than k subjects have the added ones. The group
+    ends before the largest jump among these, or before a frequent value or the end of the column,
+    if that is among them. A column that is not in the group yet ends it, because k subjects must
+    have a value of each column.
 
     Args:
         first_cells: Position of the first cell of each value, and the number of cells, int64
             (values + 1,).
         columns: Column of each cell, int64 (n,).
         subject_codes: Subject of each cell, int64 (n,).
-        is_frequent: True for levels, bool (values,).
+        is_frequent: True for values with a group of their own, bool (values,).
         jumps: Jump from the previous value to each value, uint64 (values,).
         last_group: Scratch, -1, int64 (subjects,).
         starts: Output, int64 (groups + 1,): the position of the first value of each group.
@@ -155,7 +155,7 @@ def join_groups(
     has_column: np.ndarray,
     counts: np.ndarray,
     members: np.ndarray,
-    levels: np.ndarray,
+    frequent_values: np.ndarray,
     previous: np.ndarray,
     following: np.ndarray,
 ) -> bool:
@@ -169,7 +169,7 @@ def join_groups(
         has_column: True if a column has a value of the group, bool (groups, columns).
         counts: Number of subjects of each group, at most k, int64 (groups, columns).
         members: These subjects, int64 (groups, columns, k).
-        levels: Position of the level of each group, or -1, int64 (groups,).
+        frequent_values: Position of the frequent value of each group, or -1, int64 (groups,).
         previous: Position of the previous group, -1 for the first, int64 (groups,).
         following: Position of the next group, the number of groups for the last, int64 (groups,).
             Both are updated: groups that were joined to the one before have 0 there.
@@ -192,15 +192,15 @@ def join_groups(
         if before >= 0 and (after == n_groups or gaps[starts[group]] <= gaps[starts[after]]):
             left = before
         right = following[left]
-        # Only groups of a single column have levels of a public list, which are complete with fewer
+        # Only groups of a single column have values of a public list, which are complete with fewer
         # subjects.
         is_complete[left] = counts.shape[1] == 1 and (is_complete[left] or is_complete[right])
         for column in range(counts.shape[1]):
             has_column[left, column] = has_column[left, column] or has_column[right, column]
             for i in range(counts[right, column]):
                 _add_member(members, counts, left, column, members[right, column, i])
-        if levels[left] < 0:
-            levels[left] = levels[right]
+        if frequent_values[left] < 0:
+            frequent_values[left] = frequent_values[right]
         is_complete[left] = is_complete[left] or _has_enough(counts, has_column, left, k)
         following[left] = following[right]
         following[right] = 0

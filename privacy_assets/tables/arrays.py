@@ -176,7 +176,7 @@ def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], b
         Facts, arrays and seal.
 
     Raises:
-        ValueError, KeyError, TypeError: If it is another file.
+        ValueError, KeyError, TypeError: The file was not written by :func:`save_arrays`.
     """
     with open_regular(path) as stream:
         data = mapped_empty(stream.seek(0, os.SEEK_END), np.uint8)

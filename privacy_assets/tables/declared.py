@@ -346,7 +346,9 @@ def _switches(declaration: Any) -> dict[str, bool]:
 
 
 def _checked_lengths(name: str, lengths: Any) -> tuple[int, ...]:
-    """Return the lengths of the prefixes of a column. Raise ConfigError if there are none."""
+    """Return the lengths of the prefixes of a column. Raise ConfigError unless they are a list of
+    positive integers that is not empty.
+    """
     is_list = isinstance(lengths, list | tuple) and bool(lengths)
     if not is_list or not all(type(length) is int and length > 0 for length in lengths):
         fix = f"prefix_lengths: {{{name}: [5, 3, 1]}}"

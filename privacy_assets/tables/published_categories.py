@@ -5,8 +5,8 @@ longest prefix that k subjects have, if prefixes are declared, and else "other" 
 recoding, in the terms of statistical offices). If fewer than k subjects would have "other" or the
 prefix, the rarest published name is absorbed, then the next one. Only names that few people have
 are absorbed: otherwise, a single rare answer would relabel a large part of the column. If these are
-not enough, or would be all names, a prefix is given up for a shorter one or "other", and "other"
-for the most frequent name.
+not enough, a prefix is given up for a shorter one or "other". "other" is given up for the most
+frequent name, also if it would absorb all names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from privacy_assets.tables.column import distinct_sorted
 from privacy_assets.tables.names import without
 
 OTHER = "other"
-_JOINED_SHARE = 0.05  # share of the subjects up to which a name is absorbed by rare categories
+_MAX_ABSORBED_SHARE = 0.05  # of the subjects: largest name that rare categories absorb
 
 
 def count_holders(codes: np.ndarray, subject_codes: np.ndarray | None, n_values: int) -> np.ndarray:
@@ -110,7 +110,7 @@ class _Recoding:
         del self.n_holders[name]
         self.add(new_name, self.names.pop(name))
 
-    def names_to_absorb(self, prefix: str = "") -> list[Any]:
+    def absorbable_names(self, prefix: str = "") -> list[Any]:
         """Return the names that another name may absorb and that begin with ``prefix``, the rarest
         one first.
         """
@@ -120,33 +120,33 @@ class _Recoding:
                 names.append(name)
         return sorted(names, key=lambda name: (self.n_holders[name], name))
 
-    def joining_names(
-        self, positions: Sequence[int], names_to_absorb: Iterable[Any]
+    def absorbed_names(
+        self, positions: Sequence[int], absorbable: Iterable[Any]
     ) -> list[Any] | None:
         """Return the names that rare categories must absorb, so that enough subjects have one of
         them.
 
         Args:
             positions: Positions of the rare categories.
-            names_to_absorb: Names that they may absorb, in this order.
+            absorbable: Names that they may absorb, in this order.
 
         Returns:
-            The first of ``names_to_absorb``; none of them if enough subjects have the rare
+            The first of ``absorbable``; none of them if enough subjects have the rare
             categories. None instead of a list: all of them are too few, or one is too frequent to
             be absorbed.
         """
-        too_frequent = max(2 * self.k, _JOINED_SHARE * self.real.n_subjects)
-        joined = list[Any]()
-        for name in names_to_absorb:
+        too_frequent = max(2 * self.k, _MAX_ABSORBED_SHARE * self.real.n_subjects)
+        absorbed = list[Any]()
+        for name in absorbable:
             if self.real.n_holders(positions) >= self.k:
-                return joined
+                return absorbed
             if self.n_holders[name] >= too_frequent:
                 return None
-            joined.append(name)
+            absorbed.append(name)
             positions = [*positions, *self.names[name]]
         if self.real.n_holders(positions) < self.k:
             return None
-        return joined
+        return absorbed
 
     def most_frequent(self, excluded: Any = None) -> Any:
         """Return the name that most subjects have (a tie: the first name). It is not ``excluded``
@@ -168,11 +168,11 @@ def recode(
 
     If fewer than ``k`` subjects have what is published as a prefix or as ``rare_name``, the rarest
     name (of a prefix: that begins with it) is published so as well, and so on, if fewer than 2
-    ``k`` subjects, or than 5 % of them, have it (the larger number counts). Otherwise, or if all
-    names would be absorbed, the rare categories are published as the most frequent name (of a
-    prefix: as a shorter prefix or as ``rare_name``). If fewer than ``k`` subjects have a missing
-    value, the most frequent name is published instead. A category that no real row has is published
-    like rare ones; if there are none, as the rarest name.
+    ``k`` subjects, or than 5 % of them, have it (the larger number counts). Otherwise, the rare
+    categories are published as the most frequent name (of a prefix: as a shorter prefix or as
+    ``rare_name``), also if ``rare_name`` would absorb all names. If fewer than ``k`` subjects have
+    a missing value, the most frequent name is published instead. A category that no real row has is
+    published like rare ones; if there are none, as the rarest name.
 
     Args:
         real: Categories of the real tables, and those that only a synthetic table may have.
@@ -246,14 +246,14 @@ def _shorten(recoding: _Recoding, rare: Sequence[int], length: int) -> list[int]
             positions_by_prefix.setdefault(value[:length], []).append(position)
     shortened = set[int]()
     for prefix, positions in sorted(positions_by_prefix.items()):
-        longer_names = without(recoding.names_to_absorb(prefix), [prefix])
+        longer_names = without(recoding.absorbable_names(prefix), [prefix])
         same_prefix = [*positions, *recoding.names.get(prefix, ())]
-        joined = recoding.joining_names(same_prefix, longer_names)
-        if joined is None:
+        absorbed = recoding.absorbed_names(same_prefix, longer_names)
+        if absorbed is None:
             continue
         recoding.add(prefix, positions)
-        for absorbed in joined:
-            recoding.rename(absorbed, prefix)
+        for absorbed_name in absorbed:
+            recoding.rename(absorbed_name, prefix)
         shortened.update(positions)
     return without(rare, shortened)
 
@@ -269,20 +269,20 @@ def _collect(recoding: _Recoding, rare: Sequence[int], name: str | None) -> None
         name: Their name. None: a missing value.
     """
     if name not in recoding.names and recoding.real.n_holders(rare) == 0:
-        names_to_absorb = recoding.names_to_absorb() or list(recoding.names)
-        recoding.add(names_to_absorb[0], rare)  # only a synthetic table has them
+        names = recoding.absorbable_names() or list(recoding.names)
+        recoding.add(names[0], rare)  # only a synthetic table has them
         return
     recoding.add(name, rare)
     if name is None:
         recoding.add(None, [-1])
-    names_to_absorb = without(recoding.names_to_absorb(), [name])
-    joined = recoding.joining_names(recoding.names[name], names_to_absorb)
-    has_no_name_left = bool(joined) and joined == names_to_absorb
-    if joined is None or has_no_name_left:
+    absorbable = without(recoding.absorbable_names(), [name])
+    absorbed = recoding.absorbed_names(recoding.names[name], absorbable)
+    has_no_name_left = bool(absorbed) and absorbed == absorbable
+    if absorbed is None or has_no_name_left:
         recoding.rename(name, recoding.most_frequent(excluded=name))
         return
-    for absorbed in joined:
-        recoding.rename(absorbed, name)
+    for absorbed_name in absorbed:
+        recoding.rename(absorbed_name, name)
 
 
 def recode_booleans(real: RealCategories, k: int) -> dict[bool | None, bool | None]:

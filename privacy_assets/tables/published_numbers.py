@@ -205,16 +205,24 @@ def _grouped(
         members,
     )
     starts = starts[:n_groups]
-    levels = np.where(is_frequent[starts], starts, -1)
+    frequent_values = np.where(is_frequent[starts], starts, -1)
     previous = np.arange(-1, n_groups - 1)
     following = np.arange(1, n_groups + 1)
     has_enough = join_groups(
-        starts, _gaps(values), is_complete, has_column, counts, members, levels, previous, following
+        starts,
+        _gaps(values),
+        is_complete,
+        has_column,
+        counts,
+        members,
+        frequent_values,
+        previous,
+        following,
     )
     if not has_enough:
         return None
     remaining = np.flatnonzero(following)
-    return starts[remaining], levels[remaining]
+    return starts[remaining], frequent_values[remaining]
 
 
 def _stacked(
@@ -281,18 +289,23 @@ def _distances(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def _value_groups(
-    values: np.ndarray, starts: np.ndarray, level_of_group: np.ndarray, schema: ColumnSchema
+    values: np.ndarray, starts: np.ndarray, frequent_values: np.ndarray, schema: ColumnSchema
 ) -> ValueGroups:
-    """Return the levels of groups, which begin at the positions ``starts`` of the distinct
-    values.
+    """Return the groups with their published values.
+
+    Args:
+        values: Distinct values, ascending, shape (v,).
+        starts: Position of the first value of each group, int64 (groups,).
+        frequent_values: Position of the frequent value of each group, or -1, int64 (groups,).
+        schema: Schema of a column.
     """
     ends = np.append(starts[1:], len(values))
     low = values[starts]
     high = values[ends - 1]
     medians = values[starts + (ends - starts - 1) // 2]
-    has_level = level_of_group >= 0
-    published = np.where(has_level, values[level_of_group], medians)
-    rows = np.flatnonzero(~has_level)
+    has_frequent_value = frequent_values >= 0
+    published = np.where(has_frequent_value, values[frequent_values], medians)
+    rows = np.flatnonzero(~has_frequent_value)
     published[rows] = rounded_between(medians[rows], low[rows], high[rows], schema)
     return ValueGroups(low, high, published)
 

@@ -147,7 +147,11 @@ def joined(parts: Sequence[_Frame], where: str) -> _Frame:
 
 
 def file_format_of(file: Location) -> str:
-    """Return the kind of a file, "parquet" or "csv". Raises InputError for other or empty files."""
+    """Return the format of a file, "parquet" or "csv".
+
+    Raises:
+        InputError: The file is empty, or has another suffix.
+    """
     kind = SUFFIXES.get(suffix_of(file))
     size = file.version()[0] if isinstance(file, ObjectPath) else file.stat().st_size
     if size == 0:
@@ -264,7 +268,7 @@ def _parsed(
 
 
 def other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | None:
-    """Return an error if the content of a file is not what its name says, else None.
+    """Return an error if the content of a file does not match its suffix, else None.
 
     Args:
         source: Path or stream.

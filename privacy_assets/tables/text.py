@@ -154,7 +154,7 @@ class TextForm:
         format: Dates: the format of ``strptime``, or "" for ISO 8601. Numbers: that of
             :class:`.written_numbers.NumberFormat`.
         is_zoned: True for times with a time zone.
-        is_integer: True if all numbers are whole.
+        is_integer: True if all numbers are integers.
         note: What had to be recognized, for the reader; "" if nothing.
         ambiguity: Why the column is ambiguous; "" if it is not. Neither contains cells.
         choices: Meanings between which the user decides if the column is ambiguous.

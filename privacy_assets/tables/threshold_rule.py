@@ -84,7 +84,7 @@ class ColumnRule:
             number or time. None: missing values stay.
         real_precision: Precision of the real values.
         n_rows: Number of rows of the real tables that have a value.
-        n_replaced: Number of distinct categories of the real tables that the rule replaces.
+        n_replaced_values: Number of distinct categories of the real tables that the rule replaces.
         n_changed: Number of cells of the real tables that the rule changes.
         mean_change: Mean change of a number or time, in standard deviations of the real ones. 0.0
             for categories.
@@ -98,7 +98,7 @@ class ColumnRule:
     missing_as: Any = None
     real_precision: Precision = None
     n_rows: int = 0
-    n_replaced: int = 0
+    n_replaced_values: int = 0
     n_changed: int = 0
     mean_change: float = 0.0
     n_public: int = 0
@@ -121,7 +121,7 @@ class ColumnRule:
             "missing_as": self.missing_as,
             "real_precision": self.real_precision,
             "n_rows": self.n_rows,
-            "n_replaced": self.n_replaced,
+            "n_replaced_values": self.n_replaced_values,
             "n_changed": self.n_changed,
             "mean_change": self.mean_change,
             "n_public": self.n_public,
@@ -373,7 +373,7 @@ def _category_rule(
     )
     return replace(
         rule,
-        n_replaced=sum(recoding[value] != value for value in values),
+        n_replaced_values=sum(recoding[value] != value for value in values),
         n_changed=count_changed(real_column, rule.apply(real_column)),
         n_public=n_public,
     )
@@ -610,7 +610,7 @@ def _column_notes(rule: ThresholdRule) -> Iterator[str]:
         if column.is_hidden:
             hidden.append(safe_repr(name))
         elif column.n_changed and column.recoding is not None:
-            values = _counted(column.n_replaced, "value")
+            values = _counted(column.n_replaced_values, "value")
             cells = _counted(column.n_changed, "cell")
             recoded.append(f"{safe_repr(name)} ({values}, {cells})")
         elif column.n_changed:

@@ -1,4 +1,4 @@
-"""Marks of parameters, for tests whose every case is too slow for each push."""
+"""Cases of slow tests that run weekly, and not on each push."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ def weekly_except(values: Iterable[Any], *on_push: Any) -> list[Any]:
 
     Args:
         values: Values of a parameter of a slow test. A test with several parameters has tuples.
-        on_push: The values that the slow tests of each push keep.
+        on_push: Values that also run on each push.
 
     Returns:
         The values, in their order.
+
+    Raises:
+        ValueError: A value of ``on_push`` is not in ``values``.
     """
+    values = list(values)
+    for value in on_push:
+        if value not in values:
+            raise ValueError(f"{value!r} is not one of the values")
     marked = []
     for value in values:
         if value in on_push:

@@ -244,7 +244,7 @@ def test_few_predicted_positives_leave_an_attack_unavailable():
 def test_counts_are_by_subject():
     grid = AttackGrid(quantiles=(0.25, 0.5))
     counts = grid.counts(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0, 1, 0, 1]))
-    np.testing.assert_array_equal(counts.histograms[counts.kind], [[1, 0, 1], [0, 1, 1]])
+    np.testing.assert_array_equal(counts.distinct[counts.kind], [[1, 0, 1], [0, 1, 1]])
 
 
 def test_the_bootstrap_draws_subjects_not_rows():

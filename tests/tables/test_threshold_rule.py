@@ -74,7 +74,7 @@ def test_the_categories_that_fewer_people_have_are_replaced(k: int, rows_each: i
     assert shown["code"].tolist() == expected.tolist()
     rule = new["train"].rules["code"]
     assert (rule.n_changed, rule.n_rows) == ((expected == "other").sum(), N)
-    assert rule.n_values == (held < k).sum()
+    assert rule.n_replaced_values == (held < k).sum()
 
 
 def test_a_rare_code_becomes_its_longest_frequent_prefix() -> None:

@@ -583,8 +583,11 @@ def noise_for(
         return _rough_epsilon([*before, NoisySteps(noise, rate, n_steps)], delta)
 
     high = 0.6
-    # If the accountant returned NaN, no noise would suffice.
-    while not (roughly_spent(high) <= epsilon and spent(high) <= epsilon):
+
+    def is_enough(noise: float) -> bool:  # not if the accountant returns NaN
+        return roughly_spent(noise) <= epsilon and spent(noise) <= epsilon
+
+    while not is_enough(high):
         high *= 2
         if high > _MAX_NOISE:
             raise ConfigError(

@@ -34,7 +34,7 @@ from privacy_assets.version import ENGINE_VERSION
 _CHECKPOINT_FILE = "training.pt"
 _DIGEST_BYTES = 32
 _CHECKPOINT_SECONDS = 20.0  # minimum time between checkpoints
-_MIN_SUBJECTS = 20  # fewest subjects of which some are selected for validation
+_MIN_SUBJECTS_TO_SPLIT = 20  # fewest subjects of which some are selected for validation
 OneEpoch = Callable[[int], dict[str, float] | None]
 TEMPERATURE = 0.2  # temperature of the relaxed choices of a GAN (Xu et al. 2019)
 
@@ -106,7 +106,7 @@ class Loop:
         return tuple(history)
 
     def _mark(self, fingerprint: str) -> str:
-        """Return what identifies the training: version, name, seed, subjects and fingerprint."""
+        """Return the identity of the training: version, name, seed, subjects and fingerprint."""
         subject_bytes = b""
         if self.training.subject_codes is not None:
             subject_bytes = np.asarray(self.training.subject_codes, dtype=np.int64).tobytes()
@@ -167,19 +167,19 @@ class Rows:
         return Rows(self.levels[selection], self.codes[selection])
 
 
-def subject_codes(n_rows: int, subjects: np.ndarray | None) -> np.ndarray:
+def consecutive_codes(n_rows: int, subject_codes: np.ndarray | None) -> np.ndarray:
     """Return the code 0..s-1 of the subject of each row, int64 of shape (n_rows,).
 
     Args:
         n_rows: Number of rows.
-        subjects: Subject of each row, shape (n_rows,). None: each row is a subject.
+        subject_codes: Subject of each row, shape (n_rows,). None: each row is a subject.
     """
-    if subjects is None:
+    if subject_codes is None:
         return np.arange(n_rows)
-    return np.unique(subjects, return_inverse=True)[1]
+    return np.unique(subject_codes, return_inverse=True)[1]
 
 
-def held_out(n_rows: int, share: float, subjects: np.ndarray | None, seed: int) -> np.ndarray:
+def held_out(n_rows: int, share: float, subject_codes: np.ndarray | None, seed: int) -> np.ndarray:
     """Select validation rows: all rows of about ``share`` of the subjects.
 
     None are selected with fewer than 20 subjects.
@@ -187,17 +187,17 @@ def held_out(n_rows: int, share: float, subjects: np.ndarray | None, seed: int) 
     Args:
         n_rows: Number of rows, at least 1.
         share: Share of the subjects, in [0, 1].
-        subjects: Subject of each row, shape (n_rows,). None: each row is a subject.
+        subject_codes: Subject of each row, shape (n_rows,). None: each row is a subject.
         seed: Seed of the training.
 
     Returns:
         True for validation rows, shape (n_rows,).
     """
     rng = np.random.default_rng([seed, 1])
-    codes = subject_codes(n_rows, subjects)
+    codes = consecutive_codes(n_rows, subject_codes)
     n_subjects = int(codes.max()) + 1
     is_validation = np.zeros(n_subjects, dtype=bool)
-    if n_subjects >= _MIN_SUBJECTS:
+    if n_subjects >= _MIN_SUBJECTS_TO_SPLIT:
         n_selected = max(1, round(share * n_subjects))
         is_validation[rng.permutation(n_subjects)[:n_selected]] = True
     return is_validation[codes]

@@ -141,11 +141,11 @@ class Histograms:
     number of each kind.
 
     Attributes:
-        histograms: Distinct histograms, int64 (k, cells).
+        distinct: Distinct histograms, int64 (k, cells).
         kind: Histogram of each subject, shape (s,).
     """
 
-    histograms: np.ndarray
+    distinct: np.ndarray
     kind: np.ndarray
 
     def sides(self, member: np.ndarray) -> np.ndarray:
@@ -157,8 +157,8 @@ class Histograms:
         Returns:
             Numbers of members and of non-members of each kind, int64 (2, k).
         """
-        n_members = np.bincount(self.kind[member], minlength=len(self.histograms))
-        n_nonmembers = np.bincount(self.kind[~member], minlength=len(self.histograms))
+        n_members = np.bincount(self.kind[member], minlength=len(self.distinct))
+        n_nonmembers = np.bincount(self.kind[~member], minlength=len(self.distinct))
         return np.stack([n_members, n_nonmembers])
 
 
@@ -249,7 +249,7 @@ class AttackGrid:
         Returns:
             Precision and accuracy, float64 (attacks,) each. NaN: unavailable.
         """
-        members, nonmembers = counts.sides(member) @ counts.histograms
+        members, nonmembers = counts.sides(member) @ counts.distinct
         return self._attacks(members, nonmembers, rng)
 
     def _attacks(
@@ -320,8 +320,8 @@ class AttackGrid:
         n_members, n_nonmembers = counts.sides(member)
         if min(n_members.sum(), n_nonmembers.sum()) == 0:
             return np.full(n_bootstraps, np.nan)
-        members = _resampled(n_members, n_bootstraps, rng) @ counts.histograms
-        nonmembers = _resampled(n_nonmembers, n_bootstraps, rng) @ counts.histograms
+        members = _resampled(n_members, n_bootstraps, rng) @ counts.distinct
+        nonmembers = _resampled(n_nonmembers, n_bootstraps, rng) @ counts.distinct
         return self._scores(members, nonmembers, rng)
 
     def permuted(
@@ -349,7 +349,7 @@ class AttackGrid:
         """
         n_subjects = counts.sides(member).sum(axis=0)
         n_members = rng.multivariate_hypergeometric(n_subjects, int(member.sum()), n_permutations)
-        return n_members @ counts.histograms, (n_subjects - n_members) @ counts.histograms
+        return n_members @ counts.distinct, (n_subjects - n_members) @ counts.distinct
 
     def _scores(
         self, members: np.ndarray, nonmembers: np.ndarray, rng: np.random.Generator
