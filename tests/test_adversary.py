@@ -18,6 +18,7 @@ from privacy_assets.policy import Limit, judge_limit
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from privacy_assets.tables.encoding import TabularEncoder
 from privacy_assets.tables.inference import infer_schema
+from tests.helpers.marks import weekly_except
 from tests.tables import as_table, as_tables
 
 LOOKS = default_policy(["dcr", "membership_inference"])
@@ -51,7 +52,9 @@ def verdict(synthetic: pd.DataFrame) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [SimilarityFilter, MemorizationFilter])
+@pytest.mark.parametrize(
+    "kind", weekly_except((SimilarityFilter, MemorizationFilter), SimilarityFilter)
+)
 def test_copies_moved_just_out_of_the_filter_are_refused(kind: type) -> None:
     """The adversary knows the radius: every copy is moved by one and a half times it, and passes
     the filter.

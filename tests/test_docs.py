@@ -21,7 +21,7 @@ from contextlib import redirect_stdout
 from dataclasses import MISSING
 from math import isnan
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import dagster as dg
 import numpy as np
@@ -182,7 +182,7 @@ def test_the_commands_of_the_pages_run(
     assert words in "".join(capsys.readouterr())
 
 
-def commands_of_the_papers() -> list[list[str]]:
+def commands_of_the_papers() -> list[Any]:
     """Return the commands of docs/papers.md, without programs of benchmarks, whose options another
     test checks.
 
@@ -204,7 +204,12 @@ def commands_of_the_papers() -> list[list[str]]:
             for name, *more in map(shlex.split, spans):
                 if name != "python":
                     found.setdefault(shlex.join([*first[name], *more]))
-    return [shlex.split(command) for command in found]
+    return [
+        pytest.param(
+            shlex.split(command), marks=pytest.mark.weekly if "--overfit" in command else ()
+        )
+        for command in found
+    ]
 
 
 @pytest.mark.slow

@@ -92,6 +92,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.weekly
 def test_the_component_works_from_the_wheel_in_a_fresh_project(site: Path, tmp_path: Path) -> None:
     dg_command = script("dg")
     shop = tmp_path / "src" / "shop"

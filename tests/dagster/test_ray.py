@@ -41,7 +41,7 @@ def test_what_a_table_measures_with_is_named() -> None:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_pipeline_on_a_cluster_publishes_the_same_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

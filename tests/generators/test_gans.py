@@ -134,7 +134,7 @@ def test_a_column_without_gaps_gets_none(monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_more_budget_makes_better_rows() -> None:
     train = table(
         x=np.where(np.arange(600) % 10 == 0, "rare", "common"), y=np.arange(600) % 10 == 0

@@ -280,7 +280,7 @@ def scored(train, holdout, synthetic):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sizes", [(3000, 1000), pytest.param((1000, 3000), marks=pytest.mark.slow)]
+    "sizes", [(3000, 1000), pytest.param((1000, 3000), marks=pytest.mark.weekly)]
 )
 def test_a_resampled_copy_gets_the_worst_grade_and_unseen_rows_the_best(adult, sizes):
     train, holdout, fresh = cut(adult, *sizes, 3000)

@@ -202,9 +202,9 @@ SMALL = SinglingOut(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "people", [(400, 100, 300), pytest.param((100, 400, 300), marks=pytest.mark.slow)]
+    "people", [(400, 100, 300), pytest.param((100, 400, 300), marks=pytest.mark.weekly)]
 )
-@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.weekly), 4])
 def test_fresh_rows_sit_at_the_null_whatever_the_sizes_and_rows_of_a_person(
     people: tuple[int, int, int], rows: int
 ) -> None:
