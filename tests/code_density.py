@@ -28,6 +28,7 @@ CHECKED = (
     "__init__.py",
     "__main__.py",
     "distances",
+    "errors.py",
     "evaluation",
     "generators",
     "metrics",
