@@ -166,7 +166,11 @@ def _report(
     """Run the steps of a table on ``rows`` up to the report."""
     given = replace(table, row_sources={"source": RowSource("given")})
     run = TableRun(
-        given, deployment, ReleaseTarget(table.name), progress=progress, given={"source": rows}
+        given,
+        deployment,
+        ReleaseTarget(table.name),
+        progress=progress,
+        passed_rows={"source": rows},
     )
     steps = run_table(run, device_for, lambda name: nullcontext())
     try:
