@@ -32,6 +32,7 @@ CHECKED = (
     "evaluation",
     "generators",
     "metrics",
+    "pipeline",
     "policy.py",
     "report",
     "stats",
