@@ -287,7 +287,7 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     Each table gets the signed record of the split. The lock of the table is signed after all tables
     have been read.
     """
-    gate = run.gate  # checks the keys
+    gate = run.gate  # checks the keys first
     table = run.table
     gate.locks.check(run.target.table, table.policy, run.setup, new=True)
     gate.check_not_stopped(run.target.table)
@@ -550,13 +550,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         generator={"name": generator_name, **protection_of(snapshot)},
         embedder=embedder_description,
         remembered=tuple(attestation.remembered),
-        notes=(
-            people_note(table.spec.data.subject, table.declared.exact_ids),
-            *prepared.notes,
-            *replaced_note(snapshot.n_replaced),
-            *row_scores_notes(gate, snapshot, table.metrics),
-            *disclosing_note(gate, snapshot.target.table, verdict),
-        ),
+        notes=_report_notes(run, snapshot, prepared, verdict),
         changes=changes_of(values["train"].rules),
         has_earlier_releases=any(result.inputs["ledger"] for result in results.values()),
         signed={
@@ -567,6 +561,19 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
     )
     attested = Attested(attestation, sealed, report)
     return StepResult({"attestation": sealed, "privacy_report": report}, attested)
+
+
+def _report_notes(
+    run: TableRun, snapshot: Snapshot, prepared: EvaluationInputs, verdict: Verdict
+) -> tuple[str, ...]:
+    table = run.table
+    return (
+        people_note(table.spec.data.subject, table.declared.exact_ids),
+        *prepared.notes,
+        *replaced_note(snapshot.n_replaced),
+        *row_scores_notes(run.gate, snapshot, table.metrics),
+        *disclosing_note(run.gate, snapshot.target.table, verdict),
+    )
 
 
 def disclosing_note(gate: Gate, table: str, verdict: Verdict) -> Iterator[str]:
