@@ -92,8 +92,7 @@ def _values(schema: TableSchema, tables: Sequence[Table]) -> Iterator[_Expectati
         bounds = reach_of(column, real)
         if bounds is None:
             continue
-        low: Any = bounds[0]
-        high: Any = bounds[1]
+        low, high = bounds
         if column.kind == "datetime":
             low = pd.Timestamp(low, unit="us")
             high = pd.Timestamp(high, unit="us")
