@@ -459,7 +459,9 @@ def _resolve_paths(settings: dict[Any, Any], folder: Path) -> None:
     for role in _TABLES:
         if role in settings:
             settings[role] = in_folder(settings[role], folder)
-    allowed_values = dict(settings.get("allowed_values") or {})
+    allowed_values = settings.get("allowed_values")
+    if not isinstance(allowed_values, dict):
+        return  # reported by the model
     for listed in allowed_values.values():
         if isinstance(listed, dict) and "file" in listed:
             listed["file"] = in_folder(listed["file"], folder)
