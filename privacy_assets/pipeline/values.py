@@ -152,10 +152,10 @@ def _store_model(value: Any, folder: Location) -> Location:
     pointer = put_atomic(folder / MODEL, record.encode())
     earliest = _model_name(written_at - SPARED)
     latest = _model_name(written_at + SPARED)
-    for stored in names(folder):
-        is_spared = stored == old_name or earliest <= stored <= latest
-        if stored.startswith("model-") and not is_spared:
-            remove_folder(folder / stored)
+    for entry in names(folder):
+        is_spared = entry == old_name or earliest <= entry <= latest
+        if entry.startswith("model-") and not is_spared:
+            remove_folder(folder / entry)
     return pointer
 
 
