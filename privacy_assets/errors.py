@@ -27,7 +27,7 @@ from typing import Any, NoReturn, SupportsIndex, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=BaseException)
-_LONGEST_SHOWN = 80  # longest string, in characters, that is quoted in a message
+_MAX_QUOTED = 80  # longest string, in characters, that is quoted in a message
 # A retry fails again: something is missing, not permitted or of another kind, or the disk is
 # read-only.
 _PERMANENT = (
@@ -83,23 +83,33 @@ class InputError(PrivacyAssetsError, ValueError):
         fix: str | None = None,
         transient: bool = False,
     ) -> None:
-        self.problem, self.where, self.column, self.row, self.fix = problem, where, column, row, fix
+        self.problem = problem
+        self.where = where
+        self.column = column
+        self.row = row
+        self.fix = fix
         self.transient = transient
-        place = [where] if where else []
+        location = []
+        if where:
+            location.append(where)
         if column is not None:
-            place.append(f"column {safe_repr(column)}")
+            location.append(f"column {safe_repr(column)}")
         if row is not None:
-            place.append(f"row {row}")
-        message = f"{', '.join(place)}: {problem}" if place else problem
-        text = f"{message}. Fix: {fix}" if fix else message
-        super().__init__(text if text.endswith((".", "?")) else f"{text}.")
+            location.append(f"row {row}")
+        message = problem
+        if location:
+            message = f"{', '.join(location)}: {problem}"
+        if fix:
+            message = f"{message}. Fix: {fix}"
+        if not message.endswith((".", "?")):
+            message = f"{message}."
+        super().__init__(message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return constructor and arguments, so that the error can be passed between processes."""
-        kept = {
-            name: getattr(self, name) for name in ("where", "column", "row", "fix", "transient")
-        }
-        return partial(type(self), **kept), (self.problem,)
+        names = ("where", "column", "row", "fix", "transient")
+        keywords = {name: getattr(self, name) for name in names}
+        return partial(type(self), **keywords), (self.problem,)
 
     @property
     def retry(self) -> bool:
@@ -252,11 +262,19 @@ class StoreUnavailable(PublicationRefused):
 
     @classmethod
     def of(cls, event: str, error: OSError, path: object = "", **data: Any) -> StoreUnavailable:
-        """Create from a system error, with its number, its path, which replaces ``path``, and its
-        advice.
+        """Create from a system error, with its number and advice.
+
+        Args:
+            event: What happened and where, without a final period.
+            error: The system error.
+            path: Path or URL, if the error has none.
+            **data: Further attributes.
         """
-        fix = error.fix if isinstance(error, FolderError) else ""
-        return cls(event, path=str(error.filename or path), errno=error.errno, fix=fix, **data)
+        fix = ""
+        if isinstance(error, FolderError):
+            fix = error.fix
+        failed_path = str(error.filename or path)
+        return cls(event, path=failed_path, errno=error.errno, fix=fix, **data)
 
     @property
     def retry(self) -> bool:
@@ -356,10 +374,8 @@ def _advice_by_class(error: PublicationRefused) -> str:
             return f"remove {error.path}; if no release is then current, roll back to a release."
         case Damaged():
             return f"restore {error.path} from a backup."
-        case StoreUnavailable(fix=str(fix)) if fix:
-            return f"{fix}."
         case StoreUnavailable():
-            return f"check that {error.path or 'the path'} exists and can be read."
+            return _advice_on_store(error)
         case LockDiffers():
             return f"undo the change, or accept it: privacy-assets accept {error.table}"
         case TableBusy():
@@ -372,17 +388,41 @@ def _advice_by_class(error: PublicationRefused) -> str:
     return "rerun all steps."
 
 
+def _advice_on_store(error: StoreUnavailable) -> str:
+    if error.fix:
+        return f"{error.fix}."
+    return f"check that {error.path or 'the path'} exists and can be read."
+
+
 def with_advice(error: Exception) -> str:
-    """Return the message of an error; for a refusal, followed by its advice."""
+    """Return a message for users.
+
+    Args:
+        error: Any error.
+
+    Returns:
+        The message of the error; for a refusal, followed by its advice.
+    """
     if not isinstance(error, PublicationRefused):
         return str(error)
-    end = "\n" if "\n" in error.event else ". "
-    text = f"{error.event.removesuffix('.')}{end}Fix: {advice(error)}"
-    return f"{text.removesuffix('.')}. {error.release_note}" if error.release_note else text
+    separator = ". "
+    if "\n" in error.event:
+        separator = "\n"
+    text = f"{error.event.removesuffix('.')}{separator}Fix: {advice(error)}"
+    if not error.release_note:
+        return text
+    return f"{text.removesuffix('.')}. {error.release_note}"
 
 
 def outcome_known(error: Exception) -> bool:
-    """Return False if the release or rollback may have taken effect in spite of the error."""
+    """Return whether it is certain that nothing was published.
+
+    Args:
+        error: Any error.
+
+    Returns:
+        False if the release or rollback may have taken effect in spite of the error.
+    """
     return not isinstance(error, PublicationRefused) or error.outcome_known
 
 
@@ -408,8 +448,13 @@ class StepError(PrivacyAssetsError, RuntimeError):
 
     @classmethod
     def hiding(cls, error: BaseException) -> StepError:
-        """Create from ``error`` with its type, system error name and location. The traceback has
-        source lines only.
+        """Create from an exception with its type, system error name and location.
+
+        Args:
+            error: Exception of any code.
+
+        Returns:
+            The error, with the traceback of the exception, which has source lines only.
         """
         kind = type(error).__name__
         if (
@@ -419,18 +464,16 @@ class StepError(PrivacyAssetsError, RuntimeError):
         ):
             # not the text of the exception, which any code can set
             kind += f" ({os.strerror(error.errno)})"
-        place = f"{kind} at {_place(error.__traceback__)}"
+        event = f"{kind} at {_location(error.__traceback__)}"
         problem = environment_problem(error)
-        if problem is not None:
-            cause, fix = problem
-            text = f"{place}{': ' if cause else ''}{cause}. Fix: {fix}."
+        if problem is None:
+            event = f"{event}. Its message is hidden, because it may contain private values"
+            fix = "inspect that line, and run it by hand on the step's input"
         else:
-            hidden = "Its message is hidden, because it may contain private values"
-            text = (
-                f"{place}. {hidden}. Fix: inspect that line, and run it by hand on the step's"
-                " input."
-            )
-        return cls(text).with_traceback(error.__traceback__)
+            cause, fix = problem
+            if cause:
+                event = f"{event}: {cause}"
+        return cls(f"{event}. Fix: {fix}.").with_traceback(error.__traceback__)
 
 
 # System errors that the environment causes, with the fix; {disk} is replaced.
@@ -476,7 +519,7 @@ _PHRASES = {
     "Cannot allocate memory": _MEMORY,
     "Unable to allocate": _MEMORY,
 }
-_LONGEST_CAUSE = 300  # characters of the message of an import
+_MAX_CAUSE = 300  # characters of the message of an import
 
 
 def environment_problem(error: BaseException) -> tuple[str, str] | None:
@@ -493,20 +536,29 @@ def environment_problem(error: BaseException) -> tuple[str, str] | None:
         A clause, which is empty if the name of the system error tells it, and an imperative, both
         without a final period. None: another cause.
     """
-    message = " ".join(part for part in error.args if isinstance(part, str))
-    phrase = next((phrase for phrase in _PHRASES if phrase in message), None)
+    phrase = _phrase_in(error)
     if phrase is None and isinstance(error, ImportError) and _while_importing(error):
-        cause = " ".join(str(error).split())[:_LONGEST_CAUSE].removesuffix(".")
-        return (
-            cause,
-            "repair or install that package in the environment of this program (pip check)",
-        )
+        message = " ".join(str(error).split())
+        cause = message[:_MAX_CAUSE].removesuffix(".")
+        fix = "repair or install that package in the environment of this program (pip check)"
+        return cause, fix
     if isinstance(error, MemoryError):
         return "out of memory", _MEMORY
     disk = _disk_of(error)
     if isinstance(error, OSError) and isinstance(error.errno, int) and error.errno in _SYSTEM:
         return "", _SYSTEM[error.errno].format(disk=disk)
-    return None if phrase is None else (phrase, _PHRASES[phrase].format(disk=disk))
+    if phrase is None:
+        return None
+    return phrase, _PHRASES[phrase].format(disk=disk)
+
+
+def _phrase_in(error: BaseException) -> str | None:
+    """Return the first of ``_PHRASES`` in the message of an error, or None."""
+    message = " ".join(part for part in error.args if isinstance(part, str))
+    for phrase in _PHRASES:
+        if phrase in message:
+            return phrase
+    return None
 
 
 def _disk_of(error: BaseException) -> str:
@@ -517,7 +569,9 @@ def _disk_of(error: BaseException) -> str:
     if isinstance(name, str) and name.startswith("/"):
         with suppress(OSError, ValueError):
             path = Path(name).resolve()
-            return str(next(folder for folder in (path, *path.parents) if folder.is_mount()))
+            for folder in (path, *path.parents):
+                if folder.is_mount():
+                    return str(folder)
     return "the output and home folders and TMPDIR"
 
 
@@ -527,76 +581,86 @@ def _while_importing(error: ImportError) -> bool:
     Other code can raise ImportError with a message of its own, or import a module with the name of
     a cell.
     """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    # not of exec
-    files = [
-        frame for frame in frames if frame.f_code.co_filename == frame.f_globals.get("__file__")
-    ]
-    if any(
-        f.f_code.co_name == "<module>" and f.f_globals.get("__name__") != "__main__" for f in files
-    ):
-        return True
-    if not files or files[-1] is not frames[-1]:
+    is_innermost_in_file = False
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        is_module = frame.f_code.co_name == "<module>"
+        is_main = frame.f_globals.get("__name__") == "__main__"
+        # False for code of exec
+        is_innermost_in_file = frame.f_code.co_filename == frame.f_globals.get("__file__")
+        if is_innermost_in_file and is_module and not is_main:
+            return True
+    return is_innermost_in_file and _failed_statement_is_import(error)
+
+
+def _failed_statement_is_import(error: ImportError) -> bool:
+    trace = error.__traceback__
+    if trace is None:
         return False
-    at = _last_instruction(error.__traceback__)
-    return any(
-        one.offset == at and one.opname.startswith("IMPORT_")
-        for one in dis.get_instructions(frames[-1].f_code)
-    )
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    for instruction in dis.get_instructions(trace.tb_frame.f_code):
+        if instruction.offset == trace.tb_lasti:
+            return instruction.opname.startswith("IMPORT_")
+    return False
 
 
-def _last_instruction(trace: TracebackType | None) -> int:
-    at = -1
-    while trace is not None:
-        at, trace = trace.tb_lasti, trace.tb_next
-    return at
-
-
-def _place(trace: TracebackType | None) -> str:
+def _location(trace: TracebackType | None) -> str:
     """Return the innermost line in this package or in user code, or in a library if there is
     none.
     """
     package = Path(__file__).parent
-    lines = [
-        (Path(frame.f_code.co_filename), line, frame.f_code)
-        for frame, line in traceback.walk_tb(trace)
-    ]
-    own = [found for found in lines if package in found[0].parents or not _of_a_library(found[0])]
+    lines = list(traceback.walk_tb(trace))
     if not lines:
         return "an unknown line"
-    file, number, code = (own or lines)[-1]
-    shown = file.relative_to(package.parent) if package in file.parents else file
-    return f"{shown}:{number}, in {code.co_name}"
+    user_lines = []
+    for frame, number in lines:
+        file = Path(frame.f_code.co_filename)
+        if package in file.parents or not _is_in_library(file):
+            user_lines.append((frame, number))
+    frame, number = (user_lines or lines)[-1]
+    file = Path(frame.f_code.co_filename)
+    if package in file.parents:
+        file = file.relative_to(package.parent)
+    return f"{file}:{number}, in {frame.f_code.co_name}"
 
 
-def _of_a_library(file: Path) -> bool:
-    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    installed = {"site-packages", "dist-packages"} & set(file.parts)
-    # Compiled and generated code has a relative file name or none.
-    return (
-        not file.is_absolute()
-        or bool(installed)
-        or any(str(parent) in folders for parent in file.parents)
-    )
+def _is_in_library(file: Path) -> bool:
+    if not file.is_absolute():
+        return True  # compiled and generated code has a relative file name or none
+    if not {"site-packages", "dist-packages"}.isdisjoint(file.parts):
+        return True
+    standard_folders = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    return any(str(parent) in standard_folders for parent in file.parents)
 
 
 def safe_repr(value: object) -> str:
     """Return a safe representation for error messages.
 
-    Short printable strings and paths are returned verbatim, other values as their type name: the
-    string of a table contains its rows, and a long or multi-line string may be file content.
+    The string of a table contains its rows, and a long or multi-line string may be file content.
+
+    Args:
+        value: Any object.
+
+    Returns:
+        Short printable strings and paths verbatim, other values as their type name.
     """
     if isinstance(value, PurePath):
         return PurePath.__str__(value)
     if not isinstance(value, str):
         return type(value).__name__
     text = str.__str__(value)  # bypasses overrides in subclasses
-    return repr(text) if is_showable(text) else f"a string of {len(text)} characters"
+    if not is_showable(text):
+        return f"a string of {len(text)} characters"
+    return repr(text)
 
 
 def is_showable(text: str) -> bool:
-    """Return True for short printable text: a long or multi-line string may be file content."""
-    return len(text) <= _LONGEST_SHOWN and text.isprintable()
+    """Return True for short printable text.
+
+    Args:
+        text: Any string. A long or multi-line one may be file content.
+    """
+    return len(text) <= _MAX_QUOTED and text.isprintable()
 
 
 def is_transient(error: OSError) -> bool:
@@ -618,9 +682,12 @@ def require(package: str, what: str, extra: str, otherwise: str = "") -> None:
     Raises:
         MissingPackage: The package is not installed.
     """
-    if find_spec(package) is None:
-        fix = f"pip install 'privacy-assets[{extra}]'{f', or {otherwise}' if otherwise else ''}"
-        raise MissingPackage(f"{what} needs {package}, which is not installed. Fix: {fix}.")
+    if find_spec(package) is not None:
+        return
+    fix = f"pip install 'privacy-assets[{extra}]'"
+    if otherwise:
+        fix = f"{fix}, or {otherwise}"
+    raise MissingPackage(f"{what} needs {package}, which is not installed. Fix: {fix}.")
 
 
 def integer(name: str, value: object, least: int = 0) -> int:
@@ -634,47 +701,77 @@ def integer(name: str, value: object, least: int = 0) -> int:
     Raises:
         ConfigError: If ``value`` is not an integer, or is smaller than ``least``.
     """
-    try:
-        number = (
-            least - 1 if isinstance(value, bool) else operator.index(cast("SupportsIndex", value))
-        )
-    except TypeError:
-        number = least - 1
+    number = least - 1
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            number = operator.index(cast("SupportsIndex", value))
     if number < least:
         raise ConfigError(f"{name} must be an integer of at least {least}.")
     return number
 
 
 def seed_of(seed: object) -> int:
-    """Return a seed as int. None: draw one, to be recorded with the result.
+    """Return a seed as int.
+
+    Args:
+        seed: Seed of a user. None: one is drawn, to be recorded with the result.
 
     Raises:
         ConfigError: If it is not an integer of at least 0.
     """
-    return secrets.randbits(32) if seed is None else integer("seed", seed)
+    if seed is None:
+        return secrets.randbits(32)
+    return integer("seed", seed)
 
 
 def did_you_mean(name: object, options: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the closest option, or the list of all options if none is
-    close.
+    """Return a hint for a name that is not valid.
+
+    Args:
+        name: Name that a user wrote.
+        options: Valid names.
+
+    Returns:
+        " Did you mean 'x'?" for the closest option, or the list of all options if none is close.
     """
-    known = sorted(options)
-    return near_name(name, known) or f" Known: {', '.join(known) or 'none'}."
+    valid_names = sorted(options)
+    hint = near_name(name, valid_names)
+    if hint:
+        return hint
+    return f" Known: {', '.join(valid_names) or 'none'}."
 
 
 def near_name(name: object, options: Iterable[str]) -> str:
-    """Return a "Did you mean" hint, or "" if no option is close.
+    """Return a hint for a name that is not valid, without a list of the options: in a file without
+    a header the column names are cells of a row.
 
-    Does not list the options: in a file without a header the column names are cells of a row.
+    Args:
+        name: Name that a user wrote.
+        options: Valid names.
+
+    Returns:
+        " Did you mean 'x'?" for the closest option, or "" if none is close.
     """
-    text = str.__str__(name)[:_LONGEST_SHOWN] if isinstance(name, str) else ""
-    close = get_close_matches(text, sorted(options), n=1, cutoff=0.65)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    text = ""
+    if isinstance(name, str):
+        text = str.__str__(name)[:_MAX_QUOTED]
+    close_names = get_close_matches(text, sorted(options), n=1, cutoff=0.65)
+    if not close_names:
+        return ""
+    return f" Did you mean {close_names[0]!r}?"
 
 
 def without_chain(error: E) -> E:
-    """Remove cause, context and notes, which foreign code may have written."""
-    error.__cause__ = error.__context__ = None  # also suppresses the context
+    """Remove cause, context and notes, which foreign code may have written.
+
+    Args:
+        error: Error, which is changed.
+
+    Returns:
+        The same error.
+    """
+    error.__cause__ = None  # also suppresses the context
+    error.__context__ = None
     error.__dict__.pop("__notes__", None)
     return error
 
@@ -685,41 +782,47 @@ def _check_arguments(
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> None:
-    """Raise ConfigError if a function has no argument of a given name, or needs one that is
-    missing.
+    """Raise ConfigError if a function has no argument of the name of a keyword, or needs one that
+    is missing.
     """
-    kinds = [parameter.kind for parameter in parameters.values()]
-    by_name = [
-        n
-        for n, p in parameters.items()
-        if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    ]
-    if Parameter.VAR_KEYWORD not in kinds:
-        for given in kwargs:
-            if given not in by_name:
-                raise ConfigError(
-                    f"{name} has no argument {safe_repr(given)}.{did_you_mean(given, by_name)}"
-                )
-    positional = [n for n, p in parameters.items() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    if Parameter.VAR_POSITIONAL not in kinds and len(args) > len(positional):
+    kinds = {parameter.kind for parameter in parameters.values()}
+    positional = _arguments_of_kind(parameters, Parameter.POSITIONAL_OR_KEYWORD)
+    by_name = positional + _arguments_of_kind(parameters, Parameter.KEYWORD_ONLY)
+    for keyword in kwargs:
+        if keyword not in by_name and Parameter.VAR_KEYWORD not in kinds:
+            hint = did_you_mean(keyword, by_name)
+            raise ConfigError(f"{name} has no argument {safe_repr(keyword)}.{hint}")
+    if len(args) > len(positional) and Parameter.VAR_POSITIONAL not in kinds:
         problem = (
             f"{name} takes {len(positional)} arguments by position, but {len(args)} were given"
         )
         raise ConfigError(f"{problem}. Fix: pass the others by name.")
-    for given in positional[: len(args)]:
-        if given in kwargs:
-            raise ConfigError(f"{name}: the argument {given!r} was given twice. Fix: remove one.")
-    for needed in by_name:
-        is_given = needed in kwargs or needed in positional[: len(args)]
-        if not is_given and parameters[needed].default is Parameter.empty:
-            raise ConfigError(f"{name} needs the argument {needed!r}. Fix: pass it.")
+    passed = positional[: len(args)]
+    for argument in passed:
+        if argument in kwargs:
+            fix = "Fix: remove one."
+            raise ConfigError(f"{name}: the argument {argument!r} was given twice. {fix}")
+    for argument in by_name:
+        is_passed = argument in passed or argument in kwargs
+        if not is_passed and parameters[argument].default is Parameter.empty:
+            raise ConfigError(f"{name} needs the argument {argument!r}. Fix: pass it.")
+
+
+def _arguments_of_kind(parameters: Mapping[str, Parameter], kind: object) -> list[str]:
+    return [name for name, parameter in parameters.items() if parameter.kind is kind]
 
 
 def redact_foreign_errors(function: F) -> F:
-    """Decorate ``function`` to raise errors of this package only, without cause or context.
+    """Decorate a function to raise errors of this package only, without cause or context.
 
     Messages of other errors may contain argument values. Names of wrong arguments are checked
     first, because a message about them contains none.
+
+    Args:
+        function: Function to decorate.
+
+    Returns:
+        The decorated function, with the same signature.
     """
     parameters = signature(function).parameters
 

@@ -601,8 +601,8 @@ MUTATIONS = [
     Mutation(
         "an external table keeps its rare values",
         "pipeline/work.py",
-        "rows = made.table.without_rare(rules)",
-        "rows = made.table",
+        "rows = output.table.without_rare(rules)",
+        "rows = output.table",
         ("pipeline/test_rare_values.py",),
     ),
     Mutation(

@@ -183,7 +183,7 @@ def _task_events(
             device_of(context, task.uses_device) as device,
             workers_of(table, measures=task.step.one_each),
         ):
-            run = replace(run, device=device, given=given)
+            run = replace(run, device=device, passed_rows=given)
             result = task.run(run, values)
     except REFUSALS as error:
         check = _GATE_CHECKS.get(task.makes[0])

@@ -18,8 +18,11 @@ def day(moment: dt.datetime, zone: str = "UTC") -> str:
         moment: Time with a time zone.
         zone: Time zone of the day.
     """
-    there, now = moment.astimezone(ZoneInfo(zone)), dt.datetime.now(ZoneInfo(zone))
-    return f"{there.day} {there:%b}" + (f" {there.year}" if there.year != now.year else "")
+    local = moment.astimezone(ZoneInfo(zone))
+    text = f"{local.day} {local:%b}"
+    if local.year == dt.datetime.now(ZoneInfo(zone)).year:
+        return text
+    return f"{text} {local.year}"
 
 
 def release_note(

@@ -7,9 +7,9 @@ great_expectations.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -44,56 +44,63 @@ class Expected:
     unexpected: int
 
 
+class _Expectation(NamedTuple):
+    """Class of great_expectations, and its arguments."""
+
+    kind: str
+    arguments: dict[str, Any]
+
+
 def check_contract(frame: pd.DataFrame, real: Sequence[Table]) -> list[Expected]:
-    """Check columns, types, nullability and allowed values of a synthetic table against the real
-    tables.
+    """Check columns, types, nullability and allowed values of a synthetic table.
 
     :mod:`privacy_assets.tables.roles` defines the allowed values, as for the limit on
     ``value_disclosure.foreign_cells``.
+
+    Args:
+        frame: Rows of the synthetic table.
+        real: Real tables, without subjects.
+
+    Returns:
+        Outcome of each expectation.
     """
     schema = real[0].schema
     return _run(frame, [*_structure(schema), *_nullability(schema), *_values(schema, real)])
 
 
-def _structure(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
-    columns = [("ExpectTableColumnsToMatchOrderedList", {"column_list": schema.names})]
-    types = [
-        (
-            "ExpectColumnValuesToBeInTypeList",
-            {"column": column.name, "type_list": _TYPES[column.kind]},
-        )
-        for column in schema.columns
-    ]
-    return [*columns, *types]
+def _structure(schema: TableSchema) -> Iterator[_Expectation]:
+    yield _Expectation("ExpectTableColumnsToMatchOrderedList", {"column_list": schema.names})
+    for column in schema.columns:
+        arguments = {"column": column.name, "type_list": _TYPES[column.kind]}
+        yield _Expectation("ExpectColumnValuesToBeInTypeList", arguments)
 
 
-def _nullability(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
-    return [
-        ("ExpectColumnValuesToNotBeNull", {"column": c.name})
-        for c in schema.columns
-        if not c.nullable
-    ]
+def _nullability(schema: TableSchema) -> Iterator[_Expectation]:
+    for column in schema.columns:
+        if not column.nullable:
+            yield _Expectation("ExpectColumnValuesToNotBeNull", {"column": column.name})
 
 
-def _values(schema: TableSchema, tables: Sequence[Table]) -> list[tuple[str, dict[str, Any]]]:
-    wanted: list[tuple[str, dict[str, Any]]] = []
+def _values(schema: TableSchema, tables: Sequence[Table]) -> Iterator[_Expectation]:
     for column in schema.evaluated.columns:
         real = [table[column.name] for table in tables]
         if column.kind in ("categorical", "boolean"):
             values = allowed_values(column, real).objects()
-            wanted.append(
-                ("ExpectColumnValuesToBeInSet", {"column": column.name, "value_set": values})
-            )
-        elif limits := reach_of(column, real):
-            low, high = limits
-            if column.kind == "datetime":
-                low, high = (pd.Timestamp(limit, unit="us") for limit in limits)
-            between = {"column": column.name, "min_value": low, "max_value": high}
-            wanted.append(("ExpectColumnValuesToBeBetween", between))
-    return wanted
+            arguments = {"column": column.name, "value_set": values}
+            yield _Expectation("ExpectColumnValuesToBeInSet", arguments)
+            continue
+        bounds = reach_of(column, real)
+        if bounds is None:
+            continue
+        low, high = bounds
+        if column.kind == "datetime":
+            low = pd.Timestamp(low, unit="us")
+            high = pd.Timestamp(high, unit="us")
+        arguments = {"column": column.name, "min_value": low, "max_value": high}
+        yield _Expectation("ExpectColumnValuesToBeBetween", arguments)
 
 
-def _run(frame: pd.DataFrame, wanted: Sequence[tuple[str, dict[str, Any]]]) -> list[Expected]:
+def _run(frame: pd.DataFrame, expectations: Sequence[_Expectation]) -> list[Expected]:
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
@@ -103,27 +110,41 @@ def _run(frame: pd.DataFrame, wanted: Sequence[tuple[str, dict[str, Any]]]) -> l
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     asset = context.data_sources.add_pandas("table").add_dataframe_asset("table")
     batch = asset.add_batch_definition_whole_dataframe("whole").get_batch({"dataframe": frame})
-    suite = gx.ExpectationSuite(
-        "table", expectations=[getattr(gx.expectations, kind)(**kw) for kind, kw in wanted]
-    )
-    outcome = batch.validate(suite, result_format="BASIC")
-    return [_expected(result) for result in outcome.results]
+    built = []
+    for expectation in expectations:
+        expectation_class = getattr(gx.expectations, expectation.kind)
+        built.append(expectation_class(**expectation.arguments))
+    suite = gx.ExpectationSuite("table", expectations=built)
+    validation = batch.validate(suite, result_format="BASIC")
+    return [_expected(result) for result in validation.results]
 
 
 def _expected(result: Any) -> Expected:
     config = result.expectation_config
-    counted = result.result.get("unexpected_count") if result.result else None
-    return Expected(
-        config.type, str(config.kwargs.get("column", "")), bool(result.success), int(counted or 0)
-    )
+    n_unexpected = None
+    if result.result:
+        n_unexpected = result.result.get("unexpected_count")
+    column = str(config.kwargs.get("column", ""))
+    return Expected(config.type, column, bool(result.success), int(n_unexpected or 0))
 
 
 def summary(outcomes: Sequence[Expected]) -> dict[str, Any]:
-    """Return the numbers of expectations and broken ones, and one record for each broken one,
-    without values.
+    """Summarize the outcome of expectations, without values.
+
+    Args:
+        outcomes: Outcome of each expectation.
+
+    Returns:
+        The numbers of expectations and broken ones, and one record for each broken one.
     """
     broken = [outcome for outcome in outcomes if not outcome.passed]
-    records = [
-        {"expectation": one.name, "column": one.column, "rows": one.unexpected} for one in broken
-    ]
+    records = []
+    for outcome in broken:
+        records.append(
+            {
+                "expectation": outcome.name,
+                "column": outcome.column,
+                "rows": outcome.unexpected,
+            }
+        )
     return {"expectations": len(outcomes), "broken": len(broken), "broken expectations": records}

@@ -13,7 +13,7 @@ from privacy_assets.gate.statements import quoted
 from privacy_assets.tables.names import name_fault
 
 Every = Literal["hour", "day", "week", "month"]
-_LONGEST_FILE_NAME = 200  # bytes; file systems allow 255, including prefixes and suffixes
+_MAX_FILE_NAME = 200  # bytes; file systems allow 255, including prefixes and suffixes
 _LAST_YEAR = 9999  # last year of datetime, which cannot represent the end of its last window
 _FORMATS: dict[str, str] = {
     "hour": "%Y-%m-%d-%H:%M",
@@ -21,27 +21,44 @@ _FORMATS: dict[str, str] = {
     "week": "%Y-%m-%d",
     "month": "%Y-%m-%d",
 }
+_LENGTHS = {
+    "hour": timedelta(hours=1),
+    "day": timedelta(days=1),
+    "week": timedelta(days=7),
+}
 
 
 def check_key(key: object) -> None:
-    """Raise ConfigError unless ``key`` is a string that can be the name of a partition and of its
-    folder.
+    """Require that a key can be the name of a partition and of its folder.
+
+    Args:
+        key: Partition key.
+
+    Raises:
+        ConfigError: If it is not a string, or not such a name.
     """
-    fault, fix = (
-        name_fault(key) if isinstance(key, str) else "is not a string",
-        "use a different key",
-    )
+    fault = _key_fault(key)
+    fix = "use a different key"
     if isinstance(key, str) and not fault:
-        if key != key.strip():
-            fault = "starts or ends with a space"
-        elif (size := len(quoted(key))) > _LONGEST_FILE_NAME:
+        size = len(quoted(key))
+        if size > _MAX_FILE_NAME:
             fault = (
                 f"is too long for the name of a folder ({size} bytes, at most"
-                f" {_LONGEST_FILE_NAME} are allowed)"
+                f" {_MAX_FILE_NAME} are allowed)"
             )
             fix = "shorten it; a character other than an ASCII letter or digit has up to 12 bytes"
     if fault:
         raise ConfigError(f"partitions: key {safe_repr(key)} {fault}. Fix: {fix}.")
+
+
+def _key_fault(key: object) -> str:
+    """Return why a key of any length is not valid, or ""."""
+    if not isinstance(key, str):
+        return "is not a string"
+    fault = name_fault(key)
+    if not fault and key != key.strip():
+        return "starts or ends with a space"
+    return fault
 
 
 @dataclass(frozen=True)
@@ -64,7 +81,10 @@ class KeyPartitions:
             raise ConfigError("partitions: expected one or more keys, each once.")
 
     def check(self, key: str) -> str:
-        """Return ``key`` if it is one of the keys.
+        """Return a key if it is one of the partitions.
+
+        Args:
+            key: Partition key.
 
         Raises:
             WrongTarget: If it is unknown, because it would have no record of earlier failures.
@@ -107,15 +127,15 @@ class TimePartitions:
     def first(self) -> datetime:
         """Start of the first window."""
         try:
-            given = self.start.isoformat() if isinstance(self.start, date) else self.start
-            start = datetime.fromisoformat(given)
-            start = start.replace(tzinfo=UTC) if start.tzinfo is None else start.astimezone(UTC)
+            start = _utc_time(self.start)
         except (ValueError, TypeError, AttributeError):
             raise ConfigError(
                 f"partitions: start is {safe_repr(self.start)}, not a date such as 2026-01-01."
             ) from None
         floor = self._floor(start)
-        return floor if floor == start else self._after(floor)
+        if floor == start:
+            return floor
+        return self._after(floor)
 
     def of(self, when: datetime) -> str:
         """Return the key of the window that contains a time.
@@ -159,15 +179,17 @@ class TimePartitions:
         return start, self._after(start)
 
     def _start(self, key: str) -> datetime | None:
+        """Return the start of a window, or None if the key is malformed."""
         form = _FORMATS[self.every]
         try:
             start = datetime.strptime(key, form).replace(tzinfo=UTC)
         except (ValueError, TypeError):
             return None
-        known = (
-            start.strftime(form) == key and start.year < _LAST_YEAR and self._floor(start) == start
-        )
-        return start if known else None
+        if start.strftime(form) != key:
+            return None
+        if start.year >= _LAST_YEAR or self._floor(start) != start:
+            return None
+        return start
 
     def _floor(self, when: datetime) -> datetime:
         hour = when.replace(minute=0, second=0, microsecond=0)
@@ -176,31 +198,41 @@ class TimePartitions:
         day = hour.replace(hour=0)
         if self.every == "week":
             return day - timedelta(days=day.isoweekday() % 7)
-        return day.replace(day=1) if self.every == "month" else day
+        if self.every == "month":
+            return day.replace(day=1)
+        return day
 
     def _after(self, start: datetime) -> datetime:
         """Return the start of the next window."""
         if self.every == "month":
             return (start + timedelta(days=32)).replace(day=1)
-        return (
-            start
-            + {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}[
-                self.every
-            ]
-        )
+        return start + _LENGTHS[self.every]
+
+
+def _utc_time(start: Any) -> datetime:
+    """Return a date or time, or its ISO format, in UTC. Without time zone, it is in UTC already."""
+    if isinstance(start, date):
+        start = start.isoformat()
+    time = datetime.fromisoformat(start)
+    if time.tzinfo is None:
+        return time.replace(tzinfo=UTC)
+    return time.astimezone(UTC)
 
 
 Partitions = KeyPartitions | TimePartitions
 
 
-def as_partitions(given: Any) -> Partitions | None:
-    """Convert a list of keys to partitions; partitions and None are returned unchanged.
+def as_partitions(partitions: Any) -> Partitions | None:
+    """Convert a list of keys to partitions.
+
+    Args:
+        partitions: Keys, partitions or None. The last two are returned unchanged.
 
     Raises:
-        ConfigError: If ``given`` has another type.
+        ConfigError: If it is of another type, or a key is invalid.
     """
-    if given is None or isinstance(given, (KeyPartitions, TimePartitions)):
-        return given
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return KeyPartitions(tuple(given))
+    if partitions is None or isinstance(partitions, (KeyPartitions, TimePartitions)):
+        return partitions
+    if isinstance(partitions, Sequence) and not isinstance(partitions, str):
+        return KeyPartitions(tuple(partitions))
     raise ConfigError("partitions: expected a list of keys, or TimePartitions.")

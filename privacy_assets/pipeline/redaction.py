@@ -24,15 +24,15 @@ Kinds = tuple[type[BaseException], ...]
 
 
 def redact(
-    function: F, shown: Callable[[BaseException], BaseException], start: Callable[[], None]
+    function: F, to_safe: Callable[[BaseException], BaseException], start: Callable[[], None]
 ) -> F:
-    """Wrap a function or generator function so that errors are replaced by ``shown(error)``.
+    """Wrap a function or generator function so that its errors are replaced by safe ones.
 
     Returned, yielded and logged values are not redacted.
 
     Args:
         function: Function to wrap.
-        shown: Converts an error to a safe one.
+        to_safe: Converts an error to a safe one.
         start: Called before the function. Its errors are replaced as well.
     """
 
@@ -42,7 +42,7 @@ def redact(
             start()
             return function(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 (a library can raise anything, and quote what it read)
-            safe = shown(error)
+            safe = to_safe(error)
         # Outside the except block, so that the original is not set as context.
         raise safe
 
@@ -52,17 +52,25 @@ def redact(
             start()
             return (yield from function(*args, **kwargs))
         except BaseException as error:  # noqa: BLE001 (see above)
-            safe = shown(error)
+            safe = to_safe(error)
         raise safe
 
-    return cast("F", generate if inspect.isgeneratorfunction(function) else call)
+    if inspect.isgeneratorfunction(function):
+        return cast("F", generate)
+    return cast("F", call)
 
 
 def without_values(error: BaseException, passing: Kinds, interrupts: Kinds) -> BaseException:
     """Convert an error to one that is safe to display.
 
-    Errors of this package and of the types ``passing`` lose cause, context and notes. Errors of the
-    types ``interrupts`` lose their message. Others are replaced by a StepError.
+    Args:
+        error: Any error.
+        passing: Types of errors that have no private values.
+        interrupts: Types of errors that end a step, such as KeyboardInterrupt.
+
+    Returns:
+        Errors of this package and of ``passing`` without cause, context and notes, those of
+        ``interrupts`` without message, and a StepError for all others.
     """
     for kind in interrupts:
         if isinstance(error, kind):

@@ -56,8 +56,9 @@ class Rehearsed:
         A run has 1 / ``train`` times as many people, so its intervals are narrower by about the
         square root of ``train``.
         """
-        measured = self.report.policy_verdict.outcomes
-        return [(one, one.narrowed(math.sqrt(self.train))) for one in measured]
+        factor = math.sqrt(self.train)
+        outcomes = self.report.policy_verdict.outcomes
+        return [(outcome, outcome.narrowed(factor)) for outcome in outcomes]
 
     @property
     def margin(self) -> bool:
@@ -71,14 +72,8 @@ class Rehearsed:
         """Outcome of the limit that is furthest exceeded, or else nearest, for a run that measures
         the same values.
         """
-
-        def used(outcomes: tuple[LimitOutcome, LimitOutcome]) -> tuple[bool, bool, bool, float]:
-            one, later = outcomes
-            part = later.used()
-            worst = (one.status == "fail", not one.passed, not later.passed)
-            return *worst, part if math.isfinite(part) else -math.inf
-
-        return max(self.outcomes, key=used)[0]
+        strongest, _ = max(self.outcomes, key=_severity)
+        return strongest
 
     @property
     def yaml(self) -> str:
@@ -110,13 +105,24 @@ def variants(
             " Fix: set source instead of synthetic, train and holdout, or run it without"
             " --rehearse."
         )
-    found = []
+    generator = table.spec.generator
+    resolved = []
     for values in itertools.product(*tried.values()):
-        chosen = dict(zip(tried, values, strict=True))
-        group = table.spec.generator
-        group = group.model_copy(update={"settings": {**group.settings, **chosen}})
-        found.append((chosen, ResolvedTable.of(table.spec.model_copy(update={"generator": group}))))
-    return found
+        combination = dict(zip(tried, values, strict=True))
+        settings = {**generator.settings, **combination}
+        group = generator.model_copy(update={"settings": settings})
+        spec = table.spec.model_copy(update={"generator": group})
+        resolved.append((combination, ResolvedTable.of(spec)))
+    return resolved
+
+
+def _severity(outcomes: tuple[LimitOutcome, LimitOutcome]) -> tuple[bool, bool, bool, float]:
+    """Return a key that orders outcomes from the furthest below their limit to the worst."""
+    outcome, of_run = outcomes
+    used = of_run.used()
+    if not math.isfinite(used):
+        used = -math.inf
+    return outcome.status == "fail", not outcome.passed, not of_run.passed, used
 
 
 def rehearse(
@@ -143,17 +149,17 @@ def rehearse(
         InputError: If the table cannot be used.
         PublicationRefused: If a step fails.
     """
-    table = tables[0][1]
+    _, first = tables[0]
     rows = train_rows(
-        table, deployment.key("split"), lambda: deployment.gate().locks.columns(table.name)
+        first, deployment.key("split"), lambda: deployment.gate().locks.columns(first.name)
     )
-    for number, (tried, one) in enumerate(tables, start=1):
-        chosen = ", ".join(f"{name}={yaml_text(value)}" for name, value in tried.items())
-        progress(f"setting {number} of {len(tables)}: {chosen or 'as in the table'}")
+    for number, (tried, table) in enumerate(tables, start=1):
+        settings = ", ".join(f"{name}={yaml_text(value)}" for name, value in tried.items())
+        progress(f"setting {number} of {len(tables)}: {settings or 'as in the table'}")
         with WorkFolder() as folder:
-            own = Deployment.temporary(folder, deployment.key("rehearsal"))
-            report = _report(one, own, rows, progress, device_for)
-        yield Rehearsed(tried, one.spec.generator, report, one.shares["train"])
+            temporary = Deployment.temporary(folder, deployment.key("rehearsal"))
+            report = _report(table, temporary, rows, progress, device_for)
+        yield Rehearsed(tried, table.spec.generator, report, table.shares["train"])
 
 
 def _report(
@@ -164,9 +170,13 @@ def _report(
     device_for: Callable[[bool], AbstractContextManager[str]],
 ) -> Report:
     """Run the steps of a table on ``rows`` up to the report."""
-    given = replace(table, row_sources={"source": RowSource("given")})
+    rehearsed = replace(table, row_sources={"source": RowSource("given")})
     run = TableRun(
-        given, deployment, ReleaseTarget(table.name), progress=progress, given={"source": rows}
+        rehearsed,
+        deployment,
+        ReleaseTarget(table.name),
+        progress=progress,
+        passed_rows={"source": rows},
     )
     steps = run_table(run, device_for, lambda name: nullcontext())
     try:
@@ -174,16 +184,18 @@ def _report(
             result.shown.report for task, result in steps if task.step.verb == ATTEST
         )
     except InputError as error:
-        smaller = (
+        fix = (
             f"a rehearsal splits the {len(rows):,} rows of train only: a run may accept what it"
             " refuses here"
         )
+        if error.fix:
+            fix = f"{error.fix}; {fix}"
         raise InputError(
             error.problem,
             where=f"rehearsal, {error.where}",
             column=error.column,
             row=error.row,
-            fix="; ".join(filter(None, (error.fix, smaller))),
+            fix=fix,
             transient=error.transient,
         ) from error
     return report

@@ -42,26 +42,38 @@ class RowSource:
     path: str = ""
 
     @classmethod
-    def of(cls, given: str | Path, where: str) -> RowSource:
-        """Convert "demo" or a path. ``where`` names the setting in a ConfigError."""
-        path = path_text(given)
-        if not path:
+    def of(cls, path: str | Path, where: str) -> RowSource:
+        """Create from a setting.
+
+        Args:
+            path: "demo", or a path or URL of files.
+            where: Name of the setting, for messages.
+
+        Raises:
+            ConfigError: If it is not a path of tables.
+        """
+        text = path_text(path)
+        if not text:
             raise ConfigError(f"{where} must be a path of .parquet or .csv files.")
-        if path == "demo":
+        if text == "demo":
             return cls("demo")
         try:
-            location(given)
+            location(path)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
-        _check_path(path, where)
-        return cls("file", path=path)
+        _check_path(text, where)
+        return cls("file", path=text)
 
     def describe(self) -> str:
         """Return a text for descriptions and metadata, without the query of a URL."""
-        if self.path:
-            place = location(self.path)
-            return str(place) if isinstance(place, ObjectPath) else self.path
-        return "the demo survey" if self.kind == "demo" else "rows passed by the caller"
+        if self.kind == "demo":
+            return "the demo survey"
+        if not self.path:
+            return "rows passed by the caller"
+        files = location(self.path)
+        if isinstance(files, ObjectPath):
+            return str(files)
+        return self.path
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +112,7 @@ class ResolvedTable:
     def of(
         cls,
         spec: TableSpec,
-        given: Mapping[str, RowSource] | None = None,
+        passed_sources: Mapping[str, RowSource] | None = None,
         *,
         partitioned: bool = False,
     ) -> ResolvedTable:
@@ -108,7 +120,7 @@ class ResolvedTable:
 
         Args:
             spec: Settings of the table.
-            given: Tables, by role, whose rows the caller passes instead of a path.
+            passed_sources: Sources, by role, that the caller passes instead of a path.
             partitioned: Whether each run is for one partition.
 
         Returns:
@@ -118,34 +130,39 @@ class ResolvedTable:
             ConfigError: If a setting is invalid. The message names table, group, setting and the
                 fix.
         """
-        where, data = f"table {spec.name}", spec.data
-        row_sources = _row_sources(spec, dict(given or {}), where)
-        external = "synthetic" in row_sources
-        shares = _shares(spec.split, external, f"{where}, split")
-        built, label = (
-            (None, "") if external else resolve_generator(spec.generator, f"{where}, generator")
-        )
-        chosen, in_force = resolve_metrics(
+        where = f"table {spec.name}"
+        row_sources = _row_sources(spec, passed_sources or {}, where)
+        is_external = "synthetic" in row_sources
+        shares = _shares(spec.split, is_external, f"{where}, split")
+        generator = None
+        generator_label = ""
+        external_roles: Collection[str] = row_sources
+        if not is_external:
+            generator, generator_label = resolve_generator(spec.generator, f"{where}, generator")
+            external_roles = ()
+        metrics, policy = resolve_metrics(
             spec.evaluation.metrics,
             spec.policy,
             f"{where}, evaluation",
-            built,
-            row_sources if external else (),
+            generator,
+            external_roles,
             spec.evaluation.embedder,
         )
-        tuned = False if spec.evaluation.embedder is False else in_force.embedder
+        embedder = None
+        if spec.evaluation.embedder is not False and policy.embedder is not False:
+            embedder = policy.embedder
         table = cls(
             spec=spec,
             partitioned=partitioned,
             row_sources=row_sources,
-            declared=resolve_columns(data, f"{where}, data"),
-            generator=built,
-            generator_label=label,
-            filters=resolve_filters(spec.generator.filter, external, f"{where}, generator"),
+            declared=resolve_columns(spec.data, f"{where}, data"),
+            generator=generator,
+            generator_label=generator_label,
+            filters=resolve_filters(spec.generator.filter, is_external, f"{where}, generator"),
             shares=shares,
-            metrics=chosen,
-            policy=in_force,
-            embedder=None if tuned is False else tuned,
+            metrics=metrics,
+            policy=policy,
+            embedder=embedder,
         )
         _check_needs(table, f"{where}, evaluation")
         _check_partitions(table, f"{where}, data")
@@ -167,13 +184,18 @@ class ResolvedTable:
         """Columns of numbers that the threshold rule keeps, see
         :attr:`.Generator.bounded_columns`.
         """
-        return () if self.generator is None else self.generator.bounded_columns
+        if self.generator is None:
+            return ()
+        columns: tuple[str, ...] = self.generator.bounded_columns
+        return columns
 
     @property
     def roles(self) -> tuple[str, ...]:
         """Roles of the real tables of this pipeline."""
-        given = self.row_sources if self.external else self.shares
-        return tuple(role for role in REAL_ROLES if role in given)
+        used: Collection[str] = self.shares
+        if self.external:
+            used = self.row_sources
+        return tuple(role for role in REAL_ROLES if role in used)
 
     @property
     def embeds(self) -> bool:
@@ -186,14 +208,18 @@ class ResolvedTable:
         Args:
             keyed_fingerprint: Computes keyed digests of declared values.
         """
-        data = self.spec.data
+        kinds = {}
+        for name, kind in self.spec.data.kinds.items():
+            kinds[name] = kind
+            if not isinstance(kind, str):
+                kinds[name] = yaml_text(kind)
+        shares = None
+        if not self.external:
+            shares = dict(self.shares)
         return {
-            "subject": data.subject,
-            "kinds": {
-                name: kind if isinstance(kind, str) else yaml_text(kind)
-                for name, kind in data.kinds.items()
-            },
-            "split": None if self.external else dict(self.shares),
+            "subject": self.spec.data.subject,
+            "kinds": kinds,
+            "split": shares,
             **self.declared.stated(keyed_fingerprint),
         }
 
@@ -204,97 +230,110 @@ class ResolvedTable:
         Args:
             keyed_fingerprint: Computes keyed digests of declared values.
         """
-        metrics = {name: metric.settings() for name, metric in self.metrics.items()}
-        embedder = None if self.embedder is None else dict(self.embedder)
-        max_synthetic_rows = self.spec.data.max_synthetic_rows
-        own = {
-            "seed": self.spec.run.seed,
-            "metrics": metrics,
-            "embedder": embedder,
-            "filter": self.filter_setup,
-        }
-        return {
-            **self.split_setup(keyed_fingerprint),
-            **own,
-            **({"shared_subjects": True} if self.spec.data.shared_subjects else {}),
-            **({"public_bounds": list(self.bounded_columns)} if self.bounded_columns else {}),
-            **(
-                {"max_synthetic_rows": max_synthetic_rows} if max_synthetic_rows is not None else {}
-            ),
-        }
+        setup = self.split_setup(keyed_fingerprint)
+        setup["seed"] = self.spec.run.seed
+        setup["metrics"] = {name: metric.settings() for name, metric in self.metrics.items()}
+        setup["embedder"] = None
+        if self.embedder is not None:
+            setup["embedder"] = dict(self.embedder)
+        setup["filter"] = self.filter_setup
+        if self.spec.data.shared_subjects:
+            setup["shared_subjects"] = True
+        if self.bounded_columns:
+            setup["public_bounds"] = list(self.bounded_columns)
+        if self.spec.data.max_synthetic_rows is not None:
+            setup["max_synthetic_rows"] = self.spec.data.max_synthetic_rows
+        return setup
 
     @property
     def filter_setup(self) -> dict[str, Any] | None:
         """Settings of the filters by name, as in snapshots and attestations. None if there are no
         filters.
         """
-        return {one.name: one.settings() for one in self.filters} or None
+        return {unfitted.name: unfitted.settings() for unfitted in self.filters} or None
 
     def uses_embedder(self, metric: Metric) -> bool:
-        """Return True if ``metric`` gets the embedder."""
+        """Return True if a metric gets the embedder.
+
+        Args:
+            metric: Metric of the table.
+        """
         return self.embeds and metric.uses("embedder")
 
 
-def _row_sources(spec: TableSpec, given: dict[str, RowSource], where: str) -> dict[str, RowSource]:
-    named = {
-        role: getattr(spec.data, role) for role in ROLES if getattr(spec.data, role) is not None
-    }
-    for role in given:
+def _row_sources(
+    spec: TableSpec, passed_sources: Mapping[str, RowSource], where: str
+) -> dict[str, RowSource]:
+    """Return the source of the rows by role, in the order of ``ROLES``."""
+    paths = {}
+    for role in ROLES:
+        path = getattr(spec.data, role)
+        if path is not None:
+            paths[role] = path
+    for role in passed_sources:
         if role not in ROLES:
-            raise ConfigError(
-                f"{where}: there is no table {safe_repr(role)}.{did_you_mean(role, ROLES)}"
-            )
-        if role in named:
+            hint = did_you_mean(role, ROLES)
+            raise ConfigError(f"{where}: there is no table {safe_repr(role)}.{hint}")
+        if role in paths:
             raise ConfigError(
                 f"{where}, data: {role} is both passed in and configured as"
-                f" {safe_repr(named[role])}. Fix: remove one."
+                f" {safe_repr(paths[role])}. Fix: remove one."
             )
-    there = {role: role for role in ROLES if role in named or role in given}
-    if "synthetic" in there:
-        absent = [role for role in ("train", "holdout") if role not in there]
-        if absent:
-            raise ConfigError(
-                f"{where}, data: synthetic was given without {absent[0]}. Fix: provide the rows"
-                " that the generator"
-                " was trained on as train, and other rows as holdout."
-            )
-        if "source" in there:
-            raise ConfigError(
-                f"{where}, data: source and synthetic cannot be combined. Fix: provide source,"
-                " or synthetic with"
-                " its train and holdout."
-            )
-    else:
-        if "source" not in there:
-            raise ConfigError(
-                f'{where}, data: the source is missing. Fix: provide a path, an asset, or "demo".'
-            )
-        for role in REAL_ROLES:
-            if role in there:
-                text = (
-                    f"{role} requires an existing synthetic table. Fix: with a source, use the"
-                    " shares of split"
+    roles = [role for role in ROLES if role in paths or role in passed_sources]
+    _check_roles(roles, f"{where}, data")
+    row_sources = {}
+    for role in roles:
+        if role in paths:
+            row_sources[role] = RowSource.of(paths[role], f"{where}, data: {role}")
+        else:
+            row_sources[role] = passed_sources[role]
+    return row_sources
+
+
+def _check_roles(roles: Collection[str], where: str) -> None:
+    """Raise ConfigError unless there is a source, or a synthetic table with train and holdout."""
+    if "synthetic" in roles:
+        for role in ("train", "holdout"):
+            if role not in roles:
+                raise ConfigError(
+                    f"{where}: synthetic was given without {role}. Fix: provide the rows that"
+                    " the generator was trained on as train, and other rows as holdout."
                 )
-                raise ConfigError(f"{where}, data: {text}.")
-    return {
-        role: given.get(role) or RowSource.of(named[role], f"{where}, data: {role}")
-        for role in there
-    }
-
-
-def _check_path(path: str, where: str) -> None:
-    known = suffix_of(Path(path)) in SUFFIXES
-    if known or Path(path).is_dir() or "/" in path and not Path(path).suffix:
+        if "source" in roles:
+            raise ConfigError(
+                f"{where}: source and synthetic cannot be combined. Fix: provide source, or"
+                " synthetic with its train and holdout."
+            )
         return
-    hint = did_you_mean(path, ["demo"]) if "." not in path else ""
-    raise ConfigError(f"{where}: {safe_repr(path)} is not a path of .parquet or .csv files.{hint}")
+    if "source" not in roles:
+        raise ConfigError(
+            f'{where}: the source is missing. Fix: provide a path, an asset, or "demo".'
+        )
+    for role in REAL_ROLES:
+        if role in roles:
+            raise ConfigError(
+                f"{where}: {role} requires an existing synthetic table. Fix: with a source, use"
+                " the shares of split."
+            )
 
 
-def _shares(split: Split, external: bool, where: str) -> dict[str, float]:
+def _check_path(text: str, where: str) -> None:
+    path = Path(text)
+    if suffix_of(path) in SUFFIXES or path.is_dir():
+        return
+    if "/" in text and not path.suffix:
+        return  # a folder that does not exist yet, or objects
+    hint = ""
+    if "." not in text:
+        hint = did_you_mean(text, ["demo"])
+    raise ConfigError(f"{where}: {safe_repr(text)} is not a path of .parquet or .csv files.{hint}")
+
+
+def _shares(split: Split, is_external: bool, where: str) -> dict[str, float]:
     shares = split.model_dump(exclude_none=True)
     if not shares:
         return dict(DEFAULT_SHARES)
-    if external:
+    if is_external:
         raise ConfigError(
             f"{where}: shares require a source, because your own train and holdout are split"
             " already."
@@ -306,43 +345,71 @@ def _shares(split: Split, external: bool, where: str) -> dict[str, float]:
     return shares
 
 
-def resolve_generator(given: GeneratorGroup, where: str) -> tuple[Generator, str]:
-    """Return the generator and its label."""
+def resolve_generator(group: GeneratorGroup, where: str) -> tuple[Generator, str]:
+    """Build the generator of a table.
+
+    Args:
+        group: Settings of the generator.
+        where: Location in the settings, for messages.
+
+    Returns:
+        The generator and its label.
+
+    Raises:
+        ConfigError: If a setting is invalid.
+    """
     from privacy_assets.generators import as_generator
 
-    named = given.name
+    form = group.name
+    if group.settings:
+        form = {"name": group.name, "settings": group.settings}
     try:
-        built = as_generator(
-            {"name": named, "settings": given.settings} if given.settings else named
-        )
+        generator = as_generator(form)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    return built, named if isinstance(named, str) else getattr(
-        named, "__qualname__", type(named).__name__
-    )
+    if isinstance(group.name, str):
+        return generator, group.name
+    return generator, getattr(group.name, "__qualname__", type(group.name).__name__)
 
 
-def resolve_filters(given: Any, external: bool, where: str) -> tuple[Filter, ...]:
-    """Build filters, in registry order, from a name, ``{"name", "settings"}``, or a list of
-    these.
+def resolve_filters(forms: Any, is_external: bool, where: str) -> tuple[Filter, ...]:
+    """Build the filters of a table.
+
+    Args:
+        forms: A name, ``{"name", "settings"}``, a list of these, or None.
+        is_external: Whether the synthetic table is external.
+        where: Location in the settings, for messages.
+
+    Returns:
+        The filters in registry order.
+
+    Raises:
+        ConfigError: If a setting is invalid, or there is no generator.
     """
     from privacy_assets.generators.filters import as_filters
 
     try:
-        found = as_filters(given)
+        filters = as_filters(forms)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    if found and external:
+    if filters and is_external:
         raise ConfigError(
             f"{where}: a filter requires a generator, from which it draws further rows. Fix:"
-            " filter your table"
-            " before the run."
+            " filter your table before the run."
         )
-    return found
+    return filters
 
 
 def resolve_columns(data: Data, where: str) -> Declared:
-    """Return the column declarations, except kinds, which are only checked."""
+    """Return the column declarations, except kinds, which are only checked.
+
+    Args:
+        data: Settings of the columns.
+        where: Location in the settings, for messages.
+
+    Raises:
+        ConfigError: If a declaration is invalid.
+    """
     try:
         check_kinds(data.kinds)
         return Declared.of_settings(
@@ -389,25 +456,27 @@ def resolve_metrics(
         ConfigError: If metrics and policy do not match.
     """
     try:
-        chosen, in_force = choose_metrics(metrics, policy, generator, external, embedder)
+        selected, in_force = choose_metrics(metrics, policy, generator, external, embedder)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     for limit in in_force.limits:
-        if limit.metric not in chosen:
+        if limit.metric not in selected:
             raise ConfigError(
                 f"{where}: the policy limits {limit.statistic}, but {limit.metric} is not among"
                 " the metrics."
             )
-    return chosen, in_force
+    return selected, in_force
 
 
 def _check_needs(table: ResolvedTable, where: str) -> None:
-    there = {*table.roles, "synthetic", *(["embedder"] if table.embedder is not None else [])}
+    available = {*table.roles, "synthetic"}
+    if table.embedder is not None:
+        available.add("embedder")
     for name, metric in table.metrics.items():
-        absent = sorted(metric.required_inputs - there)
-        if absent:
+        missing = sorted(metric.required_inputs - available)
+        if missing:
             raise ConfigError(
-                f"{where}: metric {name} needs {absent[0]}. Fix: provide it, or leave the"
+                f"{where}: metric {name} needs {missing[0]}. Fix: provide it, or leave the"
                 " metric out."
             )
 
@@ -427,40 +496,41 @@ def _check_generated(table: ResolvedTable, where: str) -> None:
                 f"{where}: {name} cannot attack a generator of generated columns. Fix: leave"
                 " one of them out."
             )
-    judges = [
-        f"{name}.{statistic}"
-        for name, metric in METRICS.items()
-        for statistic in metric.generated_column_statistics
-    ]
-    if not any(limit.statistic in judges for limit in table.policy.limits):
-        raise ConfigError(f"{where}: generated columns need a limit on {' or '.join(judges)}.")
+    statistics = []
+    for name, metric_class in METRICS.items():
+        for statistic in metric_class.generated_column_statistics:
+            statistics.append(f"{name}.{statistic}")
+    if not any(limit.statistic in statistics for limit in table.policy.limits):
+        raise ConfigError(f"{where}: generated columns need a limit on {' or '.join(statistics)}.")
 
 
 def _check_partitions(table: ResolvedTable, where: str) -> None:
     if table.spec.data.partition_column in {*table.declared.drop, *table.declared.new_values}:
         raise ConfigError(f"{where}: the partition_column cannot be left out or generated.")
     if not table.partitioned:
-        for setting in ("partition_column", "shared_subjects"):
-            if getattr(table.spec.data, setting):
-                raise ConfigError(f"{where}: {setting} was given, and the table has no partitions.")
-        for role, row_source in table.row_sources.items():
-            if PARTITION_MARK in row_source.path:
-                text = f"the path of {role} has {PARTITION_MARK}, and the table has no partitions"
-                raise ConfigError(f"{where}: {text}.")
+        _check_no_partitions(table, where)
         return
-    asks = metrics_reading("ledger")
-    if table.spec.data.shared_subjects and not any(
-        limit.metric in asks for limit in table.policy.limits
-    ):
-        text = f"shared_subjects needs limits on the metric {' or '.join(asks)}"
+    ledger_metrics = metrics_reading("ledger")
+    has_ledger_limit = any(limit.metric in ledger_metrics for limit in table.policy.limits)
+    if table.spec.data.shared_subjects and not has_ledger_limit:
+        text = f"shared_subjects needs limits on the metric {' or '.join(ledger_metrics)}"
         raise ConfigError(f"{where}: {text}. Fix: add them to the policy.")
+    if table.spec.data.partition_column is not None:
+        return
     for role, row_source in table.row_sources.items():
-        if (
-            row_source.kind != "given"
-            and PARTITION_MARK not in row_source.path
-            and table.spec.data.partition_column is None
-        ):
+        if row_source.kind != "given" and PARTITION_MARK not in row_source.path:
             fix = f"put {PARTITION_MARK} into the path or name the partition_column"
             raise ConfigError(
                 f"{where}: the rows of {role} in a partition are not defined. Fix: {fix}."
             )
+
+
+def _check_no_partitions(table: ResolvedTable, where: str) -> None:
+    """Raise ConfigError if a setting needs partitions."""
+    for setting in ("partition_column", "shared_subjects"):
+        if getattr(table.spec.data, setting):
+            raise ConfigError(f"{where}: {setting} was given, and the table has no partitions.")
+    for role, row_source in table.row_sources.items():
+        if PARTITION_MARK in row_source.path:
+            text = f"the path of {role} has {PARTITION_MARK}, and the table has no partitions"
+            raise ConfigError(f"{where}: {text}.")

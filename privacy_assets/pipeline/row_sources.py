@@ -35,13 +35,13 @@ Window = tuple[Any, Any]  # start and end of a time partition
 
 
 def read_source(
-    row_source: RowSource, given: object, partition: str | None, form: CsvFormat
+    row_source: RowSource, passed_rows: object, partition: str | None, form: CsvFormat
 ) -> Frame:
     """Read the rows of a source.
 
     Args:
         row_source: Rows passed by the caller, the demo table, or a path.
-        given: Rows from the caller, for a source of kind "given".
+        passed_rows: Rows from the caller, for a source of kind "given".
         partition: Key of the partition, which replaces the placeholder in a path.
         form: Separator and encoding of CSV files.
 
@@ -52,7 +52,7 @@ def read_source(
         InputError: If the rows cannot be read.
     """
     if row_source.kind == "given":
-        return given_frame(given, where=row_source.describe()).reset_index(drop=True)
+        return given_frame(passed_rows, where=row_source.describe()).reset_index(drop=True)
     if row_source.kind == "demo":
         from privacy_assets.tables.demo import load_patients
 
@@ -61,7 +61,12 @@ def read_source(
 
 
 def partition_path(template: str, partition: str | None) -> str:
-    """Return the path of one partition. ``*?[`` in the key match only themselves.
+    """Return the path of one partition.
+
+    Args:
+        template: Path, with or without a placeholder.
+        partition: Key that replaces the placeholder. ``*?[`` in it match only themselves. None:
+            all partitions.
 
     Raises:
         InputError: If the key is empty, so the path would match all partitions, or would lead to
@@ -109,47 +114,62 @@ def select_partition(
             fix="set it to an existing column",
         )
     if window is not None:
+        start, end = window
+        if not is_zoned:
+            start = start.replace(tzinfo=UTC)
+            end = end.replace(tzinfo=UTC)
         times = pd.to_datetime(frame[column], utc=True, errors="coerce")
-        start, end = window if is_zoned else (time.replace(tzinfo=UTC) for time in window)
-        chosen = frame[(times >= start) & (times < end)]
+        selected = frame[(times >= start) & (times < end)]
     else:
+        key = partition
+        if is_bool_dtype(frame[column]):
+            key = partition.lower()
         keys = frame[column].astype(object).map(_key_of).str.normalize("NFC")
-        chosen = frame[keys == (partition.lower() if is_bool_dtype(frame[column]) else partition)]
-    if chosen.empty:
+        selected = frame[keys == key]
+    if selected.empty:
         raise InputError(
             "the partition has no rows", where=where, column=column, fix="check partitions and data"
         )
-    return chosen
+    return selected
 
 
 def _key_of(value: object) -> str:
     """Return the partition key of a cell: 2020.0 is 2020, and booleans are in lower case."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def source_table(
     resolved: ResolvedTable,
-    given: pd.DataFrame | None,
+    passed_rows: pd.DataFrame | None,
     partition: str | None,
     window: Window | None,
     locked: Mapping[str, str] | None = None,
 ) -> Table:
-    """Return the private table in canonical form. The schema is inferred before the partition is
-    selected.
+    """Read the private table in canonical form.
 
-    ``locked`` is the contract of the columns in the lock of the table, see
-    :func:`~.tables.inference.joint_schema`.
+    The schema is inferred before the partition is selected.
+
+    Args:
+        resolved: Settings of the table.
+        passed_rows: Rows from the caller. None: the rows of the configured source.
+        partition: Key of the partition. None: all rows.
+        window: Start and end of a time partition. None: rows are selected by the key.
+        locked: Columns in the signed settings of the table, see
+            :func:`~.tables.inference.joint_schema`.
+
+    Raises:
+        InputError: If the rows cannot be read, or the partition has none.
     """
+    data = resolved.spec.data
     row_source = resolved.row_sources["source"]
-    frame, data = (
-        read_source(row_source, given, partition, resolved.declared.read),
-        resolved.spec.data,
-    )
+    frame = read_source(row_source, passed_rows, partition, resolved.declared.read)
     _check_people_known(frame, data, "source")
-    whole = canonical_table(frame, data.subject, data.kinds, resolved.declared, locked=locked)
-    return _of_partition(whole, resolved, "source", partition, window)
+    table = canonical_table(frame, data.subject, data.kinds, resolved.declared, locked=locked)
+    return _of_partition(table, resolved, "source", partition, window)
 
 
 def train_rows(
@@ -163,67 +183,86 @@ def train_rows(
     Args:
         resolved: Settings of the table.
         key: Key of the split.
-        locked: Returns the contract of the columns in the lock of the table. Without a subject
-            column, the content of a row determines its role, so the rows are read as in a run.
+        locked: Returns the columns in the signed settings of the table. Without a subject column,
+            the content of a row determines its role, so the rows are read as in a run.
 
     Raises:
         InputError: If the rows cannot be read, or a role gets no rows.
     """
     data = resolved.spec.data
+    exact_ids = resolved.declared.exact_ids
     frame = read_source(resolved.row_sources["source"], None, None, resolved.declared.read)
     _check_people_known(frame, data, "source")
     if data.subject is None:
-        people = canonical_table(frame, None, data.kinds, resolved.declared, locked=locked())
+        table = canonical_table(frame, None, data.kinds, resolved.declared, locked=locked())
     else:
-        exact_ids = resolved.declared.exact_ids
-        ids = subject_columns({"source": frame}, {"source": "source"}, data.subject, exact_ids)[
-            "source"
-        ]
-        people = Table(TableSchema(()), {}, len(frame)).with_subject(ids)
-    rows = split_rows(people, key, resolved.shares, exact_ids=resolved.declared.exact_ids)["train"]
+        ids = subject_columns({"source": frame}, {"source": "source"}, data.subject, exact_ids)
+        table = Table(TableSchema(()), {}, len(frame)).with_subject(ids["source"])
+    rows = split_rows(table, key, resolved.shares, exact_ids=exact_ids)["train"]
     return pd.DataFrame({name: _of_rows(frame[name], rows) for name in frame.columns})
 
 
 def _of_rows(cells: pd.Series, rows: np.ndarray) -> pd.Series:
     """Return some cells of a column with a new index. Categories of the other cells are removed."""
-    taken = cells.iloc[rows].reset_index(drop=True)
-    return taken.astype(object) if isinstance(taken.dtype, pd.CategoricalDtype) else taken
+    selected = cells.iloc[rows].reset_index(drop=True)
+    if isinstance(selected.dtype, pd.CategoricalDtype):
+        return selected.astype(object)
+    return selected
 
 
 def user_splits(
     resolved: ResolvedTable,
-    given: Mapping[str, pd.DataFrame],
+    passed_rows: Mapping[str, pd.DataFrame],
     partition: str | None,
     window: Window | None,
     locked: Mapping[str, str] | None = None,
 ) -> dict[str, Table]:
-    """Return the external train, holdout and reference in canonical form, with one schema."""
-    form = resolved.declared.read
-    frames = {
-        role: read_source(resolved.row_sources[role], given.get(role), partition, form)
-        for role in resolved.roles
-    }
+    """Read the external train, holdout and reference in canonical form, with one schema.
+
+    Args:
+        resolved: Settings of the table.
+        passed_rows: Rows from the caller, by role. Other roles have a configured source.
+        partition: Key of the partition. None: all rows.
+        window: Start and end of a time partition. None: rows are selected by the key.
+        locked: Columns in the signed settings of the table, see
+            :func:`~.tables.inference.joint_schema`.
+
+    Returns:
+        The tables by role.
+
+    Raises:
+        InputError: If the rows cannot be read, or the partition has none.
+    """
     data = resolved.spec.data
+    frames = {}
+    for role in resolved.roles:
+        frames[role] = read_source(
+            resolved.row_sources[role], passed_rows.get(role), partition, resolved.declared.read
+        )
     _check_people_known(frames["train"], data, "train")
     names = {role: role for role in frames}
     tables = real_tables(frames, names, data.subject, data.kinds, resolved.declared, locked=locked)
-    return {
-        role: _of_partition(table, resolved, role, partition, window)
-        for role, table in tables.items()
-    }
+    of_partition = {}
+    for role, table in tables.items():
+        of_partition[role] = _of_partition(table, resolved, role, partition, window)
+    return of_partition
 
 
 def _check_people_known(frame: Frame, data: Data, where: str) -> None:
     """Raise InputError if the settings do not state which rows belong to one person."""
     if data.subject is not None or data.each_row:
         return
-    likely = may_tell_people_apart(frame, data.drop)
-    hint = f"; {', '.join(map(safe_repr, likely))} may identify people" if likely else ""
-    column = yaml_text({"subject": likely[0] if likely else "COLUMN"})
+    candidates = may_tell_people_apart(frame, data.drop)
+    column = "COLUMN"
+    hint = ""
+    if candidates:
+        column = candidates[0]
+        hint = f"; {', '.join(map(safe_repr, candidates))} may identify people"
+    by_column = yaml_text({"subject": column})
+    by_row = yaml_text({"subject": EACH_ROW})
     fix = (
-        f"name the column that identifies people (data: {column}), or state that each row is a"
-        " different person"
-        f" (data: {yaml_text({'subject': EACH_ROW})}){hint}"
+        f"name the column that identifies people (data: {by_column}), or state that each row is"
+        f" a different person (data: {by_row}){hint}"
     )
     raise InputError(
         "the settings do not state which rows belong to one person", where=where, fix=fix
@@ -234,52 +273,60 @@ def _of_partition(
     table: Table, resolved: ResolvedTable, role: str, partition: str | None, window: Window | None
 ) -> Table:
     """Return the rows of one partition, unless the path of ``role`` selected them. The schema is
-    kept.
+    unchanged.
     """
-    data = resolved.spec.data
-    if (
-        PARTITION_MARK in resolved.row_sources[role].path
-        or data.partition_column is None
-        or partition is None
-    ):
+    column = resolved.spec.data.partition_column
+    if column is None or partition is None:
         return table
-    column = data.partition_column
-    is_zoned = column == data.subject or table.schema[column].is_zoned
-    chosen = select_partition(
+    if PARTITION_MARK in resolved.row_sources[role].path:
+        return table
+    is_zoned = column == resolved.spec.data.subject or table.schema[column].is_zoned
+    selected = select_partition(
         table.frame(), column, partition, window, where=role, is_zoned=is_zoned
     )
-    return table.take(chosen.index.to_numpy()).map(Column.compact)
+    return table.take(selected.index.to_numpy()).map(Column.compact)
 
 
 def user_synthetic(
     resolved: ResolvedTable,
-    given: pd.DataFrame | None,
+    passed_rows: pd.DataFrame | None,
     train: Table,
     schema: TableSchema,
     partition: str | None,
     window: Window | None,
 ) -> Table:
-    """Return the external synthetic table with the columns and precision of the private one.
+    """Read the external synthetic table with the columns and precision of the private one.
 
-    Raises InputError if it does not fit the schema, or has too many rows. The footers of Parquet
-    files decide before their rows are read, because a small file can expand to more rows than fit
-    in memory.
+    Args:
+        resolved: Settings of the table.
+        passed_rows: Rows from the caller. None: the rows of the configured source.
+        train: Real train table.
+        schema: Schema of the real tables before the threshold rule.
+        partition: Key of the partition. None: all rows.
+        window: Start and end of a time partition. None: rows are selected by the key.
+
+    Raises:
+        InputError: If the table does not fit the schema, or has too many rows. The footers of
+            Parquet files decide before their rows are read, because a small file can expand to
+            more rows than fit in memory.
     """
     row_source = resolved.row_sources["synthetic"]
     data = resolved.spec.data
-    column = None if PARTITION_MARK in row_source.path else data.partition_column
+    column = data.partition_column
+    if PARTITION_MARK in row_source.path:
+        column = None  # the path selects the rows
     max_rows = data.max_synthetic_rows
     where = row_source.describe()
     if row_source.kind == "file" and column is None:
         n_stored = stored_rows(partition_path(row_source.path, partition))
         check_synthetic_rows(n_stored, len(train), max_rows, where)
-    rows = read_source(row_source, given, partition, resolved.declared.read)
+    rows = read_source(row_source, passed_rows, partition, resolved.declared.read)
     if column is None:  # otherwise the table has the rows of all partitions
         check_synthetic_rows(len(rows), len(train), max_rows, where)
     table = synthetic_table(rows, schema, data.subject, resolved.declared, train=train)
     is_zoned = column is not None and schema[column].is_zoned
-    chosen = select_partition(
+    selected = select_partition(
         table.frame(), column, partition, window, where="synthetic", is_zoned=is_zoned
     )
-    check_synthetic_rows(len(chosen), len(train), max_rows, where)
-    return table.take(chosen.index.to_numpy())
+    check_synthetic_rows(len(selected), len(train), max_rows, where)
+    return table.take(selected.index.to_numpy())

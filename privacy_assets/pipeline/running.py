@@ -51,18 +51,30 @@ class Holder:
 
     @classmethod
     def of(cls, data: bytes) -> Holder:
-        """Create from the bytes of a lease, or raise an error if they are not those of one."""
+        """Create from the content of a lease.
+
+        Args:
+            data: Bytes of the file.
+
+        Raises:
+            Exception: If they are not those of a lease.
+        """
         stored = json.loads(data)
-        started, seen = _time(stored["started"]), _time(stored["seen"])
-        return cls(str(stored["run"]), started, seen, int(stored["process"]), str(stored["host"]))
+        return cls(
+            run=str(stored["run"]),
+            started=_time(stored["started"]),
+            seen=_time(stored["seen"]),
+            process=int(stored["process"]),
+            host=str(stored["host"]),
+        )
 
     def __str__(self) -> str:
         """Return run, process, host and start."""
-        run = self.run if is_showable(self.run) else self.run[:8]
-        return (
-            f"run {run} ({process_text(self.process, self.host)}) started on"
-            f" {time_text(self.started)}"
-        )
+        run = self.run
+        if not is_showable(run):
+            run = run[:8]
+        process = process_text(self.process, self.host)
+        return f"run {run} ({process}) started on {time_text(self.started)}"
 
 
 def _time(stored: Any) -> float:
@@ -102,16 +114,17 @@ class Lease:
             self._take(ended)
         except OSError as error:
             raise self._unusable(error) from None
-        stop, failed = threading.Event(), True
+        stop = threading.Event()
         signs = threading.Thread(target=self._show_signs, args=(stop,), daemon=True)
         signs.start()
+        has_failed = True
         try:
             yield
-            failed = False
+            has_failed = False
         finally:
             stop.set()
             signs.join()
-            if failed:
+            if has_failed:
                 self.free()
 
     def holder(self) -> Holder | None:
@@ -128,14 +141,18 @@ class Lease:
                 self._file.unlink(missing_ok=True)
 
     def _take(self, ended: Callable[[str], bool]) -> None:
-        while (holder := self._read()) is None or holder.run != self.owner:
+        """Write the lease. Try again while other runs are faster."""
+        while True:
+            holder = self._read()
+            if holder is not None and holder.run == self.owner:
+                put_atomic(self._file, self._entry(holder.started))
+                return
             if holder is not None:
                 self._check_free(holder, ended)
                 self._file.unlink(missing_ok=True)
             private_folder(self._file.parent)
             if create_once(self._file, self._entry(time.time())):
                 return
-        put_atomic(self._file, self._entry(holder.started))
 
     def _check_free(self, holder: Holder, ended: Callable[[str], bool]) -> None:
         """Raise TableBusy if the run of a lease is in progress."""
@@ -148,9 +165,9 @@ class Lease:
         )
 
     def _show_signs(self, stop: threading.Event) -> None:
-        last = False
-        while not last:
-            last = stop.wait(_SIGN)
+        is_stopped = False
+        while not is_stopped:
+            is_stopped = stop.wait(_SIGN)
             with suppress(OSError, PrivacyAssetsError):
                 holder = self._read()
                 if holder is not None and holder.run == self.owner:

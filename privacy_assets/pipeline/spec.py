@@ -43,14 +43,14 @@ class Group(BaseModel):
         strict=True, extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True
     )
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         try:
-            super().__init__(**given)
+            super().__init__(**settings)
             return
         except ValidationError as error:
-            wrong = error
+            invalid = error
         # outside the handler, because the first error quotes the value
-        raise problem(type(self), wrong)
+        raise problem(type(self), invalid)
 
 
 class Data(Group):
@@ -181,25 +181,25 @@ class Data(Group):
 
     @model_validator(mode="before")
     @classmethod
-    def _subject(cls, given: Any) -> Any:
+    def _subject(cls, settings: Any) -> Any:
         """Convert a mapping ``subject`` to the settings ``subject``, ``each_row`` and
         ``exact_ids``.
         """
-        if not isinstance(given, Mapping) or not isinstance(given.get("subject"), Mapping):
-            return given
-        subject = read_subject(given["subject"])
-        settings = {
+        if not isinstance(settings, Mapping) or not isinstance(settings.get("subject"), Mapping):
+            return settings
+        subject = read_subject(settings["subject"])
+        converted = {
             "subject": subject.column,
             "each_row": subject.each_row,
             "exact_ids": subject.exact_ids,
         }
         for name in ("each_row", "exact_ids"):
-            if name in given and given[name] != settings[name]:
+            if name in settings and settings[name] != converted[name]:
                 raise ConfigError(
                     f"subject and {name} contradict each other. Fix: remove {name}, and state it in"
                     " subject: {each_row: true} or {column: id, exact: true}."
                 )
-        return {**given, **settings}
+        return {**settings, **converted}
 
 
 class Split(Group):
@@ -270,14 +270,16 @@ class Evaluation(Group):
     )
 
 
-def _plain_integer(given: Any) -> Any:
+def _plain_integer(value: Any) -> Any:
     """Convert an integer of numpy or another library to int; other values are validated by the
     model.
     """
+    if isinstance(value, bool):
+        return value
     try:
-        return given if isinstance(given, bool) else operator.index(given)
+        return operator.index(value)
     except TypeError:
-        return given
+        return value
 
 
 class Run(Group):
@@ -303,14 +305,18 @@ class Run(Group):
     )
 
 
-def _policy(given: Any) -> Any:
+def _policy(form: Any) -> Any:
     from privacy_assets.metrics.policies import load_policy
 
-    return None if given is None else load_policy(given)
+    if form is None:
+        return None
+    return load_policy(form)
 
 
-def _generator(given: Any) -> Any:
-    return given if isinstance(given, (Mapping, GeneratorGroup)) else {"name": given}
+def _generator(form: Any) -> Any:
+    if isinstance(form, (Mapping, GeneratorGroup)):
+        return form
+    return {"name": form}
 
 
 class TableSpec(Group):
@@ -371,17 +377,20 @@ class TableSpec(Group):
     )
 
     @redact_foreign_errors
-    def __init__(self, **given: Any) -> None:
-        name, wrong = given.get("name"), ""
-        where = f"table {name}" if isinstance(name, str) and name.isidentifier() else "table"
+    def __init__(self, **settings: Any) -> None:
+        name = settings.get("name")
+        where = "table"
+        if isinstance(name, str) and name.isidentifier():
+            where = f"table {name}"
         try:
-            _check_texts(given, "table")
-            super().__init__(**_long(given, where))
+            _check_texts(settings, "table")
+            super().__init__(**_long(settings, where))
             return
         except PrivacyAssetsError as error:
-            wrong = str(error)
-        own = wrong.startswith(("table has ", "table: "))
-        raise ConfigError(where + wrong.removeprefix("table") if own else f"{where}, {wrong}")
+            message = str(error)
+        if message.startswith(("table has ", "table: ")):
+            raise ConfigError(where + message.removeprefix("table"))
+        raise ConfigError(f"{where}, {message}")
 
     @classmethod
     def load(cls, path: str | Path) -> TableSpec:
@@ -395,26 +404,15 @@ class TableSpec(Group):
         Raises:
             ConfigError: If the file cannot be read or a setting is invalid.
         """
-        written, file = read_yaml(path, "a table's YAML file"), Path(str(location(path)))
+        written: Mapping[Any, Any] = read_yaml(path, "a table's YAML file")
+        file = Path(str(location(path)))
         if "attributes" in written:
-            if (
-                written.get("type") != _COMPONENT
-                or not isinstance(written["attributes"], dict)
-                or len(written) > 2
-            ):
-                problem = (
-                    f"a component here has two keys: type, which is {_COMPONENT}, and attributes,"
-                    " a mapping"
-                )
-                raise ConfigError(
-                    f"{file}: {problem}. Fix: write only these, or the settings of the table alone."
-                )
-            written = written["attributes"]
+            written = _component_settings(written, file)
         try:
             return cls.of(written, file.parent)
         except ConfigError as error:
-            wrong = str(error)
-        raise ConfigError(f"{file}: {wrong}")
+            message = str(error)
+        raise ConfigError(f"{file}: {message}")
 
     @classmethod
     def of(cls, written: Mapping[Any, Any], folder: Path) -> TableSpec:
@@ -428,99 +426,134 @@ class TableSpec(Group):
             ConfigError: If a setting is invalid.
         """
         _check_texts(written, "table")
-        policy = written.get("policy")
-        policy_file = folder / policy if isinstance(policy, str) else None
-        for part in (written, written.get("data")):
-            if isinstance(part, dict):
-                part.update(
-                    {role: in_folder(part[role], folder) for role in _TABLES if role in part}
-                )
-                for listed in dict(part.get("allowed_values") or {}).values():
-                    if isinstance(listed, dict) and "file" in listed:
-                        listed["file"] = in_folder(listed["file"], folder)
-        return cls(
-            **{
-                **written,
-                **(
-                    {"policy": policy_file}
-                    if policy_file is not None and policy_file.is_file()
-                    else {}
-                ),
-            }
-        )
+        settings = dict(written)
+        policy = settings.get("policy")
+        if isinstance(policy, str) and (folder / policy).is_file():
+            settings["policy"] = folder / policy
+        _resolve_paths(settings, folder)
+        if isinstance(settings.get("data"), dict):
+            _resolve_paths(settings["data"], folder)
+        return cls(**settings)
 
 
 _COMPONENT = "privacy_assets.PrivacyGate"  # a table with further settings, which need Dagster
 _TABLES = ("source", "train", "holdout", "reference", "synthetic")
 
 
-def in_folder(given: Any, folder: Path) -> Any:
-    """Return a relative path of a table as a path from ``folder``, the folder of the file in which
-    it is written.
+def _component_settings(written: Mapping[Any, Any], file: Path) -> Mapping[Any, Any]:
+    """Return the settings of a table in a Dagster component, or raise ConfigError if it has
+    others.
     """
-    known = (
-        not isinstance(given, str) or given == "demo" or "://" in given or Path(given).is_absolute()
+    attributes = written["attributes"]
+    is_alone = written.get("type") == _COMPONENT and len(written) <= 2
+    if is_alone and isinstance(attributes, dict):
+        return attributes
+    fault = f"a component here has two keys: type, which is {_COMPONENT}, and attributes, a mapping"
+    raise ConfigError(
+        f"{file}: {fault}. Fix: write only these, or the settings of the table alone."
     )
-    return given if known or not given else str(folder / given)
+
+
+def _resolve_paths(settings: dict[Any, Any], folder: Path) -> None:
+    """Replace relative paths of tables and of lists of values by paths from ``folder``."""
+    for role in _TABLES:
+        if role in settings:
+            settings[role] = in_folder(settings[role], folder)
+    allowed_values = settings.get("allowed_values")
+    if not isinstance(allowed_values, dict):
+        return  # reported by the model
+    for listed in allowed_values.values():
+        if isinstance(listed, dict) and "file" in listed:
+            listed["file"] = in_folder(listed["file"], folder)
+
+
+def in_folder(path: Any, folder: Path) -> Any:
+    """Return the path of a table from the folder of the file in which it is written.
+
+    Args:
+        path: Value of a setting.
+        folder: Folder of the file with the setting.
+
+    Returns:
+        A relative path as one from ``folder``. Other values are returned unchanged.
+    """
+    if not isinstance(path, str) or path in ("", "demo") or "://" in path:
+        return path
+    if Path(path).is_absolute():
+        return path
+    return str(folder / path)
 
 
 def spec_of(table: TableSpec | str, **short: Any) -> TableSpec:
-    """Return ``table``, or the settings of the table with this name.
+    """Return the settings of a table.
+
+    Args:
+        table: Settings, which are returned unchanged, or the name of a table.
+        **short: Settings of a table that has only a name.
 
     Raises:
         ConfigError: If a setting is passed twice.
     """
     if not isinstance(table, TableSpec):
         return TableSpec(name=table, **short)
-    if twice := next((name for name, value in short.items() if value is not None), None):
-        raise ConfigError(
-            f"table {table.name}: {twice} was passed in addition to a spec. Fix: set it in"
-            " the spec."
-        )
+    for name, value in short.items():
+        if value is not None:
+            raise ConfigError(
+                f"table {table.name}: {name} was passed in addition to a spec. Fix: set it in"
+                " the spec."
+            )
     return table
 
 
 GROUPS: tuple[type[Group], ...] = (Data, Split, GeneratorGroup, Evaluation, Run)
 
 
-def _check_texts(given: Any, part: str) -> None:
+def _check_texts(value: Any, part: str) -> None:
     """Raise ConfigError if a mapping has a key that is not a string, a URL credentials, or a value
     is a template.
     """
-    inner: list[tuple[Any, Any]] = []
-    if isinstance(given, Mapping):
-        if odd := [key for key in given if not isinstance(key, str)]:
-            raise ConfigError(
-                f"{part} has no setting {safe_repr(odd[0])}: names of settings are strings."
-            )
-        inner = list(given.items())
-    elif isinstance(given, list | tuple):
-        inner = [(part, value) for value in given]
-    elif isinstance(given, str | PurePath):
+    if isinstance(value, str | PurePath):
         try:
-            check_no_credentials(path_text(given))
-            check_no_template(path_text(given))
+            check_no_credentials(path_text(value))
+            check_no_template(path_text(value))
         except ConfigError as error:
             raise ConfigError(f"{part}: {error}") from None
-    for name, value in inner:
-        _check_texts(value, name if is_showable(name) else part)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            _check_texts(entry, part)
+    elif isinstance(value, Mapping):
+        _check_names(value, part)
+        for name, entry in value.items():
+            inner_part = part
+            if is_showable(name):
+                inner_part = name
+            _check_texts(entry, inner_part)
 
 
-def _long(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _check_names(settings: Mapping[Any, Any], part: str) -> None:
+    """Raise ConfigError if the name of a setting is not a string."""
+    for name in settings:
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"{part} has no setting {safe_repr(name)}: names of settings are strings."
+            )
+
+
+def _long(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the settings with the short forms moved to their group."""
-    found = {name: value for name, value in given.items() if value is not None or name == "name"}
-    short = {name: found.pop(name) for name in TableSpec.short if name in found}
-    data = found.get("data", {})
+    long = {name: value for name, value in settings.items() if value is not None or name == "name"}
+    short = {name: long.pop(name) for name in TableSpec.short if name in long}
     if not short:
-        return found
+        return long
+    data = long.get("data", {})
     if isinstance(data, Data):
         data = data.model_dump(exclude_unset=True)
     if not isinstance(data, Mapping):
-        return found  # reported by the model
+        return long  # reported by the model
     for name in short:
         if data.get(name) is not None:
             raise ConfigError(
                 f"{where}, data: {name} occurs twice. Fix: set it once, in data or next to the"
                 " groups."
             )
-    return {**found, "data": {**data, **short}}
+    return {**long, "data": {**data, **short}}

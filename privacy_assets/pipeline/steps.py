@@ -9,7 +9,7 @@ step is one entry here and one function in :mod:`privacy_assets.pipeline.work`; 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -22,7 +22,8 @@ from privacy_assets.pipeline.work import Attested, StepResult, TableRun
 
 Names = Callable[[ResolvedTable], tuple[str, ...]]
 Work = Callable[[TableRun, str, Mapping[str, Any]], StepResult]
-ATTEST, PUBLISH = "attest", "publish"
+ATTEST = "attest"
+PUBLISH = "publish"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,9 @@ class Task(NamedTuple):
     @property
     def name(self) -> str:
         """Verb of the step, or the name of the metric for a score."""
-        return self.makes[0] if self.step.one_each else self.step.verb
+        if self.step.one_each:
+            return self.makes[0]
+        return self.step.verb
 
     @isolated()
     def run(self, run: TableRun, values: Mapping[str, Any]) -> StepResult:
@@ -88,11 +91,58 @@ class Task(NamedTuple):
             TableBusy: If another run of the table is in progress.
         """
         with run.lease.held(run.ended):
-            result = self.step.work(run, self.name, {name: values[name] for name in self.reads})
-        refused = isinstance(result.shown, Attested) and result.shown.stated.verdict != "pass"
-        if refused or self.step.verb == PUBLISH:
+            read_values = {name: values[name] for name in self.reads}
+            result = self.step.work(run, self.name, read_values)
+        is_refused = isinstance(result.shown, Attested) and result.shown.stated.verdict != "pass"
+        if is_refused or self.step.verb == PUBLISH:
             run.lease.free()
         return result
+
+
+def _constant(*names: str) -> Names:
+    """Return a function that returns these names for every table."""
+    return lambda table: names
+
+
+def _unless_external(name: str) -> Names:
+    """Return a function that returns the name for tables whose rows a generator creates."""
+    return lambda table: () if table.external else (name,)
+
+
+def _roles(table: ResolvedTable) -> tuple[str, ...]:
+    return table.roles
+
+
+def _embedder(table: ResolvedTable) -> tuple[str, ...]:
+    if table.embeds:
+        return ("embedder",)
+    return ()
+
+
+def _sampled_from(table: ResolvedTable) -> tuple[str, ...]:
+    if table.filters:  # they compare with all real rows
+        return (*table.roles, "generator")
+    return ("train", "generator")
+
+
+def _prepared_from(table: ResolvedTable) -> tuple[str, ...]:
+    return (*table.roles, "synthetic", "embedder")
+
+
+def _metric_names(table: ResolvedTable) -> tuple[str, ...]:
+    return tuple(table.metrics)
+
+
+def _attested(table: ResolvedTable) -> tuple[str, ...]:
+    return (*table.roles, "synthetic", "evaluation_inputs", *table.metrics)
+
+
+def _always(table: ResolvedTable, name: str) -> bool:
+    return True
+
+
+def _embeds(table: ResolvedTable, name: str) -> bool:
+    return table.embeds
 
 
 def _fits_network(table: ResolvedTable, name: str) -> bool:
@@ -100,60 +150,72 @@ def _fits_network(table: ResolvedTable, name: str) -> bool:
 
 
 def _measures_on_device(table: ResolvedTable, name: str) -> bool:
-    return table.uses_embedder(table.metrics[name]) or table.metrics[name].uses_device
+    metric = table.metrics[name]
+    return table.uses_embedder(metric) or metric.uses_device
 
 
 STEPS = (
     Step(
         "read",
         work.read,
-        lambda t: () if t.external else ("source",),
-        accepts=lambda t: ("source",),
+        makes=_unless_external("source"),
+        accepts=_constant("source"),
     ),
-    Step("split", work.split, lambda t: t.roles, lambda t: ("source",), accepts=lambda t: t.roles),
+    Step(
+        "split",
+        work.split,
+        makes=_roles,
+        reads=_constant("source"),
+        accepts=_roles,
+    ),
     Step(
         "embed",
         work.embed,
-        lambda t: ("embedder",) if t.embeds else (),
-        lambda t: t.roles,
-        device=lambda t, name: True,
+        makes=_embedder,
+        reads=_roles,
+        device=_always,
     ),
     Step(
         "fit",
         work.fit,
-        lambda t: () if t.external else ("generator",),
-        lambda t: ("train",),
+        makes=_unless_external("generator"),
+        reads=_constant("train"),
         device=_fits_network,
     ),
     Step(
         "sample",
         work.sample,
-        lambda t: ("synthetic",),
-        lambda t: (*(t.roles if t.filters else ("train",)), "generator"),
-        accepts=lambda t: ("synthetic",),
+        makes=_constant("synthetic"),
+        reads=_sampled_from,
+        accepts=_constant("synthetic"),
     ),
     Step(
         "prepare",
         work.prepare,
-        lambda t: ("evaluation_inputs",),
-        lambda t: (*t.roles, "synthetic", "embedder"),
-        device=lambda t, name: t.embeds,
+        makes=_constant("evaluation_inputs"),
+        reads=_prepared_from,
+        device=_embeds,
     ),
     Step(
         "score",
         work.score,
-        lambda t: tuple(t.metrics),
-        lambda t: ("evaluation_inputs",),
+        makes=_metric_names,
+        reads=_constant("evaluation_inputs"),
         device=_measures_on_device,
         one_each=True,
     ),
     Step(
         ATTEST,
         work.attest,
-        lambda t: ("attestation", "privacy_report"),
-        lambda t: (*t.roles, "synthetic", "evaluation_inputs", *t.metrics),
+        makes=_constant("attestation", "privacy_report"),
+        reads=_attested,
     ),
-    Step(PUBLISH, work.publish, lambda t: ("published",), lambda t: ("attestation", "synthetic")),
+    Step(
+        PUBLISH,
+        work.publish,
+        makes=_constant("published"),
+        reads=_constant("attestation", "synthetic"),
+    ),
 )
 
 
@@ -166,12 +228,22 @@ def tasks(table: ResolvedTable) -> Iterator[Task]:
     Yields:
         The tasks, in an order in which every value is made before it is read.
     """
-    made: set[str] = set()
+    available: set[str] = set()
     for step in STEPS:
-        names, reads = step.makes(table), tuple(name for name in step.reads(table) if name in made)
-        for group in [(name,) for name in names] if step.one_each else [names] if names else []:
+        names = step.makes(table)
+        reads = tuple(name for name in step.reads(table) if name in available)
+        for group in _by_task(step, names):
             yield Task(step, group, reads, step.device(table, group[0]))
-        made.update(names)
+        available.update(names)
+
+
+def _by_task(step: Step, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the names of the values that each task of a step makes."""
+    if step.one_each:
+        return [(name,) for name in names]
+    if not names:
+        return []
+    return [names]
 
 
 def upstream(table: ResolvedTable, task: Task) -> list[Task]:
@@ -184,7 +256,8 @@ def upstream(table: ResolvedTable, task: Task) -> list[Task]:
     Returns:
         The upstream tasks, in order.
     """
-    return [other for other in tasks(table) if set(other.makes) & set(task.reads)]
+    reads = set(task.reads)
+    return [earlier for earlier in tasks(table) if not reads.isdisjoint(earlier.makes)]
 
 
 def grouped_tasks(table: ResolvedTable) -> dict[str, list[Task]]:
@@ -200,11 +273,9 @@ def grouped_tasks(table: ResolvedTable) -> dict[str, list[Task]]:
     """
     groups: dict[str, list[Task]] = {}
     for task in tasks(table):
-        name = (
-            f"{task.step.verb}_on_device"
-            if task.step.one_each and task.uses_device
-            else task.step.verb
-        )
+        name = task.step.verb
+        if task.step.one_each and task.uses_device:
+            name = f"{name}_on_device"
         groups.setdefault(name, []).append(task)
     return groups
 
@@ -231,31 +302,46 @@ def run_table(
         InputError: If a table cannot be used.
         PublicationRefused: If the gate rejects a record, or the policy does not hold.
     """
-    require_paths(run.table, run.given)
-    todo, values = list(tasks(run.table)), dict[str, Any]()
-    for number, task in enumerate(todo, start=1):
+    require_paths(run.table, run.passed_rows)
+    all_tasks = list(tasks(run.table))
+    values: dict[str, Any] = {}
+    for number, task in enumerate(all_tasks, start=1):
         with during(task.name), device_for(task.uses_device) as device:
             result = task.run(replace(run, device=device), values)
-        read_later = {name for later in todo[number:] for name in later.reads}
-        values = {
-            name: value for name, value in {**values, **result.values}.items() if name in read_later
-        }
+        values.update(result.values)
+        values = _read_by(all_tasks[number:], values)
         yield task, result
 
 
-def require_paths(table: ResolvedTable, given: Collection[str] = ()) -> None:
-    """Raise ConfigError if the caller would have to pass rows of a table, except those of the roles
-    in ``given``.
+def _read_by(later_tasks: Sequence[Task], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that one of the tasks reads."""
+    read_names: set[str] = set()
+    for task in later_tasks:
+        read_names.update(task.reads)
+    return {name: value for name, value in values.items() if name in read_names}
+
+
+def require_paths(table: ResolvedTable, passed_roles: Collection[str] = ()) -> None:
+    """Require that the caller needs to pass no further rows.
+
+    Args:
+        table: Settings of the table.
+        passed_roles: Roles whose rows the caller passes.
+
+    Raises:
+        ConfigError: If the caller would have to pass the rows of another role.
     """
     for role, row_source in table.row_sources.items():
-        if row_source.kind == "given" and role not in given:
+        if row_source.kind == "given" and role not in passed_roles:
             raise ConfigError(f"table {table.name}, data: {role} must be a path here.")
 
 
 @contextmanager
 def timed(ended: Callable[[float | None], None]) -> Iterator[None]:
-    """Pass the duration of the ``with`` block in seconds to ``ended``, or None after a
-    PrivacyAssetsError.
+    """Measure the duration of the ``with`` block.
+
+    Args:
+        ended: Called with the duration in seconds, or with None after a PrivacyAssetsError.
     """
     start = time.perf_counter()
     try:

@@ -117,18 +117,18 @@ class StoredRun:
             self.start()
         # a retry resumes interrupted training
         scratch = self.folder if isinstance(self.folder, Path) else None
-        run, values = (
-            replace(self.run, device=device, scratch=scratch, run_id=self.run_id),
-            dict[str, Any](),
-        )
+        run = replace(self.run, device=device, scratch=scratch, run_id=self.run_id)
+        values: dict[str, Any] = {}
         with ExitStack() as stack:
-            for other in reversed(upstream(run.table, task)):
-                if set(other.makes) & (set(task.reads) - set(values)):
-                    values |= stack.enter_context(
-                        self._opened(other.name, references.get(other.name))
-                    )
+            for earlier in reversed(upstream(run.table, task)):
+                missing = set(task.reads) - set(values)
+                if missing.isdisjoint(earlier.makes):
+                    continue
+                opened = self._opened(earlier.name, references.get(earlier.name))
+                values |= stack.enter_context(opened)
             result = task.run(run, values)
-            return self.save(task, {**values, **result.values}), result
+            reference = self.save(task, {**values, **result.values})
+            return reference, result
 
     def save(self, task: Task, values: Mapping[str, Any]) -> dict[str, Any]:
         """Store the values of a task that later tasks read, and the report of a verdict.
@@ -141,15 +141,17 @@ class StoredRun:
         Returns:
             The reference to the values; empty if no task reads them.
         """
+        names_to_store = list(task.makes)
         if task.step.verb == ATTEST:
             store_value(values["privacy_report"], self.reports)
-        read = {name for other in tasks(self.run.table) for name in other.reads}
-        kept = [
-            name
-            for name in (*task.makes, *(["synthetic"] if task.step.verb == ATTEST else []))
-            if name in read
-        ]
-        return self._put(task.name, {name: values[name] for name in kept}) if kept else {}
+            names_to_store.append("synthetic")
+        read_names: set[str] = set()
+        for reader in tasks(self.run.table):
+            read_names.update(reader.reads)
+        to_store = {name: values[name] for name in names_to_store if name in read_names}
+        if not to_store:
+            return {}
+        return self._put(task.name, to_store)
 
     def _put(self, step: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Store values under the keyed hash of their bytes, and return their reference."""
@@ -157,23 +159,29 @@ class StoredRun:
         with self._draft(folder) as draft:
             for name, value in values.items():
                 store_value(value, draft / name)
-            digest = self._keyed(draft)
-            place = folder / digest
-            if isinstance(place, ObjectPath):
-                place.upload(draft)
-            elif not place.is_dir() or place.is_symlink() or self._keyed(place) != digest:
-                remove_folder(place)  # damaged, or a link
-                place.unlink(missing_ok=True)
-                draft.rename(place)
+            digest = self._keyed_hash(draft)
+            stored = folder / digest
+            if isinstance(stored, ObjectPath):
+                stored.upload(draft)
+            elif not self._is_intact(stored, digest):
+                remove_folder(stored)
+                stored.unlink(missing_ok=True)
+                draft.rename(stored)
         self._touch()
-        return {**self._named(step), "values": sorted(values), "digest": digest}
+        return {**self._reference_start(step), "values": sorted(values), "digest": digest}
+
+    def _is_intact(self, folder: Path, digest: str) -> bool:
+        """Return False if a folder is missing or damaged, or is a link."""
+        if not folder.is_dir() or folder.is_symlink():
+            return False
+        return hmac.compare_digest(self._keyed_hash(folder), digest)
 
     @contextmanager
     def _draft(self, folder: Location) -> Iterator[Path]:
         """Yield a new folder for values, which is removed unless the block moves it."""
         if isinstance(folder, ObjectPath):
-            with WorkFolder() as made:
-                yield made
+            with WorkFolder() as work_folder:
+                yield work_folder
             return
         draft = private_folder(folder / f".{uuid.uuid4().hex}")
         try:
@@ -185,16 +193,19 @@ class StoredRun:
         """Return the folder of a step. A verdict contains no private rows, and is stored with its
         report.
         """
-        return (self.reports if step == ATTEST else self.folder) / step
+        if step == ATTEST:
+            return self.reports / step
+        return self.folder / step
 
-    def _named(self, step: str) -> dict[str, Any]:
+    def _reference_start(self, step: str) -> dict[str, Any]:
+        """Return the entries that all references to values of a step have."""
         return {
             "table": self.run.target.table,
             "partition": self.run.target.partition,
             "step": step,
         }
 
-    def _keyed(self, folder: Path) -> str:
+    def _keyed_hash(self, folder: Path) -> str:
         return self.run.deployment.keyed_fingerprint(content_hash(folder))
 
     @contextmanager
@@ -207,31 +218,36 @@ class StoredRun:
             Damaged: If the bytes differ.
         """
         if not reference:
-            raise self._nothing(step)
-        digest = reference.get("digest") if isinstance(reference, Mapping) else None
-        own = isinstance(reference, Mapping) and self._named(step).items() <= reference.items()
-        if not own or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
+            text = f"{self.run.target}: step {step} has no values in this run"
+            raise OutOfDate(text, redo=(step,))
+        digest = self._digest_in(reference, step)
+        if digest is None:
             text = (
                 f"{self.run.target}: expected a reference to the values of step {step}, got"
                 " something else"
             )
             raise NotTrusted(text, redo=(step,))
         self._touch()
-        with local_copy(self._at(step) / digest) as folder:
-            there = folder.is_dir() and not folder.is_symlink()
-            if not there or not hmac.compare_digest(self._keyed(folder), digest):
+        stored = self._at(step) / digest
+        with local_copy(stored) as folder:
+            if not self._is_intact(folder, digest):
                 text = (
-                    f"the values of step {step} are not those that it stored in this run, or are"
-                    " missing"
+                    f"{self.run.target}: the values of step {step} are not those that it stored"
+                    " in this run, or are missing"
                 )
-                raise Damaged(
-                    f"{self.run.target}: {text}", path=str(self._at(step) / digest), redo=(step,)
-                )
-            found = {name: load_stored(folder / name) for name in names(folder)}
-            yield found
+                raise Damaged(text, path=str(stored), redo=(step,))
+            yield {name: load_stored(folder / name) for name in names(folder)}
 
-    def _nothing(self, step: str) -> OutOfDate:
-        return OutOfDate(f"{self.run.target}: step {step} has no values in this run", redo=(step,))
+    def _digest_in(self, reference: object, step: str) -> str | None:
+        """Return the digest in a reference to values of a step, or None if it is none."""
+        if not isinstance(reference, Mapping):
+            return None
+        digest = reference.get("digest")
+        if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
+            return None
+        if not self._reference_start(step).items() <= reference.items():
+            return None
+        return digest
 
     def _reserve(self) -> None:
         """Reserve table and partition in this run for the task, also for its retries.
@@ -262,12 +278,19 @@ class StoredRun:
         """Remove the values of other runs of the table that no step used for a day, because they
         are private rows.
         """
-        parts = [part for part in names(self.home.parent) if not part.startswith(".")]
-        runs = [self.home.parent / part / "runs" for part in parts]
-        for run in (place / name for place in runs for name in names(place)):
-            try:
-                old = time.time() - float(read_regular(run / _TOUCHED)) > _SPARED
-            except (OSError, ValueError):
-                old = False  # just started, or killed before it stored values
-            if old and run != self.folder:
-                remove_folder(run)
+        for partition in names(self.home.parent):
+            if partition.startswith("."):
+                continue
+            runs = self.home.parent / partition / "runs"
+            for name in names(runs):
+                if runs / name != self.folder and _is_old(runs / name):
+                    remove_folder(runs / name)
+
+
+def _is_old(folder: Location) -> bool:
+    """Return True if no step used the values of a run for a day."""
+    try:
+        unused = time.time() - float(read_regular(folder / _TOUCHED))
+    except (OSError, ValueError):
+        return False  # just started, or killed before it stored values
+    return unused > _SPARED

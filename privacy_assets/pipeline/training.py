@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from privacy_assets.distances.embedder import Embedder
     from privacy_assets.gate.deployment import Deployment
     from privacy_assets.generators import FittedGenerator
+    from privacy_assets.generators.filters import FittedFilter
 
 TRAINED_ON = "trained_on.json"
 
@@ -46,24 +47,27 @@ class Trained:
     keyed_fingerprint: Callable[[str], str]
 
     def save(self, folder: Path) -> None:
-        """Write the generator into ``folder``, with a keyed hash of its files and of
-        ``train_fingerprint``.
+        """Write the generator, with a keyed hash of its files and of ``train_fingerprint``.
+
+        Args:
+            folder: Folder for the files.
         """
         self.generator.save(folder)
-        seal = self.keyed_fingerprint(
-            f"{content_hash(folder, TRAINED_ON)} {self.train_fingerprint}"
-        )
-        put_atomic(
-            folder / TRAINED_ON,
-            json.dumps({"train": self.train_fingerprint, "seal": seal}).encode(),
-        )
+        digest = content_hash(folder, TRAINED_ON)
+        seal = self.keyed_fingerprint(f"{digest} {self.train_fingerprint}")
+        record = json.dumps({"train": self.train_fingerprint, "seal": seal})
+        put_atomic(folder / TRAINED_ON, record.encode())
 
     @classmethod
     def load(cls, stored: Location, keyed_fingerprint: Callable[[str], str]) -> Trained:
-        """Verify and load the generator that :meth:`save` wrote into the folder ``stored``.
+        """Verify and load a generator.
 
         The hash over settings, budget and weights is verified first, because loading can import the
         module that the generator names.
+
+        Args:
+            stored: Folder that :meth:`save` wrote.
+            keyed_fingerprint: Computes keyed fingerprints of the deployment.
 
         Raises:
             Damaged: Unless this deployment stored these files.
@@ -73,35 +77,45 @@ class Trained:
         with local_copy(stored) as folder:
             try:
                 record = json.loads((folder / TRAINED_ON).read_bytes())
-                train, seal = str(record["train"]), str(record["seal"])
+                train = str(record["train"])
+                seal = str(record["seal"])
             except (OSError, ValueError, KeyError, TypeError):
-                train = seal = ""
-            if not hmac.compare_digest(
-                seal.encode(),
-                keyed_fingerprint(f"{content_hash(folder, TRAINED_ON)} {train}").encode(),
-            ):
+                train = ""
+                seal = ""
+            expected = keyed_fingerprint(f"{content_hash(folder, TRAINED_ON)} {train}")
+            if not hmac.compare_digest(seal.encode(), expected.encode()):
                 text = "the stored generator was changed, or was not stored by this deployment"
                 raise Damaged(text, path=str(stored), redo=("fit",))
             return cls(load_generator(folder), train, keyed_fingerprint)
 
 
 def content_hash(folder: Path, without: str = "") -> str:
-    """Return the SHA-256 (hex) of names and bytes of the files below ``folder``, except the file
-    ``without`` in it.
+    """Return the SHA-256 (hex) of names and bytes of the files below a folder.
+
+    Args:
+        folder: Any folder.
+        without: Name of a file in it that is left out. Empty: none.
     """
     digest = hashlib.sha256()
-    for path in sorted(
-        path for path in folder.rglob("*") if path.is_file() and path != folder / without
-    ):
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{file_fingerprint(path)}\n".encode())
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    for path in sorted(files):
+        if path == folder / without:
+            continue
+        name = path.relative_to(folder).as_posix()
+        digest.update(f"{name}\0{file_fingerprint(path)}\n".encode())
     return digest.hexdigest()
 
 
 def checkpoint_folder(home: Path | None, target: ReleaseTarget) -> Path | None:
-    """Return the folder of training checkpoints of a table and partition below ``home``, or
-    None.
+    """Return the folder of the training checkpoints of a table and partition.
+
+    Args:
+        home: Folder of a run. None: no checkpoints.
+        target: Table and partition.
     """
-    return None if home is None else target.below(home / "storage" / "privacy_assets_training")
+    if home is None:
+        return None
+    return target.below(home / "storage" / "privacy_assets_training")
 
 
 def fitting_seed(resolved: ResolvedTable, deployment: Deployment) -> int:
@@ -109,13 +123,16 @@ def fitting_seed(resolved: ResolvedTable, deployment: Deployment) -> int:
 
     Reports and attestations contain the configured seed. A generator that adds noise from its seed
     gets one derived from the secret of the deployment instead.
+
+    Args:
+        resolved: Settings of the table.
+        deployment: Deployment of the table.
     """
+    seed = resolved.spec.run.seed
     if not resolved.generator.secret_seed:
-        return resolved.spec.run.seed
-    return (
-        int.from_bytes(deployment.key(f"fitting with seed {resolved.spec.run.seed}")[:8], "big")
-        >> 1
-    )
+        return seed
+    key = deployment.key(f"fitting with seed {seed}")
+    return int.from_bytes(key[:8], "big") >> 1
 
 
 def trained_generator(
@@ -151,15 +168,18 @@ def trained_generator(
     ]
     checkpoint = None
     if folder is not None:
-        checkpoint = (
-            folder / hashlib.sha256(json.dumps(metadata, default=repr).encode()).hexdigest()[:32]
-        )
-        for other in set(folder.glob("*")) - {checkpoint}:
-            shutil.rmtree(other, ignore_errors=True)
+        encoded = json.dumps(metadata, default=repr).encode()
+        checkpoint = folder / hashlib.sha256(encoded).hexdigest()[:32]
+        for outdated in set(folder.glob("*")) - {checkpoint}:
+            shutil.rmtree(outdated, ignore_errors=True)
     fitted: FittedGenerator = resolved.generator.fit(
-        train.for_training(), seed=seed, device=device, progress=progress, checkpoint=checkpoint,
+        train.for_training(),
+        seed=seed,
+        device=device,
+        progress=progress,
+        checkpoint=checkpoint,
         subject_codes=subject_codes_of([train]),
-    )  # fmt: skip
+    )
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
     return fitted
@@ -203,65 +223,83 @@ def sampled(
     """
     from privacy_assets.generators.filters import draw
 
-    train, generator = tables["train"], trained.generator
-    schema, rows = train.schema, resolved.spec.generator.rows or len(train)
-    made_by = generator.described()
+    train = tables["train"]
+    generator = trained.generator
+    schema = train.schema
+    n_rows = resolved.spec.generator.rows or len(train)
+    generator_info = generator.described()
     if not resolved.filters:
-        drawn = generator.sample(rows, seed=resolved.spec.run.seed)
-        return Sampled(drawn.with_schema(schema), made_by)
-    compared = schema.evaluated
-    real = [table.without_subject().with_schema(compared) for table in tables.values()]
-    filters = [
-        one.fit(real, compared, subject_codes_of(tables.values())) for one in resolved.filters
-    ]
-    found = draw(generator, filters, rows, seed=resolved.spec.run.seed)
-    if made_by["privacy"]["epsilon"] is not None:  # filters read the real rows without noise
-        filtered_by = f"rows that the filters {', '.join(found.n_dropped_by)} left out"
-        made_by["privacy"]["outside_guarantee"] = (
-            *made_by["privacy"]["outside_guarantee"],
-            filtered_by,
-        )
-    stated = {
+        rows = generator.sample(n_rows, seed=resolved.spec.run.seed)
+        return Sampled(rows.with_schema(schema), generator_info)
+    filters = _fitted_filters(resolved, tables)
+    filtered = draw(generator, filters, n_rows, seed=resolved.spec.run.seed)
+    filter_names = ", ".join(filtered.n_dropped_by)
+    privacy = generator_info["privacy"]
+    if privacy["epsilon"] is not None:  # filters read the real rows without noise
+        left_out = f"rows that the filters {filter_names} left out"
+        privacy["outside_guarantee"] = (*privacy["outside_guarantee"], left_out)
+    filter_info = {
         "filters": resolved.filter_setup,
-        "drawn": found.n_drawn,
-        "dropped": found.n_dropped,
-        "dropped_by": dict(found.n_dropped_by),
+        "drawn": filtered.n_drawn,
+        "dropped": filtered.n_dropped,
+        "dropped_by": dict(filtered.n_dropped_by),
         "inputs": dict(fingerprints),
-        "before": before_filter(resolved, tables, found.unfiltered, progress),
+        "before": before_filter(resolved, tables, filtered.unfiltered, progress),
     }
     metadata = {
-        "filter": ", ".join(found.n_dropped_by),
-        "rows drawn": found.n_drawn,
-        "rows dropped": found.n_dropped,
-        **{f"rows dropped by {name}": count for name, count in found.n_dropped_by.items()},
-        **{f"radius of {one.filter.name}": one.radius for one in filters},
+        "filter": filter_names,
+        "rows drawn": filtered.n_drawn,
+        "rows dropped": filtered.n_dropped,
     }
-    return Sampled(found.table.with_schema(schema), made_by, stated, metadata)
+    for name, count in filtered.n_dropped_by.items():
+        metadata[f"rows dropped by {name}"] = count
+    for fitted in filters:
+        metadata[f"radius of {fitted.filter.name}"] = fitted.radius
+    return Sampled(filtered.table.with_schema(schema), generator_info, filter_info, metadata)
+
+
+def _fitted_filters(resolved: ResolvedTable, tables: Mapping[str, Table]) -> list[FittedFilter]:
+    schema = tables["train"].schema.evaluated
+    real = [table.without_subject().with_schema(schema) for table in tables.values()]
+    fitted = []
+    for unfitted in resolved.filters:
+        fitted.append(unfitted.fit(real, schema, subject_codes_of(tables.values())))
+    return fitted
 
 
 def before_filter(
     resolved: ResolvedTable, tables: Mapping[str, Table], unfiltered: Table, progress: Progress
 ) -> dict[str, Any]:
-    """Return the results by metric on the unfiltered rows, which the report compares with the
-    filtered ones.
+    """Measure the unfiltered rows, which the report compares with the filtered ones.
+
+    Args:
+        resolved: Settings of the table.
+        tables: Real tables by role.
+        unfiltered: Rows of the first draw.
+        progress: Receives messages.
+
+    Returns:
+        Results by name of the metric, in registry order.
     """
     from privacy_assets.metrics.registry import METRICS
 
-    asked = {name: resolved.metrics[name] for name in METRICS if name in resolved.metrics}
-    asked = {
-        name: metric
-        for name, metric in asked.items()
-        if metric.filter_comparison is not None and "embedder" not in metric.required_inputs
-    }
-    if not asked:
+    metrics = {}
+    for name in METRICS:
+        metric = resolved.metrics.get(name)
+        if metric is None or metric.filter_comparison is None:
+            continue
+        if "embedder" not in metric.required_inputs:
+            metrics[name] = metric
+    if not metrics:
         return {}
-    progress(f"before the filter: {', '.join(asked)}")
+    progress(f"before the filter: {', '.join(metrics)}")
     inputs = build_inputs(tables, unfiltered, seed=resolved.spec.run.seed, progress=progress)
     # their fingerprints are not reported
-    results = run_metrics(inputs.with_settings(fingerprints={}), asked)
-    return {
-        name: replace(result, tables={}, inputs={}).to_json() for name, result in results.items()
-    }
+    results = run_metrics(inputs.with_settings(fingerprints={}), metrics)
+    records = {}
+    for name, result in results.items():
+        records[name] = replace(result, tables={}, inputs={}).to_json()
+    return records
 
 
 def fitted_embedder(
@@ -270,13 +308,20 @@ def fitted_embedder(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Embedder:
-    """Train the contrastive encoder of a table on all real rows."""
+    """Train the contrastive encoder of a table on all real rows.
+
+    Args:
+        resolved: Settings of the table.
+        tables: Real tables by role.
+        device: Device.
+        progress: Receives messages.
+    """
     from privacy_assets.distances.embedder import train_embedder
     from privacy_assets.distances.embedder_settings import EmbedderSettings
 
     schema = tables["train"].schema.evaluated
     real = [table.without_subject().with_schema(schema) for table in tables.values()]
-    chosen = EmbedderSettings(**(resolved.embedder or {}))
+    settings = EmbedderSettings(**(resolved.embedder or {}))
     return train_embedder(
-        real, schema, chosen, seed=resolved.spec.run.seed, device=device, progress=progress
+        real, schema, settings, seed=resolved.spec.run.seed, device=device, progress=progress
     )

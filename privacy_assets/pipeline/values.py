@@ -30,8 +30,12 @@ from privacy_assets.report.report import Report
 from privacy_assets.tables.given import given_frame
 from privacy_assets.tables.table import Table
 
-TABLE, FRAME, MODEL = "table.bin", "table.parquet", "model.json"
-REPORT, PAGE, PUBLISHED = "report.json", "report.html", "published.json"
+TABLE = "table.bin"
+FRAME = "table.parquet"
+MODEL = "model.json"
+REPORT = "report.json"
+PAGE = "report.html"
+PUBLISHED = "published.json"
 # A concurrent run may still write or read a model of this age. The model just replaced is kept at
 # any age.
 SPARED = timedelta(hours=6)
@@ -49,7 +53,11 @@ class Published:
 
 
 def store_value(value: Any, folder: Location) -> None:
-    """Store ``value`` in ``folder`` by its type.
+    """Store a value by its type.
+
+    Args:
+        value: Table, data frame, signed record, report, or an object with ``save``.
+        folder: Folder of the value. Files of earlier values are removed.
 
     Raises:
         InputError: If values of this type are not stored.
@@ -60,41 +68,48 @@ def store_value(value: Any, folder: Location) -> None:
 
 
 def _store_value(value: Any, folder: Location) -> None:
-    if isinstance(value, Table):
-        value.save(kept := folder / TABLE)
-    elif isinstance(value, pd.DataFrame | pd.Series) or hasattr(value, "__arrow_c_stream__"):
-        rows = _rows(value)
-        kept = put_atomic(
-            folder / FRAME, lambda stream: pq.write_table(rows, stream, compression="zstd")
-        )
-    elif isinstance(value, SignedRecord):
-        kept = put_atomic(folder / f"{value.kind}.json", value.data)
-    elif isinstance(value, Published):
-        kept = put_atomic(folder / PUBLISHED, json.dumps(asdict(value)).encode())
-    elif isinstance(value, Report):
-        put_atomic(folder / PAGE, value.to_html().encode())
-        kept = put_atomic(folder / REPORT, json.dumps(value.to_json(), allow_nan=False).encode())
-    elif callable(getattr(value, "save", None)):
-        kept = _store_model(value, folder)
-    else:
-        fix = "return a data frame, or use another IO manager for the asset"
-        raise InputError(f"PrivacyIOManager does not store {type(value).__name__}", fix=fix)
+    written = _write(value, folder)
     # files of an earlier definition of the asset would be read
     for name in set(names(folder)) & set(_LOADERS):
-        if name != kept.name:
+        if name != written.name:
             (folder / name).unlink(missing_ok=True)
 
 
+def _write(value: Any, folder: Location) -> Location:
+    """Write a value, and return the file from which it is loaded."""
+    if isinstance(value, Table):
+        value.save(folder / TABLE)
+        return folder / TABLE
+    if isinstance(value, pd.DataFrame | pd.Series) or hasattr(value, "__arrow_c_stream__"):
+        rows = _rows(value)
+        return put_atomic(
+            folder / FRAME, lambda stream: pq.write_table(rows, stream, compression="zstd")
+        )
+    if isinstance(value, SignedRecord):
+        return put_atomic(folder / f"{value.kind}.json", value.data)
+    if isinstance(value, Published):
+        return put_atomic(folder / PUBLISHED, json.dumps(asdict(value)).encode())
+    if isinstance(value, Report):
+        put_atomic(folder / PAGE, value.to_html().encode())
+        record = json.dumps(value.to_json(), allow_nan=False)
+        return put_atomic(folder / REPORT, record.encode())
+    if callable(getattr(value, "save", None)):
+        return _store_model(value, folder)
+    fix = "return a data frame, or use another IO manager for the asset"
+    raise InputError(f"PrivacyIOManager does not store {type(value).__name__}", fix=fix)
+
+
 def _rows(value: Any) -> pa.Table:
-    frame = value.to_frame() if isinstance(value, pd.Series) else value
-    frame = frame if isinstance(frame, pd.DataFrame) else given_frame(frame, where="the value")
+    if isinstance(value, pd.Series):
+        value = value.to_frame()
+    if not isinstance(value, pd.DataFrame):
+        value = given_frame(value, where="the value")
     try:
-        return pa.Table.from_pandas(frame)
+        return pa.Table.from_pandas(value)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
         fix = "convert each column to one type, or use another IO manager for the asset"
-        InputError(
-            "a column of the data frame contains values of several types", fix=fix
-        ).raise_without_context()
+        problem = "a column of the data frame contains values of several types"
+        InputError(problem, fix=fix).raise_without_context()
 
 
 def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:
@@ -110,9 +125,9 @@ def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:
     Returns:
         The value, or None if there is no such file.
     """
-    there = set(names(folder))
+    stored = set(names(folder))
     for name in kinds or _LOADERS:
-        if name in there:
+        if name in stored:
             return _LOADERS[name](folder / name)
     return None
 
@@ -121,23 +136,26 @@ def _store_model(value: Any, folder: Location) -> Location:
     """Save a model into a new folder, and replace the pointer to it, so that readers never see a
     partial model.
     """
-    now = datetime.now(UTC)
-    name = f"{_named(now)}-{uuid.uuid4().hex}"
-    place = folder / name
-    if isinstance(place, ObjectPath):
-        with WorkFolder() as made:
-            value.save(made)
-            place.upload(made)
+    written_at = datetime.now(UTC)
+    name = f"{_model_name(written_at)}-{uuid.uuid4().hex}"
+    model_folder = folder / name
+    if isinstance(model_folder, ObjectPath):
+        with WorkFolder() as draft:
+            value.save(draft)
+            model_folder.upload(draft)
     else:
-        value.save(private_folder(place))
-    replaced = _folder_of(folder / MODEL) if MODEL in names(folder) else None
-    pointer = put_atomic(
-        folder / MODEL, json.dumps({"kind": _model_kind(value), "folder": name}).encode()
-    )
-    for other in names(folder):
-        young = _named(now - SPARED) <= other <= _named(now + SPARED)
-        if other.startswith("model-") and other != replaced and not young:
-            remove_folder(folder / other)
+        value.save(private_folder(model_folder))
+    old_name = None
+    if MODEL in names(folder):
+        old_name = _folder_of(folder / MODEL)
+    record = json.dumps({"kind": _model_kind(value), "folder": name})
+    pointer = put_atomic(folder / MODEL, record.encode())
+    earliest = _model_name(written_at - SPARED)
+    latest = _model_name(written_at + SPARED)
+    for entry in names(folder):
+        is_spared = entry == old_name or earliest <= entry <= latest
+        if entry.startswith("model-") and not is_spared:
+            remove_folder(folder / entry)
     return pointer
 
 
@@ -148,12 +166,16 @@ def _folder_of(pointer: Location) -> str | None:
         return None
 
 
-def _named(when: datetime) -> str:
+def _model_name(when: datetime) -> str:
     return f"model-{when:%Y%m%dT%H%M%S}"
 
 
 def remove_folder(folder: Location) -> None:
-    """Remove ``folder`` and its content. Errors on disk are ignored."""
+    """Remove a folder and its content.
+
+    Args:
+        folder: Folder or prefix of objects. Errors on disk are ignored.
+    """
     if isinstance(folder, ObjectPath):
         folder.remove_below()
     else:
@@ -161,21 +183,20 @@ def remove_folder(folder: Location) -> None:
 
 
 def _model_kind(value: Any) -> str:
-    return {"Embedder": "embedder", "EvaluationInputs": "inputs"}.get(
-        type(value).__name__, "generator"
-    )
+    kinds = {"Embedder": "embedder", "EvaluationInputs": "inputs"}
+    return kinds.get(type(value).__name__, "generator")
 
 
 def _load_model(path: Location) -> Any:
     pointer = json.loads(read_regular(path))
-    place = path.parent / pointer["folder"]
+    stored = path.parent / pointer["folder"]
     if pointer["kind"] == "inputs":
-        return EvaluationInputs.load(place)
+        return EvaluationInputs.load(stored)
     if pointer["kind"] != "embedder":
-        return place
+        return stored
     from privacy_assets.distances.embedder import Embedder
 
-    with local_copy(place) as folder:
+    with local_copy(stored) as folder:
         return Embedder.load(folder)
 
 

@@ -64,6 +64,7 @@ from privacy_assets.tables.roles import check_published
 from privacy_assets.tables.splitting import pseudonyms, split_rows
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import (
+    ColumnRule,
     changes_of,
     count_changed,
     outside_guarantee,
@@ -72,7 +73,7 @@ from privacy_assets.tables.threshold_rule import (
 )
 
 Values = Mapping[str, Any]
-_MOST_NAMED = 3  # releases named in the report
+_MAX_RELEASES = 3  # releases named in the report
 
 
 class StepResult(NamedTuple):
@@ -174,7 +175,7 @@ class TableRun:
         progress: Receives messages.
         device: Name of the torch device.
         scratch: Folder of training checkpoints. None: no checkpoints.
-        given: Rows that the caller passes, by role.
+        passed_rows: Rows that the caller passes, by role.
         run_id: Id of the run, the same in all of its steps. It owns the lock of the table.
         ended: Returns True if the run with an id is known to have ended, so that its lock is free.
     """
@@ -186,7 +187,7 @@ class TableRun:
     progress: Progress = silent
     device: str = "cpu"
     scratch: Path | None = None
-    given: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    passed_rows: Mapping[str, Any] = field(default_factory=dict, repr=False)
     run_id: str = field(default_factory=_new_run_id)
     ended: Callable[[str], bool] = lambda run_id: False
 
@@ -227,15 +228,13 @@ class TableRun:
         Returns:
             The signed tables, and their keyed fingerprints, by role.
         """
-        keyed, signed, fingerprints = (
-            self.deployment.keyed_fingerprint,
-            dict[str, Table](),
-            dict[str, str](),
-        )
+        signed: dict[str, Table] = {}
+        fingerprints: dict[str, str] = {}
         for role, table in tables.items():
             fingerprints[role] = self.keyed_fingerprint(table)
+            digest = self.deployment.keyed_fingerprint(table.digest)
             seal = self.gate.sign_split(
-                self.target, role, fingerprints[role], keyed(table.digest), self.split_setup
+                self.target, role, fingerprints[role], digest, self.split_setup
             )
             signed[role] = replace(table, seal=seal.data)
         return StepResult(signed, fingerprints)
@@ -252,13 +251,13 @@ class TableRun:
         Raises:
             PublicationRefused: Unless it did, under the current settings.
         """
-        keyed, setup = self.deployment.keyed_fingerprint, self.split_setup
-        return {
-            role: self.gate.check_split(
-                SignedRecord("split", table.seal), self.target, role, keyed(table.digest), setup
-            )
-            for role, table in tables.items()
-        }
+        setup = self.split_setup
+        fingerprints = {}
+        for role, table in tables.items():
+            seal = SignedRecord("split", table.seal)
+            digest = self.deployment.keyed_fingerprint(table.digest)
+            fingerprints[role] = self.gate.check_split(seal, self.target, role, digest, setup)
+        return fingerprints
 
     def real(self, values: Values) -> dict[str, Table]:
         """Return the real tables among ``values``, by role.
@@ -274,9 +273,8 @@ def read(run: TableRun, name: str, values: Values) -> StepResult:
     it was read.
     """
     locked = run.gate.locks.columns(run.target.table)  # checks the keys before the table is read
-    source = source_table(
-        run.table, run.given.get("source"), run.target.partition, run.window, locked
-    )
+    rows = run.passed_rows.get("source")
+    source = source_table(run.table, rows, run.target.partition, run.window, locked)
     for note in source.notes:
         run.progress(note)
     return run.sign({"source": source})
@@ -289,35 +287,38 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     Each table gets the signed record of the split. The lock of the table is signed after all tables
     have been read.
     """
-    # checks the keys first
-    gate, table, min_holders = run.gate, run.table, run.table.policy.min_holders
+    gate = run.gate  # checks the keys first
+    table = run.table
     gate.locks.check(run.target.table, table.policy, run.setup, new=True)
     gate.check_not_stopped(run.target.table)
     if table.external:
         locked = gate.locks.columns(run.target.table)
-        parts = user_splits(table, run.given, run.target.partition, run.window, locked)
+        real = user_splits(table, run.passed_rows, run.target.partition, run.window, locked)
     else:
-        source = values["source"]
-        run.check({"source": source})
-        rows = split_rows(
-            source, run.deployment.key("split"), table.shares, exact_ids=table.declared.exact_ids
-        )
-        parts = {role: source.take(chosen).map(Column.compact) for role, chosen in rows.items()}
-    columns = accepted_columns(parts["train"].schema)
+        real = _split_source(run, values["source"])
+    columns = accepted_columns(real["train"].schema)
     if not gate.locks.columns(run.target.table):
         run.progress(published_names(columns))
-    parts = without_rare_values(parts, min_holders, table.declared, table.bounded_columns)
-    result = run.sign(parts)
+    min_holders = table.policy.min_holders
+    real = without_rare_values(real, min_holders, table.declared, table.bounded_columns)
+    result = run.sign(real)
     entries = gate.locks.check(run.target.table, table.policy, run.setup, new=True, columns=columns)
     gate.locks.sign(run.target.table, entries)
     return result
 
 
+def _split_source(run: TableRun, source: Table) -> dict[str, Table]:
+    """Verify the private table, and split it by role."""
+    run.check({"source": source})
+    key = run.deployment.key("split")
+    rows_by_role = split_rows(source, key, run.table.shares, exact_ids=run.table.declared.exact_ids)
+    return {role: source.take(rows).map(Column.compact) for role, rows in rows_by_role.items()}
+
+
 def embed(run: TableRun, name: str, values: Values) -> StepResult:
     """Train the embedder on all real rows."""
-    return StepResult(
-        {"embedder": fitted_embedder(run.table, run.real(values), run.device, run.progress)}
-    )
+    embedder = fitted_embedder(run.table, run.real(values), run.device, run.progress)
+    return StepResult({"embedder": embedder})
 
 
 def fit(run: TableRun, name: str, values: Values) -> StepResult:
@@ -325,12 +326,11 @@ def fit(run: TableRun, name: str, values: Values) -> StepResult:
     ``run.scratch``.
     """
     sweep()
-    train, keyed = values["train"], run.deployment.keyed_fingerprint
-    fingerprint, seed = (
-        run.check({"train": train})["train"],
-        fitting_seed(run.table, run.deployment),
-    )
+    train = values["train"]
+    fingerprint = run.check({"train": train})["train"]
+    seed = fitting_seed(run.table, run.deployment)
     folder = checkpoint_folder(run.scratch, run.target)
+    keyed = run.deployment.keyed_fingerprint
     fitted = trained_generator(
         run.table, train, keyed(train.digest), seed, folder, run.device, run.progress
     )
@@ -349,33 +349,59 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
     """
     sweep()
     tables = run.real(values)
-    fingerprints, rules = run.check(tables), tables["train"].rules
+    fingerprints = run.check(tables)
+    train = tables["train"]
+    rules = train.rules
     if run.table.external:
+        where = "synthetic"
         train_fingerprint = fingerprints["train"]
-        given = run.given.get("synthetic")
-        schema = real_schema(tables["train"].schema, rules)
-        own_rows = user_synthetic(
-            run.table, given, tables["train"], schema, run.target.partition, run.window
-        )
-        made = Sampled(own_rows)
+        output = Sampled(_user_rows(run, train))
     else:
-        trained = values["generator"]
-        if not isinstance(trained, Trained):  # the folder of a stored one
-            trained = Trained.load(trained, run.deployment.keyed_fingerprint)
+        where = "the output of the generator"
+        trained = _loaded(values["generator"], run)
         train_fingerprint = trained.train_fingerprint
-        made = sampled(run.table, trained, tables, fingerprints, run.progress)
-    if made.generator is not None and made.generator["privacy"]["epsilon"] is not None:
-        made.generator["privacy"]["outside_guarantee"] += tuple(outside_guarantee(rules))
-    rows = made.table.without_rare(rules).with_schema(tables["train"].schema)
-    where = "synthetic" if run.table.external else "the output of the generator"
+        output = sampled(run.table, trained, tables, fingerprints, run.progress)
+    if output.generator is not None and output.generator["privacy"]["epsilon"] is not None:
+        output.generator["privacy"]["outside_guarantee"] += tuple(outside_guarantee(rules))
+    rows = output.table.without_rare(rules).with_schema(train.schema)
     check_published(rows, rules, where=where)
-    recoded = [name for name, rule in rules.items() if rule.recoding is not None]
-    counts = {name: count_changed(made.table[name], rows[name]) for name in recoded}
-    replaced = {name: count for name, count in counts.items() if count}
+    n_replaced = _count_replaced(output.table, rows, rules)
     snapshot, sealed = run.gate.take_snapshot(
-        rows, run.target, train_fingerprint, made.filter, made.generator, replaced, made.table
+        rows,
+        run.target,
+        train_fingerprint,
+        output.filter,
+        output.generator,
+        n_replaced,
+        output.table,
     )
-    return StepResult({"synthetic": sealed}, Synthetic(rows, snapshot, sealed, made.metadata))
+    return StepResult({"synthetic": sealed}, Synthetic(rows, snapshot, sealed, output.metadata))
+
+
+def _user_rows(run: TableRun, train: Table) -> Table:
+    """Read the external synthetic table."""
+    schema = real_schema(train.schema, train.rules)
+    rows = run.passed_rows.get("synthetic")
+    return user_synthetic(run.table, rows, train, schema, run.target.partition, run.window)
+
+
+def _loaded(generator: Any, run: TableRun) -> Trained:
+    """Return a trained generator, which is loaded if it is the folder of a stored one."""
+    if isinstance(generator, Trained):
+        return generator
+    return Trained.load(generator, run.deployment.keyed_fingerprint)
+
+
+def _count_replaced(before: Table, rows: Table, rules: Mapping[str, ColumnRule]) -> dict[str, int]:
+    """Return the number of cells that the threshold rule changed, by column, without zeros."""
+    n_replaced = {}
+    for name, rule in rules.items():
+        if rule.recoding is None:
+            continue
+        n_changed = count_changed(before[name], rows[name])
+        if n_changed:
+            n_replaced[name] = n_changed
+    return n_replaced
 
 
 def prepare(run: TableRun, name: str, values: Values) -> StepResult:
@@ -388,39 +414,43 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
         PublicationRefused: Unless the latest split signed every real table under the current
             settings.
     """
-    tables, embedder, keyed = (
-        run.real(values),
-        values.get("embedder"),
-        run.deployment.keyed_fingerprint,
-    )
+    tables = run.real(values)
+    train = tables["train"]
+    embedder = values.get("embedder")
+    keyed = run.deployment.keyed_fingerprint
     snapshot = run.gate.snapshot(values["synthetic"], run.target)
-    rows = Table.of(
-        read_snapshot(snapshot), tables["train"].schema, where="synthetic", synthetic=True
-    )
+    rows = Table.of(read_snapshot(snapshot), train.schema, where="synthetic", synthetic=True)
     fingerprints = {**run.check(tables), "synthetic": run.keyed_fingerprint(rows)}
     if embedder is not None:
         fingerprints["embedder"] = keyed(embedder.fingerprint())
     inputs = build_inputs(
         tables, rows, seed=run.table.spec.run.seed, device=run.device, progress=run.progress
     )
-    inputs = with_shift_note(inputs) if run.table.external else inputs
-    inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
+    if run.table.external:
+        inputs = with_shift_note(inputs)
+    if embedder is not None:
+        inputs = attach_embedder(inputs, embedder)
     key = run.deployment.key("ledger")
     exact_ids = run.table.declared.exact_ids
     pseudonyms_by_role = {role: pseudonyms(table, key, exact_ids) for role, table in tables.items()}
-    inputs = inputs.with_settings(pseudonyms=pseudonyms_by_role, ruled=tuple(tables["train"].rules))
+    inputs = inputs.with_settings(pseudonyms=pseudonyms_by_role, ruled=tuple(train.rules))
     body = {
         "inputs": fingerprints,
         "digest": keyed(inputs.digest),  # computes all embeddings now, while a device is available
         "snapshot": values["synthetic"].data.decode(),
     }
     seal = run.gate.sign_prepared(snapshot, run.split_setup, body)
-    prepared = Prepared(snapshot, rows, [one.without_subject() for one in tables.values()])
+    real = [table.without_subject() for table in tables.values()]
+    prepared = Prepared(snapshot, rows, real)
     return StepResult({"evaluation_inputs": inputs.with_settings(seal=seal.data)}, prepared)
 
 
 def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str, Any], Snapshot]:
     """Verify prepared tables against their signed record.
+
+    Args:
+        run: Table, partition and deployment.
+        inputs: Tables that :func:`prepare` prepared.
 
     Returns:
         Signed record, with the keyed fingerprints of the tables ("inputs"), and the snapshot of the
@@ -437,15 +467,26 @@ def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str
 
 def score(run: TableRun, name: str, values: Values) -> StepResult:
     """Run the metric ``name``, and sign its result."""
-    gate, table, metric = run.gate, run.table, run.table.metrics[name]
-    inputs, embeds = values["evaluation_inputs"], table.uses_embedder(metric)
+    gate = run.gate
+    table = run.table
+    metric = table.metrics[name]
+    inputs = values["evaluation_inputs"]
     signed, snapshot = checked_inputs(run, inputs)
-    measures = metric.uses("ledger")
-    digest, ledger = gate.ledger(run.target.table)
+    fingerprints = dict(signed["inputs"])
+    embedder = inputs.embedder
+    if not table.uses_embedder(metric):
+        embedder = None
+        fingerprints.pop("embedder", None)
+    uses_ledger = metric.uses("ledger")
+    ledger_digest, ledger_bytes = gate.ledger(run.target.table)
+    ledger = None
+    if ledger_bytes and uses_ledger:
+        ledger = Ledger.from_bytes(ledger_bytes)
+    release_number = int(snapshot.sha256[:12], 16)
     inputs = inputs.with_settings(
-        ledger=Ledger.from_bytes(ledger) if ledger and measures else None,
-        release=(int(snapshot.sha256[:12], 16), dt.date.today().toordinal()),
-        embedder=inputs.embedder if embeds else None,
+        ledger=ledger,
+        release=(release_number, dt.date.today().toordinal()),
+        embedder=embedder,
         generator=protection_of(snapshot),
         fingerprints=signed["inputs"],
         seed=table.spec.run.seed,
@@ -458,18 +499,17 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     attempt = gate.count_attempt(snapshot)
     if table.external:  # a split by key is exchangeable by construction
         results = without_shift(inputs, {name: metric}, results, limits, attempt)
-    fingerprints = {
-        role: own for role, own in signed["inputs"].items() if embeds or role != "embedder"
-    }
-    result = replace(results[name], inputs={**fingerprints, "ledger": digest})
+    result = replace(results[name], inputs={**fingerprints, "ledger": ledger_digest})
     outcomes = [judge_limit(limit, result, attempt) for limit in limits]
-    after = inputs.merged_ledger if measures else None
-    sealed = gate.sign_result(
-        result, snapshot, outcomes, b"" if after is None else after.to_bytes()
-    )
-    return StepResult(
-        {name: sealed}, Scored(result, outcomes, gate.keep_row_scores(result, snapshot))
-    )
+    new_ledger = None
+    if uses_ledger:
+        new_ledger = inputs.merged_ledger
+    new_bytes = b""
+    if new_ledger is not None:
+        new_bytes = new_ledger.to_bytes()
+    sealed = gate.sign_result(result, snapshot, outcomes, new_bytes)
+    row_scores = gate.keep_row_scores(result, snapshot)
+    return StepResult({name: sealed}, Scored(result, outcomes, row_scores))
 
 
 def attest(run: TableRun, name: str, values: Values) -> StepResult:
@@ -479,73 +519,107 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
     The report is built from the signed attestation and the results that it names, so they cannot
     differ.
     """
-    gate, table = run.gate, run.table
+    gate = run.gate
+    table = run.table
     snapshot = gate.snapshot(values["synthetic"], run.target)
     prepared = values["evaluation_inputs"]
-    signed, of = checked_inputs(run, prepared)
-    if of.sha256 != snapshot.sha256:
+    signed, prepared_snapshot = checked_inputs(run, prepared)
+    if prepared_snapshot.sha256 != snapshot.sha256:
         raise OutOfDate("the tables were prepared with another synthetic table", redo=("prepare",))
     scores = {metric: values[metric] for metric in table.metrics}
     results = {metric: gate.result(sealed, snapshot) for metric, sealed in scores.items()}
     inputs = {**signed["inputs"], **run.check(run.real(values))}
-    stated, sealed = gate.attest(snapshot, table.policy, scores, inputs, table.metrics, run.setup)
-    policy = stated.attested_policy()
+    attestation, sealed = gate.attest(
+        snapshot, table.policy, scores, inputs, table.metrics, run.setup
+    )
+    policy = attestation.attested_policy()
+    verdict = policy.judge(results, attestation.attempt)
+    generator_name = table.generator_label or "unknown: an external table"
+    embedder_description = None
+    if prepared.embedder is not None:
+        embedder_description = prepared.embedder.description
     report = Report(
         title=str(snapshot.target),
         policy=policy,
-        policy_verdict=policy.judge(results, stated.attempt),
+        policy_verdict=verdict,
         results=results,
         tables=sizes_of(prepared),
         seed=table.spec.run.seed,
-        attempt=stated.attempt,
+        attempt=attestation.attempt,
         fingerprints={"synthetic": signed["inputs"]["synthetic"]},
-        generator={
-            "name": table.generator_label or "unknown: an external table",
-            **protection_of(snapshot),
-        },
-        embedder=None if prepared.embedder is None else prepared.embedder.description,
-        remembered=tuple(stated.remembered),
-        notes=(
-            people_note(table.spec.data.subject, table.declared.exact_ids),
-            *prepared.notes,
-            *replaced_note(snapshot.n_replaced),
-            *row_scores_notes(gate, snapshot, table.metrics),
-            *disclosing_note(gate, snapshot.target.table, policy.judge(results, stated.attempt)),
-        ),
+        generator={"name": generator_name, **protection_of(snapshot)},
+        embedder=embedder_description,
+        remembered=tuple(attestation.remembered),
+        notes=_report_notes(run, snapshot, prepared, verdict),
         changes=changes_of(values["train"].rules),
         has_earlier_releases=any(result.inputs["ledger"] for result in results.values()),
-        signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
+        signed={
+            "date": attestation.made_at,
+            "key": attestation.keyid,
+            "sha256": attestation.sha256,
+        },
     )
-    return StepResult(
-        {"attestation": sealed, "privacy_report": report}, Attested(stated, sealed, report)
+    attested = Attested(attestation, sealed, report)
+    return StepResult({"attestation": sealed, "privacy_report": report}, attested)
+
+
+def _report_notes(
+    run: TableRun, snapshot: Snapshot, prepared: EvaluationInputs, verdict: Verdict
+) -> tuple[str, ...]:
+    table = run.table
+    return (
+        people_note(table.spec.data.subject, table.declared.exact_ids),
+        *prepared.notes,
+        *replaced_note(snapshot.n_replaced),
+        *row_scores_notes(run.gate, snapshot, table.metrics),
+        *disclosing_note(run.gate, snapshot.target.table, verdict),
     )
 
 
 def disclosing_note(gate: Gate, table: str, verdict: Verdict) -> Iterator[str]:
-    """Name the releases that disclose most if a limit on all releases together is broken."""
-    _, data = gate.ledger(table)
-    if not data or not any(
-        outcome.limit.metric in metrics_reading("ledger") for outcome in verdict.broken
-    ):
+    """Name the releases that disclose most if a limit on all releases together is broken.
+
+    Args:
+        gate: Gate of the deployment.
+        table: Name of the table.
+        verdict: Outcome of each limit.
+
+    Yields:
+        At most one sentence.
+    """
+    _, ledger_bytes = gate.ledger(table)
+    ledger_metrics = metrics_reading("ledger")
+    is_broken = any(outcome.limit.metric in ledger_metrics for outcome in verdict.broken)
+    if not ledger_bytes or not is_broken:
         return
-    ids = [
-        release.id for target in gate.store.targets(table) for release in gate.store.history(target)
-    ]
-    found = []
-    for number, share in Ledger.from_bytes(data).most_by_release(NEAR)[:_MOST_NAMED]:
-        known = [name for name in ids if name.endswith(f"{number:012x}")]
-        found.append(f"{known[-1] if known else 'a removed release'} ({share:.1%} of the people)")
-    if found:
+    ids = []
+    for target in gate.store.targets(table):
+        ids += [release.id for release in gate.store.history(target)]
+    releases = []
+    ledger = Ledger.from_bytes(ledger_bytes)
+    for number, share in ledger.most_by_release(NEAR)[:_MAX_RELEASES]:
+        label = "a removed release"
+        for release_id in ids:
+            if release_id.endswith(f"{number:012x}"):
+                label = release_id
+        releases.append(f"{label} ({share:.1%} of the people)")
+    if releases:
         yield (
-            f"Releases with the closest row to most people: {', '.join(found)}. To remove one:"
-            " privacy-assets releases"
-            f' {table} --withdraw ID --reason "..."'
+            f"Releases with the closest row to most people: {', '.join(releases)}. To remove"
+            f' one: privacy-assets releases {table} --withdraw ID --reason "..."'
         )
 
 
 def row_scores_notes(gate: Gate, snapshot: Snapshot, metrics: Iterable[str]) -> Iterator[str]:
-    """Name the private files with the scores of each synthetic row, relative to the private
-    folder.
+    """Name the private files with the scores of each synthetic row.
+
+    Args:
+        gate: Gate of the deployment.
+        snapshot: Synthetic table.
+        metrics: Names of the metrics that ran.
+
+    Yields:
+        One sentence for each file, with its path relative to the private folder.
     """
     for metric in metrics:
         path = gate.row_scores(snapshot, metric)
@@ -562,37 +636,59 @@ def publish(run: TableRun, name: str, values: Values) -> StepResult:
     release = run.gate.publish(
         values["attestation"], values["synthetic"], run.target, run.table.policy, run.setup
     )
-    return StepResult(
-        {"published": Published(run.target.table, run.target.partition, release.id)}, release
-    )
+    published = Published(run.target.table, run.target.partition, release.id)
+    return StepResult({"published": published}, release)
 
 
 def synthetic_rows(run: TableRun, synthetic: SignedRecord) -> pd.DataFrame:
-    """Read the rows of the synthetic table from its signed record."""
+    """Read the rows of the synthetic table from the private folder.
+
+    Args:
+        run: Table, partition and deployment.
+        synthetic: Signed record of the snapshot.
+    """
     return read_snapshot(run.gate.snapshot(synthetic, run.target))
 
 
 def published_rows(run: TableRun, release: Release) -> tuple[pd.DataFrame, Attestation]:
-    """Return the published rows of a release, and its attestation."""
-    stated = release.opened(run.target, run.gate.key.trusted)
-    rows = read_hashed(release.table, stated.sha256, stated.dtypes, stated.n_rows, release.root)
-    return rows, stated
+    """Read the published rows of a release.
+
+    Args:
+        run: Table, partition and deployment.
+        release: Release of this table and partition.
+
+    Returns:
+        The rows and the attestation of the release.
+    """
+    attestation = release.opened(run.target, run.gate.key.trusted)
+    rows = read_hashed(
+        release.table,
+        attestation.sha256,
+        attestation.dtypes,
+        attestation.n_rows,
+        release.root,
+    )
+    return rows, attestation
 
 
 def protection_of(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the protections recorded in the signed snapshot, or an empty dict for an external
-    table.
+    """Return the protections recorded in a signed snapshot.
+
+    Args:
+        snapshot: Synthetic table.
+
+    Returns:
+        Overfitting and privacy of the generator, and the filter. Empty for an external table.
     """
     if snapshot.generator is None:
         return {}
-    found = {
-        key: snapshot.generator[key]
-        for key in ("overfitting", "privacy")
-        if key in snapshot.generator
-    }
-    if snapshot.filter is None:
-        return {**found, "filter": None}
-    return {
-        **found,
-        "filter": {key: value for key, value in snapshot.filter.items() if key != "inputs"},
-    }
+    protections: dict[str, Any] = {}
+    for key in ("overfitting", "privacy"):
+        if key in snapshot.generator:
+            protections[key] = snapshot.generator[key]
+    protections["filter"] = None
+    if snapshot.filter is not None:
+        filter_info = dict(snapshot.filter)
+        filter_info.pop("inputs", None)
+        protections["filter"] = filter_info
+    return protections

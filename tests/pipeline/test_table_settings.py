@@ -249,3 +249,10 @@ def test_the_yaml_of_a_dagster_component_is_one_of_a_table(tmp_path: Path) -> No
         (tmp_path / "defs.yaml").write_text(wrong)
         with pytest.raises(ConfigError, match="has no setting|has two keys"):
             TableSpec.load(tmp_path / "defs.yaml")
+
+
+@pytest.mark.parametrize("written", ["codes.csv", "[codes.csv]", "3"])
+def test_allowed_values_of_another_type_are_a_setting_error(tmp_path: Path, written: str) -> None:
+    (tmp_path / "people.yaml").write_text(f"name: people\ndata: {{allowed_values: {written}}}\n")
+    with pytest.raises(ConfigError, match="people, data: allowed_values"):
+        TableSpec.load(tmp_path / "people.yaml")
