@@ -125,11 +125,13 @@ def _accepted(
     if sys.stdin.isatty() and sys.stdout.isatty():
         _check_reason(pending, reason, table)
         return [part for part in pending if _is_confirmed(part)]
-    call = " ".join(f"--digest {part.digest}" for part in pending)
+    words = []
+    for part in pending:
+        words.append(f"--digest {part.digest}")
     if any(part.needs_reason for part in pending):
-        call += ' --reason "..."'
+        words.append('--reason "..."')
     raise ConfigError(
-        f"{table}: nothing is signed. Fix: check the lines above, then sign with {call}"
+        f"{table}: nothing is signed. Fix: check the lines above, then sign with {' '.join(words)}"
     )
 
 

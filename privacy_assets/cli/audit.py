@@ -196,7 +196,7 @@ def _ids(text: str) -> tuple[int, ...]:
     are_numbers = all(part.isascii() and part.isdecimal() for part in parts)
     if not are_numbers or len(set(parts)) < len(parts):
         raise ConfigError(f"--ids {text}: expected different row positions, separated by commas.")
-    return tuple(int(part) for part in parts)
+    return tuple(map(int, parts))
 
 
 def _table(options: argparse.Namespace) -> tuple[np.ndarray, MatrixCoding, np.ndarray | None]:

@@ -448,7 +448,9 @@ def _row(info: GeneratorInfo) -> list[str]:
 def _details(info: GeneratorInfo) -> Iterator[str]:
     """Yield the lines below the row of a generator."""
     texts = [info.summary]
-    options = [f"{name} (required)" for name in info.required]
+    options = []
+    for name in info.required:
+        options.append(f"{name} (required)")
     for name, value in info.settings.items():
         has_default = value is not None and value != ()
         options.append(f"{name} ({json.dumps(value)})" if has_default else name)

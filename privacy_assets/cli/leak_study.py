@@ -187,7 +187,7 @@ def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
     sample = table.with_subject(ids).take(rows)
     split = split_rows(sample, key, _SHARES, where=options.data)
     parts = {role: rows[positions] for role, positions in split.items()}
-    n_smallest = min(len(part) for part in parts.values())
+    n_smallest = min(map(len, parts.values()))
     if n_smallest < _MIN_ROWS:
         raise InputError(
             f"a third of the people has {n_smallest} rows, {_MIN_ROWS} needed",

@@ -454,7 +454,7 @@ def declared_columns(options: argparse.Namespace) -> Declared:
     allowed_lists = _by_column("allowed-values", getattr(options, "allowed_values", []))
     allowed = {}
     for name, text in allowed_lists.items():
-        allowed[name] = [value.strip() for value in parts("allowed-values", [text])]
+        allowed[name] = list(map(str.strip, parts("allowed-values", [text])))
     missing_lists = _by_column("missing", getattr(options, "missing", []))
     missing = {name: parts("missing", [text]) for name, text in missing_lists.items()}
     return Declared.of_settings(

@@ -34,7 +34,7 @@ from privacy_assets.errors import (
     safe_repr,
     with_advice,
 )
-from privacy_assets.report.words import cleaned
+from privacy_assets.report.words import clean
 
 if TYPE_CHECKING:
     from privacy_assets.gate.gate import Gate
@@ -116,4 +116,6 @@ def _targets(gate: Gate, private: Location, table: str) -> list[ReleaseTarget]:
 def _prune_target(gate: Gate, target: ReleaseTarget, options: argparse.Namespace) -> None:
     removed = gate.prune(target, options.keep, options.days, dry_run=options.dry_run)
     effect = "would be removed" if options.dry_run else "removed"
-    say(f"{target}: {len(removed)} {effect}.", *(f"  {path}" for path in cleaned(removed, 4096)))
+    say(f"{target}: {len(removed)} {effect}.")
+    for path in removed:
+        say(f"  {clean(path, 4096)}")

@@ -109,7 +109,7 @@ def _releases(options: argparse.Namespace) -> int:
     listed = _listed(store, selected, trusted, private_of(settings))
     is_intact = all(releases.is_intact for releases in listed)
     if options.json:
-        facts = {"releases": str(root), "targets": [_target_json(releases) for releases in listed]}
+        facts = {"releases": str(root), "targets": list(map(_target_json, listed))}
         say(json.dumps(facts, indent=2))
     elif not listed:
         _say_none(root)
@@ -191,7 +191,7 @@ def _target_json(releases: TargetReleases) -> dict[str, Any]:
         "table": target.table,
         "partition": target.partition,
         "problem": releases.problem,
-        "releases": [_release_json(state) for state in releases.states],
+        "releases": list(map(_release_json, releases.states)),
     }
 
 
@@ -235,8 +235,10 @@ def _history(releases: TargetReleases) -> list[str]:
     if earlier_ids:
         command = _command(target, "--rollback", earlier_ids[0])
         advice.append(f"To make an earlier release the current one: {clean(command, _PATH)}")
-    table = aligned([_HEADER, *map(_row, releases.states)])
-    return ["", clean(target), *table, *(f"  {text}" for text in advice)]
+    lines = ["", clean(target), *aligned([_HEADER, *map(_row, releases.states)])]
+    for text in advice:
+        lines.append(f"  {text}")
+    return lines
 
 
 def _row(state: ReleaseState) -> tuple[str, ...]:
