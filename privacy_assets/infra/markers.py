@@ -110,10 +110,10 @@ def write_marker(location: Location, role: FolderRole, deployment: str) -> None:
     Raises:
         ConfigError: If that is impossible.
     """
-    marker = {"role": role, "deployment": deployment}
+    marker: dict[str, Any] = {"role": role, "deployment": deployment}
     mode = 0o755
     if role == "private":
-        marker |= {"layout": LAYOUT}
+        marker["layout"] = LAYOUT
         mode = 0o700
     try:
         if isinstance(location, Path):

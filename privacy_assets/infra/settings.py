@@ -404,11 +404,11 @@ def _flat(metadata: Sequence[Any]) -> list[Any]:
     return bounds
 
 
-def _bound_values(metadata: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the bounds with these names."""
+def _bound_values(metadata: Sequence[Any]) -> dict[str, Any]:
+    """Return the bounds of a number by name."""
     values = {}
     for bound in _flat(metadata):
-        for name in names:
+        for name in (*_BOUNDS, "multiple_of"):
             if hasattr(bound, name):
                 values[name] = getattr(bound, name)
     return values
@@ -416,7 +416,7 @@ def _bound_values(metadata: Sequence[Any], names: Sequence[str]) -> dict[str, An
 
 def _bounds(metadata: Sequence[Any]) -> str:
     """Describe the bounds of a number, after a space or comma; "" if there are none."""
-    values = _bound_values(metadata, (*_BOUNDS, "multiple_of"))
+    values = _bound_values(metadata)
     if "multiple_of" in values:
         multiple = values["multiple_of"]
         kind = "even" if multiple == 2 else f"a multiple of {multiple:g}"
