@@ -75,6 +75,8 @@ def read_marker(location: Location, role: FolderRole) -> str | None:
             f"{marker}: the marker of this folder cannot be read ({error.strerror}). Fix: make it"
             " a file that this user can read."
         ) from None
+    except ConfigError:  # the library of the store is not installed
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ConfigError(f"{marker} is damaged. Fix: restore it from a backup.") from None
     if marked_role != role:
