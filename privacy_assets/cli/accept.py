@@ -40,7 +40,7 @@ from privacy_assets.report.words import clean
 if TYPE_CHECKING:
     from privacy_assets.gate.gate import Gate
 
-_LONGEST = 1_000_000  # characters of a line, which is shown in whole
+_WHOLE_LINE = 1_000_000  # characters of a line, which is not truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ def add_accept(commands: Commands) -> None:
 
 
 def _accept(options: argparse.Namespace) -> int:
-    table, reason = options.table, options.reason.strip()
+    table = options.table
+    reason = options.reason.strip()
     gate = _gate(options)
     proposed = _proposed(gate, table)
     pending = [*_changed_settings(gate, table, proposed), *_stop(gate, table)]
@@ -90,31 +91,48 @@ def _accept(options: argparse.Namespace) -> int:
         )
         return NO
     for part in pending:
-        say(
-            f"{table}: {part.title} (digest {part.digest})",
-            *(f"  {clean(line, _LONGEST)}" for line in part.lines),
-        )
+        say(f"{table}: {part.title} (digest {part.digest})")
+        for line in part.lines:
+            say(f"  {clean(line, _WHOLE_LINE)}")
     _say_column_names(gate, table, proposed)
-
-    if options.digest:
-        chosen = _named(pending, options.digest, table)
-        _check_reason(chosen, reason, table)
-    elif sys.stdin.isatty() and sys.stdout.isatty():
-        _check_reason(pending, reason, table)
-        chosen = [part for part in pending if _is_confirmed(part)]
-    else:
-        call = " ".join(f"--digest {part.digest}" for part in pending)
-        if any(part.needs_reason for part in pending):
-            call += ' --reason "..."'
-        raise ConfigError(
-            f"{table}: nothing is signed. Fix: check the lines above, then sign with {call}"
-        )
-
-    for part in chosen:
-        say(f"{table}: {part.sign(reason)}")
-    if not chosen:
+    accepted = _accepted(pending, options.digest, table, reason)
+    if not accepted:
         say(f"{table}: nothing is signed.")
-    return YES if chosen else NO
+        return NO
+    for part in accepted:
+        say(f"{table}: {part.sign(reason)}")
+    return YES
+
+
+def _accepted(
+    pending: Sequence[_Pending], digests: Sequence[str], table: str, reason: str
+) -> list[_Pending]:
+    """Return the parts that the user accepts, by --digest or on a terminal.
+
+    Args:
+        pending: All parts.
+        digests: Digests of --digest. Empty: ask on the terminal.
+        table: Name of the table.
+        reason: Reason of --reason, or "".
+
+    Raises:
+        ConfigError: If a digest names no part, a reason is missing, or there is no terminal.
+    """
+    if digests:
+        accepted = _with_digests(pending, digests, table)
+        _check_reason(accepted, reason, table)
+        return accepted
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        _check_reason(pending, reason, table)
+        return [part for part in pending if _is_confirmed(part)]
+    words = []
+    for part in pending:
+        words.append(f"--digest {part.digest}")
+    if any(part.needs_reason for part in pending):
+        words.append('--reason "..."')
+    raise ConfigError(
+        f"{table}: nothing is signed. Fix: check the lines above, then sign with {' '.join(words)}"
+    )
 
 
 def _gate(options: argparse.Namespace) -> Gate:
@@ -144,18 +162,24 @@ def _gate(options: argparse.Namespace) -> Gate:
 
 def _changed_settings(gate: Gate, table: str, proposed: Mapping[str, Any]) -> list[_Pending]:
     """Return the proposed lock as a part, or an empty list if it equals the lock."""
-    lines = gate.locks.difference(table, proposed) if proposed else []
+    if not proposed:
+        return []
+    lines = gate.locks.difference(table, proposed)
     if not lines:
         return []
 
     def sign(reason: str) -> str:
+        """Sign the new lock.
+
+        Args:
+            reason: Reason, which is signed.
+        """
         gate.locks.sign(table, proposed, reason)
         return f"the new lock is signed ({gate.locks.file(table)})."
 
     title = "changed settings, lock -> proposed lock"
-    return [
-        _Pending(title, lines, gate.locks.digest(table, proposed), needs_reason=False, sign=sign)
-    ]
+    digest = gate.locks.digest(table, proposed)
+    return [_Pending(title, lines, digest, needs_reason=False, sign=sign)]
 
 
 def _stop(gate: Gate, table: str) -> list[_Pending]:
@@ -167,13 +191,20 @@ def _stop(gate: Gate, table: str) -> list[_Pending]:
         return []
 
     def sign(reason: str) -> str:
+        """Let the table run again.
+
+        Args:
+            reason: Reason, which is signed.
+        """
         gate.accept(table, reason, digest)
         return "accepted. Its verdicts are counted from now on."
 
     return [_Pending("stopped", causes, digest, needs_reason=True, sign=sign)]
 
 
-def _named(pending: Sequence[_Pending], digests: Sequence[str], table: str) -> list[_Pending]:
+def _with_digests(
+    pending: Sequence[_Pending], digests: Sequence[str], table: str
+) -> list[_Pending]:
     """Return the parts with the given digests.
 
     Raises:
@@ -182,23 +213,20 @@ def _named(pending: Sequence[_Pending], digests: Sequence[str], table: str) -> l
     parts = {part.digest: part for part in pending}
     for digest in digests:
         if digest not in parts:
-            text = (
-                f"{table}: nothing is signed. No part that is pending has the digest"
-                f" {safe_repr(digest)}"
-            )
             raise ConfigError(
-                f"{text}: it may have changed since. Fix: read the lines above, and give their"
-                " digests."
+                f"{table}: nothing is signed. No part that is pending has the digest"
+                f" {safe_repr(digest)}: it may have changed since. Fix: read the lines above, and"
+                " give their digests."
             )
     return [part for digest, part in parts.items() if digest in digests]
 
 
-def _check_reason(chosen: Sequence[_Pending], reason: str, table: str) -> None:
+def _check_reason(parts: Sequence[_Pending], reason: str, table: str) -> None:
     """Raise ConfigError if a part needs a reason and there is none. Nothing is signed."""
-    if not reason and any(part.needs_reason for part in chosen):
-        text = f"{table} is stopped, and nothing is signed: a stop is accepted with a reason only"
+    if not reason and any(part.needs_reason for part in parts):
         raise ConfigError(
-            f'{text}. Fix: find the cause, then repeat the command with --reason "..."'
+            f"{table} is stopped, and nothing is signed: a stop is accepted with a reason only."
+            ' Fix: find the cause, then repeat the command with --reason "..."'
         )
 
 
@@ -226,7 +254,7 @@ def _say_column_names(gate: Gate, table: str, proposed: Mapping[str, Any]) -> No
         except TableStopped:
             columns = {}
     if isinstance(columns, Mapping) and columns:
-        say(clean(published_names(columns), _LONGEST))
+        say(clean(published_names(columns), _WHOLE_LINE))
 
 
 def _proposed(gate: Gate, table: str) -> dict[str, Any]:
@@ -236,7 +264,9 @@ def _proposed(gate: Gate, table: str) -> dict[str, Any]:
 
     path: Location = gate.locks.file(table, PROPOSED)
     try:
-        return dict(json.loads(read_regular(path))) if path.exists() else {}
+        if not path.exists():
+            return {}
+        return dict(json.loads(read_regular(path)))
     except (OSError, ValueError, TypeError, RecursionError):
         raise ConfigError(
             f"{path}: the proposed lock is damaged. Fix: run the table again."

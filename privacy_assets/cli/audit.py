@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privacy_assets.cli.options import (
     READING,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from privacy_assets.tables.encoding import MatrixCoding
 
 # Option, setting of AuditConfig, type, help. AuditConfig has the defaults.
-_NUMBERS: tuple[tuple[str, str, type, str], ...] = (
+_SETTINGS: tuple[tuple[str, str, type, str], ...] = (
     ("--max-targets", "max_targets", int, "number of records to attack (default 10)"),
     (
         "--shadows",
@@ -117,8 +117,9 @@ def add_audit(commands: Commands) -> None:
         "--generator", "name of a generator, or MODULE:FUNCTION of a custom one", required=True
     )
     command.common("--set")
-    for option, name, kind, what in _NUMBERS:
-        command.option(option, what, dest=name, type=kind, metavar="N" if kind is int else "NAME")
+    for option, name, kind, text in _SETTINGS:
+        metavar = "N" if kind is int else "NAME"
+        command.option(option, text, dest=name, type=kind, metavar=metavar)
     setting = (
         "a setting of the attack, as YAML, for example queries=100000 or learning_rate=0.01"
         " (repeatable)"
@@ -147,14 +148,14 @@ def _audit(options: argparse.Namespace) -> int:
 
     check_out(options.json)
     plan = _plan(options)
-    cells, coding, people = _table(options)
+    cells, coding, subject_codes = _table(options)
     with workers(options):
         audit = run_audit(
             cells,
             coding,
             plan,
             seed=options.seed,
-            subjects=people,
+            subjects=subject_codes,
             progress=options.progress,
             checkpoint=options.checkpoint,
         )
@@ -168,94 +169,90 @@ def _plan(options: argparse.Namespace) -> AuditConfig:
     from privacy_assets.generators.registry import build_generator
     from privacy_assets.metrics.shadow_membership.audit import AuditConfig
 
-    given = {
-        name: getattr(options, name)
-        for _, name, *_ in _NUMBERS
-        if getattr(options, name) is not None
-    }
+    arguments: dict[str, Any] = {}
+    for _, name, *_ in _SETTINGS:
+        value = getattr(options, name)
+        if value is not None:
+            arguments[name] = value
     if options.ids is not None:
-        if {"max_targets", "select"} & set(given):
+        if "max_targets" in arguments or "select" in arguments:
             raise ConfigError(
                 "--ids cannot be combined with --max-targets or --select. Fix: remove one."
             )
-        given["ids"] = _ids(options.ids)
+        arguments["ids"] = _ids(options.ids)
     if options.attack_set:
-        given["attack_settings"] = settings(options.attack_set, "attack-set")
-    return AuditConfig(build_generator(options.generator, settings(options.set)), **given)
+        arguments["attack_settings"] = settings(options.attack_set, "attack-set")
+    generator = build_generator(options.generator, settings(options.set))
+    return AuditConfig(generator, **arguments)
 
 
 def _ids(text: str) -> tuple[int, ...]:
+    """Parse row positions.
+
+    Raises:
+        ConfigError: If one is not a number, or is repeated.
+    """
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() for part in parts) or len(set(parts)) < len(
-        parts
-    ):
+    are_numbers = all(part.isascii() and part.isdecimal() for part in parts)
+    if not are_numbers or len(set(parts)) < len(parts):
         raise ConfigError(f"--ids {text}: expected different row positions, separated by commas.")
-    return tuple(int(part) for part in parts)
+    return tuple(map(int, parts))
 
 
 def _table(options: argparse.Namespace) -> tuple[np.ndarray, MatrixCoding, np.ndarray | None]:
+    """Return the coded cells of the table, their coding, and the subject code of each row."""
     from privacy_assets.tables.encoding import MatrixCoding
 
-    table, people = read_data(options)
+    table, subject_codes = read_data(options)
     coding = MatrixCoding.fit([table], table.schema)
-    return coding.code(table), coding, people
+    return coding.code(table), coding, subject_codes
 
 
 def _text(audit: Audit) -> list[str]:
-    plan, auc = audit.plan, audit.auc
-    sizes = (
-        f"{plan.shadows:,} + {plan.tests:,} tables of {plan.sample_size or plan.size:,} rows per"
-        " record"
-    )
-    lines = [
-        f"Generator {plan.generator.name}, attack {plan.attack}, {sizes}",
+    plan = audit.plan
+    auc = audit.auc
+    n_rows = plan.sample_size or plan.size
+    sizes = f"{plan.shadows:,} + {plan.tests:,} tables of {n_rows:,} rows per record"
+    certifiable = audit.records[0].epsilon.certifiable
+    lines = [f"Generator {plan.generator.name}, attack {plan.attack}, {sizes}", ""]
+    lines += _records(audit.records)
+    lines += [
         "",
-        *_records(audit.records),
-        "",
-    ]
-    lines.append(
-        f"AUC over records: mean {number(auc['mean'])}, standard deviation {number(auc['sd'])}"
-    )
-    lines.append(
+        f"AUC over records: mean {number(auc['mean'])}, standard deviation {number(auc['sd'])}",
         f"epsilon of the generator: at least {number(audit.epsilon_lower_bound)} (95 % over all"
-        " records);"
-        f" these counts could show {number(audit.records[0].epsilon.certifiable)} for one"
-        " record at most"
-    )
+        f" records); these counts could show {number(certifiable)} for one record at most",
+    ]
     if audit.removal is not None:
-        removed, before, after = audit.removal.removed, audit.removal.before, audit.removal.after
-        lines += [
-            "",
-            f"The next most vulnerable rows, before the removal of {len(removed)} rows:",
-            *_records(before),
-        ]
-        lines += [
-            "",
-            f"The next most vulnerable rows, after the removal of {len(removed)} rows:",
-            *_records(after),
-        ]
-    return [*lines, f"{audit.cpu_seconds:.1f} CPU seconds"]
+        n_removed = len(audit.removal.removed)
+        title = "The next most vulnerable rows"
+        lines += ["", f"{title}, before the removal of {n_removed} rows:"]
+        lines += _records(audit.removal.before)
+        lines += ["", f"{title}, after the removal of {n_removed} rows:"]
+        lines += _records(audit.removal.after)
+    lines.append(f"{audit.cpu_seconds:.1f} CPU seconds")
+    return lines
 
 
 def _records(records: Sequence[RecordAudit]) -> list[str]:
-    rows = [
-        [
-            "row",
-            "vulnerability",
-            "AUC [95 %]",
-            *(f"TPR at {fpr:.0%} FPR" for fpr in records[0].tpr),
-            "epsilon >=",
-        ]
-    ]
+    """Return the records as a table, and the notes on their rates."""
+    header = ["row", "vulnerability", "AUC [95 %]"]
+    for fpr in records[0].tpr:
+        header.append(f"TPR at {fpr:.0%} FPR")
+    header.append("epsilon >=")
+    rows = [header]
+    notes: dict[str, None] = {}  # in order, without repetitions
     for record in records:
-        tpr = [_rate(rate) for rate in record.tpr.values()]
-        head = [str(record.id), number(record.vulnerability), _rate(record.auc)]
-        rows.append([*head, *tpr, number(record.epsilon_lower_bound)])
-    notes = dict.fromkeys(
-        rate.note for record in records for rate in record.tpr.values() if rate.note
-    )
+        row = [str(record.id), number(record.vulnerability), _rate(record.auc)]
+        for rate in record.tpr.values():
+            row.append(_rate(rate))
+            if rate.note:
+                notes[rate.note] = None
+        row.append(number(record.epsilon_lower_bound))
+        rows.append(row)
     return [*aligned(rows), *notes]
 
 
 def _rate(rate: Rate) -> str:
-    return "not measurable" if rate.note else f"{rate.value:.3f} [{rate.low:.3f}, {rate.high:.3f}]"
+    if rate.note:
+        return "not measurable"
+    return f"{rate.value:.3f} [{rate.low:.3f}, {rate.high:.3f}]"

@@ -25,10 +25,10 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from privacy_assets.cli.options import (
     COLUMNS,
@@ -47,12 +47,29 @@ from privacy_assets.infra.files import fix_of, private_folder, put_atomic
 
 if TYPE_CHECKING:
     from privacy_assets.generators import FittedGenerator, GeneratorInfo
+    from privacy_assets.generators.base import Generator
+    from privacy_assets.tables.table import Table
     from privacy_assets.tables.threshold_rule import ColumnRule
 
 _RULES = "threshold_rule.bin"  # in the folder of a saved model
 # Options that do not apply to a saved model.
 _TRAINING = ("generator", "set", "subject", "exact_ids", *COLUMNS, "device", "checkpoint", "model")
 _WIDTH = 96  # characters in a line of the list
+_HEADER = ["name", "runs here", "same seed, same rows", "licence", "extra"]
+
+
+class Sampler(NamedTuple):
+    """A trained generator, and how to sample from it.
+
+    Attributes:
+        fitted: The trained generator.
+        rules: Threshold rule of each column of its training table.
+        n_rows: Number of rows to sample.
+    """
+
+    fitted: FittedGenerator
+    rules: Mapping[str, ColumnRule]
+    n_rows: int
 
 
 def add_generate(commands: Commands) -> None:
@@ -87,11 +104,11 @@ def _add_training(command: Command) -> None:
     )
     source.add_argument("--from-model", metavar="FOLDER", type=Path, help=loaded)
     source.add_argument("--list", action="store_true", help="list the generators")
-    own = (
+    generator = (
         "name of a generator (see --list), or MODULE:FUNCTION found on PYTHONPATH; default: that"
         " of `run`"
     )
-    command.option("--generator", own)
+    command.option("--generator", generator)
     command.common("--set")
     command.option(
         "--subject",
@@ -100,10 +117,10 @@ def _add_training(command: Command) -> None:
     command.common("--exact-ids", *READING, "--drop", "--new-values", "--allowed-values")
     device = "for generators that train on torch: auto, cpu, cuda, cuda:N or mps (default auto)"
     command.option("--device", device, default=None, metavar="NAME")
-    kept = (
+    checkpoint = (
         "folder for checkpoints, from which interrupted training resumes; as private as the table"
     )
-    command.option("--checkpoint", kept)
+    command.option("--checkpoint", checkpoint)
     model = (
         "save the trained generator in this new folder, for --from-model; as private as the table"
     )
@@ -115,77 +132,116 @@ def _generate(options: argparse.Namespace) -> int:
         return _list(options)
     _check(options)
     notify = options.progress
-    fitted, rules, rows = _loaded(options) if options.from_model else _trained(options)
-    notify(f"drawing {rows:,} rows")
-    _write(fitted, rules, rows, options)
-    notify(f"wrote {rows:,} rows of {len(fitted.schema.columns)} columns to {options.out}")
-    _warn(fitted, options)
+    sampler = _load(options) if options.from_model else _train(options)
+    notify(f"drawing {sampler.n_rows:,} rows")
+    _write(sampler, options)
+    n_columns = len(sampler.fitted.schema.columns)
+    notify(f"wrote {sampler.n_rows:,} rows of {n_columns} columns to {options.out}")
+    _warn(sampler.fitted, options)
     return 0
 
 
-def _loaded(options: argparse.Namespace) -> tuple[FittedGenerator, Mapping[str, ColumnRule], int]:
+def _load(options: argparse.Namespace) -> Sampler:
     from privacy_assets.generators import load_generator
     from privacy_assets.tables.threshold_rule import load_rules
 
-    return load_generator(options.from_model), load_rules(options.from_model / _RULES), options.rows
+    fitted = load_generator(options.from_model)
+    rules = load_rules(options.from_model / _RULES)
+    return Sampler(fitted, rules, options.rows)
 
 
-def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, Mapping[str, ColumnRule], int]:
+def _train(options: argparse.Namespace) -> Sampler:
     from privacy_assets.generators import build_generator
     from privacy_assets.generators.registry import DEFAULT_GENERATOR
-    from privacy_assets.infra.devices import lease_device, pick_device
+    from privacy_assets.infra.devices import pick_device
     from privacy_assets.policy import MIN_HOLDERS
-    from privacy_assets.tables.canonical import subject_codes_of, without_rare_values
+    from privacy_assets.tables.canonical import without_rare_values
     from privacy_assets.tables.threshold_rule import outside_guarantee
-    from privacy_assets.tables.writing import table_bytes
 
     generator = build_generator(options.generator or DEFAULT_GENERATOR, settings(options.set))
-    wanted = options.device or ("auto" if "torch" in generator.modules else "cpu")
-    notify = options.progress
-    pick_device(wanted)  # fails before reading data if the device does not exist
+    device = options.device or ("auto" if "torch" in generator.modules else "cpu")
+    pick_device(device)  # fails before reading data if the device does not exist
     tables = {"train": read_private(options)}
     declared = declared_columns(options)
     private = without_rare_values(tables, MIN_HOLDERS, declared, generator.bounded_columns)["train"]
     for note in private.notes:
-        notify(note)
-    train = private.for_training()
-    subject_codes = subject_codes_of([private])
-    if train.schema.generated and not generator.creates_values:
-        text = (
-            f"--new-values: {generator.name} copies the values of real rows. Fix: name a custom"
-            " generator"
-        )
-        raise ConfigError(f"{text} (MODULE:FUNCTION), or leave the column out with --drop.")
-    if _kind(options.out) == "csv":  # fails before training if CSV cannot represent the table
-        table_bytes(train, "csv", where=options.data)
-    if options.checkpoint:
-        private_folder(options.checkpoint)
-    notify(f"training {generator.name} on {len(train):,} rows of {len(train.columns)} columns")
-    seed = options.seed
-    if generator.secret_seed and seed is None:
-        if options.checkpoint:
-            raise ConfigError(
-                f"{generator.name}: --checkpoint requires --seed. Fix: pass a large secret"
-                " random number."
-            )
-        seed = secrets.randbits(63)
-        notify("the seed of the privacy noise is drawn at random, and is not shown")
-    with lease_device(device=wanted, on_wait=notify) as device:
-        fitted = generator.fit(
-            train,
-            seed=seed or 0,
-            device=device,
-            progress=notify,
-            checkpoint=options.checkpoint,
-            subject_codes=subject_codes,
-        )
+        options.progress(note)
+    fitted = _fit(generator, private, device, options)
     if fitted.privacy.epsilon is not None:
         outside = (*fitted.privacy.outside_guarantee, *outside_guarantee(private.rules))
         fitted.privacy = replace(fitted.privacy, outside_guarantee=outside)
     if options.model:
         _save(fitted, private.rules, options.model.resolve())
-        notify(f"saved the trained generator in {options.model}: keep it as private as the table")
-    return fitted, private.rules, len(train) if options.rows is None else options.rows
+        options.progress(
+            f"saved the trained generator in {options.model}: keep it as private as the table"
+        )
+    n_rows = len(private) if options.rows is None else options.rows
+    return Sampler(fitted, private.rules, n_rows)
+
+
+def _fit(
+    generator: Generator, private: Table, device: str, options: argparse.Namespace
+) -> FittedGenerator:
+    """Train a generator.
+
+    Args:
+        generator: Generator.
+        private: The private table, with the column of its subjects.
+        device: See :func:`.matching_devices`.
+        options: Parsed options.
+
+    Raises:
+        ConfigError: If the generator cannot create allowed new values, or its seed would be lost.
+        InputError: If a CSV file cannot represent the table.
+    """
+    from privacy_assets.infra.devices import lease_device
+    from privacy_assets.tables.canonical import subject_codes_of
+    from privacy_assets.tables.writing import table_bytes
+
+    notify = options.progress
+    train = private.for_training()
+    subject_codes = subject_codes_of([private])
+    if train.schema.generated and not generator.creates_values:
+        raise ConfigError(
+            f"--new-values: {generator.name} copies the values of real rows. Fix: name a custom"
+            " generator (MODULE:FUNCTION), or leave the column out with --drop."
+        )
+    if _kind(options.out) == "csv":  # fails before training if CSV cannot represent the table
+        table_bytes(train, "csv", where=options.data)
+    if options.checkpoint:
+        private_folder(options.checkpoint)
+    notify(f"training {generator.name} on {len(train):,} rows of {len(train.columns)} columns")
+    seed = _seed(generator, options)
+    with lease_device(device=device, on_wait=notify) as leased:
+        return generator.fit(
+            train,
+            seed=seed,
+            device=leased,
+            progress=notify,
+            checkpoint=options.checkpoint,
+            subject_codes=subject_codes,
+        )
+
+
+def _seed(generator: Generator, options: argparse.Namespace) -> int:
+    """Return the seed of --seed, or its default: 0, or a random number for privacy noise.
+
+    Raises:
+        ConfigError: If a resumed run would have another random number.
+    """
+    seed: int | None = options.seed
+    if seed is not None:
+        return seed
+    if not generator.secret_seed:
+        return 0
+    if options.checkpoint:
+        raise ConfigError(
+            f"{generator.name}: --checkpoint requires --seed. Fix: pass a large secret random"
+            " number."
+        )
+    seed = secrets.randbits(63)
+    options.progress("the seed of the privacy noise is drawn at random, and is not shown")
+    return seed
 
 
 def _save(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], folder: Path) -> None:
@@ -205,15 +261,15 @@ def _save(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], folder: Path
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _write(
-    fitted: FittedGenerator, rules: Mapping[str, ColumnRule], rows: int, options: argparse.Namespace
-) -> None:
+def _write(sampler: Sampler, options: argparse.Namespace) -> None:
     from privacy_assets.tables.roles import check_published
     from privacy_assets.tables.writing import table_bytes
 
-    table = fitted.sample(rows, seed=options.seed or 0).without_rare(rules)
-    check_published(table, rules, where="the synthetic table")
-    data = table_bytes(table, _kind(options.out), where="the synthetic table")
+    where = "the synthetic table"
+    table = sampler.fitted.sample(sampler.n_rows, seed=options.seed or 0)
+    table = table.without_rare(sampler.rules)
+    check_published(table, sampler.rules, where=where)
+    data = table_bytes(table, _kind(options.out), where=where)
     try:
         put_atomic(Path(options.out), data)
     except OSError as error:
@@ -223,59 +279,50 @@ def _write(
 
 
 def _warn(fitted: FittedGenerator, options: argparse.Namespace) -> None:
-    judge = [
-        "privacy-assets",
-        "evaluate",
-        "--train",
-        options.data or "TRAIN",
-        "--holdout",
-        "HOLDOUT",
-    ]
-    judge += [
-        "--synthetic",
-        options.out,
-        *(["--subject", options.subject] if options.subject else []),
-    ]
-    judge += ["--exact-ids"] if options.exact_ids else []
-    for option in COLUMNS:
-        given = getattr(options, option)
-        if given is True:
-            judge.append(f"--{option}")
-            continue
-        listed = given if isinstance(given, list) else [given] if given else []
-        judge += [word for value in listed for word in (f"--{option.replace('_', '-')}", value)]
-    lines = [
-        f"privacy budget: {fitted.privacy}",
+    lines = [f"privacy budget: {fitted.privacy}"]
+    if not fitted.generator.repeatable:
+        lines.append(f"{fitted.generator.name} does not guarantee the same rows for the same seed")
+    lines += [
         f"NOT EVALUATED: {options.out} can repeat private rows, and no attack was run on it."
         " Before you share it, run",
-        f"  {shlex.join(judge)}",
+        f"  {shlex.join(_evaluate_command(options))}",
         "where HOLDOUT contains rows of other people of the same population.",
     ]
-    if not fitted.generator.repeatable:
-        lines.insert(
-            1, f"{fitted.generator.name} does not guarantee the same rows for the same seed"
-        )
     sys.stderr.write("\n".join(lines) + "\n")
 
 
-# --- checks before training
-# -------------------------------------------------------------------------------------------
+def _evaluate_command(options: argparse.Namespace) -> list[str]:
+    """Return the words of the command that evaluates the synthetic table."""
+    words = ["privacy-assets", "evaluate", "--train", options.data or "TRAIN"]
+    words += ["--holdout", "HOLDOUT", "--synthetic", options.out]
+    if options.subject:
+        words += ["--subject", options.subject]
+    if options.exact_ids:
+        words.append("--exact-ids")
+    for name in COLUMNS:
+        value = getattr(options, name)
+        if value is True:
+            words.append(f"--{name}")
+        elif isinstance(value, list):
+            for entry in value:
+                words += [f"--{name.replace('_', '-')}", entry]
+        elif value:
+            words += [f"--{name.replace('_', '-')}", value]
+    return words
 
 
 def _check(options: argparse.Namespace) -> None:
+    """Check the options before reading data.
+
+    Raises:
+        ConfigError: If one is invalid, or they do not fit together.
+    """
     if options.rows is not None and options.rows < 1:
         raise ConfigError(f"--rows {options.rows}: must be at least 1.")
     if options.seed is not None and options.seed < 0:
         raise ConfigError(f"--seed {options.seed}: must be at least 0.")
     if options.from_model:
-        given = [name.replace("_", "-") for name in _TRAINING if getattr(options, name)]
-        if given:
-            raise ConfigError(
-                f"--{given[0]} cannot be combined with --from-model, because it affects"
-                " training only. Fix: remove it."
-            )
-        if options.rows is None:
-            raise ConfigError("--from-model requires --rows.")
+        _check_from_model(options)
     if options.json:
         raise ConfigError("--json requires --list.")
     if options.out is None:
@@ -287,8 +334,20 @@ def _check(options: argparse.Namespace) -> None:
     _check_out(Path(options.out), options)
 
 
+def _check_from_model(options: argparse.Namespace) -> None:
+    for name in _TRAINING:
+        if getattr(options, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} cannot be combined with --from-model, because it"
+                " affects training only. Fix: remove it."
+            )
+    if options.rows is None:
+        raise ConfigError("--from-model requires --rows.")
+
+
 def _check_folders(options: argparse.Namespace) -> None:
-    model, checkpoint = options.model, options.checkpoint
+    model = options.model
+    checkpoint = options.checkpoint
     if checkpoint and checkpoint.exists() and not checkpoint.is_dir():
         raise ConfigError(
             f"{checkpoint}: this is not a folder. Fix: name a folder for --checkpoint."
@@ -319,7 +378,7 @@ def _check_out(out: Path, options: argparse.Namespace) -> None:
     for folder in (options.from_model, options.model, options.checkpoint):
         if folder and out.resolve().is_relative_to(folder.resolve()):
             raise ConfigError(f"{out}: this is inside {folder}. Fix: write the table elsewhere.")
-    if options.data and _is_part(out, options.data):
+    if options.data and _is_in_data(out, options.data):
         raise ConfigError(
             f"{out}: this is, or would be read as, a part of --data. Fix: write the table"
             " elsewhere."
@@ -327,18 +386,21 @@ def _check_out(out: Path, options: argparse.Namespace) -> None:
     _check_writable(out)
 
 
-def _is_part(out: Path, data: str) -> bool:
+def _is_in_data(out: Path, data: str) -> bool:
     """Return True if ``data`` (a file, a folder or a glob) includes ``out``, or would once it is
     written.
     """
     from privacy_assets.tables.files import table_files
 
-    if out.exists() and any(
-        isinstance(file, Path) and out.samefile(file) for file in table_files(data)
-    ):
-        return True
-    place, pattern = Path(os.path.realpath(out)), Path(os.path.realpath(data))
-    return place.parent == pattern if pattern.is_dir() else place.match(str(pattern))
+    if out.exists():
+        for file in table_files(data):
+            if isinstance(file, Path) and out.samefile(file):
+                return True
+    path = Path(os.path.realpath(out))
+    pattern = Path(os.path.realpath(data))
+    if pattern.is_dir():
+        return path.parent == pattern
+    return path.match(str(pattern))
 
 
 def _check_writable(path: Path) -> None:
@@ -355,60 +417,51 @@ def _kind(out: str) -> str:
     return SUFFIXES[Path(out).suffix.lower()]
 
 
-# --- list
-# --------------------------------------------------------------------------------------------------
-
-
 def _list(options: argparse.Namespace) -> int:
     from privacy_assets.generators import generator_info
     from privacy_assets.report.text import aligned
 
-    found = generator_info()
+    generators = generator_info()
     if options.json:
-        say(
-            json.dumps(
-                {"generators": [info.to_json() for info in found]}, indent=2, allow_nan=False
-            )
-        )
+        facts = {"generators": [info.to_json() for info in generators]}
+        say(json.dumps(facts, indent=2, allow_nan=False))
         return 0
-    head = ["name", "runs here", "same seed, same rows", "licence", "extra"]
-    top, rule, *rows = aligned([head, *(_row(info) for info in found)])
-    say(
-        top,
-        rule,
-        *(line for row, info in zip(rows, found, strict=True) for line in (row, *_details(info))),
-    )
+    header, rule, *rows = aligned([_HEADER, *map(_row, generators)])
+    say(header, rule)
+    for row, info in zip(rows, generators, strict=True):
+        say(row, *_details(info))
     return 0
 
 
 def _row(info: GeneratorInfo) -> list[str]:
     from privacy_assets.report.words import NOTHING
 
+    runs_here = "yes"
+    if not info.available:
+        runs_here = "no"
+    elif info.separate_environment:
+        runs_here = "elsewhere"
     repeats = "yes" if info.repeatable else "not promised"
-    here = "no" if not info.available else "elsewhere" if info.separate_environment else "yes"
-    return [info.name, here, repeats, info.licence, info.extra or NOTHING]
+    return [info.name, runs_here, repeats, info.licence, info.extra or NOTHING]
 
 
-def _details(info: GeneratorInfo) -> list[str]:
-    lines = [info.summary]
-    given = [
-        *(f"{name} (required)" for name in info.required),
-        *(_default(*pair) for pair in info.settings.items()),
-    ]
-    if given:
-        lines.append(f"--set: {', '.join(given)}")
+def _details(info: GeneratorInfo) -> Iterator[str]:
+    """Yield the lines below the row of a generator."""
+    texts = [info.summary]
+    options = []
+    for name in info.required:
+        options.append(f"{name} (required)")
+    for name, value in info.settings.items():
+        has_default = value is not None and value != ()
+        options.append(f"{name} ({json.dumps(value)})" if has_default else name)
+    if options:
+        texts.append(f"--set: {', '.join(options)}")
     if info.install:
-        lines.append(f"Needs {', '.join(info.missing)}: {info.install}")
+        texts.append(f"Needs {', '.join(info.missing)}: {info.install}")
     if info.separate_environment:
-        lines.append(
+        texts.append(
             f"Needs a separate environment, whose Python is a setting: {info.separate_environment}"
         )
-    return [
-        f"    {part}"
-        for line in lines
-        for part in textwrap.wrap(line, _WIDTH, break_long_words=False)
-    ]
-
-
-def _default(name: str, value: Any) -> str:
-    return name if value is None or value == () else f"{name} ({json.dumps(value)})"
+    for text in texts:
+        for line in textwrap.wrap(text, _WIDTH, break_long_words=False):
+            yield f"    {line}"

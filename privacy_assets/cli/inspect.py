@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from privacy_assets.cli.options import NO, YES, Commands, say, terminal_columns
 from privacy_assets.report.text import aligned
-from privacy_assets.report.words import NOTHING, clean
+from privacy_assets.report.words import NOTHING, clean, cleaned
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 _UNNAMED = "it has no name: name the column or drop it"
 _EMPTY = "every value is missing: drop the column or declare its kind"
+_NAME = 40  # characters of the name of a column
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_DECIMALS = {"": "", ",": ", decimal comma", ".": ", commas between thousands"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,8 @@ class Inspected:
     @property
     def note(self) -> str:
         """Note on the column in the printed table."""
-        notes = [self.text_form.ambiguity or self.reason or self.text_form.note, self.personal]
-        return "; ".join(note for note in notes if note)
+        note = self.text_form.ambiguity or self.reason or self.text_form.note
+        return "; ".join(filter(None, (note, self.personal)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,24 +140,21 @@ def _inspect(options: argparse.Namespace) -> int:
     from privacy_assets.tables.reading import read_table
     from privacy_assets.tables.roles import may_tell_people_apart, unique_codes
 
-    forms = [replace(_format(path), snapshots=options.snapshots) for path in options.files]
-    frames = [read_table(path, form) for path, form in zip(options.files, forms, strict=True)]
+    formats = [replace(_format(path), snapshots=options.snapshots) for path in options.files]
+    frames = list(map(read_table, options.files, formats))
     person_columns = PersonColumns(unique_codes(frames[0]), may_tell_people_apart(frames[0], ()))
     columns = _inspected(frames, options.files, person_columns)
     spellings = _spellings(frames, options.files, person_columns)
     if options.yaml:
-        say(*_yaml(options.files[0], forms[0], columns, person_columns, spellings))
+        say(*_yaml(options.files[0], formats[0], columns, person_columns, spellings))
     else:
-        related = _relations(frames, columns, person_columns)
-        listed = _table(columns)
-        doubts = _lines(columns)
         say(
-            *_files(options.files, forms),
+            *_format_lines(options.files, formats),
             "",
-            *listed,
-            *doubts,
-            *_people(person_columns, spellings),
-            *related,
+            *_table(columns),
+            *_ambiguity_lines(columns),
+            *_person_lines(person_columns, spellings),
+            *_relation_lines(frames, columns, person_columns),
         )
     is_ready = spellings is None and all(column.is_ready for column in columns)
     return YES if is_ready else NO
@@ -171,44 +171,48 @@ def _spellings(
     if not person_columns.candidates or person_columns.is_doubtful:
         return None
     name = person_columns.candidates[0]
-    parts = zip(frames, files, strict=True)
-    return find_spellings([as_ids(frame[name], where) for frame, where in parts])
+    ids = [as_ids(frame[name], file) for frame, file in zip(frames, files, strict=True)]
+    return find_spellings(ids)
 
 
 def _inspected(
     frames: Sequence[pd.DataFrame], files: Sequence[str], person_columns: PersonColumns
 ) -> list[Inspected]:
-    from privacy_assets.tables.conversion import column_of
-    from privacy_assets.tables.personal_data import personal_note
-    from privacy_assets.tables.roles import open_reason
-
     empty = []
     for name in frames[0].columns:
         if all(name in frame.columns and frame[name].isna().all() for frame in frames):
             empty.append(name)
+    kinds = dict.fromkeys(empty, "categorical")
     inspected = []
-    for schema, text_form in _read(
-        frames, files, dict.fromkeys(empty, "categorical"), person_columns
-    ):
+    for schema, text_form in _read(frames, files, kinds, person_columns):
         n_missing = sum(int(frame[schema.name].isna().sum()) for frame in frames)
+        is_empty = schema.name in empty
         reason = ""
         personal = ""
         if not schema.name.strip():
             reason = _UNNAMED
-        elif schema.name in empty:
+        elif is_empty:
             reason = _EMPTY
         elif not text_form.ambiguity:
-            parts = zip(frames, files, strict=True)
-            cells = [
-                column_of(frame[schema.name], schema, where, external=True)
-                for frame, where in parts
-            ]
-            reason = open_reason(schema, cells)
-            personal = personal_note(schema, cells)
-        inspected.append(
-            Inspected(schema, text_form, reason, n_missing, schema.name in empty, personal)
-        )
+            reason, personal = _reason_and_note(schema, frames, files)
+        inspected.append(Inspected(schema, text_form, reason, n_missing, is_empty, personal))
     return inspected
+
+
+def _reason_and_note(
+    schema: ColumnSchema, frames: Sequence[pd.DataFrame], files: Sequence[str]
+) -> tuple[str, str]:
+    """Return why a column cannot be published, and the note on personal data, each "" if there is
+    none.
+    """
+    from privacy_assets.tables.conversion import column_of
+    from privacy_assets.tables.personal_data import personal_note
+    from privacy_assets.tables.roles import open_reason
+
+    columns = []
+    for frame, file in zip(frames, files, strict=True):
+        columns.append(column_of(frame[schema.name], schema, file, external=True))
+    return open_reason(schema, columns), personal_note(schema, columns)
 
 
 def _read(
@@ -219,32 +223,32 @@ def _read(
 ) -> list[tuple[ColumnSchema, TextForm]]:
     """Return the schema of each column, and how its text is read.
 
-    As in `run`, columns that may be the subject are read on their own: others are then read as if
-    they were not there.
+    As in `run`, columns that may be the subject are read separately: the other columns are then
+    read as if they were not there.
     """
     from privacy_assets.tables.codes import have_types
     from privacy_assets.tables.inference import columns_of
 
     names = list(frames[0].columns)
-    parts = [[name for name in names if name in person_columns.candidates]]
-    parts.append([name for name in names if name not in person_columns.candidates])
+    of_people = []
+    not_of_people = []
+    for name in names:
+        if name in person_columns.candidates:
+            of_people.append(name)
+        else:
+            not_of_people.append(name)
     person_codes = person_columns.of_rows(frames)
     are_typed = have_types(frames)
     columns: dict[str, tuple[ColumnSchema, TextForm]] = {}
-    for part in filter(None, parts):
-        others = set(names) - set(part)
-        tables = [frame.drop(columns=list(others), errors="ignore") for frame in frames]
-        stated = {name: kind for name, kind in kinds.items() if name in part}
+    for group in filter(None, (of_people, not_of_people)):
+        left_out = list(set(names) - set(group))
+        tables = [frame.drop(columns=left_out, errors="ignore") for frame in frames]
+        declared = {name: kind for name, kind in kinds.items() if name in group}
         for schema, text_form in columns_of(
-            tables, files, stated, subject_codes=person_codes, are_typed=are_typed
+            tables, files, declared, subject_codes=person_codes, are_typed=are_typed
         ):
             columns[schema.name] = (schema, text_form)
     return [columns[name] for name in names]
-
-
-def _files(files: Sequence[str], forms: Sequence[CsvFormat]) -> Iterator[str]:
-    for path, form in zip(files, forms, strict=True):
-        yield f"{path}: {_described(form)}"
 
 
 def _table(columns: Sequence[Inspected]) -> list[str]:
@@ -252,49 +256,49 @@ def _table(columns: Sequence[Inspected]) -> list[str]:
 
     rows = [["column", "kind", "precision", "missing", "note"]]
     for column in columns:
-        precision = NOTHING if column.schema.precision is None else str(column.schema.precision)
-        kind = NOTHING if column.is_empty else _kind(column.schema, column.text_form)
         # In full: a name is published and can contain private values.
-        rows.append(
-            [
-                clean(column.name, MAX_NAME_LENGTH),
-                kind,
-                precision,
-                str(column.n_missing),
-                column.note,
-            ]
-        )
+        name = clean(column.name, MAX_NAME_LENGTH)
+        kind = NOTHING
+        if not column.is_empty:
+            kind = _kind(column.schema, column.text_form)
+        precision = NOTHING
+        if column.schema.precision is not None:
+            precision = str(column.schema.precision)
+        rows.append([name, kind, precision, str(column.n_missing), column.note])
     return aligned(rows, terminal_columns())
 
 
-def _lines(columns: Sequence[Inspected]) -> Iterator[str]:
-    """Return the lines to paste for ambiguous columns."""
+def _ambiguity_lines(columns: Sequence[Inspected]) -> Iterator[str]:
+    """Yield the lines to paste for ambiguous columns."""
     from privacy_assets.tables.inference import lines_to_paste
 
-    doubts = {column.name: column.text_form for column in columns if column.text_form.ambiguity}
-    if doubts:
+    ambiguous = {column.name: column.text_form for column in columns if column.text_form.ambiguity}
+    if ambiguous:
         yield ""
-        yield f"declare what the cells mean, for example {lines_to_paste(doubts)}"
+        yield f"declare what the cells mean, for example {lines_to_paste(ambiguous)}"
 
 
-def _people(person_columns: PersonColumns, spellings: Spellings | None) -> Iterator[str]:
-    names = ", ".join(clean(name, 40) for name in person_columns.shared)
+def _person_lines(person_columns: PersonColumns, spellings: Spellings | None) -> Iterator[str]:
+    """Yield the lines on the columns that may identify people."""
     if person_columns.shared:
         yield ""
-        yield f"people may be identified by {names}"
+        yield f"people may be identified by {_names(person_columns.shared)}"
     if person_columns.is_doubtful:
-        unique = ", ".join(clean(name, 40) for name in person_columns.unique)
-        yield f"or by {unique}, with one row each"
+        yield f"or by {_names(person_columns.unique)}, with one row each"
     if spellings is not None:
         yield ""
-        name = clean(person_columns.candidates[0], 40)
+        name = clean(person_columns.candidates[0], _NAME)
         yield f"{name}: {spellings.problem}; --yaml shows what to declare"
 
 
-def _relations(
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(cleaned(columns, _NAME))
+
+
+def _relation_lines(
     frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], person_columns: PersonColumns
 ) -> Iterator[str]:
-    """List the relations and sums of the columns that can be published."""
+    """Yield the relations and sums of the columns that can be published."""
     import pandas as pd
 
     from privacy_assets.tables.conversion import column_of
@@ -302,65 +306,91 @@ def _relations(
     from privacy_assets.tables.sums import find_sums
 
     frame = pd.concat(frames, ignore_index=True)
-    read = []
+    publishable = []
     for column in columns:
         if column.is_ready and column.name not in person_columns.candidates:
-            read.append(column_of(frame[column.name], column.schema, "the tables", external=True))
+            publishable.append(
+                column_of(frame[column.name], column.schema, "the tables", external=True)
+            )
     person_codes = person_columns.of_rows(frames)
-    relations = [relation.name for relation in find_relations(read, person_codes)]
+    relations = [relation.name for relation in find_relations(publishable, person_codes)]
     title = "relations that hold in all rows, and that synthpop and baynet keep:"
-    yield from _listed(title, relations, "to switch one off: data: {relations: {NAME: false}}")
-    sums = [column_sum.name for column_sum in find_sums(read, person_codes)]
+    hint = "to switch one off: data: {relations: {NAME: false}}"
+    yield from _list_lines(title, relations, hint)
+    sums = [column_sum.name for column_sum in find_sums(publishable, person_codes)]
     title = "sums that hold in all rows, and that published rows break:"
-    yield from _listed(title, sums, "to keep one: drop the total, and compute it after reading")
+    hint = "to keep one: drop the total, and compute it after reading"
+    yield from _list_lines(title, sums, hint)
 
 
-def _listed(title: str, names: Sequence[str], hint: str) -> list[str]:
+def _list_lines(title: str, names: Sequence[str], hint: str) -> list[str]:
     """Return the lines of a list, after an empty one; no line if there are no names."""
     if not names:
         return []
-    return ["", title, *(f"  {clean(name, 100)}" for name in names), hint]
+    lines = ["", title]
+    for name in names:
+        lines.append(f"  {clean(name, 100)}")
+    lines.append(hint)
+    return lines
 
 
 def _format(path: str) -> CsvFormat:
+    """Return the format of the first CSV file of a table, or the default if there is none."""
     from privacy_assets.tables.files import CsvFormat, guess_format, table_files
     from privacy_assets.tables.folders import suffix_of
 
-    files = [
-        file for file in table_files(path) if isinstance(file, Path) and "csv" in suffix_of(file)
-    ]
-    return guess_format(files[0]) if files else CsvFormat()
+    for file in table_files(path):
+        if isinstance(file, Path) and "csv" in suffix_of(file):
+            return guess_format(file)
+    return CsvFormat()
 
 
-def _described(form: CsvFormat) -> str:
-    if not form.sep:
+def _format_lines(files: Sequence[str], formats: Sequence[CsvFormat]) -> Iterator[str]:
+    for path, csv_format in zip(files, formats, strict=True):
+        yield f"{path}: {_format_text(csv_format)}"
+
+
+def _format_text(csv_format: CsvFormat) -> str:
+    if not csv_format.sep:
         return "typed columns"
-    name = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}[form.sep]
-    return f"separated by {name}, {form.encoding.replace('utf-8-sig', 'UTF-8')}"
+    encoding = csv_format.encoding.replace("utf-8-sig", "UTF-8")
+    return f"separated by {_SEPARATORS[csv_format.sep]}, {encoding}"
 
 
-def _kind(column: ColumnSchema, read: TextForm) -> str:
+def _kind(column: ColumnSchema, text_form: TextForm) -> str:
     from privacy_assets.tables.written_numbers import NumberFormat
 
-    if read.ambiguity:
+    if text_form.ambiguity:
         return "ambiguous"
+    text: str = column.kind
     if column.kind == "datetime":
-        form = f", {column.format}" if column.format else ""
-        return f"{column.kind}{form}{', with time zone' if column.is_zoned else ''}"
+        if column.format:
+            text += f", {column.format}"
+        if column.is_zoned:
+            text += ", with time zone"
+        return text
     decimal, unit = NumberFormat.of(column.format)
-    form = {"": "", ",": ", decimal comma", ".": ", commas between thousands"}[decimal]
-    return f"{column.kind}{form}{f', unit {unit}' if unit else ''}"
+    text += _DECIMALS[decimal]
+    if unit:
+        text += f", unit {unit}"
+    return text
 
 
 def _yaml(
     source: str,
-    form: CsvFormat,
+    csv_format: CsvFormat,
     columns: Sequence[Inspected],
     person_columns: PersonColumns,
     spellings: Spellings | None,
 ) -> Iterator[str]:
-    """Return the lines of the file of a table. A line that ends in "?" is to be decided by the
-    user.
+    """Yield the lines of the file of a table. A line that ends in "?" is to be decided by the user.
+
+    Args:
+        source: Path of the table.
+        csv_format: How it is read.
+        columns: Its columns.
+        person_columns: Columns that may identify people.
+        spellings: Ids of people that have two spellings. None: there are none.
     """
     from privacy_assets.tables.schema import yaml_text
 
@@ -369,28 +399,38 @@ def _yaml(
     yield f"  source: {yaml_text(source)}"
     yield from _subject_lines(person_columns, spellings)
     yield from _kind_lines([column for column in columns if column.text_form.ambiguity])
-    markers = {
-        column.name: list(column.text_form.strays) for column in columns if column.text_form.strays
-    }
+    markers = {}
+    for column in columns:
+        if column.text_form.strays:
+            markers[column.name] = list(column.text_form.strays)
     if markers:
         yield f"  missing: {yaml_text(markers)}"
+    yield from _drop_lines(columns, person_columns)
+    is_default = csv_format.sep in ("", ",") and csv_format.encoding in ("", "utf-8-sig", "utf-16")
+    if not is_default:
+        encoding = csv_format.encoding.replace("utf-8-sig", "utf-8")
+        yield f"  read: {yaml_text({'sep': csv_format.sep, 'encoding': encoding})}"
+    if csv_format.snapshots:
+        yield "  snapshots: true"
+
+
+def _drop_lines(columns: Sequence[Inspected], person_columns: PersonColumns) -> Iterator[str]:
+    """Yield the lines that leave out columns which cannot be published or hold personal data."""
+    from privacy_assets.tables.schema import yaml_text
+
     dropped = []
     for column in columns:
-        if column.personal and column.name not in person_columns.candidates:
+        if column.name in person_columns.candidates:
+            continue
+        if column.personal:
             yield (
-                f"  # {clean(column.name, 40)}: {column.personal}; it is published unless it"
+                f"  # {clean(column.name, _NAME)}: {column.personal}; it is published unless it"
                 " stays in drop"
             )
-        if (column.reason or column.personal) and column.name not in person_columns.candidates:
+        if column.reason or column.personal:
             dropped.append(column.name)
     if dropped:
         yield f"  drop: {yaml_text(dropped)}"
-    is_plain = form.sep in ("", ",") and form.encoding in ("", "utf-8-sig", "utf-16")
-    if not is_plain:
-        encoding = form.encoding.replace("utf-8-sig", "utf-8")
-        yield f"  read: {yaml_text({'sep': form.sep, 'encoding': encoding})}"
-    if form.snapshots:
-        yield "  snapshots: true"
 
 
 def _subject_lines(person_columns: PersonColumns, spellings: Spellings | None) -> Iterator[str]:
@@ -398,16 +438,17 @@ def _subject_lines(person_columns: PersonColumns, spellings: Spellings | None) -
 
     if person_columns.is_doubtful:
         unique = person_columns.unique[0]
+        choices = " or ".join([unique, *person_columns.shared])
         yield (
-            f"  # {clean(unique, 40)} has one row each, and several rows share a value of the"
+            f"  # {clean(unique, _NAME)} has one row each, and several rows share a value of the"
             " others. Keep the column"
         )
         yield "  # that identifies people, and add the others to drop:"
-        yield f"  subject: {yaml_text(' or '.join([unique, *person_columns.shared]) + '?')}"
+        yield f"  subject: {yaml_text(f'{choices}?')}"
     elif spellings is not None:
         name = person_columns.candidates[0]
         exact = yaml_text({"column": name, "exact": True})
-        yield f"  # {clean(name, 40)}: {spellings.problem}."
+        yield f"  # {clean(name, _NAME)}: {spellings.problem}."
         yield (
             "  # If all of these ids are different people, remove the question mark and the"
             " quotes. Otherwise write"
@@ -421,13 +462,14 @@ def _subject_lines(person_columns: PersonColumns, spellings: Spellings | None) -
         yield "  subject: {each_row: true}"
 
 
-def _kind_lines(doubtful: Sequence[Inspected]) -> Iterator[str]:
+def _kind_lines(columns: Sequence[Inspected]) -> Iterator[str]:
+    """Yield the kinds of ambiguous columns, which the user must decide."""
     from privacy_assets.tables.schema import yaml_text
 
-    if doubtful:
+    if columns:
         yield "  kinds:"
-    for column in doubtful:
-        yield f"    # {clean(column.name, 40)}: {column.text_form.ambiguity}"
+    for column in columns:
+        yield f"    # {clean(column.name, _NAME)}: {column.text_form.ambiguity}"
         kind = column.text_form.choices[0].declaration
         text = kind if isinstance(kind, str) else yaml_text(kind)
         yield f"    {yaml_text(column.name)}: {yaml_text(f'{text}?')}"
@@ -437,5 +479,8 @@ def _table_name(source: str) -> str:
     """Return the name of a file as that of a table: letters, digits and underscores, with a letter
     first.
     """
-    stem = re.sub(r"[^A-Za-z0-9_]+", "_", Path(source).name.partition(".")[0]).strip("_")
-    return stem if stem[:1].isalpha() else f"table_{stem}".rstrip("_")
+    stem = Path(source).name.partition(".")[0]
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", stem).strip("_")
+    if name[:1].isalpha():
+        return name
+    return f"table_{name}".rstrip("_")

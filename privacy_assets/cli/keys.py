@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say
 from privacy_assets.errors import ConfigError
@@ -32,6 +33,18 @@ from privacy_assets.infra.files import check_private
 from privacy_assets.infra.markers import mark_deployment, write_marker
 
 
+class KeyCheck(NamedTuple):
+    """Result of reading a key. Both fields are "" if there is no key.
+
+    Attributes:
+        key_id: Id of the key, or "" if it cannot be used.
+        problem: Why it cannot be used, or "".
+    """
+
+    key_id: str
+    problem: str
+
+
 def add_keys(commands: Commands) -> None:
     """Add the command to the command line."""
     command = commands.add("keys", _keys, "list the trusted keys and the signing key", __doc__)
@@ -42,113 +55,148 @@ def add_keys(commands: Commands) -> None:
 
 def _keys(options: argparse.Namespace) -> int:
     settings = deployment_settings(options)
-    trusted, path = settings.trusted(), settings.signing_key_file()
-    return _new(path, trusted) if options.new else _list(path, trusted)
+    trusted = settings.trusted()
+    path = settings.signing_key_file()
+    if options.new:
+        return _new(path, trusted)
+    return _list(path, trusted)
 
 
 def _list(path: Path | None, trusted: TrustedKeys) -> int:
+    """Print the keys, and return the exit status.
+
+    Args:
+        path: File of the signing key. None: there is none, as in an object store.
+        trusted: Trusted keys.
+    """
     (folder,) = trusted.places
-    keys = {file: _key_or_problem(file) for file in key_files(folder)}
-    signs, problem = _signs(path, trusted, some=bool(keys))
-    if not keys and not signs and not problem:
+    keys = {file: _trusted_key(file) for file in key_files(folder)}
+    signing = _signing_key(path, trusted, has_trusted=bool(keys))
+    if not keys and signing == KeyCheck("", ""):
         say(
             "There are no keys. The first run creates a pair, as does: privacy-assets keys"
             f" --new ({path}, {folder})."
         )
         return YES
-    say(f"signing key   {signs or ('unusable' if _given(path) else 'none')}  {_source(path)}")
+    label = signing.key_id
+    if not label:
+        label = "unusable" if _is_set(path) else "none"
+    say(f"signing key   {label}  {_source(path)}")
     say(f"trusted keys  in {folder}")
-    for file, (keyid, wrong) in keys.items():
-        note = f"PROBLEM  {wrong}" if wrong else "signs now" if keyid == signs else "trusted"
-        say(f"  {keyid or '-' * 64}  {file.name}  {note}")
-    if problem:
-        say(f"PROBLEM  {problem}")
-    return NO if problem or any(wrong for _, wrong in keys.values()) else YES
+    for file, key in keys.items():
+        say(f"  {key.key_id or '-' * 64}  {file.name}  {_note(key, signing)}")
+    if signing.problem:
+        say(f"PROBLEM  {signing.problem}")
+        return NO
+    return NO if any(key.problem for key in keys.values()) else YES
 
 
-def _key_or_problem(file: Path) -> tuple[str, str]:
-    """Return id and "" for a trusted key, or "" and the problem of its file."""
+def _note(key: KeyCheck, signing: KeyCheck) -> str:
+    """Return the note on a trusted key."""
+    if key.problem:
+        return f"PROBLEM  {key.problem}"
+    return "signs now" if key.key_id == signing.key_id else "trusted"
+
+
+def _trusted_key(file: Path) -> KeyCheck:
     try:
-        (keyid,) = TrustedKeys((file,)).by_id
+        (key_id,) = TrustedKeys((file,)).by_id
     except ConfigError as error:
-        return "", str(error)
-    return keyid, ""
+        return KeyCheck("", str(error))
+    return KeyCheck(key_id, "")
 
 
-def _given(path: Path | None) -> bool:
-    return bool(os.environ.get(SIGNING_VARIABLE)) or (path is not None and os.path.lexists(path))
+def _is_set(path: Path | None) -> bool:
+    """Return True if there is a signing key, valid or not."""
+    if os.environ.get(SIGNING_VARIABLE):
+        return True
+    return path is not None and os.path.lexists(path)
 
 
 def _source(path: Path | None) -> str:
-    return (
-        f"environment variable {SIGNING_VARIABLE}"
-        if os.environ.get(SIGNING_VARIABLE)
-        else str(path or "")
-    )
+    if os.environ.get(SIGNING_VARIABLE):
+        return f"environment variable {SIGNING_VARIABLE}"
+    return str(path or "")
 
 
-def _signs(path: Path | None, trusted: TrustedKeys, *, some: bool) -> tuple[str, str]:
-    """Return id and "" for the signing key, or "" and its problem; both are "" if no key exists."""
-    if not _given(path):
-        lost = (
-            f"{path or SIGNING_VARIABLE}: there are trusted keys but no signing key, so"
-            " releases cannot be"
-            " signed here. Fix: restore the key, or if it is lost: privacy-assets keys --new."
-            " Readers do not"
-            " need a signing key."
+def _signing_key(path: Path | None, trusted: TrustedKeys, *, has_trusted: bool) -> KeyCheck:
+    """Read the signing key. That there is none is a problem if there are trusted keys."""
+    if not _is_set(path):
+        if not has_trusted:
+            return KeyCheck("", "")
+        problem = (
+            f"{path or SIGNING_VARIABLE}: there are trusted keys but no signing key, so releases"
+            " cannot be signed here. Fix: restore the key, or if it is lost: privacy-assets keys"
+            " --new. Readers do not need a signing key."
         )
-        return "", lost if some else ""
+        return KeyCheck("", problem)
     try:
-        return str(SigningKey(path, SIGNING_VARIABLE, trusted).signer.public_key.keyid), ""
+        signer = SigningKey(path, SIGNING_VARIABLE, trusted).signer
     except ConfigError as error:
-        return "", str(error)
+        return KeyCheck("", str(error))
+    return KeyCheck(str(signer.public_key.keyid), "")
 
 
 def _new(path: Path | None, trusted: TrustedKeys) -> int:
+    """Create a key pair, and return the exit status.
+
+    Args:
+        path: File of the signing key. None: an object store, which cannot hold it.
+        trusted: Trusted keys.
+
+    Raises:
+        ConfigError: If it cannot be created.
+    """
     from privacy_assets.gate.releases import TRUSTED_VARIABLE
 
     (folder,) = trusted.places
-    if path is None:
-        raise ConfigError(
-            "an object store cannot hold keys. Fix: create the pair in a folder (--private"
-            " DIR), copy signing.key"
-            f" into the secret that sets {SIGNING_VARIABLE}, and delete the file."
-        )
-    if os.environ.get(SIGNING_VARIABLE):
-        raise ConfigError(
-            f"the signing key comes from {SIGNING_VARIABLE}, so a new file would not be used."
-            " Fix: create the new"
-            f" key where that secret is kept, add its public key (PEM) to {folder}, then change"
-            " the secret."
-        )
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(
-            f"{folder} is a file with one key, and two are needed. Fix: replace it by a folder"
-            " with both."
-        )
+    path = _checked_path(path, folder)
     if path.parent.is_dir():
         check_private(path.parent)
-    own_keys = not os.environ.get(TRUSTED_VARIABLE)
+    has_own_keys = not os.environ.get(TRUSTED_VARIABLE)
     deployment = mark_deployment(
-        {"private": path.parent, "trusted_keys": folder}, own_keys=own_keys
+        {"private": path.parent, "trusted_keys": folder}, own_keys=has_own_keys
     )
-    old = [file.name for file in key_files(folder)]
-    keyid = rotate_key(path, folder)
-    if own_keys:
+    earlier = [file.name for file in key_files(folder)]
+    key_id = rotate_key(path, folder)
+    if has_own_keys:
         write_marker(folder, "trusted_keys", deployment)
-    new = folder / f"{keyid[:16]}.pem"
+    public_key = folder / f"{key_id[:16]}.pem"
     say(
-        f"new signing key  {keyid}",
+        f"new signing key  {key_id}",
         f"  private        {path} (keep it secret, and keep a copy)",
-        f"  public         {new}",
+        f"  public         {public_key}",
     )
-    say("", f"Next: give {new.name} to the readers who verify your tables.")
-    if old:
+    say("", f"Next: give {public_key.name} to the readers who verify your tables.")
+    if earlier:
         say(
-            f"Earlier signatures stay valid: {', '.join(old)} stays trusted.",
+            f"Earlier signatures stay valid: {', '.join(earlier)} stays trusted.",
             "To distrust a key: rerun all steps of every table with the new one, then delete"
             f" its file in {folder}",
             "and all copies of this file. From then on, each release and result that it signed"
             " is rejected.",
         )
     return YES
+
+
+def _checked_path(path: Path | None, folder: Path) -> Path:
+    """Return the path of a signing key. ConfigError if it would not be used, or if ``folder`` of
+    the trusted keys is a file.
+    """
+    if path is None:
+        raise ConfigError(
+            "an object store cannot hold keys. Fix: create the pair in a folder (--private DIR),"
+            f" copy signing.key into the secret that sets {SIGNING_VARIABLE}, and delete the file."
+        )
+    if os.environ.get(SIGNING_VARIABLE):
+        raise ConfigError(
+            f"the signing key comes from {SIGNING_VARIABLE}, so a new file would not be used. Fix:"
+            " create the new key where that secret is kept, add its public key (PEM) to"
+            f" {folder}, then change the secret."
+        )
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(
+            f"{folder} is a file with one key, and two are needed. Fix: replace it by a folder"
+            " with both."
+        )
+    return path

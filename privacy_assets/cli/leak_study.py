@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,12 +42,16 @@ from privacy_assets.report.text import aligned
 from privacy_assets.report.words import number
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from privacy_assets.evaluation.leak_study import StudyCase, StudyPoint
     from privacy_assets.metrics.inputs import EvaluationInputs
 
 _SHARES = {"train": 1 / 3, "holdout": 1 / 3, "reference": 1 / 3}  # reference: rows of the release
-_SMALLEST = 20
-_PEOPLE, _OVERFIT_PEOPLE = 30_000, 3_000  # a generator over-fits to a small table sooner
+_MIN_ROWS = 20
+_N_PEOPLE = 30_000
+_N_OVERFIT_PEOPLE = 3_000  # a generator over-fits to a small table sooner
+_NOISES = (0.0, 0.05)
 
 
 def add_leak_study(commands: Commands) -> None:
@@ -107,12 +111,12 @@ def add_leak_study(commands: Commands) -> None:
 
 def _numbers(text: str) -> list[float]:
     try:
-        found = [float(part) for part in text.split(",") if part.strip()]
+        numbers = [float(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        found = []
-    if not found:
+        numbers = []
+    if not numbers:
         raise argparse.ArgumentTypeError(f"{safe_repr(text)}: expected numbers separated by commas")
-    return found
+    return numbers
 
 
 def _leak_study(options: argparse.Namespace) -> int:
@@ -127,33 +131,40 @@ def _leak_study(options: argparse.Namespace) -> int:
 
     _check(options)
     metrics, policy = choose_metrics(options.metrics or study_metrics(), options.policy)
-    tuned = (
-        False if options.no_embedder or not wants_embedder(metrics.values()) else policy.embedder
-    )
-    embeds = tuned is not False
-    with leased(options, used=embeds or options.overfit is not None) as device, workers(options):
+    embedder = policy.embedder
+    if options.no_embedder or not wants_embedder(metrics.values()):
+        embedder = False
+    is_overfit = options.overfit is not None
+    uses_device = embedder is not False or is_overfit
+    with leased(options, used=uses_device) as device, workers(options):
         inputs = _inputs(options, device)
         cases = list(_cases(options, inputs))
-        if tuned is not False:
-            inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
+        if embedder is not False:
+            inputs = attach_embedder(inputs, fit_embedder(inputs, **embedder))
         title = f"Leak study of {Path(options.data).name}"
-        axis = LEAK if options.overfit is None else RATIO
+        axis = RATIO if is_overfit else LEAK
         points = leak_study(inputs, cases, metrics, options.out, title=title, axis=axis)
     _show(options, points, axis)
     return 0
 
 
 def _check(options: argparse.Namespace) -> None:
+    """Check the options, and set the default of --people.
+
+    Raises:
+        ConfigError: If they do not fit together.
+    """
+    is_overfit = options.overfit is not None
     if options.people is None:
-        options.people = _PEOPLE if options.overfit is None else _OVERFIT_PEOPLE
+        options.people = _N_OVERFIT_PEOPLE if is_overfit else _N_PEOPLE
     if options.seed < 0 or options.people < 3:
         raise ConfigError("--seed must be at least 0, and --people at least 3.")
-    if options.overfit is None and (options.generator or options.set):
+    if not is_overfit and (options.generator or options.set):
         raise ConfigError(
             "--generator and --set can be used only with --overfit. Fix: add --overfit, or"
             " remove them."
         )
-    if options.overfit is not None and (options.fractions or options.noise):
+    if is_overfit and (options.fractions or options.noise):
         raise ConfigError(
             "--overfit cannot be combined with --fractions or --noise, because it leaks no rows."
         )
@@ -163,35 +174,53 @@ def _check(options: argparse.Namespace) -> None:
 
 def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
     """Return inputs with train and control, in which the release rows are the synthetic table."""
-    import numpy as np
-
     from privacy_assets.metrics.inputs import EvaluationInputs
     from privacy_assets.tables.column import Column
     from privacy_assets.tables.splitting import split_rows
 
-    table, people = read_data(options)
-    whose = np.arange(len(table)) if people is None else people
-    drawn = np.random.default_rng([options.seed, 1]).permutation(np.unique(whose))[: options.people]
-    rows, key = np.flatnonzero(np.isin(whose, drawn)), f"calibrate {options.seed}".encode()
-    ids = None if people is None else Column(options.subject, "integer", people)
-    found = split_rows(table.with_subject(ids).take(rows), key, _SHARES, where=options.data)
-    parts = {role: rows[part] for role, part in found.items()}
-    smallest = min(len(part) for part in parts.values())
-    if smallest < _SMALLEST:
-        fix = "use more rows"
+    table, subject_codes = read_data(options)
+    rows = _sampled_rows(subject_codes, len(table), options)
+    ids = None
+    if subject_codes is not None:
+        ids = Column(options.subject, "integer", subject_codes)
+    key = f"calibrate {options.seed}".encode()
+    sample = table.with_subject(ids).take(rows)
+    split = split_rows(sample, key, _SHARES, where=options.data)
+    parts = {role: rows[positions] for role, positions in split.items()}
+    n_smallest = min(map(len, parts.values()))
+    if n_smallest < _MIN_ROWS:
         raise InputError(
-            f"a third of the people has {smallest} rows, {_SMALLEST} needed",
+            f"a third of the people has {n_smallest} rows, {_MIN_ROWS} needed",
             where=options.data,
-            fix=fix,
+            fix="use more rows",
         )
-    roles = {"train": "train", "holdout": "holdout", "synthetic": "reference"}
-    tables = {role: table.take(parts[part]) for role, part in roles.items()}
-    subjects = (
-        {} if people is None else {role: people[parts[role]] for role in ("train", "holdout")}
-    )
+    parts["synthetic"] = parts.pop("reference")
+    tables = {role: table.take(parts[role]) for role in ("train", "holdout", "synthetic")}
+    subjects = {}
+    if subject_codes is not None:
+        subjects = {role: subject_codes[parts[role]] for role in ("train", "holdout")}
     return EvaluationInputs(
         table.schema, tables, subjects, seed=options.seed, device=device, progress=options.progress
     )
+
+
+def _sampled_rows(
+    subject_codes: np.ndarray | None, n_rows: int, options: argparse.Namespace
+) -> np.ndarray:
+    """Return the positions of all rows of --people random people, ascending int64 (n_sampled,).
+
+    Args:
+        subject_codes: Subject code of each row, int64 (n_rows,). None: each row is one person.
+        n_rows: Number of rows.
+        options: Parsed options.
+    """
+    import numpy as np
+
+    if subject_codes is None:
+        subject_codes = np.arange(n_rows)
+    rng = np.random.default_rng([options.seed, 1])
+    sampled_codes = rng.permutation(np.unique(subject_codes))[: options.people]
+    return np.flatnonzero(np.isin(subject_codes, sampled_codes))
 
 
 def _cases(options: argparse.Namespace, inputs: EvaluationInputs) -> Iterable[StudyCase]:
@@ -204,9 +233,12 @@ def _cases(options: argparse.Namespace, inputs: EvaluationInputs) -> Iterable[St
 
     if options.overfit is None:
         return leaky_cases(
-            inputs.train, inputs.synthetic, fractions=options.fractions or FRACTIONS,
-            noises=every_noise(options.noise or (0.0, 0.05)), seed=options.seed,
-        )  # fmt: skip
+            inputs.train,
+            inputs.synthetic,
+            fractions=options.fractions or FRACTIONS,
+            noises=every_noise(options.noise or _NOISES),
+            seed=options.seed,
+        )
     return overfit_cases(
         inputs.train,
         len(inputs.synthetic),
@@ -220,33 +252,27 @@ def _cases(options: argparse.Namespace, inputs: EvaluationInputs) -> Iterable[St
     )
 
 
-def _show(options: argparse.Namespace, points: list[StudyPoint], axis: str) -> None:
+def _show(options: argparse.Namespace, points: Sequence[StudyPoint], axis: str) -> None:
     """Print the statistics of the first series by position, with their regression lines."""
     from privacy_assets.evaluation.leak_study import PAGE, linear_fits
 
-    first = points[0].series
-    shown = sorted((point for point in points if point.series == first), key=lambda point: point.x)
-    rows = [["statistic", *(f"{point.x:g}" for point in shown), "slope", "R²", "never back"]]
-    for line in linear_fits(shown):
-        values = [number(point.estimates.get(line.statistic, (math.nan,))[0]) for point in shown]
-        rows.append(
-            [
-                line.statistic,
-                *values,
-                number(line.slope),
-                number(line.r2),
-                "yes" if line.rises else "NO",
-            ]
-        )
+    series = points[0].series
+    displayed = [point for point in points if point.series == series]
+    displayed.sort(key=lambda point: point.x)
+    positions = [f"{point.x:g}" for point in displayed]
+    rows = [["statistic", *positions, "slope", "R²", "never back"]]
+    for line in linear_fits(displayed):
+        values = []
+        for point in displayed:
+            estimate = point.estimates.get(line.statistic, (math.nan,))
+            values.append(number(estimate[0]))
+        rises = "yes" if line.rises else "NO"
+        rows.append([line.statistic, *values, number(line.slope), number(line.r2), rises])
+    say(f"{series}; {axis}:", "", *aligned(rows), "")
     missed = []
     for point in points:
         if point.x < point.requested:
             missed.append(f"{point.requested:g} (ended at {point.x:.3g})")
-    say(
-        f"{first}; {axis}:",
-        "",
-        *aligned(rows),
-        "",
-        *([f"Not reached: {', '.join(missed)}.", ""] if missed else []),
-        f"All series, with intervals and plots: {options.out / PAGE}",
-    )
+    if missed:
+        say(f"Not reached: {', '.join(missed)}.", "")
+    say(f"All series, with intervals and plots: {options.out / PAGE}")

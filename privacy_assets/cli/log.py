@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -35,9 +36,11 @@ from privacy_assets.report.text import aligned
 from privacy_assets.report.words import NOTHING, clean
 
 if TYPE_CHECKING:
+    from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.statements import Statement
 
 _LATEST = 50  # entries that are shown
+_HEADER = ("entry", "time (UTC)", "event", "partition", "what", "state")
 
 
 def add_log(commands: Commands) -> None:
@@ -52,23 +55,12 @@ def add_log(commands: Commands) -> None:
 
 
 def _log(options: argparse.Namespace) -> int:
-    from privacy_assets.gate.gate import Gate
-    from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
     from privacy_assets.gate.log import LAST
     from privacy_assets.gate.statements import ReleaseTarget
-    from privacy_assets.infra.files import check_private, names
 
-    table, settings = options.table, deployment_settings(options)
-    private = settings.private_folder()
-    known = {unquote(name) for name in names(private / "log")}
-    if table not in known:
-        raise ConfigError(
-            f"{private} has no log of a table {safe_repr(table)}.{did_you_mean(table, known)}"
-        )
-    check_private(private)
-    key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
-    gate = Gate(settings.release_folder(), private, key, b"")
-    found = [_facts(number, entry, problem) for number, entry, problem in gate.log.entries(table)]
+    table = options.table
+    gate = _gate(options)
+    entries = [_facts(number, entry, problem) for number, entry, problem in gate.log.entries(table)]
     facts: dict[str, Any] = {"next_attempt": None, "recent": []}
     stopped = ""
     try:
@@ -79,32 +71,57 @@ def _log(options: argparse.Namespace) -> int:
     except PublicationRefused as error:
         stopped = with_advice(error)
     if options.json:
-        say(json.dumps({"table": table, "entries": found, **facts, "stopped": stopped}, indent=2))
+        say(json.dumps({"table": table, "entries": entries, **facts, "stopped": stopped}, indent=2))
     else:
-        say(*_lines(found if options.all else found[-_LATEST:], facts, stopped))
-    return NO if stopped or any(one["problem"] for one in found) else YES
+        listed = entries if options.all else entries[-_LATEST:]
+        say(*_lines(listed, facts, stopped))
+    is_sound = not any(entry["problem"] for entry in entries)
+    return YES if is_sound and not stopped else NO
+
+
+def _gate(options: argparse.Namespace) -> Gate:
+    """Open the gate of the deployment.
+
+    Raises:
+        ConfigError: If it has no log of the table.
+    """
+    from privacy_assets.gate.gate import Gate
+    from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
+    from privacy_assets.infra.files import check_private, names
+
+    settings = deployment_settings(options)
+    private = settings.private_folder()
+    tables = {unquote(name) for name in names(private / "log")}
+    if options.table not in tables:
+        hint = did_you_mean(options.table, tables)
+        raise ConfigError(f"{private} has no log of a table {safe_repr(options.table)}.{hint}")
+    check_private(private)
+    key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
+    return Gate(settings.release_folder(), private, key, b"")
 
 
 def _facts(number: int, entry: Statement | None, problem: str) -> dict[str, Any]:
     """Return the facts of an entry that may be shown: names of limits, no measured numbers."""
-    body = entry.body if entry else {}
+    body: Mapping[str, Any] = {}
+    partition = None
+    if entry is not None:
+        body = entry.body
+        partition = entry.target.partition
     return {
         "number": number,
         "at": body.get("at"),
         "event": body.get("event"),
-        "partition": entry.target.partition if entry else None,
-        "what": NOTHING if problem else _what(body),
+        "partition": partition,
+        "what": NOTHING if problem else _description(body),
         "problem": problem,
     }
 
 
-def _what(body: dict[str, Any] | Any) -> str:
+def _description(body: Mapping[str, Any]) -> str:
+    """Return what happened, from the body of an entry."""
     match body.get("event"):
         case "verdict":
-            failed = sorted({str(limit["statistic"]) for limit in body["failed"]})
-            return " ".join(
-                [body["status"].replace("_", " "), *([f"({', '.join(failed)})"] if failed else [])]
-            )
+            return _verdict(body)
         case "release" | "rollback":
             return f"sha256 {body['sha256'][:12]}"
         case "withdrawal":
@@ -112,26 +129,43 @@ def _what(body: dict[str, Any] | Any) -> str:
         case "prune":
             return f"{len(body['releases'])} releases and {body['files']} files removed"
         case "accept":
-            lost = f" ({body['lost']} lost releases count as failed)" if body["lost"] else ""
+            n_lost = body["lost"]
+            lost = f" ({n_lost} lost releases count as failed)" if n_lost else ""
             return f"{body['reason']}{lost}"
     return NOTHING
 
 
-def _lines(found: list[dict[str, Any]], facts: dict[str, Any], stopped: str) -> list[str]:
-    head = ("entry", "time (UTC)", "event", "partition", "what", "state")
-    rows = [
-        (
-            str(one["number"]),
-            clean(one["at"] or NOTHING),
-            clean(one["event"] or NOTHING),
-            clean(one["partition"] or NOTHING),
-            clean(one["what"], 200),
-            clean(one["problem"] or "sound", 200),
+def _verdict(body: Mapping[str, Any]) -> str:
+    """Return a verdict, with the statistics of the limits that failed."""
+    verdict = str(body["status"].replace("_", " "))
+    failed = sorted({str(limit["statistic"]) for limit in body["failed"]})
+    if failed:
+        verdict += f" ({', '.join(failed)})"
+    return verdict
+
+
+def _lines(
+    entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], stopped: str
+) -> list[str]:
+    """Return the printed lines.
+
+    Args:
+        entries: Facts of each entry.
+        facts: Recent verdicts, and number of the next attempt.
+        stopped: Why the table is stopped, or "".
+    """
+    rows = [_HEADER]
+    for entry in entries:
+        time = clean(entry["at"] or NOTHING)
+        event = clean(entry["event"] or NOTHING)
+        partition = clean(entry["partition"] or NOTHING)
+        state = clean(entry["problem"] or "sound", 200)
+        rows.append(
+            (str(entry["number"]), time, event, partition, clean(entry["what"], 200), state)
         )
-        for one in found
-    ]
     recent = ", ".join(facts["recent"]) or NOTHING
-    lines = [*aligned([head, *rows]), "", f"last verdicts    {recent}"]
+    lines = [*aligned(rows), "", f"last verdicts    {recent}"]
     if facts["next_attempt"] is not None:
         lines.append(f"next attempt     {facts['next_attempt']} since the last release")
-    return [*lines, f"stopped          {clean(stopped, 2000) or 'no'}"]
+    lines.append(f"stopped          {clean(stopped, 2000) or 'no'}")
+    return lines

@@ -8,7 +8,7 @@ import io
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ from privacy_assets.errors import (
     with_advice,
 )
 from privacy_assets.infra.objects import check_no_credentials
-from privacy_assets.infra.progress import silent, watched
+from privacy_assets.infra.progress import Progress, silent, watched
 from privacy_assets.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
@@ -76,8 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    if arguments is None:
+        arguments = sys.argv[1:]
     with _showable_output():
-        return _main(sys.argv[1:] if arguments is None else arguments)
+        return _main(arguments)
 
 
 def _main(arguments: Sequence[str]) -> int:
@@ -93,16 +95,14 @@ def _main(arguments: Sequence[str]) -> int:
         return YES
     options = commands.parse(arguments)
     try:
-        quiet = getattr(options, "quiet", True)
-        with (
-            _standard_input(options),
-            nullcontext(silent) if quiet else watched() as options.progress,
-        ):
+        with _standard_input(options), _progress(options) as options.progress:
             _look_for_tables(options)
             status: int = options.run(options)
     except PrivacyAssetsError as error:
-        shown = _offending(options, error) if getattr(options, "show_values", False) else ""
-        sys.stderr.write(f"privacy-assets: {with_advice(error)}{shown}\n")
+        cell = ""
+        if getattr(options, "show_values", False):
+            cell = _offending(options, error)
+        sys.stderr.write(f"privacy-assets: {with_advice(error)}{cell}\n")
         return BAD_INPUT
     except KeyboardInterrupt:
         sys.stderr.write("privacy-assets: interrupted\n")
@@ -111,6 +111,13 @@ def _main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"privacy-assets: {StepError.hiding(error)}\n")
         return BAD_INPUT
     return status
+
+
+def _progress(options: argparse.Namespace) -> AbstractContextManager[Progress]:
+    """Return the context of the progress. Commands without --quiet show none."""
+    if getattr(options, "quiet", True):
+        return nullcontext(silent)
+    return watched()
 
 
 # Replacements of characters that the encoding of a stream lacks, in a console of Windows or under
@@ -146,16 +153,16 @@ def _showable_output() -> Iterator[None]:
     """Write characters that the encoding of a standard stream lacks in another form, instead of
     failing.
     """
-    streams = [
-        stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, io.TextIOWrapper)
-    ]
-    before = [stream.errors for stream in streams]
-    for stream in streams:
+    before = {}
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            before[stream] = stream.errors
+    for stream in before:
         stream.reconfigure(errors="privacy_assets.plain")
     try:
         yield
     finally:
-        for stream, errors in zip(streams, before, strict=True):
+        for stream, errors in before.items():
             stream.reconfigure(errors=errors)
 
 
@@ -202,15 +209,15 @@ def _commands() -> Commands:
 
 
 def _add_evaluate(commands: Commands) -> None:
-    what = "measure a synthetic table and evaluate a policy on it"
+    text = "measure a synthetic table and evaluate a policy on it"
     example = (
         "privacy-assets evaluate --train train.parquet --holdout holdout.parquet --synthetic"
         " synthetic.parquet"
     )
     command = commands.parsers.add_parser(
         "evaluate",
-        help=what,
-        description=f"{what.capitalize()}.",
+        help=text,
+        description=f"{text.capitalize()}.",
         epilog=f"{_EXIT} Example: {example}",
     )
     command.set_defaults(run=_evaluate)
@@ -294,7 +301,7 @@ def _add_demo(commands: Commands) -> None:
 
 
 _TABLES = ("train", "holdout", "synthetic", "reference", "earlier_releases", "data", "files")
-_MAGIC = {b"PAR1": ".parquet", b"\x1f\x8b": ".csv.gz"}
+_SUFFIXES = {b"PAR1": ".parquet", b"\x1f\x8b": ".csv.gz"}  # by the first bytes of a file
 
 
 @contextmanager
@@ -304,38 +311,56 @@ def _standard_input(options: argparse.Namespace) -> Iterator[None]:
     """
     from privacy_assets.infra.work import WorkFolder
 
-    given = {name: getattr(options, name, None) for name in _TABLES}
-    tables = {name: [value] if isinstance(value, str) else value for name, value in given.items()}
-    count = sum(list(paths).count("-") for paths in tables.values() if isinstance(paths, list))
-    if count > 1:
+    n_inputs = list(_paths(options)).count("-")
+    if n_inputs > 1:
         raise ConfigError(
             "standard input (-) can be one table only. Fix: pass the paths of the others."
         )
-    if not count:
+    if not n_inputs:
         yield
         return
     with WorkFolder() as folder:
         file = folder / "standard input"
         with file.open("wb") as out:
             shutil.copyfileobj(sys.stdin.buffer, out)
-        with file.open("rb") as stream:
-            start = stream.read(4)
-        suffix = next(
-            (suffix for magic, suffix in _MAGIC.items() if start.startswith(magic)), ".csv"
-        )
-        path = str(file.rename(f"{file}{suffix}"))
-        for name, value in given.items():
-            if value == "-":
-                setattr(options, name, path)
-            elif isinstance(value, list):
-                setattr(options, name, [path if one == "-" else one for one in value])
+        path = file.rename(f"{file}{_suffix(file)}")
+        _replace_input(options, str(path))
         yield
+
+
+def _paths(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the paths of all tables."""
+    for name in _TABLES:
+        value = getattr(options, name, None)
+        if isinstance(value, str):
+            yield value
+        elif value is not None:
+            yield from value
+
+
+def _suffix(file: Path) -> str:
+    """Return the suffix of a table without a name, by its first bytes."""
+    with file.open("rb") as stream:
+        start = stream.read(4)
+    for magic, suffix in _SUFFIXES.items():
+        if start.startswith(magic):
+            return suffix
+    return ".csv"
+
+
+def _replace_input(options: argparse.Namespace, path: str) -> None:
+    """Replace "-" in the options of tables by a path."""
+    for name in _TABLES:
+        value = getattr(options, name, None)
+        if value == "-":
+            setattr(options, name, path)
+        elif isinstance(value, list) and "-" in value:
+            value[value.index("-")] = path
 
 
 def _look_for_tables(options: argparse.Namespace) -> None:
     """Raise InputError for a missing table, before loading the libraries that read it."""
-    given = [getattr(options, role, None) for role in _TABLES]
-    paths = [path for one in given for path in ([one] if isinstance(one, str) else one or [])]
+    paths = list(_paths(options))
     if paths:
         from privacy_assets.tables.files import table_files  # slow to import
 
@@ -377,17 +402,17 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _subject(options: argparse.Namespace) -> str | dict[str, Any] | None:
     if options.each_row and options.subject:
         raise ConfigError("--each-row and --subject exclude each other. Fix: pass one of them.")
-    return {"each_row": True} if options.each_row else subject_of(options)
+    if options.each_row:
+        return {"each_row": True}
+    return subject_of(options)
 
 
 def _generator(options: argparse.Namespace) -> dict[str, Any] | None:
-    if options.generator is None and options.set:
-        raise ConfigError("--set requires --generator.")
-    return (
-        None
-        if options.generator is None
-        else {"name": options.generator, "settings": settings(options.set)}
-    )
+    if options.generator is None:
+        if options.set:
+            raise ConfigError("--set requires --generator.")
+        return None
+    return {"name": options.generator, "settings": settings(options.set)}
 
 
 def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
@@ -402,11 +427,8 @@ def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
     for role in ("train", "holdout", "synthetic", "reference"):
         path = getattr(options, role)
         if path and error.where in (role, path, f"{role} ({path})"):
-            (value,) = (
-                read_table(path, declared_columns(options).read)[error.column]
-                .iloc[[error.row]]
-                .tolist()
-            )
+            table = read_table(path, declared_columns(options).read)
+            (value,) = table[error.column].iloc[[error.row]].tolist()
             return f" The value is {repr(value)[:_LONGEST_VALUE]}"
     return ""
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from privacy_assets.tables.table import Table
 
 
-YES, NO = 0, 1
+YES = 0
+NO = 1
 # by verdict; 2 is bad input
 STATUSES: Mapping[Status, int] = {"pass": YES, "fail": NO, "undecided": 3}
 HOME = ".dagster_home"
@@ -55,7 +56,12 @@ _DEFAULTS["deployment"] = "defaults:\n  {releases}\n  {private}\n  trusted keys:
 
 
 def repeatable(metavar: str, text: str) -> dict[str, Any]:
-    """Return the argparse arguments of an option that can be repeated."""
+    """Return the argparse arguments of an option that can be repeated.
+
+    Args:
+        metavar: Form of the value, in the help.
+        text: Help.
+    """
     return {"action": "append", "default": [], "metavar": metavar, "help": f"{text} (repeatable)"}
 
 
@@ -144,28 +150,38 @@ COLUMNS = (*(name.removeprefix("--") for name in READING), "drop", "new_values",
 class Command(argparse.ArgumentParser):
     """Parser of one command. Its help lists the options in the order in which they are added."""
 
-    def option(self, name: str, text: str | None = None, **more: Any) -> None:
+    def option(self, name: str, text: str | None = None, **arguments: Any) -> None:
         """Add an option or a positional argument.
 
         Args:
             name: Name, with leading hyphens for an option.
             text: Help. None: the shared help of this name.
-            **more: Arguments of argparse, which override the shared ones.
+            **arguments: Arguments of argparse, which override the shared ones.
         """
-        given = more if text is None else {**more, "help": text}
-        self.add_argument(name, **{**_COMMON.get(name, {}), **given})
+        if text is not None:
+            arguments["help"] = text
+        shared = _COMMON.get(name, {})
+        self.add_argument(name, **{**shared, **arguments})
 
     def verbose(self) -> None:
         """Add the option -v."""
         self.add_argument("-v", "--verbose", action="store_true", help="list limits that pass, too")
 
     def error(self, message: str) -> NoReturn:
-        """End the process with a message, and exit status 2. The usage is left to --help."""
+        """End the process with exit status 2. The usage is left to --help.
+
+        Args:
+            message: Message.
+        """
         period = "" if message.endswith(("?", ".")) else "."
         self.exit(2, f"{self.prog}: {message}{period} See {self.prog} --help.\n")
 
     def common(self, *names: str) -> None:
-        """Add options without changes to their shared arguments."""
+        """Add options without changes to their shared arguments.
+
+        Args:
+            *names: Names of options.
+        """
         for name in names:
             self.option(name)
 
@@ -253,7 +269,8 @@ def deployment_settings(options: argparse.Namespace, *, check: bool = False) -> 
     if settings.folder("releases") is None:
         default = Path(os.environ.get("DAGSTER_HOME") or HOME) / "releases"
         return settings.model_copy(update={"releases": str(default)})
-    if check and (options.releases or options.home) and not settings.release_folder().is_dir():
+    is_set_by_option = options.releases or options.home
+    if check and is_set_by_option and not settings.release_folder().is_dir():
         raise ConfigError(
             f"{settings.release_folder()}: no such release folder. Fix: check the path of"
             " --releases or --home."
@@ -262,8 +279,13 @@ def deployment_settings(options: argparse.Namespace, *, check: bool = False) -> 
 
 
 def private_of(settings: DeploymentSettings) -> Location | None:
-    """Return the private folder of a deployment, or None if it is not set, as for readers of an
-    object store.
+    """Return the private folder of a deployment.
+
+    Args:
+        settings: Settings of the deployment.
+
+    Returns:
+        The folder, or None if it is not set, as for readers of an object store.
     """
     try:
         return settings.private_folder()
@@ -272,24 +294,29 @@ def private_of(settings: DeploymentSettings) -> Location | None:
 
 
 def say(*lines: str) -> None:
-    """Print lines to standard output."""
+    """Print lines to standard output.
+
+    Args:
+        *lines: Lines without line breaks at their ends.
+    """
     sys.stdout.write("\n".join(lines) + "\n")
 
 
 _COLORS = {"pass": 32, "fail": 31, "undecided": 33}  # green, red and yellow, as codes of terminals
-_WIDTHS = (60, 100)  # narrowest and widest line on a terminal
+_MIN_COLUMNS = 60  # of a line on a terminal
+_MAX_COLUMNS = 100
 
 
 def terminal_columns() -> int:
-    """Return the width of lines: that of the terminal within ``_WIDTHS``, or 80 if the output is
-    not a terminal.
+    """Return the width of lines: that of the terminal within limits, or 80 if the output is not a
+    terminal.
     """
     from privacy_assets.report.text import COLUMNS  # slow to import
 
     if not sys.stdout.isatty():
         return COLUMNS
-    narrowest, widest = _WIDTHS
-    return min(max(shutil.get_terminal_size().columns, narrowest), widest)
+    columns = shutil.get_terminal_size().columns
+    return min(max(columns, _MIN_COLUMNS), _MAX_COLUMNS)
 
 
 def report_text(report: Report, options: argparse.Namespace) -> str:
@@ -300,14 +327,18 @@ def report_text(report: Report, options: argparse.Namespace) -> str:
         options: Parsed options with ``verbose``, which lists limits that pass.
     """
     text = report.to_text(columns=terminal_columns(), every_limit=options.verbose)
-    has_colors = (
-        sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    )
-    if not has_colors:
+    if not _has_colors():
         return text
     label = report.label.upper()
     color = _COLORS["undecided" if report.is_part else report.verdict]
     return f"\033[1;{color}m{label}\033[0m{text.removeprefix(label)}"
+
+
+def _has_colors() -> bool:
+    """Return True if the output is a terminal that allows colors."""
+    if not sys.stdout.isatty():
+        return False
+    return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
@@ -326,35 +357,63 @@ _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
 def kinds(pairs: Sequence[str]) -> dict[str, Any] | None:
-    """Parse COLUMN=KIND or COLUMN=KIND:FORMAT, one or several per string. The column may contain an
-    equals sign.
+    """Parse the values of --kind.
+
+    Args:
+        pairs: COLUMN=KIND or COLUMN=KIND:FORMAT, one or several per string. The column may contain
+            an equals sign.
+
+    Returns:
+        Declared kinds by column. None: there are none.
+
+    Raises:
+        ConfigError: If a string has another form.
     """
     from privacy_assets.tables.meaning import declared_by_option
 
-    found: dict[str, Any] = {}
+    declared: dict[str, Any] = {}
     for pair in parts("kind", pairs):
         column, sign, text = pair.rpartition("=")
         if not sign or not column:
             raise ConfigError(f"--kind {pair}: expected COLUMN=KIND or COLUMN=KIND:FORMAT.")
-        found[as_named(column)] = declared_by_option(text)  # validated when the table is read
-    return found or None
+        declared[as_named(column)] = declared_by_option(text)  # validated when the table is read
+    return declared or None
 
 
-def parts(option: str, given: Sequence[str]) -> list[str]:
-    """Split each string at commas as a line of CSV; parts that contain a comma are quoted."""
-    try:  # one reader per string, so that an unclosed quote does not continue in the next one
-        return [
-            part
-            for text in given
-            for part in next(csv.reader([text], skipinitialspace=True, strict=True), [])
-        ]
+def parts(option: str, texts: Sequence[str]) -> list[str]:
+    """Split each string at commas as a line of CSV; parts that contain a comma are quoted.
+
+    Args:
+        option: Name of the option without hyphens, for messages.
+        texts: Values of the option.
+
+    Raises:
+        ConfigError: If a double quote is not closed.
+    """
+    fields: list[str] = []
+    try:
+        for text in texts:
+            # one reader per string, so that an unclosed quote does not continue in the next one
+            reader = csv.reader([text], skipinitialspace=True, strict=True)
+            fields += next(reader, [])
     except csv.Error:
         raise ConfigError(f"--{option}: a double quote is not closed. Fix: close it.") from None
+    return fields
 
 
 def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
-    """Read --data. Return the table without the column --subject, and the subject code of each row
-    or None.
+    """Read --data.
+
+    Args:
+        options: Parsed options.
+
+    Returns:
+        The table without the column --subject, and the subject code of each row, int64 (n_rows,).
+        The codes are None without --subject.
+
+    Raises:
+        InputError: If the table is invalid.
+        ConfigError: If an option is invalid.
     """
     from privacy_assets.tables.canonical import subject_codes_of
 
@@ -363,7 +422,15 @@ def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
 
 
 def read_private(options: argparse.Namespace) -> Table:
-    """Read --data, with the column --subject."""
+    """Read --data, with the column --subject.
+
+    Args:
+        options: Parsed options.
+
+    Raises:
+        InputError: If the table is invalid.
+        ConfigError: If an option is invalid.
+    """
     from privacy_assets.tables.canonical import canonical_table
 
     declared = declared_columns(options)
@@ -373,70 +440,114 @@ def read_private(options: argparse.Namespace) -> Table:
 
 
 def declared_columns(options: argparse.Namespace) -> Declared:
-    """Return the column declarations given as options, except column kinds."""
+    """Return the column declarations given as options, except column kinds.
+
+    Args:
+        options: Parsed options. Commands may lack some of the options on columns.
+
+    Raises:
+        ConfigError: If an option is invalid.
+    """
     from privacy_assets.tables.declared import Declared
 
-    reasons = _pairs("new-values", getattr(options, "new_values", []), "COLUMN=REASON")
-    listed = _pairs("allowed-values", getattr(options, "allowed_values", []), "COLUMN=A,B")
-    values = {
-        name: [value.strip() for value in parts("allowed-values", [text])]
-        for name, text in listed.items()
-    }
-    marked = _pairs("missing", getattr(options, "missing", []), "COLUMN=A,B")
-    missing = {name: parts("missing", [text]) for name, text in marked.items()}
-    return Declared.of_settings(parts("drop", options.drop), reasons, values, missing=missing,
-                       timezone=getattr(options, "timezone", None),
-                       read={name: getattr(options, name, None) for name in ("sep", "encoding")},
-                       snapshots=getattr(options, "snapshots", False),
-                       subject=options.subject, exact_ids=options.exact_ids)  # fmt: skip
+    reasons = _by_column("new-values", getattr(options, "new_values", []), "COLUMN=REASON")
+    allowed_lists = _by_column("allowed-values", getattr(options, "allowed_values", []))
+    allowed = {}
+    for name, text in allowed_lists.items():
+        allowed[name] = list(map(str.strip, parts("allowed-values", [text])))
+    missing_lists = _by_column("missing", getattr(options, "missing", []))
+    missing = {name: parts("missing", [text]) for name, text in missing_lists.items()}
+    return Declared.of_settings(
+        parts("drop", options.drop),
+        reasons,
+        allowed,
+        missing=missing,
+        timezone=getattr(options, "timezone", None),
+        read={name: getattr(options, name, None) for name in ("sep", "encoding")},
+        snapshots=getattr(options, "snapshots", False),
+        subject=options.subject,
+        exact_ids=options.exact_ids,
+    )
 
 
 def subject_of(options: argparse.Namespace) -> str | dict[str, Any] | None:
-    """Return the subject given by --subject and --exact-ids, as in ``evaluate``."""
-    return {"column": options.subject, "exact": True} if options.exact_ids else options.subject
+    """Return the subject given by --subject and --exact-ids, as in ``evaluate``.
+
+    Args:
+        options: Parsed options.
+    """
+    if options.exact_ids:
+        return {"column": options.subject, "exact": True}
+    subject: str | None = options.subject
+    return subject
 
 
-def _pairs(option: str, given: Sequence[str], form: str) -> dict[str, str]:
-    """Parse NAME=TEXT of a repeatable option.
+def _by_column(option: str, pairs: Sequence[str], form: str = "COLUMN=A,B") -> dict[str, str]:
+    """Parse the values of a repeatable option.
+
+    Args:
+        option: Name of the option without hyphens.
+        pairs: Texts of the form COLUMN=TEXT.
+        form: Description of this form in messages.
+
+    Returns:
+        The text of each column.
 
     Raises:
-        ConfigError: If a string has another form, or a name is repeated.
+        ConfigError: If a string has another form, or a column is repeated.
     """
-    found: dict[str, str] = {}
-    for pair in given:
-        name, sign, text = pair.partition("=")
-        if not sign or not name or name in found:
+    texts: dict[str, str] = {}
+    for pair in pairs:
+        column, sign, text = pair.partition("=")
+        if not sign or not column or column in texts:
             raise ConfigError(f"--{option} {pair}: expected {form}, once for each column.")
-        found[name] = text
-    return found
+        texts[column] = text
+    return texts
 
 
 def settings(pairs: Sequence[str], option: str = "set") -> dict[str, Any]:
-    """Parse KEY=VALUE with YAML values."""
+    """Parse KEY=VALUE with YAML values.
+
+    Args:
+        pairs: Values of the option.
+        option: Name of the option without hyphens, for messages.
+
+    Raises:
+        ConfigError: If a string has another form, or a value is not YAML.
+    """
     from privacy_assets.infra.settings import load_yaml
 
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for pair in pairs:
-        key, sign, value = pair.partition("=")
+        key, sign, text = pair.partition("=")
         if not sign or not key:
             raise ConfigError(f"--{option} {safe_repr(pair)}: expected KEY=VALUE.")
-        documents = load_yaml(value, f"--{option} {safe_repr(pair)}")
-        found[key] = _numbers(documents[0]) if documents else None
-    return found
+        documents = load_yaml(text, f"--{option} {safe_repr(pair)}")
+        values[key] = _with_numbers(documents[0]) if documents else None
+    return values
 
 
-def _numbers(value: Any) -> Any:
+def _with_numbers(value: Any) -> Any:
     """Convert strings such as 1e-5 to numbers, which YAML 1.1 reads as strings."""
     if isinstance(value, list):
-        return [_numbers(part) for part in value]
+        return [_with_numbers(entry) for entry in value]
     if isinstance(value, dict):
-        return {key: _numbers(part) for key, part in value.items()}
-    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+        return {key: _with_numbers(entry) for key, entry in value.items()}
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        return float(value)
+    return value
 
 
 @contextmanager
 def workers(options: argparse.Namespace) -> Iterator[None]:
-    """Use the Ray cluster of --ray, if given, in the ``with`` block."""
+    """Use the Ray cluster of --ray, if given, in the ``with`` block.
+
+    Args:
+        options: Parsed options. Commands may lack --ray.
+
+    Raises:
+        ConfigError: If there is no such cluster.
+    """
     if getattr(options, "ray", None) is None:
         yield
         return
@@ -466,26 +577,35 @@ def leased(options: argparse.Namespace, *, used: bool = True) -> Iterator[str]:
 def check_out(*paths: str | None) -> None:
     """Check that each path, if given, can be written as a file.
 
+    Args:
+        *paths: Values of options. None: the option is not set. "-": standard output.
+
     Raises:
-        ConfigError: If it is a folder, or its folder does not exist.
+        ConfigError: If a path is a folder, or its folder does not exist.
     """
     for path in paths:
-        if path == "-":
+        if not path or path == "-":
             continue
-        if path and Path(path).is_dir():
+        if Path(path).is_dir():
             raise ConfigError(f"{path}: this is a folder. Fix: name a file.")
-        if path and not Path(path).resolve().parent.is_dir():
+        if not Path(path).resolve().parent.is_dir():
             raise ConfigError(f"{path}: the folder does not exist.")
 
 
 def write_json(path: str, data: Mapping[str, Any]) -> None:
-    """Write ``data`` as a JSON file that only the current user can read, or to standard output for
-    "-".
+    """Write a JSON file that only the current user can read.
+
+    Args:
+        path: File, or "-" for standard output.
+        data: JSON-compatible values.
+
+    Raises:
+        OSError: If it cannot be written.
     """
     from privacy_assets.infra.files import put_atomic
 
     text = json.dumps(data, indent=2, allow_nan=False)
     if path == "-":
         say(text)
-    else:
-        put_atomic(Path(path), text.encode())
+        return
+    put_atomic(Path(path), text.encode())

@@ -23,6 +23,7 @@ example:
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from privacy_assets.cli.options import (
     READING,
@@ -94,24 +95,25 @@ def _power(options: argparse.Namespace) -> int:
 
     check_out(options.json)
     with workers(options):
-        found = power_analysis(
+        analysis = power_analysis(
             options.n_train,
             options.n_holdout,
             options.n_reference,
             rows=options.data,
             subject=subject_of(options),
             kinds=kinds(options.kind),
-            **{
-                name: value
-                for name, value in declared_columns(options).arguments.items()
-                if name in _DECLARED
-            },
+            **_declarations(options),
             policy=options.policy,
             draws=options.draws,
             seed=options.seed,
             progress=options.progress,
         )
-    say(found.to_text())
+    say(analysis.to_text())
     if options.json:
-        write_json(options.json, found.to_json())
-    return STATUSES[found.verdict]
+        write_json(options.json, analysis.to_json())
+    return STATUSES[analysis.verdict]
+
+
+def _declarations(options: argparse.Namespace) -> dict[str, Any]:
+    arguments = declared_columns(options).arguments
+    return {name: arguments[name] for name in _DECLARED}

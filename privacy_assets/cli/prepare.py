@@ -45,22 +45,21 @@ def add_prepare(commands: Commands) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> int:
-    given: dict[FolderRole, str | None] = {
+    urls: dict[FolderRole, str | None] = {
         "releases": options.releases or os.environ.get(RELEASES_VARIABLE),
         "private": options.private or os.environ.get(PRIVATE_VARIABLE),
     }
-    found = {role: location(text) for role, text in given.items() if text}
-    places: dict[FolderRole, Location] = {role: place.absolute() for role, place in found.items()}
-    if not any(isinstance(place, ObjectPath) for place in places.values()):
+    locations: dict[FolderRole, Location] = {}
+    for role, url in urls.items():
+        if url:
+            locations[role] = location(url).absolute()
+    if not any(isinstance(folder, ObjectPath) for folder in locations.values()):
         raise ConfigError(
             "neither --releases nor --private is the URL of an object store. Local folders need"
             " no preparation."
         )
-    new = prepare(places)
-    say(
-        *(
-            f"{role:<9} {place}: {'ready' if new[role] else 'was ready before'}"
-            for role, place in places.items()
-        )
-    )
+    is_new = prepare(locations)
+    for role, folder in locations.items():
+        state = "ready" if is_new[role] else "was ready before"
+        say(f"{role:<9} {folder}: {state}")
     return YES

@@ -24,6 +24,7 @@ import argparse
 import secrets
 import sys
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say
 from privacy_assets.errors import (
@@ -35,7 +36,12 @@ from privacy_assets.errors import (
 )
 from privacy_assets.report.words import clean
 
-_LONGEST = 36_500.0  # days
+if TYPE_CHECKING:
+    from privacy_assets.gate.gate import Gate
+    from privacy_assets.gate.statements import ReleaseTarget
+    from privacy_assets.infra.objects import Location
+
+_LONGEST_AGE = 36_500.0  # days
 
 
 def add_prune(commands: Commands) -> None:
@@ -55,39 +61,61 @@ def add_prune(commands: Commands) -> None:
 def _prune(options: argparse.Namespace) -> int:
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
-    from privacy_assets.gate.statements import ReleaseTarget, quoted
-    from privacy_assets.infra.files import check_private, names
+    from privacy_assets.infra.files import check_private
     from privacy_assets.pipeline.running import Lease
 
-    table, settings = options.table, deployment_settings(options)
-    if options.keep < 1:
-        raise ConfigError(f"--keep is {options.keep}, expected at least 1.")
-    if not 0 <= options.days <= _LONGEST:
-        raise ConfigError(
-            f"--days is {options.days:g}, expected at least 0 and at most {_LONGEST:g}."
-        )
+    settings = deployment_settings(options)
+    _check(options)
     private = check_private(settings.private_folder())
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     key.check()
     gate = Gate(settings.release_folder(), private, key, b"")
-    made = (
-        ReleaseTarget.of_parts(quoted(table), part)
-        for part in names(private / "snapshots" / quoted(table))
-    )
-    if not (targets := sorted({*gate.store.targets(table), *made}, key=str)):
-        known = {target.table for target in gate.store.targets()}
-        raise ConfigError(
-            f"there is no table {safe_repr(table)} in {private}.{did_you_mean(table, known)}"
-        )
+    targets = _targets(gate, private, options.table)
     try:
-        lease = Lease(private, table, f"prune {secrets.token_hex(4)}")
+        lease = Lease(private, options.table, f"prune {secrets.token_hex(4)}")
         with nullcontext() if options.dry_run else lease.held(lambda _: False):
             for target in targets:
-                found = gate.prune(target, options.keep, options.days, dry_run=options.dry_run)
-                done = "would be removed" if options.dry_run else "removed"
-                say(f"{target}: {len(found)} {done}.", *(f"  {clean(one, 4096)}" for one in found))
+                _prune_target(gate, target, options)
         lease.free()
     except PublicationRefused as error:
         sys.stderr.write(f"privacy-assets: refused: {with_advice(error)}\n")
         return NO
     return YES
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.keep < 1:
+        raise ConfigError(f"--keep is {options.keep}, expected at least 1.")
+    if not 0 <= options.days <= _LONGEST_AGE:
+        raise ConfigError(
+            f"--days is {options.days:g}, expected at least 0 and at most {_LONGEST_AGE:g}."
+        )
+
+
+def _targets(gate: Gate, private: Location, table: str) -> list[ReleaseTarget]:
+    """Return the partitions of a table that have releases or synthetic tables.
+
+    Raises:
+        ConfigError: If there are none.
+    """
+    from privacy_assets.gate.statements import ReleaseTarget, quoted
+    from privacy_assets.infra.files import names
+
+    parts = names(private / "snapshots" / quoted(table))
+    targets = set(gate.store.targets(table))
+    for part in parts:
+        targets.add(ReleaseTarget.of_parts(quoted(table), part))
+    if not targets:
+        tables = {target.table for target in gate.store.targets()}
+        raise ConfigError(
+            f"there is no table {safe_repr(table)} in {private}.{did_you_mean(table, tables)}"
+        )
+    return sorted(targets, key=str)
+
+
+def _prune_target(gate: Gate, target: ReleaseTarget, options: argparse.Namespace) -> None:
+    removed = gate.prune(target, options.keep, options.days, dry_run=options.dry_run)
+    effect = "would be removed" if options.dry_run else "removed"
+    say(f"{target}: {len(removed)} {effect}.")
+    for path in removed:
+        say(f"  {clean(path, 4096)}")

@@ -21,7 +21,7 @@ _MARGIN = (
     " measures the same values: a"
     " run has more people, so its intervals are narrower."
 )
-_NONE = (
+_NONE_PASSED = (
     "No setting passes with a margin: a run with one of them may be rejected, which counts as"
     " an attempt. Try other"
     " values, set another generator, or drop columns that are not needed."
@@ -34,7 +34,14 @@ _UNDECIDED = (
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Raise ConfigError unless the options of a rehearsal fit together."""
+    """Check that the options of a rehearsal fit together.
+
+    Args:
+        options: Parsed options of ``run``.
+
+    Raises:
+        ConfigError: If they do not.
+    """
     if options.tried and not options.rehearse:
         raise ConfigError(
             "--try requires --rehearse. Fix: add --rehearse, or set the value in the table."
@@ -49,86 +56,105 @@ def run_rehearsal(
     deployment: Deployment,
     device_for: Callable[[bool], AbstractContextManager[str]],
 ) -> int:
-    """Rehearse a table with each combination of ``--try``, print one line for each, and return the
-    exit status.
+    """Rehearse a table with each combination of ``--try``, and print one line for each.
+
+    Args:
+        options: Parsed options of ``run``.
+        table: Table.
+        deployment: Deployment.
+        device_for: Returns the context of a step, which yields the name of its device. The argument
+            is True if the step can use an accelerator.
+
+    Returns:
+        The exit status.
     """
     from privacy_assets.pipeline.rehearsal import rehearse, variants
 
-    tables = variants(table, _tried(options.tried))
+    tables = variants(table, _tried_values(options.tried))
     with workers(options):
-        found = list(rehearse(tables, deployment, options.progress, device_for))
-    _show(table, found)
-    best = next((one for one in found if one.margin), None)
-    if best is not None:
-        say(
-            "",
-            f"The first setting that passes with a margin, for {options.table}:",
-            "",
-            best.yaml.rstrip(),
-        )
-        return YES
-    undecided = all(one.report.verdict != "pass" for one in found) and any(
-        one.report.verdict == "undecided" for one in found
-    )
-    say("", *_wrapped(_UNDECIDED if undecided else _NONE))
-    return STATUSES["undecided"] if undecided else NO
+        rehearsals = list(rehearse(tables, deployment, options.progress, device_for))
+    _show(table, rehearsals)
+    for rehearsal in rehearsals:
+        if rehearsal.margin:
+            title = f"The first setting that passes with a margin, for {options.table}:"
+            say("", title, "", rehearsal.yaml.rstrip())
+            return YES
+    verdicts = {rehearsal.report.verdict for rehearsal in rehearsals}
+    if "undecided" in verdicts and "pass" not in verdicts:
+        say("", *_wrapped(_UNDECIDED))
+        return STATUSES["undecided"]
+    say("", *_wrapped(_NONE_PASSED))
+    return NO
 
 
-def _tried(pairs: Sequence[str]) -> dict[str, list[Any]]:
+def _tried_values(pairs: Sequence[str]) -> dict[str, list[Any]]:
     """Parse SETTING=VALUE,VALUE with YAML values, such as ``min_samples_leaf=100,200``."""
-    found: dict[str, list[Any]] = {}
+    tried: dict[str, list[Any]] = {}
     for pair in pairs:
         name, _, values = pair.partition("=")
-        if not name or not values.strip() or name in found:
+        if not name or not values.strip() or name in tried:
             raise ConfigError(
                 f"--try {safe_repr(pair)}: expected SETTING=VALUE,.., once for each setting."
             )
-        found |= settings([f"{name}=[{values}]"], "try")
-    return found
+        tried |= settings([f"{name}=[{values}]"], "try")
+    return tried
 
 
-def _show(table: ResolvedTable, found: Sequence[Rehearsed]) -> None:
+def _show(table: ResolvedTable, rehearsals: Sequence[Rehearsed]) -> None:
     """Print the results as a table."""
     from privacy_assets.report.text import aligned
 
-    sizes = {
-        role: size["subjects"]
-        for role, size in found[0].report.tables.items()
-        if role != "synthetic"
-    }
-    utility = [name for name, _ in found[0].report.utility]
+    report = rehearsals[0].report
+    n_people = 0
+    for role, size in report.tables.items():
+        if role != "synthetic":
+            n_people += size["subjects"]
+    statistics = [name for name, _ in report.utility]
     head = ["setting", "verdict", "strongest limit", "value [low, high]", "limit"]
-    head += [name.partition(".")[2].replace("_", " ") for name in utility]
+    for name in statistics:
+        head.append(name.partition(".")[2].replace("_", " "))
     note = (
-        f"A run trains on {sum(sizes.values()):,} people and this rehearsal on"
-        f" {sizes['train']:,} of them, so its leaks"
-        " are usually larger, its intervals wider and its utility lower."
+        f"A run trains on {n_people:,} people and this rehearsal on"
+        f" {report.tables['train']['subjects']:,} of them, so its leaks are usually larger, its"
+        " intervals wider and its utility lower."
     )
     say(f"{table.name}: rehearsal with {table.generator_label}", *_wrapped(note), "")
-    rows = [_line(one, utility) for one in found]
+    rows = [_row(rehearsal, statistics) for rehearsal in rehearsals]
     say(*aligned([head, *rows], terminal_columns()), "", *_wrapped(_MARGIN))
 
 
-def _line(one: Rehearsed, utility: Sequence[str]) -> list[str]:
+def _row(rehearsal: Rehearsed, statistics: Sequence[str]) -> list[str]:
+    """Return the line of a setting.
+
+    Args:
+        rehearsal: Its result.
+        statistics: Names of the statistics of utility, one for each of the last cells.
+    """
     from privacy_assets.report.words import clean, interval, limit_symbol, number
     from privacy_assets.tables.schema import yaml_text
 
-    tried = ", ".join(f"{name}={yaml_text(value)}" for name, value in one.tried.items())
-    label, verdict, strongest = clean(tried) or "as in the table", one.report.verdict, one.strongest
-    passed = "pass with margin" if one.margin else "pass, no margin"
-    named = passed if verdict == "pass" else verdict
-    line = [
-        label,
-        named,
+    tried = ", ".join(f"{name}={yaml_text(value)}" for name, value in rehearsal.tried.items())
+    strongest = rehearsal.strongest
+    row = [
+        clean(tried) or "as in the table",
+        _verdict(rehearsal),
         strongest.limit.key,
         interval(strongest.estimate),
         limit_symbol(strongest.limit),
     ]
-    useful = dict(one.report.utility)
-    return line + [
-        f"{number(useful[x].value)} (real {number(useful[x].null)})" if x in useful else ""
-        for x in utility
-    ]
+    utility = dict(rehearsal.report.utility)
+    for name in statistics:
+        cell = ""
+        if name in utility:
+            cell = f"{number(utility[name].value)} (real {number(utility[name].null)})"
+        row.append(cell)
+    return row
+
+
+def _verdict(rehearsal: Rehearsed) -> str:
+    if rehearsal.report.verdict != "pass":
+        return rehearsal.report.verdict
+    return "pass with margin" if rehearsal.margin else "pass, no margin"
 
 
 def _wrapped(text: str) -> list[str]:

@@ -20,8 +20,8 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, private_of, say
 from privacy_assets.errors import (
@@ -44,8 +44,37 @@ if TYPE_CHECKING:
     from privacy_assets.gate.statements import ReleaseTarget
     from privacy_assets.gate.verification import ReleaseState
 
-# displayed digits of a hash or key id; characters of a path, which is not truncated
-_SHORT, _PATH = 12, 4096
+_SHORT = 12  # displayed digits of a hash or key id
+_PATH = 4096  # characters of a path, which is not truncated
+_HEADER = (
+    "release",
+    "published (UTC)",
+    "current",
+    "policy",
+    "signed by",
+    "rows",
+    "sha256",
+    "state",
+)
+
+
+class TargetReleases(NamedTuple):
+    """Releases of one table or partition.
+
+    Attributes:
+        target: Table and partition.
+        states: State of each release.
+        problem: Why the current release is unknown, or "".
+    """
+
+    target: ReleaseTarget
+    states: Sequence[ReleaseState]
+    problem: str
+
+    @property
+    def is_intact(self) -> bool:
+        """True if no release is damaged or withdrawn, and there is no problem."""
+        return not self.problem and not any(map(_is_bad, self.states))
 
 
 def add_releases(commands: Commands) -> None:
@@ -75,47 +104,50 @@ def _releases(options: argparse.Namespace) -> int:
         raise ConfigError("--rollback and --withdraw cannot be combined. Fix: remove one.")
     if options.rollback is not None or options.withdraw is not None:
         return _move(options, settings, store, targets)
-    shown = _chosen(targets, options, root)
-    found = _states(store, shown, settings.trusted(reading=True), private_of(settings))
-    whole = all(_is_whole(states, problem) for _, states, problem in found)
+    selected = _selected(targets, options, root)
+    trusted = settings.trusted(reading=True)
+    listed = _listed(store, selected, trusted, private_of(settings))
+    is_intact = all(releases.is_intact for releases in listed)
     if options.json:
-        say(
-            json.dumps(
-                {"releases": str(root), "targets": [_target_json(*one) for one in found]}, indent=2
-            )
-        )
-    elif not found:
-        if isinstance(root, ObjectPath):
-            from privacy_assets.infra.markers import check_prepared
-
-            # raises if the location is not marked, as for a mistyped name
-            check_prepared(root, "releases")
-        say(f"There are no releases in {root}. The asset `published` of a table publishes it.")
+        facts = {"releases": str(root), "targets": list(map(_target_json, listed))}
+        say(json.dumps(facts, indent=2))
+    elif not listed:
+        _say_none(root)
     else:
-        say(*(line for one in found for line in _history(*one)))
-    return YES if whole else NO
+        lines = []
+        for releases in listed:
+            lines += _history(releases)
+        say(*lines)
+    return YES if is_intact else NO
 
 
-Found = list[tuple["ReleaseTarget", list["ReleaseState"], str]]
+def _say_none(root: Location) -> None:
+    """Print that there are no releases.
+
+    Raises:
+        ConfigError: If the location is not marked, as for a mistyped name.
+    """
+    if isinstance(root, ObjectPath):
+        from privacy_assets.infra.markers import check_prepared
+
+        check_prepared(root, "releases")
+    say(f"There are no releases in {root}. The asset `published` of a table publishes it.")
 
 
-def _states(
+def _listed(
     store: ReleaseStore,
     targets: Sequence[ReleaseTarget],
     trusted: TrustedKeys,
     private: Location | None,
-) -> Found:
+) -> list[TargetReleases]:
     from privacy_assets.gate.verification import current_id, states_of
 
-    found = []
+    listed = []
     for target in targets:
         states = states_of(store, target, trusted, private)
-        found.append((target, states, current_id(store, target, trusted)[1]))
-    return found
-
-
-def _is_whole(states: Sequence[ReleaseState], problem: str) -> bool:
-    return not problem and not any(map(_is_bad, states))
+        _, problem = current_id(store, target, trusted)
+        listed.append(TargetReleases(target, states, problem))
+    return listed
 
 
 def _is_bad(state: ReleaseState) -> bool:
@@ -128,88 +160,100 @@ def _word(state: ReleaseState) -> str:
     return "damaged" if state.damage else "whole"
 
 
-def _chosen(
-    targets: list[ReleaseTarget], options: argparse.Namespace, root: Location
-) -> list[ReleaseTarget]:
+def _selected(
+    targets: Sequence[ReleaseTarget], options: argparse.Namespace, root: Location
+) -> Sequence[ReleaseTarget]:
     """Return the tables and partitions selected by TABLE and --partition; default: all."""
-    table, partition = options.table, options.partition
+    table = options.table
+    partition = options.partition
     if not targets:
         return []
-    here = [target for target in targets if table in (None, target.table)]
-    if not here:
-        known = {target.table for target in targets}
+    of_table = [target for target in targets if table in (None, target.table)]
+    if not of_table:
+        tables = {target.table for target in targets}
         raise ConfigError(
-            f"no table {safe_repr(table)} was published in {root}.{did_you_mean(table, known)}"
+            f"no table {safe_repr(table)} was published in {root}.{did_you_mean(table, tables)}"
         )
-    chosen = [target for target in here if partition in (None, target.partition)]
-    if not chosen:
-        known = {target.partition for target in here if target.partition is not None}
-        which = f" of {safe_repr(table)}" if table else ""
+    selected = [target for target in of_table if partition in (None, target.partition)]
+    if not selected:
+        partitions = {target.partition for target in of_table if target.partition is not None}
+        of_which = f" of {safe_repr(table)}" if table else ""
         raise ConfigError(
-            f"no partition {safe_repr(partition)}{which} was"
-            f" published.{did_you_mean(partition, known)}"
+            f"no partition {safe_repr(partition)}{of_which} was"
+            f" published.{did_you_mean(partition, partitions)}"
         )
-    return chosen
+    return selected
 
 
-def _target_json(target: ReleaseTarget, states: list[ReleaseState], problem: str) -> dict[str, Any]:
-    facts = {"table": target.table, "partition": target.partition, "problem": problem}
-    return {**facts, "releases": [_release_json(state) for state in states]}
+def _target_json(releases: TargetReleases) -> dict[str, Any]:
+    target = releases.target
+    return {
+        "table": target.table,
+        "partition": target.partition,
+        "problem": releases.problem,
+        "releases": list(map(_release_json, releases.states)),
+    }
 
 
 def _release_json(state: ReleaseState) -> dict[str, Any]:
     """Return a release with the facts of its attestation, None if no trusted key signed it."""
-    stated = state.stated
+    signed = dict.fromkeys(("policy", "policy_digest", "signed_by", "rows", "sha256"))
+    attestation = state.stated
+    if attestation is not None:
+        signed = {
+            "policy": title_of(attestation.policy),
+            "policy_digest": attestation.policy_digest,
+            "signed_by": attestation.keyid,
+            "rows": attestation.n_rows,
+            "sha256": attestation.sha256,
+        }
     return {
         "id": state.release.id,
-        "published_at": f"{state.release.time:%Y-%m-%d %H:%M:%S}",
+        "published_at": _time(state),
         "current": state.current,
         "state": _word(state).lower(),
         "damage": state.damage,
-        "policy": title_of(stated.policy) if stated else None,
-        "policy_digest": stated.policy_digest if stated else None,
-        "signed_by": stated.keyid if stated else None,
-        "rows": stated.n_rows if stated else None,
-        "sha256": stated.sha256 if stated else None,
+        **signed,
     }
 
 
-def _history(target: ReleaseTarget, states: list[ReleaseState], problem: str) -> list[str]:
-    head = (
-        "release",
-        "published (UTC)",
-        "current",
-        "policy",
-        "signed by",
-        "rows",
-        "sha256",
-        "state",
-    )
-    lines = ["", clean(target), *aligned([head, *(_row(state) for state in states)])]
-    advice = [_advice(state) for state in states if _is_bad(state)]
-    if problem:
-        advice.append(clean(problem, _PATH))
-    others = [state.release.id for state in states if not (state.current or _is_bad(state))]
-    if others:
-        back = _command(target, "--rollback", others[0])
-        advice.append(f"To make an earlier release the current one: {clean(back, _PATH)}")
-    return [*lines, *(f"  {text}" for text in advice)]
+def _time(state: ReleaseState) -> str:
+    return f"{state.release.time:%Y-%m-%d %H:%M:%S}"
+
+
+def _history(releases: TargetReleases) -> list[str]:
+    target = releases.target
+    advice = []
+    earlier_ids = []
+    for state in releases.states:
+        if _is_bad(state):
+            advice.append(_advice(state))
+        elif not state.current:
+            earlier_ids.append(state.release.id)
+    if releases.problem:
+        advice.append(clean(releases.problem, _PATH))
+    if earlier_ids:
+        command = _command(target, "--rollback", earlier_ids[0])
+        advice.append(f"To make an earlier release the current one: {clean(command, _PATH)}")
+    lines = ["", clean(target), *aligned([_HEADER, *map(_row, releases.states)])]
+    for text in advice:
+        lines.append(f"  {text}")
+    return lines
 
 
 def _row(state: ReleaseState) -> tuple[str, ...]:
-    stated, release = state.stated, state.release
-    facts = (NOTHING, NOTHING, NOTHING)
-    if stated:
-        facts = (clean(title_of(stated.policy), 40), stated.keyid[:_SHORT], number(stated.n_rows))
-    current, whole = "current" if state.current else "", _word(state)
-    return (
-        release.id,
-        f"{release.time:%Y-%m-%d %H:%M:%S}",
-        current,
-        *facts,
-        release.id[-_SHORT:],
-        whole,
-    )
+    attestation = state.stated
+    policy = NOTHING
+    key_id = NOTHING
+    n_rows = NOTHING
+    if attestation is not None:
+        policy = clean(title_of(attestation.policy), 40)
+        key_id = attestation.keyid[:_SHORT]
+        n_rows = number(attestation.n_rows)
+    release_id = state.release.id
+    current = "current" if state.current else ""
+    sha256 = release_id[-_SHORT:]
+    return (release_id, _time(state), current, policy, key_id, n_rows, sha256, _word(state))
 
 
 def _command(target: ReleaseTarget, *words: str) -> str:
@@ -220,6 +264,7 @@ def _command(target: ReleaseTarget, *words: str) -> str:
 
 
 def _advice(state: ReleaseState) -> str:
+    """Return what to do about a withdrawn or damaged release."""
     name = state.release.id
     if state.withdrawn:
         fix = f'{_command(state.target, "--withdraw", name)} --reason "..."'
@@ -227,90 +272,104 @@ def _advice(state: ReleaseState) -> str:
             f"{name} was withdrawn, and an old copy of the release folder was put back. Fix: {fix}",
             _PATH,
         )
-    todo = (
-        "rerun the step publish, or roll back to an undamaged release"
-        if state.current
-        else "do not use it"
-    )
-    return (
-        f"{state.release.id} is damaged: {clean(state.damage, _PATH)}. Readers reject it. Fix:"
-        f" {todo}."
-    )
+    fix = "do not use it"
+    if state.current:
+        fix = "rerun the step publish, or roll back to an undamaged release"
+    return f"{name} is damaged: {clean(state.damage, _PATH)}. Readers reject it. Fix: {fix}."
 
 
 def _move(
     options: argparse.Namespace,
     settings: DeploymentSettings,
     store: ReleaseStore,
-    targets: list[ReleaseTarget],
+    targets: Sequence[ReleaseTarget],
 ) -> int:
+    """Withdraw a release, or roll back to it, and return the exit status."""
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
     from privacy_assets.gate.verification import current_id
 
     target = _one_target(options, targets, store.root)
-    known = [release.id for release in store.history(target)]
-    name, why = options.withdraw or options.rollback, options.reason.strip()
-    if name not in known:
-        raise ConfigError(f"{target} has no release {safe_repr(name)}.{did_you_mean(name, known)}")
-    if options.withdraw and not why:
+    release_ids = [release.id for release in store.history(target)]
+    release_id = options.withdraw or options.rollback
+    reason = options.reason.strip()
+    if release_id not in release_ids:
+        hint = did_you_mean(release_id, release_ids)
+        raise ConfigError(f"{target} has no release {safe_repr(release_id)}.{hint}")
+    if options.withdraw and not reason:
         raise ConfigError('--withdraw requires a reason, which is signed. Fix: --reason "..."')
     private = settings.private_folder()
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
-    before = current_id(store, target, settings.trusted())[0]
+    before, _ = current_id(store, target, settings.trusted())
     gate = Gate(store.root, private, key, b"")
-    same_rows: list[ReleaseTarget] = []
+    same_rows: Sequence[ReleaseTarget] = ()
     try:
         if options.withdraw:
-            same_rows = gate.withdraw(target, name, why)
+            same_rows = gate.withdraw(target, release_id, reason)
         else:
-            gate.roll_back(target, name)
+            gate.roll_back(target, release_id)
     except PublicationRefused as error:
-        certain = outcome_known(error) and not options.withdraw  # which is recorded first
-        effect = "nothing changed" if certain else "but it may have taken effect"
+        # A withdrawal is recorded first.
+        is_unchanged = outcome_known(error) and not options.withdraw
+        effect = "nothing changed" if is_unchanged else "but it may have taken effect"
         sys.stderr.write(f"privacy-assets: refused, {effect}: {with_advice(error)}\n")
         return NO
-    after = current_id(store, target, settings.trusted())[0]
+    after, _ = current_id(store, target, settings.trusted())
     if options.json:
-        say(
-            json.dumps(
-                {"table": target.table, "partition": target.partition, "from": before, "to": after}
-            )
-        )
+        facts = {"table": target.table, "partition": target.partition, "from": before, "to": after}
+        say(json.dumps(facts))
     elif options.withdraw:
-        now = (
-            f"{after} is current"
-            if after
-            else "no release is current, so readers get an error until there is one"
-        )
-        say(f"{target}: {name} was withdrawn and removed; {now}.")
-        for other in same_rows:
-            say(
-                f"The current release of {other} has the same rows. Readers still get it. Fix:"
-                " withdraw it as well."
-            )
-    elif before == name:
-        say(f"{target}: {before} is the current release already.")
+        say(*_withdrawn(target, release_id, after, same_rows))
     else:
-        say(
-            f"{target}: rolled back from {before or 'no release'} to {name}. Readers get it"
-            " from now on."
-        )
+        say(_rolled_back(target, before, release_id))
     return YES
 
 
+def _withdrawn(
+    target: ReleaseTarget, release_id: str, current: str | None, same_rows: Sequence[ReleaseTarget]
+) -> Iterator[str]:
+    """Yield the lines on a withdrawal.
+
+    Args:
+        target: Table and partition.
+        release_id: Id of the withdrawn release.
+        current: Id of the release that is now current, or None.
+        same_rows: Tables and partitions whose current release has the same rows.
+    """
+    effect = "no release is current, so readers get an error until there is one"
+    if current:
+        effect = f"{current} is current"
+    yield f"{target}: {release_id} was withdrawn and removed; {effect}."
+    for duplicate in same_rows:
+        yield (
+            f"The current release of {duplicate} has the same rows. Readers still get it. Fix:"
+            " withdraw it as well."
+        )
+
+
+def _rolled_back(target: ReleaseTarget, before: str | None, release_id: str) -> str:
+    if before == release_id:
+        return f"{target}: {before} is the current release already."
+    return (
+        f"{target}: rolled back from {before or 'no release'} to {release_id}. Readers get it from"
+        " now on."
+    )
+
+
 def _one_target(
-    options: argparse.Namespace, targets: list[ReleaseTarget], root: Location
+    options: argparse.Namespace, targets: Sequence[ReleaseTarget], root: Location
 ) -> ReleaseTarget:
     if options.table is None:
         raise ConfigError("--rollback and --withdraw require the TABLE. Fix: name it.")
-    for target in _chosen(targets, options, root):
+    for target in _selected(targets, options, root):
         if target.partition == options.partition:
             return target
     if not targets:
         raise ConfigError(f"there are no releases in {root}.")
-    known = sorted(str(target.partition) for target in targets if target.table == options.table)
+    partitions = sorted(
+        str(target.partition) for target in targets if target.table == options.table
+    )
     raise ConfigError(
         f"{safe_repr(options.table)} has partitions. Fix: name one with --partition. Known:"
-        f" {', '.join(known)}."
+        f" {', '.join(partitions)}."
     )

@@ -63,6 +63,7 @@ from privacy_assets.errors import (
 
 if TYPE_CHECKING:
     from privacy_assets.gate.releases import Release
+    from privacy_assets.pipeline.resolve import ResolvedTable
     from privacy_assets.pipeline.work import Attested, TableRun
 
 DeviceFor = Callable[[bool], AbstractContextManager[str]]
@@ -108,10 +109,8 @@ class RunResult:
 
 def _run(options: argparse.Namespace) -> int:
     from privacy_assets.gate.statements import ReleaseTarget
-    from privacy_assets.infra.devices import pick_device
     from privacy_assets.pipeline.resolve import ResolvedTable
     from privacy_assets.pipeline.spec import TableSpec
-    from privacy_assets.pipeline.steps import tasks
     from privacy_assets.pipeline.work import TableRun
 
     check_options(options)
@@ -124,12 +123,15 @@ def _run(options: argparse.Namespace) -> int:
     )
     if options.ray is None and table.spec.run.workers == "ray":
         options.ray = "auto"
-    device = (
-        pick_device(options.device) if any(task.uses_device for task in tasks(table)) else "cpu"
-    )
+    device = _device(table, options)
 
-    def device_for(wanted: bool) -> AbstractContextManager[str]:
-        return nullcontext(device if wanted else "cpu")
+    def device_for(uses_device: bool) -> AbstractContextManager[str]:
+        """Return the context of a step.
+
+        Args:
+            uses_device: True if the step can use an accelerator.
+        """
+        return nullcontext(device if uses_device else "cpu")
 
     if options.rehearse:
         return run_rehearsal(options, table, run.deployment, device_for)
@@ -139,14 +141,32 @@ def _run(options: argparse.Namespace) -> int:
     return _show(_run_steps(run, device_for, options), out, options)
 
 
+def _device(table: ResolvedTable, options: argparse.Namespace) -> str:
+    """Return the device of --device if a step can use it, else "cpu"."""
+    from privacy_assets.infra.devices import pick_device
+    from privacy_assets.pipeline.steps import tasks
+
+    if any(task.uses_device for task in tasks(table)):
+        return pick_device(options.device)
+    return "cpu"
+
+
 def _run_steps(run: TableRun, device_for: DeviceFor, options: argparse.Namespace) -> RunResult:
+    """Run the steps of a table.
+
+    Args:
+        run: Run of the table.
+        device_for: See :func:`.run_table`.
+        options: Parsed options.
+    """
     from privacy_assets.pipeline.steps import ATTEST, PUBLISH, run_table
 
+    during = _untimed if options.quiet else _timed
     results = dict[str, Any]()
     refusal = None
     try:
         with workers(options):
-            for task, result in run_table(run, device_for, _untimed if options.quiet else _timed):
+            for task, result in run_table(run, device_for, during):
                 results[task.step.verb] = result.shown
     except PublicationRefused as error:
         refusal = error
@@ -155,8 +175,12 @@ def _run_steps(run: TableRun, device_for: DeviceFor, options: argparse.Namespace
 
 def _show(result: RunResult, out: Path, options: argparse.Namespace) -> int:
     """Print the result, write the report and the attestation, and return the exit status."""
-    refusal = "" if result.refusal is None else with_advice(result.refusal)
-    status = STATUSES["undecided"] if isinstance(result.refusal, Undecided) else NO
+    refusal = ""
+    if result.refusal is not None:
+        refusal = with_advice(result.refusal)
+    status = NO
+    if isinstance(result.refusal, Undecided):
+        status = STATUSES["undecided"]
     if result.attested is None:
         sys.stderr.write(f"privacy-assets: refused, the table was not published: {refusal}\n")
         return status
@@ -169,7 +193,8 @@ def _show(result: RunResult, out: Path, options: argparse.Namespace) -> int:
         say(f"release      {result.release.table}")
         return YES
     is_known = result.refusal is None or outcome_known(result.refusal)
-    say(f"release      {'none' if is_known else 'unknown'}: {_reason(result.attested, refusal)}")
+    outcome = "none" if is_known else "unknown"
+    say(f"release      {outcome}: {_reason(result.attested, refusal)}")
     return status
 
 
@@ -188,9 +213,11 @@ def _timed(name: str) -> AbstractContextManager[None]:
     """Print the elapsed time of a step when it ends."""
     from privacy_assets.pipeline.steps import timed
 
-    return timed(
-        lambda seconds: say(f"  {name:<24} {'refused' if seconds is None else f'{seconds:6.1f} s'}")
-    )
+    def say_time(seconds: float | None) -> None:
+        time = "refused" if seconds is None else f"{seconds:6.1f} s"
+        say(f"  {name:<24} {time}")
+
+    return timed(say_time)
 
 
 def _folder(out: Path) -> Path:

@@ -27,6 +27,7 @@ import argparse
 import datetime as dt
 import json
 import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,11 +45,13 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.infra.objects import Location, location
 from privacy_assets.policy import SHIPPED, title_of
 from privacy_assets.report.text import aligned
-from privacy_assets.report.words import NOTHING, clean, limit_symbol, number, sentence
+from privacy_assets.report.words import NOTHING, clean, cleaned, limit_symbol, number, sentence
 from privacy_assets.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
     from privacy_assets.gate.attestation import Attestation
+    from privacy_assets.gate.deployment import DeploymentSettings
+    from privacy_assets.gate.keys import TrustedKeys
     from privacy_assets.gate.verification import Verification
     from privacy_assets.policy import LimitOutcome
 
@@ -68,9 +71,10 @@ _DECLARED = (
     "public_bounds",
     "table_settings",
 )
-_LONGEST = 87_600.0  # hours
+_LONGEST_AGE = 87_600.0  # hours
 _MOST_VALUES = 1_000  # values of a list that are shown in whole
 _WHOLE_LINE = 1_000_000  # characters of a line, which is not truncated
+_NAME = 40  # characters of the name of a column
 _PATH = 4096  # characters of a path, which is not truncated
 
 
@@ -98,59 +102,154 @@ def add_verify(commands: Commands) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from privacy_assets.gate.keys import TrustedKeys
     from privacy_assets.gate.verification import verify_file
 
     settings = deployment_settings(options, check=True)
     root = settings.release_folder()
-    for place in options.key:
-        _ = TrustedKeys((place,)).by_id  # check each key, so that a missing one is reported
-    trusted = TrustedKeys(tuple(options.key)) if options.key else settings.trusted(reading=True)
-    if options.max_age is not None and not 0 < options.max_age <= _LONGEST:
-        raise ConfigError(
-            f"--max-age is {options.max_age:g}, expected more than 0 and at most {_LONGEST:g}"
-            " hours."
-        )
-    max_age = None if options.max_age is None else dt.timedelta(hours=options.max_age)
-    found = verify_file(
+    trusted = _trusted_keys(options.key, settings)
+    max_age = _max_age(options.max_age)
+    verification = verify_file(
         options.file, trusted, root, options.attestation, max_age, private_of(settings)
     )
     if options.json:
-        say(json.dumps(_json(found), indent=2, allow_nan=False))
+        say(json.dumps(_json(verification), indent=2, allow_nan=False))
     else:
-        say(*_verified(found, root))
-    if found.stated is not None and found.stated.verdict == "undecided":
+        say(*_text(verification, root))
+    attestation = verification.stated
+    if attestation is not None and attestation.verdict == "undecided":
         return STATUSES["undecided"]
-    return YES if found.passed else NO
+    return YES if verification.passed else NO
 
 
-def _json(found: Verification) -> dict[str, Any]:
+def _trusted_keys(paths: Sequence[Path], settings: DeploymentSettings) -> TrustedKeys:
+    """Return the keys of --key, else those of the deployment."""
+    from privacy_assets.gate.keys import TrustedKeys
+
+    if not paths:
+        return settings.trusted(reading=True)
+    for path in paths:
+        _ = TrustedKeys((path,)).by_id  # check each key, so that a missing one is reported
+    return TrustedKeys(tuple(paths))
+
+
+def _max_age(hours: float | None) -> dt.timedelta | None:
+    if hours is None:
+        return None
+    if not 0 < hours <= _LONGEST_AGE:
+        raise ConfigError(
+            f"--max-age is {hours:g}, expected more than 0 and at most {_LONGEST_AGE:g} hours."
+        )
+    return dt.timedelta(hours=hours)
+
+
+def _json(verification: Verification) -> dict[str, Any]:
     """Return the result as JSON-compatible values; unknown values are None."""
-    stated = found.stated
+    signed = _signed_facts(verification.stated)
+    source = None
+    if verification.source is not None:
+        source = str(verification.source)
+    release_id = None
+    is_current = None
+    if verification.release is not None:
+        release_id = verification.release.id
+        is_current = verification.current
     return {
-        "passed": found.passed,
-        "released": found.passed and found.release is not None,
-        "reason": found.refusal,
-        "file": str(found.file),
-        "sha256": found.sha256,
-        "attestation": str(found.source) if found.source else None,
-        "verdict": stated.verdict if stated else None,
-        "table": stated.target.table if stated else None,
-        "partition": stated.target.partition if stated else None,
-        "rows": stated.n_rows if stated else None,
-        "made_at": stated.made_at if stated else None,
-        "release": found.release.id if found.release else None,
-        "current": found.current if found.release else None,
-        "signed_by": stated.keyid if stated else None,
-        "policy": {"name": title_of(stated.policy), "digest": stated.policy_digest}
-        if stated
-        else None,
-        "min_holders": stated.policy.get("min_holders") if stated else None,
-        **{name: found.declared.get(name) for name in _DECLARED},
-        "engine_version": stated.engine_version if stated else None,
-        "limits": [_limit_json(outcome) for outcome in found.outcomes],
-        "warnings": _warnings(found),
+        "passed": verification.passed,
+        "released": verification.passed and verification.release is not None,
+        "reason": verification.refusal,
+        "file": str(verification.file),
+        "sha256": verification.sha256,
+        "attestation": source,
+        "verdict": signed.get("verdict"),
+        "table": signed.get("table"),
+        "partition": signed.get("partition"),
+        "rows": signed.get("rows"),
+        "made_at": signed.get("made_at"),
+        "release": release_id,
+        "current": is_current,
+        "signed_by": signed.get("signed_by"),
+        "policy": signed.get("policy"),
+        "min_holders": signed.get("min_holders"),
+        **{name: verification.declared.get(name) for name in _DECLARED},
+        "engine_version": signed.get("engine_version"),
+        "limits": [_limit_json(outcome) for outcome in verification.outcomes],
+        "warnings": _warnings(verification),
     }
+
+
+def _signed_facts(attestation: Attestation | None) -> dict[str, Any]:
+    """Return the facts that a trusted key signed. Empty: there is no attestation."""
+    if attestation is None:
+        return {}
+    policy = {"name": title_of(attestation.policy), "digest": attestation.policy_digest}
+    return {
+        "verdict": attestation.verdict,
+        "table": attestation.target.table,
+        "partition": attestation.target.partition,
+        "rows": attestation.n_rows,
+        "made_at": attestation.made_at,
+        "signed_by": attestation.keyid,
+        "policy": policy,
+        "min_holders": attestation.policy.get("min_holders"),
+        "engine_version": attestation.engine_version,
+    }
+
+
+def _text(verification: Verification, root: Location) -> list[str]:
+    """Return the printed lines.
+
+    Args:
+        verification: Result.
+        root: Release folder.
+    """
+    reason = (
+        verification.refusal or "a trusted key signed that the policy holds for these exact bytes"
+    )
+    lines = [f"{_result(verification)}  {clean(verification.file, _PATH)}"]
+    lines += textwrap.wrap(clean(sentence(reason), _WHOLE_LINE), 100, break_long_words=False)
+    lines.append("")
+    for name, fact in _facts(verification, root):
+        lines.append(f"{name:<12} {fact}")
+    warnings = _warnings(verification)
+    if warnings:
+        lines.append("")
+    for warning in warnings:
+        lines.append(f"Warning: {clean(warning, _WHOLE_LINE)}")
+    if verification.outcomes:
+        lines += ["", *_limits(verification)]
+    return lines
+
+
+def _result(verification: Verification) -> str:
+    if verification.withdrawn:
+        return "WITHDRAWN"
+    if not verification.passed:
+        return "NOT RELEASED"
+    if verification.release is None:
+        return "ATTESTED"
+    return "RELEASED"
+
+
+def _facts(verification: Verification, root: Location) -> Iterator[tuple[str, str]]:
+    """Yield label and text of the hash, and of each fact of the attestation."""
+    attestation = verification.stated
+    if attestation is None:
+        yield "sha256", verification.sha256
+        return
+    yield "table", clean(attestation.target.table)
+    if attestation.target.partition is not None:
+        yield "partition", clean(attestation.target.partition)
+    yield "sha256", verification.sha256
+    yield "rows", number(attestation.n_rows)
+    yield "made", clean(attestation.made_at)
+    yield "found", _whereabouts(verification, root)
+    yield "attestation", clean(verification.source, _PATH)
+    yield "signed by", clean(attestation.keyid)
+    yield "policy", _policy(attestation)
+    yield "rare values", _rare_values(verification)
+    yield "attempt", clean(attestation.attempt)
+    yield "engine", clean(attestation.engine_version)
+    yield from _declarations(verification.declared)
 
 
 def _limit_json(outcome: LimitOutcome) -> dict[str, Any]:
@@ -164,93 +263,62 @@ def _limit_json(outcome: LimitOutcome) -> dict[str, Any]:
     return {**facts, "status": outcome.status}
 
 
-def _verified(found: Verification, root: Location) -> list[str]:
-    why = found.refusal or "a trusted key signed that the policy holds for these exact bytes"
-    passed = "RELEASED" if found.release else "ATTESTED"
-    if found.withdrawn:
-        passed = "WITHDRAWN"
-    elif not found.passed:
-        passed = "NOT RELEASED"
-    lines = [f"{passed}  {clean(found.file, _PATH)}"]
-    lines += textwrap.wrap(clean(sentence(why), _WHOLE_LINE), 100, break_long_words=False)
-    facts = [("sha256", found.sha256)]
-    if stated := found.stated:
-        partition = (
-            []
-            if stated.target.partition is None
-            else [("partition", clean(stated.target.partition))]
-        )
-        facts = [
-            ("table", clean(stated.target.table)),
-            *partition,
-            *facts,
-            ("rows", number(stated.n_rows)),
-            ("made", clean(stated.made_at)),
-            ("found", _whereabouts(found, root)),
-            ("attestation", clean(found.source, _PATH)),
-            ("signed by", clean(stated.keyid)),
-            ("policy", _policy(stated)),
-            ("rare values", _rare_values(found)),
-            ("attempt", clean(stated.attempt)),
-            ("engine", clean(stated.engine_version)),
-            *_declared(found),
-        ]
-    lines += ["", *(f"{name:<12} {fact}" for name, fact in facts)]
-    if warnings := _warnings(found):
-        lines += ["", *(f"Warning: {clean(warning, _WHOLE_LINE)}" for warning in warnings)]
-    return [*lines, "", *_limits(found)] if found.outcomes else lines
-
-
-def _rare_values(found: Verification) -> str:
-    min_holders = found.stated.policy.get("min_holders") if found.stated else None
+def _rare_values(verification: Verification) -> str:
+    attestation = verification.stated
+    if attestation is None:
+        return NOTHING
+    min_holders = attestation.policy.get("min_holders")
     if not min_holders:
         return NOTHING
-    declared = found.declared
-    public = [
-        column for column, listed in declared["allowed_values"].items() if listed.get("source")
-    ]
-    exceptions = [
-        clean(column, 40)
-        for column in (*public, *declared["new_values"], *declared["public_bounds"])
-    ]
+    declared = verification.declared
+    exceptions = []
+    for column, allowed in declared["allowed_values"].items():
+        if allowed.get("source"):
+            exceptions.append(column)
+    exceptions += [*declared["new_values"], *declared["public_bounds"]]
     rule = (
         f"each cell has a value that at least {clean(min_holders)} people of the real tables share"
     )
-    return f"{rule}, except in {', '.join(exceptions)}" if exceptions else rule
+    if not exceptions:
+        return rule
+    return f"{rule}, except in {_column_list(exceptions)}"
 
 
-def _policy(stated: Attestation) -> str:
-    kind = (
-        " (shipped)"
-        if _is_shipped(stated)
-        else f", {_of_engine(stated)}"
-        if _is_named(stated)
-        else " (custom)"
-    )
-    return f"{clean(title_of(stated.policy), 90)}{kind}, {clean(stated.policy_digest)}"
+def _column_list(columns: Iterable[str]) -> str:
+    return ", ".join(cleaned(columns, _NAME))
 
 
-def _is_shipped(stated: Attestation) -> bool:
+def _policy(attestation: Attestation) -> str:
+    origin = " (custom)"
+    if _is_shipped(attestation):
+        origin = " (shipped)"
+    elif _is_named(attestation):
+        origin = f", {_of_engine(attestation)}"
+    title = clean(title_of(attestation.policy), 90)
+    return f"{title}{origin}, {clean(attestation.policy_digest)}"
+
+
+def _is_shipped(attestation: Attestation) -> bool:
     """Return True if the policy is a complete shipped policy of this engine. Others with its name
     cannot be read.
     """
-    return _is_named(stated) and stated.engine_version == ENGINE_VERSION
+    return _is_named(attestation) and attestation.engine_version == ENGINE_VERSION
 
 
-def _is_named(stated: Attestation) -> bool:
+def _is_named(attestation: Attestation) -> bool:
     """Return True if the policy has the name of a shipped policy. Limits of another engine are not
     compared.
     """
-    return stated.attested_policy().name in SHIPPED
+    return attestation.attested_policy().name in SHIPPED
 
 
-def _of_engine(stated: Attestation) -> str:
-    return f"of engine {clean(stated.engine_version, 40)}"
+def _of_engine(attestation: Attestation) -> str:
+    return f"of engine {clean(attestation.engine_version, 40)}"
 
 
-def _whole(value: Any) -> str:
-    """Return a declaration in whole. Of a list with more than 1,000 values, return their number and
-    a digest.
+def _in_full(value: Any) -> str:
+    """Return a declaration without truncation. Of a list with more than 1,000 values, return their
+    number and a digest.
     """
     from privacy_assets.gate.statements import shown_digest
 
@@ -259,121 +327,119 @@ def _whole(value: Any) -> str:
     return clean(value, _WHOLE_LINE)
 
 
-def _declared(found: Verification) -> list[tuple[str, str]]:
-    """Return label and text of each declaration of the data owner."""
-    declared = found.declared
-    kinds = [
-        f"{clean(column, 40)}: {clean(kind, 40)}" for column, kind in declared["kinds"].items()
-    ]
-    return [
-        ("seed", clean(declared["seed"])),
-        ("subject", NOTHING if declared["subject"] is None else clean(declared["subject"])),
-        ("left out", ", ".join(clean(column, 40) for column in declared["dropped"]) or NOTHING),
-        ("kinds", ", ".join(kinds) or NOTHING),
-        *(
-            (f"missing in {clean(column, 40)}", _whole(values))
-            for column, values in declared["missing"].items()
-        ),
-        *(
-            (f"prefixes of {clean(column, 40)}", clean(lengths, 200))
-            for column, lengths in declared["prefix_lengths"].items()
-        ),
-        *([("time zone", clean(declared["timezone"], 40))] if declared["timezone"] else []),
-        *(
-            (f"relation {clean(name, 80)}", "declared" if kept else "off")
-            for name, kept in declared["relations"].items()
-        ),
-        *(
-            [("snapshots", "the files of a table may contain the same rows")]
-            if declared["snapshots"]
-            else []
-        ),
-        *(
-            (f"table settings {clean(setting, 80)}", _whole(value))
-            for setting, value in declared["table_settings"].items()
-        ),
-        *(
-            (f"new values in {clean(column, 40)}", _whole(why))
-            for column, why in declared["new_values"].items()
-        ),
-        *(
-            (
-                f"allowed in {clean(column, 40)}",
-                f"{clean(one.get('values'))} values, keyed {clean(one.get('digest'))}"
-                + (
-                    f", of the public list {clean(one['source'], 200)}" if one.get("source") else ""
-                ),
-            )
-            for column, one in declared["allowed_values"].items()
-        ),
-    ]
+def _declarations(declared: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield label and text of each declaration of the data owner."""
+    subject = NOTHING
+    if declared["subject"] is not None:
+        subject = clean(declared["subject"])
+    kinds = []
+    for column, kind in declared["kinds"].items():
+        kinds.append(f"{clean(column, _NAME)}: {clean(kind, 40)}")
+    yield "seed", clean(declared["seed"])
+    yield "subject", subject
+    yield "left out", _column_list(declared["dropped"]) or NOTHING
+    yield "kinds", ", ".join(kinds) or NOTHING
+    for column, values in declared["missing"].items():
+        yield f"missing in {clean(column, _NAME)}", _in_full(values)
+    for column, lengths in declared["prefix_lengths"].items():
+        yield f"prefixes of {clean(column, _NAME)}", clean(lengths, 200)
+    if declared["timezone"]:
+        yield "time zone", clean(declared["timezone"], 40)
+    for name, is_declared in declared["relations"].items():
+        yield f"relation {clean(name, 80)}", "declared" if is_declared else "off"
+    if declared["snapshots"]:
+        yield "snapshots", "the files of a table may contain the same rows"
+    for setting, value in declared["table_settings"].items():
+        yield f"table settings {clean(setting, 80)}", _in_full(value)
+    for column, reason in declared["new_values"].items():
+        yield f"new values in {clean(column, _NAME)}", _in_full(reason)
+    for column, allowed in declared["allowed_values"].items():
+        yield f"allowed in {clean(column, _NAME)}", _allowed_values(allowed)
 
 
-def _warnings(found: Verification) -> list[str]:
+def _allowed_values(allowed: Mapping[str, Any]) -> str:
+    text = f"{clean(allowed.get('values'))} values, keyed {clean(allowed.get('digest'))}"
+    if allowed.get("source"):
+        text += f", of the public list {clean(allowed['source'], 200)}"
+    return text
+
+
+def _warnings(verification: Verification) -> list[str]:
     """Return one sentence for each declaration that allows more values to be published or weakens
     the verdict.
     """
-    if found.stated is None:
+    if verification.stated is None:
         return []
+    return [
+        *_policy_warnings(verification.stated),
+        *_subject_warnings(verification.declared),
+        *_column_warnings(verification.declared),
+    ]
+
+
+def _policy_warnings(attestation: Attestation) -> Iterator[str]:
+    name = clean(title_of(attestation.policy), 90)
+    if not _is_named(attestation):
+        yield f"policy {name} is custom. It can be weaker than a shipped one."
+    elif not _is_shipped(attestation):
+        yield (
+            f"policy {name} is {_of_engine(attestation)}. This version cannot compare it with the"
+            " shipped one."
+        )
+
+
+def _subject_warnings(declared: Mapping[str, Any]) -> Iterator[str]:
+    """Yield warnings on settings of the table and on its subjects."""
     from privacy_assets.tables.subject_ids import IGNORED
 
-    declared, warnings = found.declared, list[str]()
-    name = clean(title_of(found.stated.policy), 90)
-    if not _is_named(found.stated):
-        warnings.append(f"policy {name} is custom. It can be weaker than a shipped one.")
-    elif not _is_shipped(found.stated):
-        text = (
-            f"policy {name} is {_of_engine(found.stated)}. This version cannot compare it with"
-            " the shipped one."
-        )
-        warnings.append(text)
     for setting in declared["table_settings"]:
-        warnings.append(f"the table sets {setting}. Its policy leaves this setting to tables.")
+        yield f"the table sets {setting}. Its policy leaves this setting to tables."
     if declared["subject"] is None:
-        warnings.append("there is no subject column. Each row counts as one person.")
+        yield "there is no subject column. Each row counts as one person."
     if declared["exact_ids"]:
-        warnings.append(
-            f"ids are exact text. Ids that differ only in {IGNORED} are different people."
-        )
+        yield f"ids are exact text. Ids that differ only in {IGNORED} are different people."
+
+
+def _column_warnings(declared: Mapping[str, Any]) -> Iterator[str]:
     if declared["kinds"]:
-        columns = ", ".join(clean(column, 40) for column in declared["kinds"])
-        warnings.append(f"the kind of {columns} was declared. It overrides the kind of the values.")
+        columns = _column_list(declared["kinds"])
+        yield f"the kind of {columns} was declared. It overrides the kind of the values."
     for column in declared["missing"]:
-        warnings.append(
-            f"values of {clean(column, 40)} were declared missing. Copies of them are not counted."
+        yield (
+            f"values of {clean(column, _NAME)} were declared missing. Copies of them are not"
+            " counted."
         )
     for column in declared["new_values"]:
-        warnings.append(
-            f"column {clean(column, 40)} may have new values, which are not limited to a list."
+        yield (
+            f"column {clean(column, _NAME)} may have new values, which are not limited to a list."
         )
     for column in declared["public_bounds"]:
-        warnings.append(
-            f"column {clean(column, 40)} may have numbers that few people have: its bounds are"
+        yield (
+            f"column {clean(column, _NAME)} may have numbers that few people have: its bounds are"
             " public."
         )
-    for column, listed in declared["allowed_values"].items():
-        if listed.get("source"):
-            text = (
-                f"may have {clean(listed.get('values'))} values of a public list, also if few"
-                " people have them"
+    for column, allowed in declared["allowed_values"].items():
+        if allowed.get("source"):
+            yield (
+                f"column {clean(column, _NAME)} may have {clean(allowed.get('values'))} values of"
+                " a public list, also if few people have them."
             )
-            warnings.append(f"column {clean(column, 40)} {text}.")
-    return warnings
 
 
-def _limits(found: Verification) -> list[str]:
+def _limits(verification: Verification) -> list[str]:
     """Return one aligned line per limit with its status, without measured numbers."""
-    limits = [(outcome.limit, outcome.status) for outcome in found.outcomes]
-    rows = [(clean(x.statistic, 60), x.bound, limit_symbol(x), status) for x, status in limits]
-    return aligned([("statistic", "bound", "limit", "verdict"), *rows])
+    rows = [("statistic", "bound", "limit", "verdict")]
+    for outcome in verification.outcomes:
+        limit = outcome.limit
+        name = clean(limit.statistic, 60)
+        rows.append((name, limit.bound, limit_symbol(limit), outcome.status))
+    return aligned(rows)
 
 
-def _whereabouts(found: Verification, root: Location) -> str:
-    if found.release is None:
+def _whereabouts(verification: Verification, root: Location) -> str:
+    if verification.release is None:
         return (
             f"the attestation alone; {clean(root, _PATH)} has no release of it, or does not exist"
         )
-    return (
-        f"release {found.release.id},"
-        f" {'the current one' if found.current else 'not the current one'}"
-    )
+    current = "the current one" if verification.current else "not the current one"
+    return f"release {verification.release.id}, {current}"

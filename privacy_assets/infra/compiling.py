@@ -28,7 +28,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wra
 _LOGGER = logging.getLogger(__name__)
 
 
-class _Given(UserProvidedCacheLocator):
+class _UserFolder(UserProvidedCacheLocator):
     """The folder NUMBA_CACHE_DIR, also if it cannot be written but holds the function, as in a
     container image.
     """
@@ -38,15 +38,15 @@ class _Given(UserProvidedCacheLocator):
         try:
             super().ensure_cache_path()
         except OSError:
-            base, there = Path(self._py_file).stem, os.listdir(self.get_cache_path())
-            if not any(
-                name.startswith(f"{base}.") and f"-{self._lineno}." in name for name in there
-            ):
-                raise
+            stem = Path(self._py_file).stem
+            for name in os.listdir(self.get_cache_path()):
+                if name.startswith(f"{stem}.") and f"-{self._lineno}." in name:
+                    return
+            raise
 
 
-class _Places(CompileResultCacheImpl):
-    _locator_classes = [_Given, *CompileResultCacheImpl._locator_classes[1:]]
+class _Locations(CompileResultCacheImpl):
+    _locator_classes = [_UserFolder, *CompileResultCacheImpl._locator_classes[1:]]
 
 
 class _Cache(FunctionCache):
@@ -54,10 +54,15 @@ class _Cache(FunctionCache):
     compiled.
     """
 
-    _impl_class = _Places
+    _impl_class = _Locations
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored function of a signature, or None."""
+        """Return the stored function of a signature, or None.
+
+        Args:
+            sig: Signature.
+            target_context: Context of the compiler.
+        """
         try:
             return super().load_overload(sig, target_context)
         except Exception as error:  # noqa: BLE001 (a damaged file can raise anything)
@@ -67,7 +72,12 @@ class _Cache(FunctionCache):
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the compiled function of a signature, if possible."""
+        """Store the compiled function of a signature, if possible.
+
+        Args:
+            sig: Signature.
+            data: The compiled function.
+        """
         if not os.access(self.cache_path, os.W_OK):
             return
         try:
@@ -94,6 +104,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     arguments, loop over cells instead of using whole-array expressions, and avoid composite numpy
     functions (``sort``, ``unique``, ``where``), which are compiled for every type of their
     arguments. Division by 0 does not raise.
+
+    Args:
+        function: Function in the subset of Python that numba compiles.
     """
     with _compiler():
         dispatcher = numba.njit(**_OPTIONS)(function)
@@ -133,6 +146,9 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 
     This avoids passing arrays, which is slow. It does not work across files: the cache of a
     function is renewed only if its own file changes.
+
+    Args:
+        function: Helper.
     """
     with _compiler():
         return numba.njit(inline="always")(function)
@@ -142,7 +158,8 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 def _compiler() -> Iterator[None]:
     """Decorate with the compiler, also if NUMBA_DISABLE_JIT is set."""
     config: Any = numba.config
-    before, config.DISABLE_JIT = config.DISABLE_JIT, 0
+    before = config.DISABLE_JIT
+    config.DISABLE_JIT = 0
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from privacy_assets.errors import ConfigError, LeaseTimeout, safe_repr
 from privacy_assets.infra import (
@@ -60,6 +60,18 @@ class Device:
 CPU = Device("cpu", "cpu")
 
 
+class Slot(NamedTuple):
+    """A device that one holder can lease.
+
+    Attributes:
+        device: Torch name of the device.
+        file: Name of its lock file.
+    """
+
+    device: str
+    file: str
+
+
 def accelerators() -> list[Device]:
     """Return the visible CUDA devices, else MPS, else an empty list. Imports torch if it is
     installed.
@@ -69,55 +81,69 @@ def accelerators() -> list[Device]:
     import torch
 
     if torch.cuda.is_available():
-        # "cuda:0" depends on CUDA_VISIBLE_DEVICES; the UUID of the card does not.
-        try:
-            ids = [
-                str(torch.cuda.get_device_properties(i).uuid)
-                for i in range(torch.cuda.device_count())
-            ]
-        except RuntimeError as error:
-            if "forked" not in str(error):
-                raise
-            fix = "start the process with the method spawn, or pass device='cpu'"
-            ConfigError(
-                f"CUDA cannot be used in a forked process. Fix: {fix}."
-            ).raise_without_context()
-        return [Device(f"cuda:{i}", f"cuda-{identity}") for i, identity in enumerate(ids)]
-    return [Device("mps", "mps")] if torch.backends.mps.is_available() else []
+        return _cuda_devices()
+    if torch.backends.mps.is_available():
+        return [Device("mps", "mps")]
+    return []
 
 
-def matching_devices(wanted: str = "auto") -> list[Device]:
-    """Return the devices that match ``wanted``, at least one.
+def _cuda_devices() -> list[Device]:
+    import torch
+
+    devices = []
+    try:
+        for i in range(torch.cuda.device_count()):
+            # "cuda:0" depends on CUDA_VISIBLE_DEVICES; the UUID of the card does not.
+            identity = str(torch.cuda.get_device_properties(i).uuid)
+            devices.append(Device(f"cuda:{i}", f"cuda-{identity}"))
+    except RuntimeError as error:
+        if "forked" not in str(error):
+            raise
+        fix = "start the process with the method spawn, or pass device='cpu'"
+        ConfigError(f"CUDA cannot be used in a forked process. Fix: {fix}.").raise_without_context()
+    return devices
+
+
+def matching_devices(device: str = "auto") -> list[Device]:
+    """Return the devices that match a name, at least one.
 
     Args:
-        wanted: "auto" (accelerators, else the CPU), "cuda" (any), "cuda:1", "mps" or "cpu".
+        device: "auto" (accelerators, else the CPU), "cuda" (any), "cuda:1", "mps" or "cpu".
 
     Raises:
         ConfigError: If the name is unknown or no such device exists.
     """
-    if wanted == "cpu":
+    if device == "cpu":
         return [CPU]
-    if not re.fullmatch(r"auto|mps|cuda(:\d+)?", wanted):
+    if not re.fullmatch(r"auto|mps|cuda(:\d+)?", device):
         raise ConfigError(
-            f"device {safe_repr(wanted)} is unknown. Known: auto, cpu, mps, cuda, cuda:N."
+            f"device {safe_repr(device)} is unknown. Known: auto, cpu, mps, cuda, cuda:N."
         )
-    found = accelerators()
-    if wanted == "auto":
-        return found or [CPU]
-    fitting = [device for device in found if wanted in (device.name, device.name.partition(":")[0])]
-    if not fitting:
-        there = ", ".join([device.name for device in found] + ["cpu"])
+    available = accelerators()
+    if device == "auto":
+        return available or [CPU]
+    matching = []
+    for accelerator in available:
+        if device in (accelerator.name, accelerator.name.partition(":")[0]):
+            matching.append(accelerator)
+    if not matching:
+        names = ", ".join([*(accelerator.name for accelerator in available), "cpu"])
         raise ConfigError(
-            f"device {safe_repr(wanted)} is not available. This machine has: {there}."
+            f"device {safe_repr(device)} is not available. This machine has: {names}."
         )
-    return fitting
+    return matching
 
 
-def pick_device(wanted: str = "auto") -> str:
-    """Return the torch name of the first device that matches ``wanted`` (see
-    :func:`matching_devices`); no lease.
+def pick_device(device: str = "auto") -> str:
+    """Return the torch name of the first device that matches a name; no lease.
+
+    Args:
+        device: See :func:`matching_devices`.
+
+    Raises:
+        ConfigError: If the name is unknown or no such device exists.
     """
-    return matching_devices(wanted)[0].name
+    return matching_devices(device)[0].name
 
 
 @contextmanager
@@ -127,7 +153,7 @@ def lease_device(
     slots: int = 1,
     timeout: float | None = None,
     on_wait: Say | None = None,
-    every: float = 30.0,
+    interval: float = 30.0,
 ) -> Iterator[str]:
     """Lease a device for the ``with`` block, and yield its torch name.
 
@@ -142,8 +168,8 @@ def lease_device(
         device: See :func:`matching_devices`.
         slots: Maximum number of holders of a device.
         timeout: Maximum wait in seconds. None: no limit.
-        on_wait: Called with the current holders immediately and then every ``every`` seconds.
-        every: Seconds between these calls.
+        on_wait: Called with the current holders immediately and then every ``interval`` seconds.
+        interval: Seconds between these calls.
 
     Raises:
         LeaseTimeout: If no device became free in time.
@@ -157,15 +183,22 @@ def lease_device(
         return
     folder = _own_folder() if folder is None else Path(folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    names = {item.name: re.sub("[^A-Za-z0-9.-]", "_", item.identity) for item in devices}
-    places = [
-        (name, f"{stem}.{slot}.lock") for slot in range(slots) for name, stem in names.items()
-    ]
-    name, descriptor = _wait_for(folder, places, timeout, on_wait, every)
+    lease_slots = _slots(devices, slots)
+    name, descriptor = _wait_for(folder, lease_slots, timeout, on_wait, interval)
     try:
         yield name
     finally:
         _release(descriptor)
+
+
+def _slots(devices: Sequence[Device], n_slots: int) -> list[Slot]:
+    """Return the slots of all devices: the first of each device, then the second, and so on."""
+    slots = []
+    for i in range(n_slots):
+        for device in devices:
+            stem = re.sub("[^A-Za-z0-9.-]", "_", device.identity)
+            slots.append(Slot(device.name, f"{stem}.{i}.lock"))
+    return slots
 
 
 def _own_folder() -> Path:
@@ -175,51 +208,67 @@ def _own_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"privacy-assets-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+    is_own_folder = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
+    if not is_own_folder or facts.st_mode & 0o022:
         raise ConfigError(
             f"{folder}, where devices are leased, must be a folder that only you can write to."
-            " Fix: remove it, or give"
-            " GpuResource a lock_folder."
+            " Fix: remove it, or give GpuResource a lock_folder."
         )
     return folder
 
 
 def _wait_for(
     folder: Path,
-    places: Sequence[tuple[str, str]],
+    slots: Sequence[Slot],
     timeout: float | None,
     on_wait: Say | None,
-    every: float,
+    interval: float,
 ) -> tuple[str, int]:
-    """Take the first lock of ``places`` (device name, file in ``folder``) that becomes free."""
-    started = time.monotonic()
-    next_word = started
+    """Take the first slot that becomes free, and return the device and the descriptor of the lock.
+
+    Args:
+        folder: Folder of the lock files.
+        slots: Slots of all devices.
+        timeout: Maximum wait in seconds. None: no limit.
+        on_wait: See :func:`lease_device`.
+        interval: See :func:`lease_device`.
+
+    Raises:
+        LeaseTimeout: If none became free in time.
+    """
+    start = time.monotonic()
+    next_message = start
     while True:
-        for name, file in places:
-            if (descriptor := _take(folder, file)) is not None:
-                return name, descriptor
-        now = time.monotonic()
-        left = float("inf") if timeout is None else started + timeout - now
-        if left <= 0:
+        for slot in slots:
+            descriptor = _take(folder, slot.file)
+            if descriptor is not None:
+                return slot.device, descriptor
+        time_now = time.monotonic()
+        remaining = float("inf")
+        if timeout is not None:
+            remaining = start + timeout - time_now
+        if remaining <= 0:
             raise LeaseTimeout(
-                f"no device became free within {timeout:g} s: {_who_holds(folder, places)}."
+                f"no device became free within {timeout:g} s: {_holders(folder, slots)}."
             )
-        if on_wait is not None and now >= next_word:
-            on_wait(f"waiting for a device: {_who_holds(folder, places)}")
-            next_word = now + every
-        time.sleep(min(_POLL, left))
+        if on_wait is not None and time_now >= next_message:
+            on_wait(f"waiting for a device: {_holders(folder, slots)}")
+            next_message = time_now + interval
+        time.sleep(min(_POLL, remaining))
 
 
-def _who_holds(folder: Path, places: Sequence[tuple[str, str]]) -> str:
-    return "; ".join(
-        f"{name} is held by {lock_holder(str(folder / file))}" for name, file in places
-    )
+def _holders(folder: Path, slots: Sequence[Slot]) -> str:
+    texts = []
+    for slot in slots:
+        holder = lock_holder(str(folder / slot.file))
+        texts.append(f"{slot.device} is held by {holder}")
+    return "; ".join(texts)
 
 
 def _take(folder: Path, file: str) -> int | None:
     """Return the descriptor of a new lease, or None if the file is locked."""
-    with _GUARD, folders.opened(folder) as place:
-        descriptor = folders.take(place, file, 0o666)
+    with _GUARD, folders.opened(folder) as open_folder:
+        descriptor = folders.take(open_folder, file, 0o666)
         if descriptor is not None:
             _LEASES.add(descriptor)
     return descriptor
@@ -245,16 +294,25 @@ os.register_at_fork(before=_GUARD.acquire, after_in_parent=_GUARD.release, after
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True for torch's out-of-memory errors on CUDA, MPS or CPU."""
+    """Return True for torch's out-of-memory errors on CUDA, MPS or CPU.
+
+    Args:
+        error: Error of a computation.
+    """
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _MEMORY_TEXTS)
 
 
 def halve_on_out_of_memory(fn: Callable[[int], T], batch: int, minimum: int = 1) -> tuple[T, int]:
-    """Call ``fn(batch)``, halving the batch each time memory runs out.
+    """Call a function with a batch size, halving the size each time memory runs out.
 
     Other errors, and out-of-memory errors at ``minimum``, are raised. Each halving is logged.
+
+    Args:
+        fn: Function of the batch size.
+        batch: First batch size.
+        minimum: Smallest batch size.
 
     Returns:
         The result, and the batch size to continue with.

@@ -24,7 +24,8 @@ from privacy_assets.infra.objects import Location, ObjectPath
 _LONGEST = 80  # maximum length of a path that may appear in messages without further checks
 
 P = TypeVar("P", Path, ObjectPath, Location)
-_GITIGNORE, _IGNORE_ALL = ".gitignore", b"*\n"
+_GITIGNORE = ".gitignore"
+_IGNORE_ALL = b"*\n"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _FS_GROUP = (
     " On a Kubernetes volume with fsGroup, mount a subPath of it and set fsGroupChangePolicy to"
@@ -45,6 +46,12 @@ def put_atomic(path: P, write: folders.Writer, *, mode: int = 0o600) -> P:
         path: Target.
         write: Bytes, or a function that writes to the stream that it gets.
         mode: Mode of a file on disk. New parent folders are readable by others only if the file is.
+
+    Returns:
+        The target.
+
+    Raises:
+        OSError: If it cannot be written.
     """
     if isinstance(path, ObjectPath):
         return path.put(write)
@@ -62,15 +69,22 @@ def is_path(path: Path) -> bool:
 
     Such a string can be the content of a table. A path is a single printable line. A long one must
     exist, or its parent folder (before any glob pattern) must.
+
+    Args:
+        path: Path that a user passed.
     """
     text = str(path)
     if not text.isprintable():
         return False
-    plain = Path(*takewhile(lambda part: not glob.has_magic(part), path.parts))
+    if len(text) <= _LONGEST:
+        return True
+    folder = Path(*takewhile(lambda part: not glob.has_magic(part), path.parts))
+    if folder == path:
+        folder = path.parent
     try:
-        place = plain.parent if plain == path else plain
-        named = len(text) <= _LONGEST or (len(path.name) <= _LONGEST and os.path.lexists(place))
-        return named or os.path.lexists(path)
+        if len(path.name) <= _LONGEST and os.path.lexists(folder):
+            return True
+        return os.path.lexists(path)
     except OSError:  # longer than file systems allow
         return False
 
@@ -78,23 +92,36 @@ def is_path(path: Path) -> bool:
 def not_a_file(path: Path) -> str | None:
     """Return why ``path`` cannot be read as a regular file, or None. Opening a pipe could block
     forever.
+
+    Args:
+        path: Path.
     """
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        return (
-            f"cannot be read ({error.strerror})"
-            if path.is_symlink() or path.exists()
-            else "no such file"
-        )
+        if path.is_symlink() or path.exists():
+            return f"cannot be read ({error.strerror})"
+        return "no such file"
     if stat.S_ISDIR(mode):
         return "this is a folder, not a file"
-    return None if stat.S_ISREG(mode) else "this is a pipe or device, not a file"
+    if not stat.S_ISREG(mode):
+        return "this is a pipe or device, not a file"
+    return None
 
 
 def create_once(path: Location, data: bytes) -> bool:
-    """Create a file atomically with mode 0600. Return False, without changing it, if the path
-    exists.
+    """Create a file atomically with mode 0600.
+
+    Args:
+        path: File or object.
+        data: Its bytes.
+
+    Returns:
+        False if the path exists, which does not change it. True for an object that exists with
+        these bytes, see :meth:`ObjectPath.create`.
+
+    Raises:
+        OSError: If it cannot be created.
     """
     if isinstance(path, ObjectPath):
         return path.create(data)
@@ -116,7 +143,8 @@ def open_regular(path: Location, *, below: Location | None = None) -> io.Buffere
     if isinstance(path, ObjectPath):
         return path.open("rb")
     if isinstance(below, Path):
-        root, file = Path(os.path.abspath(below)), Path(os.path.abspath(path))
+        root = Path(os.path.abspath(below))
+        file = Path(os.path.abspath(path))
         if root in file.parents:
             *parts, name = file.relative_to(root).parts
             with folders.opened(below, *parts) as folder:
@@ -140,17 +168,27 @@ def read_regular(
     if isinstance(path, ObjectPath):
         return path.read_bytes(most)
     with open_regular(path, below=below) as stream:
-        return stream.read(-1 if most is None else most)
+        return stream.read(most)
 
 
 def read_hashed_bytes(
     path: Location, sha256: str, *, below: Location | None = None
 ) -> bytes | None:
-    """Read a regular file, or an object, if its bytes have this SHA-256 (hex); otherwise return
-    None.
+    """Read a regular file, or an object, if its bytes have this SHA-256.
 
     The file is hashed in constant memory before it is read, so an unexpected large file does not
     exhaust the memory.
+
+    Args:
+        path: File or object.
+        sha256: Expected SHA-256, in hex.
+        below: See :func:`open_regular`.
+
+    Returns:
+        The bytes, or None if they have another SHA-256.
+
+    Raises:
+        OSError: If it cannot be read, or is a folder, pipe or device.
     """
     with open_regular(path, below=below) as stream:
         if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
@@ -162,8 +200,13 @@ def read_hashed_bytes(
 
 
 def names(folder: Location) -> list[str]:
-    """Return the sorted names in ``folder``, or [] if it does not exist. Raise OSError if it cannot
-    be read.
+    """Return the sorted names in ``folder``, or [] if it does not exist.
+
+    Args:
+        folder: Folder on disk or in an object store.
+
+    Raises:
+        OSError: If it cannot be read.
     """
     if isinstance(folder, ObjectPath):
         return folder.names()
@@ -181,6 +224,9 @@ def contents(folder: Location, only: str | None = None) -> dict[str, bytes]:
     Args:
         folder: Folder to read.
         only: Name of the only file to read, if it is there. None: all.
+
+    Raises:
+        OSError: If the folder or a file cannot be read.
     """
     if only is not None:
         try:
@@ -196,21 +242,38 @@ def contents(folder: Location, only: str | None = None) -> dict[str, bytes]:
 
 def reason(error: OSError) -> str:
     """Return the path and message of a system error."""
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    if error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error.strerror)
 
 
 def fix_of(error: OSError) -> str:
     """Return the advice of a FolderError as a further sentence, or "" for other errors."""
-    return f" Fix: {error.fix}." if isinstance(error, FolderError) else ""
+    if isinstance(error, FolderError):
+        return f" Fix: {error.fix}."
+    return ""
 
 
 def make_folder(folder: Path, mode: int) -> Path:
-    """Create ``folder`` and missing parents with this mode, independent of the umask. Existing ones
-    keep their mode.
+    """Create ``folder`` and missing parents, independent of the umask.
+
+    Args:
+        folder: Folder.
+        mode: Mode of new folders. Existing ones keep their mode.
+
+    Returns:
+        The folder.
+
+    Raises:
+        OSError: If it cannot be created.
     """
-    there = next((one for one in (folder, *folder.parents) if one.exists()), folder)
-    if there != folder:
-        with folders.opened(there, *folder.relative_to(there).parts, mode=mode):
+    existing = folder
+    for path in (folder, *folder.parents):
+        if path.exists():
+            existing = path
+            break
+    if existing != folder:
+        with folders.opened(existing, *folder.relative_to(existing).parts, mode=mode):
             pass
     return folder
 
@@ -219,40 +282,71 @@ def private_folder(folder: P) -> P:
     """Create ``folder`` and missing parents with mode 0700. Existing ones keep their mode.
 
     The topmost new folder is ignored by git. Object stores have no folders to create.
+
+    Args:
+        folder: Folder on disk or in an object store.
+
+    Returns:
+        The folder.
+
+    Raises:
+        OSError: If it cannot be created.
     """
     if isinstance(folder, ObjectPath):
         return folder
-    made = next((one for one in reversed([folder, *folder.parents]) if not one.exists()), None)
+    topmost = None
+    for path in (*reversed(folder.parents), folder):
+        if not path.exists():
+            topmost = path
+            break
     make_folder(folder, 0o700)
-    if made is not None:
-        ignore_in_git(made)
+    if topmost is not None:
+        ignore_in_git(topmost)
     return folder
 
 
 def ignore_in_git(folder: Path) -> None:
     """Make git ignore the content of ``folder`` by a ``.gitignore`` with ``*``, in it or in a
     folder above it.
+
+    Args:
+        folder: Folder.
+
+    Raises:
+        OSError: If the file cannot be written.
     """
-    for one in (folder, *folder.absolute().parents):
+    for path in (folder, *folder.absolute().parents):
         with suppress(OSError):
-            if read_regular(one / _GITIGNORE) == _IGNORE_ALL:
+            if read_regular(path / _GITIGNORE) == _IGNORE_ALL:
                 return
-        if (one / ".git").exists():  # folders above belong to another repository
+        if (path / ".git").exists():  # folders above belong to another repository
             break
     create_once(folder / _GITIGNORE, _IGNORE_ALL)
 
 
 def check_private(folder: P) -> P:
-    """Raise ConfigError if other users may enter ``folder`` or replace it.
+    """Check that no other user may enter the private folder or replace it.
 
     Object stores are not checked here.
+
+    Args:
+        folder: Private folder.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: If another user may.
+        OSError: If it does not exist.
     """
     if isinstance(folder, ObjectPath):
         return folder
     facts = folder.stat()
     if facts.st_mode & 0o077:
-        text = f"{folder}: other users can access the gate's private folder. Fix: chmod 700."
-        raise ConfigError(text + _fs_group(facts))
+        raise ConfigError(
+            f"{folder}: other users can access the gate's private folder. Fix: chmod"
+            f" 700.{_fs_group(facts)}"
+        )
     if facts.st_uid != os.getuid():
         raise ConfigError(
             f"{folder}: the gate's private folder belongs to another user (uid {facts.st_uid})."
@@ -263,8 +357,7 @@ def check_private(folder: P) -> P:
 
 
 def check_kept(path: Path, believed: int | None = None) -> None:
-    """Raise ConfigError if another user than the current one and root can change or replace
-    ``path``.
+    """Check that no other user than the current one and root can change or replace ``path``.
 
     Args:
         path: File or folder.
@@ -276,12 +369,16 @@ def check_kept(path: Path, believed: int | None = None) -> None:
     """
     facts = path.stat()
     if facts.st_uid not in {0, os.getuid(), believed}:
-        text = f"{path}: this trusted file or folder belongs to another user (uid {facts.st_uid})"
-        raise ConfigError(f"{text}. Fix: chown it, or use your own copy.")
+        raise ConfigError(
+            f"{path}: this trusted file or folder belongs to another user (uid {facts.st_uid})."
+            " Fix: chown it, or use your own copy."
+        )
     if facts.st_mode & _OTHERS_WRITE:
         who = "every user" if facts.st_mode & stat.S_IWOTH else "a group"
-        text = f"{path}: {who} may write to this trusted file or folder. Fix: chmod go-w."
-        raise ConfigError(text + _fs_group(facts))
+        raise ConfigError(
+            f"{path}: {who} may write to this trusted file or folder. Fix: chmod"
+            f" go-w.{_fs_group(facts)}"
+        )
     check_above(path, believed)
 
 
@@ -312,54 +409,72 @@ def check_code(path: Path, believed: int) -> None:
 
 
 def check_above(path: Path, believed: int | None = None) -> None:
-    """Raise ConfigError if a folder above ``path`` permits another user to replace it.
+    """Check that no folder above ``path`` permits another user to replace it.
 
     As in ssh, but with exceptions. Sticky folders (/tmp) and read-only file systems are accepted,
     because others cannot rename files there. A group whose only member is the owner is accepted. If
     the process runs as root, the owner of the folders does not matter, because a container can use
     folders of the host's user.
+
+    Args:
+        path: File or folder.
+        believed: Id of a further user who may replace it.
+
+    Raises:
+        ConfigError: If a folder permits it.
+        OSError: If a folder does not exist.
     """
-    real, users = path.resolve(), {0, os.getuid(), believed}
-    for folder in dict.fromkeys([*path.absolute().parents, *real.parents]):
+    users = {0, os.getuid(), believed}
+    real_path = path.resolve()
+    for folder in dict.fromkeys([*path.absolute().parents, *real_path.parents]):
         facts = folder.stat()
         if facts.st_uid not in users and os.getuid() != 0:
             raise ConfigError(
                 f"{path}: {folder} belongs to another user (uid {facts.st_uid}), who could"
                 " replace it."
             )
-        if (
-            facts.st_mode & stat.S_ISVTX
-            or not _others_write(facts)
-            or os.statvfs(folder).f_flag & os.ST_RDONLY
-        ):
+        if facts.st_mode & stat.S_ISVTX or not _others_write(facts):
             continue
-        text = (
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            continue
+        raise ConfigError(
             f"{path}: other users may write to {folder}, and could replace it. Fix: chmod go-w"
-            f" {folder}."
+            f" {folder}.{_fs_group(facts)}"
         )
-        raise ConfigError(text + _fs_group(facts))
 
 
 def _fs_group(facts: os.stat_result) -> str:
     """Return the fix for a folder that Kubernetes may have made writable for the group of a volume,
     or "".
     """
-    return _FS_GROUP if facts.st_mode & stat.S_ISGID and facts.st_mode & stat.S_IWGRP else ""
+    if facts.st_mode & stat.S_ISGID and facts.st_mode & stat.S_IWGRP:
+        return _FS_GROUP
+    return ""
 
 
 def _others_write(facts: os.stat_result) -> bool:
-    if not facts.st_mode & stat.S_IWGRP or facts.st_mode & stat.S_IWOTH:
-        return bool(facts.st_mode & stat.S_IWOTH)
+    """Return True if other users may write. A group whose only member is the owner may."""
+    if facts.st_mode & stat.S_IWOTH:
+        return True
+    if not facts.st_mode & stat.S_IWGRP:
+        return False
     try:
-        user, group = pwd.getpwuid(facts.st_uid), grp.getgrgid(facts.st_gid)
+        user = pwd.getpwuid(facts.st_uid)
+        group = grp.getgrgid(facts.st_gid)
     except KeyError:
         return True
     return group.gr_name != user.pw_name or not {*group.gr_mem} <= {user.pw_name}
 
 
 def read_secret(path: Path, *, fix: str = "restore it") -> bytes:
-    """Read a secret file. ConfigError unless it is a regular file of the current user that others
-    cannot read.
+    """Read a secret file.
+
+    Args:
+        path: File.
+        fix: What to do if it cannot be read.
+
+    Raises:
+        ConfigError: If it is not a regular file of the current user that others cannot read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -369,7 +484,8 @@ def read_secret(path: Path, *, fix: str = "restore it") -> bytes:
         ) from None
     try:
         facts = os.fstat(descriptor)  # before os.fdopen, which fails for folders
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+        is_own_file = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid()
+        if not is_own_file or facts.st_mode & 0o077:
             raise ConfigError(
                 f"{path}: the secret must be your own regular file with mode 0600. Fix: chmod 600."
             )

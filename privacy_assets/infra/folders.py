@@ -34,7 +34,7 @@ _FIXES = {
     errno.ENOSPC: "free space on this disk, then run this again",
     errno.EDQUOT: "free space or raise the disk quota, then run this again",
     errno.EROFS: "mount this file system for writing, then run this again",
-    errno.EISDIR: "remove this folder, then run this again",  # in the place of a file
+    errno.EISDIR: "remove this folder, then run this again",  # it has the name of a file
     errno.ENOTEMPTY: "remove this folder, then run this again",
 }
 _LOGGER = logging.getLogger(__name__)
@@ -61,14 +61,19 @@ def opened(start: Path | Folder, *parts: str, mode: int | None = None) -> Iterat
         FolderError: If a part is a link, or the disk is full or read-only.
         OSError: If a folder cannot be opened. Errors in the ``with`` block get the folder's path.
     """
-    above, path = (start.descriptor, start.path) if isinstance(start, Folder) else (None, start)
-    descriptor = os.open(path if above is None else ".", _FOLDER, dir_fd=above)
+    if isinstance(start, Folder):
+        path = start.path
+        descriptor = os.open(".", _FOLDER, dir_fd=start.descriptor)
+    else:
+        path = start
+        descriptor = os.open(path, _FOLDER)
     try:
         for part in parts:
             with explained(path):
                 below = _enter(Folder(descriptor, path), part, mode)
             os.close(descriptor)
-            descriptor, path = below, path / part
+            descriptor = below
+            path = path / part
         with explained(path):
             yield Folder(descriptor, path)
     finally:
@@ -79,8 +84,11 @@ def opened(start: Path | Folder, *parts: str, mode: int | None = None) -> Iterat
 def explained(folder: Path) -> Iterator[None]:
     """Add the path of ``folder`` to system errors, and the fix if it is known.
 
+    Args:
+        folder: Path of the folder in which the ``with`` block works.
+
     Raises:
-        FolderError: If the disk is full or read-only, or a folder is in the place of a file.
+        FolderError: If the disk is full or read-only, or a folder has the name of a file.
     """
     try:
         yield
@@ -88,8 +96,10 @@ def explained(folder: Path) -> Iterator[None]:
         raise
     except OSError as error:
         name = error.filename2 or error.filename  # the second name is the target of a rename
-        error.filename = str(folder / name) if isinstance(name, str) else str(folder)
-        if fix := _FIXES.get(error.errno or 0):
+        path = folder / name if isinstance(name, str) else folder
+        error.filename = str(path)
+        fix = _FIXES.get(error.errno or 0)
+        if fix:
             raise FolderError(error.errno, f"{error.filename}: {error.strerror}", fix) from None
         raise
 
@@ -113,12 +123,13 @@ def _enter(above: Folder, name: str, mode: int | None) -> int:
 
 
 def _open(folder: Folder, name: str, flags: int, mode: int = 0o600) -> int:
+    """Open a file or folder without following a link, and return its descriptor."""
     try:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode, dir_fd=folder.descriptor)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR) and stat.S_ISLNK(
-            _facts(folder, name).st_mode
-        ):
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        if stat.S_ISLNK(_facts(folder, name).st_mode):
             text = f"{folder.path / name} is a link, and links are not followed here"
             raise FolderError(errno.ELOOP, text, "remove it") from None
         raise
@@ -131,10 +142,14 @@ def _facts(folder: Folder, name: str) -> os.stat_result:
 def check_shared(folder: Folder) -> None:
     """Check who may write to a release folder, and log a warning once per process if its group may.
 
+    Args:
+        folder: Open folder.
+
     Raises:
         ConfigError: If every user may write to it.
     """
-    mode, path = os.fstat(folder.descriptor).st_mode, folder.path
+    path = folder.path
+    mode = os.fstat(folder.descriptor).st_mode
     if mode & stat.S_IWOTH:
         raise ConfigError(
             f"{path}: every user may write to this release folder. Fix: chmod o-w {path}"
@@ -149,13 +164,21 @@ def check_shared(folder: Folder) -> None:
 
 
 def subfolders(folder: Folder) -> list[str]:
-    """Return the sorted names of the folders in ``folder``, without links."""
+    """Return the sorted names of the folders in ``folder``, without links.
+
+    Args:
+        folder: Open folder.
+    """
     with os.scandir(folder.descriptor) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
 
 
 def open_file(folder: Folder, name: str) -> io.BufferedReader:
     """Open a regular file for reading.
+
+    Args:
+        folder: Open folder.
+        name: Name of the file.
 
     Raises:
         FolderError: If it is a link.
@@ -167,17 +190,20 @@ def open_file(folder: Folder, name: str) -> io.BufferedReader:
 def regular(descriptor: int, path: str) -> io.BufferedReader:
     """Return a stream of an open regular file.
 
+    Args:
+        descriptor: Descriptor, which is closed on an error.
+        path: Path, for messages.
+
     Raises:
         OSError: If it is a folder, pipe or device.
     """
     mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(
-            number, os.strerror(number) if stat.S_ISDIR(mode) else "not a regular file", path
-        )
-    return os.fdopen(descriptor, "rb")
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def put(folder: Folder, name: str, write: Writer, mode: int = 0o600) -> None:
@@ -195,16 +221,34 @@ def put(folder: Folder, name: str, write: Writer, mode: int = 0o600) -> None:
 
 
 def create(folder: Folder, name: str, data: bytes) -> bool:
-    """Create the file ``name`` atomically with mode 0600. Return False if the name exists."""
+    """Create a file atomically with mode 0600.
+
+    Args:
+        folder: Open folder.
+        name: Name of the file.
+        data: Its bytes.
+
+    Returns:
+        False if the name exists.
+    """
     with _draft(folder, name, data, 0o600) as draft:
         try:
-            ends = {"src_dir_fd": folder.descriptor, "dst_dir_fd": folder.descriptor}
-            # unlike a rename, a link never replaces a file
-            os.link(draft, name, **ends, follow_symlinks=False)
+            _link(folder, draft, name)  # unlike a rename, a link never replaces a file
         except FileExistsError:
             return False
     sync(folder)
     return True
+
+
+def _link(folder: Folder, name: str, copy: str) -> None:
+    """Give the file ``name`` the second name ``copy``."""
+    os.link(
+        name,
+        copy,
+        src_dir_fd=folder.descriptor,
+        dst_dir_fd=folder.descriptor,
+        follow_symlinks=False,
+    )
 
 
 @contextmanager
@@ -230,6 +274,7 @@ def _draft(folder: Folder, name: str, write: Writer, mode: int) -> Iterator[str]
 
 
 def _locked_draft(folder: Folder, name: str) -> tuple[str, int]:
+    """Create and lock a temporary file, and return its name and descriptor."""
     while True:
         draft = f".{name}.{secrets.token_hex(4)}.draft"
         descriptor = os.open(
@@ -237,10 +282,10 @@ def _locked_draft(folder: Folder, name: str) -> tuple[str, int]:
         )
         try:
             # False if another process is removing it
-            kept = lock(descriptor, draft, folder.descriptor)
+            is_usable = lock(descriptor, draft, folder.descriptor)
         except OSError:  # no process removes drafts on file systems without locks
-            kept = True
-        if kept:
+            is_usable = True
+        if is_usable:
             return draft, descriptor
         os.close(descriptor)
 
@@ -249,21 +294,30 @@ def sweep(folder: Folder) -> None:
     """Remove the temporary files of killed processes, and log their names.
 
     A process holds a lock on its file until it ends.
+
+    Args:
+        folder: Open folder.
     """
     try:
         drafts = sorted(filter(_DRAFT.fullmatch, os.listdir(folder.descriptor)))
     except OSError:
         return
-    if swept := remove_unlocked(
-        drafts, partial(os.unlink, dir_fd=folder.descriptor), folder.descriptor
-    ):
+    remove = partial(os.unlink, dir_fd=folder.descriptor)
+    swept = remove_unlocked(drafts, remove, folder.descriptor)
+    if swept:
         _LOGGER.warning(
             "%s: removed the files of a killed process: %s", folder.path, ", ".join(swept)
         )
 
 
 def rename(folder: Folder, old: str, new: str) -> None:
-    """Rename ``old``, replacing ``new``."""
+    """Rename a file or folder.
+
+    Args:
+        folder: Open folder.
+        old: Its name.
+        new: Its new name. An existing file of this name is replaced.
+    """
     os.replace(old, new, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
 
 
@@ -274,16 +328,16 @@ def unlink(folder: Folder, name: str) -> None:
 
 
 def keep(folder: Folder, name: str, copy: str) -> None:
-    """Give the file ``name``, if it exists, the second name ``copy``."""
+    """Give the file ``name``, if it exists, a second name.
+
+    Args:
+        folder: Open folder.
+        name: Name of the file.
+        copy: Second name. An existing file of this name is removed.
+    """
     unlink(folder, copy)
     with suppress(FileNotFoundError):
-        os.link(
-            name,
-            copy,
-            src_dir_fd=folder.descriptor,
-            dst_dir_fd=folder.descriptor,
-            follow_symlinks=False,
-        )
+        _link(folder, name, copy)
 
 
 def sync(folder: Folder) -> None:
@@ -297,6 +351,11 @@ def place_folder(folder: Folder, name: str, write: Callable[[Folder], None]) -> 
     The files are written into the folder ``staging`` next to it. Files of an earlier process are
     removed first, so the caller must hold a lock.
 
+    Args:
+        folder: Open folder.
+        name: Name of the new folder.
+        write: Writes the files into the open folder that it gets.
+
     Raises:
         OSError: If it cannot be written, or if another process replaced it.
     """
@@ -307,17 +366,13 @@ def place_folder(folder: Folder, name: str, write: Callable[[Folder], None]) -> 
         with opened(folder, _STAGING) as staging:
             facts = os.fstat(staging.descriptor)
             if facts.st_uid != os.geteuid() or os.listdir(staging.descriptor):
-                raise OSError(
-                    errno.EEXIST, "another process replaced this folder", str(staging.path)
-                )
+                raise _replaced(staging.path)
             write(staging)
             os.fchmod(staging.descriptor, 0o555)
             sync(staging)
             rename(folder, _STAGING, name)
             if not os.path.samestat(facts, _facts(folder, name)):
-                raise OSError(
-                    errno.EEXIST, "another process replaced this folder", str(folder.path / name)
-                )
+                raise _replaced(folder.path / name)
         sync(folder)
     except BaseException:
         with suppress(OSError):
@@ -325,10 +380,18 @@ def place_folder(folder: Folder, name: str, write: Callable[[Folder], None]) -> 
         raise
 
 
+def _replaced(path: Path) -> OSError:
+    return OSError(errno.EEXIST, "another process replaced this folder", str(path))
+
+
 def discard(folder: Folder, names: Iterable[str]) -> None:
     """Remove folders of files, each atomically: a reader sees the whole folder or none.
 
     Files of an earlier process are removed first, so the caller must hold a lock.
+
+    Args:
+        folder: Open folder.
+        names: Names of the folders below it. Missing ones are ignored.
     """
     _remove(folder, _STAGING)
     for name in names:
@@ -345,8 +408,8 @@ def _remove(folder: Folder, name: str) -> bool:
             facts = os.fstat(below.descriptor)
             if facts.st_uid == os.geteuid() and not facts.st_mode & stat.S_IWUSR:
                 os.fchmod(below.descriptor, 0o700)
-            for one in os.listdir(below.descriptor):
-                os.unlink(one, dir_fd=below.descriptor)
+            for file_name in os.listdir(below.descriptor):
+                os.unlink(file_name, dir_fd=below.descriptor)
         os.rmdir(name, dir_fd=folder.descriptor)
     except FileNotFoundError:
         return False
@@ -359,13 +422,18 @@ def _remove(folder: Folder, name: str) -> bool:
 
 @contextmanager
 def locked(folder: Folder, name: str) -> Iterator[None]:
-    """Hold the lock file ``name`` against other processes; the lock ends with the process.
+    """Hold a lock file against other processes; the lock ends with the process.
+
+    Args:
+        folder: Open folder.
+        name: Name of the lock file, which is created if it is missing.
 
     Raises:
         FolderError: If another process holds it for ``LOCK_WAIT`` seconds.
     """
     deadline = time.monotonic() + LOCK_WAIT
-    while (descriptor := take(folder, name)) is None:
+    descriptor = take(folder, name)
+    while descriptor is None:
         if time.monotonic() > deadline:
             holder = lock_holder(name, folder.descriptor)
             text = f"{folder.path / name}: locked by {holder} for more than {LOCK_WAIT:.0f} seconds"
@@ -373,6 +441,7 @@ def locked(folder: Folder, name: str) -> Iterator[None]:
                 errno.ETIMEDOUT, text, "wait for that process or end it, then run this again"
             )
         time.sleep(_POLL)
+        descriptor = take(folder, name)
     try:
         yield
     finally:
@@ -380,19 +449,27 @@ def locked(folder: Folder, name: str) -> Iterator[None]:
 
 
 def take(folder: Folder, name: str, mode: int = 0o600) -> int | None:
-    """Open the lock file ``name``, created with ``mode`` if it is missing, and lock it.
+    """Open and lock a lock file.
+
+    Args:
+        folder: Open folder.
+        name: Name of the lock file.
+        mode: Mode with which it is created if it is missing.
 
     Returns:
         The descriptor to close at the end, or None if another process holds the file or has
         replaced it.
+
+    Raises:
+        OSError: If it cannot be opened or locked.
     """
     descriptor = _open(folder, name, os.O_RDWR | os.O_CREAT, mode)
     try:
-        taken = lock(descriptor, name, folder.descriptor)
+        is_locked = lock(descriptor, name, folder.descriptor)
     except BaseException:
         os.close(descriptor)
         raise
-    if taken:
+    if is_locked:
         return descriptor
     os.close(descriptor)
     return None

@@ -73,14 +73,11 @@ def isolated() -> Iterator[None]:
         stack.enter_context(decimal.localcontext(_decimals()))
         if _forked:
             stack.enter_context(threadpool_limits(1, user_api="openmp"))
-        for name, state in _THREAD_STATE.items():
-            if (library := sys.modules.get(name)) is not None:
-                state(library, stack)
+        for name, enter_state in _THREAD_STATE.items():
+            library = sys.modules.get(name)
+            if library is not None:
+                enter_state(library, stack)
         yield
-
-
-# --- of a thread
-# --------------------------------------------------------------------------------------------------
 
 
 def _decimals() -> decimal.Context:
@@ -109,9 +106,6 @@ def _torch(torch: Any, stack: ExitStack) -> None:
 _THREAD_STATE = {"sklearn": _sklearn, "torch": _torch}
 
 
-# --- of the process
-# --------------------------------------------------------------------------------------------------
-
 _lock = threading.Lock()
 _inside = 0  # computations within isolated()
 _saved = ExitStack()
@@ -137,29 +131,48 @@ def _shared_state() -> Iterator[None]:
 
 def _set_shared_state(stack: ExitStack) -> None:
     stack.enter_context(threadpool_limits(1, user_api="blas"))
-    # A filter that names a module was set for that module.
-    filters = [
-        ("default" if action == "error" and module is None else action, message, kind, module, line)
-        for action, message, kind, module, line in warnings.filters
-    ]
+    _set_warnings(stack)
+    special = sys.modules.get("scipy.special")
+    if special is not None:
+        kinds = dict.fromkeys(special.geterr(), "ignore")
+        if "memory" in kinds:
+            kinds["memory"] = "raise"
+        stack.enter_context(special.errstate(**kinds))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        _set_shared_torch(torch, stack)
+    pandas = sys.modules.get("pandas")
+    if pandas is not None:
+        _set_pandas(pandas, stack)
+
+
+def _set_warnings(stack: ExitStack) -> None:
+    """Turn "error" filters of warnings into "default" ones. A filter that names a module was set
+    for that module.
+    """
+    filters = []
+    for action, message, category, module, line in warnings.filters:
+        if action == "error" and module is None:
+            action = "default"
+        filters.append((action, message, category, module, line))
     # otherwise not entered, because other threads may change them meanwhile
     if filters != warnings.filters:
         stack.enter_context(warnings.catch_warnings())
         warnings.filters = filters
-    if (special := sys.modules.get("scipy.special")) is not None:
-        defaults = {name: "raise" if name == "memory" else "ignore" for name in special.geterr()}
-        stack.enter_context(special.errstate(**defaults))
-    if (torch := sys.modules.get("torch")) is not None:
-        _set_shared_torch(torch, stack)
-    if (pandas := sys.modules.get("pandas")) is not None:
-        _set_pandas(pandas, stack)
 
 
 def _set_shared_torch(torch: Any, stack: ExitStack) -> None:
-    def swap(now: Any, wanted: Any, put: Callable[[Any], Any]) -> None:
-        if now != wanted:
-            stack.callback(put, now)
-            put(wanted)
+    def swap(before: Any, default: Any, put: Callable[[Any], Any]) -> None:
+        """Set a state to its default, and restore it at the end.
+
+        Args:
+            before: Present value.
+            default: Its default.
+            put: Sets it.
+        """
+        if before != default:
+            stack.callback(put, before)
+            put(default)
 
     swap(torch.get_default_dtype(), torch.float32, torch.set_default_dtype)
     swap(torch.get_float32_matmul_precision(), "highest", torch.set_float32_matmul_precision)
@@ -188,16 +201,14 @@ def _put_pandas(pandas: Any, option: str, value: Any) -> None:
         pandas.set_option(option, value)
 
 
-# --- forked children
-# --------------------------------------------------------------------------------------------------
-
-
 def _was_forked() -> bool:
     """Return True if this process was forked, and not replaced by another program since. False if
     not on Linux.
     """
     try:
-        flags = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[6])
+        stat = Path("/proc/self/stat").read_bytes()
+        fields = stat.rpartition(b")")[2].split()  # after the name of the program
+        flags = int(fields[6])
     except (OSError, ValueError, IndexError):
         return False
     return bool(flags & _FORKED_WITHOUT_EXEC)
@@ -209,7 +220,8 @@ def _with_openmp() -> bool:
 
 def _after_fork() -> None:
     global _forked, _lock
-    _forked, _lock = _forked or _with_openmp(), threading.Lock()
+    _forked = _forked or _with_openmp()
+    _lock = threading.Lock()
 
 
 # Whether this process was forked with threads of OpenMP, before or after this module was imported.

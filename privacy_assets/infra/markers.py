@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,11 +42,11 @@ _NOT_OURS = {"lost+found"}  # in the root folder of a new file system
 _OWN_HOME = "give each deployment its own home (--home DIR on the command line, home= in Python)"
 
 
-def read_marker(place: Location, role: FolderRole) -> str | None:
+def read_marker(location: Location, role: FolderRole) -> str | None:
     """Return the id of the deployment that a location is marked for.
 
     Args:
-        place: Folder on disk or in an object store.
+        location: Folder on disk or in an object store.
         role: Expected role of the location.
 
     Returns:
@@ -56,83 +57,110 @@ def read_marker(place: Location, role: FolderRole) -> str | None:
             layout.
         OSError: If an object store does not answer.
     """
-    marker = place / MARKER
+    marker = location / MARKER
     try:
-        if isinstance(marker, ObjectPath):
-            if not marker.is_file():
-                return None
-            data = marker.read_bytes(_LARGEST)
-        else:
-            with open_regular(marker, below=place) as stream:
-                data = stream.read(_LARGEST)
-        found: Any = json.loads(data)
-        marked_for, deployment, layout = (
-            str(found["role"]),
-            str(found["deployment"]),
-            found.get("layout"),
-        )
+        data = _marker_bytes(location)
+        if data is None:
+            return None
+        content: Any = json.loads(data)
+        marked_role = str(content["role"])
+        deployment = str(content["deployment"])
+        layout = content.get("layout")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         if isinstance(marker, ObjectPath):
             raise
         raise ConfigError(
-            f"{marker}: the marker of this folder cannot be read ({error.strerror}). Fix: make"
-            " it a file that this user"
-            " can read."
+            f"{marker}: the marker of this folder cannot be read ({error.strerror}). Fix: make it"
+            " a file that this user can read."
         ) from None
+    except ConfigError:  # the library of the store is not installed
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ConfigError(f"{marker} is damaged. Fix: restore it from a backup.") from None
-    if marked_for != role:
+    if marked_role != role:
         raise ConfigError(
-            f"{place}: marked for {marked_for}, not for {role}. Fix: correct the path."
+            f"{location}: marked for {marked_role}, not for {role}. Fix: correct the path."
         )
     if role == "private" and (type(layout), layout) != (int, LAYOUT):
-        text = f"{place}: this private folder has the layout of another version of privacy-assets"
-        raise ConfigError(f"{text}. Fix: {_OWN_HOME}.")
+        raise ConfigError(
+            f"{location}: this private folder has the layout of another version of"
+            f" privacy-assets. Fix: {_OWN_HOME}."
+        )
     return deployment
 
 
-def write_marker(place: Location, role: FolderRole, deployment: str) -> None:
+def _marker_bytes(location: Location) -> bytes | None:
+    marker = location / MARKER
+    if isinstance(marker, ObjectPath):
+        if not marker.is_file():
+            return None
+        return marker.read_bytes(_LARGEST)
+    with open_regular(marker, below=location) as stream:
+        return stream.read(_LARGEST)
+
+
+def write_marker(location: Location, role: FolderRole, deployment: str) -> None:
     """Mark a location for a role of a deployment, unless it has a marker.
+
+    Args:
+        location: Folder on disk or in an object store. A folder on disk is created.
+        role: Role.
+        deployment: Id of the deployment.
 
     Raises:
         ConfigError: If that is impossible.
     """
-    layout = {"layout": LAYOUT} if role == "private" else {}
+    marker: dict[str, Any] = {"role": role, "deployment": deployment}
+    mode = 0o755
+    if role == "private":
+        marker["layout"] = LAYOUT
+        mode = 0o700
     try:
-        if isinstance(place, Path):
-            make_folder(place.parent, 0o755)  # readers of the releases enter it
-            make_folder(place, 0o700 if role == "private" else 0o755)
-        if isinstance(place, Path) and role == "private":
-            ignore_in_git(place)
-        create_once(
-            place / MARKER, json.dumps({"role": role, "deployment": deployment, **layout}).encode()
-        )
+        if isinstance(location, Path):
+            make_folder(location.parent, 0o755)  # readers of the releases enter it
+            make_folder(location, mode)
+            if role == "private":
+                ignore_in_git(location)
+        create_once(location / MARKER, json.dumps(marker).encode())
     except OSError as error:
         raise ConfigError(
-            f"{place}: the folder cannot be marked ({reason(error)}).{fix_of(error)}"
+            f"{location}: the folder cannot be marked ({reason(error)}).{fix_of(error)}"
         ) from None
 
 
-def check_marker(place: Location, role: FolderRole) -> str:
-    """Return the id of the deployment that a location is marked for. Raise ConfigError if it has no
-    marker.
+def check_marker(location: Location, role: FolderRole) -> str:
+    """Return the id of the deployment that a location is marked for.
+
+    Args:
+        location: Folder on disk or in an object store.
+        role: Expected role of the location.
+
+    Raises:
+        ConfigError: If it has no marker, or see :func:`read_marker`.
+        OSError: If an object store does not answer.
     """
-    found = read_marker(place, role)
-    if found is not None:
-        return found
-    if isinstance(place, ObjectPath):
-        fix = f"Fix: correct the path, or run privacy-assets prepare --{role} {place}"
-        raise ConfigError(f"{place}: not marked for privacy-assets. {fix}")
-    raise _other_version(place) if role == "private" else _unmarked(place)
+    deployment = read_marker(location, role)
+    if deployment is not None:
+        return deployment
+    if isinstance(location, ObjectPath):
+        raise ConfigError(
+            f"{location}: not marked for privacy-assets. Fix: correct the path, or run"
+            f" privacy-assets prepare --{role} {location}"
+        )
+    if role == "private":
+        raise _other_version(location)
+    raise _unmarked(location)
 
 
-def check_deployment(places: Mapping[FolderRole, Location], *, own_keys: bool = True) -> str | None:
+def check_deployment(
+    locations: Mapping[FolderRole, Location], *, own_keys: bool = True
+) -> str | None:
     """Check that locations can belong to one deployment, without changing any.
 
     Args:
-        places: Location of each role, including the private folder.
+        locations: Location of each role, including the private folder.
         own_keys: False if the trusted keys were configured: such a folder needs no marker.
 
     Returns:
@@ -142,32 +170,46 @@ def check_deployment(places: Mapping[FolderRole, Location], *, own_keys: bool = 
         ConfigError: If a location belongs to another deployment, or has contents without a marker.
         OSError: If an object store does not answer.
     """
-    private = places["private"]
-    if isinstance(private, Path) and any(
-        private.absolute() in _above(one) for one in places.values()
-    ):
+    private = locations["private"]
+    if isinstance(private, Path) and _contains_any(private, locations.values()):
         raise ConfigError(
             f"{private}: releases and trusted keys must not be in the private folder. Fix:"
             " move them."
         )
     # The private folder is marked first and read last, so that a concurrent first run does not look
     # like another deployment.
-    others = {role: place for role, place in places.items() if role != "private"}
-    found = {role: (read_marker(place, role), is_new(place)) for role, place in others.items()}
-    own = read_marker(private, "private") if is_new(private) else check_marker(private, "private")
-    for role, (mark, new) in found.items():
-        place = others[role]
-        if mark not in (None, own):
-            text = f"{place}: this folder belongs to another deployment than {private}"
-            raise ConfigError(f"{text}. Fix: {_fix(role, place, private)}.")
-        if mark is None and not new and (role == "releases" or (own_keys and own is None)):
-            check_marker(place, role)
-    return own
+    marks = {}
+    new_roles = set()
+    for role, location in locations.items():
+        if role == "private":
+            continue
+        marks[role] = read_marker(location, role)
+        if is_new(location):
+            new_roles.add(role)
+    if is_new(private):
+        deployment = read_marker(private, "private")
+    else:
+        deployment = check_marker(private, "private")
+    for role, mark in marks.items():
+        location = locations[role]
+        if mark is not None and mark != deployment:
+            raise ConfigError(
+                f"{location}: this folder belongs to another deployment than {private}. Fix:"
+                f" {_fix(role, location, private)}."
+            )
+        needs_marker = role == "releases" or (own_keys and deployment is None)
+        if mark is None and needs_marker and role not in new_roles:
+            check_marker(location, role)
+    return deployment
 
 
-def mark_deployment(places: Mapping[FolderRole, Location], *, own_keys: bool = True) -> str:
+def mark_deployment(locations: Mapping[FolderRole, Location], *, own_keys: bool = True) -> str:
     """Check locations as :func:`check_deployment` does, and mark the private folder and the
     releases.
+
+    Args:
+        locations: Location of each role, including the private folder.
+        own_keys: See :func:`check_deployment`.
 
     Returns:
         The id of the deployment; a new one if the private folder is new.
@@ -176,63 +218,88 @@ def mark_deployment(places: Mapping[FolderRole, Location], *, own_keys: bool = T
         ConfigError: As :func:`check_deployment` does, and if a folder cannot be marked.
         OSError: If an object store does not answer.
     """
-    private = places["private"]
-    own = check_deployment(places, own_keys=own_keys)
-    if own is None:
+    private = locations["private"]
+    deployment = check_deployment(locations, own_keys=own_keys)
+    is_new_deployment = deployment is None
+    if is_new_deployment:
         write_marker(private, "private", secrets.token_hex(16))
-    for role, place in places.items():
-        if role == "releases" and read_marker(place, role) is None:
-            write_marker(place, role, check_marker(private, "private"))
-    if own is None:  # another process may have been faster
-        own = check_deployment(places, own_keys=own_keys)
-    return str(own)
+    for role, location in locations.items():
+        if role == "releases" and read_marker(location, role) is None:
+            write_marker(location, role, check_marker(private, "private"))
+    if is_new_deployment:  # another process may have been faster
+        deployment = check_deployment(locations, own_keys=own_keys)
+    return str(deployment)
 
 
-def _above(place: Location) -> Sequence[Path]:
-    return place.absolute().parents if isinstance(place, Path) else ()
+def _contains_any(folder: Path, locations: Iterable[Location]) -> bool:
+    """Return True if a location is below ``folder``."""
+    path = folder.absolute()
+    for location in locations:
+        if isinstance(location, Path) and path in location.absolute().parents:
+            return True
+    return False
 
 
-def _fix(role: FolderRole, place: Location, private: Location) -> str:
-    if isinstance(place, ObjectPath) and isinstance(private, Path):
-        return f"privacy-assets prepare --{role} {place} --private {private}, or {_OWN_HOME}"
-    keys = (
-        ", or copy the keys (*.pem) into a folder without a marker"
-        if role == "trusted_keys"
-        else ""
-    )
-    return f"{_OWN_HOME}, or restore the private folder that it belongs to{keys}"
+def _fix(role: FolderRole, location: Location, private: Location) -> str:
+    """Return what to do about a location of another deployment."""
+    if isinstance(location, ObjectPath) and isinstance(private, Path):
+        return f"privacy-assets prepare --{role} {location} --private {private}, or {_OWN_HOME}"
+    fix = f"{_OWN_HOME}, or restore the private folder that it belongs to"
+    if role == "trusted_keys":
+        fix += ", or copy the keys (*.pem) into a folder without a marker"
+    return fix
 
 
-def is_new(place: Location) -> bool:
+def is_new(location: Location) -> bool:
     """Return True for a missing folder on disk, or one without files. Object stores are prepared by
     a command.
+
+    Args:
+        location: Folder on disk or in an object store.
     """
-    return isinstance(place, Path) and not any(_has_files(place / name) for name in entries(place))
+    if not isinstance(location, Path):
+        return False
+    return not any(_has_files(location / name) for name in entries(location))
 
 
-def is_unused(place: Location, role: FolderRole) -> bool:
+def is_unused(location: Location, role: FolderRole) -> bool:
     """Return True for a new folder (:func:`is_new`) without a marker.
+
+    Args:
+        location: Folder on disk or in an object store.
+        role: Expected role of the location.
 
     Raises:
         ConfigError: If the folder or its marker cannot be read, or the marker is for another role.
     """
-    return is_new(place) and read_marker(place, role) is None
+    return is_new(location) and read_marker(location, role) is None
 
 
 def _has_files(path: Path) -> bool:
-    return path.is_symlink() or not path.is_dir() or any(files for *_, files in os.walk(path))
+    if path.is_symlink() or not path.is_dir():
+        return True
+    return any(files for *_, files in os.walk(path))
 
 
-def entries(place: Location) -> set[str]:
-    """Return the names of files and folders in a location, except those that start with a dot."""
+def entries(location: Location) -> set[str]:
+    """Return the names of files and folders in a location, except those that start with a dot.
+
+    Args:
+        location: Folder on disk or in an object store. A file has the entry ".".
+
+    Raises:
+        ConfigError: If a folder on disk cannot be read.
+        OSError: If an object store does not answer.
+    """
     try:
-        return {name for name in names(place) if not name.startswith(".") and name not in _NOT_OURS}
+        visible = {name for name in names(location) if not name.startswith(".")}
     except NotADirectoryError:
         return {"."}
     except OSError as error:
-        if isinstance(place, ObjectPath):
+        if isinstance(location, ObjectPath):
             raise
-        raise ConfigError(f"{place}: cannot be used ({error.strerror}).") from None
+        raise ConfigError(f"{location}: cannot be used ({error.strerror}).") from None
+    return visible - _NOT_OURS
 
 
 def _other_version(private: Location) -> ConfigError:
@@ -244,19 +311,19 @@ def _other_version(private: Location) -> ConfigError:
     return ConfigError(f"{text} ({MARKER}). Fix: {fix}.")
 
 
-def _unmarked(place: Location) -> ConfigError:
-    text = f"{place}: this folder is not empty, and has no marker of a deployment"
+def _unmarked(location: Location) -> ConfigError:
+    text = f"{location}: this folder is not empty, and has no marker of a deployment"
     return ConfigError(f"{text} ({MARKER}). Fix: restore the marker, or {_OWN_HOME}.")
 
 
 PROBE = ".privacy-assets-probe"
 
 
-def prepare(places: Mapping[FolderRole, Location]) -> dict[FolderRole, bool]:
+def prepare(locations: Mapping[FolderRole, Location]) -> dict[FolderRole, bool]:
     """Mark the locations of one deployment.
 
     Args:
-        places: Location of each role.
+        locations: Location of each role.
 
     Returns:
         True for each role whose location was marked by this call, False if it was marked before.
@@ -265,34 +332,38 @@ def prepare(places: Mapping[FolderRole, Location]) -> dict[FolderRole, bool]:
         ConfigError: If a store overwrites existing objects despite the precondition (releases could
             then be replaced), one location contains another, or a location has another role or
             belongs to another deployment.
+        OSError: If an object store does not answer.
     """
-    urls = [f"{place}/" for place in places.values()]
-    if any(one != other and one.startswith(other) for one in urls for other in urls) or len(
-        set(urls)
-    ) < len(urls):
-        raise ConfigError(
-            "releases and private files must be in separate folders, because readers of"
-            " releases must not read"
-            " private files."
-        )
-    marks = {role: read_marker(place, role) for role, place in places.items()}
-    known = {mark for mark in marks.values() if mark}
-    if len(known) > 1:
+    _check_separate(locations.values())
+    marks = {role: read_marker(location, role) for role, location in locations.items()}
+    deployments = set(filter(None, marks.values()))
+    if len(deployments) > 1:
         raise ConfigError(
             "these folders belong to different deployments, and were not changed. Fix: correct"
             " the paths."
         )
-    deployment = known.pop() if known else secrets.token_hex(16)
-    for role, place in places.items():
-        if isinstance(place, ObjectPath):
-            _check_creates(place / f"{PROBE}-{secrets.token_hex(8)}")
-            (place / PROBE).create(secrets.token_bytes(16))
-        if marks[role] is None and (
-            isinstance(place, ObjectPath) or is_new(place) or check_marker(place, role)
-        ):
-            write_marker(place, role, deployment)
-        check_prepared(place, role)
+    deployment = deployments.pop() if deployments else secrets.token_hex(16)
+    for role, location in locations.items():
+        if isinstance(location, ObjectPath):
+            _check_creates(location / f"{PROBE}-{secrets.token_hex(8)}")
+            (location / PROBE).create(secrets.token_bytes(16))
+        if marks[role] is None:
+            if isinstance(location, Path) and not is_new(location):
+                check_marker(location, role)
+            write_marker(location, role, deployment)
+        check_prepared(location, role)
     return {role: mark is None for role, mark in marks.items()}
+
+
+def _check_separate(locations: Iterable[Location]) -> None:
+    """Raise ConfigError if one location is another, or below it."""
+    urls = [f"{location}/" for location in locations]
+    for first, second in permutations(urls, 2):
+        if first.startswith(second):
+            raise ConfigError(
+                "releases and private files must be in separate folders, because readers of"
+                " releases must not read private files."
+            )
 
 
 def _check_creates(probe: ObjectPath) -> None:
@@ -303,20 +374,25 @@ def _check_creates(probe: ObjectPath) -> None:
         raise ConfigError(_OVERWRITES.format(probe.parent))
 
 
-def check_prepared(place: Location, role: FolderRole) -> str:
+def check_prepared(location: Location, role: FolderRole) -> str:
     """Return the id of the deployment that a location is marked for.
 
     An unmarked location may be a mistyped name, with an empty record of failures. Once per process
     and store, this also checks that existing objects are not overwritten: old client libraries
     ignore the precondition.
 
+    Args:
+        location: Folder on disk or in an object store.
+        role: Expected role of the location.
+
     Raises:
         ConfigError: If the location is not marked, has another role, or is overwritten.
+        OSError: If an object store does not answer.
     """
-    found = check_marker(place, role)
-    if isinstance(place, ObjectPath) and _creates_over(place / PROBE):
-        raise ConfigError(_OVERWRITES.format(place))
-    return found
+    deployment = check_marker(location, role)
+    if isinstance(location, ObjectPath) and _creates_over(location / PROBE):
+        raise ConfigError(_OVERWRITES.format(location))
+    return deployment
 
 
 @cache

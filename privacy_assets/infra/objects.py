@@ -28,8 +28,9 @@ from privacy_assets.errors import ConfigError, StoreError, safe_repr
 from privacy_assets.infra.work import WorkFolder
 
 # Default locations of a deployment.
-RELEASES_VARIABLE, PRIVATE_VARIABLE = "PRIVACY_ASSETS_RELEASES", "PRIVACY_ASSETS_PRIVATE"
-_AT_ONCE = 16  # concurrent requests
+RELEASES_VARIABLE = "PRIVACY_ASSETS_RELEASES"
+PRIVATE_VARIABLE = "PRIVACY_ASSETS_PRIVATE"
+_MAX_REQUESTS = 16  # at the same time
 # they carry no secrets
 _PARAMETERS = ("versionId", "generation", "version", "region", "endpoint_url", "format")
 _SET = (
@@ -98,12 +99,17 @@ class ObjectPath:
         return ObjectPath(f"{self.url}/{part}")
 
     def joinpath(self, *parts: str) -> ObjectPath:
-        """Return the location below this one."""
+        """Return the location below this one.
+
+        Args:
+            *parts: Names, from the outermost to the innermost.
+        """
         return ObjectPath("/".join([self.url, *parts]))
 
     def __str__(self) -> str:
-        # a query may sign
-        return self.url.partition("?")[0] if self.protocol in ("http", "https") else self.url
+        if self.protocol in ("http", "https"):
+            return self.url.partition("?")[0]  # a query may sign
+        return self.url
 
     @property
     def name(self) -> str:
@@ -145,23 +151,27 @@ class ObjectPath:
         """Return the sorted names directly below, or []."""
         with self._store() as (store, key):
             try:
-                found = store.ls(key, detail=False)
+                keys = store.ls(key, detail=False)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            below = [str(name).rstrip("/") for name in found]
-            return sorted({posixpath.basename(name) for name in below if name not in (key, "")})
+            names = set()
+            for key_below in keys:
+                path = str(key_below).rstrip("/")
+                if path not in (key, ""):
+                    names.add(posixpath.basename(path))
+            return sorted(names)
 
     def glob(self, pattern: str) -> list[ObjectPath]:
-        """Return the sorted objects below that match ``pattern``."""
-        with self._store() as (store, key):
-            return sorted(
-                self._of(store, name) for name in store.glob(f"{glob.escape(key)}/{pattern}")
-            )
+        """Return the sorted objects below that match a pattern.
+
+        Args:
+            pattern: Glob pattern, relative to this location.
+        """
+        return self._matches(lambda key: f"{glob.escape(key)}/{pattern}")
 
     def matches(self) -> list[ObjectPath]:
         """Return the sorted objects that match the URL itself as a pattern."""
-        with self._store() as (store, key):
-            return sorted(self._of(store, name) for name in store.glob(key))
+        return self._matches(lambda key: key)
 
     def below(self) -> list[str]:
         """Return the relative names of all objects below, at any depth."""
@@ -173,10 +183,9 @@ class ObjectPath:
         dot.
         """
         names = [name for name in self.names() if not name.startswith(".")]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return dict(
-                zip(names, pool.map(lambda name: (self / name).read_bytes(), names), strict=True)
-            )
+        with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
+            contents = pool.map(lambda name: (self / name).read_bytes(), names)
+            return dict(zip(names, contents, strict=True))
 
     def version(self) -> list[Any]:
         """Return the size, and the entity tag or "" if the store has none.
@@ -185,19 +194,37 @@ class ObjectPath:
         """
         with self._store() as (store, key):
             facts = store.info(key)
-            tag = next((facts[name] for name in _TAGS if facts.get(name)), "")
+            tags = [facts[name] for name in _TAGS if facts.get(name)]
+            tag = tags[0] if tags else ""
             return [facts.get("size"), str(tag)]
 
     def read_bytes(self, most: int | None = None) -> bytes:
-        """Return the bytes, or only the first ``most``."""
+        """Return the bytes.
+
+        Args:
+            most: Maximum number of bytes, from the start. None: all.
+
+        Raises:
+            OSError: If there is no such object, or the store does not answer.
+        """
         with self._store() as (store, key):
             if most is None:
                 return bytes(store.cat_file(key))
             size = store.info(key)["size"]
-            return bytes(store.cat_file(key, start=0, end=min(size, most))) if size else b""
+            if not size:
+                return b""
+            return bytes(store.cat_file(key, start=0, end=min(size, most)))
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
-        """Fetch the object into a private file without a name, and return it as a stream."""
+        """Fetch the object into a private file without a name, and return it as a stream.
+
+        Args:
+            mode: "rb".
+
+        Raises:
+            ValueError: If the mode is another one.
+            OSError: If there is no such object, or the store does not answer.
+        """
         if mode != "rb":
             raise ValueError(f"an object is read by open, not written ({mode!r})")
         with WorkFolder() as folder, self._store() as (store, key):
@@ -205,8 +232,17 @@ class ObjectPath:
             return (folder / "object").open("rb")  # the file is removed, the stream stays open
 
     def put(self, write: bytes | memoryview | Callable[[BinaryIO], None]) -> ObjectPath:
-        """Write bytes, or the output of ``write(stream)``. A reader gets the old object or the new
-        one.
+        """Write an object. A reader gets the old object or the new one.
+
+        Args:
+            write: Bytes, or a function that writes to the stream that it gets.
+
+        Returns:
+            The location itself.
+
+        Raises:
+            ConfigError: If the store cannot prevent overwriting existing objects.
+            OSError: If the object cannot be written.
         """
         self._check_writable()
         if callable(write):
@@ -221,11 +257,20 @@ class ObjectPath:
         return self
 
     def create(self, data: bytes) -> bool:
-        """Create an object. Return False, without changing it, if it exists with other bytes.
+        """Create an object.
 
-        Returns True if it exists with the same bytes, because a request whose answer was lost is
-        sent again. Servers report existing objects in different ways, so after any error the object
-        is read.
+        Servers report existing objects in different ways, so after any error the object is read.
+
+        Args:
+            data: Bytes of the object.
+
+        Returns:
+            False if the object exists with other bytes, which does not change it. True if it exists
+            with the same bytes, because a request whose answer was lost is sent again.
+
+        Raises:
+            ConfigError: If the store cannot prevent overwriting existing objects.
+            OSError: If the object cannot be created.
         """
         self._check_writable()
         try:
@@ -239,7 +284,14 @@ class ObjectPath:
         return True
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the object."""
+        """Remove the object.
+
+        Args:
+            missing_ok: If True, a missing object is no error.
+
+        Raises:
+            OSError: If it cannot be removed.
+        """
         with self._store() as (store, key):
             try:
                 store.rm_file(key)
@@ -253,15 +305,28 @@ class ObjectPath:
             (self / name).unlink(missing_ok=True)
 
     def upload(self, folder: Path) -> None:
-        """Upload all files below ``folder``."""
+        """Upload all files below a folder.
+
+        Args:
+            folder: Folder on disk.
+
+        Raises:
+            OSError: If a file cannot be uploaded.
+        """
         for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+            target = self.joinpath(*file.relative_to(folder).parts)
             with file.open("rb") as stream:
-                self.joinpath(*file.relative_to(folder).parts).put(
-                    lambda target: _copy(stream, target)
-                )
+                target.put(lambda draft: _copy(stream, draft))
 
     def download(self, folder: Path) -> None:
-        """Download all objects below into ``folder``."""
+        """Download all objects below.
+
+        Args:
+            folder: Target folder on disk.
+
+        Raises:
+            OSError: If an object cannot be downloaded, or its name leaves the folder.
+        """
         for name in self.below():
             target = folder / name
             if folder.resolve() not in target.resolve().parents:
@@ -277,14 +342,23 @@ class ObjectPath:
             except FileNotFoundError:
                 return ""
 
-    def _of(self, store: Any, name: str) -> ObjectPath:
-        return ObjectPath(f"{self.protocol}://{store._strip_protocol(name).lstrip('/')}")
+    def _matches(self, pattern_of: Callable[[str], str]) -> list[ObjectPath]:
+        """Return the sorted objects that match a pattern, which ``pattern_of`` derives from the
+        key.
+        """
+        with self._store() as (store, key):
+            paths = []
+            for name in store.glob(pattern_of(key)):
+                path = store._strip_protocol(name).lstrip("/")
+                paths.append(ObjectPath(f"{self.protocol}://{path}"))
+            return sorted(paths)
 
     def _check_writable(self) -> None:
         if self.protocol not in _WRITABLE:
-            known = ", ".join(f"{name}://" for name in _WRITABLE)
+            writable = ", ".join(f"{protocol}://" for protocol in _WRITABLE)
             raise ConfigError(
-                f"{self}: this store cannot prevent overwriting existing objects. Fix: use {known}."
+                f"{self}: this store cannot prevent overwriting existing objects. Fix: use"
+                f" {writable}."
             )
 
     @contextmanager
@@ -296,59 +370,69 @@ class ObjectPath:
             store, key = url_to_fs(self.url, use_listings_cache=False)
         except (ImportError, ValueError, OSError) as error:
             extra = _WRITABLE.get(self.protocol)
-            fix = (
-                f" Fix: pip install 'privacy-assets[{extra}]'."
-                if extra and isinstance(error, ImportError)
-                else ""
-            )
+            fix = ""
+            if extra and isinstance(error, ImportError):
+                fix = f" Fix: pip install 'privacy-assets[{extra}]'."
             raise ConfigError(
                 f"{self}: no library for {self.protocol}:// can be used.{fix}"
             ) from None
         try:
             yield store, key
         except OSError as error:
-            number = next(
-                (number for kind, number in _KINDS.items() if isinstance(error, kind)), error.errno
-            )
-            raise StoreError(number or errno.EIO, _words(number or errno.EIO), str(self)) from None
+            number = _error_number(error)
+            raise StoreError(number, _error_text(number), str(self)) from None
         except Exception as error:  # noqa: BLE001 (every library of a store has errors of its own)
-            raise StoreError(
-                errno.EIO, f"{os.strerror(errno.EIO)}: {type(error).__name__}", str(self)
-            ) from None
+            text = f"{os.strerror(errno.EIO)}: {type(error).__name__}"
+            raise StoreError(errno.EIO, text, str(self)) from None
 
 
 # names in the libraries of stores
 _TAGS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "checksum")
-_KINDS = {
+_ERROR_NUMBERS = {
     FileNotFoundError: errno.ENOENT,
     FileExistsError: errno.EEXIST,
     PermissionError: errno.EACCES,
 }
 
 
-def _words(number: int) -> str:
-    return "no such bucket or object" if number == errno.ENOENT else os.strerror(number)
+def _error_number(error: OSError) -> int:
+    """Return the number of an error, which libraries of stores often leave out."""
+    for kind, number in _ERROR_NUMBERS.items():
+        if isinstance(error, kind):
+            return number
+    return error.errno or errno.EIO
+
+
+def _error_text(number: int) -> str:
+    if number == errno.ENOENT:
+        return "no such bucket or object"
+    return os.strerror(number)
 
 
 Location = Path | ObjectPath
 
 
-def location(given: str | Location) -> Location:
+def location(path: str | Location) -> Location:
     """Convert a string to a path, or to the location of a URL (``s3://bucket/folder``).
+
+    Mistyped URLs are not paths: private rows would be written to a local folder.
+
+    Args:
+        path: Path or URL.
 
     Raises:
         ConfigError: If it is neither, a URL with credentials (:func:`check_no_credentials`) or a
-            template (:func:`check_no_template`). Mistyped URLs are not paths: private rows would be
-            written to a local folder.
+            template (:func:`check_no_template`).
     """
-    if isinstance(given, ObjectPath):
-        check_no_credentials(given.url)
-        return given
-    text = path_text(given)
+    if isinstance(path, ObjectPath):
+        check_no_credentials(path.url)
+        return path
+    text = path_text(path)
     check_no_credentials(text)
     check_no_template(text)
     scheme, mark, rest = text.partition("://")
-    if not text or (not mark and re.match(rf"[A-Za-z][A-Za-z0-9+.-]+:/|{_NO_SLASHES}", text)):
+    is_mistyped = not mark and re.match(rf"[A-Za-z][A-Za-z0-9+.-]+:/|{_NO_SLASHES}", text)
+    if not text or is_mistyped:
         raise ConfigError(
             f"{safe_repr(text)} is neither a path nor a URL such as s3://bucket/folder."
         )
@@ -367,7 +451,11 @@ def location(given: str | Location) -> Location:
 
 
 def is_template(text: str) -> bool:
-    """Return True for Jinja templates of Airflow."""
+    """Return True for Jinja templates of Airflow.
+
+    Args:
+        text: Value of a setting.
+    """
     return "{{" in text or "{%" in text
 
 
@@ -402,22 +490,43 @@ def check_no_credentials(text: str) -> None:
     Raises:
         ConfigError: If there are credentials. The message does not repeat them.
     """
-    plain = unicodedata.normalize("NFKC", text)
-    while (decoded := unquote(plain)) != plain:
-        plain = decoded
-    for start, host in _AUTHORITY.findall(plain):
+    plain = _decoded(text)
+    for start, authority in _AUTHORITY.findall(plain):
         scheme = start.partition(":")[0]
-        if scheme.lower() in _NAMES_BRANCH:
-            continue
-        user, at, _ = host.rpartition("@")
-        name = bool(user) and ":" not in user and scheme.lower() in _NAMES_USER
-        port = scheme.lower() not in _WRITABLE and _PORT.fullmatch(host.rpartition("@")[2])
-        if (at and not name) or (":" in host.rpartition("@")[2] and not port):
+        if not _is_harmless(scheme.lower(), authority):
             raise ConfigError(f"{scheme}://...: {_CREDENTIALS}")
     if _PASSWORD.search(plain):
         raise ConfigError(f"a text with a password: {_CREDENTIALS}")
-    if (url := _URL.search(plain)) and not _parameters(plain, url[2]) <= _NOT_SECRET:
+    url = _URL.search(plain)
+    if url and not _parameters(plain, url[2]) <= _NOT_SECRET:
         raise ConfigError(f"{url[1].partition(':')[0]}://...?...: {_QUERY}")
+
+
+def _decoded(text: str) -> str:
+    """Return a text without percent escapes, also repeated ones, and without look-alike
+    characters.
+    """
+    plain = unicodedata.normalize("NFKC", text)
+    decoded = unquote(plain)
+    while decoded != plain:
+        plain = decoded
+        decoded = unquote(plain)
+    return plain
+
+
+def _is_harmless(scheme: str, authority: str) -> bool:
+    """Return True if the part of a URL between ``://`` and the path contains no credentials."""
+    if scheme in _NAMES_BRANCH:
+        return True
+    user, at, host = authority.rpartition("@")
+    if at:
+        is_user_name = user and ":" not in user and scheme in _NAMES_USER
+        if not is_user_name:
+            return False
+    if ":" not in host:
+        return True
+    # In the URL of an object store there is no port.
+    return scheme not in _WRITABLE and _PORT.fullmatch(host) is not None
 
 
 def _parameters(text: str, rest: str) -> set[str]:
@@ -434,16 +543,21 @@ def _parameters(text: str, rest: str) -> set[str]:
     return {name.lower() for name in names}
 
 
-def path_text(given: object) -> str:
-    """Return the text of a path or URL, ignoring ``__str__`` of subclasses. ConfigError for other
-    types.
+def path_text(path: object) -> str:
+    """Return the text of a path or URL, ignoring ``__str__`` of subclasses.
+
+    Args:
+        path: Path or URL.
+
+    Raises:
+        ConfigError: If it has another type.
     """
-    if isinstance(given, str):
-        return str.__str__(given)
-    if isinstance(given, PurePath):
-        return PurePath.__str__(given)
+    if isinstance(path, str):
+        return str.__str__(path)
+    if isinstance(path, PurePath):
+        return PurePath.__str__(path)
     raise ConfigError(
-        f"expected a path, or a URL such as s3://bucket/folder, got {type(given).__name__}."
+        f"expected a path, or a URL such as s3://bucket/folder, got {type(path).__name__}."
     )
 
 
@@ -451,17 +565,16 @@ def _check_scheme(scheme: str) -> None:
     """Raise ConfigError for a protocol that fsspec does not know."""
     from fsspec import available_protocols
 
-    known = set(available_protocols())
-    if scheme not in known:
-        close = get_close_matches(scheme, sorted(known), n=1, cutoff=0.65) or get_close_matches(
-            scheme, [*_WRITABLE], n=1, cutoff=0.5
-        )
-        hint = (
-            f" Did you mean {close[0]}://?"
-            if close
-            else " Known are s3://, gs:// and others that fsspec lists."
-        )
-        raise ConfigError(f"{safe_repr(scheme)} is not a URL protocol.{hint}")
+    protocols = set(available_protocols())
+    if scheme in protocols:
+        return
+    close = get_close_matches(scheme, sorted(protocols), n=1, cutoff=0.65)
+    if not close:
+        close = get_close_matches(scheme, [*_WRITABLE], n=1, cutoff=0.5)
+    hint = " Known are s3://, gs:// and others that fsspec lists."
+    if close:
+        hint = f" Did you mean {close[0]}://?"
+    raise ConfigError(f"{safe_repr(scheme)} is not a URL protocol.{hint}")
 
 
 @contextmanager
@@ -469,6 +582,12 @@ def local_copy(folder: Location) -> Iterator[Path]:
     """Yield ``folder`` itself, or a private temporary copy of the objects below it.
 
     Changes to a copy are not uploaded, see :meth:`ObjectPath.upload`.
+
+    Args:
+        folder: Folder on disk or in an object store.
+
+    Raises:
+        OSError: If an object cannot be downloaded.
     """
     if isinstance(folder, Path):
         yield folder
@@ -479,5 +598,7 @@ def local_copy(folder: Location) -> Iterator[Path]:
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> None:
-    while block := source.read(1 << 20):
+    block = source.read(1 << 20)
+    while block:
         target.write(block)
+        block = source.read(1 << 20)

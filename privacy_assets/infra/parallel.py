@@ -40,7 +40,12 @@ class Workers(Protocol):
         """Number of parts that they process in parallel."""
 
     def run(self, work: Callable[[_Part], _Done], parts: Sequence[_Part]) -> list[_Done]:
-        """Apply ``work`` to each part, and return the results in order."""
+        """Apply a function to each part, and return the results in order.
+
+        Args:
+            work: Function without side effects.
+            parts: Its arguments.
+        """
 
 
 _IN_USE: ContextVar[Workers | None] = ContextVar("workers", default=None)
@@ -48,8 +53,10 @@ _IN_USE: ContextVar[Workers | None] = ContextVar("workers", default=None)
 
 @contextmanager
 def using(workers: Workers) -> Iterator[None]:
-    """Let ``workers`` run the :func:`in_parallel` calls of this thread within the ``with``
-    block.
+    """Let workers run the :func:`in_parallel` calls of this thread within the ``with`` block.
+
+    Args:
+        workers: Workers of a cluster.
     """
     before = _IN_USE.set(workers)
     try:
@@ -66,25 +73,31 @@ def on_cluster() -> bool:
 def in_parallel(
     work: Callable[[_Part], _Done], parts: Sequence[_Part], least: int = 2
 ) -> list[_Done]:
-    """Apply ``work`` to each part on the workers in use, else in threads, and return the results in
-    order.
+    """Apply a function to each part on the workers in use, else in threads, and return the results
+    in order.
 
-    ``work`` must not have side effects or hold objects that cannot be serialized, such as open
-    files or loggers. Fewer than ``least`` parts are not sent to workers.
+    Args:
+        work: Function without side effects. It must not hold objects that cannot be serialized,
+            such as open files or loggers.
+        parts: Its arguments.
+        least: Minimum number of parts that are sent to workers.
     """
     workers = _IN_USE.get()
-    return (
-        in_threads(work, parts)
-        if workers is None or len(parts) < least
-        else workers.run(work, parts)
-    )
+    if workers is None or len(parts) < least:
+        return in_threads(work, parts)
+    return workers.run(work, parts)
 
 
 def in_threads(work: Callable[[_Part], _Done], parts: Sequence[_Part]) -> list[_Done]:
-    """Apply ``work`` to each part in at most :func:`threads` threads, and return the results in
+    """Apply a function to each part in at most :func:`threads` threads, and return the results in
     order.
+
+    Args:
+        work: Function without side effects.
+        parts: Its arguments.
     """
-    with ThreadPoolExecutor(max(1, min(threads(), len(parts)))) as pool:
+    n_threads = max(1, min(threads(), len(parts)))
+    with ThreadPoolExecutor(n_threads) as pool:
         return list(pool.map(work, parts))
 
 
@@ -93,18 +106,19 @@ def at_once() -> int:
     of this process.
     """
     workers = _IN_USE.get()
-    return threads() if workers is None else workers.count
+    if workers is None:
+        return threads()
+    return workers.count
 
 
 def threads() -> int:
     """Return :func:`cores`, limited by OMP_NUM_THREADS and NUMBA_NUM_THREADS."""
-    settings = [
-        os.environ.get(name, "").split(",")[0].strip()
-        for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
-    ]
-    return min(
-        [cores(), *(int(setting) for setting in settings if setting.isdecimal() and int(setting))]
-    )
+    n_threads = [cores()]
+    for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        setting = os.environ.get(name, "").split(",")[0].strip()
+        if setting.isdecimal() and int(setting):
+            n_threads.append(int(setting))
+    return min(n_threads)
 
 
 def cores() -> int:
@@ -129,12 +143,12 @@ def share_cores() -> None:
         threadpool_limits(cores())
 
 
-_ABSENT = "Ray is not installed. Fix: pip install 'privacy-assets[ray]'."
+_NOT_INSTALLED = "Ray is not installed. Fix: pip install 'privacy-assets[ray]'."
 _CLIENT_PORT = "10001"
 # Ray shows all GPUs to tasks that request none
 _HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _SHARES = 4  # tasks per worker, which balances the load
-_known: dict[str, Callable[[Any], Any]] = {}  # on a worker: the last work, by its reference
+_last_work: dict[str, Callable[[Any], Any]] = {}  # on a worker, by its reference
 # connection, work
 _sent: WeakKeyDictionary[Callable[[Any], Any], tuple[tuple[str, str], Any]] = WeakKeyDictionary()
 
@@ -165,11 +179,15 @@ class RayWorkers:
         return max(1, int(_ray().cluster_resources().get("CPU", 0)))
 
     def run(self, work: Callable[[_Part], _Done], parts: Sequence[_Part]) -> list[_Done]:
-        """Apply ``work`` to each part on the workers, and return the results in order.
+        """Apply a function to each part on the workers, and return the results in order.
 
         Errors of ``work`` are raised unchanged, or as a StepError that hides the message if they
         cannot be serialized. They do not appear in cluster logs, and neither does the output of
         ``work``.
+
+        Args:
+            work: Function without side effects.
+            parts: Its arguments.
 
         Raises:
             ClusterError: If parts were lost more than ``retries`` times or the object store is
@@ -183,13 +201,14 @@ class RayWorkers:
         )
         results: list[_Done] = []
         try:
-            held = [_send(work)]
-            for one in [task.remote(held, block) for block in blocks]:
-                found, problem = ray.get(one)
+            reference = [_send(work)]  # in a list, so that Ray does not replace it by the work
+            tasks = [task.remote(reference, block) for block in blocks]
+            for submitted in tasks:
+                block_results, problem = ray.get(submitted)
                 if problem is not None:
                     # running tasks end by themselves: canceling ending tasks can kill this process
                     raise problem
-                results += found
+                results += block_results
         except ray.exceptions.RayTaskError as error:
             raise ClusterError(
                 f"a worker of the Ray cluster failed ({type(error.cause).__name__})."
@@ -221,38 +240,40 @@ def on_ray(address: str | None = None) -> Iterator[RayWorkers]:
     try:
         import ray
     except ModuleNotFoundError:
-        raise ConfigError(_ABSENT) from None
-    own = not ray.is_initialized()
-    if own:
+        raise ConfigError(_NOT_INSTALLED) from None
+    is_connected = ray.is_initialized()
+    if not is_connected:
         try:
-            _knock("local" if address is None else address)
+            _check_reachable("local" if address is None else address)
             ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError):
-            known = "auto, local, HOST:PORT or ray://HOST:PORT"
             raise ConfigError(
-                f"there is no Ray cluster at {safe_repr(address)}. Fix: pass {known}."
+                f"there is no Ray cluster at {safe_repr(address)}. Fix: pass auto, local,"
+                " HOST:PORT or ray://HOST:PORT."
             ) from None
     try:
         workers = RayWorkers()
         with using(workers):
             yield workers
     finally:
-        if own:
+        if not is_connected:
             ray.shutdown()
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raise OSError or ValueError if the address is unreachable; Ray itself would retry for
     minutes.
     """
     if not address:
         raise ValueError("an empty address")
-    client = address.startswith("ray://")
+    is_client = address.startswith("ray://")
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if client and not colon:
-        host, colon, port = port, ":", _CLIENT_PORT
-    if colon:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    if not colon:
+        if not is_client:  # auto or local
+            return
+        host = port
+        port = _CLIENT_PORT
+    socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 @cache
@@ -266,17 +287,24 @@ def _send(work: Callable[[Any], Any]) -> Any:
     """
     ray = _ray()
     context = ray.get_runtime_context()
-    connection = context.get_job_id(), context.get_node_id()
-    if _sent.get(work, (None, None))[0] != connection:
-        # Serialized, because arrays read in place from the store are read-only, which compiled code
-        # treats as another type.
-        _sent[work] = connection, ray.put(ray.cloudpickle.dumps(work))
-    return _sent[work][1]
+    connection = (context.get_job_id(), context.get_node_id())
+    sent_over, reference = _sent.get(work, (None, None))
+    if sent_over == connection:
+        return reference
+    # Serialized, because arrays read in place from the store are read-only, which compiled code
+    # treats as another type.
+    reference = ray.put(ray.cloudpickle.dumps(work))
+    _sent[work] = (connection, reference)
+    return reference
 
 
-def _done(held: list[Any], parts: Sequence[Any]) -> tuple[list[Any], Exception | None]:
+def _done(reference: list[Any], parts: Sequence[Any]) -> tuple[list[Any], Exception | None]:
     """On a worker: return results and the error that ended them. A raised or printed error would be
     logged.
+
+    Args:
+        reference: List with the reference to the work.
+        parts: Arguments of the work.
     """
     with (
         open(os.devnull, "w", encoding="utf-8") as nowhere,
@@ -284,26 +312,31 @@ def _done(held: list[Any], parts: Sequence[Any]) -> tuple[list[Any], Exception |
         redirect_stderr(nowhere),
     ):
         try:
-            work = _loaded(held[0])
+            work = _loaded(reference[0])
             return [work(part) for part in parts], None
         except Exception as error:  # noqa: BLE001 (raised again by the caller)
             return [], _sendable(error).with_traceback(None)
 
 
 def _loaded(reference: Any) -> Callable[[Any], Any]:
+    """On a worker: return the work of a reference, which is kept until the next one."""
     key = reference.hex()
-    if key not in _known:
-        ray = _ray()
-        _known.clear()  # free memory before unpacking the next, which can be as large as a table
-        try:
-            _known[key] = ray.cloudpickle.loads(ray.get(reference))
-        except ImportError as error:
-            where = f"{error.name} is not installed on every machine of the Ray cluster"
-            raise ConfigError(f"{where}. Fix: install the version that is used here.") from None
-    return _known[key]
+    if key in _last_work:
+        return _last_work[key]
+    ray = _ray()
+    _last_work.clear()  # free memory before unpacking the next, which can be as large as a table
+    try:
+        _last_work[key] = ray.cloudpickle.loads(ray.get(reference))
+    except ImportError as error:
+        raise ConfigError(
+            f"{error.name} is not installed on every machine of the Ray cluster. Fix: install the"
+            " version that is used here."
+        ) from None
+    return _last_work[key]
 
 
 def _sendable(error: Exception) -> Exception:
+    """Return an error, or a StepError in its place if it cannot be serialized."""
     cloudpickle = _ray().cloudpickle
     try:
         cloudpickle.loads(cloudpickle.dumps(error))
@@ -316,7 +349,7 @@ def _ray() -> Any:
     try:
         import ray
     except ModuleNotFoundError:
-        raise ConfigError(_ABSENT) from None
+        raise ConfigError(_NOT_INSTALLED) from None
     if not ray.is_initialized():
         raise ConfigError(
             "no Ray cluster is connected. Fix: ray.init(), or a Ray resource in Dagster."

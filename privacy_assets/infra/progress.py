@@ -29,11 +29,13 @@ def silent(message: str) -> None:
 
 
 def advance(progress: Progress, work: str, done: float | None, total: float | None = None) -> None:
-    """Report that ``done`` of ``total`` units of ``work`` are done; without ``total`` the end is
-    unknown.
+    """Report that units of work are done. Plain functions do not receive this event.
 
-    ``work`` identifies the work and must be the same string each time. The work ends when ``done >=
-    total``, or with ``done`` None. Plain functions do not receive this event.
+    Args:
+        progress: Receiver of messages.
+        work: Name of the work, the same string each time.
+        done: Number of units done. The work ends when ``done >= total``, or with None.
+        total: Number of all units. None: unknown.
     """
     if isinstance(progress, Lines | Bars):
         progress.advance(work, done, total)
@@ -47,30 +49,37 @@ class _Pace:
     first: float
 
     def progress_text(self, done: float, total: float | None) -> str:
-        """Describe the units done, the rate, and the remaining time."""
+        """Describe the units done, the rate, and the remaining time.
+
+        Args:
+            done: Number of units done.
+            total: Number of all units. None: unknown.
+        """
         seconds = perf_counter() - self.start
         rate = (done - self.first) / seconds if seconds > 0 else 0.0
-        counted = f"{done:,g}" if total is None else f"{done:,g} of {total:,g}"
-        pace = (
-            f", {rate:.2g} a second"
-            if rate >= 1
-            else f", {1 / rate:.2g} s each"
-            if rate > 0
-            else ""
-        )
-        left = (total - done) / rate if total and rate > 0 else 0.0
-        left_text = f", about {duration(left)} left" if left >= 0.5 else ""
-        return counted + pace + left_text
+        text = f"{done:,g}" if total is None else f"{done:,g} of {total:,g}"
+        if rate >= 1:
+            text += f", {rate:.2g} a second"
+        elif rate > 0:
+            text += f", {1 / rate:.2g} s each"
+        if total and rate > 0:
+            remaining = (total - done) / rate
+            if remaining >= 0.5:
+                text += f", about {duration(remaining)} left"
+        return text
 
 
 def duration(seconds: float) -> str:
     """Format seconds: ``40 s``, ``3 min``, ``2.5 h``."""
     if seconds < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def _over(done: float | None, total: float | None) -> bool:
+    """Return True if the work has ended."""
     return done is None or (total is not None and done >= total)
 
 
@@ -81,7 +90,8 @@ class Lines:
 
     def __init__(self, write: Callable[[str], Any]) -> None:
         self.write = write
-        self._last, self._paces = perf_counter(), dict[str, _Pace]()
+        self._last = perf_counter()
+        self._paces: dict[str, _Pace] = {}
 
     def __call__(self, message: str) -> None:
         """Write ``message``."""
@@ -89,11 +99,11 @@ class Lines:
 
     def advance(self, work: str, done: float | None, total: float | None = None) -> None:
         """Handle :func:`advance`."""
-        now = perf_counter()
+        time = perf_counter()
         if done is not None:
-            pace = self._paces.setdefault(work, _Pace(now, done))
-            if now - self._last >= EVERY:
-                self._last = now
+            pace = self._paces.setdefault(work, _Pace(time, done))
+            if time - self._last >= EVERY:
+                self._last = time
                 self.write(f"{work}: {pace.progress_text(done, total)}")
         if _over(done, total):
             self._paces.pop(work, None)
@@ -113,7 +123,7 @@ class Bars:
 
         progress_text = TextColumn("{task.fields[progress_text]}", markup=False)
         # Standard output is not redirected by rich.
-        self._shown = RichProgress(
+        self._display = RichProgress(
             TextColumn("  {task.description}", markup=False), BarColumn(30), progress_text,
             console=console, transient=True, redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
@@ -127,24 +137,22 @@ class Bars:
         """Remove all bars, and show the cursor, also if an interrupt ended the start of a bar."""
         self._bars.clear()
         with suppress(IndexError):  # raised by rich if it was interrupted while starting
-            self._shown.stop()
-        self._shown.console.show_cursor(True)
+            self._display.stop()
+        self._display.console.show_cursor(True)
 
     def __call__(self, message: str) -> None:
         """Print ``message`` above the bars."""
-        self._shown.console.print(f"  {message}", markup=False, highlight=False, soft_wrap=True)
+        self._display.console.print(f"  {message}", markup=False, highlight=False, soft_wrap=True)
 
     def advance(self, work: str, done: float | None, total: float | None = None) -> None:
         """Handle :func:`advance`."""
         if done is not None:
             if work not in self._bars:
-                self._bars[work] = (
-                    self._shown.add_task(work, total=total, progress_text=""),
-                    _Pace(perf_counter(), done),
-                )
-                self._shown.start()
+                task = self._display.add_task(work, total=total, progress_text="")
+                self._bars[work] = (task, _Pace(perf_counter(), done))
+                self._display.start()
             task, pace = self._bars[work]
-            self._shown.update(
+            self._display.update(
                 task, completed=done, total=total, progress_text=pace.progress_text(done, total)
             )
         if _over(done, total):
@@ -152,30 +160,32 @@ class Bars:
 
     def _end(self, work: str) -> None:
         if work in self._bars:
-            self._shown.remove_task(self._bars.pop(work)[0])
+            self._display.remove_task(self._bars.pop(work)[0])
         if not self._bars:
-            self._shown.stop()
+            self._display.stop()
 
 
 @contextmanager
 def watched(
     stream: TextIO | None = None, *, otherwise: Progress | None = None
 ) -> Iterator[Progress]:
-    """Yield bars on a terminal or in a notebook with ipywidgets, else ``otherwise``.
+    """Yield bars on a terminal or in a notebook with ipywidgets, else another receiver.
 
-    ``stream`` defaults to standard error, and ``otherwise`` to lines on ``stream``.
+    Args:
+        stream: Stream of the bars. None: standard error.
+        otherwise: The other receiver. None: lines on ``stream``.
     """
     out = stream or sys.stderr
     if out is None:  # a program without a console
         yield otherwise or silent
         return
-    notebook = "ipykernel" in sys.modules and find_spec("ipywidgets") is not None
-    if not (notebook or out.isatty()):
+    is_notebook = "ipykernel" in sys.modules and find_spec("ipywidgets") is not None
+    if not (is_notebook or out.isatty()):
         yield otherwise or Lines(lambda message: (out.write(f"  {message}\n"), out.flush()))
         return
-    drawn = random.getstate()
+    random_state = random.getstate()
     from rich.console import Console  # draws a random number
 
-    random.setstate(drawn)
-    with Bars(Console(file=None if notebook else out)) as bars:
+    random.setstate(random_state)
+    with Bars(Console(file=None if is_notebook else out)) as bars:
         yield bars

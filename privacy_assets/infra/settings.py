@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from pathlib import Path
@@ -59,8 +59,9 @@ _HINTS = {  # most frequent cause of each parser message
     "found unexpected end of stream": ": a quote is not closed",
 }
 _BY_NAME = "pass each setting once, by name."
-_ONE = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
-_MANY = {int: "integers", float: "numbers", str: "strings", bool: "true or false values"}
+_SINGULAR = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+_PLURAL = {int: "integers", float: "numbers", str: "strings", bool: "true or false values"}
+_BOUNDS = {"ge": "of at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 class InvalidSetting(ValueError):
@@ -70,16 +71,17 @@ class InvalidSetting(ValueError):
 
 
 def _as_tuple(value: Any) -> Any:
-    value = value.tolist() if hasattr(value, "tolist") else value
-    return (
-        tuple(value)
-        if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
-        else value
-    )
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+        return tuple(value)
+    return value
 
 
 def _as_dict(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value
 
 
 Tuple = BeforeValidator(_as_tuple)  # any iterable of values except strings and mappings
@@ -111,26 +113,29 @@ class Setting:
     by_table: bool = False
 
 
-def load_registry(*places: str) -> dict[str, Any]:
-    """Import classes given as "module:Class" and return them by their ``name``, in order.
+def load_registry(*paths: str) -> dict[str, Any]:
+    """Import classes, and return them by their ``name``, in order.
+
+    Args:
+        *paths: Classes as "module:Class".
 
     Raises:
         TypeError: A class declares no settings, or a name is used twice.
     """
-    found: dict[str, Any] = {}
-    for place in places:
-        module, _, kind = place.partition(":")
-        part = getattr(import_module(module), kind)
+    registry: dict[str, Any] = {}
+    for path in paths:
+        module, _, class_name = path.partition(":")
+        part = getattr(import_module(module), class_name)
         if "__pydantic_fields__" not in vars(part):
+            raise TypeError(f"{path} declares no settings. Fix: decorate the class with @declared.")
+        if part.name in registry:
+            earlier = registry[part.name]
             raise TypeError(
-                f"{place} declares no settings. Fix: decorate the class with @declared."
+                f"{path}: the name of {part.part} {part.name} is already used by"
+                f" {earlier.__module__}:{earlier.__qualname__}. Fix: set a different name."
             )
-        if part.name in found:
-            other = f"{found[part.name].__module__}:{found[part.name].__qualname__}"
-            text = f"{place}: the name of {part.part} {part.name} is already used by {other}"
-            raise TypeError(f"{text}. Fix: set a different name.")
-        found[part.name] = part
-    return found
+        registry[part.name] = part
+    return registry
 
 
 def read_yaml(path: str | Path, what: str) -> dict[Any, Any]:
@@ -152,8 +157,9 @@ def read_yaml(path: str | Path, what: str) -> dict[Any, Any]:
         raise ConfigError(f"{file}: this is a URL, not a file. Fix: pass the path of {what}.")
     if not is_path(file):
         raise ConfigError(f"a string of {len(str(file))} characters is not the path of {what}.")
-    if wrong := not_a_file(file):
-        raise ConfigError(f"{file}: {wrong}. Fix: pass the path of {what}.")
+    file_problem = not_a_file(file)
+    if file_problem:
+        raise ConfigError(f"{file}: {file_problem}. Fix: pass the path of {what}.")
     try:
         text = file.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -164,15 +170,16 @@ def read_yaml(path: str | Path, what: str) -> dict[Any, Any]:
         raise ConfigError(f"{file}: expected one mapping, not {len(documents)} documents.")
     content = documents[0] if documents else None
     if not isinstance(content, dict):
-        found = (
-            "an empty file"
-            if content is None
-            else "a list"
-            if isinstance(content, list)
-            else "a single value"
-        )
-        raise ConfigError(f"{file}: expected one mapping, not {found}.")
+        raise ConfigError(f"{file}: expected one mapping, not {_kind_of_content(content)}.")
     return content
+
+
+def _kind_of_content(content: Any) -> str:
+    if content is None:
+        return "an empty file"
+    if isinstance(content, list):
+        return "a list"
+    return "a single value"
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field,))
@@ -197,27 +204,31 @@ def declared(kind: type[T]) -> type[T]:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
 def declared_by_name(kind: type[T]) -> type[T]:
-    """Like :func:`declared`, with keyword-only settings."""
+    """Like :func:`declared`, with keyword-only settings.
+
+    Args:
+        kind: Class to decorate.
+    """
     return _declared(kind, kw_only=True)
 
 
 def _declared(kind: type[T], *, kw_only: bool) -> type[T]:
-    made: Any = validated(frozen=True, kw_only=kw_only, config=_CONFIG)(kind)
-    plain = made.__init__
+    dataclass_kind: Any = validated(frozen=True, kw_only=kw_only, config=_CONFIG)(kind)
+    validating_init = dataclass_kind.__init__
 
-    def made_of(self: Any, *args: Any, **named: Any) -> None:
+    def safe_init(self: Any, *args: Any, **settings: Any) -> None:
         if args and kw_only:  # pydantic accepts some positional arguments nevertheless
             raise ConfigError(f"{_where(type(self))}: {_BY_NAME}")
         try:
-            plain(self, *args, **named)
+            validating_init(self, *args, **settings)
             return
         except ValidationError as error:
-            wrong = error
+            validation_error = error
         # outside the handler, because the original error contains the value
-        raise problem(type(self), wrong)
+        raise problem(type(self), validation_error)
 
-    made.__init__ = made_of
-    return made
+    dataclass_kind.__init__ = safe_init
+    return dataclass_kind
 
 
 def settings_of(kind: Any) -> list[Setting]:
@@ -229,40 +240,50 @@ def settings_of(kind: Any) -> list[Setting]:
     Returns:
         The settings in order of declaration, without those that are derived from others.
     """
+    settings = []
     if issubclass(kind, BaseModel):
-        return [
-            Setting(name, domain_of(info), _default(info), info.description or "")
-            for name, info in kind.model_fields.items()
-        ]
-    found = [(field, _info(kind, field.name)) for field in fields(kind)]
-    return [
-        Setting(
-            field.name,
-            domain_of(info),
-            default_of(field),
-            info.description or "",
-            by_table=info.json_schema_extra == BY_TABLE,
-        )
-        for field, info in found
-        if info.json_schema_extra != DERIVED
-    ]
+        for name, info in kind.model_fields.items():
+            meaning = info.description or ""
+            settings.append(Setting(name, domain_of(info), _default(info), meaning))
+        return settings
+    for field in fields(kind):
+        info = _info(kind, field.name)
+        if info.json_schema_extra == DERIVED:
+            continue
+        meaning = info.description or ""
+        by_table = info.json_schema_extra == BY_TABLE
+        settings.append(Setting(field.name, domain_of(info), default_of(field), meaning, by_table))
+    return settings
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """Return the default of a dataclass field, declared or plain. MISSING if it has none."""
+    """Return the default of a dataclass field.
+
+    Args:
+        field: Field of a declared or plain dataclass.
+
+    Returns:
+        The default. MISSING if there is none.
+    """
     if field.default_factory is not MISSING:
         return field.default_factory()
-    default = field.default
-    return _default(default) if isinstance(default, FieldInfo) else default
+    if isinstance(field.default, FieldInfo):
+        return _default(field.default)
+    return field.default
 
 
 def _default(info: FieldInfo) -> Any:
-    return MISSING if info.is_required() else info.get_default(call_default_factory=True)
+    if info.is_required():
+        return MISSING
+    return info.get_default(call_default_factory=True)
 
 
 def domain_of(info: FieldInfo) -> str:
     """Describe the allowed values: the title of the field, or a text derived from type and
     bounds.
+
+    Args:
+        info: Field of a declared class or of a pydantic model.
     """
     return info.title or _domain(info.annotation, info.metadata)
 
@@ -272,95 +293,155 @@ def _info(kind: Any, name: str) -> FieldInfo:
 
 
 def problem(kind: Any, error: ValidationError) -> Exception:
-    """Convert a validation error to a ConfigError with pydantic's message, which does not contain
-    the value.
+    """Convert a validation error to an error whose message does not contain the value.
+
+    Args:
+        kind: Class whose settings are invalid.
+        error: Error of pydantic.
+
+    Returns:
+        A ConfigError with pydantic's message, or the error of this package that was the cause.
     """
     first = error.errors(include_url=False, include_input=False)[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, PrivacyAssetsError):  # raised in __post_init__
         return without_chain(cause)
-    known, where = kind.__pydantic_fields__, _where(kind)
+    infos = kind.__pydantic_fields__
+    where = _where(kind)
     if not first["loc"]:  # raised in __post_init__; the message may contain the value
         return ConfigError(f"{where}: the settings do not fit together.")
-    at = first["loc"][0]
-    name = [*known][at] if isinstance(at, int) and at < len(known) else str(at)
-    if name not in known:
-        hint = did_you_mean(name, [*known, *getattr(kind, "short", ())])
+    name = _setting_name(first["loc"][0], [*infos])
+    if name not in infos:
+        hint = did_you_mean(name, [*infos, *getattr(kind, "short", ())])
         return ConfigError(f"{where} has no setting {safe_repr(name)}.{hint}")
     if cause is None:
-        expected = f" Expected: {known[name].title}." if known[name].title else ""
+        title = infos[name].title
+        expected = f" Expected: {title}." if title else ""
         return ConfigError(f"{where}: {name}: {first['msg']}.{expected}")
     # Messages of validators may contain the value.
-    return ConfigError(
-        f"{where}: {name}: {cause if isinstance(cause, InvalidSetting) else 'Invalid value'}."
-    )
+    message = cause if isinstance(cause, InvalidSetting) else "Invalid value"
+    return ConfigError(f"{where}: {name}: {message}.")
+
+
+def _setting_name(at: int | str, names: Sequence[str]) -> str:
+    """Return the name of a setting, which an error gives as name or position."""
+    if isinstance(at, int) and at < len(names):
+        return names[at]
+    return str(at)
 
 
 def _where(kind: type) -> str:
-    known = [
-        one
-        for one in ("part", "name")
-        if hasattr(kind, one) and one not in getattr(kind, "__pydantic_fields__", ())
-    ]
-    return " ".join(getattr(kind, one) for one in known) or kind.__name__
+    """Return part and name of a class for messages, if it has them, else the name of the class."""
+    settings = getattr(kind, "__pydantic_fields__", ())
+    words = []
+    for attribute in ("part", "name"):
+        if hasattr(kind, attribute) and attribute not in settings:
+            words.append(getattr(kind, attribute))
+    return " ".join(words) or kind.__name__
 
 
-def _domain(annotation: Any, metadata: Any = ()) -> str:
-    origin, inner = get_origin(annotation), get_args(annotation)
+def _domain(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    """Describe the values of a type.
+
+    Args:
+        annotation: Type.
+        metadata: Bounds, as objects with attributes such as ``ge``, or fields that have them.
+    """
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
-        return _domain(inner[0], [*inner[1:], *metadata])
+        return _domain(arguments[0], [*arguments[1:], *metadata])
     if origin in (Union, types.UnionType):
-        some = [one for one in inner if one is not type(None)]
-        return " or ".join(_domain(one, metadata) for one in some) + (
-            ", or null" if len(some) < len(inner) else ""
-        )
+        return _union_domain(arguments, metadata)
     if origin is Literal:
-        return "one of " + ", ".join(repr(choice) for choice in inner)
-    if origin is tuple and inner[1:] == (...,):
-        each = inner[0]
-        kind, own = (
-            (get_args(each)[0], get_args(each)[1:]) if get_origin(each) is Annotated else (each, ())
-        )
-        least = next((one.min_length for one in _flat(metadata) if hasattr(one, "min_length")), 0)
-        any_or_more = "of one or more" if least else "of"
-        return f"a list {any_or_more} {_MANY.get(kind, 'values')}{_bounds(own)}"
+        return "one of " + ", ".join(map(repr, arguments))
+    if origin is tuple and arguments[1:] == (...,):
+        return _list_domain(arguments[0], metadata)
     if origin is tuple:
-        return "a list of " + " and ".join(_domain(one) for one in inner)
-    if annotation in _ONE:
-        return _ONE[annotation] + _bounds(metadata)
-    return "a mapping of names to values" if origin is dict else "a value"
+        return "a list of " + " and ".join(map(_domain, arguments))
+    if annotation in _SINGULAR:
+        return _SINGULAR[annotation] + _bounds(metadata)
+    if origin is dict:
+        return "a mapping of names to values"
+    return "a value"
 
 
-def _flat(metadata: Any) -> list[Any]:
-    return [
-        one
-        for entry in metadata
-        for one in (entry.metadata if isinstance(entry, FieldInfo) else [entry])
-    ]
+def _union_domain(members: Sequence[Any], metadata: Sequence[Any]) -> str:
+    domains = []
+    for member in members:
+        if member is not type(None):
+            domains.append(_domain(member, metadata))
+    text = " or ".join(domains)
+    if len(domains) < len(members):
+        text += ", or null"
+    return text
 
 
-def _bounds(metadata: Any) -> str:
-    ends = ("ge", "gt", "le", "lt", "multiple_of")
-    known = {end: getattr(one, end) for one in _flat(metadata) for end in ends if hasattr(one, end)}
-    if "multiple_of" in known:
-        kind = "even" if known["multiple_of"] == 2 else f"a multiple of {known['multiple_of']:g}"
-        return f", {kind}, at least {known['ge']:g}"
-    if "ge" in known and "le" in known:
-        return f" from {known['ge']:g} to {known['le']:g}"
-    words = {"ge": "of at least", "gt": "above", "le": "at most", "lt": "below"}
-    bounds = [f"{words[end]} {known[end]:g}" for end in words if end in known]
-    return f" {' and '.join(bounds)}" if bounds else ""
+def _list_domain(element: Any, metadata: Sequence[Any]) -> str:
+    """Describe a list of any length.
+
+    Args:
+        element: Type of its elements.
+        metadata: Bounds of the list.
+    """
+    kind = element
+    element_metadata: Sequence[Any] = ()
+    if get_origin(element) is Annotated:
+        kind, *element_metadata = get_args(element)
+    min_lengths = [bound.min_length for bound in _flat(metadata) if hasattr(bound, "min_length")]
+    of = "of one or more" if min_lengths and min_lengths[0] else "of"
+    return f"a list {of} {_PLURAL.get(kind, 'values')}{_bounds(element_metadata)}"
+
+
+def _flat(metadata: Sequence[Any]) -> list[Any]:
+    """Return the bounds, also those of fields."""
+    bounds = []
+    for entry in metadata:
+        if isinstance(entry, FieldInfo):
+            bounds += entry.metadata
+        else:
+            bounds.append(entry)
+    return bounds
+
+
+def _bound_values(metadata: Sequence[Any]) -> dict[str, Any]:
+    """Return the bounds of a number by name."""
+    values = {}
+    for bound in _flat(metadata):
+        for name in (*_BOUNDS, "multiple_of"):
+            if hasattr(bound, name):
+                values[name] = getattr(bound, name)
+    return values
+
+
+def _bounds(metadata: Sequence[Any]) -> str:
+    """Describe the bounds of a number, after a space or comma; "" if there are none."""
+    values = _bound_values(metadata)
+    if "multiple_of" in values:
+        multiple = values["multiple_of"]
+        kind = "even" if multiple == 2 else f"a multiple of {multiple:g}"
+        return f", {kind}, at least {values['ge']:g}"
+    if "ge" in values and "le" in values:
+        return f" from {values['ge']:g} to {values['le']:g}"
+    texts = []
+    for name, words in _BOUNDS.items():
+        if name in values:
+            texts.append(f"{words} {values[name]:g}")
+    if not texts:
+        return ""
+    return f" {' and '.join(texts)}"
 
 
 class _NotAccepted(yaml.MarkedYAMLError):
     """Valid YAML that is not accepted here. The message is safe to display: it contains only
-    :func:`shown` values.
+    :func:`.safe_repr` values.
     """
 
 
 class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
-        event, problem = self.peek_event(), ""
+        event = self.peek_event()
+        problem = ""
         # Without aliases, the parsed document is no larger than its text.
         if isinstance(event, yaml.AliasEvent) and event.anchor in self.anchors:
             problem = "an alias (*) is not accepted. Fix: write the value out"
@@ -383,13 +464,13 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        first: dict[Any, yaml.Node] = {}  # by value, because yes and true are the same key
+        first_keys: dict[Any, yaml.Node] = {}  # by value, because yes and true are the same key
         for key, _ in node.value:
             if key.tag == _MERGE:
                 problem = "a merge key (<<) is not accepted. Fix: write the settings out"
                 raise _NotAccepted(problem=problem, problem_mark=key.start_mark)
             if isinstance(key, yaml.ScalarNode):
-                earlier = first.setdefault(self.construct_object(key), key)
+                earlier = first_keys.setdefault(self.construct_object(key), key)
                 if earlier is not key:
                     problem = (
                         f"the key {safe_repr(key.value)} occurs twice, first in line"
@@ -419,27 +500,30 @@ def load_yaml(text: str, where: str) -> list[Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
-        begun = getattr(error, "context_mark", None)
-        begins = (
-            f", in the block that begins in line {begun.line + 1}"
-            if begun and mark and begun.line < mark.line
-            else ""
-        )
-        problem = (
-            error.problem
-            if isinstance(error, _NotAccepted)
-            else f"cannot be read as YAML{begins} ({_reason(error)})"
-        )
-        ConfigError(f"{where}{line}: {problem}.").raise_without_context()
+        ConfigError(f"{where}{line}: {_yaml_problem(error)}.").raise_without_context()
+
+
+def _yaml_problem(error: Exception) -> str:
+    if isinstance(error, _NotAccepted):
+        return str(error.problem)
+    mark = getattr(error, "problem_mark", None)
+    start = getattr(error, "context_mark", None)
+    begins = ""
+    if start and mark and start.line < mark.line:
+        begins = f", in the block that begins in line {start.line + 1}"
+    return f"cannot be read as YAML{begins} ({_reason(error)})"
 
 
 def _reason(error: Exception) -> str:
     """Return the parser's message, without quotes from the text except single characters and
     ``<tokens>``.
     """
-    problem = getattr(error, "problem", None) or type(error).__name__
-    problem = problem.replace(repr("\t"), "a tab")
-    safe = _QUOTED.sub(
-        lambda found: found[0] if len(found[0]) < 4 or found[0][1] == "<" else "…", problem
-    )
-    return safe + _HINTS.get(problem, "")
+    message = getattr(error, "problem", None) or type(error).__name__
+    message = message.replace(repr("\t"), "a tab")
+    return _QUOTED.sub(_shown_quote, message) + _HINTS.get(message, "")
+
+
+def _shown_quote(quote: re.Match[str]) -> str:
+    text = quote[0]
+    is_harmless = len(text) < 4 or text[1] == "<"
+    return text if is_harmless else "…"

@@ -20,7 +20,7 @@ from privacy_assets.dagster.resources import ReleaseResource
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.deployment import Deployment, DeploymentSettings
 from privacy_assets.gate.releases import default_trusted
-from privacy_assets.infra.markers import LAYOUT, MARKER, ROLES, mark_deployment
+from privacy_assets.infra.markers import LAYOUT, MARKER, ROLES, mark_deployment, read_marker
 from privacy_assets.infra.objects import ObjectPath
 
 
@@ -257,3 +257,14 @@ def test_releases_beside_an_empty_folder_of_trusted_keys_are_no_first_run(tmp_pa
     with pytest.raises(ConfigError, match="trusted keys are missing"):
         deployment(tmp_path).gate()
     assert not [*(tmp_path / "trusted_keys").iterdir()]
+
+
+def test_a_missing_library_of_a_store_is_not_a_damaged_marker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def not_installed(*_: object, **__: object) -> None:
+        raise ImportError("s3fs")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", not_installed)
+    with pytest.raises(ConfigError, match=r"no library for s3://.*pip install"):
+        read_marker(ObjectPath("s3://bucket/releases"), "releases")

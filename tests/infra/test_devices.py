@@ -169,7 +169,7 @@ def test_threads_exclude_each_other_and_hear_of_the_holder(cards, tmp_path):
 
     def work():
         for _ in range(3):
-            with lease_device(tmp_path, timeout=120, on_wait=heard.append, every=0.1):
+            with lease_device(tmp_path, timeout=120, on_wait=heard.append, interval=0.1):
                 with guard:
                     inside.append(1)
                     assert len(inside) == 1

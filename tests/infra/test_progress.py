@@ -97,14 +97,14 @@ def test_a_terminal_has_a_bar_with_what_is_done_and_it_goes_when_the_work_is_don
         bars("measuring [dcr]")
         advance(bars, "epochs", 1, 4)
         advance(bars, "columns", 3, 9)
-        bars._shown.refresh()
+        bars._display.refresh()
         shown = text_of(console)
         assert "  measuring [dcr]\n" in shown and "epochs" in shown and "1 of 4" in shown
         assert "3 of 9" in shown
         advance(bars, "columns", 9, 9)
-        assert bars._shown.live.is_started
+        assert bars._display.live.is_started
         advance(bars, "epochs", None)
-        assert not bars._shown.live.is_started and text_of(console).endswith("\x1b[2K\x1b[?25h\r")
+        assert not bars._display.live.is_started and text_of(console).endswith("\x1b[2K\x1b[?25h\r")
         # cursor visible again
         assert text_of(console).count("\x1b[?25l") == text_of(console).count("\x1b[?25h") == 1
 
