@@ -233,6 +233,17 @@ def check_result(
         raise OutOfDate(f"{result.metric} was computed with other settings or seed", redo=redo)
 
 
+def check_snapshot(attestation: Attestation, snapshot: Snapshot) -> None:
+    """Reject an attestation of another synthetic table.
+
+    Args:
+        attestation: Attestation to check.
+        snapshot: Synthetic table that it must name, with the same bytes and rows.
+    """
+    if (snapshot.sha256, snapshot.content) != (attestation.sha256, attestation.content):
+        raise OutOfDate("the attestation belongs to another synthetic table", redo=("attest",))
+
+
 def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, Any]) -> None:
     """Reject an attestation of another engine, policy or settings than those in force.
 

@@ -297,7 +297,7 @@ class Deployment:
             key.check()  # mark the folder only if it contains a key of this deployment
             write_marker(trusted.places[0], "trusted_keys", check_marker(private, "private"))
         gate = Gate(self.releases, private, key, content)
-        gate.check_places()
+        gate.check_folders()
         return gate
 
     def key(self, purpose: str) -> bytes:
