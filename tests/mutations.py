@@ -285,8 +285,8 @@ MUTATIONS = [
     Mutation(
         "a statement has many spellings",
         "gate/statements.py",
-        "spelled != sealed.data\n            or",
-        "",
+        "if not is_canonical or",
+        "if",
         ("gate/test_statements.py",),
     ),
     Mutation(
@@ -341,7 +341,7 @@ MUTATIONS = [
     Mutation(
         "an old copy of the release folder with a withdrawn release is whole",
         "gate/verification.py",
-        "    if log.is_withdrawn(stated.sha256, stated.content):",
+        "    if log.is_withdrawn(best.stated.sha256, best.stated.content):",
         "    if False:",
         ("cli/test_cli_gate.py",),
     ),
@@ -423,7 +423,7 @@ MUTATIONS = [
     Mutation(
         "another table or partition will do",
         "gate/attestation.py",
-        "if found != target:",
+        "if actual != target:",
         "if False:",
         ("gate/test_gate.py", "gate/test_statements.py"),
     ),
