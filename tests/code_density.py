@@ -29,6 +29,7 @@ CHECKED = (
     "__main__.py",
     "distances",
     "evaluation",
+    "gate",
     "generators",
     "metrics",
     "policy.py",
