@@ -822,7 +822,7 @@ class Gate:
         """Compare the log of a table with the release folder."""
         targets = list(self.store.targets(table))
         with ThreadPoolExecutor(_N_THREADS) as pool:  # object stores answer slowly
-            partitions = list(pool.map(partial(self._lost_in_partition, state), targets))
+            partitions = list(pool.map(partial(self._partition_releases, state), targets))
         moves = dict(state.moves)
         publications = list[Publication]()
         n_lost = 0
@@ -833,7 +833,7 @@ class Gate:
             publications += partition.unlogged
         return _Lost({"moves": moves, "shown": (*publications, *state.shown)}, n_lost)
 
-    def _lost_in_partition(self, state: LogState, target: ReleaseTarget) -> _PartitionReleases:
+    def _partition_releases(self, state: LogState, target: ReleaseTarget) -> _PartitionReleases:
         logged = {publication.sha256[:12] for publication in state.history(target)}
         unlogged = list[Publication]()
         for release in self.store.history(target):
