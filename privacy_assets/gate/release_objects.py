@@ -21,6 +21,7 @@ from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable,
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     LARGEST_POINTER,
+    TABLE_FILE,
     CheckLast,
     Release,
     SignPointer,
@@ -68,8 +69,10 @@ def add(
         OSError: If the store fails.
     """
     name = _claimed(folder, sha256, attestation)
-    release = Release(name, folder.joinpath("releases", name))
-    is_complete = release.attestation.is_file()
+    location = folder.joinpath("releases", name)
+    table = location / TABLE_FILE
+    envelope = location / ATTESTATION_FILE
+    is_complete = envelope.is_file()
 
     def check_move() -> None:
         check_last()
@@ -82,19 +85,17 @@ def add(
         copy_judged(source, stream, sha256)  # the upload requires the correct hash
 
     check_move()  # before anything is uploaded
-    table = release.table
     is_whole = is_complete and table.is_file() and hash_file(table) == sha256
     if not is_whole:
         table.put(copy)
-    if not release.attestation.create(attestation):
-        text = f"{release.attestation} is another attestation"
-        raise Damaged(text, path=str(release.folder), remove=True)
+    if not envelope.create(attestation):
+        raise Damaged(f"{envelope} is another attestation", path=str(location), remove=True)
     try:
         _move(folder, sign_pointer(name), check_move)
     except PublicationRefused as refusal:
         refusal.outcome_known = False  # its files are readable already, and count as released
         raise
-    return release
+    return Release(name, location)
 
 
 def point(folder: ObjectPath, name: str, sign_pointer: SignPointer, check_last: CheckLast) -> None:
