@@ -31,6 +31,7 @@ CHECKED = (
     "distances",
     "errors.py",
     "evaluation",
+    "gate",
     "generators",
     "infra",
     "metrics",

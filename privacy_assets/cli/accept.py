@@ -156,7 +156,7 @@ def _gate(options: argparse.Namespace) -> Gate:
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     key.check()
     gate = Gate(settings.release_folder(), private, key, b"")
-    gate.check_places()
+    gate.check_folders()
     return gate
 
 

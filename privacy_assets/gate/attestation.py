@@ -26,6 +26,8 @@ from privacy_assets.stats.estimates import MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
 _MAX_NAMED = 3  # maximum number of limits named in a refusal; report and check name all
+# Inputs that only some metrics read, and what a refusal calls another one.
+_OTHER_INPUTS = {"embedder": "another embedder", "ledger": "the ledger of an earlier release"}
 
 
 @dataclass(frozen=True)
@@ -81,17 +83,18 @@ class Attestation:
 
     def statement(self) -> Statement:
         """Return the statement to sign."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        body = {
-            name: to_jsonable(value)
-            for name, value in named.items()
-            if name not in ("target", "sha256", "keyid")
-        }
+        body = {}
+        for field in fields(self):
+            if field.name not in ("target", "sha256", "keyid"):
+                body[field.name] = to_jsonable(getattr(self, field.name))
         return Statement("attestation", self.target, self.sha256, body)
 
     @classmethod
     def of(cls, statement: Statement) -> Attestation:
         """Create an attestation from its statement.
+
+        Args:
+            statement: Verified statement.
 
         Raises:
             OutOfDate: If a field is missing or unknown.
@@ -120,17 +123,16 @@ class Attestation:
         Raises:
             OutOfDate: If the limits differ from those of the policy.
         """
-        limits, statuses = (
-            self.attested_policy().limits,
-            dict(self.limits) if isinstance(self.limits, Mapping) else {},
-        )
-        if {limit.key for limit in limits} != set(statuses) or not set(statuses.values()) <= set(
-            get_args(Status)
-        ):
+        limits = self.attested_policy().limits
+        statuses: dict[str, Status] = {}
+        if isinstance(self.limits, Mapping):
+            statuses = dict(self.limits)
+        has_all_limits = {limit.key for limit in limits} == set(statuses)
+        if not has_all_limits or not set(statuses.values()) <= set(get_args(Status)):
             raise self.unreadable()
-        outcomes = (
-            LimitOutcome(limit, statuses[limit.key], math.nan, "", None) for limit in limits
-        )
+        outcomes = []
+        for limit in limits:
+            outcomes.append(LimitOutcome(limit, statuses[limit.key], math.nan, "", None))
         return Verdict(self.verdict, tuple(outcomes))
 
     def unreadable(self) -> OutOfDate:
@@ -142,11 +144,20 @@ class Attestation:
         return OutOfDate(text, redo=("attest",))
 
 
-def check_target(found: ReleaseTarget, target: ReleaseTarget, kind: RecordKind) -> None:
-    """Reject a record of another table or partition."""
-    if found != target:
+def check_target(actual: ReleaseTarget, target: ReleaseTarget, kind: RecordKind) -> None:
+    """Reject a record of another table or partition.
+
+    Args:
+        actual: Table and partition of the record.
+        target: Expected table and partition.
+        kind: Kind of the record.
+
+    Raises:
+        WrongTarget: If they differ.
+    """
+    if actual != target:
         raise WrongTarget(
-            f"the {kind} belongs to another table or partition ({found})", redo=redo_of(kind)
+            f"the {kind} belongs to another table or partition ({actual})", redo=redo_of(kind)
         )
 
 
@@ -171,22 +182,29 @@ def check_made(
         raise OutOfDate(
             "the synthetic table was generated from another train table", redo=("fit", "sample")
         )
-    made = snapshot.filter
-    if (None if made is None else to_jsonable(made.get("filters", {}))) != to_jsonable(
-        setup.get("filter")
-    ):
+    filters = None
+    filter_inputs: Mapping[str, str] = {}
+    if snapshot.filter is not None:
+        filters = to_jsonable(snapshot.filter.get("filters", {}))
+        filter_inputs = snapshot.filter.get("inputs", {})
+    if filters != to_jsonable(setup.get("filter")):
         raise OutOfDate("the synthetic table was made with another filter", redo=("sample",))
-    for role, read in sorted((made or {}).get("inputs", {}).items()):
-        if read != inputs.get(role):
+    for role, fingerprint in sorted(filter_inputs.items()):
+        if fingerprint != inputs.get(role):
             raise OutOfDate(
                 f"the synthetic table was filtered by another {role} table", redo=("sample",)
             )
-    made_by = snapshot.generator and {
-        key: to_jsonable(snapshot.generator.get(key)) for key in ("name", "settings")
-    }
+    _check_attacked_generator(snapshot, metrics)
+
+
+def _check_attacked_generator(snapshot: Snapshot, metrics: Mapping[str, Metric]) -> None:
+    """Reject a synthetic table of another generator than a metric attacks."""
+    generator: Mapping[str, Any] | None = snapshot.generator
+    if generator:
+        generator = {key: to_jsonable(generator.get(key)) for key in ("name", "settings")}
     for name, metric in metrics.items():
         attacked = to_jsonable(metric.settings().get("generator"))
-        if None not in (attacked, made_by) and attacked != made_by:
+        if attacked is not None and generator is not None and attacked != generator:
             text = f"the synthetic table was generated by another generator than {name} attacks"
             raise OutOfDate(text, redo=("fit", "sample"))
 
@@ -214,17 +232,10 @@ def check_result(
             f"{result.metric} was computed by engine {result.engine_version}", redo=redo
         )
     for role in sorted({*inputs, *result.inputs}):
-        unused = role in ("embedder", "ledger") and (
-            metric is None or role not in metric.required_inputs | metric.optional_inputs
-        )
-        if not unused and result.inputs.get(role) != inputs.get(role):
-            what = {
-                "embedder": "another embedder",
-                "ledger": "the ledger of an earlier release",
-            }.get(role)
-            raise OutOfDate(
-                f"{result.metric} was computed on {what or f'another {role} table'}", redo=redo
-            )
+        if not _is_used(role, metric) or result.inputs.get(role) == inputs.get(role):
+            continue
+        table = _OTHER_INPUTS.get(role, f"another {role} table")
+        raise OutOfDate(f"{result.metric} was computed on {table}", redo=redo)
     if (
         metric is None
         or result.seed != seed
@@ -233,10 +244,36 @@ def check_result(
         raise OutOfDate(f"{result.metric} was computed with other settings or seed", redo=redo)
 
 
+def _is_used(role: str, metric: Metric | None) -> bool:
+    """Return True for a table that every result depends on, or that this metric reads."""
+    if role not in _OTHER_INPUTS:
+        return True
+    return metric is not None and role in metric.required_inputs | metric.optional_inputs
+
+
+def check_snapshot(attestation: Attestation, snapshot: Snapshot) -> None:
+    """Reject an attestation of another synthetic table.
+
+    Args:
+        attestation: Attestation to check.
+        snapshot: Synthetic table that it must name, with the same bytes and rows.
+    """
+    if (snapshot.sha256, snapshot.content) != (attestation.sha256, attestation.content):
+        raise OutOfDate("the attestation belongs to another synthetic table", redo=("attest",))
+
+
 def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, Any]) -> None:
     """Reject an attestation of another engine, policy or settings than those in force.
 
     The statistics of another engine may contain errors that were fixed since.
+
+    Args:
+        attestation: Attestation to check.
+        policy: Policy in force.
+        setup: Current settings except the policy.
+
+    Raises:
+        OutOfDate: If one of them differs.
     """
     if attestation.engine_version != ENGINE_VERSION:
         raise OutOfDate(
@@ -245,21 +282,39 @@ def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, A
         )
     if attestation.policy_digest != policy_digest(policy):
         raise OutOfDate("the attestation was made under another policy", redo=("attest",))
-    now, then = to_jsonable(setup), attestation.setup
-    changed = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
+    current = to_jsonable(setup)
+    signed = attestation.setup
+    names = sorted({*current, *signed})
+    changed = [name for name in names if current.get(name) != signed.get(name)]
     if changed:
         text = f"the attestation was made under other settings ({', '.join(changed)})"
         raise OutOfDate(text, redo=("score", "attest"))
 
 
 def check_verdict(verdict: Verdict, remembered: Sequence[str]) -> None:
-    """Reject every verdict except "pass"."""
+    """Reject every verdict except "pass".
+
+    Args:
+        verdict: Verdict to check.
+        remembered: Limits that the same rows failed earlier.
+
+    Raises:
+        PolicyNotMet: If a limit is broken.
+        FailedBefore: If no limit is broken, but the rows failed earlier.
+    """
     if verdict.status != "pass" or verdict.broken:
         raise refusal(verdict, remembered)
 
 
 def check_memory(remembered: Sequence[str]) -> None:
-    """Reject rows that failed earlier."""
+    """Reject rows that failed earlier.
+
+    Args:
+        remembered: Limits that they failed, see :meth:`.LogState.failures`.
+
+    Raises:
+        FailedBefore: If there are any.
+    """
     if remembered:
         raise failed_before(remembered)
 
@@ -267,6 +322,13 @@ def check_memory(remembered: Sequence[str]) -> None:
 def check_ledger(attestation: Attestation, ledger: str) -> None:
     """Reject an attestation whose disclosure was measured with another ledger than the current
     one.
+
+    Args:
+        attestation: Attestation to check.
+        ledger: SHA-256 of the current ledger.
+
+    Raises:
+        OutOfDate: If they differ.
     """
     if attestation.inputs.get("ledger") != ledger:
         raise OutOfDate(
@@ -282,15 +344,23 @@ def refusal(
 
     Rows that failed before, and break no limit now, are refused for that: another run cannot change
     it.
+
+    Args:
+        verdict: Verdict.
+        remembered: Limits that the same rows failed earlier.
+        remedy: What would make the verdict "pass", for the advice. Empty: general advice.
     """
     broken = sorted(verdict.broken, key=lambda outcome: outcome.status != "fail")
-    lines = [f"{outcome.limit.key} ({outcome.status.replace('_', ' ')})" for outcome in broken]
     if not broken or (remembered and broken[0].status != "fail"):
         return failed_before(remembered)
-    more = [f"and {len(lines) - _MAX_NAMED} more"] if len(lines) > _MAX_NAMED else []
-    counted, named = tally(verdict.outcomes), ", ".join([*lines[:_MAX_NAMED], *more])
+    names = []
+    for outcome in broken[:_MAX_NAMED]:
+        names.append(f"{outcome.limit.key} ({outcome.status.replace('_', ' ')})")
+    if len(broken) > _MAX_NAMED:
+        names.append(f"and {len(broken) - _MAX_NAMED} more")
     kind = Undecided if verdict.status == "undecided" else PolicyNotMet
-    text = f"the policy does not hold ({verdict.status}: {counted}): {named}"
+    counts = tally(verdict.outcomes)
+    text = f"the policy does not hold ({verdict.status}: {counts}): {', '.join(names)}"
     return kind(text, outcomes=verdict.broken, remedy=remedy)
 
 

@@ -56,9 +56,10 @@ from privacy_assets.infra.settings import problem
 from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint
 
 SECRET_VARIABLE = "PRIVACY_ASSETS_SECRET"
-SECRET, CHECK = "secret.key", "secret.check"
-_SMALLEST = 16  # minimum number of bytes of a secret
-_BEFORE = {SECRET, SIGNING_KEY}  # possible content of the private folder before the first record
+SECRET = "secret.key"
+CHECK = "secret.check"
+_MIN_BYTES = 16  # of a secret
+_UNUSED = {SECRET, SIGNING_KEY}  # possible content of the private folder before the first record
 _LOST = (
     "Without the secret, every split changes, and rows that failed or were released are not"
     " recognised. Fix:"
@@ -68,15 +69,17 @@ _LOST = (
 _VARIABLES = {"releases": RELEASES_VARIABLE, "private": PRIVATE_VARIABLE}
 
 
-def _folder(given: object) -> object:
+def _folder(path: object) -> object:
     """Convert a path to its text. Other strings, such as Dagster's environment variables, keep
     their class.
     """
-    if given is None:
+    if path is None:
         return None
-    text = path_text(given)
+    text = path_text(path)
     check_no_credentials(text)
-    return given if isinstance(given, str) else text
+    if isinstance(path, str):
+        return path
+    return text
 
 
 Folder = Annotated[str | None, BeforeValidator(_folder)]  # path or URL; None: not set
@@ -119,26 +122,26 @@ class DeploymentSettings(BaseModel):
     signing_key_variable: str = SIGNING_VARIABLE
     secret_variable: str = SECRET_VARIABLE
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         try:
-            super().__init__(**given)
+            super().__init__(**settings)
             return
         except ValidationError as error:
-            wrong = error
+            invalid = error
         # outside the handler, because the original error contains the value
-        raise problem(type(self), wrong)
+        raise problem(type(self), invalid)
 
-    def locate(self, given: str | Location, setting: str) -> Location:
+    def locate(self, path: str | Location, setting: str) -> Location:
         """Return the absolute location of a folder or file.
 
         Args:
-            given: Path or URL.
+            path: Path or URL.
             setting: Name of the setting or environment variable.
 
         Raises:
             ConfigError: If it is neither a path nor a URL.
         """
-        return location(given).absolute()
+        return location(path).absolute()
 
     def folder(self, name: Literal["releases", "private"]) -> Location | None:
         """Return the location of a folder, from the setting, ``home`` or the environment, in this
@@ -150,13 +153,16 @@ class DeploymentSettings(BaseModel):
         Returns:
             The location. None if it is not set.
         """
-        given, variable = getattr(self, name), _VARIABLES[name]
-        if given is not None:
-            return self.locate(given, name)
+        setting = getattr(self, name)
+        if setting is not None:
+            return self.locate(setting, name)
         if self.home is not None:
             return self.locate(self.home, "home") / name
-        found = os.environ.get(variable)
-        return self.locate(found, variable) if found else None
+        variable = _VARIABLES[name]
+        path = os.environ.get(variable)
+        if not path:
+            return None
+        return self.locate(path, variable)
 
     def release_folder(self) -> Location:
         """Return the location of the release folder.
@@ -164,12 +170,12 @@ class DeploymentSettings(BaseModel):
         Raises:
             ConfigError: If it is not set.
         """
-        found = self.folder("releases")
-        if found is None:
+        releases = self.folder("releases")
+        if releases is None:
             raise ConfigError(
                 f"the release folder is not set. Fix: set home, releases, or {RELEASES_VARIABLE}."
             )
-        return found
+        return releases
 
     def private_folder(self) -> Location:
         """Return the location of the private folder: ``private`` next to the releases if it is not
@@ -178,9 +184,10 @@ class DeploymentSettings(BaseModel):
         Raises:
             ConfigError: If it is not set and the releases are in an object store.
         """
-        found, releases = self.folder("private"), self.release_folder()
-        if found is not None:
-            return found
+        private = self.folder("private")
+        releases = self.release_folder()
+        if private is not None:
+            return private
         if isinstance(releases, ObjectPath):
             raise ConfigError(
                 f"the private folder of {releases} is not set. Fix: set private, or"
@@ -198,8 +205,11 @@ class DeploymentSettings(BaseModel):
             ConfigError: If they would be in an object store.
         """
         if self.trusted_keys is not None:
-            return TrustedKeys((key_path(str(self.locate(self.trusted_keys, "trusted_keys"))),))
-        home = None if self.home is None else self.locate(self.home, "home")
+            trusted_keys = self.locate(self.trusted_keys, "trusted_keys")
+            return TrustedKeys((key_path(str(trusted_keys)),))
+        home = None
+        if self.home is not None:
+            home = self.locate(self.home, "home")
         return default_trusted(self.release_folder(), home, reading=reading)
 
     def signing_key_file(self) -> Path | None:
@@ -247,9 +257,10 @@ class Deployment:
 
     def __init__(self, settings: DeploymentSettings) -> None:
         self.settings = settings
-        self.releases, self.private = settings.release_folder(), settings.private_folder()
-        self._marked = False
-        self._checked = b""  # last secret that was verified to belong to this deployment
+        self.releases = settings.release_folder()
+        self.private = settings.private_folder()
+        self._is_marked = False
+        self._checked_secret = b""  # last secret that was verified to belong to this deployment
 
     @classmethod
     def temporary(cls, folder: Path, secret: bytes) -> Deployment:
@@ -259,10 +270,16 @@ class Deployment:
             folder: Empty folder.
             secret: Secret of the deployment.
         """
-        private, trusted = private_folder(folder / "private"), folder / "trusted_keys"
-        own = {"home": str(folder), "trusted_keys": str(trusted)}
-        deployment = cls(DeploymentSettings(**own, signing_key_variable="", secret_variable=""))
-        deployment._private()  # marks the folders while they are empty
+        private = private_folder(folder / "private")
+        trusted = folder / "trusted_keys"
+        settings = DeploymentSettings(
+            home=str(folder),
+            trusted_keys=str(trusted),
+            signing_key_variable="",
+            secret_variable="",
+        )
+        deployment = cls(settings)
+        deployment._marked_private()  # marks the folders while they are empty
         create_once(private / SECRET, secret)
         first_key(private / SIGNING_KEY, trusted)
         return deployment
@@ -281,40 +298,48 @@ class Deployment:
         """Return the gate. A first pair of keys is created if there is none and none was
         configured.
         """
-        self._marked = False  # check the folders again
-        private, trusted = self._private(), self.trusted
-        content = self.key("content")  # creates the secret before the keys
+        self._is_marked = False  # check the folders again
+        private = self._marked_private()
+        trusted = self.trusted
+        content_key = self.key("content")  # creates the secret before the keys
         path = self.settings.signing_key_file()
-        if not self._keys_given() and path is not None:
-            if is_unused(trusted.places[0], "trusted_keys") and any(self.store.targets()):
+        trusted_folder = trusted.places[0]
+        if not self._has_configured_keys() and path is not None:
+            if is_unused(trusted_folder, "trusted_keys") and any(self.store.targets()):
                 raise ConfigError(
-                    f"{trusted.places[0]}: there are releases, but the trusted keys are"
-                    " missing. Fix: restore the keys."
+                    f"{trusted_folder}: there are releases, but the trusted keys are missing. Fix:"
+                    " restore the keys."
                 )
-            first_key(path, trusted.places[0])
+            first_key(path, trusted_folder)
         key = SigningKey(path, self.settings.signing_key_variable, trusted)
-        if not self._keys_given():
+        if not self._has_configured_keys():
             key.check()  # mark the folder only if it contains a key of this deployment
-            write_marker(trusted.places[0], "trusted_keys", check_marker(private, "private"))
-        gate = Gate(self.releases, private, key, content)
-        gate.check_places()
+            write_marker(trusted_folder, "trusted_keys", check_marker(private, "private"))
+        gate = Gate(self.releases, private, key, content_key)
+        gate.check_folders()
         return gate
 
     def key(self, purpose: str) -> bytes:
-        """Return a key for one purpose, derived from the secret."""
+        """Return a key derived from the secret.
+
+        Args:
+            purpose: Purpose of the key. Other purposes have other keys.
+        """
         return derive_key(self._secret(), purpose)
 
     def keyed_fingerprint(self, fingerprint: str) -> str:
-        """Return the keyed fingerprint of a private table, the only form that may be disclosed."""
+        """Return the keyed fingerprint of a private table, the only form that may be disclosed.
+
+        Args:
+            fingerprint: Fingerprint of the table.
+        """
         return keyed_fingerprint(fingerprint, self.key("fingerprints"))
 
-    def _keys_given(self) -> bool:
+    def _has_configured_keys(self) -> bool:
+        if self.settings.signing_key or self.settings.trusted_keys:
+            return True
         variables = (self.settings.signing_key_variable, TRUSTED_VARIABLE)
-        return bool(
-            self.settings.signing_key
-            or self.settings.trusted_keys
-            or any(os.environ.get(name) for name in variables)
-        )
+        return any(os.environ.get(name) for name in variables)
 
     def check(self) -> None:
         """Check folders and secret, and create them on first use; ConfigError for a folder of
@@ -322,83 +347,88 @@ class Deployment:
         """
         self._secret()
 
-    def _private(self) -> Location:
+    def _marked_private(self) -> Location:
+        """Return the private folder, after all folders were marked or their markers checked."""
         folder = self.private
-        if self._marked:
+        if self._is_marked:
             return check_private(private_folder(folder))
+        has_keys = self._has_configured_keys()
         # If the folder is not mounted, a new one would contain no record of failures.
-        if isinstance(folder, Path) and self._keys_given() and not folder.is_dir():
+        if isinstance(folder, Path) and has_keys and not folder.is_dir():
             raise ConfigError(
                 f"{folder}: the gate's private folder does not exist. Fix: mount it, or create"
                 " it (mode 700)."
             )
-        places: dict[FolderRole, Location] = {"private": folder, "releases": self.releases}
+        locations: dict[FolderRole, Location] = {"private": folder, "releases": self.releases}
         with suppress(ConfigError):  # gate() reports missing trusted keys
-            places["trusted_keys"] = self.trusted.places[0]
+            locations["trusted_keys"] = self.trusted.places[0]
         try:
-            check_deployment(places, own_keys=not self._keys_given())
+            check_deployment(locations, own_keys=not has_keys)
             if isinstance(folder, Path):
                 make_folder(folder.parent, 0o755)  # the releases may be next to it
             check_private(private_folder(folder))
-            mark_deployment(places, own_keys=not self._keys_given())
+            mark_deployment(locations, own_keys=not has_keys)
         except OSError as error:
             raise StoreUnavailable.of(f"{reason(error)}; nothing changed", error) from None
-        self._marked = True
+        self._is_marked = True
         return folder
 
     def _secret(self) -> bytes:
         """Return the secret, or raise ConfigError if it is lost or belongs to another
         deployment.
         """
-        secret, private = os.environ.get(self.settings.secret_variable, "").encode(), None
-        where = self.settings.secret_variable
+        variable = self.settings.secret_variable
+        secret = os.environ.get(variable, "").encode()
+        private = None
+        where = variable
         if not secret:
-            private = self._private()
+            private = self._marked_private()
             if isinstance(private, ObjectPath):
-                fix = f"set {self.settings.secret_variable}"
                 raise ConfigError(
-                    f"{private}: an object store cannot hold the secret of a deployment. Fix:"
-                    f" {fix}."
+                    f"{private}: an object store cannot hold the secret of a deployment. Fix: set"
+                    f" {variable}."
                 )
             where = str(private / SECRET)
-            if not (private / SECRET).exists():
-                if not self._first(private):
-                    raise ConfigError(f"{where}: the secret of this deployment is missing. {_LOST}")
-                create_once(private / SECRET, secrets.token_bytes(32))
-            secret = read_secret(private / SECRET)
-        if len(secret) < _SMALLEST:
-            raise ConfigError(f"{where}: the secret needs at least {_SMALLEST} bytes.")
-        if secret != self._checked:
-            self._check(secret, where, private or self._private())
-            self._checked = secret
+            secret = self._stored_secret(private)
+        if len(secret) < _MIN_BYTES:
+            raise ConfigError(f"{where}: the secret needs at least {_MIN_BYTES} bytes.")
+        if secret != self._checked_secret:
+            self._check(secret, where, private or self._marked_private())
+            self._checked_secret = secret
         return secret
+
+    def _stored_secret(self, private: Path) -> bytes:
+        """Read the secret in the private folder, which is created on first use."""
+        path = private / SECRET
+        if not path.exists():
+            if not self._is_new(private):
+                raise ConfigError(f"{path}: the secret of this deployment is missing. {_LOST}")
+            create_once(path, secrets.token_bytes(32))
+        return read_secret(path)
 
     def _check(self, secret: bytes, where: str, private: Location) -> None:
         """Raise ConfigError unless this secret was the first one used with the private folder."""
-        check, mine = (
-            private / CHECK,
-            keyed_fingerprint(
-                "the secret of this deployment", derive_key(secret, "check")
-            ).encode(),
-        )
+        check = private / CHECK
+        key = derive_key(secret, "check")
+        expected = keyed_fingerprint("the secret of this deployment", key).encode()
         try:
             if CHECK not in names(private):
-                if not self._first(private):
+                if not self._is_new(private):
                     raise ConfigError(
                         f"{check}: missing, so the secret in {where} cannot be checked. {_LOST}"
                     )
-                create_once(check, mine)
-            found = read_regular(check)
+                create_once(check, expected)
+            stored = read_regular(check)
         except OSError as error:
             raise ConfigError(
                 f"{where} cannot be checked ({reason(error)}).{fix_of(error)}"
             ) from None
-        if not hmac.compare_digest(found, mine):
+        if not hmac.compare_digest(stored, expected):
             raise ConfigError(
                 f"{where}: this is not the secret of this deployment ({check} belongs to"
                 f" another secret). {_LOST}"
             )
 
-    def _first(self, private: Location) -> bool:
+    def _is_new(self, private: Location) -> bool:
         """Return True if there is no record and no release yet."""
-        return entries(private) <= _BEFORE and not any(self.store.targets())
+        return entries(private) <= _UNUSED and not any(self.store.targets())

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -37,6 +38,7 @@ from privacy_assets.gate.attestation import (
     check_memory,
     check_policy,
     check_result,
+    check_snapshot,
     check_target,
     check_verdict,
 )
@@ -44,16 +46,17 @@ from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.lock import Locks
 from privacy_assets.gate.log import (
     GRADES,
-    MOST,
+    MAX_FAILED,
     Facts,
+    FactsOf,
     Log,
     LogState,
-    Make,
-    Read,
-    Shown,
+    Publication,
+    ReadState,
+    Rows,
     failed_limits,
 )
-from privacy_assets.gate.release import Pointer, Sealing, replaced
+from privacy_assets.gate.release import Pointer, replaced
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.gate.statements import (
@@ -88,7 +91,7 @@ from privacy_assets.tables.table import Table
 from privacy_assets.tables.writing import parquet_bytes
 from privacy_assets.version import ENGINE_VERSION
 
-_AT_ONCE = 8  # partitions read in parallel
+_N_THREADS = 8  # partitions read in parallel
 
 
 @contextmanager
@@ -100,6 +103,72 @@ def _reporting() -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreUnavailable.of(f"{reason(error)}; nothing changed", error) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordedMove:
+    """Move of a pointer that is recorded in the log, and may now be made.
+
+    Attributes:
+        log: Logs of the tables.
+        target: Table and partition.
+        number: Number of the move, see :attr:`.Pointer.number`.
+    """
+
+    log: Log
+    target: ReleaseTarget
+    number: int
+
+    def sign_pointer(self, release_id: str) -> bytes:
+        """Return the signed pointer to a release.
+
+        Args:
+            release_id: Id of the release. Empty: there is no current release.
+        """
+        pointer = Pointer(release_id, self.number, dt.datetime.now(dt.UTC))
+        return pointer.sealed(self.target, self.log.key)
+
+    def check_last(self) -> None:
+        """Raise Superseded if another release, rollback or withdrawal was recorded meanwhile."""
+        state = self.log.state(self.target.table)
+        if state.n_moves(self.target.part) != self.number:
+            raise Superseded("another release or rollback was recorded meanwhile; nothing changed")
+
+
+class _Lost(NamedTuple):
+    """What the log of a table lacks, but the release folder has.
+
+    Attributes:
+        fields: Fields of the state of the log, with what the release folder has.
+        n_releases: Number of releases, or of moves of a pointer, that the log lacks.
+    """
+
+    fields: dict[str, Any]
+    n_releases: int
+
+
+class _PartitionReleases(NamedTuple):
+    """State of the release folder of one partition.
+
+    Attributes:
+        pointer_number: Number of the verified pointer. 0: there is none.
+        unlogged: Releases with a trusted signature that the log lacks.
+    """
+
+    pointer_number: int
+    unlogged: list[Publication]
+
+
+class Stop(NamedTuple):
+    """All that stops a table.
+
+    Attributes:
+        causes: Causes, each a sentence without a period. Empty: the table is not stopped.
+        digest: Digest of the causes and of the last entry of the log.
+    """
+
+    causes: list[str]
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -143,14 +212,18 @@ class Gate:
 
         The same rows are the same attempt, independent of run, row order and file. Other rows are
         another attempt, independent of training rows, settings and generator.
+
+        Args:
+            snapshot: Synthetic table.
         """
 
-        def make(state: LogState) -> Facts | None:
-            return (
-                None if snapshot.content in dict(state.attempts) else {"content": snapshot.content}
-            )
+        def facts_of_attempt(state: LogState) -> Facts | None:
+            if snapshot.content in dict(state.attempts):
+                return None
+            return {"content": snapshot.content}
 
-        return dict(self.log.append(snapshot.target, "attempt", make).attempts)[snapshot.content]
+        state = self.log.append(snapshot.target, "attempt", facts_of_attempt)
+        return dict(state.attempts)[snapshot.content]
 
     def _record_verdict(
         self, snapshot: Snapshot, status: str, outcomes: Iterable[LimitOutcome]
@@ -159,18 +232,24 @@ class Gate:
         these rows.
         """
 
-        def make(state: LogState) -> Facts | None:
-            content = snapshot.content
-            new = [
-                limit for limit in failed_limits(outcomes) if not state.has_failed(snapshot, limit)
-            ]
-            if not new and GRADES.index(state.verdicts.get(content, "")) >= GRADES.index(status):
+        def facts_of_verdict(state: LogState) -> Facts | None:
+            new_limits = []
+            for limit in failed_limits(outcomes):
+                if not state.has_failed(snapshot, limit):
+                    new_limits.append(limit)
+            grade = GRADES.index(state.verdicts.get(snapshot.content, ""))
+            if not new_limits and grade >= GRADES.index(status):
                 return None
-            return {"content": content, "sha256": snapshot.sha256, "status": status, "failed": new}
+            return {
+                "content": snapshot.content,
+                "sha256": snapshot.sha256,
+                "status": status,
+                "failed": new_limits,
+            }
 
-        self.log.append(snapshot.target, "verdict", make)
+        self.log.append(snapshot.target, "verdict", facts_of_verdict)
 
-    def check_places(self) -> None:
+    def check_folders(self) -> None:
         """Check that releases and private folder are marked for their roles in the same deployment.
 
         Raises:
@@ -178,15 +257,12 @@ class Gate:
             StoreUnavailable: If an object store cannot be read.
         """
         self.store.check()
-        roles: tuple[tuple[FolderRole, Location], ...] = (
-            ("releases", self.releases),
-            ("private", self.private),
-        )
+        roles: dict[FolderRole, Location] = {"releases": self.releases, "private": self.private}
         try:
-            found = {check_prepared(target, role) for role, target in roles}
+            deployments = {check_prepared(folder, role) for role, folder in roles.items()}
         except StoreError as error:
             raise StoreUnavailable.of(f"{reason(error)}; nothing changed", error) from None
-        if len(found) > 1:
+        if len(deployments) > 1:
             raise ConfigError(
                 f"{self.releases} and {self.private} belong to different deployments. Fix:"
                 " correct the paths."
@@ -214,7 +290,9 @@ class Gate:
         """
         body = {"role": role, "setup": to_jsonable(setup), "digest": digest}
         statement = Statement("split", target, fingerprint, body)
-        return self._latest(seal(statement, self.key), target, f"split-{role}")
+        sealed = seal(statement, self.key)
+        self._store_latest(sealed, target, f"split-{role}")
+        return sealed
 
     def check_split(
         self,
@@ -237,15 +315,20 @@ class Gate:
         Returns:
             The keyed fingerprint of its content.
         """
-        found = self._opened(sealed, "split", target)
+        statement = self._verified(sealed, "split", target)
         self._check_latest(sealed, target, f"split-{role}")
-        if found.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:
-            did, redo = ("read", ("read",)) if role == "source" else ("split", ("split", "prepare"))
+        if statement.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:
+            verb = "split"
+            redo: tuple[str, ...] = ("split", "prepare")
+            if role == "source":
+                verb = "read"
+                redo = ("read",)
             text = (
-                f"the {role} table is not the one that was {did}, or was {did} under other settings"
+                f"the {role} table is not the one that was {verb}, or was {verb} under other"
+                " settings"
             )
             raise OutOfDate(text, redo=redo)
-        return found.sha256
+        return statement.sha256
 
     def take_snapshot(
         self,
@@ -277,44 +360,50 @@ class Gate:
         """
         self.key.check()  # before the file is written
         frame = table.to_published_frame()
-        folder, order = (
-            private_folder(self._snapshots(target)),
-            derive_key(self.content_key, "order of rows"),
-        )
-        path, sha256 = write_snapshot(frame, folder, order)
-        known = frame if before is None else before.to_published_frame()
-        content = keyed_fingerprint(lasting_fingerprint(known), self.content_key)
-        dtypes = {name: str(frame[name].dtype) for name in frame.columns}
+        folder = private_folder(self._snapshots(target))
+        path, sha256 = write_snapshot(frame, folder, derive_key(self.content_key, "order of rows"))
+        remembered_frame = frame if before is None else before.to_published_frame()
+        fingerprint = lasting_fingerprint(remembered_frame)
         snapshot = Snapshot(
             target,
             path,
             sha256,
-            len(frame),
-            train_fingerprint,
-            content,
-            dtypes,
-            filtered,
-            generator,
-            n_replaced,
+            n_rows=len(frame),
+            train_fingerprint=train_fingerprint,
+            content=keyed_fingerprint(fingerprint, self.content_key),
+            dtypes={name: str(frame[name].dtype) for name in frame.columns},
+            filter=filtered,
+            generator=generator,
+            n_replaced=n_replaced,
         )
         return snapshot, seal(snapshot.statement(), self.key)
 
     def snapshot(self, sealed: SignedRecord, target: ReleaseTarget) -> Snapshot:
-        """Return the snapshot of a signed record, which must belong to ``target``."""
-        return Snapshot.of(self._opened(sealed, "snapshot", target), self._snapshots(target))
+        """Verify the signed record of a snapshot, and return the snapshot.
+
+        Args:
+            sealed: Signed record.
+            target: Table and partition to which it must belong.
+        """
+        statement = self._verified(sealed, "snapshot", target)
+        return Snapshot.of(statement, self._snapshots(target))
 
     def sign_prepared(
         self, snapshot: Snapshot, setup: Mapping[str, Any], body: Mapping[str, Any]
     ) -> SignedRecord:
-        """Sign the prepared tables of ``snapshot`` and of the real tables, which were split under
-        ``setup``.
+        """Sign the prepared tables of a snapshot and of the real tables.
+
+        Args:
+            snapshot: Synthetic table.
+            setup: Settings of the split.
+            body: Further content of the record.
         """
-        stated = {
+        signed = {
             **to_jsonable(body),
             "setup": to_jsonable(setup),
             "engine_version": ENGINE_VERSION,
         }
-        return seal(Statement("prepared", snapshot.target, snapshot.sha256, stated), self.key)
+        return seal(Statement("prepared", snapshot.target, snapshot.sha256, signed), self.key)
 
     def prepared(
         self, sealed: SignedRecord, target: ReleaseTarget, digest: str, setup: Mapping[str, Any]
@@ -331,24 +420,26 @@ class Gate:
         Returns:
             Body of the record, and the snapshot of the synthetic table.
         """
-        found = self._opened(sealed, "prepared", target)
-        if found.body.get("engine_version") != ENGINE_VERSION:
+        body = self._verified(sealed, "prepared", target).body
+        if body.get("engine_version") != ENGINE_VERSION:
             raise OutOfDate("the tables were prepared by another engine", redo=("prepare",))
-        if found.body.get("setup") != to_jsonable(setup):
+        if body.get("setup") != to_jsonable(setup):
             raise OutOfDate(
                 "the tables were split or read under other settings", redo=("split", "prepare")
             )
-        if found.body.get("digest") != digest:
+        if body.get("digest") != digest:
             raise Damaged("evaluation_inputs was changed after it was signed", redo=("prepare",))
-        return found.body, self.snapshot(
-            SignedRecord("snapshot", found.body["snapshot"].encode()), target
-        )
+        snapshot_record = SignedRecord("snapshot", body["snapshot"].encode())
+        return body, self.snapshot(snapshot_record, target)
 
     def ledger(self, table: str) -> tuple[str, bytes]:
         """Return SHA-256 and bytes of the ledger of disclosure after the last release.
 
         The log names the ledger, so an older copy is rejected. Before the first release, hash and
         bytes are empty.
+
+        Args:
+            table: Name of the table.
 
         Raises:
             TableStopped: If the file is missing or was changed.
@@ -358,15 +449,17 @@ class Gate:
 
     def _check_ledger(self, table: str, sha256: str) -> bytes:
         """Return the bytes of a ledger, or raise TableStopped if it is missing or was changed."""
+        if not sha256:
+            return b""
         path = self._ledgers(table) / f"{sha256}.parquet"
+        data = None
         try:
-            data = read_hashed_bytes(path, sha256) if sha256 else b""
+            data = read_hashed_bytes(path, sha256)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 raise StoreUnavailable.of(
                     f"the ledger cannot be read ({reason(error)})", error, path
                 ) from None
-            data = None
         if data is None:
             raise TableStopped(
                 f"the ledger of {table} is missing or was changed ({path})", table=table
@@ -393,27 +486,31 @@ class Gate:
                 is published. Empty: the metric does not measure it.
         """
         self.count_attempt(snapshot)
-        if failed := [outcome for outcome in outcomes if outcome.status == "fail"]:
+        failed = [outcome for outcome in outcomes if outcome.status == "fail"]
+        if failed:
             self._record_verdict(snapshot, "fail", failed)
-        body, sha256 = result.to_json(), hashlib.sha256(ledger).hexdigest() if ledger else ""
+        ledger_sha256 = ""
         if ledger:
-            put_atomic(
-                private_folder(self._ledgers(snapshot.target.table)) / f"{sha256}.parquet", ledger
-            )
-        return seal(
-            Statement("result", snapshot.target, snapshot.sha256, {**body, "ledger": sha256}),
-            self.key,
-        )
+            ledger_sha256 = hashlib.sha256(ledger).hexdigest()
+            folder = private_folder(self._ledgers(snapshot.target.table))
+            put_atomic(folder / f"{ledger_sha256}.parquet", ledger)
+        body = {**result.to_json(), "ledger": ledger_sha256}
+        return seal(Statement("result", snapshot.target, snapshot.sha256, body), self.key)
 
     def result(self, sealed: SignedRecord, snapshot: Snapshot) -> MetricResult:
-        """Return the signed result of one metric, which must have been computed on ``snapshot``."""
-        statement = self._opened(sealed, "result", snapshot.target)
+        """Verify the signed result of one metric, and return it.
+
+        Args:
+            sealed: Signed result.
+            snapshot: Synthetic table on which it must have been computed.
+        """
+        statement = self._verified(sealed, "result", snapshot.target)
         if statement.sha256 != snapshot.sha256:
             metric = statement.body.get("metric", "a score")
             raise OutOfDate(f"{metric} was computed on another synthetic table", redo=("score",))
-        return MetricResult.from_json(
-            {name: value for name, value in statement.body.items() if name != "ledger"}
-        )
+        stored = dict(statement.body)
+        stored.pop("ledger", None)
+        return MetricResult.from_json(stored)
 
     def attest(
         self,
@@ -442,28 +539,30 @@ class Gate:
         Raises:
             PublicationRefused: If a result or the snapshot is not trusted or does not match.
         """
-        self.check_places()
-        self.locks.check(snapshot.target.table, policy, setup, snapshot.content)
+        target = snapshot.target
+        self.check_folders()
+        self.locks.check(target.table, policy, setup, snapshot.content)
         check_made(snapshot, inputs, setup, metrics)
-        state = self.log.state(snapshot.target.table)
+        state = self.log.state(target.table)
         inputs = {**inputs, "ledger": state.ledger}
         results = {name: self.result(sealed, snapshot) for name, sealed in scores.items()}
         for name, result in results.items():
             check_result(result, inputs, metrics.get(name), setup["seed"])
-        remembered = state.failures(policy, snapshot, self._part(snapshot.target, setup))
+        remembered = state.failures(policy, snapshot, self._remembered_part(target, setup))
         attempt = self.count_attempt(snapshot)
         verdict = policy.judge(results, attempt)
-        ledgers = [
-            self._opened(one, "result", snapshot.target).body.get("ledger")
-            for one in scores.values()
-        ]
-        kept = {
-            name: self._keep(sealed, snapshot.target)
-            for name, sealed in scores.items()
-            if name in policy.metrics
-        }
-        stated = Attestation(
-            target=snapshot.target,
+
+        ledgers = []
+        for sealed in scores.values():
+            statement = self._verified(sealed, "result", target)
+            ledgers.append(statement.body.get("ledger") or "")
+        result_digests = {}
+        for name, sealed in scores.items():
+            if name in policy.metrics:
+                result_digests[name] = self._store_result(sealed, target)
+
+        attestation = Attestation(
+            target=target,
             sha256=snapshot.sha256,
             content=snapshot.content,
             policy=policy.to_dict(),
@@ -471,18 +570,19 @@ class Gate:
             verdict="fail" if remembered else verdict.status,
             limits={outcome.limit.key: outcome.status for outcome in verdict.outcomes},
             remembered=remembered,
-            results=kept,
+            results=result_digests,
             inputs=inputs,
-            ledger=max(filter(None, ledgers), default=""),
+            ledger=max(ledgers, default=""),
             setup=to_jsonable(setup),
             attempt=attempt,
             n_rows=snapshot.n_rows,
             dtypes=dict(snapshot.dtypes),
             made_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         )
-        self._record_verdict(snapshot, stated.verdict, verdict.outcomes)
-        sealed = self._latest(seal(stated.statement(), self.key), snapshot.target, "attestation")
-        return replace(stated, keyid=self.key.signer.public_key.keyid), sealed
+        self._record_verdict(snapshot, attestation.verdict, verdict.outcomes)
+        sealed = seal(attestation.statement(), self.key)
+        self._store_latest(sealed, target, "attestation")
+        return replace(attestation, keyid=self.key.signer.public_key.keyid), sealed
 
     def row_scores(self, snapshot: Snapshot, metric: str) -> Location:
         """Return the path of the private Parquet file with the scores of each row of a snapshot.
@@ -491,10 +591,8 @@ class Gate:
             snapshot: Synthetic table.
             metric: Name of the metric.
         """
-        return (
-            snapshot.target.below(self.private / "row_scores")
-            / f"{snapshot.sha256}.{metric}.parquet"
-        )
+        folder = snapshot.target.below(self.private / "row_scores")
+        return folder / f"{snapshot.sha256}.{metric}.parquet"
 
     def keep_row_scores(self, result: MetricResult, snapshot: Snapshot) -> Location | None:
         """Write the scores of each row to the private folder. They are not signed, and no step
@@ -513,63 +611,98 @@ class Gate:
         path = self.row_scores(snapshot, result.metric)
         return put_atomic(path, parquet_bytes(pd.DataFrame(result.row_scores)))
 
-    def _keep(self, sealed: SignedRecord, target: ReleaseTarget) -> str:
+    def _store_result(self, sealed: SignedRecord, target: ReleaseTarget) -> str:
         """Store a signed result in the private folder, and return its keyed digest."""
         digest = self._result_digest(sealed.data)
-        put_atomic(
-            private_folder(target.below(self.private / "results")) / f"{digest}.json", sealed.data
-        )
+        folder = private_folder(target.below(self.private / "results"))
+        put_atomic(folder / f"{digest}.json", sealed.data)
         return digest
 
-    def _kept(self, stated: Attestation, snapshot: Snapshot) -> dict[str, MetricResult]:
-        """Read the signed results that an attestation names.
+    def _stored_results(
+        self, attestation: Attestation, snapshot: Snapshot
+    ) -> dict[str, MetricResult]:
+        """Read and verify the signed results that an attestation names.
 
         Raises:
             PublicationRefused: If one is missing or changed.
         """
-        found, folder = {}, stated.target.below(self.private / "results")
-        for name, digest in stated.results.items():
-            what, file = f"signed result of {name} in {folder}", f"{digest}.json"
-            if self._result_digest(data := records(folder, what, file).get(file, b"")) != digest:
+        folder = attestation.target.below(self.private / "results")
+        results = {}
+        for name, digest in attestation.results.items():
+            what = f"signed result of {name} in {folder}"
+            file = f"{digest}.json"
+            data = records(folder, what, file).get(file, b"")
+            if self._result_digest(data) != digest:
                 text = f"the {what} is missing or was changed"
                 raise Damaged(text, path=str(folder / file), redo=("score", "attest"))
-            found[name] = self.result(SignedRecord("result", data), snapshot)
-        return found
+            results[name] = self.result(SignedRecord("result", data), snapshot)
+        return results
 
     def _result_digest(self, data: bytes) -> str:
-        return keyed_fingerprint(
-            hashlib.sha256(data).hexdigest(), derive_key(self.content_key, "results")
-        )
+        key = derive_key(self.content_key, "results")
+        return keyed_fingerprint(hashlib.sha256(data).hexdigest(), key)
 
     def attestation(self, sealed: SignedRecord, target: ReleaseTarget) -> Attestation:
-        """Return the attestation of a signed record, which must belong to ``target``."""
-        return Attestation.of(self._opened(sealed, "attestation", target))
+        """Verify a signed attestation, and return it.
+
+        Args:
+            sealed: Signed attestation.
+            target: Table and partition to which it must belong.
+        """
+        return Attestation.of(self._verified(sealed, "attestation", target))
 
     @_reporting()
     def publish(
         self,
-        sealed: SignedRecord,
-        snapshot: SignedRecord,
+        attestation_record: SignedRecord,
+        snapshot_record: SignedRecord,
         target: ReleaseTarget,
         policy: Policy,
         setup: Mapping[str, Any],
     ) -> Release:
         """Publish the snapshot that the attestation names.
 
-        The following is verified, in this order: signing key and folders; signature, table and
-        partition of both records; the lock of the table, and that the table is not stopped; engine,
-        policy, settings and verdict; that the attestation names this snapshot and its bytes; that
-        the signed results in the private folder meet the policy; that these rows never failed in
-        any run; that no later attestation exists; that the rows were not published and later
-        replaced or rolled back, or withdrawn in any partition; that the log does not end before the
-        current release; and that the disclosure was measured with the current ledger. If a check
-        fails, the previous release stays current. Repeating the call completes an interrupted
-        publication. If the release is current, it only renews the time of its pointer, see
-        :class:`.Pointer`.
+        If a check fails, the previous release stays current. Repeating the call completes an
+        interrupted publication. If the release is current already, the call only renews the time of
+        its pointer, see :class:`.Pointer`.
+
+        The checks are made in this order. Before anything is recorded:
+
+        1. The signing key can be used.
+        2. The folders belong to one deployment, and not every user can write to the releases.
+        3. A trusted key signed the attestation, for this table and partition.
+        4. A trusted key signed the record of the snapshot, for this table and partition.
+        5. Policy and settings are those of the lock of the table.
+        6. The table is not stopped.
+        7. Engine, policy and settings of the attestation are those in force.
+        8. Its verdict is "pass", and its limits are those of its policy.
+        9. It names this snapshot: the same bytes and rows.
+        10. The signed results that it names are in the private folder, and belong to this snapshot.
+        11. They meet the policy, which is evaluated again.
+        12. There is no later attestation.
+        13. The ids of the pointer and of all releases are valid and not in the future.
+
+        With the log as it is just before the entry of this release, so that no other process can
+        come in between:
+
+        14. The log does not end before the current release.
+        15. The table is not stopped.
+        16. These rows failed no limit that is at least as strict, in any run.
+        17. They were not withdrawn, in any partition.
+        18. They were not published and later replaced or rolled back.
+        19. The disclosure was measured with the current ledger.
+        20. The ledger after this release is in the private folder.
+
+        If the last publication has these bytes, 19 and 20 are left out, and there is no new entry.
+        Then, before the pointer is written:
+
+        21. No other release or rollback was recorded meanwhile.
+        22. The copied bytes are those of the attestation.
+        23. The release is not older than the current one.
 
         Args:
-            sealed: Signed attestation.
-            snapshot: Signed record of the synthetic table.
+            attestation_record: Signed attestation.
+            snapshot_record: Signed record of the synthetic table.
             target: Table and partition.
             policy: Policy in force.
             setup: Current settings except the policy.
@@ -582,46 +715,51 @@ class Gate:
             ConfigError: If the signing key or a folder is not usable.
         """
         self.key.check()
-        self.check_places()
-        stated, taken = self.attestation(sealed, target), self.snapshot(snapshot, target)
+        self.check_folders()
+        attestation = self.attestation(attestation_record, target)
+        snapshot = self.snapshot(snapshot_record, target)
         self.locks.check(target.table, policy, setup)
-        check_policy(stated, policy, setup)
-        check_verdict(stated.policy_verdict(), stated.remembered)
-        if (taken.sha256, taken.content) != (stated.sha256, stated.content):
-            raise OutOfDate("the attestation belongs to another synthetic table", redo=("attest",))
-        check_verdict(policy.judge(self._kept(stated, taken), stated.attempt), stated.remembered)
-        self._check_latest(sealed, target, "attestation")
+        check_policy(attestation, policy, setup)
+        check_verdict(attestation.policy_verdict(), attestation.remembered)
+        check_snapshot(attestation, snapshot)
+        results = self._stored_results(attestation, snapshot)
+        verdict = policy.judge(results, attestation.attempt)
+        check_verdict(verdict, attestation.remembered)
+        self._check_latest(attestation_record, target, "attestation")
         self.store.check_ids(target)
-        ids = [release.id for release in self.store.history(target)]
+        release_ids = [release.id for release in self.store.history(target)]
 
-        def make(state: LogState) -> Facts | None:
+        def facts_of_release(state: LogState) -> Facts | None:
+            self._check_not_behind(target.table, state)
             state.check_not_stopped(target.table)
-            check_memory(state.failures(policy, stated, self._part(target, setup)))
-            before = state.history(target)
-            found = [one for one in before if one.same(stated.sha256, stated.content)]
-            if state.is_withdrawn(stated.sha256, stated.content):
-                raise Superseded(
-                    "these rows were withdrawn, which holds for all partitions of the table"
-                )
-            if found and found[-1] != before[-1]:
-                raise replaced(
-                    max((name for name in ids if name.endswith(found[-1].sha256[:12])), default="")
-                )
-            if found and found[-1].sha256 == stated.sha256:
+            part = self._remembered_part(target, setup)
+            check_memory(state.failures(policy, attestation, part))
+            _check_not_withdrawn(attestation, state)
+            _check_not_replaced(attestation, state, release_ids)
+            last = state.last_publication(target)
+            if last is not None and last.sha256 == attestation.sha256:
                 return None  # readers have it already, or this call completes an interrupted one
-            check_ledger(stated, state.ledger)
-            self._check_ledger(target.table, stated.ledger)  # a later run needs it
+            check_ledger(attestation, state.ledger)
+            self._check_ledger(target.table, attestation.ledger)  # a later run needs it
             return {
-                "sha256": stated.sha256,
-                "content": stated.content,
-                "ledger": stated.ledger or state.ledger,
+                "sha256": attestation.sha256,
+                "content": attestation.content,
+                "ledger": attestation.ledger or state.ledger,
             }
 
-        pointer, still = self._recorded(target, "release", make)
-        if (release := self._current_of(target, stated.sha256)) is None:
-            release = self.store.add(target, taken.path, stated.sha256, sealed.data, pointer, still)
+        move = self._record_move(target, "release", facts_of_release)
+        release = self._current_release(target, attestation.sha256)
+        if release is not None:
+            self.store.point(target, release.id, move.sign_pointer, move.check_last)
         else:
-            self.store.point(target, release.id, pointer, still)
+            release = self.store.add(
+                target,
+                snapshot.path,
+                attestation.sha256,
+                attestation_record.data,
+                move.sign_pointer,
+                move.check_last,
+            )
         self._remove_ledgers(target.table)
         with suppress(OSError, PublicationRefused):  # the next publication removes it
             self.locks.end_proposal(target.table)
@@ -632,14 +770,13 @@ class Gate:
         next call removes.
         """
         with suppress(OSError, PublicationRefused):
-            kept = self.log.state(table).ledger
-            for name in names(folder := self._ledgers(table)):
-                if name != f"{kept}.parquet" and not name.startswith("."):
+            current = f"{self.log.state(table).ledger}.parquet"
+            folder = self._ledgers(table)
+            for name in names(folder):
+                if name != current and not name.startswith("."):
                     (folder / name).unlink(missing_ok=True)
 
-    def _recorded(
-        self, target: ReleaseTarget, event: str, make: Make
-    ) -> tuple[Sealing, Callable[[], None]]:
+    def _record_move(self, target: ReleaseTarget, event: str, facts_of: FactsOf) -> _RecordedMove:
         """Record an operation that moves the pointer of ``target``, before it happens.
 
         From then on it counts as done, because readers may see its result even if it fails.
@@ -648,97 +785,91 @@ class Gate:
         Args:
             target: Table and partition.
             event: Kind of the entry.
-            make: See :meth:`.Log.append`.
-
-        Returns:
-            A function that returns the signed pointer to a release, and one that raises Superseded
-            if another operation was recorded meanwhile.
+            facts_of: See :meth:`.Log.append`.
         """
+        state = self.log.append(target, event, facts_of)
+        return _RecordedMove(self.log, target, state.n_moves(target.part))
 
-        def checked(state: LogState) -> Facts | None:
-            self._check_not_behind(target.table, state)
-            return make(state)
-
-        number = self.log.append(target, event, checked).moves.get(target.part, 0)
-
-        def still() -> None:
-            if self.log.state(target.table).moves.get(target.part, 0) != number:
-                raise Superseded(
-                    "another release or rollback was recorded meanwhile; nothing changed"
-                )
-
-        return lambda name: Pointer(name, number, dt.datetime.now(dt.UTC)).sealed(
-            target, self.key
-        ), still
-
-    def _part(self, target: ReleaseTarget, setup: Mapping[str, Any]) -> str | None:
+    def _remembered_part(self, target: ReleaseTarget, setup: Mapping[str, Any]) -> str | None:
         """Return the partition whose failures count, or None if those of all partitions do."""
-        return None if setup.get("shared_subjects") else target.part
+        if setup.get("shared_subjects"):
+            return None
+        return target.part
 
-    def _check_not_behind(self, table: str, state: LogState, read: Read | None = None) -> None:
+    def _check_not_behind(
+        self, table: str, state: LogState, read_state: ReadState | None = None
+    ) -> None:
         """Raise TableStopped if the release folder has a release, or a pointer with a number, that
         the log lacks.
 
         Args:
             table: Name of the table.
             state: State of its log.
-            read: Reads the state again, because others may publish meanwhile. None:
+            read_state: Reads the state again, because others may publish meanwhile. None:
                 :meth:`.Log.state`.
         """
-        if self._lost(table, state)[1] and self._lost(table, (read or self.log.state)(table))[1]:
+        if not self._lost(table, state).n_releases:
+            return
+        read_state = read_state or self.log.state
+        if self._lost(table, read_state(table)).n_releases:
             text = (
                 f"the log of {table} ends before a release that readers have: it is missing, or"
                 " an older copy"
             )
             raise TableStopped(text, table=table)
 
-    def _lost(self, table: str, state: LogState) -> tuple[dict[str, Any], int]:
-        """Return fields of the state with all releases in the release folder, and how many of them
-        the log lacks.
-        """
-
-        def part(target: ReleaseTarget) -> tuple[int, list[Shown]]:
-            known, found = {one.sha256[:12] for one in state.history(target)}, list[Shown]()
-            for release in self.store.history(target):
-                # a release without a trusted signature does not count
-                with suppress(PublicationRefused):
-                    if release.id[-12:] not in known:
-                        stated = release.opened(target, self.key.trusted)
-                        found.append(Shown(target.part, 0, stated.sha256, stated.content))
-            try:
-                return self.store.pointer(target, self.key.trusted).number, found
-            except (InputError, NotTrusted, WrongTarget, OutOfDate, Damaged):
-                return 0, found
-
-        moves, shown, lost = dict(state.moves), list[Shown](), 0
+    def _lost(self, table: str, state: LogState) -> _Lost:
+        """Compare the log of a table with the release folder."""
         targets = list(self.store.targets(table))
-        with ThreadPoolExecutor(_AT_ONCE) as pool:  # object stores answer slowly
-            for target, (number, found) in zip(targets, pool.map(part, targets), strict=True):
-                lost += max(number - moves.get(target.part, 0), len(found))
-                moves[target.part] = max(number, moves.get(target.part, 0))
-                shown += found
-        return {"moves": moves, "shown": (*shown, *state.shown)}, lost
+        with ThreadPoolExecutor(_N_THREADS) as pool:  # object stores answer slowly
+            partitions = list(pool.map(partial(self._partition_releases, state), targets))
+        moves = dict(state.moves)
+        publications = list[Publication]()
+        n_lost = 0
+        for target, partition in zip(targets, partitions, strict=True):
+            n_moves = moves.get(target.part, 0)
+            n_lost += max(partition.pointer_number - n_moves, len(partition.unlogged))
+            moves[target.part] = max(partition.pointer_number, n_moves)
+            publications += partition.unlogged
+        return _Lost({"moves": moves, "shown": (*publications, *state.shown)}, n_lost)
 
-    def _current_of(self, target: ReleaseTarget, sha256: str) -> Release | None:
+    def _partition_releases(self, state: LogState, target: ReleaseTarget) -> _PartitionReleases:
+        logged = {publication.sha256[:12] for publication in state.history(target)}
+        unlogged = list[Publication]()
+        for release in self.store.history(target):
+            if release.id[-12:] in logged:
+                continue
+            # a release without a trusted signature does not count
+            with suppress(PublicationRefused):
+                attestation = release.opened(target, self.key.trusted)
+                unlogged.append(
+                    Publication(target.part, 0, attestation.sha256, attestation.content)
+                )
+        try:
+            number = self.store.pointer(target, self.key.trusted).number
+        except (InputError, NotTrusted, WrongTarget, OutOfDate, Damaged):
+            number = 0
+        return _PartitionReleases(number, unlogged)
+
+    def _current_release(self, target: ReleaseTarget, sha256: str) -> Release | None:
         """Return the current release if it is whole and has these bytes, which are not stored
         again.
         """
         try:
             release = self.store.current(target, self.key.trusted)
             check_bytes(release.table, sha256, release.root)
-            return release if release.opened(target, self.key.trusted).sha256 == sha256 else None
+            attestation = release.opened(target, self.key.trusted)
         except (OSError, InputError, PublicationRefused):
             return None
+        if attestation.sha256 != sha256:
+            return None
+        return release
 
-    def stop(self, table: str) -> tuple[list[str], str]:
-        """Return all that stops ``table``. One acceptance settles all of it.
+    def stop(self, table: str) -> Stop:
+        """Return all that stops a table. One acceptance settles all of it.
 
         Args:
             table: Name of the table.
-
-        Returns:
-            The causes, each a sentence without a period; empty if the table is not stopped. And
-            their digest, which also covers the last entry of the log.
         """
         state = self.log.believed(table)
         checks: list[Callable[[], object]] = [
@@ -753,9 +884,8 @@ class Gate:
                 check()
             except TableStopped as error:
                 causes.append(error.event)
-        return causes, shown_digest(
-            {"table": table, "entry": state.number, "head": state.head, "causes": causes}
-        )
+        displayed = {"table": table, "entry": state.number, "head": state.head, "causes": causes}
+        return Stop(causes, shown_digest(displayed))
 
     def accept(self, table: str, why: str, digest: str = "") -> None:
         """Let a stopped table run again, see :meth:`.Log.accept`.
@@ -773,24 +903,28 @@ class Gate:
             ConfigError: If the table is stopped for another reason than the shown one.
         """
 
-        def check_shown() -> None:
-            if digest and self.stop(table)[1] != digest:
+        def check_unchanged() -> None:
+            if digest and self.stop(table).digest != digest:
                 raise ConfigError(
                     f"{table}: the causes of its stop have changed. Fix: look at them again, then"
                     " accept it."
                 )
 
         state = self.log.believed(table)
-        lost, failed = self._lost(table, state)
+        replacements, n_failed = self._lost(table, state)
         try:
             self._check_ledger(table, state.ledger)
         except TableStopped:
-            lost, failed = {**lost, "ledger": ""}, MOST
-        self.log.accept(table, why, lost, failed, check_shown)
+            replacements["ledger"] = ""
+            n_failed = MAX_FAILED
+        self.log.accept(table, why, replacements, n_failed, check_unchanged)
 
     def check_not_stopped(self, table: str) -> None:
         """Raise TableStopped if ``table`` failed too often, or its log or ledger is damaged or an
         older copy.
+
+        Args:
+            table: Name of the table.
         """
         state = self.log.state(table)
         state.check_not_stopped(table)
@@ -813,20 +947,23 @@ class Gate:
             ConfigError: If the private folder is not that of this table's publisher: without
                 failure records, every release would be accepted.
         """
-        release = self._found(target, name)
-        stated = release.opened(target, self.key.trusted)
-        check_bytes(release.table, stated.sha256, release.root)
+        release = self._existing_release(target, name)
+        attestation = release.opened(target, self.key.trusted)
+        check_bytes(release.table, attestation.sha256, release.root)
 
-        def make(state: LogState) -> Facts:
-            if state.is_withdrawn(stated.sha256, stated.content):
+        def facts_of_rollback(state: LogState) -> Facts:
+            self._check_not_behind(target.table, state)
+            if state.is_withdrawn(attestation.sha256, attestation.content):
                 raise Superseded(f"release {name} was withdrawn")
-            if not any(one.sha256 == stated.sha256 for one in state.history(target)):
+            hashes = [publication.sha256 for publication in state.history(target)]
+            if attestation.sha256 not in hashes:
                 raise Superseded(f"release {name} was never current")
-            part = self._part(target, stated.setup)
-            check_memory(state.failures(stated.attested_policy(), stated, part))
-            return {"sha256": stated.sha256, "content": stated.content}
+            part = self._remembered_part(target, attestation.setup)
+            check_memory(state.failures(attestation.attested_policy(), attestation, part))
+            return {"sha256": attestation.sha256, "content": attestation.content}
 
-        self.store.point(target, name, *self._recorded(target, "rollback", make))
+        move = self._record_move(target, "rollback", facts_of_rollback)
+        self.store.point(target, name, move.sign_pointer, move.check_last)
         return release
 
     @_reporting()
@@ -851,43 +988,51 @@ class Gate:
             InputError: If there is no such release.
             ConfigError: If the private folder is not that of this table's publisher.
         """
-        release = self._found(target, name)
-        shown = [
-            one
-            for one in self.log.state(target.table).history(target)
-            if name.endswith(one.sha256[:12])
-        ]
-        known: Any = shown[-1] if shown else release.opened(target, self.key.trusted)
-        facts = {"release": name, "sha256": known.sha256, "content": known.content, "reason": why}
+        release = self._existing_release(target, name)
+        rows = self._rows_of(release, target)
+
+        def facts_of_withdrawal(state: LogState) -> Facts:
+            self._check_not_behind(target.table, state)
+            return {
+                "release": name,
+                "sha256": rows.sha256,
+                "content": rows.content,
+                "reason": why,
+            }
+
         try:
-            current = self.store.pointer(target, self.key.trusted).release == name
+            is_current = self.store.pointer(target, self.key.trusted).release == name
         except (InputError, PublicationRefused):
-            current = True  # readers cannot load the table either
-        pointer, still = self._recorded(target, "withdrawal", lambda _: facts)
-        if current:
-            self.store.point(target, "", pointer, still)
+            is_current = True  # readers cannot load the table either
+        move = self._record_move(target, "withdrawal", facts_of_withdrawal)
+        if is_current:
+            self.store.point(target, "", move.sign_pointer, move.check_last)
         self.store.remove(target, [release])
-        return self._partitions_with(target, known)
+        return self._partitions_with(target, rows)
 
-    def _partitions_with(self, target: ReleaseTarget, rows: Any) -> list[ReleaseTarget]:
-        """Return the other partitions whose current release has the same rows.
-
-        Args:
-            target: Table and partition.
-            rows: ``sha256`` and ``content`` of the rows.
+    def _rows_of(self, release: Release, target: ReleaseTarget) -> Rows:
+        """Return hash and fingerprint of the rows of a release: from the log, otherwise from its
+        attestation.
         """
+        for publication in reversed(self.log.state(target.table).history(target)):
+            if release.id.endswith(publication.sha256[:12]):
+                return publication
+        return release.opened(target, self.key.trusted)
+
+    def _partitions_with(self, target: ReleaseTarget, rows: Rows) -> list[ReleaseTarget]:
+        """Return the other partitions whose current release has the same rows."""
         state = self.log.state(target.table)
         partitions = list[ReleaseTarget]()
-        for other in self.store.targets(target.table):
-            shown = state.history(other)
-            if other == target or not shown or not shown[-1].same(rows.sha256, rows.content):
+        for partition in self.store.targets(target.table):
+            last = state.last_publication(partition)
+            if partition == target or last is None or not last.is_same(rows):
                 continue
             try:
-                is_current = bool(self.store.pointer(other, self.key.trusted).release)
+                is_current = bool(self.store.pointer(partition, self.key.trusted).release)
             except (InputError, PublicationRefused):
                 is_current = True  # its readers cannot be asked
             if is_current:
-                partitions.append(other)
+                partitions.append(partition)
         return partitions
 
     @_reporting()
@@ -913,47 +1058,58 @@ class Gate:
             PublicationRefused: If a store cannot be read or written, or the current release cannot
                 be determined.
         """
-        self.check_places()
-        history, since = (
-            self.store.history(target),
-            dt.datetime.now(dt.UTC) - dt.timedelta(days=days),
-        )
+        self.check_folders()
+        history = self.store.history(target)
+        oldest_time = dt.datetime.now(dt.UTC) - dt.timedelta(days=days)
         try:
-            current = self.store.pointer(target, self.key.trusted).release
+            current_id = self.store.pointer(target, self.key.trusted).release
         except InputError:
-            current = ""
-        kept = [
-            *history[-keep:],
-            *(one for one in history if one.id == current or one.time >= since),
-        ]
-        old = [release for release in history if release not in kept]
-        latest = records(
-            target.below(self.private / "latest"), "latest records", "attestation"
-        ).get("attestation", b"")
-        needed = {one.sha256 for one in self.log.state(target.table).history(target)[-1:]}
-        for data in [latest, *(one.envelope for one in kept)]:
-            # unverified: it only keeps more files
-            if stated := unverified(SignedRecord("attestation", data)):
-                needed |= {stated.sha256, *map(str, dict(stated.body.get("results", {})).values())}
-        unused = [
-            folder / name
-            for folder in (
-                target.below(self.private / kind) for kind in ("snapshots", "results", "row_scores")
-            )
-            for name in names(folder)
-            if not name.startswith(".") and name.partition(".")[0] not in needed
-        ]
-        found = [*(release.id for release in old), *map(str, unused)]
-        if found and not dry_run:
-            facts = {"releases": [release.id for release in old], "files": len(unused)}
-            self.log.append(target, "prune", lambda _: facts)
-            if old:
-                self.store.remove(target, old)
-            for path in unused:
-                path.unlink(missing_ok=True)
-        return found
+            current_id = ""
+        remaining = history[-keep:]
+        for release in history:
+            if release.id == current_id or release.time >= oldest_time:
+                remaining.append(release)
+        old = [release for release in history if release not in remaining]
+        old_ids = [release.id for release in old]
+        unused = self._unused_files(target, remaining)
+        removed = [*old_ids, *map(str, unused)]
+        if not removed or dry_run:
+            return removed
 
-    def _found(self, target: ReleaseTarget, name: str) -> Release:
+        facts = {"releases": old_ids, "files": len(unused)}
+        self.log.append(target, "prune", lambda _: facts)
+        if old:
+            self.store.remove(target, old)
+        for path in unused:
+            path.unlink(missing_ok=True)
+        return removed
+
+    def _unused_files(self, target: ReleaseTarget, remaining: Iterable[Release]) -> list[Location]:
+        """Return the private files that neither these releases, nor the latest attestation, nor the
+        last publication needs.
+        """
+        folder = target.below(self.private / "latest")
+        latest = records(folder, "latest records", "attestation").get("attestation", b"")
+        last = self.log.state(target.table).last_publication(target)
+        used = set[str]()
+        if last is not None:
+            used.add(last.sha256)
+        for data in [latest, *(release.envelope for release in remaining)]:
+            # unverified: it only keeps more files
+            statement = unverified(SignedRecord("attestation", data))
+            if statement is not None:
+                used.add(statement.sha256)
+                used.update(map(str, dict(statement.body.get("results", {})).values()))
+
+        unused = []
+        for kind in ("snapshots", "results", "row_scores"):
+            folder = target.below(self.private / kind)
+            for name in names(folder):
+                if not name.startswith(".") and name.partition(".")[0] not in used:
+                    unused.append(folder / name)
+        return unused
+
+    def _existing_release(self, target: ReleaseTarget, name: str) -> Release:
         """Return the release ``name``, if this is the private folder of its publisher."""
         if not self.log.state(target.table).history(target):
             raise ConfigError(
@@ -964,7 +1120,7 @@ class Gate:
                 " --private or PRIVACY_ASSETS_PRIVATE."
             )
         check_private(self.private)
-        self.check_places()
+        self.check_folders()
         if name not in [release.id for release in self.store.history(target)]:
             fix = "list the releases: privacy-assets releases"
             raise InputError(f"there is no release {safe_repr(name)}", where=str(target), fix=fix)
@@ -973,27 +1129,25 @@ class Gate:
     def _snapshots(self, target: ReleaseTarget) -> Location:
         return target.below(self.private / "snapshots")
 
-    def _latest(self, sealed: SignedRecord, target: ReleaseTarget, name: str) -> SignedRecord:
+    def _store_latest(self, sealed: SignedRecord, target: ReleaseTarget, name: str) -> None:
         """Store ``sealed`` as the latest record of a step. Earlier ones are rejected from now
         on.
         """
         put_atomic(target.below(self.private / "latest") / name, sealed.data)
-        return sealed
 
     def _check_latest(self, sealed: SignedRecord, target: ReleaseTarget, name: str) -> None:
-        if (
-            records(target.below(self.private / "latest"), "latest records", name).get(name)
-            != sealed.data
-        ):
-            redo = (
-                ("split", "prepare", "score", "attest")
-                if sealed.kind == "split"
-                else redo_of(sealed.kind)
-            )
-            redo = ("read", *redo) if name == "split-source" else redo
-            raise OutOfDate(f"this {sealed.kind} of {target} is not the latest one", redo=redo)
+        folder = target.below(self.private / "latest")
+        if records(folder, "latest records", name).get(name) == sealed.data:
+            return
+        redo = redo_of(sealed.kind)
+        if sealed.kind == "split":
+            redo = ("split", "prepare", "score", "attest")
+        if name == "split-source":
+            redo = ("read", *redo)
+        raise OutOfDate(f"this {sealed.kind} of {target} is not the latest one", redo=redo)
 
-    def _opened(self, sealed: SignedRecord, kind: RecordKind, target: ReleaseTarget) -> Statement:
+    def _verified(self, sealed: SignedRecord, kind: RecordKind, target: ReleaseTarget) -> Statement:
+        """Verify kind, signature and target of a signed record, and return its statement."""
         if sealed.kind != kind:
             raise NotTrusted(
                 f"expected a signed {kind}, got a signed {sealed.kind}", redo=redo_of(kind)
@@ -1001,3 +1155,26 @@ class Gate:
         statement = unseal(sealed, self.key.trusted)
         check_target(statement.target, target, kind)
         return statement
+
+
+def _check_not_withdrawn(attestation: Attestation, state: LogState) -> None:
+    if state.is_withdrawn(attestation.sha256, attestation.content):
+        raise Superseded("these rows were withdrawn, which holds for all partitions of the table")
+
+
+def _check_not_replaced(
+    attestation: Attestation, state: LogState, release_ids: Iterable[str]
+) -> None:
+    """Reject rows that were published, unless they are those of the last publication.
+
+    Args:
+        attestation: Attestation of the rows.
+        state: State of the log.
+        release_ids: Ids of the releases in the release folder.
+    """
+    history = state.history(attestation.target)
+    same = [publication for publication in history if publication.is_same(attestation)]
+    if same and same[-1] != history[-1]:
+        end = same[-1].sha256[:12]
+        same_ids = [name for name in release_ids if name.endswith(end)]
+        raise replaced(max(same_ids, default=""))

@@ -26,7 +26,8 @@ from privacy_assets.infra.objects import Location, location
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
 
-SIGNING_KEY, SIGNING_VARIABLE = "signing.key", "PRIVACY_ASSETS_SIGNING_KEY"
+SIGNING_KEY = "signing.key"
+SIGNING_VARIABLE = "PRIVACY_ASSETS_SIGNING_KEY"
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -54,8 +55,12 @@ class TrustedKeys:
     @property
     def by_id(self) -> dict[str, SSlibKey]:
         """Keys by key id. The id is computed from the key, not from the file name."""
-        keys = [_public_key(file) for place in self.places for file in _some(place, self.publisher)]
-        return {key.keyid: key for key in keys}
+        keys = {}
+        for path in self.places:
+            for file in _trusted_files(path, self.publisher):
+                key = _public_key(file)
+                keys[key.keyid] = key
+        return keys
 
 
 @dataclass(frozen=True)
@@ -104,32 +109,44 @@ class SigningKey:
         return self.variable if os.environ.get(self.variable) else str(self.path)
 
     def _load(self) -> Any:
-        given = os.fsencode(os.environ.get(self.variable, ""))
-        if not given and self.path is None:
+        pem = os.fsencode(os.environ.get(self.variable, ""))
+        if pem:
+            return _private_key(pem, self._where)
+        if self.path is None:
             raise ConfigError(
                 f"{self.variable}: the signing key is not set. Fix: set this environment"
-                " variable; object stores"
-                " cannot hold keys."
+                " variable; object stores cannot hold keys."
             )
-        lost = "restore the signing key, or create a new one: privacy-assets keys --new"
-        return _private_key(
-            given or (read_secret(self.path, fix=lost) if self.path else b""), self._where
-        )
+        fix = "restore the signing key, or create a new one: privacy-assets keys --new"
+        return _private_key(read_secret(self.path, fix=fix), self._where)
 
 
-def key_path(given: str | Path) -> Path:
-    """Return a local path of keys. Raise ConfigError for URLs and mistyped URLs."""
-    found = location(str(given))
-    if not isinstance(found, Path):
+def key_path(path: str | Path) -> Path:
+    """Return a local path of keys.
+
+    Args:
+        path: Path of a folder or file.
+
+    Raises:
+        ConfigError: If it is a URL, or a mistyped one.
+    """
+    key_location = location(str(path))
+    if not isinstance(key_location, Path):
         raise ConfigError(
-            f"{found}: keys are read from this machine only. Fix: pass a folder or file."
+            f"{key_location}: keys are read from this machine only. Fix: pass a folder or file."
         )
-    return found
+    return key_location
 
 
 def key_file(private: Location) -> Path | None:
-    """Return the path of the signing key in the private folder, or None in an object store."""
-    return private / SIGNING_KEY if isinstance(private, Path) else None
+    """Return the path of the signing key in the private folder, or None in an object store.
+
+    Args:
+        private: Private folder.
+    """
+    if not isinstance(private, Path):
+        return None
+    return private / SIGNING_KEY
 
 
 def first_key(path: Path, trusted: Path) -> None:
@@ -139,8 +156,12 @@ def first_key(path: Path, trusted: Path) -> None:
     A folder with a file or a marker was used before. If such a folder has no public key, or there
     is no signing key, the deployment has lost its keys, and no key is created. A signing key
     without such a folder was left by an interrupted first run.
+
+    Args:
+        path: File of the signing key.
+        trusted: Folder of the trusted keys.
     """
-    with _alone(path, trusted) as private:
+    with _locked_folder(path, trusted) as private:
         # The marker remains in a folder whose last key was removed: that key is no longer trusted.
         if is_unused(trusted, "trusted_keys"):
             if not path.exists():
@@ -153,18 +174,22 @@ def rotate_key(path: Path, trusted: Path) -> str:
 
     The old private key is deleted. The old public key stays trusted until its file is removed from
     the trusted keys.
+
+    Args:
+        path: File of the signing key.
+        trusted: Folder of the trusted keys.
     """
-    with _alone(path, trusted) as private:
-        draft = _unused(path)
+    with _locked_folder(path, trusted) as private:
+        draft = _draft(path)
         folders.create(private, draft.name, _new_private_pem())
         # Trusted first: after a crash in between, the deployment still signs with the old key.
-        name = _trust(draft, trusted)
+        keyid = _trust(draft, trusted)
         folders.rename(private, draft.name, path.name)
-    return name
+    return keyid
 
 
 @contextmanager
-def _alone(path: Path, trusted: Path) -> Iterator[Folder]:
+def _locked_folder(path: Path, trusted: Path) -> Iterator[Folder]:
     """Create, open and lock the private folder, and remove the new key of an interrupted
     rotation.
     """
@@ -174,18 +199,21 @@ def _alone(path: Path, trusted: Path) -> Iterator[Folder]:
         folders.locked(private, ".keys.lock"),
     ):
         folders.sweep(private)
-        draft, left = _unused(path), os.path.lexists(_unused(path))
+        draft = _draft(path)
+        is_interrupted = os.path.lexists(draft)
         with suppress(FileNotFoundError), folders.opened(trusted.parent, trusted.name) as public:
             folders.sweep(public)
-            with suppress(ConfigError):  # its public key was never written
-                folders.unlink(public, _file(_public(draft)[0])) if left else None
+            if is_interrupted:
+                with suppress(ConfigError):  # its public key was never written
+                    keyid, _ = _public(draft)
+                    folders.unlink(public, _file_name(keyid))
         folders.unlink(private, draft.name)
-        if left:
+        if is_interrupted:
             _LOGGER.warning("%s: removed the unused key of a rotation that was killed", draft)
         yield private
 
 
-def _unused(path: Path) -> Path:
+def _draft(path: Path) -> Path:
     """Return the path of a new key before it replaces the old one. It has signed nothing."""
     return path.with_name(f".{path.name}.new")
 
@@ -195,11 +223,11 @@ def _trust(private: Path, trusted: Path) -> str:
     keyid, pem = _public(private)
     # Independent of the umask, because write access to this folder allows adding signers.
     with folders.opened(make_folder(trusted.parent, 0o755), trusted.name, mode=0o755) as public:
-        folders.put(public, _file(keyid), pem, 0o644)
+        folders.put(public, _file_name(keyid), pem, 0o644)
     return keyid
 
 
-def _file(keyid: str) -> str:
+def _file_name(keyid: str) -> str:
     return f"{keyid[:16]}.pem"
 
 
@@ -244,25 +272,38 @@ def _private_key(pem: bytes, where: str) -> Any:
     return key
 
 
-def key_files(place: Path) -> list[Path]:
+def key_files(path: Path) -> list[Path]:
     """Return the key files of a folder, or the single file, or an empty list if the path does not
     exist.
+
+    Args:
+        path: Folder or file.
     """
-    return sorted(place.glob("*.pem")) if place.is_dir() else [place] if place.exists() else []
+    if path.is_dir():
+        return sorted(path.glob("*.pem"))
+    if path.exists():
+        return [path]
+    return []
 
 
-def _some(place: Path, publisher: int | None) -> list[Path]:
-    files = key_files(place)
+def _trusted_files(path: Path, publisher: int | None) -> list[Path]:
+    """Return the key files of a folder or file, which no other user can change.
+
+    Args:
+        path: Folder or file.
+        publisher: See :class:`TrustedKeys`.
+    """
+    files = key_files(path)
     if not files:
         fix = (
             "add the publisher's public key (PEM); a new deployment creates its keys with"
             " `privacy-assets keys --new`"
         )
-        raise ConfigError(f"no trusted key in {place}. Fix: {fix}.")
+        raise ConfigError(f"no trusted key in {path}. Fix: {fix}.")
     try:
         # write access to the folder allows adding signers
-        for path in dict.fromkeys([place, *files]):
-            check_kept(path, publisher)
+        for checked_path in dict.fromkeys([path, *files]):
+            check_kept(checked_path, publisher)
     except OSError as error:
         raise ConfigError(
             f"{error.filename}: the trusted key cannot be read ({error.strerror})."

@@ -6,7 +6,7 @@ A run with other settings is rejected until a user accepts the difference.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from privacy_assets.metrics.registry import table_settings
 from privacy_assets.policy import Policy
 
 PROPOSED = ".proposed.json"
-_MOST_VALUES = 1_000  # values of a list that are shown in whole
+_MAX_LISTED = 1_000  # values of a list that are added and removed, and named
 _DECLARED = (
     "subject",
     "exact_ids",
@@ -56,20 +56,23 @@ def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
         policy: Policy in force.
         setup: All other settings of the table, see :meth:`.ResolvedTable.setup`.
     """
-    split, resolved = setup.get("split"), resolve_policy(policy)
-    found = {
+    split = setup.get("split") or {}
+    resolved = resolve_policy(policy)
+    entries = {
         "policy": policy.title,
         "policy digest": policy_digest(policy),
         "limits": {limit.key: limit.value for limit in policy.limits},
         "min_holders": policy.min_holders,
-        **{name: resolved[name] for name in ("settings", "embedder")},
+        "settings": resolved["settings"],
+        "embedder": resolved["embedder"],
         "drop": sorted(setup.get("drop") or ()),
-        "split": dict(split or {}),
+        "split": dict(split),
         "external": not split,
         "table settings": table_settings(setup.get("metrics", {})),
-        **{name: setup.get(name) for name in _DECLARED},
     }
-    return {name: value for name, value in found.items() if value}
+    for name in _DECLARED:
+        entries[name] = setup.get(name)
+    return {name: value for name, value in entries.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,47 +119,55 @@ class Locks:
             LockDiffers: If the run differs from the lock. The proposed lock is stored, unsigned.
             TableStopped: If the table is stopped.
         """
-        state, proposed = Log(self.private, self.key).state(table), entries_of(policy, setup)
-        lines, locked = self.difference(table, proposed), self._entries(table).get("columns")
-        contract = dict(columns or {})
-        if columns is None:  # an accepted change of other settings accepts no new names of columns
-            dropped = proposed.get("drop", ())
-            contract = {name: kind for name, kind in (locked or {}).items() if name not in dropped}
-        replaces = new and not (state.verdicts or state.first)
-        if contract:
-            proposed["columns"] = contract
-        if contract and locked:
+        state = Log(self.private, self.key).state(table)
+        proposed = entries_of(policy, setup)
+        lines = self.difference(table, proposed)
+        signed_columns = self._entries(table).get("columns")
+        if columns is not None:
+            accepted_columns = dict(columns)
+        else:  # an accepted change of other settings accepts no new names of columns
+            accepted_columns = _without(signed_columns or {}, proposed.get("drop", ()))
+        has_verdict = bool(state.verdicts or state.first)
+        if accepted_columns:
+            proposed["columns"] = accepted_columns
+        if accepted_columns and signed_columns:
             lines = self.difference(table, proposed)
-        if lines and not replaces:
-            put_atomic(self.file(table, PROPOSED), json.dumps(proposed, indent=2).encode())
-            text = "\n  ".join(
-                [
-                    f"{table}: this run differs from the lock of the table (lock -> this run):",
-                    *lines,
-                ]
-            )
+        if lines and (has_verdict or not new):
+            put_atomic(self.file(table, PROPOSED), _proposal(proposed))
+            title = f"{table}: this run differs from the lock of the table (lock -> this run):"
+            text = "\n  ".join([title, *lines])
             raise LockDiffers(text, table=table, differences=tuple(lines))
         state.check_not_stopped(table, content)
         return proposed
 
     def columns(self, table: str) -> dict[str, str]:
-        """Return the contract of the columns in the lock of ``table``, or {} if it has no verdict
-        or no contract yet.
+        """Return the accepted columns in the lock of ``table``, or {} if it has no verdict or no
+        accepted columns yet.
 
-        Until the first verdict, each run makes a new contract.
+        Until the first verdict, each run accepts its own columns.
+
+        Args:
+            table: Name of the table.
         """
         state = Log(self.private, self.key).state(table)
-        return (
-            dict(self._entries(table).get("columns", {})) if state.verdicts or state.first else {}
-        )
+        if not state.verdicts and not state.first:
+            return {}
+        return dict(self._entries(table).get("columns", {}))
 
     def sign(self, table: str, entries: Mapping[str, Any], why: str = "") -> None:
         """Sign ``entries`` as the lock of ``table`` unless they are in force, and remove the
         proposal of them.
+
+        Args:
+            table: Name of the table.
+            entries: Entries of the lock, see :func:`entries_of`.
+            why: Reason for the change, which is signed.
         """
         if self.difference(table, entries):
-            put_atomic(self.file(table), self._sealed(table, entries, why))
-        if self._stored(table, PROPOSED) == json.dumps(entries, indent=2).encode():
+            body = {"entries": entries, "reason": why}
+            sealed = seal(Statement("lock", ReleaseTarget(table), "", body), self.key)
+            put_atomic(self.file(table), sealed.data)
+        if self._stored(table, PROPOSED) == _proposal(entries):
             self.file(table, PROPOSED).unlink(missing_ok=True)
 
     def end_proposal(self, table: str) -> None:
@@ -168,47 +179,55 @@ class Locks:
 
         Of lists, it names the values that are added and removed: up to 1,000 in whole, else their
         numbers and a digest.
+
+        Args:
+            table: Name of the table.
+            proposed: Entries of the proposed lock.
         """
-        locked = dict(self._entries(table))
+        in_force = dict(self._entries(table))
         if "columns" not in proposed:
-            locked.pop("columns", None)
-        old = _flat(locked)
+            in_force.pop("columns", None)
+        old = _flat(in_force)
         new = _flat(proposed)
         lines = []
         for name in {**new, **old}:
-            was = old.get(name, _NOT_SET)
-            now = new.get(name, _NOT_SET)
-            if repr(was) != repr(now):  # 1, 1.0 and True are different settings
-                lines.append(f"{name}: {self._change(table, was, now)}")
+            old_value = old.get(name, _NOT_SET)
+            new_value = new.get(name, _NOT_SET)
+            if repr(old_value) != repr(new_value):  # 1, 1.0 and True are different settings
+                lines.append(f"{name}: {self._change(table, old_value, new_value)}")
         return lines
 
     def digest(self, table: str, proposed: Mapping[str, Any]) -> str:
         """Return the digest of a proposed lock and of the entries in force, from which its entries
         differ.
-        """
-        return shown_digest(
-            {"table": table, "in force": self._entries(table), "proposed": proposed}
-        )
 
-    def _change(self, table: str, was: Any, now: Any) -> str:
+        Args:
+            table: Name of the table.
+            proposed: Entries of the proposed lock.
+        """
+        displayed = {"table": table, "in force": self._entries(table), "proposed": proposed}
+        return shown_digest(displayed)
+
+    def _change(self, table: str, old: Any, new: Any) -> str:
         """Describe the change of an entry."""
-        if not isinstance(now, list | tuple) or not isinstance(was, list | tuple | _NotSet):
-            return f"{was!r} -> {now!r}"
-        before = {} if isinstance(was, _NotSet) else {repr(value): value for value in was}
-        after = {repr(value): value for value in now}
-        added = [value for text, value in after.items() if text not in before]
+        if not isinstance(new, list | tuple) or not isinstance(old, list | tuple | _NotSet):
+            return f"{old!r} -> {new!r}"
+        before = {} if isinstance(old, _NotSet) else {repr(value): value for value in old}
+        after = {repr(value): value for value in new}
+        new_values = [value for text, value in after.items() if text not in before]
         removed = [value for text, value in before.items() if text not in after]
-        if not added and not removed:
+        if not new_values and not removed:
             return "the order or the repetition of the values changes"
-        if len(added) + len(removed) <= _MOST_VALUES:
-            parts = [
-                f"{verb} {values!r}"
-                for verb, values in (("added", added), ("removed", removed))
-                if values
-            ]
-            return ", ".join(parts)
-        counts = f"{len(added):,} values added and {len(removed):,} removed"
-        return f"{counts} (SHA-256 {shown_digest(now)}; all are in {self.file(table, PROPOSED)})"
+        if len(new_values) + len(removed) > _MAX_LISTED:
+            counts = f"{len(new_values):,} values added and {len(removed):,} removed"
+            proposal = self.file(table, PROPOSED)
+            return f"{counts} (SHA-256 {shown_digest(new)}; all are in {proposal})"
+        changes = []
+        if new_values:
+            changes.append(f"added {new_values!r}")
+        if removed:
+            changes.append(f"removed {removed!r}")
+        return ", ".join(changes)
 
     def _entries(self, table: str) -> Mapping[str, Any]:
         sealed = SignedRecord("lock", self._stored(table))
@@ -216,22 +235,32 @@ class Locks:
             lock = unseal(sealed, self.key.trusted)
         except PublicationRefused:
             return {}
-        return dict(lock.body["entries"]) if lock.target == ReleaseTarget(table) else {}
+        if lock.target != ReleaseTarget(table):
+            return {}
+        return dict(lock.body["entries"])
 
     def _stored(self, table: str, suffix: str = ".json") -> bytes:
-        return records(
-            self.private / "locks", f"lock of {table}", name := f"{quoted(table)}{suffix}"
-        ).get(name, b"")
-
-    def _sealed(self, table: str, entries: Mapping[str, Any], why: str) -> bytes:
-        return seal(
-            Statement("lock", ReleaseTarget(table), "", {"entries": entries, "reason": why}),
-            self.key,
-        ).data
+        name = f"{quoted(table)}{suffix}"
+        stored = records(self.private / "locks", f"lock of {table}", name)
+        return stored.get(name, b"")
 
     def file(self, table: str, suffix: str = ".json") -> Location:
-        """Return the path of the lock of ``table``, or with another suffix of its proposal."""
+        """Return the path of the lock of a table, or of its proposal.
+
+        Args:
+            table: Name of the table.
+            suffix: ``PROPOSED`` for the proposal.
+        """
         return self.private / "locks" / f"{quoted(table)}{suffix}"
+
+
+def _proposal(entries: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a proposed lock."""
+    return json.dumps(entries, indent=2).encode()
+
+
+def _without(columns: Mapping[str, str], dropped: Collection[str]) -> dict[str, str]:
+    return {name: kind for name, kind in columns.items() if name not in dropped}
 
 
 class _NotSet:
@@ -249,6 +278,7 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
     if not isinstance(value, Mapping):
         return {name: value}
     leaves = dict[str, Any]()
-    for key, part in value.items():
-        leaves |= _flat(part, f"{name} {key!r}" if name else key)
+    for key, entry in value.items():
+        path = f"{name} {key!r}" if name else key
+        leaves |= _flat(entry, path)
     return leaves

@@ -15,11 +15,11 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from privacy_assets.errors import NotTrusted, PublicationRefused, StoreUnavailable, TableStopped
 from privacy_assets.gate.keys import SigningKey
@@ -39,23 +39,43 @@ from privacy_assets.policy import Limit, LimitOutcome, Policy
 from privacy_assets.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
-    from privacy_assets.gate.attestation import Attestation
     from privacy_assets.gate.snapshot import Snapshot
 
-# more than MOST "fail" in the last LAST verdicts of a table or partition stop the table
-LAST, MOST = 7, 3
+# more than MAX_FAILED "fail" in the last LAST verdicts of a table or partition stop the table
+LAST = 7
+MAX_FAILED = 3
 # a further verdict on the same rows is recorded if it is higher
 GRADES = ("", "undecided", "pass", "fail")
-_STATE, _WHAT = "state", "log of a table"
-_MOST_MISSING = 10**9  # consecutive entries
-_TRIES = 1000  # maximum number of attempts if other processes take the next number
-_SIDES = ("statistic", "bound", "at_most", "at_least")
+_STATE_FILE = "state"
+_WHAT = "log of a table"  # in messages
+_MAX_MISSING = 10**9  # consecutive entries
+_MAX_RECENT = 200  # verdicts that the state contains
+_N_READS = 3  # a list of files that are created meanwhile can have gaps
+_N_TRIES = 1000  # if other processes take the next number
+_LIMIT_FIELDS = ("statistic", "bound", "at_most", "at_least")
 # the last exceeds a limit whenever an earlier one does
 _STRICTNESS = ("proven", "value", "conservative")
 
 
+Facts = Mapping[str, Any]  # what an entry contains besides number, time and engine
+
+
+class Rows(Protocol):
+    """Rows of a synthetic table: a snapshot, an attestation or a publication."""
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the file, after rare values were replaced."""
+
+    @property
+    def content(self) -> str:
+        """Keyed fingerprint of the rows before rare values were replaced, independent of their
+        order.
+        """
+
+
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Publication:
     """A release or rollback: the table that readers got.
 
     Attributes:
@@ -70,9 +90,65 @@ class Shown:
     sha256: str
     content: str
 
-    def same(self, sha256: str, content: str) -> bool:
-        """Return True if file or rows are the same."""
-        return self.sha256 == sha256 or self.content == content
+    def is_same(self, rows: Rows) -> bool:
+        """Return True if file or rows are the same.
+
+        Args:
+            rows: Rows to compare.
+        """
+        return self.sha256 == rows.sha256 or self.content == rows.content
+
+
+class Attempt(NamedTuple):
+    """A publication attempt.
+
+    Attributes:
+        content: Keyed fingerprint of the rows.
+        number: Number of the attempt, see :meth:`LogState.next_attempt`.
+    """
+
+    content: str
+    number: int
+
+
+class RecentVerdict(NamedTuple):
+    """A verdict since the last acceptance.
+
+    Attributes:
+        content: Keyed fingerprint of the rows.
+        status: "pass" or "fail".
+        part: Partition, see :attr:`.ReleaseTarget.part`.
+    """
+
+    content: str
+    status: str
+    part: str
+
+
+class Withdrawal(NamedTuple):
+    """A withdrawn release.
+
+    Attributes:
+        sha256: SHA-256 of the file.
+        content: Keyed fingerprint of the rows.
+    """
+
+    sha256: str
+    content: str
+
+
+class CheckedEntry(NamedTuple):
+    """An entry of a log, after its signature and its link to the entry before were verified.
+
+    Attributes:
+        number: Number of the entry.
+        statement: The entry. None: it was removed, or cannot be read.
+        problem: A sentence without a final period. Empty: the entry is sound.
+    """
+
+    number: int
+    statement: Statement | None
+    problem: str
 
 
 @dataclass(frozen=True)
@@ -83,47 +159,47 @@ class LogState:
         number: Number of the last entry. 0: there is none.
         head: SHA-256 of the last entry.
         first: Number of the last acceptance. Earlier entries may be damaged. 0: there is none.
-        attempts: Content and number of each publication attempt, in order; see
-            :meth:`next_attempt`.
+        attempts: Publication attempts, in order.
         since: Number of attempts before those that count, by part.
         released: Number of attempts before the last release.
         verdicts: Worst verdict by content.
-        recent: Content, verdict ("pass" or "fail") and part of the latest verdicts since the last
-            acceptance, in order.
+        recent: Latest verdicts since the last acceptance, in order.
         failed: Failed limits: content, hash of the published rows, part, and the fields of the
             limit.
         shown: Releases and rollbacks, in order.
         moves: Number of the pointer to the current release, by part.
-        withdrawn: Hash and content of withdrawn releases.
+        withdrawn: Withdrawn releases.
         ledger: SHA-256 of the ledger of disclosure after the last release. Empty: there is none.
     """
 
     number: int = 0
     head: str = ""
     first: int = 0
-    attempts: tuple[tuple[str, int], ...] = ()
+    attempts: tuple[Attempt, ...] = ()
     since: Mapping[str, int] = field(default_factory=dict)
     released: int = 0
     verdicts: Mapping[str, str] = field(default_factory=dict)
-    recent: tuple[tuple[str, str, str], ...] = ()
+    recent: tuple[RecentVerdict, ...] = ()
     failed: tuple[Mapping[str, Any], ...] = ()
-    shown: tuple[Shown, ...] = ()
+    shown: tuple[Publication, ...] = ()
     moves: Mapping[str, int] = field(default_factory=dict)
-    withdrawn: tuple[tuple[str, str], ...] = ()
+    withdrawn: tuple[Withdrawal, ...] = ()
     ledger: str = ""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> LogState:
-        """Create from the JSON of :func:`dataclasses.asdict`."""
-        known = {one.name: stored[one.name] for one in fields(cls)}
-        known |= {
-            name: tuple(map(tuple, known[name])) for name in ("attempts", "recent", "withdrawn")
-        }
-        known |= {
-            "failed": tuple(known["failed"]),
-            "shown": tuple(Shown(**one) for one in known["shown"]),
-        }
-        return cls(**known)
+        """Create from the JSON of :func:`dataclasses.asdict`.
+
+        Args:
+            stored: The JSON. Tuples are lists in it.
+        """
+        values = {attribute.name: stored[attribute.name] for attribute in fields(cls)}
+        values["attempts"] = tuple(Attempt(*attempt) for attempt in values["attempts"])
+        values["recent"] = tuple(RecentVerdict(*verdict) for verdict in values["recent"])
+        values["failed"] = tuple(values["failed"])
+        values["shown"] = tuple(Publication(**publication) for publication in values["shown"])
+        values["withdrawn"] = tuple(Withdrawal(*withdrawal) for withdrawal in values["withdrawn"])
+        return cls(**values)
 
     def after(self, entry: Statement, head: str) -> LogState:
         """Return the state after one more entry.
@@ -132,50 +208,70 @@ class LogState:
             entry: The entry.
             head: SHA-256 of its file.
         """
-        body, part = entry.body, entry.target.part
+        body = entry.body
+        part = entry.target.part
         state = replace(self, number=body["number"], head=head)
-        content = body.get("content", "")
         match body["event"]:
             case "attempt":
-                since = {**self.since, part: self.since.get(part, self.released)}
-                return replace(
-                    state,
-                    since=since,
-                    attempts=(*self.attempts, (content, self.next_attempt(part))),
-                )
+                return state._after_attempt(body, part)
             case "verdict":
-                known = {**self.verdicts, content: body["status"]}
-                recent = [one for one in self.recent if one[0] != content]
-                recent += [(content, body["status"], part)] if body["status"] != "undecided" else []
-                rows = {"content": content, "sha256": body["sha256"], "part": part}
-                failed = ({**rows, **limit} for limit in body["failed"])
-                return replace(
-                    state,
-                    verdicts=known,
-                    recent=tuple(recent[-200:]),
-                    failed=(*self.failed, *failed),
-                )
-            case "release" | "rollback":
-                shown = Shown(part, body["number"], body["sha256"], content)
-                moves = {**self.moves, part: self.moves.get(part, 0) + 1}
-                state = replace(state, shown=(*self.shown, shown), moves=moves)
-                if body["event"] == "rollback":
-                    return state
-                released = len(self.attempts)
-                return replace(
-                    state,
-                    released=released,
-                    since={**self.since, part: released},
-                    ledger=body["ledger"],
-                )
+                return state._after_verdict(body, part)
+            case "release":
+                return state._after_release(body, part)
+            case "rollback":
+                return state._after_publication(body, part)
             case "withdrawal":
-                moves = {**self.moves, part: self.moves.get(part, 0) + 1}
-                return replace(
-                    state, moves=moves, withdrawn=(*self.withdrawn, (body["sha256"], content))
-                )
+                return state._after_withdrawal(body, part)
             case "accept":
                 return LogState.of({**body["state"], "number": body["number"], "head": head})
         return state
+
+    def _after_attempt(self, body: Facts, part: str) -> LogState:
+        since = {**self.since, part: self.since.get(part, self.released)}
+        attempt = Attempt(body.get("content", ""), self.next_attempt(part))
+        return replace(self, since=since, attempts=(*self.attempts, attempt))
+
+    def _after_verdict(self, body: Facts, part: str) -> LogState:
+        content = body.get("content", "")
+        recent = [verdict for verdict in self.recent if verdict.content != content]
+        if body["status"] != "undecided":
+            recent.append(RecentVerdict(content, body["status"], part))
+        rows = {"content": content, "sha256": body["sha256"], "part": part}
+        failed = [{**rows, **limit} for limit in body["failed"]]
+        return replace(
+            self,
+            verdicts={**self.verdicts, content: body["status"]},
+            recent=tuple(recent[-_MAX_RECENT:]),
+            failed=(*self.failed, *failed),
+        )
+
+    def _after_publication(self, body: Facts, part: str) -> LogState:
+        publication = Publication(part, body["number"], body["sha256"], body.get("content", ""))
+        return replace(self, shown=(*self.shown, publication), moves=self._moved(part))
+
+    def _after_release(self, body: Facts, part: str) -> LogState:
+        n_attempts = len(self.attempts)
+        return replace(
+            self._after_publication(body, part),
+            released=n_attempts,
+            since={**self.since, part: n_attempts},
+            ledger=body["ledger"],
+        )
+
+    def _after_withdrawal(self, body: Facts, part: str) -> LogState:
+        withdrawal = Withdrawal(body["sha256"], body.get("content", ""))
+        return replace(self, moves=self._moved(part), withdrawn=(*self.withdrawn, withdrawal))
+
+    def _moved(self, part: str) -> dict[str, int]:
+        return {**self.moves, part: self.n_moves(part) + 1}
+
+    def n_moves(self, part: str) -> int:
+        """Return the number of releases, rollbacks and withdrawals of a partition.
+
+        Args:
+            part: Partition, see :attr:`.ReleaseTarget.part`.
+        """
+        return self.moves.get(part, 0)
 
     def next_attempt(self, part: str) -> int:
         """Return the number of the next publication attempt of a partition.
@@ -183,31 +279,65 @@ class LogState:
         It counts the synthetic tables of all partitions that were scored and not released, since
         the last release of this partition. A partition without a release counts from the last
         release of the table before its first attempt.
-        """
-        released = {one.content for one in self.shown}
-        since = self.since.get(part, self.released)
-        return 1 + sum(content not in released for content, _ in self.attempts[since:])
 
-    def history(self, target: ReleaseTarget) -> list[Shown]:
-        """Return the releases and rollbacks of one table and partition, in order."""
-        return [one for one in self.shown if one.part == target.part]
+        Args:
+            part: Partition, see :attr:`.ReleaseTarget.part`.
+        """
+        released = {publication.content for publication in self.shown}
+        since = self.since.get(part, self.released)
+        n_unreleased = 0
+        for attempt in self.attempts[since:]:
+            n_unreleased += attempt.content not in released
+        return 1 + n_unreleased
+
+    def history(self, target: ReleaseTarget) -> list[Publication]:
+        """Return the releases and rollbacks of one table and partition, in order.
+
+        Args:
+            target: Table and partition.
+        """
+        return [publication for publication in self.shown if publication.part == target.part]
+
+    def last_publication(self, target: ReleaseTarget) -> Publication | None:
+        """Return the last release or rollback of one table and partition, or None.
+
+        Args:
+            target: Table and partition.
+        """
+        history = self.history(target)
+        if not history:
+            return None
+        return history[-1]
 
     def is_withdrawn(self, sha256: str, content: str) -> bool:
-        """Return True if a release of this file or these rows was withdrawn."""
-        return any(sha256 == one or content == other for one, other in self.withdrawn)
+        """Return True if a release of this file or these rows was withdrawn.
 
-    def has_failed(self, rows: Snapshot, limit: Mapping[str, Any]) -> bool:
-        """Return True if these rows failed exactly this limit, see :func:`failed_limits`."""
-        asked = {
-            "content": rows.content,
-            "sha256": rows.sha256,
-            "part": rows.target.part,
+        Args:
+            sha256: SHA-256 of the file.
+            content: Keyed fingerprint of the rows.
+        """
+        for withdrawal in self.withdrawn:
+            if withdrawal.sha256 == sha256 or withdrawal.content == content:
+                return True
+        return False
+
+    def has_failed(self, snapshot: Snapshot, limit: Mapping[str, Any]) -> bool:
+        """Return True if these rows failed exactly this limit.
+
+        Args:
+            snapshot: The rows.
+            limit: Fields of the limit, see :func:`failed_limits`.
+        """
+        expected = {
+            "content": snapshot.content,
+            "sha256": snapshot.sha256,
+            "part": snapshot.target.part,
             **limit,
             "reason": "",
         }
-        return any(asked == {**one, "reason": ""} for one in self.failed)
+        return any(expected == {**failure, "reason": ""} for failure in self.failed)
 
-    def failures(self, policy: Policy, rows: Snapshot | Attestation, part: str | None) -> list[str]:
+    def failures(self, policy: Policy, rows: Rows, part: str | None) -> list[str]:
         """Return the limits that these rows failed earlier and for which ``policy`` has one at
         least as strict.
 
@@ -217,40 +347,44 @@ class LogState:
 
         Args:
             policy: Policy in force.
-            rows: The rows, with ``content`` before and ``sha256`` after the replacement.
+            rows: The rows.
             part: Partition, see :attr:`.ReleaseTarget.part`. None: all.
         """
-        own = []
-        for one in self.failed:
-            is_same = one["content"] == rows.content or one["sha256"] == rows.sha256
-            if is_same and part in (None, one["part"]):
-                own.append(one)
-        strict = [one for one in own if any(_as_strict(limit, one) for limit in policy.limits)]
-        found = [Limit(**{name: one[name] for name in _SIDES}) for one in strict]
-        return [
-            f"{one.key} {'at most' if one.at_least is None else 'at least'} {one.value:g}"
-            for one in found
-        ]
+        lines = []
+        for failure in self.failed:
+            is_same = failure["content"] == rows.content or failure["sha256"] == rows.sha256
+            if not is_same or part not in (None, failure["part"]):
+                continue
+            if any(_is_as_strict(limit, failure) for limit in policy.limits):
+                lines.append(_limit_line(failure))
+        return lines
 
     def check_not_stopped(self, table: str, content: str = "") -> None:
-        """Raise TableStopped if ``table`` failed too often, unless ``content`` itself failed."""
-        parts = {part for _, _, part in self.recent}
-        for own in [
-            self.recent,
-            *([one for one in self.recent if one[2] == part] for part in sorted(parts)),
-        ]:
-            last = [status for _, status, _ in own[-LAST:]]
-            if last.count("fail") > MOST and self.verdicts.get(content) != "fail":
-                text = (
-                    f"{table} is stopped: {last.count('fail')} of its last {len(last)} verdicts"
-                    " are 'fail'"
-                )
-                raise TableStopped(text, table=table)
+        """Raise TableStopped if the table, or one of its partitions, failed too often.
+
+        Args:
+            table: Name of the table.
+            content: Keyed fingerprint of rows that, if they failed, are not stopped by failures.
+        """
+        if self.verdicts.get(content) == "fail":
+            return
+        _check_last_verdicts(table, self.recent)
+        for part in sorted({verdict.part for verdict in self.recent}):
+            verdicts = [verdict for verdict in self.recent if verdict.part == part]
+            _check_last_verdicts(table, verdicts)
 
 
-Facts = Mapping[str, Any]
-Make = Callable[[LogState], Facts | None]
-Read = Callable[[str], LogState]
+def _check_last_verdicts(table: str, verdicts: Sequence[RecentVerdict]) -> None:
+    """Raise TableStopped if more than ``MAX_FAILED`` of the last verdicts are "fail"."""
+    last = verdicts[-LAST:]
+    n_failed = sum(verdict.status == "fail" for verdict in last)
+    if n_failed > MAX_FAILED:
+        text = f"{table} is stopped: {n_failed} of its last {len(last)} verdicts are 'fail'"
+        raise TableStopped(text, table=table)
+
+
+FactsOf = Callable[[LogState], Facts | None]  # facts of the next entry; None: there is no entry
+ReadState = Callable[[str], LogState]  # name of a table -> state of its log
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +405,12 @@ class Log:
     key: SigningKey
 
     def state(self, table: str) -> LogState:
-        """Return what the log of ``table`` adds up to."""
-        for _ in range(3):  # a list of files that are created meanwhile can have gaps
+        """Return what the log of ``table`` adds up to.
+
+        Args:
+            table: Name of the table.
+        """
+        for _ in range(_N_READS):
             state, problem = self._read(table)
             if not problem:
                 return state
@@ -282,26 +420,33 @@ class Log:
         )
 
     def append(
-        self, target: ReleaseTarget, event: str, make: Make, read: Read | None = None
+        self,
+        target: ReleaseTarget,
+        event: str,
+        facts_of: FactsOf,
+        read_state: ReadState | None = None,
     ) -> LogState:
         """Append one entry.
 
         Args:
             target: Table, and partition if the entry is about one.
             event: Kind of the entry.
-            make: Returns the facts of the entry in the given state, or None for no entry. No other
-                entry can come in between, because the next number is created once. Called again if
-                another process takes it.
-            read: Reads the state of a table. None: :meth:`state`.
+            facts_of: Returns the facts of the entry in the given state, or None for no entry. No
+                other entry can come in between, because the next number is created once. Called
+                again if another process takes it.
+            read_state: Reads the state of a table. None: :meth:`state`.
 
         Returns:
             The state after the entry, or the current one if there is no entry.
         """
-        for _ in range(_TRIES):
-            state = (read or self.state)(target.table)
-            if (facts := make(state)) is None:
-                return state
-            if after := self._create(target, state, {"event": event, **facts}):
+        read_state = read_state or self.state
+        for _ in range(_N_TRIES):
+            before = read_state(target.table)
+            facts = facts_of(before)
+            if facts is None:
+                return before
+            after = self._create(target, before, {"event": event, **facts})
+            if after is not None:
                 return after
         raise StoreUnavailable(
             f"{self._folder(target.table)}: too many processes write entries at the same time"
@@ -310,15 +455,19 @@ class Log:
     def believed(self, table: str) -> LogState:
         """Return the sum of the entries, of which those that cannot be verified only make the gate
         stricter.
+
+        Args:
+            table: Name of the table.
         """
-        return self._read(table, accept=True)[0]
+        state, _ = self._read(table, with_unverified=True)
+        return state
 
     def accept(
         self,
         table: str,
         why: str,
-        lost: Mapping[str, Any],
-        failed: int,
+        replacements: Mapping[str, Any],
+        n_lost: int,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """Let a stopped table run again, and count its verdicts from now on.
@@ -328,71 +477,72 @@ class Log:
         Args:
             table: Name of the table.
             why: Reason, which is signed.
-            lost: Fields of the state to replace, for what the log or the private folder has lost.
-            failed: Number of lost releases, which count as failed verdicts, at most ``MOST``.
+            replacements: Fields of the state to replace, for what the log or the private folder has
+                lost.
+            n_lost: Number of lost releases, of which at most ``MAX_FAILED`` count as failed
+                verdicts.
             check: Called before the entry is made, and raises if the table must not be accepted in
                 its present state.
         """
 
-        def make(state: LogState) -> Facts:
+        def facts_of_acceptance(state: LogState) -> Facts:
             check()
             number = state.number + 1
-            recent = tuple((f"lost {number} {one}", "fail", "") for one in range(min(failed, MOST)))
-            accepted = asdict(replace(state, first=number, recent=recent, **lost))
-            return {"reason": why, "lost": len(recent), "state": accepted}
+            recent = []
+            for i in range(min(n_lost, MAX_FAILED)):
+                recent.append(RecentVerdict(f"lost {number} {i}", "fail", ""))
+            accepted = replace(state, first=number, recent=tuple(recent), **replacements)
+            return {"reason": why, "lost": len(recent), "state": asdict(accepted)}
 
-        self.append(ReleaseTarget(table), "accept", make, self.believed)
+        self.append(ReleaseTarget(table), "accept", facts_of_acceptance, self.believed)
 
-    def entries(self, table: str) -> Iterator[tuple[int, Statement | None, str]]:
-        """Yield number, statement and problem of each entry, after verifying signature and chain of
-        all of them.
+    def entries(self, table: str) -> Iterator[CheckedEntry]:
+        """Yield all entries, after verifying signature and chain of each.
 
-        A problem is a sentence without a final period; "" for a sound entry. A removed entry has no
-        statement.
+        Args:
+            table: Name of the table.
         """
-        before, last, keys = "", 0, self.key.trusted.by_id
+        head = ""
+        last = 0
+        keys = self.key.trusted.by_id
         for number in sorted(self._numbers(table)):
-            if number > last + 1:
-                yield (
-                    last + 1,
-                    None,
-                    "is missing"
-                    if number == last + 2
-                    else f"and all up to {number - 1} are missing",
-                )
-            data, last = self._data(table, number), number
+            if number == last + 2:
+                yield CheckedEntry(last + 1, None, "is missing")
+            elif number > last + 2:
+                problem = f"and all up to {number - 1} are missing"
+                yield CheckedEntry(last + 1, None, problem)
+            data = self._data(table, number)
             try:
                 entry = self._entry(table, number, data, keys)
-                accepted = entry.body["event"] == "accept"
-                problem = (
-                    ""
-                    if accepted or entry.body["before"] == before
-                    else "does not follow the entry before it"
-                )
-                yield number, entry, problem
+                is_linked = entry.body["event"] == "accept" or entry.body["before"] == head
+                problem = "" if is_linked else "does not follow the entry before it"
+                yield CheckedEntry(number, entry, problem)
             except PublicationRefused as error:
-                yield number, unverified(SignedRecord("entry", data)), error.event
-            before = hashlib.sha256(data).hexdigest()
+                entry_as_read = unverified(SignedRecord("entry", data))
+                yield CheckedEntry(number, entry_as_read, error.event)
+            last = number
+            head = hashlib.sha256(data).hexdigest()
 
-    def _read(self, table: str, accept: bool = False) -> tuple[LogState, str]:
+    def _read(self, table: str, with_unverified: bool = False) -> tuple[LogState, str]:
         """Return the state, and the first faulty entry since the last acceptance, or "".
 
         Args:
             table: Name of the table.
-            accept: Count entries that cannot be verified.
+            with_unverified: Count entries that cannot be verified, see :func:`_with_unverified`.
         """
-        state, keys = self._stored(table), self.key.trusted.by_id
+        state = self._stored(table)
+        keys = self.key.trusted.by_id
         numbers = self._numbers(table)  # after the state, which is not ahead of them then
-        expected = first = max(state.first, 1)
-        while expected in numbers:
-            expected += 1
-        last = max([state.number, *numbers, first - 1])
-        problem = f"entry {expected}" if expected <= last else ""
-        for number in sorted(number for number in numbers if number >= max(state.number, 1)):
+        problem = _first_missing(state, numbers)
+        first_unread = max(state.number, 1)
+        for number in sorted(numbers):
+            if number < first_unread:
+                continue
             data = self._data(table, number)
             head = hashlib.sha256(data).hexdigest()
             if number == state.number:
-                problem = problem or ("" if head == state.head else f"entry {number}")
+                if head != state.head:
+                    problem = problem or f"entry {number}"
                 continue
             try:
                 entry = self._entry(table, number, data, keys)
@@ -403,7 +553,9 @@ class Log:
                 state = state.after(entry, head)
             except (PublicationRefused, KeyError, TypeError, ValueError, AttributeError):
                 problem = problem or f"entry {number}"
-                state = _believed(state, number, head, data if accept else b"")
+                if with_unverified:
+                    state = _with_unverified(state, data)
+                state = replace(state, number=number, head=head)
         return state, problem
 
     def _entry(self, table: str, number: int, data: bytes, keys: Mapping[str, Any]) -> Statement:
@@ -414,40 +566,42 @@ class Log:
 
     def _create(self, target: ReleaseTarget, before: LogState, facts: Facts) -> LogState | None:
         """Create the entry and store the state after it, or return None if the number was taken."""
-        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        number = before.number + 1
         body = {
-            "number": before.number + 1,
+            "number": number,
             "before": before.head,
-            "at": at,
+            "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             "engine": ENGINE_VERSION,
             **facts,
         }
-        entry, folder = Statement("entry", target, "", body), self._folder(target.table)
+        entry = Statement("entry", target, "", body)
+        folder = self._folder(target.table)
         data = seal(entry, self.key).data
         try:
-            if not create_once(private_folder(folder) / _name(before.number + 1), data):
-                return None
+            is_created = create_once(private_folder(folder) / _file_name(number), data)
         except OSError as error:
             raise StoreUnavailable.of(
                 f"the log cannot be written ({reason(error)})", error, folder
             ) from None
+        if not is_created:
+            return None
         state = before.after(entry, hashlib.sha256(data).hexdigest())
         # the state is the sum of the entries, so without it a reader adds them up
         with suppress(OSError):
-            stored = seal(
-                Statement("state", ReleaseTarget(target.table), "", asdict(state)), self.key
-            )
-            put_atomic(folder / _STATE, stored.data)
+            statement = Statement("state", ReleaseTarget(target.table), "", asdict(state))
+            put_atomic(folder / _STATE_FILE, seal(statement, self.key).data)
         return state
 
     def _stored(self, table: str) -> LogState:
         """Return the stored state, or the empty one if there is none that a trusted key signed for
         ``table``.
         """
-        data = records(self._folder(table), _WHAT, _STATE).get(_STATE, b"")
+        data = records(self._folder(table), _WHAT, _STATE_FILE).get(_STATE_FILE, b"")
         try:
-            found = unseal(SignedRecord("state", data), self.key.trusted)
-            return LogState.of(found.body) if found.target == ReleaseTarget(table) else LogState()
+            statement = unseal(SignedRecord("state", data), self.key.trusted)
+            if statement.target != ReleaseTarget(table):
+                return LogState()
+            return LogState.of(statement.body)
         except (PublicationRefused, KeyError, TypeError):
             return LogState()
 
@@ -458,25 +612,29 @@ class Log:
             StoreUnavailable: If a number is too large, so that an acceptance could not be numbered
                 after it.
         """
+        folder = self._folder(table)
         try:
-            found = names(self._folder(table))
+            file_names = names(folder)
         except OSError as error:
             raise StoreUnavailable.of(
                 f"the {_WHAT} cannot be read ({reason(error)})", error
             ) from None
-        numbers = {name: int(name) for name in found if name.isascii() and name.isdecimal()}
-        entries = {
-            number for name, number in numbers.items() if number > 0 and name == _name(number)
-        }
-        for before, number in pairwise([0, *sorted(entries)]):
-            if number - before > _MOST_MISSING:
-                path = str(self._folder(table) / _name(number))
+        numbers = set()
+        for name in file_names:
+            if name.isascii() and name.isdecimal():
+                number = int(name)
+                if number > 0 and name == _file_name(number):
+                    numbers.add(number)
+        for before, number in pairwise([0, *sorted(numbers)]):
+            if number - before > _MAX_MISSING:
+                path = str(folder / _file_name(number))
                 text = f"{path}: implausible entry number"
                 raise StoreUnavailable(text, path=path, errno=errno.EINVAL, fix="remove this file")
-        return entries
+        return numbers
 
     def _data(self, table: str, number: int) -> bytes:
-        return records(self._folder(table), _WHAT, _name(number)).get(_name(number), b"")
+        name = _file_name(number)
+        return records(self._folder(table), _WHAT, name).get(name, b"")
 
     def _folder(self, table: str) -> Location:
         return self.private / "log" / quoted(table)
@@ -485,40 +643,69 @@ class Log:
 def failed_limits(outcomes: Iterable[LimitOutcome]) -> list[dict[str, Any]]:
     """Return the limits that failed, for a verdict in the log. With more rows, "undecided" may
     pass.
+
+    Args:
+        outcomes: Outcomes of limits.
+
+    Returns:
+        Fields of each limit, and the reason of its outcome.
     """
-    limits = [outcome for outcome in outcomes if outcome.status == "fail"]
-    return [
-        {**{name: getattr(one.limit, name) for name in _SIDES}, "reason": one.reason}
-        for one in limits
-    ]
+    limits = []
+    for outcome in outcomes:
+        if outcome.status == "fail":
+            limit: dict[str, Any] = {name: getattr(outcome.limit, name) for name in _LIMIT_FIELDS}
+            limit["reason"] = outcome.reason
+            limits.append(limit)
+    return limits
 
 
-def _believed(state: LogState, number: int, head: str, data: bytes) -> LogState:
-    """Return the state after an entry that cannot be verified: only facts that make the gate
-    stricter count.
+def _first_missing(state: LogState, numbers: Set[int]) -> str:
+    """Return the first entry since the last acceptance that is missing, or ""."""
+    first = max(state.first, 1)
+    expected = first
+    while expected in numbers:
+        expected += 1
+    last = max([state.number, *numbers, first - 1])
+    if expected > last:
+        return ""
+    return f"entry {expected}"
+
+
+def _with_unverified(state: LogState, data: bytes) -> LogState:
+    """Add the facts of an entry that cannot be verified, but only those that make the gate
+    stricter.
     """
-    after, entry = state, unverified(SignedRecord("entry", data))
+    entry = unverified(SignedRecord("entry", data))
+    if entry is None:
+        return state
     try:
-        if entry and entry.body["event"] in ("attempt", "withdrawal"):
-            after = state.after(entry, head)
-        elif entry and entry.body["event"] in ("verdict", "release", "rollback"):
-            found = state.after(entry, head)
-            after = replace(state, failed=found.failed, shown=found.shown, moves=found.moves)
+        match entry.body["event"]:
+            case "attempt" | "withdrawal":
+                return state.after(entry, "")
+            case "verdict" | "release" | "rollback":
+                after = state.after(entry, "")
+                return replace(state, failed=after.failed, shown=after.shown, moves=after.moves)
     except (KeyError, TypeError, ValueError, AttributeError):
-        after = state
-    return replace(after, number=number, head=head)
+        return state
+    return state
 
 
-def _name(number: int) -> str:
+def _file_name(number: int) -> str:
     return f"{number:08d}"
 
 
-def _as_strict(limit: Limit, failed: Mapping[str, Any]) -> bool:
-    """Return True if every value that exceeds ``failed`` also exceeds ``limit``."""
-    if limit.statistic != failed["statistic"] or _STRICTNESS.index(limit.bound) < _STRICTNESS.index(
-        failed["bound"]
-    ):
+def _limit_line(failure: Mapping[str, Any]) -> str:
+    limit = Limit(**{name: failure[name] for name in _LIMIT_FIELDS})
+    relation = "at most" if limit.at_least is None else "at least"
+    return f"{limit.key} {relation} {limit.value:g}"
+
+
+def _is_as_strict(limit: Limit, failure: Mapping[str, Any]) -> bool:
+    """Return True if every value that exceeds the failed limit also exceeds ``limit``."""
+    if limit.statistic != failure["statistic"]:
+        return False
+    if _STRICTNESS.index(limit.bound) < _STRICTNESS.index(failure["bound"]):
         return False
     if limit.at_most is not None:
-        return failed["at_most"] is not None and limit.at_most <= float(failed["at_most"])
-    return failed["at_least"] is not None and limit.value >= float(failed["at_least"])
+        return failure["at_most"] is not None and limit.at_most <= float(failure["at_most"])
+    return failure["at_least"] is not None and limit.value >= float(failure["at_least"])

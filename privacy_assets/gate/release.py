@@ -28,9 +28,12 @@ from privacy_assets.gate.statements import (
 from privacy_assets.infra.files import open_regular, read_regular
 from privacy_assets.infra.objects import Location
 
-TABLE_FILE, ATTESTATION_FILE = "table.parquet", "attestation.json"
-LARGEST_ATTESTATION, LARGEST_POINTER = 64 << 20, 4096  # maximum number of bytes read
-Sealing = Callable[[str], bytes]  # id of a release -> signed pointer to it
+TABLE_FILE = "table.parquet"
+ATTESTATION_FILE = "attestation.json"
+LARGEST_ATTESTATION = 64 << 20  # maximum number of bytes read
+LARGEST_POINTER = 4096
+SignPointer = Callable[[str], bytes]  # id of a release -> signed pointer to it
+CheckLast = Callable[[], None]  # raises PublicationRefused if a later move was recorded
 _AHEAD = dt.timedelta(minutes=10)  # tolerated clock difference of a publisher
 _ABSENT = {errno.ENOENT, errno.EISDIR, errno.EINVAL, errno.ELOOP}
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
@@ -57,7 +60,9 @@ class Release:
     @property
     def root(self) -> Path | None:
         """Release folder, below which links are not followed. None in an object store."""
-        return self.folder.parents[3] if isinstance(self.folder, Path) else None
+        if not isinstance(self.folder, Path):
+            return None
+        return self.folder.parents[3]
 
     @property
     def envelope(self) -> bytes:
@@ -70,7 +75,12 @@ class Release:
         return _moment(self.id).replace(tzinfo=dt.UTC)
 
     def is_of(self, sha256: str, attestation: bytes) -> bool:
-        """Return True if the release has this file hash and this attestation."""
+        """Return True if the release has this file hash and this attestation.
+
+        Args:
+            sha256: SHA-256 of the file.
+            attestation: Bytes of the attestation.
+        """
         try:
             return self.id.endswith(sha256[:12]) and self.envelope == attestation
         except OSError as error:
@@ -80,6 +90,10 @@ class Release:
 
     def opened(self, target: ReleaseTarget, trusted: TrustedKeys) -> Attestation:
         """Return the verified attestation.
+
+        Args:
+            target: Table and partition to which it must belong.
+            trusted: Trusted keys.
 
         Raises:
             PublicationRefused: If it cannot be read, is not signed by a trusted key, belongs to
@@ -91,15 +105,15 @@ class Release:
             text = f"the attestation of release {self.id} cannot be read ({error.strerror})"
             raise StoreUnavailable(text, path=str(self.attestation), errno=error.errno) from None
         try:
-            stated = Attestation.of(unseal(sealed, trusted))
-            check_target(stated.target, target, "attestation")
+            attestation = Attestation.of(unseal(sealed, trusted))
+            check_target(attestation.target, target, "attestation")
         except PublicationRefused as error:
             error.redo = ()  # no step makes the attestation of an existing release again
             raise
-        if stated.verdict != "pass":
-            text = f"the attestation of release {self.id} has verdict {stated.verdict!r}"
+        if attestation.verdict != "pass":
+            text = f"the attestation of release {self.id} has verdict {attestation.verdict!r}"
             raise Damaged(text, path=str(self.folder), remove=True)
-        return stated
+        return attestation
 
 
 def has_form(name: str) -> bool:
@@ -126,13 +140,17 @@ def check_id(name: str, where: Location) -> None:
         Damaged: If it is not.
     """
     if not is_id(name):
-        raise Damaged(f"{where}: this is not the id of a release", path=str(where), remove=True)
+        raise _not_an_id(where)
     if is_ahead(_moment(name).replace(tzinfo=dt.UTC)):
         text = (
             f"{where}: the id {name} is more than 10 minutes in the future, or the clock of this"
             " machine is behind"
         )
         raise Damaged(text, path=str(where), remove=True)
+
+
+def _not_an_id(where: Location) -> Damaged:
+    return Damaged(f"{where}: this is not the id of a release", path=str(where), remove=True)
 
 
 def is_ahead(time: dt.datetime) -> bool:
@@ -158,12 +176,16 @@ class Pointer:
     at: dt.datetime
 
     def sealed(self, target: ReleaseTarget, key: SigningKey) -> bytes:
-        """Return the signed bytes. The token makes the bytes of two writers differ."""
-        at = self.at.isoformat(timespec="seconds")
+        """Return the signed bytes. The token makes the bytes of two writers differ.
+
+        Args:
+            target: Table and partition.
+            key: Signing key.
+        """
         body = {
             "release": self.release,
             "number": self.number,
-            "at": at,
+            "at": self.at.isoformat(timespec="seconds"),
             "token": secrets.token_hex(8),
         }
         return seal(Statement("pointer", target, "", body), key).data
@@ -174,16 +196,21 @@ class Pointer:
     ) -> Pointer:
         """Return a verified pointer.
 
+        Args:
+            data: Signed bytes.
+            target: Table and partition to which it must belong.
+            trusted: Trusted keys.
+            where: Path of the pointer, for messages.
+
         Raises:
             NotTrusted: If a trusted key did not sign it.
             WrongTarget: If it belongs to another table or partition.
             Damaged: If its release is not an id, or more than 10 minutes in the future.
         """
-        found = unseal(SignedRecord("pointer", data), trusted)
-        check_target(found.target, target, "pointer")
-        pointer = cls(
-            found.body["release"], found.body["number"], dt.datetime.fromisoformat(found.body["at"])
-        )
+        statement = unseal(SignedRecord("pointer", data), trusted)
+        check_target(statement.target, target, "pointer")
+        body = statement.body
+        pointer = cls(body["release"], body["number"], dt.datetime.fromisoformat(body["at"]))
         if pointer.release:
             check_id(pointer.release, where)
         return pointer
@@ -220,22 +247,38 @@ def pointed(data: bytes, where: Location) -> str:
     """Return the id that a pointer names, without verifying its signature: an id only delays what
     follows it.
 
+    Args:
+        data: Bytes of the pointer.
+        where: Path of the pointer, for messages.
+
+    Returns:
+        The id. Empty: the current release was withdrawn.
+
     Raises:
         Damaged: If it names none, or one that is more than 10 minutes in the future.
     """
-    found = unverified(SignedRecord("pointer", data))
-    name = found.body.get("release") if found else None
-    if name != "":
-        check_id(name if isinstance(name, str) else "", where)
-    return str(name)
+    statement = unverified(SignedRecord("pointer", data))
+    name = None
+    if statement is not None:
+        name = statement.body.get("release")
+    if not isinstance(name, str):
+        raise _not_an_id(where)
+    if name:
+        check_id(name, where)
+    return name
 
 
 def new_id(sha256: str, latest: str = "") -> str:
-    """Return an id with time and hash that sorts after ``latest``, even if the clock is behind."""
-    now = _now()
+    """Return an id with time and hash that sorts after ``latest``, even if the clock is behind.
+
+    Args:
+        sha256: SHA-256 of the table.
+        latest: Latest id. Empty: there is none.
+    """
+    time = _now()
     if latest:
-        now = max(now, _moment(latest) + dt.timedelta(microseconds=1))
-    return f"{now.strftime(_STAMP)}-{sha256[:12]}"
+        time = max(time, _moment(latest) + dt.timedelta(microseconds=1))
+    return f"{time.strftime(_STAMP)}-{sha256[:12]}"
 
 
 def _now() -> dt.datetime:
@@ -249,6 +292,10 @@ def _moment(name: str) -> dt.datetime:
 def check_forward(current: str, name: str) -> None:
     """Reject publishing a replaced release again: an old attestation must not decide which release
     is current.
+
+    Args:
+        current: Id of the current release. Empty: there is none.
+        name: Id of the release to publish.
     """
     if name < current:
         raise replaced(name)
@@ -258,21 +305,32 @@ def replaced(name: str) -> Superseded:
     """Return the refusal of a table that was published as release ``name`` and is no longer
     current. "": it is gone.
     """
+    release = name or "a deleted release"
     text = (
-        f"this table was published before, as {name or 'a deleted release'}, and is no longer"
-        " current"
+        f"this table was published before, as {release}, and is no longer current: it was"
+        " replaced, rolled back or withdrawn"
     )
-    return Superseded(f"{text}: it was replaced, rolled back or withdrawn", release=name)
+    return Superseded(text, release=name)
 
 
 def copy_judged(source: Location, writer: BinaryIO, sha256: str) -> None:
     """Copy a snapshot in one pass without following links, and reject it if its hash differs from
     ``sha256``.
+
+    Args:
+        source: Snapshot.
+        writer: Open file of the copy.
+        sha256: Expected hash of the snapshot.
+
+    Raises:
+        StoreUnavailable: If the snapshot cannot be read.
+        Damaged: If the bytes differ. They were copied already.
     """
+    where = str(source)
     try:
         reader = open_regular(source, below=source.parent)
     except OSError as error:
-        text, where = f"the snapshot cannot be read ({error.strerror})", str(source)
+        text = f"the snapshot cannot be read ({error.strerror})"
         raise StoreUnavailable(text, path=where, errno=error.errno, redo=("sample",)) from None
     digest = hashlib.sha256()
     with reader:
@@ -280,12 +338,16 @@ def copy_judged(source: Location, writer: BinaryIO, sha256: str) -> None:
             digest.update(block)
             writer.write(block)
     if digest.hexdigest() != sha256:
-        raise Damaged(
-            "the synthetic table changed after it was evaluated", path=str(source), redo=("sample",)
-        )
+        text = "the synthetic table changed after it was evaluated"
+        raise Damaged(text, path=where, redo=("sample",))
 
 
 def hash_file(path: Location, below: Location | None = None) -> str:
-    """Return the SHA-256 (hex) of a regular file. For ``below`` see :func:`.open_regular`."""
+    """Return the SHA-256 (hex) of a regular file.
+
+    Args:
+        path: Path of the file.
+        below: See :func:`.open_regular`.
+    """
     with open_regular(path, below=below) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

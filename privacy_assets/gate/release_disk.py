@@ -4,7 +4,7 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,8 +12,9 @@ from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     LARGEST_POINTER,
     TABLE_FILE,
+    CheckLast,
     Release,
-    Sealing,
+    SignPointer,
     check_forward,
     copy_judged,
     has_form,
@@ -26,7 +27,8 @@ from privacy_assets.infra.files import make_folder, read_regular
 from privacy_assets.infra.folders import Folder
 from privacy_assets.infra.objects import Location
 
-POINTER, KEPT = "latest.json", "latest.json.kept"
+POINTER = "latest.json"
+_OLD_POINTER = "latest.json.kept"
 
 
 def add(
@@ -34,8 +36,8 @@ def add(
     source: Location,
     sha256: str,
     attestation: bytes,
-    pointer: Sealing,
-    still: Callable[[], None],
+    sign_pointer: SignPointer,
+    check_last: CheckLast,
 ) -> Release:
     """Copy ``source`` into a new release of ``folder``, and make it current.
 
@@ -44,9 +46,9 @@ def add(
         source: Snapshot.
         sha256: Expected hash of the snapshot.
         attestation: Bytes of the attestation.
-        pointer: Returns the signed pointer to a release.
-        still: Called under the lock. Raises PublicationRefused if another release or rollback was
-            recorded meanwhile.
+        sign_pointer: Returns the signed pointer to a release.
+        check_last: Called under the lock. Raises PublicationRefused if another release or rollback
+            was recorded meanwhile.
 
     Returns:
         The new release, or the existing one with this attestation.
@@ -55,29 +57,42 @@ def add(
         PublicationRefused: If the bytes differ, an id is invalid, or a later release is current.
         OSError: If the disk fails. The pointer is unchanged.
     """
-    with _locked(folder) as place:
-        still()
-        current, known = _current(folder), ids(folder)
-        release = _same(folder, known, attestation, sha256)
+    with _locked(folder) as opened:
+        check_last()
+        current = _current(folder)
+        names = ids(folder)
+        release = _existing(folder, names, attestation, sha256)
         if release is None:
-            name = new_id(sha256, max(current, *known, ""))
+            name = new_id(sha256, max(current, *names, ""))
             release = Release(name, folder / "releases" / name)
-            _write(place, release, source, sha256, attestation)
+            _write(opened, release, source, sha256, attestation)
         check_forward(current, release.id)
-        _point(place, pointer(release.id))
+        _point(opened, sign_pointer(release.id))
     return release
 
 
-def point(folder: Path, name: str, pointer: Sealing, still: Callable[[], None]) -> None:
-    """Make the release ``name`` current, forwards or back. "": there is no current release."""
-    with _locked(folder) as place:
-        still()
-        _point(place, pointer(name))
+def point(folder: Path, name: str, sign_pointer: SignPointer, check_last: CheckLast) -> None:
+    """Make a release current, forwards or back.
+
+    Args:
+        folder: Folder of the table and partition.
+        name: Id of the release. Empty: there is no current release.
+        sign_pointer: Returns the signed pointer to a release.
+        check_last: See :func:`add`.
+    """
+    with _locked(folder) as opened:
+        check_last()
+        _point(opened, sign_pointer(name))
 
 
 def remove(folder: Path, old: Iterable[Release]) -> None:
-    """Remove releases, and the files that an interrupted call left. The pointer is not changed."""
-    with _locked(folder) as place, folders.opened(place, "releases", mode=0o755) as releases:
+    """Remove releases, and the files that an interrupted call left. The pointer is not changed.
+
+    Args:
+        folder: Folder of the table and partition.
+        old: Releases to remove.
+    """
+    with _locked(folder) as opened, folders.opened(opened, "releases", mode=0o755) as releases:
         folders.check_shared(releases)
         folders.discard(releases, [release.id for release in old])
 
@@ -88,9 +103,9 @@ def check(root: Path) -> None:
     """
     with (
         suppress(FileNotFoundError, NotADirectoryError, PermissionError),
-        folders.opened(root) as found,
+        folders.opened(root) as opened,
     ):
-        folders.check_shared(found)
+        folders.check_shared(opened)
 
 
 def pointer(folder: Path) -> tuple[bytes, Path]:
@@ -101,22 +116,26 @@ def pointer(folder: Path) -> tuple[bytes, Path]:
 
 def ids(folder: Path) -> list[str]:
     """Return the sorted names of all release folders that have the form of an id, without links."""
-    return list(
-        filter(has_form, _names(folder.parents[1], folder.parent.name, folder.name, "releases"))
-    )
+    names = _names(folder.parents[1], folder.parent.name, folder.name, "releases")
+    return list(filter(has_form, names))
 
 
 def parts(root: Path, table: str = "") -> list[tuple[str, str]]:
-    """Return the folder names of each table and partition with a release, or only those of
-    ``table``.
+    """Return the folder names of each table and partition with a release.
 
     Links and folders that cannot be opened are skipped.
+
+    Args:
+        root: Release folder.
+        table: Folder name of the only table. Empty: all tables.
     """
-    found = []
-    for one in [table] if table else _names(root):
+    tables = [table] if table else _names(root)
+    below = list[tuple[str, str]]()
+    for table_folder in tables:
         with suppress(PermissionError, NotADirectoryError, folders.FolderError):
-            found += [(one, part) for part in _names(root, one)]
-    return [(one, part) for one, part in found if _has_releases(root / one / part)]
+            for part in _names(root, table_folder):
+                below.append((table_folder, part))
+    return [names for names in below if _has_releases(root.joinpath(*names))]
 
 
 def _has_releases(folder: Path) -> bool:
@@ -140,12 +159,13 @@ def _locked(folder: Path) -> Iterator[Folder]:
     with (
         folders.opened(root) as top,
         folders.opened(top, folder.parent.name, mode=0o755) as table,
-        folders.opened(table, folder.name, mode=0o755) as place,
+        folders.opened(table, folder.name, mode=0o755) as partition,
     ):
-        for one in (top, table, place):
-            folders.check_shared(one)
-        with folders.locked(place, ".lock"):
-            yield place
+        folders.check_shared(top)
+        folders.check_shared(table)
+        folders.check_shared(partition)
+        with folders.locked(partition, ".lock"):
+            yield partition
 
 
 def _current(folder: Path) -> str:
@@ -160,40 +180,46 @@ def _current(folder: Path) -> str:
         return ""
 
 
-def _same(folder: Path, known: list[str], attestation: bytes, sha256: str) -> Release | None:
-    for release in (Release(name, folder / "releases" / name) for name in known):
+def _existing(
+    folder: Path, names: Iterable[str], attestation: bytes, sha256: str
+) -> Release | None:
+    """Return the release of this attestation if there is one and its table is whole."""
+    for name in names:
+        release = Release(name, folder / "releases" / name)
         if release.is_of(sha256, attestation):
-            return release if hash_file(release.table, release.root) == sha256 else None
+            is_whole = hash_file(release.table, release.root) == sha256
+            return release if is_whole else None
     return None
 
 
 def _write(
-    place: Folder, release: Release, source: Location, sha256: str, attestation: bytes
+    partition: Folder, release: Release, source: Location, sha256: str, attestation: bytes
 ) -> None:
     """Copy to a private folder, hash the copy, and move it into position in one step."""
 
-    def write(staging: Folder) -> None:
+    def write_files(staging: Folder) -> None:
         folders.put(staging, TABLE_FILE, lambda stream: copy_judged(source, stream, sha256), 0o444)
         folders.put(staging, ATTESTATION_FILE, attestation, 0o444)
 
-    with folders.opened(place, "releases", mode=0o755) as releases:
+    with folders.opened(partition, "releases", mode=0o755) as releases:
         folders.check_shared(releases)
-        folders.place_folder(releases, release.id, write)
+        folders.place_folder(releases, release.id, write_files)
 
 
-def _point(place: Folder, data: bytes) -> None:
+def _point(partition: Folder, data: bytes) -> None:
     """Replace the pointer, under the lock. If the disk fails afterwards, restore the old
     pointer.
     """
-    folders.keep(place, POINTER, KEPT)  # before replacing, so that restoring requires no disk space
+    # before replacing, so that restoring requires no disk space
+    folders.keep(partition, POINTER, _OLD_POINTER)
     try:
-        folders.put(place, POINTER, data, 0o644)
+        folders.put(partition, POINTER, data, 0o644)
     except OSError:
         try:
-            folders.rename(place, KEPT, POINTER)
+            folders.rename(partition, _OLD_POINTER, POINTER)
         except FileNotFoundError:
-            folders.unlink(place, POINTER)
+            folders.unlink(partition, POINTER)
         raise
     finally:
         with suppress(OSError):
-            folders.unlink(place, KEPT)
+            folders.unlink(partition, _OLD_POINTER)

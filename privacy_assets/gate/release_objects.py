@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
 from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable, Superseded
@@ -22,8 +22,9 @@ from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     LARGEST_POINTER,
     TABLE_FILE,
+    CheckLast,
     Release,
-    Sealing,
+    SignPointer,
     check_forward,
     check_id,
     copy_judged,
@@ -36,8 +37,8 @@ from privacy_assets.gate.release import (
 from privacy_assets.infra.objects import Location, ObjectPath
 
 _NUMBER = re.compile(r"[0-9]{12}")
-_LAST = 10**12 - 1
-_TRIES = 100  # maximum number of attempts if other processes take the next number
+_MAX_NUMBER = 10**12 - 1
+_N_TRIES = 100  # if other processes take the next number
 
 
 def add(
@@ -45,8 +46,8 @@ def add(
     source: Location,
     sha256: str,
     attestation: bytes,
-    pointer: Sealing,
-    still: Callable[[], None],
+    sign_pointer: SignPointer,
+    check_last: CheckLast,
 ) -> Release:
     """Write ``source`` into a new release of ``folder``, and make it current.
 
@@ -57,8 +58,8 @@ def add(
         source: Snapshot.
         sha256: Expected hash of the snapshot.
         attestation: Bytes of the attestation.
-        pointer: Returns the signed pointer to a release.
-        still: Raises PublicationRefused if another release or rollback was recorded meanwhile.
+        sign_pointer: Returns the signed pointer to a release.
+        check_last: Raises PublicationRefused if another release or rollback was recorded meanwhile.
             Called before each attempt to move the pointer.
 
     Raises:
@@ -68,41 +69,54 @@ def add(
         OSError: If the store fails.
     """
     name = _claimed(folder, sha256, attestation)
-    place = folder.joinpath("releases", name)
-    table, envelope = place / TABLE_FILE, place / ATTESTATION_FILE
-    whole = envelope.is_file()
+    location = folder.joinpath("releases", name)
+    table = location / TABLE_FILE
+    envelope = location / ATTESTATION_FILE
+    is_complete = envelope.is_file()
 
-    def forward() -> None:
-        still()
-        before = _current(folder)
-        if not whole and name < before:
+    def check_move() -> None:
+        check_last()
+        current = _current(folder)
+        if not is_complete and name < current:
             raise Superseded("a later release is already published", redo=("score", "attest"))
-        check_forward(before, name)
+        check_forward(current, name)
 
-    def write(stream: BinaryIO) -> None:
+    def copy(stream: BinaryIO) -> None:
         copy_judged(source, stream, sha256)  # the upload requires the correct hash
 
-    forward()  # before anything is uploaded
-    if not (whole and table.is_file() and hash_file(table) == sha256):
-        table.put(write)
+    check_move()  # before anything is uploaded
+    is_whole = is_complete and table.is_file() and hash_file(table) == sha256
+    if not is_whole:
+        table.put(copy)
     if not envelope.create(attestation):
-        raise Damaged(f"{envelope} is another attestation", path=str(place), remove=True)
+        raise Damaged(f"{envelope} is another attestation", path=str(location), remove=True)
     try:
-        _move(folder, pointer(name), forward)
-    except PublicationRefused as refused:
-        refused.outcome_known = False  # its files are readable already, and count as released
+        _move(folder, sign_pointer(name), check_move)
+    except PublicationRefused as refusal:
+        refusal.outcome_known = False  # its files are readable already, and count as released
         raise
-    return Release(name, place)
+    return Release(name, location)
 
 
-def point(folder: ObjectPath, name: str, pointer: Sealing, still: Callable[[], None]) -> None:
-    """Make the release ``name`` current, forwards or back. "": there is no current release."""
-    _move(folder, pointer(name), still)
+def point(folder: ObjectPath, name: str, sign_pointer: SignPointer, check_last: CheckLast) -> None:
+    """Make a release current, forwards or back.
+
+    Args:
+        folder: Prefix of the table and partition.
+        name: Id of the release. Empty: there is no current release.
+        sign_pointer: Returns the signed pointer to a release.
+        check_last: See :func:`add`.
+    """
+    _move(folder, sign_pointer(name), check_last)
 
 
 def remove(folder: ObjectPath, old: Iterable[Release]) -> None:
     """Remove releases. Without its attestation, a release is no longer listed. The pointer is not
     changed.
+
+    Args:
+        folder: Prefix of the table and partition.
+        old: Releases to remove.
     """
     for release in old:
         release.attestation.unlink(missing_ok=True)
@@ -120,22 +134,31 @@ def pointer(folder: ObjectPath) -> tuple[bytes, ObjectPath]:
 
 def ids(folder: ObjectPath) -> list[str]:
     """Return the sorted names of all complete releases that have the form of an id."""
-    parts = [name.split("/") for name in (folder / "releases").below()]
-    return sorted(part[0] for part in parts if part[1:] == [ATTESTATION_FILE] and has_form(part[0]))
+    complete = []
+    for path in (folder / "releases").below():
+        name, *rest = path.split("/")
+        if rest == [ATTESTATION_FILE] and has_form(name):
+            complete.append(name)
+    return sorted(complete)
 
 
 def parts(root: ObjectPath, table: str = "") -> list[tuple[str, str]]:
-    """Return the URL parts of each table and partition with a release, or only those of
-    ``table``.
+    """Return the URL parts of each table and partition with a release.
+
+    Args:
+        root: Release folder.
+        table: URL part of the only table. Empty: all tables.
     """
-    found = [
-        (one, part) for one in ([table] if table else root.names()) for part in (root / one).names()
-    ]
-    return [
-        (one, part)
-        for one, part in found
-        if root.joinpath(one, part, "pointers").names() or _has_releases(root, one, part)
-    ]
+    tables: Sequence[str] = [table] if table else root.names()
+    below = list[tuple[str, str]]()
+    for table_part in tables:
+        for part in (root / table_part).names():
+            below.append((table_part, part))
+    with_release = []
+    for names in below:
+        if root.joinpath(*names, "pointers").names() or _has_releases(root, *names):
+            with_release.append(names)
+    return with_release
 
 
 def _has_releases(root: ObjectPath, *below: str) -> bool:
@@ -148,11 +171,10 @@ def _claimed(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
     """
     claim = folder.joinpath("claims", hashlib.sha256(attestation).hexdigest())
     if not claim.is_file():
-        claim.create(
-            (
-                _made(folder, sha256, attestation) or new_id(sha256, max(ids(folder), default=""))
-            ).encode()
-        )
+        name = _unclaimed(folder, sha256, attestation)
+        if not name:
+            name = new_id(sha256, max(ids(folder), default=""))
+        claim.create(name.encode())
     name = claim.read_bytes(LARGEST_POINTER).decode(errors="replace")
     if not is_id(name) or not name.endswith(sha256[:12]):
         raise Damaged(f"{claim} is damaged", path=str(claim), remove=True)
@@ -160,7 +182,7 @@ def _claimed(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
     return name
 
 
-def _made(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
+def _unclaimed(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
     """Return the existing release of this attestation if its claim is missing, so that it gets no
     second id.
     """
@@ -170,16 +192,16 @@ def _made(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
     return ""
 
 
-def _move(folder: ObjectPath, data: bytes, may: Callable[[], None]) -> None:
-    """Write the next pointer unless ``may`` raises, and retry if another process takes the
+def _move(folder: ObjectPath, data: bytes, check_move: Callable[[], None]) -> None:
+    """Write the next pointer unless ``check_move`` raises, and retry if another process takes the
     number.
     """
-    for _ in range(_TRIES):
+    for _ in range(_N_TRIES):
         number = _latest(folder)
-        if number == _LAST:
+        if number == _MAX_NUMBER:
             last = _pointer(folder, number)
             raise Damaged(f"{last}: implausible pointer number", path=str(last), remove=True)
-        may()
+        check_move()
         if _pointer(folder, number + 1).create(data):
             return
     raise StoreUnavailable(f"{folder}: too many processes move the pointer at the same time")
@@ -199,9 +221,8 @@ def _current(folder: ObjectPath) -> str:
 
 def _latest(folder: ObjectPath) -> int:
     """Return the highest pointer number, or 0."""
-    return max(
-        (int(name) for name in (folder / "pointers").names() if _NUMBER.fullmatch(name)), default=0
-    )
+    names = filter(_NUMBER.fullmatch, (folder / "pointers").names())
+    return max(map(int, names), default=0)
 
 
 def _pointer(folder: ObjectPath, number: int) -> ObjectPath:

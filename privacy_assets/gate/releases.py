@@ -8,7 +8,7 @@ import datetime as dt
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +29,10 @@ from privacy_assets.gate.keys import TrustedKeys, key_path
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     TABLE_FILE,
+    CheckLast,
     Pointer,
     Release,
-    Sealing,
+    SignPointer,
     check_id,
     hash_file,
     is_id,
@@ -74,14 +75,19 @@ def default_trusted(
         ConfigError: For an object store without this variable, because a user who can write
             releases could add a key.
     """
-    if given := os.environ.get(TRUSTED_VARIABLE, ""):
-        return TrustedKeys((key_path(given),))
-    place = root.absolute().parent if home is None else home.absolute()
-    if isinstance(place, ObjectPath):
+    variable = os.environ.get(TRUSTED_VARIABLE, "")
+    if variable:
+        return TrustedKeys((key_path(variable),))
+    if home is None:
+        home = root.absolute().parent
+    folder = home.absolute() / "trusted_keys"
+    if isinstance(folder, ObjectPath):
         fix = f"set {TRUSTED_VARIABLE}, or pass the public key: a folder or file of this machine"
         raise ConfigError(f"{root}: keys in an object store are not trusted. Fix: {fix}.")
-    publisher = root.stat().st_uid if reading and isinstance(root, Path) and root.exists() else None
-    return TrustedKeys((place / "trusted_keys",), publisher)
+    publisher = None
+    if reading and isinstance(root, Path) and root.exists():
+        publisher = root.stat().st_uid
+    return TrustedKeys((folder,), publisher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,9 @@ class ReleaseStore:
     @property
     def _kind(self) -> ModuleType:
         """Module that implements atomic operations for this kind of storage."""
-        return release_objects if isinstance(self.root, ObjectPath) else release_disk
+        if isinstance(self.root, ObjectPath):
+            return release_objects
+        return release_disk
 
     def check(self) -> None:
         """Raise ConfigError if every user may write to the release folder, and log a warning if its
@@ -110,8 +118,8 @@ class ReleaseStore:
         source: Location,
         sha256: str,
         attestation: bytes,
-        pointer: Sealing,
-        still: Callable[[], None],
+        sign_pointer: SignPointer,
+        check_last: CheckLast,
     ) -> Release:
         """Copy ``source`` into a new release, and make it current.
 
@@ -125,9 +133,12 @@ class ReleaseStore:
             source: Snapshot.
             sha256: Expected hash of the snapshot.
             attestation: Bytes of the attestation.
-            pointer: Returns the signed pointer to a release.
-            still: Called when no other process can intervene. Raises PublicationRefused if another
-                release or rollback was recorded meanwhile.
+            sign_pointer: Returns the signed pointer to a release.
+            check_last: Called when no other process can intervene. Raises PublicationRefused if
+                another release or rollback was recorded meanwhile.
+
+        Returns:
+            The new release, or the existing one with this attestation.
 
         Raises:
             Damaged: If the bytes differ. The previous release stays current.
@@ -136,7 +147,7 @@ class ReleaseStore:
         """
         try:
             release: Release = self._kind.add(
-                target.below(self.root), source, sha256, attestation, pointer, still
+                target.below(self.root), source, sha256, attestation, sign_pointer, check_last
             )
         except OSError as error:
             if isinstance(self.root, ObjectPath):
@@ -149,6 +160,9 @@ class ReleaseStore:
     def check_ids(self, target: ReleaseTarget) -> None:
         """Raise Damaged if the pointer or a release folder has an id that is invalid or in the
         future.
+
+        Args:
+            target: Table and partition.
         """
         folder = target.below(self.root)
         with suppress(FileNotFoundError):
@@ -157,23 +171,37 @@ class ReleaseStore:
             check_id(name, folder.joinpath("releases", name))
 
     def point(
-        self, target: ReleaseTarget, name: str, pointer: Sealing, still: Callable[[], None]
+        self,
+        target: ReleaseTarget,
+        name: str,
+        sign_pointer: SignPointer,
+        check_last: CheckLast,
     ) -> None:
-        """Make the release ``name`` current, forwards or back. "": none. For the functions see
-        :meth:`add`.
+        """Make a release current, forwards or back.
+
+        Args:
+            target: Table and partition.
+            name: Id of the release. Empty: there is no current release.
+            sign_pointer: See :meth:`add`.
+            check_last: See :meth:`add`.
         """
         try:
-            self._kind.point(target.below(self.root), name, pointer, still)
+            self._kind.point(target.below(self.root), name, sign_pointer, check_last)
         except OSError as error:
-            text, known = (
-                f"the pointer could not be written ({reason(error)})",
-                isinstance(self.root, Path),
-            )
-            raise StoreUnavailable.of(text, error, outcome_known=known) from None
+            text = f"the pointer could not be written ({reason(error)})"
+            is_disk = isinstance(self.root, Path)
+            raise StoreUnavailable.of(text, error, outcome_known=is_disk) from None
 
     def pointer(self, target: ReleaseTarget, trusted: TrustedKeys) -> Pointer:
-        """Return the verified pointer of a table and partition, or raise InputError if there is
-        none.
+        """Return the verified pointer of a table and partition.
+
+        Args:
+            target: Table and partition.
+            trusted: Trusted keys.
+
+        Raises:
+            InputError: If there is none.
+            PublicationRefused: If it cannot be read or verified.
         """
         folder = target.below(self.root)
         try:
@@ -189,15 +217,22 @@ class ReleaseStore:
     def watched(self, target: ReleaseTarget) -> str | None:
         """Return a digest of the pointer, which is not verified, to notice changes of it. None:
         there is no pointer.
+
+        Args:
+            target: Table and partition.
         """
         try:
-            return hashlib.sha256(self._kind.pointer(target.below(self.root))[0]).hexdigest()
+            data, _ = self._kind.pointer(target.below(self.root))
         except FileNotFoundError:
             return None
+        return hashlib.sha256(data).hexdigest()
 
     def current(self, target: ReleaseTarget, trusted: TrustedKeys) -> Release:
-        """Return the release that the verified pointer names, or raise InputError if there is
-        none.
+        """Return the release that the verified pointer names, or raise InputError if there is none.
+
+        Args:
+            target: Table and partition.
+            trusted: Trusted keys.
         """
         return self.named(self.pointer(target, trusted), target)
 
@@ -219,19 +254,23 @@ class ReleaseStore:
         self._kind.remove(target.below(self.root), releases)
 
     def history(self, target: ReleaseTarget) -> list[Release]:
-        """Return all releases of one table and partition, oldest first."""
-        return [
-            self.release(target, name)
-            for name in self._kind.ids(target.below(self.root))
-            if is_id(name)
-        ]
+        """Return all releases of one table and partition, oldest first.
+
+        Args:
+            target: Table and partition.
+        """
+        names = self._kind.ids(target.below(self.root))
+        return [self.release(target, name) for name in names if is_id(name)]
 
     def targets(self, table: str = "") -> Iterator[ReleaseTarget]:
-        """Return each table and partition with a release or a pointer, in order, or only those of
-        ``table``.
+        """Return each table and partition with a release or a pointer, in order.
+
+        Args:
+            table: Name of the only table. Empty: all tables.
         """
-        found = self._kind.parts(self.root, quoted(table) if table else "")
-        yield from (ReleaseTarget.of_parts(*parts) for parts in sorted(found))
+        parts = self._kind.parts(self.root, quoted(table) if table else "")
+        for table_part, part in sorted(parts):
+            yield ReleaseTarget.of_parts(table_part, part)
 
 
 def read_published(
@@ -269,41 +308,44 @@ def read_published(
             old.
         ConfigError: If there is no trusted key, or ``seen`` is not a file of this function.
     """
-    root, target = location(root), ReleaseTarget(table, partition)
-    trusted = (
-        default_trusted(root, reading=True)
-        if trusted_keys is None
-        else TrustedKeys((key_path(trusted_keys),))
-    )
+    root = location(root)
+    target = ReleaseTarget(table, partition)
+    if trusted_keys is None:
+        trusted = default_trusted(root, reading=True)
+    else:
+        trusted = TrustedKeys((key_path(trusted_keys),))
     with for_readers():
-        store, numbers, name = (
-            ReleaseStore(root),
-            _seen(seen),
-            f"{root.absolute()}/{quoted(table)}/{target.part}",
-        )
+        store = ReleaseStore(root)
+        numbers = _read_numbers(seen)
+        name = f"{root.absolute()}/{quoted(table)}/{target.part}"
         pointer = store.pointer(target, trusted)
-        if problem := pointer.problem(target, max_age, numbers.get(name, 0)):
+        problem = pointer.problem(target, max_age, numbers.get(name, 0))
+        if problem:
             raise OutOfDate(problem)
         release = store.named(pointer, target)
-        stated = release.opened(target, trusted)
+        attestation = release.opened(target, trusted)
         frame = read_hashed(
-            release.table, stated.sha256, stated.dtypes, stated.n_rows, release.root
+            release.table,
+            attestation.sha256,
+            attestation.dtypes,
+            attestation.n_rows,
+            release.root,
         )
     if seen is not None and numbers.get(name) != pointer.number:
-        put_atomic(Path(seen), json.dumps({**numbers, name: pointer.number}, indent=2).encode())
+        numbers[name] = pointer.number
+        put_atomic(Path(seen), json.dumps(numbers, indent=2).encode())
     return frame
 
 
-def _seen(file: str | Path | None) -> dict[str, int]:
+def _read_numbers(file: str | Path | None) -> dict[str, int]:
     """Return the numbers that :func:`read_published` stored, by release folder, table and
     partition.
     """
     if file is None or not Path(file).exists():
         return {}
     try:
-        return {
-            str(name): int(number) for name, number in json.loads(Path(file).read_bytes()).items()
-        }
+        stored = json.loads(Path(file).read_bytes())
+        return {str(name): int(number) for name, number in stored.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         raise ConfigError(
             f"{file}: this is not a file of read_published. Fix: pass another path as seen."
@@ -311,12 +353,21 @@ def _seen(file: str | Path | None) -> dict[str, int]:
 
 
 def check_bytes(path: Location, sha256: str, below: Location | None = None) -> None:
-    """Raise Damaged unless the file has this SHA-256. For ``below`` see :func:`.open_regular`."""
+    """Raise Damaged unless the file has this SHA-256.
+
+    Args:
+        path: Path of the file.
+        sha256: Expected hash.
+        below: See :func:`.open_regular`.
+
+    Raises:
+        StoreUnavailable: If the file cannot be read.
+    """
     try:
-        found = hash_file(path, below)
+        digest = hash_file(path, below)
     except OSError as error:
         raise StoreUnavailable(
             f"{path} cannot be read ({error.strerror})", path=str(path), errno=error.errno
         ) from None
-    if found != sha256:
+    if digest != sha256:
         raise Damaged(f"{path} does not contain the bytes that were evaluated", path=str(path))

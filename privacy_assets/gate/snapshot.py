@@ -19,7 +19,7 @@ from privacy_assets.infra.objects import Location
 from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.tables.fingerprints import keyed_order
 
-_WHOLE = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
+_INTEGERS = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 _WRITER: Mapping[str, Any] = {  # fixes options that writers choose themselves, and omits metadata
     "compression": "zstd",
     "compression_level": 1,
@@ -31,7 +31,7 @@ _WRITER: Mapping[str, Any] = {  # fixes options that writers choose themselves, 
 _LARGEST_RATIO = 1000  # uncompressed to compressed bytes; files of the gate have far lower ratios
 _NULLABLE: Mapping[pa.DataType, Any] = {
     pa.bool_(): pd.BooleanDtype(),
-    **{pa.type_for_alias(name.lower()): pd.api.types.pandas_dtype(name) for name in _WHOLE},
+    **{pa.type_for_alias(name.lower()): pd.api.types.pandas_dtype(name) for name in _INTEGERS},
 }
 
 
@@ -70,34 +70,39 @@ class Snapshot:
 
     def statement(self) -> Statement:
         """Return the statement to sign. It omits the path, which the gate derives itself."""
-        how = {"filter": to_jsonable(self.filter), "generator": to_jsonable(self.generator)}
         body = {
             "n_rows": self.n_rows,
             "train_fingerprint": self.train_fingerprint,
             "content": self.content,
             "dtypes": dict(self.dtypes),
-            **how,
+            "filter": to_jsonable(self.filter),
+            "generator": to_jsonable(self.generator),
+            "n_replaced": dict(self.n_replaced),
         }
-        body["n_replaced"] = dict(self.n_replaced)
         return Statement("snapshot", self.target, self.sha256, body)
 
     @classmethod
     def of(cls, statement: Statement, folder: Location) -> Snapshot:
-        """Create the snapshot of a statement, for a file in ``folder``."""
-        return cls(
-            statement.target,
-            folder / f"{statement.sha256}.parquet",
-            statement.sha256,
-            **statement.body,
-        )
+        """Create the snapshot of a statement.
+
+        Args:
+            statement: Verified statement.
+            folder: Folder of the file.
+        """
+        path = folder / f"{statement.sha256}.parquet"
+        return cls(statement.target, path, statement.sha256, **statement.body)
 
 
 def write_snapshot(frame: pd.DataFrame, folder: Location, key: bytes) -> tuple[Location, str]:
-    """Write ``frame`` (published dtypes) to ``folder/<sha256>.parquet``, in a row order derived
-    from ``key``.
+    """Write a table to ``folder/<sha256>.parquet``, in a row order derived from a key.
 
     The file contains only names and values, so the same rows give the same file, independent of row
     order and metadata.
+
+    Args:
+        frame: Table with published dtypes.
+        folder: Folder of the file.
+        key: Key of the row order.
 
     Returns:
         Path and SHA-256 of the file.
@@ -112,20 +117,30 @@ def _bare_bytes(frame: pd.DataFrame) -> memoryview:
     are omitted.
     """
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    plain = {
-        name: _decoded(column) for name, column in zip(frame.columns, table.columns, strict=True)
-    }
+    columns = {}
+    for name, column in zip(frame.columns, table.columns, strict=True):
+        columns[name] = _decoded(column)
     buffer = io.BytesIO()
-    pq.write_table(pa.table(plain).combine_chunks(), buffer, **_WRITER)
+    pq.write_table(pa.table(columns).combine_chunks(), buffer, **_WRITER)
     return buffer.getbuffer()
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    if pa.types.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    return column
 
 
 def read_snapshot(snapshot: Snapshot) -> pd.DataFrame:
-    """Read a snapshot, or raise Damaged if its bytes differ from the hash."""
+    """Read a snapshot.
+
+    Args:
+        snapshot: Snapshot.
+
+    Raises:
+        StoreUnavailable: If the file cannot be read.
+        Damaged: If its bytes differ from the hash.
+    """
     return read_hashed(
         snapshot.path, snapshot.sha256, snapshot.dtypes, snapshot.n_rows, redo=("sample",)
     )
@@ -135,7 +150,7 @@ def read_hashed(
     path: Location,
     sha256: str,
     dtypes: Mapping[str, str] | None = None,
-    rows: int | None = None,
+    n_rows: int | None = None,
     below: Location | None = None,
     redo: tuple[str, ...] = (),
 ) -> pd.DataFrame:
@@ -149,7 +164,7 @@ def read_hashed(
         sha256: Expected hash of its bytes.
         dtypes: Dtypes of its columns. Default: those of the values in the file, nullable for
             integers and booleans.
-        rows: Expected number of rows. None: any.
+        n_rows: Expected number of rows. None: any.
         below: See :func:`.open_regular`.
         redo: Verbs of the steps that write the file again.
 
@@ -160,25 +175,26 @@ def read_hashed(
     try:
         data = read_hashed_bytes(path, sha256, below=below)
     except OSError as error:
-        text, where = f"{path.name} cannot be read ({error.strerror})", str(path)
-        raise StoreUnavailable(text, path=where, errno=error.errno, redo=redo) from None
+        text = f"{path.name} cannot be read ({error.strerror})"
+        raise StoreUnavailable(text, path=str(path), errno=error.errno, redo=redo) from None
     if data is None:
         raise Damaged(f"{path.name} changed after it was written", path=str(path), redo=redo)
-    frame: pd.DataFrame = (
-        open_parquet(data, path.name, rows).read().to_pandas(types_mapper=_NULLABLE.get)
-    )
-    return pd.DataFrame(
-        {name: _in_dtype(frame[name], (dtypes or {}).get(name)) for name in frame.columns}
-    )
+    table = open_parquet(data, path.name, n_rows).read()
+    frame: pd.DataFrame = table.to_pandas(types_mapper=_NULLABLE.get)
+    columns = {}
+    for name in frame.columns:
+        dtype = dtypes.get(name) if dtypes else None
+        columns[name] = _in_dtype(frame[name], dtype)
+    return pd.DataFrame(columns)
 
 
-def open_parquet(data: bytes, name: str, rows: int | None = None) -> pq.ParquetFile:
+def open_parquet(data: bytes, name: str, n_rows: int | None = None) -> pq.ParquetFile:
     """Open a Parquet file without decompressing it, if its declared sizes are plausible.
 
     Args:
         data: Bytes of the file.
         name: Name of the file, for messages.
-        rows: Expected number of rows. None: any.
+        n_rows: Expected number of rows. None: any.
 
     Raises:
         Damaged: If it is not a Parquet file, or declares another number of rows or an implausible
@@ -188,12 +204,16 @@ def open_parquet(data: bytes, name: str, rows: int | None = None) -> pq.ParquetF
         file = pq.ParquetFile(io.BytesIO(data))
     except (pa.ArrowException, OSError):
         raise Damaged(f"{name} is not a Parquet file", path=name) from None
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    declared = sum(group.num_rows for group in groups)
-    if rows not in (None, declared) or file.metadata.num_rows != declared:
-        raise Damaged(f"{name} declares {declared} rows, expected {rows}", path=name)
-    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-    if sum(column.total_uncompressed_size for column in columns) > _LARGEST_RATIO * len(data):
+    metadata = file.metadata
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    n_declared = sum(group.num_rows for group in groups)
+    if n_rows not in (None, n_declared) or metadata.num_rows != n_declared:
+        raise Damaged(f"{name} declares {n_declared} rows, expected {n_rows}", path=name)
+    n_uncompressed = 0  # bytes
+    for group in groups:
+        for i in range(group.num_columns):
+            n_uncompressed += group.column(i).total_uncompressed_size
+    if n_uncompressed > _LARGEST_RATIO * len(data):
         raise Damaged(
             f"{name} declares more than {_LARGEST_RATIO} times its size, uncompressed", path=name
         )
@@ -201,6 +221,8 @@ def open_parquet(data: bytes, name: str, rows: int | None = None) -> pq.ParquetF
 
 
 def _in_dtype(series: pd.Series, dtype: str | None) -> pd.Series:
-    if dtype != "object":
-        return series if dtype is None else series.astype(pd.api.types.pandas_dtype(dtype))
-    return series.astype(object).where(series.notna(), None)
+    if dtype is None:
+        return series
+    if dtype == "object":
+        return series.astype(object).where(series.notna(), None)
+    return series.astype(pd.api.types.pandas_dtype(dtype))

@@ -21,6 +21,7 @@ from privacy_assets.infra.files import contents, reason
 from privacy_assets.infra.objects import Location, ObjectPath
 
 if TYPE_CHECKING:
+    from securesystemslib.dsse import Envelope
     from securesystemslib.signer import SSlibKey
 
 RecordKind = Literal[
@@ -65,19 +66,30 @@ class ReleaseTarget:
     def below(self, root: Root) -> Root:
         """Return ``root/<table>/partition=<partition>`` or ``root/<table>/_all``, which is always
         within ``root``.
+
+        Args:
+            root: Folder.
         """
         return root.joinpath(quoted(self.table), quoted(self.part))
 
     @classmethod
     def of_parts(cls, table: str, part: str) -> ReleaseTarget:
-        """Return the table and partition of the two folder names that :meth:`below` creates."""
-        partition = unquote(part)
-        return cls(
-            unquote(table), None if partition == "_all" else partition.removeprefix("partition=")
-        )
+        """Return the table and partition of the two folder names that :meth:`below` creates.
+
+        Args:
+            table: Name of the upper folder.
+            part: Name of the lower folder.
+        """
+        name = unquote(part)
+        partition = None
+        if name != "_all":
+            partition = name.removeprefix("partition=")
+        return cls(unquote(table), partition)
 
     def __str__(self) -> str:
-        return self.table if self.partition is None else f"{self.table}, {self.partition}"
+        if self.partition is None:
+            return self.table
+        return f"{self.table}, {self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,27 +139,36 @@ def redo_of(kind: RecordKind) -> tuple[str, ...]:
     """Return the verb of the step that makes records of ``kind``. Empty: no step makes them
     again.
     """
-    return (_MADE_BY[kind],) if kind in _MADE_BY else ()
+    if kind not in _MADE_BY:
+        return ()
+    return (_MADE_BY[kind],)
 
 
 def seal(statement: Statement, key: SigningKey) -> SignedRecord:
-    """Sign a statement, or raise ConfigError if the signing key is not usable."""
+    """Sign a statement.
+
+    Args:
+        statement: Statement to sign.
+        key: Signing key.
+
+    Returns:
+        Bytes of a DSSE envelope in canonical form.
+
+    Raises:
+        ConfigError: If the signing key is not usable.
+    """
     from securesystemslib.dsse import Envelope
 
     digest = statement.sha256 or hashlib.sha256(_canonical(dict(statement.body))).hexdigest()
-    content = {
+    target = statement.target
+    subject = {"name": f"{quoted(target.table)}.parquet", "digest": {"sha256": digest}}
+    payload = {
         "_type": STATEMENT,
-        "subject": [
-            {"name": f"{quoted(statement.target.table)}.parquet", "digest": {"sha256": digest}}
-        ],
+        "subject": [subject],
         "predicateType": _predicate_type(statement.kind),
-        "predicate": {
-            "table": statement.target.table,
-            "partition": statement.target.partition,
-            **statement.body,
-        },
+        "predicate": {"table": target.table, "partition": target.partition, **statement.body},
     }
-    envelope = Envelope(_canonical(content), PAYLOAD, {})
+    envelope = Envelope(_canonical(payload), PAYLOAD, {})
     envelope.sign(key.signer)
     return SignedRecord(statement.kind, _canonical(envelope.to_dict()))
 
@@ -170,24 +191,13 @@ def unseal(sealed: SignedRecord, trusted: TrustedKeys | Mapping[str, SSlibKey]) 
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import FormatError, VerificationError
 
-    keys, redo = trusted if isinstance(trusted, Mapping) else trusted.by_id, redo_of(sealed.kind)
+    keys = trusted if isinstance(trusted, Mapping) else trusted.by_id
+    redo = redo_of(sealed.kind)
     if not sealed.data:
         raise OutOfDate(f"there is no {sealed.kind} yet", redo=redo)
     try:
         envelope = Envelope.from_dict(json.loads(sealed.data))
-        spelled = _canonical(envelope.to_dict())
-        # The library keeps unknown fields of signatures, which are not signed.
-        unsigned = [one for one in envelope.signatures.values() if one.unrecognized_fields]
-        if (
-            spelled != sealed.data
-            or envelope.payload_type != PAYLOAD
-            or len(envelope.signatures) != 1
-            or unsigned
-        ):
-            raise NotTrusted(
-                f"the {sealed.kind} is not in the form that this version signs", redo=redo
-            )
-        (keyid,) = envelope.signatures
+        keyid = _only_keyid(envelope, sealed)
         if keyid not in keys:
             raise NotTrusted(
                 f"the {sealed.kind} was signed by key {keyid[:12]}, which is not trusted", redo=redo
@@ -205,11 +215,32 @@ def unseal(sealed: SignedRecord, trusted: TrustedKeys | Mapping[str, SSlibKey]) 
         ) from None
 
 
+def _only_keyid(envelope: Envelope, sealed: SignedRecord) -> str:
+    """Return the id of the only key that signed an envelope.
+
+    Raises:
+        NotTrusted: If its bytes are not canonical, or there is not exactly one signature.
+    """
+    is_canonical = _canonical(envelope.to_dict()) == sealed.data
+    signatures = envelope.signatures
+    # The library keeps unknown fields of signatures, which are not signed.
+    has_unsigned_fields = any(signature.unrecognized_fields for signature in signatures.values())
+    has_form = envelope.payload_type == PAYLOAD and len(signatures) == 1
+    if not is_canonical or not has_form or has_unsigned_fields:
+        text = f"the {sealed.kind} is not in the form that this version signs"
+        raise NotTrusted(text, redo=redo_of(sealed.kind))
+    (keyid,) = signatures
+    return str(keyid)
+
+
 def unverified(sealed: SignedRecord) -> Statement | None:
     """Return the statement in an envelope whose signature is not verified, or None if it cannot be
     read.
 
     Only for decisions that any statement can make stricter, never laxer.
+
+    Args:
+        sealed: Envelope.
     """
     try:
         content = json.loads(base64.b64decode(json.loads(sealed.data)["payload"], validate=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from privacy_assets.errors import InputError, PublicationRefused, for_readers, with_advice
 from privacy_assets.gate.attestation import Attestation
@@ -96,34 +96,37 @@ def verify_file(
         ) from None
     store = ReleaseStore(releases)
     neighbor = file.absolute().parent / ATTESTATION_FILE
-    given = attestation or (neighbor if neighbor.is_file() else None)
-    sources = [given] if given else _released_as(store, sha256, trusted)
+    if attestation is None and neighbor.is_file():
+        attestation = neighbor
+    if attestation is not None:
+        sources = [attestation]
+    else:
+        sources = _released_as(store, sha256, trusted)
     if not sources:
         text = (
             f"there is no {ATTESTATION_FILE} next to it, and no release of these bytes in"
-            f" {releases}. The file"
-            " was changed after its release, or never released. Fix: pass the attestation that"
-            " came with it"
-            " with --attestation."
+            f" {releases}. The file was changed after its release, or never released. Fix: pass the"
+            " attestation that came with it with --attestation."
         )
         return Verification(file=file, sha256=sha256, refusal=text)
-    found = [_verified(file, sha256, source, trusted, store) for source in sources]
-    best = next((one for one in found if one.passed), found[0])
-    stated = best.stated
-    if stated is None:
+    verifications = [_verified(file, sha256, source, trusted, store) for source in sources]
+    best = verifications[0]
+    for verification in verifications:
+        if verification.passed:
+            best = verification
+            break
+    if best.stated is None:
         return best
-    log = read_log(stated.target.table, private, trusted)
-    if log.is_withdrawn(stated.sha256, stated.content):
+    log = read_log(best.stated.target.table, private, trusted)
+    if log.is_withdrawn(best.stated.sha256, best.stated.content):
         text = (
             "the publisher withdrew this release. An old copy of the release folder, or of the"
             " file, remains."
         )
         return replace(best, refusal=text, withdrawn=True)
-    return (
-        best
-        if max_age is None or not best.passed
-        else replace(best, refusal=_stale(best, store, trusted, max_age))
-    )
+    if max_age is None or not best.passed:
+        return best
+    return replace(best, refusal=_stale(best, store, trusted, max_age))
 
 
 def read_log(table: str, private: Location | None, trusted: TrustedKeys) -> LogState:
@@ -145,16 +148,18 @@ def read_log(table: str, private: Location | None, trusted: TrustedKeys) -> LogS
 
 
 def _stale(
-    found: Verification, store: ReleaseStore, trusted: TrustedKeys, max_age: dt.timedelta
+    verification: Verification, store: ReleaseStore, trusted: TrustedKeys, max_age: dt.timedelta
 ) -> str:
     """Return why a released file is not the current release, confirmed within ``max_age``, or
     "".
     """
-    if found.stated is None or not found.current:
+    if verification.stated is None or not verification.current:
         return f"it is not the current release in {store.root}, as --max-age requires."
-    target = found.stated.target
+    target = verification.stated.target
     problem = store.pointer(target, trusted).problem(target, max_age)
-    return f"{problem}." if problem else ""
+    if not problem:
+        return ""
+    return f"{problem}."
 
 
 def _verified(
@@ -171,94 +176,97 @@ def _verified(
         ) from None
     try:
         with for_readers():
-            stated = Attestation.of(unseal(SignedRecord("attestation", data), trusted))
-            verdict, declared = stated.policy_verdict(), declared_of(stated)
+            attestation = Attestation.of(unseal(SignedRecord("attestation", data), trusted))
+            verdict = attestation.policy_verdict()
+            declared = declared_of(attestation)
     except PublicationRefused as error:
         return Verification(
             file=file, sha256=sha256, refusal=f"{source}: {with_advice(error)}", source=source
         )
-    if stated.sha256 != sha256:
+    if attestation.sha256 != sha256:
         text = (
-            f"its bytes differ from those in the attestation of {stated.target} ({source}). It"
-            " was changed after"
-            " its release, or is another file."
+            f"its bytes differ from those in the attestation of {attestation.target} ({source}). It"
+            " was changed after its release, or is another file."
         )
         return Verification(file=file, sha256=sha256, refusal=text, source=source)
-    release, current = _where(store, stated, data, trusted)
+    release = _release_of(attestation, data, store)
+    is_current = False
+    if release is not None:
+        is_current = current_id(store, attestation.target, trusted).release_id == release.id
     return Verification(
         file=file,
         sha256=sha256,
-        refusal=_refusal(stated, verdict),
+        refusal=_refusal(attestation, verdict),
         source=source,
-        stated=stated,
+        stated=attestation,
         outcomes=verdict.outcomes,
         declared=declared,
         release=release,
-        current=current,
+        current=is_current,
     )
 
 
-def declared_of(stated: Attestation) -> dict[str, Any]:
+def declared_of(attestation: Attestation) -> dict[str, Any]:
     """Return the declarations of the table's owner: seed, subject and columns.
+
+    Args:
+        attestation: Attestation with the settings.
 
     Raises:
         OutOfDate: If another version of privacy-assets wrote the settings in another form.
     """
-    setup = stated.setup
+    setup = attestation.setup
     try:
-        columns = {
-            name: dict(setup.get(name, {})) for name in ("kinds", "new_values", "allowed_values")
+        declared = {"seed": setup["seed"]}
+        for name in ("subject", "timezone", "snapshots"):
+            declared[name] = setup.get(name)
+        declared["exact_ids"] = bool(setup.get("exact_ids", False))
+        declared["dropped"] = list(setup.get("drop", ()))
+        declared["table_settings"] = table_settings(setup.get("metrics", {}))
+        declared["public_bounds"] = list(setup.get("public_bounds", ()))
+        for name in ("missing", "prefix_lengths"):
+            lists = setup.get(name, {})
+            declared[name] = {column: list(values) for column, values in lists.items()}
+        for name in ("relations", "kinds", "new_values"):
+            declared[name] = dict(setup.get(name, {}))
+        allowed_values = dict(setup.get("allowed_values", {}))
+        declared["allowed_values"] = {
+            column: dict(allowed) for column, allowed in allowed_values.items()
         }
-        columns["allowed_values"] = {
-            name: dict(one) for name, one in columns["allowed_values"].items()
-        }
-        own = {
-            "dropped": list(setup.get("drop", ())),
-            "table_settings": table_settings(setup.get("metrics", {})),
-        }
-        own["public_bounds"] = list(setup.get("public_bounds", ()))
-        for setting in ("missing", "prefix_lengths"):
-            own[setting] = {name: list(values) for name, values in setup.get(setting, {}).items()}
-        own["relations"] = dict(setup.get("relations", {}))
-        plain = {name: setup.get(name) for name in ("subject", "timezone", "snapshots")}
-        exact_ids = bool(setup.get("exact_ids", False))
-        return {"seed": setup["seed"], **plain, "exact_ids": exact_ids, **own, **columns}
+        return declared
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise stated.unreadable() from None
+        raise attestation.unreadable() from None
 
 
-def _refusal(stated: Attestation, verdict: Verdict) -> str:
-    if stated.verdict == "pass" and not verdict.broken:
+def _refusal(attestation: Attestation, verdict: Verdict) -> str:
+    if attestation.verdict == "pass" and not verdict.broken:
         return ""
-    reasons = (
-        [tally(verdict.outcomes)]
-        if verdict.broken
-        else [f"failed before: {x}" for x in stated.remembered]
-    )
-    return f"the verdict on these bytes is {stated.verdict!r}: {'; '.join(reasons)}."
+    if verdict.broken:
+        reasons = tally(verdict.outcomes)
+    else:
+        reasons = "; ".join(f"failed before: {limit}" for limit in attestation.remembered)
+    return f"the verdict on these bytes is {attestation.verdict!r}: {reasons}."
 
 
 def _released_as(store: ReleaseStore, sha256: str, trusted: TrustedKeys) -> list[Location]:
     """Return the attestations of releases whose id contains this hash, current ones first, then
     newest first.
     """
-    found = [
-        (current_id(store, target, trusted)[0] == release.id, release.id, release.attestation)
-        for target in store.targets()
-        for release in store.history(target)
-        if release.id.endswith(sha256[:12])
-    ]
-    return [path for *_, path in sorted(found, reverse=True)]
+    releases = []
+    for target in store.targets():
+        for release in store.history(target):
+            if release.id.endswith(sha256[:12]):
+                is_current = current_id(store, target, trusted).release_id == release.id
+                releases.append((is_current, release.id, release.attestation))
+    return [path for *_, path in sorted(releases, reverse=True)]
 
 
-def _where(
-    store: ReleaseStore, stated: Attestation, attestation: bytes, trusted: TrustedKeys
-) -> tuple[Release | None, bool]:
-    """Return the release with this attestation, and whether it is current."""
-    for release in store.history(stated.target):
-        if release.is_of(stated.sha256, attestation):
-            return release, current_id(store, stated.target, trusted)[0] == release.id
-    return None, False
+def _release_of(attestation: Attestation, data: bytes, store: ReleaseStore) -> Release | None:
+    """Return the release with this attestation, of which ``data`` are the signed bytes."""
+    for release in store.history(attestation.target):
+        if release.is_of(attestation.sha256, data):
+            return release
+    return None
 
 
 @dataclass(frozen=True)
@@ -299,39 +307,55 @@ def states_of(
             asked.
     """
     log = read_log(target.table, private, trusted)
-    current, states = current_id(store, target, trusted)[0], []
+    current = current_id(store, target, trusted).release_id
+    states = []
     for release in reversed(store.history(target)):
-        stated, damage = None, ""
+        attestation = None
+        damage = ""
         try:
-            stated = release.opened(target, trusted)
-            check_bytes(release.table, stated.sha256, release.root)
+            attestation = release.opened(target, trusted)
+            check_bytes(release.table, attestation.sha256, release.root)
         except PublicationRefused as error:
             damage = str(error)
-        withdrawn = stated is not None and log.is_withdrawn(stated.sha256, stated.content)
-        states.append(
-            ReleaseState(target, release, release.id == current, stated, damage, withdrawn)
-        )
+        is_withdrawn = False
+        if attestation is not None:
+            is_withdrawn = log.is_withdrawn(attestation.sha256, attestation.content)
+        is_current = release.id == current
+        states.append(ReleaseState(target, release, is_current, attestation, damage, is_withdrawn))
     return states
 
 
-def current_id(
-    store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys
-) -> tuple[str | None, str]:
-    """Return the id of the current release and "", or None and the fault of the pointer."""
+class CurrentId(NamedTuple):
+    """Id of the current release of a table and partition.
+
+    Attributes:
+        release_id: The id. None: there is none, or it cannot be determined.
+        fault: Fault of the pointer, and how to fix it. Empty: there is none.
+    """
+
+    release_id: str | None
+    fault: str
+
+
+def current_id(store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys) -> CurrentId:
+    """Return the id of the current release, or the fault of the pointer.
+
+    Args:
+        store: Releases.
+        target: Table and partition.
+        trusted: Trusted keys.
+    """
     try:
         release = store.current(target, trusted)
     except InputError:
-        return (
-            None,
-            "no release is current, so readers cannot load the table. Fix: roll back to a release.",
-        )
+        fix = "roll back to a release"
+        fault = f"no release is current, so readers cannot load the table. Fix: {fix}."
+        return CurrentId(None, fault)
     except PublicationRefused as error:
         fix = "try again" if error.retry else "rerun the step publish, or roll back to a release"
-        return None, f"{error.event}. Fix: {fix}."
+        return CurrentId(None, f"{error.event}. Fix: {fix}.")
     if release not in store.history(target):
-        return (
-            None,
-            f"the current release {release.id} is missing. Fix: restore it, or roll back to"
-            " another.",
-        )
-    return release.id, ""
+        fix = "restore it, or roll back to another"
+        fault = f"the current release {release.id} is missing. Fix: {fix}."
+        return CurrentId(None, fault)
+    return CurrentId(release.id, "")

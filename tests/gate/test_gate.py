@@ -294,7 +294,9 @@ def fails_now(ready: Chain) -> None:
 
 def keep(ready: Chain, measured: MetricResult) -> str:
     """Sign and store a result, and return its keyed digest."""
-    return ready.gate._keep(signed(ready.gate, ready.snapshot, measured)["dcr"], ready.target)
+    return ready.gate._store_result(
+        signed(ready.gate, ready.snapshot, measured)["dcr"], ready.target
+    )
 
 
 def unsigned_verdict(ready: Chain) -> SignedRecord:
@@ -323,7 +325,7 @@ def another_result(ready: Chain) -> None:
 
 
 def result_of_a_stranger(ready: Chain) -> dict[str, SignedRecord]:
-    digest = ready.gate._keep(
+    digest = ready.gate._store_result(
         signed(replace(ready.gate, key=other_key(ready).key), ready.snapshot)["dcr"], ready.target
     )
     return {"sealed": ready.restated(results={"dcr": digest})}
