@@ -117,6 +117,14 @@ def test_a_second_look_that_passes_is_attested_as_a_failure_and_refused(gate: Ga
         again.publish()
 
 
+def test_rows_that_fail_after_their_attestation_are_not_published(gate: Gate) -> None:
+    """Another run evaluates the same rows between attestation and publication."""
+    attested = chain(gate, frame=FRAME, high=PASSING)
+    assert hit(gate, remember(gate))
+    with refused(FailedBefore, failures=("dcr.privacy_score at most 0.1",)):
+        attested.publish()
+
+
 def test_route_63_a_cell_is_changed_within_the_group_that_is_published(gate: Gate) -> None:
     """The supplier tries again with other rows, from which the threshold rule makes the same
     ones.
