@@ -97,6 +97,7 @@ def test_the_noise_is_the_least_that_keeps_within_the_budget(
 
 
 def test_an_accountant_that_returns_nan_keeps_no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "_rough_epsilon", lambda *_: 0.0)
     monkeypatch.setattr(private, "epsilon_of", lambda *_: math.nan)
     with pytest.raises(ConfigError, match="budget is too small"):
         noise_for(1.0, 1e-5, 0.05, 200)
