@@ -272,7 +272,7 @@ def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
     assert "dcr.member_excess_any.proven" in broken(report)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_an_honest_generator_passes_the_default_policy(adult):
     """Of 200 releases of such trees of Adult 6 were refused (benchmarks/results/calibration.md):
     two of four by chance have a probability of 1 in 190.

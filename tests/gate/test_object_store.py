@@ -312,8 +312,8 @@ def test_a_death_after_each_change_of_the_store(gate: Gate, scenario: str) -> No
     goes_on(gate, target)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", weekly_except(("publish", "back", "prune"), "back"))
+@pytest.mark.weekly
+@pytest.mark.parametrize("kind", ["publish", "back", "prune"])
 def test_a_process_that_is_killed_leaves_the_old_release_or_the_new_one(
     tmp_path: Path, kind: str
 ) -> None:
