@@ -379,7 +379,10 @@ def made(n, columns, missing, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("columns", "empty"), [(4, []), (50, []), (10, ["c002"])])
+@pytest.mark.parametrize(
+    ("columns", "empty"),
+    [pytest.param(50, [], marks=pytest.mark.weekly), (4, []), (10, ["c002"])],
+)
 def test_every_table_runs_through_all_metrics(columns, empty):
     """Narrow and wide tables, and one with a column that is empty in the synthetic table only."""
     missing = 0.05 if empty else 0.0
@@ -431,7 +434,10 @@ def test_names_and_units_do_not_matter(small, small_report):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(1_500, 6_000, 3_000), (4_000, 4_000, 1_000)])
+@pytest.mark.parametrize(
+    "sizes",
+    [(1_500, 6_000, 3_000), pytest.param((4_000, 4_000, 1_000), marks=pytest.mark.weekly)],
+)
 def test_sizes_may_differ(adult, sizes):
     report = judged(*cut(adult, *sizes), allowed_values=domains(adult))
     assert not broken(report)

@@ -24,6 +24,8 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import Queued
 from served import HERE, until
 from standins import people
 
+from tests.helpers.marks import weekly_except
+
 ROOT = Path(__file__).parents[2]
 LOG = logging.getLogger(__name__)
 
@@ -110,7 +112,9 @@ def queue(root: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dagster.local.yaml", "dagster.production.yaml"])
+@pytest.mark.parametrize(
+    "name", weekly_except(("dagster.local.yaml", "dagster.production.yaml"), "dagster.local.yaml")
+)
 def test_two_tables_on_a_cpu_overlap(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from privacy_assets.gate.releases import ReleaseStore, hash_file
 from privacy_assets.gate.statements import ReleaseTarget
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.weekly
 pytest.importorskip("dagster_postgres", reason="the extra 'postgres' is not installed")
 
 
@@ -82,7 +82,6 @@ def test_the_demo_is_published_and_the_runs_are_in_postgresql(environment, monke
     assert len(files) > 10 and not any(b"s3cret" in path.read_bytes() for path in files)
 
 
-@pytest.mark.weekly
 def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
     store = ReleaseStore(Path(environment["PRIVACY_ASSETS_RELEASES"]))
     trusted, place = (
@@ -120,7 +119,6 @@ def test_the_password_is_not_shown(environment) -> None:
     assert told.returncode == 0 and "s3cret" not in told.stdout
 
 
-@pytest.mark.weekly
 def test_without_the_database_nothing_runs(environment) -> None:
     away = {**environment, "DAGSTER_PG_HOST": "127.0.0.1", "DAGSTER_PG_PORT": "1"}
     before = sorted(Path(environment["PRIVACY_ASSETS_RELEASES"]).rglob("*"))

@@ -149,6 +149,7 @@ def test_route_12_automation_after_checks_that_failed_or_warned(served: Served, 
     nothing_published(served, "leaky_eager")
 
 
+@pytest.mark.weekly
 def test_route_12_automation_after_scores_that_never_ran_or_raised(
     served: Served, turned: Release
 ) -> None:
@@ -190,6 +191,7 @@ def test_route_13_sensors_and_schedules(served: Served, runs: Runs) -> None:
     nothing_published(served, "leaky")
 
 
+@pytest.mark.weekly
 def test_route_18_a_publisher_in_another_code_location(served: Served, runs: Runs) -> None:
     stock, gated = (
         served.launch("elsewhere", asset) for asset in ("stock_publisher", "gated_publisher")
@@ -200,6 +202,7 @@ def test_route_18_a_publisher_in_another_code_location(served: Served, runs: Run
     nothing_published(served, "leaky")
 
 
+@pytest.mark.weekly
 def test_route_19_a_check_in_another_code_location(served: Served, runs: Runs) -> None:
     leaked(served, served.launch("stock", *of("far", STOCK)), "far")
     attempts = [

@@ -48,7 +48,7 @@ def test_without_a_subject_the_order_of_rows_changes_nothing() -> None:
     assert one.to_json() == two.to_json() and one.n_subjects["reference"] == 36
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_release_does_not_know_who_is_in_train() -> None:
     """All people are in train or holdout, and the generator receives all rows in the same way."""
     one_limit = [{"statistic": "membership_inference.advantage", "at_most": 0.5, "bound": "proven"}]
