@@ -26,7 +26,7 @@ from privacy_assets.stats.estimates import MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
 _MAX_NAMED = 3  # maximum number of limits named in a refusal; report and check name all
-# Inputs that only some metrics read, and what a refusal calls another one.
+# Inputs that only some metrics read, with the words of a refusal for another input.
 _OTHER_INPUTS = {"embedder": "another embedder", "ledger": "the ledger of an earlier release"}
 
 

@@ -136,7 +136,7 @@ class _RecordedMove:
 
 
 class _Lost(NamedTuple):
-    """What the log of a table lacks, but the release folder has.
+    """Facts that the release folder has and the log of a table lacks.
 
     Attributes:
         fields: Fields of the state of the log, with what the release folder has.
@@ -672,10 +672,10 @@ class Gate:
         2. The folders belong to one deployment, and not every user can write to the releases.
         3. A trusted key signed the attestation, for this table and partition.
         4. A trusted key signed the record of the snapshot, for this table and partition.
-        5. Policy and settings are those of the lock of the table.
+        5. Policy and settings equal the lock of the table.
         6. The table is not stopped.
-        7. Engine, policy and settings of the attestation are those in force.
-        8. Its verdict is "pass", and its limits are those of its policy.
+        7. Engine, policy and settings of the attestation are in force.
+        8. Its verdict is "pass", and its policy has exactly its limits.
         9. It names this snapshot: the same bytes and rows.
         10. The signed results that it names are in the private folder, and belong to this snapshot.
         11. They meet the policy, which is evaluated again.
@@ -697,7 +697,7 @@ class Gate:
         Then, before the pointer is written:
 
         21. No other release or rollback was recorded meanwhile.
-        22. The copied bytes are those of the attestation.
+        22. The copied bytes have the hash in the attestation.
         23. The release is not older than the current one.
 
         Args:
@@ -1165,7 +1165,7 @@ def _check_not_withdrawn(attestation: Attestation, state: LogState) -> None:
 def _check_not_replaced(
     attestation: Attestation, state: LogState, release_ids: Iterable[str]
 ) -> None:
-    """Reject rows that were published, unless they are those of the last publication.
+    """Reject rows that were published before, unless the last publication has them.
 
     Args:
         attestation: Attestation of the rows.

@@ -210,7 +210,7 @@ def _grow(
 
     ``lists`` uint32 (f + 1, n) contains the rows of each node contiguously, sorted by each feature,
     and unsorted. ``features`` int64 (f,) has those that are constant in a node (and thus below it)
-    first. ``subject_codes`` are those of :func:`grow`, or empty if rows are counted, and
+    first. ``subject_codes`` is as in :func:`grow`, or empty if rows are counted, and
     ``rows_per_subject`` is their :func:`median_rows_per_subject`. ``last_walk`` int64 has the same
     length and must be zero. ``inverse[k]`` is 1 / k.
     """

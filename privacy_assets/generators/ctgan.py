@@ -246,11 +246,11 @@ class Span:
         return self.values[components] + units * self.deviations[components]
 
     def fits_number(self) -> bool:
-        """Return True if stored deviations are those of a number."""
+        """Return True if a number can have the stored deviations."""
         return bool((self.deviations > 0).all() and np.isfinite(self.deviations).all())
 
     def fits_codes(self, n_codes: int) -> bool:
-        """Return True if stored values are those of a category with codes below ``n_codes``."""
+        """Return True if a category with codes below ``n_codes`` can have the stored values."""
         is_code = np.isin(self.values, np.arange(n_codes))
         return bool(np.isnan(self.deviations).all() and is_code.all())
 

@@ -306,7 +306,7 @@ def noise_stream(seed: int, stream: int) -> np.random.Generator:
 
 
 def _private_codes(cells: np.ndarray, layout: Layout) -> Tensor:
-    """Return the codes of the rows, int64 (n, q). There are no levels, so nothing is random."""
+    """Return the codes of the rows, int64 (n, q). Without levels, the codes are not random."""
     import torch
 
     _, codes = layout.encode(cells, np.random.default_rng(0))

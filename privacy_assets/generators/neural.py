@@ -72,7 +72,7 @@ class NeuralGenerator(Generator):
         """Train on the cells (F, n), on the CPU or CUDA."""
 
     def _privacy_budget(self, schema: TableSchema, training: Training) -> PrivacyBudget:
-        """Return the budget spent by training. The default is none."""
+        """Return the budget spent by training. By default, there is no guarantee."""
         return PrivacyBudget()
 
     def sampler(self, shape: Shape) -> Sampler:

@@ -287,7 +287,7 @@ class ObjectPath:
         """Remove the object.
 
         Args:
-            missing_ok: If True, a missing object is no error.
+            missing_ok: If True, a missing object is not an error.
 
         Raises:
             OSError: If it cannot be removed.

@@ -154,9 +154,9 @@ def repeated_share(
     0, since (1 - p) + p (1 - 1 / p) = 0. Its variance is (1 - p) / p. The rows that no member has
     estimate it: each of them counts (1 - p) / p^2, with probability p.
 
-    The variance of the sum is that of all repeated rows, weighted by their squared numbers of
-    copies as if they were independent, plus that of ``_N_ASSUMED`` rows with the smallest number of
-    copies: without repeated rows it would be 0.
+    The variance of the sum adds up the variances of all repeated rows, times their squared numbers
+    of copies, as if they were independent. ``_N_ASSUMED`` rows with the smallest number of copies
+    are added, so that it is not 0 without repeated rows.
 
     Without a subject column, and if no row of train is also in holdout or reference, equal rows are
     one subject (:class:`.EvaluationInputs`), and each row has one holder.
