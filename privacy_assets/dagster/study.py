@@ -3,7 +3,7 @@
 It is an op job, because an asset would be part of "Materialize all".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +17,21 @@ from privacy_assets.dagster.resources import home_of, load_value
 from privacy_assets.dagster.table import DagsterTable
 from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs
+from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.infra.files import private_folder
 from privacy_assets.infra.objects import ObjectPath, local_copy
 from privacy_assets.infra.progress import Lines, Progress
 from privacy_assets.metrics.base import Metric
+from privacy_assets.metrics.inputs import EvaluationInputs
 
 if TYPE_CHECKING:
-    from privacy_assets.evaluation.leak_study import StudyPoint
+    from privacy_assets.evaluation.leak_study import LinearFit, StudyPoint
 
 STUDY = "leak_study"
 _TEXT = (
     "Every metric evaluates tables with leaked training rows (Palacios 4.2). A statistic that"
-    " does not rise with the "
-    "leak is not useful for these data. The rows of reference are used as the release. It does"
-    " not publish a table."
+    " does not rise with the leak is not useful for these data. The rows of reference are used as"
+    " the release. It does not publish a table."
 )
 
 
@@ -43,8 +44,7 @@ class LeakStudyConfig(dg.Config):
     noise: list[float] = Field(
         [0.0],
         description="Levels of noise on the leaked rows; all configurations of normal, Poisson and"
-        " category noise are "
-        "run. The paper has [0, 0.05].",
+        " category noise are run. The paper has [0, 0.05].",
     )
     metrics: list[str] = Field(
         [], description="Names of metrics of the table; []: all that the study can run."
@@ -69,25 +69,26 @@ def able_metrics(table: DagsterTable, names: Sequence[str] = ()) -> dict[str, Me
     Raises:
         ConfigError: If the study cannot run a selected metric.
     """
-    there = {"train", "holdout", "synthetic", *(["embedder"] if table.resolved.embeds else [])}
-    own = {
-        name: metric for name, metric in table.resolved.metrics.items() if metric.in_leak_studies
-    }
-    able = {
-        name: metric
-        for name, metric in own.items()
-        if "synthetic" in metric.required_inputs and metric.required_inputs <= there
-    }
+    available_inputs = {"train", "holdout", "synthetic"}
+    if table.resolved.embeds:
+        available_inputs.add("embedder")
+    able = {}
+    for name, metric in table.resolved.metrics.items():
+        if not metric.in_leak_studies or "synthetic" not in metric.required_inputs:
+            continue
+        if metric.required_inputs <= available_inputs:
+            able[name] = metric
+    if not names:
+        return able
     for position, name in enumerate(names):
         # The message contains the position, not the name: run configuration can refer to
         # environment variables ({env: ...}), whose values must not be displayed.
         if name not in able:
-            text = (
-                f"metrics[{position}] is not a metric that this study can run. Known:"
-                f" {', '.join(able)}."
+            raise ConfigError(
+                f"table {table.name}, metrics[{position}] is not a metric that this study can run."
+                f" Known: {', '.join(able)}."
             )
-            raise ConfigError(f"table {table.name}, {text}")
-    return {name: able[name] for name in names} if names else able
+    return {name: able[name] for name in names}
 
 
 def build_leak_study(table: DagsterTable) -> dg.JobDefinition:
@@ -95,12 +96,16 @@ def build_leak_study(table: DagsterTable) -> dg.JobDefinition:
 
     It writes page and points to a private folder, and records a materialization of the asset key
     ``leak_study`` with regression lines as metadata.
+
+    Args:
+        table: Settings of the table.
     """
-    metrics = able_metrics(table).values()
-    embedder = (
-        ["embedder"] if any(table.resolved.uses_embedder(metric) for metric in metrics) else []
-    )
-    on_device = bool(embedder) or any(metric.uses_device for metric in metrics)
+    able = able_metrics(table)
+    uses_embedder = _uses_embedder(table, able)
+    on_device = uses_embedder or any(metric.uses_device for metric in able.values())
+    assets = [*table.resolved.roles]
+    if uses_embedder:
+        assets.append("embedder")
 
     @dg.op(
         name=f"{table.name}__{STUDY}",
@@ -113,33 +118,27 @@ def build_leak_study(table: DagsterTable) -> dg.JobDefinition:
     def leak_study(context: dg.OpExecutionContext, config: LeakStudyConfig) -> None:
         from privacy_assets.evaluation.leak_study import PAGE
 
-        target, home = target_of(context, table), home_of(context.instance)
-        stored, key = context.resources.privacy_io, table.key(STUDY)
-        folder = private_folder(stored.folder(key, target.partition, home=home))
-        inputs = {
-            name: load_value(
-                stored.folder(table.key(name), target.partition, home=home),
-                table.key(name),
-                target.partition,
-                type_of(table, name).typing_type,
-            )
-            for name in (*table.resolved.roles, *embedder)
-        }
+        target = target_of(context, table)
+        home = home_of(context.instance)
+        key = table.key(STUDY)
+        io_manager = context.resources.privacy_io
+        folder = private_folder(io_manager.folder(key, target.partition, home=home))
+        values = {name: _stored_value(context, table, target, name) for name in assets}
         progress = Lines(context.log.info)
-        with local_copy(folder) as here:
+        title = f"Leak study of {target}"
+        with local_copy(folder) as local_folder:
             try:
                 with device_of(context, on_device) as device, workers_of(table):
-                    points = _points(
-                        table, inputs, config, here, f"Leak study of {target}", device, progress
-                    )
+                    metrics = _selected_metrics(table, config)
+                    inputs = _study_inputs(table, values, metrics, device, progress)
+                    points = _study_points(inputs, metrics, config, local_folder, title)
             finally:  # an interrupted study resumes from the uploaded points
                 if isinstance(folder, ObjectPath):
-                    folder.upload(here)
+                    folder.upload(local_folder)
         page = dg.MetadataValue.path(str(folder / PAGE))
         metadata = {"path": page, **study_metadata(points)}
-        context.log_event(
-            dg.AssetMaterialization(key, partition=target.partition, metadata=metadata)
-        )
+        event = dg.AssetMaterialization(key, partition=target.partition, metadata=metadata)
+        context.log_event(event)
 
     @dg.job(
         name=f"{table.name}_{STUDY}",
@@ -147,8 +146,7 @@ def build_leak_study(table: DagsterTable) -> dg.JobDefinition:
         tags=table.run_tags,
         description=(
             f"Leak study of {table.name}: which metrics detect leaked rows? Run its pipeline"
-            " first. The study does not"
-            " publish."
+            " first. The study does not publish."
         ),
     )
     def study() -> None:
@@ -157,71 +155,119 @@ def build_leak_study(table: DagsterTable) -> dg.JobDefinition:
     return study
 
 
-def _points(
+def _uses_embedder(table: DagsterTable, metrics: Mapping[str, Metric]) -> bool:
+    return any(table.resolved.uses_embedder(metric) for metric in metrics.values())
+
+
+def _stored_value(
+    context: dg.OpExecutionContext, table: DagsterTable, target: ReleaseTarget, asset: str
+) -> Any:
+    """Load a value that the last run of the table stored, such as "train" or "embedder"."""
+    key = table.key(asset)
+    home = home_of(context.instance)
+    folder = context.resources.privacy_io.folder(key, target.partition, home=home)
+    return load_value(folder, key, target.partition, type_of(table, asset).typing_type)
+
+
+def _selected_metrics(table: DagsterTable, config: LeakStudyConfig) -> dict[str, Metric]:
+    """Return the metrics that the run configuration selects.
+
+    Raises:
+        ConfigError: If the study cannot run one of them, or the configuration has no fraction or
+            no noise.
+    """
+    metrics = able_metrics(table, config.metrics)
+    if not config.fractions or not config.noise:
+        raise ConfigError(f"table {table.name}: fractions and noise need at least one number each.")
+    return metrics
+
+
+def _study_inputs(
     table: DagsterTable,
-    inputs: Mapping[str, Any],
+    values: Mapping[str, Any],
+    metrics: Mapping[str, Metric],
+    device: str,
+    progress: Progress,
+) -> EvaluationInputs:
+    """Return the inputs of the metrics, with the rows of the reference as the release."""
+    inputs = build_inputs(
+        {"train": values["train"], "holdout": values["holdout"]},
+        values["reference"],
+        seed=table.resolved.spec.run.seed,
+        device=device,
+        progress=progress,
+    )
+    if _uses_embedder(table, metrics):
+        return attach_embedder(inputs, values["embedder"])
+    return inputs
+
+
+def _study_points(
+    inputs: EvaluationInputs,
+    metrics: Mapping[str, Metric],
     config: LeakStudyConfig,
     folder: Path,
     title: str,
-    device: str,
-    progress: Progress,
 ) -> "list[StudyPoint]":
     """Run the study, and write its files to ``folder``, from which an interrupted study resumes."""
     from privacy_assets.evaluation.leak_study import every_noise, leak_study, leaky_cases
 
-    metrics = able_metrics(table, config.metrics)
-    if not config.fractions or not config.noise:
-        raise ConfigError(f"table {table.name}: fractions and noise need at least one number each.")
-    tables, seed = (
-        {role: inputs[role] for role in ("train", "holdout")},
-        table.resolved.spec.run.seed,
-    )
-    ready = build_inputs(tables, inputs["reference"], seed=seed, device=device, progress=progress)
-    if any(table.resolved.uses_embedder(metric) for metric in metrics.values()):
-        ready = attach_embedder(ready, inputs["embedder"])
     cases = leaky_cases(
-        ready.train,
-        ready.synthetic,
+        inputs.train,
+        inputs.synthetic,
         fractions=config.fractions,
         noises=every_noise(config.noise),
-        seed=seed,
+        seed=inputs.seed,
     )
-    return leak_study(ready, cases, metrics, folder, title=title)
+    return leak_study(inputs, cases, metrics, folder, title=title)
 
 
 def study_metadata(points: "Sequence[StudyPoint]") -> dict[str, Any]:
     """Return the linear fits of the first series, which has the least noise, and one plot per
     metric.
 
-    The number of statistics that decrease is included: a confidence interval lies entirely on the
-    less risky side of an earlier one.
+    Args:
+        points: Points of the study, those of the first series first.
+
+    Returns:
+        The metadata. It includes the number of statistics that decrease: a confidence interval lies
+        entirely on the less risky side of an earlier one.
     """
     from privacy_assets.evaluation.leak_study import linear_fits
     from privacy_assets.report.svg import line_markdown
 
-    first = [point for point in points if point.series == points[0].series]
-    lines = linear_fits(first)
-    records = [
-        dg.TableRecord(
-            {
-                "statistic": line.statistic,
-                "slope": f"{line.slope:.3g}",
-                "at 0": f"{line.intercept:.3g}",
-                "R²": f"{line.r2:.3f}",
-                "never back": "yes" if line.rises else "NO",
-            }
-        )
-        for line in lines
-    ]
-    metadata: dict[str, Any] = {"tables": len(points), "series": points[0].series}
-    if records:
-        metadata["lines"] = dg.MetadataValue.table(records)
-        metadata["statistics that decrease"] = sum(not line.rises for line in lines)
-    for metric in dict.fromkeys(name.partition(".")[0] for name in first[0].estimates):
-        statistic = next(name for name in first[0].estimates if name.partition(".")[0] == metric)
+    series = points[0].series
+    series_points = [point for point in points if point.series == series]
+    metadata: dict[str, Any] = {"tables": len(points), "series": series}
+    fits = linear_fits(series_points)
+    if fits:
+        metadata["lines"] = dg.MetadataValue.table([_fit_record(fit) for fit in fits])
+        metadata["statistics that decrease"] = sum(not fit.rises for fit in fits)
+    for statistic in _first_statistics(series_points[0].estimates):
         title = f"{statistic} by leak"
-        if image := line_markdown(
-            title, [(point.x, point.estimates[statistic][0]) for point in first]
-        ):
+        curve = [(point.x, point.estimates[statistic][0]) for point in series_points]
+        image = line_markdown(title, curve)
+        if image:
             metadata[title] = dg.MetadataValue.md(image)
     return metadata
+
+
+def _fit_record(fit: "LinearFit") -> dg.TableRecord:
+    return dg.TableRecord(
+        {
+            "statistic": fit.statistic,
+            "slope": f"{fit.slope:.3g}",
+            "at 0": f"{fit.intercept:.3g}",
+            "R²": f"{fit.r2:.3f}",
+            "never back": "yes" if fit.rises else "NO",
+        }
+    )
+
+
+def _first_statistics(names: Iterable[str]) -> list[str]:
+    """Return the first statistic of each metric, from names such as "copies.exact_share"."""
+    statistics: dict[str, str] = {}
+    for name in names:
+        metric = name.partition(".")[0]
+        statistics.setdefault(metric, name)
+    return list(statistics.values())
