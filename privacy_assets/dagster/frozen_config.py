@@ -21,27 +21,30 @@ from privacy_assets.infra.objects import check_no_credentials
 # key of the resource that every step of a table requires, except the leak study
 RELEASES = "releases"
 _SECTIONS = ("resources", "execution")
-_FORKED = {"start_method": {"forkserver": {"preload_modules": ["privacy_assets.dagster.preload"]}}}
+# default settings of dg.multiprocess_executor
+_FORK_SERVER = {
+    "start_method": {"forkserver": {"preload_modules": ["privacy_assets.dagster.preload"]}}
+}
 if sys.platform != "linux":  # libraries do not support forks on macOS
-    _FORKED = {}
+    _FORK_SERVER = {}
 
 
 @overload
 def frozen_config(
-    given: dg.ExecutorDefinition, settings: Mapping[str, Any] | None = None
+    configurable: dg.ExecutorDefinition, settings: Mapping[str, Any] | None = None
 ) -> dg.ExecutorDefinition: ...
 
 
 @overload
 def frozen_config(
-    given: dg.ConfigurableResource[Any]
+    configurable: dg.ConfigurableResource[Any]
     | dg.ConfigurableIOManagerFactory[Any]
     | dg.ResourceDefinition,
     settings: Mapping[str, Any] | None = None,
 ) -> dg.ResourceDefinition: ...
 
 
-def frozen_config(given: Any, settings: Mapping[str, Any] | None = None) -> Any:
+def frozen_config(configurable: Any, settings: Mapping[str, Any] | None = None) -> Any:
     """Fix the configuration of a resource, IO manager or executor, so that run configuration cannot
     override it.
 
@@ -51,8 +54,8 @@ def frozen_config(given: Any, settings: Mapping[str, Any] | None = None) -> Any:
     require.
 
     Args:
-        given: An instance (``frozen_config(dg.FilesystemIOManager(base_dir="/srv/data"))``) or a
-            definition (``frozen_config(dg.multiprocess_executor, {"max_concurrent": 2})``).
+        configurable: An instance (``frozen_config(dg.FilesystemIOManager(base_dir="/srv/data"))``)
+            or a definition (``frozen_config(dg.multiprocess_executor, {"max_concurrent": 2})``).
         settings: Configuration of a definition. Ignored for an instance. If a required value is
             missing, no run starts. On Linux the default ``start_method`` of
             ``dg.multiprocess_executor`` is a fork server that has imported the libraries of the
@@ -61,12 +64,13 @@ def frozen_config(given: Any, settings: Mapping[str, Any] | None = None) -> Any:
     Returns:
         A definition without configuration schema.
     """
-    definition, values = (
-        given,
-        {**(_FORKED if given is dg.multiprocess_executor else {}), **(settings or {})},
-    )
-    if hasattr(given, "get_resource_definition"):
-        definition, values = given.get_resource_definition(), given._resolved_config_dict
+    definition = configurable
+    values = {**(settings or {})}
+    if configurable is dg.multiprocess_executor:
+        values = {**_FORK_SERVER, **values}
+    if hasattr(configurable, "get_resource_definition"):
+        definition = configurable.get_resource_definition()
+        values = configurable._resolved_config_dict
     if not is_open(definition):
         return definition
     return definition.configured(lambda _: values, config_schema={})
@@ -77,14 +81,18 @@ def is_open(definition: Any) -> bool:
 
     A resource without a declared schema receives any run configuration, but without resolved
     environment variables. :func:`check_launch` rejects such runs.
+
+    Args:
+        definition: Definition of a resource, IO manager or executor.
     """
     if not definition.has_config_field:
         return False
-    taken = definition.config_field.config_type
-    return not (
-        taken.kind is ConfigTypeKind.ANY
-        or (taken.kind is ConfigTypeKind.STRICT_SHAPE and not taken.fields)
-    )
+    config_type = definition.config_field.config_type
+    if config_type.kind is ConfigTypeKind.ANY:
+        return False
+    if config_type.kind is ConfigTypeKind.STRICT_SHAPE:
+        return bool(config_type.fields)
+    return True
 
 
 class FixedConfig:
@@ -97,16 +105,17 @@ class FixedConfig:
         ConfigError: If a value is a URL with credentials, because the UI displays values.
     """
 
-    def __init__(self, **given: Any) -> None:
-        for value in given.values():
+    def __init__(self, **settings: Any) -> None:
+        for value in settings.values():
             if isinstance(value, str):
                 check_no_credentials(value)
-        super().__init__(**given)
+        super().__init__(**settings)
 
     @cached_property
     def _fixed(self) -> Any:
         values = self._resolved_config_dict  # type: ignore[attr-defined]
-        return super().get_resource_definition().configured(lambda _: values, config_schema={})  # type: ignore[misc]
+        definition = super().get_resource_definition()  # type: ignore[misc]
+        return definition.configured(lambda _: values, config_schema={})
 
     def get_resource_definition(self) -> Any:
         """Return the definition with its configuration. Always the same object, because Dagster
@@ -131,40 +140,52 @@ def check_launch() -> None:
         context = dg.OpExecutionContext.get()
     except dg.DagsterInvariantViolationError:  # the step was called as a function, as in tests
         return
-    for section in _SECTIONS:
-        if context.run_config.get(section):
-            raise ConfigError(
-                f"this run was launched with {section!r} in its configuration, which the gate"
-                " does not accept. Fix:"
-                " remove it, and configure the definitions (privacy_assets.frozen_config)."
-            )
-    step, job = context.get_step_execution_context(), context.job_def
-    needed = {
-        one.key: get_required_resource_keys_for_step(job, one, step.execution_plan)
-        for one in step.execution_plan.get_all_steps_in_topo_order()
-    }
-    of_tables = [key for key, names in needed.items() if RELEASES in names]
-    named = frozenset().union(needed[step.step.key], *(needed[key] for key in of_tables))
-    required = get_transitive_required_resource_keys(named, job.resource_defs)
-    # Dagster's default IO manager has a configuration only in runs in which a step requires it.
-    opened = sorted(
-        name
-        for name, one in job.resource_defs.items()
-        if is_open(one) or one is default_job_io_manager
-    )
-    for name in opened:
+    _check_run_config(context.run_config)
+    step_context = context.get_step_execution_context()
+    step_key = step_context.step.key
+    plan = step_context.execution_plan
+    job = context.job_def
+    resources_by_step = {}
+    for step in plan.get_all_steps_in_topo_order():
+        resources_by_step[step.key] = get_required_resource_keys_for_step(job, step, plan)
+    table_steps = [key for key, names in resources_by_step.items() if RELEASES in names]
+    requested = set(resources_by_step[step_key])
+    for table_step in table_steps:
+        requested |= resources_by_step[table_step]
+    required = get_transitive_required_resource_keys(requested, job.resource_defs)
+    open_names = _open_resources(job)
+    for name in open_names:
         if name in required:
             raise ConfigError(
                 f"resource {name!r}: users who launch a run can change its configuration, and"
-                " so read keys or rows."
-                f" Fix: give the definitions resources={{{name!r}:"
+                f" so read keys or rows. Fix: give the definitions resources={{{name!r}:"
                 " privacy_assets.frozen_config(...)}."
             )
-    if opened and step.step.key in of_tables[:1]:
-        names = ", ".join(map(repr, opened))
+    is_first_table_step = step_key in table_steps[:1]
+    if open_names and is_first_table_step:
+        names = ", ".join(map(repr, open_names))
         context.log.warning(
             f"resources {names}: users who launch a run can change their configuration. No step"
-            " of a table requires"
-            " them. Fix: wrap them in privacy_assets.frozen_config, or pass them to"
-            " privacy_assets.resources."
+            " of a table requires them. Fix: wrap them in privacy_assets.frozen_config, or pass"
+            " them to privacy_assets.resources."
         )
+
+
+def _check_run_config(run_config: Mapping[str, object]) -> None:
+    for section in _SECTIONS:
+        if run_config.get(section):
+            raise ConfigError(
+                f"this run was launched with {section!r} in its configuration, which the gate"
+                " does not accept. Fix: remove it, and configure the definitions"
+                " (privacy_assets.frozen_config)."
+            )
+
+
+def _open_resources(job: dg.JobDefinition) -> list[str]:
+    """Return the names of the resources of a job that run configuration can set, sorted."""
+    names = []
+    for name, definition in job.resource_defs.items():
+        # Dagster's default IO manager has a configuration only in runs in which a step requires it.
+        if is_open(definition) or definition is default_job_io_manager:
+            names.append(name)
+    return sorted(names)
