@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,16 @@ from privacy_assets.report.report import Report
 from privacy_assets.tables.table import Table
 
 # prefix of the temporary homes of `dagster dev` and other commands
-_COMMANDS = ".tmp_dagster_home_"
+_TEMPORARY_HOME = ".tmp_dagster_home_"
+# kind and file of the record that is the value of an asset, by the name of the asset
+_RECORD_KINDS: dict[str, RecordKind] = {"synthetic": "snapshot", "attestation": "attestation"}
+_RECORD_FILES = {
+    "synthetic": "snapshot.json",
+    "attestation": "attestation.json",
+    "published": PUBLISHED,
+}
+_CONFIGURABLE = (dg.ResourceDefinition, dg.ConfigurableResource, dg.ConfigurableIOManagerFactory)
+_LOGGER = logging.getLogger(__name__)
 
 
 class ReleaseResource(FixedConfig, DeploymentSettings, dg.ConfigurableResource):
@@ -75,7 +84,8 @@ class ReleaseResource(FixedConfig, DeploymentSettings, dg.ConfigurableResource):
         Args:
             context: Context of the resource.
         """
-        self._home, self._deployment = home_of(context.instance), None
+        self._home = home_of(context.instance)
+        self._deployment = None
         self._is_temporary = is_temporary(context.instance)
 
     @property
@@ -113,14 +123,14 @@ class ReleaseResource(FixedConfig, DeploymentSettings, dg.ConfigurableResource):
             return super().folder(name)
         if self._is_temporary:
             raise ConfigError(
-                "ReleaseResource: this Dagster instance is temporary, and the folder for"
-                f" {name} would be deleted"
-                " with it. Fix: set DAGSTER_HOME to a folder that stays (from Python, also pass"
-                " instance=DagsterInstance.get()), or give ReleaseResource a home."
+                f"ReleaseResource: this Dagster instance is temporary, and the folder for {name}"
+                " would be deleted with it. Fix: set DAGSTER_HOME to a folder that stays (from"
+                " Python, also pass instance=DagsterInstance.get()), or give ReleaseResource a"
+                " home."
             )
-        home = self._home or (
-            Path(os.environ["DAGSTER_HOME"]) if os.environ.get("DAGSTER_HOME") else None
-        )
+        home = self._home
+        if home is None and os.environ.get("DAGSTER_HOME"):
+            home = Path(os.environ["DAGSTER_HOME"])
         if home is None:
             raise ConfigError(
                 "ReleaseResource: no home is set. Fix: set DAGSTER_HOME, or give"
@@ -135,19 +145,19 @@ def is_temporary(instance: dg.DagsterInstance | None) -> bool:
     """
     if instance is None:
         return False
-    return instance.is_ephemeral or any(
-        part.startswith(_COMMANDS) for part in Path(instance.root_directory).parts
-    )
+    if instance.is_ephemeral:
+        return True
+    folders = Path(instance.root_directory).parts
+    return any(folder.startswith(_TEMPORARY_HOME) for folder in folders)
 
 
 def home_of(instance: dg.DagsterInstance | None) -> Path | None:
     """Return the home of a Dagster instance: DAGSTER_HOME, or the temporary folder of an ephemeral
     one.
     """
-    return Path(instance.root_directory) if instance is not None else None
-
-
-_LOGGER = logging.getLogger(__name__)
+    if instance is None:
+        return None
+    return Path(instance.root_directory)
 
 
 class GpuResource(FixedConfig, dg.ConfigurableResource):
@@ -182,15 +192,16 @@ class GpuResource(FixedConfig, dg.ConfigurableResource):
             ConfigError: If the device does not exist.
         """
         say = (log or _LOGGER).info
+        lock_folder = self.lock_folder or None
         with lease_device(
-            self.lock_folder or None, self.device, self.slots, self.timeout_s, on_wait=say
+            lock_folder, self.device, self.slots, self.timeout_s, on_wait=say
         ) as device:
             say(f"device: {device}")
             yield device
 
 
 @dataclass(frozen=True, slots=True)
-class Readable:
+class ReleaseAccess:
     """Access to published tables.
 
     Attributes:
@@ -251,19 +262,24 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         """
         if obj is None:
             return
-        partition = context.asset_partition_key if context.has_asset_partitions else None
+        key = context.asset_key
+        partition = None
+        if context.has_asset_partitions:
+            partition = context.asset_partition_key
         home = home_of(context.step_context.instance)
-        folder = self.folder(context.asset_key, partition, home=home)
-        if context.asset_key.path[-1] in _RECORDS and not isinstance(obj, SignedRecord | Published):
+        folder = self.folder(key, partition, home=home)
+        is_record = isinstance(obj, SignedRecord | Published)
+        if key.path[-1] in _RECORD_FILES and not is_record:
             fix = "rename the asset, or give it another IO manager"
             raise InputError(
                 "only a record of the gate can be stored there", where=str(folder), fix=fix
             )
         store_value(obj, folder)
         metadata: dict[str, dg.MetadataValue[Any]] = {"path": dg.MetadataValue.path(str(folder))}
-        if isinstance(obj, Report) or (isinstance(obj, SignedRecord) and obj.kind == "attestation"):
-            report = dg.AssetKey([*context.asset_key.path[:-1], "privacy_report"])
-            metadata["page"] = self.page(report, partition, home=home)
+        is_attestation = isinstance(obj, SignedRecord) and obj.kind == "attestation"
+        if isinstance(obj, Report) or is_attestation:
+            report_key = dg.AssetKey([*key.path[:-1], "privacy_report"])
+            metadata["page"] = self.page(report_key, partition, home=home)
         context.add_output_metadata(metadata)
 
     @redact_exceptions
@@ -279,30 +295,20 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
             PublicationRefused: If the release fails verification.
         """
         home = home_of(context.instance)
-        keys: list[str | None] = (
-            list(context.asset_partition_keys) if context.has_asset_partitions else [None]
-        )
-        wanted = context.dagster_type.typing_type
-        each = wanted if len(keys) == 1 else pd.DataFrame  # only tables can be concatenated
-        readable = Readable(
-            self._home(home) / "releases" if self.releases is None else location(self.releases),
-            None if self.trusted_keys is None else key_path(self.trusted_keys),
-        )
-        found = [
-            load_value(
-                self.folder(context.asset_key, key, home=home),
-                context.asset_key,
-                key,
-                each,
-                readable,
-            )
-            for key in keys
-        ]
-        if len(found) == 1:
-            return found[0]
-        return _converted(
-            _joined(found, context.asset_key), wanted, context.asset_key.to_user_string()
-        )
+        partitions: list[str | None] = [None]
+        if context.has_asset_partitions:
+            partitions = list(context.asset_partition_keys)
+        input_type = context.dagster_type.typing_type
+        access = self._release_access(home)
+        key = context.asset_key
+        if len(partitions) == 1:
+            folder = self.folder(key, partitions[0], home=home)
+            return load_value(folder, key, partitions[0], input_type, access)
+        frames = []
+        for partition in partitions:
+            folder = self.folder(key, partition, home=home)
+            frames.append(load_value(folder, key, partition, pd.DataFrame, access))
+        return _converted(_concatenated(frames, key), input_type, key.to_user_string())
 
     def page(
         self, key: dg.AssetKey, partition: str | None, *, home: Path | None = None
@@ -315,10 +321,11 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
             home: Home of the Dagster instance, used if the attribute ``home`` is None.
         """
         if self.report_url is None:
-            return dg.MetadataValue.path(str(self.folder(key, partition, home=home) / PAGE))
-        return dg.MetadataValue.url(
-            "/".join([self.report_url.rstrip("/"), *map(quote, _parts(key, partition)), PAGE])
-        )
+            folder = self.folder(key, partition, home=home)
+            return dg.MetadataValue.path(str(folder / PAGE))
+        parts = map(quote, _folder_parts(key, partition))
+        url = "/".join([self.report_url.rstrip("/"), *parts, PAGE])
+        return dg.MetadataValue.url(url)
 
     def folder(
         self, key: dg.AssetKey, partition: str | None = None, *, home: Path | None = None
@@ -334,35 +341,46 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         Raises:
             InputError: If neither ``base`` nor a home is known.
         """
-        base = (
-            self._home(home) / "storage" / "privacy_assets"
-            if self.base is None
-            else location(self.base)
-        )
-        return base.joinpath(*_parts(key, partition))
+        if self.base is None:
+            base = self._home_folder(home) / "storage" / "privacy_assets"
+        else:
+            base = location(self.base)
+        return base.joinpath(*_folder_parts(key, partition))
 
-    def _home(self, found: Path | None) -> Location:
-        if self.home is None and found is None:
+    def _home_folder(self, instance_home: Path | None) -> Location:
+        if self.home is not None:
+            return location(self.home)
+        if instance_home is None:
             raise InputError(
                 "no folder for stored values",
                 fix="set DAGSTER_HOME or give PrivacyIOManager a home",
             )
-        return Path(str(found)) if self.home is None else location(self.home)
+        return instance_home
+
+    def _release_access(self, instance_home: Path | None) -> ReleaseAccess:
+        if self.releases is None:
+            releases = self._home_folder(instance_home) / "releases"
+        else:
+            releases = location(self.releases)
+        trusted_keys = None
+        if self.trusted_keys is not None:
+            trusted_keys = key_path(self.trusted_keys)
+        return ReleaseAccess(releases, trusted_keys)
 
 
-def _parts(key: dg.AssetKey, partition: str | None) -> list[str]:
-    return [
-        quoted(part)
-        for part in (*key.path, *([] if partition is None else [f"partition={partition}"]))
-    ]
+def _folder_parts(key: dg.AssetKey, partition: str | None) -> list[str]:
+    parts = list(key.path)
+    if partition is not None:
+        parts.append(f"partition={partition}")
+    return [quoted(part) for part in parts]
 
 
 def load_value(
     folder: Location,
     key: dg.AssetKey,
     partition: str | None,
-    wanted: Any = None,
-    readable: Readable | None = None,
+    input_type: Any = None,
+    access: ReleaseAccess | None = None,
 ) -> Any:
     """Load a value written by :func:`store_value`.
 
@@ -370,71 +388,93 @@ def load_value(
         folder: Folder of the value.
         key: Key of the asset.
         partition: Partition, or None.
-        wanted: Type of the input. Tables, also private ones, are converted to it; None or Any:
+        input_type: Type of the input. Tables, also private ones, are converted to it; None or Any:
             pandas. Steps of the pipeline request :class:`Table`.
-        readable: Access to published tables. None: their rows cannot be read.
+        access: Access to published tables. None: their rows cannot be read.
 
     Returns:
-        The value. If there is none and ``wanted`` is SignedRecord, an empty record, which the gate
-        rejects.
+        The value. If there is none and ``input_type`` is SignedRecord, an empty record, which the
+        gate rejects.
 
     Raises:
         InputError: If there is no value, a private table has no schema, a table cannot be converted
-            to ``wanted``, or a data frame is requested for a table that is not released.
+            to ``input_type``, or a data frame is requested for a table that is not released.
         PublicationRefused: If the release fails verification.
     """
-    # Releases are read through the record only; other files in the folder are ignored.
-    found = load_stored(folder, [_RECORDS[key.path[-1]]] if key.path[-1] in _RECORDS else ())
-    if found is not None:
-        return _as_wanted(found, wanted, key, partition, readable)
-    if wanted is SignedRecord:  # the gate rejects it with its own message
-        return SignedRecord(_KINDS.get(key.path[-1], "result"), b"")
+    asset = key.path[-1]
+    files = []
+    if asset in _RECORD_FILES:
+        # Releases are read through the record only; other files in the folder are ignored.
+        files.append(_RECORD_FILES[asset])
+    value = load_stored(folder, files)
+    if value is not None:
+        return _as_input(value, input_type, key, partition, access)
+    if input_type is SignedRecord:  # the gate rejects it with its own message
+        return SignedRecord(_RECORD_KINDS.get(asset, "result"), b"")
     raise InputError(
         "it was not materialized yet", where=_name_of(key, partition), fix="materialize it first"
     )
 
 
 def _name_of(key: dg.AssetKey, partition: str | None) -> str:
-    return key.to_user_string() + (f", partition {partition}" if partition is not None else "")
+    name = key.to_user_string()
+    if partition is None:
+        return name
+    return f"{name}, partition {partition}"
 
 
-def _as_wanted(
-    value: Any, wanted: Any, key: dg.AssetKey, partition: str | None, readable: Readable | None
+def _as_input(
+    value: Any,
+    input_type: Any,
+    key: dg.AssetKey,
+    partition: str | None,
+    access: ReleaseAccess | None,
 ) -> Any:
+    """Return a stored value as the type that annotates the input; see :func:`load_value`."""
+    where = _name_of(key, partition)
     if isinstance(value, Table):
-        return (
-            value
-            if wanted is Table
-            else _converted(value.frame(), wanted, _name_of(key, partition))
-        )
-    if wanted is Table:
+        if input_type is Table:
+            return value
+        return _converted(value.frame(), input_type, where)
+    if input_type is Table:
         fix = "materialize it again; only the pipeline may write this file"
-        raise InputError("the table has no schema", where=_name_of(key, partition), fix=fix)
-    if isinstance(value, SignedRecord) and _type_name(wanted) in _CONVERTERS:
-        fix = f"depend on {dg.AssetKey([*key.path[:-1], 'published']).to_user_string()}"
-        raise InputError("the table is not released", where=key.to_user_string(), fix=fix)
-    if isinstance(value, Published) and wanted is not Published:
-        target, expected = (
-            ReleaseTarget(value.table, value.partition),
-            ReleaseTarget("".join(key.path[-2:-1]), partition),
+        raise InputError("the table has no schema", where=where, fix=fix)
+    if isinstance(value, SignedRecord) and _type_name(input_type) in _CONVERTERS:
+        published_key = dg.AssetKey([*key.path[:-1], "published"])
+        raise InputError(
+            "the table is not released",
+            where=key.to_user_string(),
+            fix=f"depend on {published_key.to_user_string()}",
         )
-        if readable is None or target != expected:
-            text = f"{_name_of(key, partition)}: this is the record of a release of {target}"
-            raise WrongTarget(text, redo=("publish",))
-        value = read_published(
-            readable.releases, target.table, target.partition, trusted_keys=readable.trusted_keys
-        )
-    return (
-        _converted(value, wanted, _name_of(key, partition))
-        if isinstance(value, pd.DataFrame)
-        else value
+    if isinstance(value, Published) and input_type is not Published:
+        value = _released_rows(value, key, partition, access)
+    if isinstance(value, pd.DataFrame):
+        return _converted(value, input_type, where)
+    return value
+
+
+def _released_rows(
+    record: Published, key: dg.AssetKey, partition: str | None, access: ReleaseAccess | None
+) -> pd.DataFrame:
+    """Return the rows that readers have now, if ``record`` is of the table and partition of the
+    asset.
+    """
+    target = ReleaseTarget(record.table, record.partition)
+    table_name = "".join(key.path[-2:-1])
+    if access is None or target != ReleaseTarget(table_name, partition):
+        text = f"{_name_of(key, partition)}: this is the record of a release of {target}"
+        raise WrongTarget(text, redo=("publish",))
+    return read_published(
+        access.releases, target.table, target.partition, trusted_keys=access.trusted_keys
     )
 
 
-def _type_name(wanted: Any) -> str:
+def _type_name(input_type: Any) -> str:
     """Return library and name of a type; its module within the library is not stable."""
-    module = getattr(wanted, "__module__", "").strip("_").partition(".")[0]
-    return f"{module}.{getattr(wanted, '__name__', '')}"
+    module = getattr(input_type, "__module__", "")
+    library = module.strip("_").partition(".")[0]
+    name = getattr(input_type, "__name__", "")
+    return f"{library}.{name}"
 
 
 def _arrow(frame: pd.DataFrame) -> pa.Table:
@@ -464,44 +504,41 @@ _CONVERTERS: dict[str, Callable[[pd.DataFrame], Any]] = {
 }
 
 
-def _converted(frame: pd.DataFrame, wanted: Any, where: str) -> Any:
+def _converted(frame: pd.DataFrame, input_type: Any, where: str) -> Any:
     """Convert a frame to the type that annotates an input. None, Any and object: pandas."""
-    if wanted in (None, Any, object):
+    if input_type in (None, Any, object):
         return frame
-    if (convert := _CONVERTERS.get(_type_name(wanted))) is None:
+    type_name = _type_name(input_type)
+    if type_name not in _CONVERTERS:
         fix = f"annotate the input with {', '.join(_CONVERTERS)}, or not at all"
-        raise InputError(f"a table cannot be loaded as {_type_name(wanted)}", where=where, fix=fix)
-    return convert(frame)
+        raise InputError(f"a table cannot be loaded as {type_name}", where=where, fix=fix)
+    return _CONVERTERS[type_name](frame)
 
 
-def _joined(frames: list[Any], key: dg.AssetKey) -> Any:
-    if not frames:
-        raise InputError(
-            "no partition to load", where=key.to_user_string(), fix="check the partition mapping"
-        )
-    if not all(isinstance(frame, pd.DataFrame) for frame in frames):
-        fix = "map each partition to one upstream partition"
+def _concatenated(values: Sequence[Any], key: dg.AssetKey) -> pd.DataFrame:
+    """Concatenate the tables of several partitions.
+
+    Raises:
+        InputError: If there is no partition, or a value is not a table.
+    """
+    where = key.to_user_string()
+    if not values:
+        raise InputError("no partition to load", where=where, fix="check the partition mapping")
+    if not all(isinstance(value, pd.DataFrame) for value in values):
         raise InputError(
             "several partitions can be loaded together for tables only",
-            where=key.to_user_string(),
-            fix=fix,
+            where=where,
+            fix="map each partition to one upstream partition",
         )
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat(values, ignore_index=True)
 
 
-_KINDS: dict[str, RecordKind] = {"synthetic": "snapshot", "attestation": "attestation"}
-_RECORDS = {**{asset: f"{kind}.json" for asset, kind in _KINDS.items()}, "published": PUBLISHED}
-
-
-_CONFIGURABLE = (dg.ResourceDefinition, dg.ConfigurableResource, dg.ConfigurableIOManagerFactory)
-
-
-def resources(**given: Any) -> dict[str, Any]:
+def resources(**overrides: Any) -> dict[str, Any]:
     """Return the resources of :func:`build_privacy_assets`, and yours, with their configuration
     fixed in code.
 
     Args:
-        given: Your resources by key, instead of or in addition to the defaults ``privacy_io``
+        overrides: Your resources by key, instead of or in addition to the defaults ``privacy_io``
             (:class:`PrivacyIOManager`), ``releases`` (:class:`ReleaseResource`), ``gpu``
             (:class:`GpuResource`) and ``io_manager``, the IO manager of assets that name none
             (default: ``privacy_io``).
@@ -511,15 +548,16 @@ def resources(**given: Any) -> dict[str, Any]:
         :func:`.frozen_config` is applied to each that is configurable. Exception: those of
         ``configure_at_launch``, with which no table runs that requires them.
     """
-    found = {
+    by_name = {
         "privacy_io": PrivacyIOManager(),
         RELEASES: ReleaseResource(),
         "gpu": GpuResource(),
-        **given,
+        **overrides,
     }
-    found = {"io_manager": found["privacy_io"], **found}
-    return {
-        # others are plain objects
-        name: frozen_config(one) if isinstance(one, _CONFIGURABLE) else one
-        for name, one in found.items()
-    }
+    by_name = {"io_manager": by_name["privacy_io"], **by_name}
+    frozen = {}
+    for name, resource in by_name.items():
+        frozen[name] = resource
+        if isinstance(resource, _CONFIGURABLE):  # not a plain object
+            frozen[name] = frozen_config(resource)
+    return frozen

@@ -14,7 +14,7 @@ import pytest
 from standins import people
 
 from privacy_assets import PrivacyIOManager, ReleaseResource
-from privacy_assets.dagster.resources import Published, Readable, load_value, store_value
+from privacy_assets.dagster.resources import Published, ReleaseAccess, load_value, store_value
 from privacy_assets.errors import ConfigError, InputError, OutOfDate
 from privacy_assets.gate.keys import TrustedKeys, first_key
 from privacy_assets.gate.statements import SignedRecord, unseal
@@ -172,7 +172,7 @@ def test_a_published_pointer_reads_the_current_release(tmp_path: Path) -> None:
             dg.AssetKey(["people", "published"]),
             None,
             pd.DataFrame,
-            Readable(tmp_path),
+            ReleaseAccess(tmp_path),
         )
 
 

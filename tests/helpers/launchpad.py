@@ -22,7 +22,7 @@ from standins import independent, people, resources, sqlite_instance, step_of
 from stock import KEY, Folder
 
 from privacy_assets import PrivacyIOManager
-from privacy_assets.dagster.resources import Readable, load_value
+from privacy_assets.dagster.resources import ReleaseAccess, load_value
 from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, check_bytes, read_published
@@ -303,7 +303,7 @@ def loaded(pad: Launchpad, table: str, asset: str, partition: str | None) -> str
     folder = PrivacyIOManager(base=str(pad.root / "storage")).folder(key, partition)
     try:
         return table_rows(
-            load_value(folder, key, partition, pd.DataFrame, Readable(pad.root / "releases"))
+            load_value(folder, key, partition, pd.DataFrame, ReleaseAccess(pad.root / "releases"))
         )
     except (InputError, PublicationRefused):
         return ""
