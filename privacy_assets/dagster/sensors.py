@@ -1,7 +1,7 @@
 """Factories of schedules and sensors, which must be started by a user."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
@@ -34,9 +34,11 @@ ATTEMPTS = 3
 CATCH_UP = 30  # latest time windows in which partitions without a verdict are requested
 REASONS = 5  # maximum number of skipped partitions whose reason is shown
 LOOK_BACK = 100  # latest time windows in which partitions without a verdict are looked for
-TAG, RENEWAL = "privacy_assets/source", "privacy_assets/renewal"
+TAG = "privacy_assets/source"  # tag of a run: target and fingerprint that it was requested for
+RENEWAL = "privacy_assets/renewal"  # tag of a run: target whose release it renews
 _FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 _UNFINISHED = [status for status in dg.DagsterRunStatus if status not in _FINISHED]
+Decision = dg.RunRequest | dg.SkipReason
 
 
 def partitions_to_watch(
@@ -62,33 +64,45 @@ def partitions_to_watch(
     if not isinstance(definition, dg.TimeWindowPartitionsDefinition):
         return list(definition.get_partition_keys(dynamic_partitions_store=instance)), ""
     last = definition.get_last_partition_key()
-    judged = instance.get_materialized_partitions(attestation)
-    if last is None or not judged:
-        return [] if last is None else [last], ""
+    with_verdict = instance.get_materialized_partitions(attestation)
+    if last is None:
+        return [], ""
+    if not with_verdict:
+        return [last], ""
     keys = _latest_windows(definition, last)
-    since = max((at for at, key in enumerate(keys) if key in judged), default=len(keys))
-    missed = [at for at in range(1, since) if keys[at] not in judged]
-    older = [keys[at] for at in missed if at >= CATCH_UP]
-    watched: list[str | None] = [keys[at] for at in (*reversed(missed), 0) if at < CATCH_UP]
-    if not older:
+    positions = [i for i, key in enumerate(keys) if key in with_verdict]
+    oldest_verdict = max(positions, default=len(keys))
+    missed: list[str] = []
+    too_old: list[str] = []
+    for position in range(1, oldest_verdict):
+        key = keys[position]
+        if key in with_verdict:
+            continue
+        if position < CATCH_UP:
+            missed.append(key)
+        else:
+            too_old.append(key)
+    watched: list[str | None] = [*reversed(missed), last]
+    if not too_old:
         return watched, ""
-    text = (
-        f"the {len(older)} partitions without a verdict from {older[-1]} to {older[0]} are not"
-        " requested"
+    note = (
+        f"{attestation.path[-2]}: the {len(too_old)} partitions without a verdict from"
+        f" {too_old[-1]} to {too_old[0]} are not requested, because only the {CATCH_UP} latest ones"
+        " are. Fix: launch a backfill of them."
     )
-    fix = f"because only the {CATCH_UP} latest ones are. Fix: launch a backfill of them."
-    return watched, f"{attestation.path[-2]}: {text}, {fix}"
+    return watched, note
 
 
 def _latest_windows(definition: dg.TimeWindowPartitionsDefinition, last: str) -> list[str]:
     """Return the latest ``LOOK_BACK`` keys, the latest first."""
-    keys, window = [last], definition.time_window_for_partition_key(last)
-    while (
-        len(keys) < LOOK_BACK
-        and (before := definition.get_prev_partition_window(window.start)) is not None
-    ):
-        keys.append(definition.get_partition_key(before.start))
-        window = before
+    keys = [last]
+    window = definition.time_window_for_partition_key(last)
+    while len(keys) < LOOK_BACK:
+        previous = definition.get_prev_partition_window(window.start)
+        if previous is None:
+            break
+        keys.append(definition.get_partition_key(previous.start))
+        window = previous
     return keys
 
 
@@ -112,23 +126,37 @@ class Watched(NamedTuple):
         """Name of the table."""
         return self.attestation.path[-2]
 
+    def target(self, partition: str | None) -> ReleaseTarget:
+        """Return the table or one of its partitions.
+
+        Args:
+            partition: Partition, or None.
+        """
+        return ReleaseTarget(self.name, partition)
+
     def latest(self, asset: str, partition: str | None) -> Any:
-        """Return the record of the latest materialization of an asset, or None."""
-        keys = None if partition is None else [partition]
-        only = dg.AssetRecordsFilter(
-            asset_key=sibling_key(self.attestation, asset), asset_partitions=keys
-        )
-        found = self.instance.fetch_materializations(only, limit=1).records
-        return found[0] if found else None
+        """Return the record of the latest materialization of an asset, or None.
+
+        Args:
+            asset: Name of an asset of the table, such as "source".
+            partition: Partition, or None.
+        """
+        key = sibling_key(self.attestation, asset)
+        partitions = None if partition is None else [partition]
+        records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions)
+        records = self.instance.fetch_materializations(records_filter, limit=1).records
+        return records[0] if records else None
 
     def day(self, timestamp: float) -> str:
-        """Return the day of a timestamp as text."""
+        """Return the day of a timestamp as text.
+
+        Args:
+            timestamp: Seconds since 1970, UTC.
+        """
         return day(datetime.fromtimestamp(timestamp, UTC), self.zone)
 
 
-def decide(
-    watched: Watched, partition: str | None, fingerprint: str
-) -> dg.RunRequest | dg.SkipReason:
+def decide(watched: Watched, partition: str | None, fingerprint: str) -> Decision:
     """Request a run unless the source has a verdict, a run is in progress, or three attempts gave
     no verdict.
 
@@ -143,50 +171,68 @@ def decide(
         partition: Partition, or None.
         fingerprint: Fingerprint of the source.
     """
-    place = _place(watched, partition)
-    source, verdict = watched.latest("source", partition), watched.latest("attestation", partition)
-    since = verdict.timestamp if verdict is not None else 0.0
-    mark = f"{place}|{fingerprint}"
-    runs = watched.instance.get_run_records(dg.RunsFilter(tags={TAG: mark}))
-    by_request = verdict is not None and verdict.run_id in {run.dagster_run.run_id for run in runs}
-    by_source = (
-        source is not None
-        and _text(source, FINGERPRINT) == fingerprint
-        and source.timestamp <= since
-    )
-    if verdict is not None and (by_request or by_source):
-        return _unchanged(watched, partition, verdict)
-    if running := in_progress(watched, partition):
+    target = watched.target(partition)
+    source = watched.latest("source", partition)
+    verdict = watched.latest("attestation", partition)
+    tag = f"{target}|{fingerprint}"
+    requested_runs = watched.instance.get_run_records(dg.RunsFilter(tags={TAG: tag}))
+    since = 0.0
+    if verdict is not None:
+        since = verdict.timestamp
+        is_requested = _is_requested(verdict, requested_runs)
+        if is_requested or _is_same_source(source, fingerprint, since):
+            return _unchanged(watched, partition, verdict)
+    running = in_progress(watched, partition)
+    if running is not None:
         return running
-    attempts = sum(run.create_timestamp.timestamp() > since for run in runs)
-    if attempts >= ATTEMPTS:
+    n_attempts = sum(run.create_timestamp.timestamp() > since for run in requested_runs)
+    if n_attempts >= ATTEMPTS:
         return dg.SkipReason(
-            f"{place}: {attempts} attempts without a verdict. Fix: inspect their runs, then"
+            f"{target}: {n_attempts} attempts without a verdict. Fix: inspect their runs, then"
             " start one manually."
         )
-    tags = {TAG: mark, TABLE: watched.name}
     return dg.RunRequest(
-        run_key=f"{mark}|{since:.6f}|{attempts + 1}", partition_key=partition, tags=tags
+        run_key=f"{tag}|{since:.6f}|{n_attempts + 1}",
+        partition_key=partition,
+        tags={TAG: tag, TABLE: watched.name},
     )
+
+
+def _is_requested(verdict: Any, requested_runs: Iterable[dg.RunRecord]) -> bool:
+    """Return True if the verdict is of one of these runs."""
+    return any(run.dagster_run.run_id == verdict.run_id for run in requested_runs)
+
+
+def _is_same_source(source: Any, fingerprint: str, time: float) -> bool:
+    """Return True if the source asset has this fingerprint, and was materialized by ``time``."""
+    if source is None or source.timestamp > time:
+        return False
+    return _metadata_text(source, FINGERPRINT) == fingerprint
 
 
 def in_progress(watched: Watched, partition: str | None) -> dg.SkipReason | None:
     """Return a skip reason if a run that will give a verdict is queued or in progress, however it
     was launched.
+
+    Args:
+        watched: The table.
+        partition: Partition, or None.
     """
     for run in watched.instance.get_runs(dg.RunsFilter(statuses=_UNFINISHED)):
-        selected = run.asset_selection
-        judges = (
-            run.job_name == f"{watched.name}_pipeline"
-            if selected is None
-            else watched.attestation in selected
-        )
-        if judges and run.tags.get("dagster/partition") == partition:
-            event = f"{_place(watched, partition)}: {_described(watched, run)} is in progress"
+        is_of_partition = run.tags.get("dagster/partition") == partition
+        if is_of_partition and _gives_verdict(watched, run):
+            target = watched.target(partition)
             return dg.SkipReason(
-                f"{event}. Fix: wait for it, or terminate it if its process was killed."
+                f"{target}: {_described(watched, run)} is in progress. Fix: wait for it, or"
+                " terminate it if its process was killed."
             )
     return None
+
+
+def _gives_verdict(watched: Watched, run: dg.DagsterRun) -> bool:
+    if run.asset_selection is None:
+        return run.job_name == f"{watched.name}_pipeline"
+    return watched.attestation in run.asset_selection
 
 
 def _described(watched: Watched, run: dg.DagsterRun) -> str:
@@ -197,50 +243,44 @@ def _described(watched: Watched, run: dg.DagsterRun) -> str:
     return f"run {run.run_id}"
 
 
-def _unchanged(
-    watched: Watched, partition: str | None, verdict: Any
-) -> dg.RunRequest | dg.SkipReason:
+def _unchanged(watched: Watched, partition: str | None, verdict: Any) -> Decision:
     """Return the reason why an unchanged source is skipped, or request the renewal of its
     release.
     """
-    target, deployment = ReleaseTarget(watched.name, partition), watched.deployment
-    skipped = (
-        f"Skipped{'' if partition is None else f' {partition}'}: the source has not changed since"
-    )
-    word = _text(verdict, "verdict").partition(":")[0]
-    if word not in ("pass", ""):
-        limits = _text(verdict, BROKEN) or "these rows failed before"
-        judged = (
-            f"it was {'refused' if word == 'fail' else word} on {watched.day(verdict.timestamp)}"
-            f" ({limits})"
-        )
+    target = watched.target(partition)
+    deployment = watched.deployment
+    skipped = "Skipped" if partition is None else f"Skipped {partition}"
+    unchanged = f"{skipped}: the source has not changed since"
+    status = _metadata_text(verdict, "verdict").partition(":")[0]
+    if status not in ("pass", ""):
+        result = "refused" if status == "fail" else status
+        limits = _metadata_text(verdict, BROKEN) or "these rows failed before"
+        note = release_note(deployment, target, watched.zone)
         return dg.SkipReason(
-            f"{skipped} {judged}. {release_note(deployment, target, watched.zone)}"
+            f"{unchanged} it was {result} on {watched.day(verdict.timestamp)} ({limits}). {note}"
         )
     published = watched.latest("published", partition)
     if published is None or published.timestamp < verdict.timestamp:
-        text = f"{skipped} its verdict on {watched.day(verdict.timestamp)}."
-        return _renewal(
-            watched,
-            partition,
-            verdict.timestamp if published is None else published.timestamp,
-            text,
-        )
-    release = deployment.store.release(target, _text(published, "release"))
-    text = f"{skipped} its release on {day(release.time, watched.zone)}"
-    try:
-        current = deployment.store.pointer(target, deployment.trusted).release
-    except (PrivacyAssetsError, OSError):
-        current = ""
-    if current != release.id:
-        rest = release_note(deployment, target, watched.zone)
-        return dg.SkipReason(f"{text}, which is no longer current. {rest}")
+        last = verdict.timestamp if published is None else published.timestamp
+        text = f"{unchanged} its verdict on {watched.day(verdict.timestamp)}."
+        return _renewal(watched, partition, last, text)
+    release = deployment.store.release(target, _metadata_text(published, "release"))
+    text = f"{unchanged} its release on {day(release.time, watched.zone)}"
+    if _current_release(deployment, target) != release.id:
+        note = release_note(deployment, target, watched.zone)
+        return dg.SkipReason(f"{text}, which is no longer current. {note}")
     return _renewal(watched, partition, published.timestamp, f"{text}.")
 
 
-def _renewal(
-    watched: Watched, partition: str | None, last: float, text: str
-) -> dg.RunRequest | dg.SkipReason:
+def _current_release(deployment: Deployment, target: ReleaseTarget) -> str:
+    """Return the id of the release that readers have, or "" if there is none or it is unknown."""
+    try:
+        return deployment.store.pointer(target, deployment.trusted).release
+    except (PrivacyAssetsError, OSError):
+        return ""
+
+
+def _renewal(watched: Watched, partition: str | None, last: float, text: str) -> Decision:
     """Request a run of the step that publishes, at most once a day. It verifies the release and
     renews its time.
 
@@ -250,20 +290,23 @@ def _renewal(
         last: Time of the last publication.
         text: Reason to skip if it was published or requested today.
     """
-    place, today = _place(watched, partition), _today(watched.zone)
-    asked = watched.instance.get_run_records(dg.RunsFilter(tags={RENEWAL: place}), limit=1)
-    latest = max([last, *(run.create_timestamp.timestamp() for run in asked)])
-    if datetime.fromtimestamp(latest, ZoneInfo(watched.zone)).date() >= today:
+    target = str(watched.target(partition))
+    today = _today(watched.zone)
+    times = [last]
+    for run in watched.instance.get_run_records(dg.RunsFilter(tags={RENEWAL: target}), limit=1):
+        times.append(run.create_timestamp.timestamp())
+    latest = datetime.fromtimestamp(max(times), ZoneInfo(watched.zone))
+    if latest.date() >= today:
         return dg.SkipReason(text)
     try:
         watched.deployment.gate().check_not_stopped(watched.name)
     except PrivacyAssetsError as error:
         return dg.SkipReason(f"{text} {with_advice(error)}")
     return dg.RunRequest(
-        run_key=f"{place}|renewal|{today}",
+        run_key=f"{target}|renewal|{today}",
         partition_key=partition,
         asset_selection=[sibling_key(watched.attestation, "published")],
-        tags={RENEWAL: place, TABLE: watched.name},
+        tags={RENEWAL: target, TABLE: watched.name},
     )
 
 
@@ -271,11 +314,7 @@ def _today(zone: str) -> date:
     return datetime.now(ZoneInfo(zone)).date()
 
 
-def _place(watched: Watched, partition: str | None) -> str:
-    return str(ReleaseTarget(watched.name, partition))
-
-
-def merged(context: Any, decisions: Iterable[dg.RunRequest | dg.SkipReason], note: str) -> Any:
+def tick_result(context: Any, decisions: Iterable[Decision], note: str) -> Any:
     """Return all run requests, or the combined reasons if there are none.
 
     Args:
@@ -283,17 +322,19 @@ def merged(context: Any, decisions: Iterable[dg.RunRequest | dg.SkipReason], not
         decisions: Decision for each partition, the latest one last.
         note: Sentence about partitions that are not checked, or "".
     """
-    found = list(decisions)
-    requests = [decision for decision in found if isinstance(decision, dg.RunRequest)]
-    reasons = [
-        decision.skip_message or ""
-        for decision in reversed(found)
-        if isinstance(decision, dg.SkipReason)
-    ]
-    more = (
-        f"{len(reasons) - REASONS} more partitions are skipped." if len(reasons) > REASONS else ""
-    )
-    text = " ".join(filter(None, [*reasons[:REASONS], more, note]))
+    requests = []
+    reasons = []
+    for decision in decisions:
+        if isinstance(decision, dg.RunRequest):
+            requests.append(decision)
+        else:
+            reasons.append(decision.skip_message or "")
+    reasons.reverse()
+    sentences = reasons[:REASONS]
+    if len(reasons) > REASONS:
+        sentences.append(f"{len(reasons) - REASONS} more partitions are skipped.")
+    sentences.append(note)
+    text = " ".join(filter(None, sentences))
     if not requests:
         return dg.SkipReason(text or "there is no partition to check.")
     if text:
@@ -301,10 +342,10 @@ def merged(context: Any, decisions: Iterable[dg.RunRequest | dg.SkipReason], not
     return requests
 
 
-def _text(record: Any, name: str) -> str:
+def _metadata_text(record: Any, name: str) -> str:
     """Return an entry of the metadata of a materialization as text, or "" if there is none."""
-    value = record.asset_materialization.metadata.get(name)
-    return str(value.value) if value is not None else ""
+    entry = record.asset_materialization.metadata.get(name)
+    return "" if entry is None else str(entry.value)
 
 
 def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.ScheduleDefinition:
@@ -337,44 +378,62 @@ def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.S
     @redact_exceptions
     def schedule(context: dg.ScheduleEvaluationContext) -> Any:
         graph = context.repository_def.asset_graph
-        attestation, instance = table_key(graph, name), context.instance
-        row_source, definition = (
-            table_source(graph, attestation),
-            graph.get(attestation).partitions_def,
-        )
-        partitions, note = partitions_to_watch(attestation, definition, instance)
-        watched = Watched(instance, attestation, context.resources.releases.deployment, timezone)
-        if row_source is None:
-            windows, time = (
-                isinstance(definition, dg.TimeWindowPartitionsDefinition),
-                context.scheduled_execution_time,
-            )
-            decisions = [
-                decide(watched, one, "")
-                if windows and one != partitions[-1]
-                else in_progress(watched, one)
-                # Dagster needs a key for each
-                or dg.RunRequest(
-                    run_key=f"{name}|{one}|{time}", partition_key=one, tags={TABLE: name}
-                )
-                for one in partitions
-            ]
-            return merged(context, decisions, note)
-        decisions = [_tick(watched, row_source, partition) for partition in partitions]
-        return merged(context, decisions, note)
+        attestation = table_key(graph, name)
+        row_source = table_source(graph, attestation)
+        definition = graph.get(attestation).partitions_def
+        partitions, note = partitions_to_watch(attestation, definition, context.instance)
+        deployment = context.resources.releases.deployment
+        watched = Watched(context.instance, attestation, deployment, timezone)
+        decisions: list[Decision] = []
+        if row_source is not None:
+            for partition in partitions:
+                decisions.append(_decide_by_source(watched, partition, row_source))
+            return tick_result(context, decisions, note)
+        # External synthetic rows have no source, so they are requested at every tick.
+        has_windows = isinstance(definition, dg.TimeWindowPartitionsDefinition)
+        time = context.scheduled_execution_time
+        for partition in partitions:
+            if has_windows and partition != partitions[-1]:
+                decisions.append(decide(watched, partition, ""))
+            else:
+                decisions.append(_request_at(watched, partition, time))
+        return tick_result(context, decisions, note)
 
     return schedule
 
 
-def _tick(
-    watched: Watched, row_source: RowSource, partition: str | None
-) -> dg.RunRequest | dg.SkipReason:
+def _decide_by_source(watched: Watched, partition: str | None, row_source: RowSource) -> Decision:
+    """Decide by the current version of the source, or skip if it cannot be read."""
     try:
         key = watched.deployment.key("fingerprints")
-        version = source_version(row_source, partition, key, watched.instance)[FINGERPRINT]
+        version = source_version(row_source, partition, key, watched.instance)
     except InputError as error:
         return dg.SkipReason(str(error))
-    return decide(watched, partition, version)
+    return decide(watched, partition, version[FINGERPRINT])
+
+
+def _request_at(watched: Watched, partition: str | None, time: datetime) -> Decision:
+    """Request a run of this tick unless a run is in progress."""
+    running = in_progress(watched, partition)
+    if running is not None:
+        return running
+    return dg.RunRequest(
+        run_key=f"{watched.name}|{partition}|{time}",  # Dagster needs a key for each request
+        partition_key=partition,
+        tags={TABLE: watched.name},
+    )
+
+
+class FileVersion(NamedTuple):
+    """Version of the files that a sensor watches, an entry of its cursor.
+
+    Attributes:
+        stat: Stat token, or "" if the store has none; see :func:`.stat_token`.
+        fingerprint: Fingerprint of the contents.
+    """
+
+    stat: str
+    fingerprint: str
 
 
 def build_source_sensor(
@@ -411,55 +470,55 @@ def build_source_sensor(
     def source_sensor(context: dg.SensorEvaluationContext) -> Any:
         graph = _graph(context)
         attestation = table_key(graph, name)
-        seen: dict[str, list[str]] = _cursor(
-            context, lambda look: [type(one) for one in look] == [str, str]
-        )
+        last_versions = _last_versions(context)
         watched = Watched(context.instance, attestation, context.resources.releases.deployment)
         key = watched.deployment.key("fingerprints")
-        decisions: list[dg.RunRequest | dg.SkipReason] = []
-        known: dict[str, list[str]] = {}
         definition = graph.get(attestation).partitions_def
         partitions, note = partitions_to_watch(attestation, definition, context.instance)
+        decisions: list[Decision] = []
+        versions: dict[str, FileVersion] = {}
         for partition in partitions:
             slot = partition or ""
             try:
-                known[slot] = _look(partition_path(path, partition), seen.get(slot), key)
+                partition_files = partition_path(path, partition)
+                version = _file_version(partition_files, last_versions.get(slot), key)
             except InputError as error:
                 decisions.append(dg.SkipReason(str(error)))
                 continue
-            decisions.append(decide(watched, partition, known[slot][1]))
-        context.update_cursor(json.dumps(known))
-        return merged(context, decisions, note)
+            versions[slot] = version
+            decisions.append(decide(watched, partition, version.fingerprint))
+        context.update_cursor(json.dumps(versions))
+        return tick_result(context, decisions, note)
 
     return source_sensor
 
 
-def _look(path: str, seen: Sequence[str] | None, key: bytes) -> list[str]:
-    """Return stat token and fingerprint of the files, reusing the last fingerprint if the token is
+def _file_version(path: str, last: FileVersion | None, key: bytes) -> FileVersion:
+    """Return the version of the files, reusing the last fingerprint if the stat token is
     unchanged.
     """
     stat = stat_token(path, key)
-    if seen is not None and stat and seen[0] == stat:
-        return list(seen)
-    return [stat, files_fingerprint(path, key)]
+    if last is not None and stat and last.stat == stat:
+        return last
+    return FileVersion(stat, files_fingerprint(path, key))
 
 
-def _cursor(
-    context: dg.SensorEvaluationContext, fits: Callable[[list[Any]], bool]
-) -> dict[str, Any]:
-    """Read the cursor, a mapping of names to lists for which ``fits`` is true. Return {} for any
-    other cursor.
+def _last_versions(context: dg.SensorEvaluationContext) -> dict[str, FileVersion]:
+    """Read the cursor: the last version of each partition, "" for an unpartitioned table. Return {}
+    for any other cursor.
     """
     try:
-        found = json.loads(context.cursor or "{}")
+        cursor = json.loads(context.cursor or "{}")
     except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict) and all(
-        isinstance(value, list) and fits(value) for value in found.values()
-    ):
-        return found
+        cursor = None
+    if isinstance(cursor, dict) and all(map(_is_version, cursor.values())):
+        return {slot: FileVersion(*entry) for slot, entry in cursor.items()}
     context.log.warning("the cursor of this sensor cannot be read; it is reset.")
     return {}
+
+
+def _is_version(entry: Any) -> bool:
+    return isinstance(entry, list) and [type(part) for part in entry] == [str, str]
 
 
 def _graph(context: dg.SensorEvaluationContext) -> Any:

@@ -237,7 +237,7 @@ def test_other_objects_of_the_same_size_and_time_are_noticed(
         other_rows(tmp_path, seed)
         store.pipe_file(place, (tmp_path / "people.csv").read_bytes())
         store.store[f"/{tmp_path.name}/people.csv"].created = datetime(2026, 1, 1, tzinfo=UTC)
-        tokens.append(sensors._look(place, tokens[-1] if tokens else None, b"key"))
+        tokens.append(sensors._file_version(place, tokens[-1] if tokens else None, b"key"))
     assert tokens[0][1] != tokens[1][1]
 
 
