@@ -1,12 +1,12 @@
 """Sensor that reports failed runs: a rejected publication is a failed run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 import dagster as dg
 
 from privacy_assets.dagster.failures import redact_exceptions
 from privacy_assets.dagster.resources import ReleaseResource
-from privacy_assets.dagster.table import TABLE
+from privacy_assets.dagster.table import TABLE, attestation_keys
 from privacy_assets.errors import PrivacyAssetsError
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.pipeline.current_release import situation
@@ -62,22 +62,25 @@ def _failure_message(
     """Return the message about a failed run: run, failed steps by table, and the releases that
     readers have.
     """
-    run, failed = context.dagster_run, list(context.get_step_failure_events())
+    run = context.dagster_run
+    failures = list(context.get_step_failure_events())
     link = f": {base_url.rstrip('/')}/runs/{run.run_id}" if base_url else "."
     lines = [f"Run {run.run_id} of {run.job_name} failed{link}"]
-    if not failed:
+    if not failures:
         lines.append(f"No step gave a reason. {_RESUME}")
     reported = set[str]()
-    for table in _tables(context, bool(failed)):
-        own = [event for event in failed if str(event.step_key).startswith(f"{table}__")]
-        if own or not failed:
-            target = ReleaseTarget(table, context.partition_key)
-            steps = [_failed_step(event) for event in own]
-            rest = [one for one in _situation(releases, target) if one not in "".join(steps)]
-            lines += [f"{target}:", *steps, *(f"  {one}" for one in rest)]
-            reported |= {str(event.step_key) for event in own}
-    others = [event for event in failed if event.step_key not in reported]
-    return "\n".join([*lines, *map(_failed_step, others)])
+    for table in _tables(context, bool(failures)):
+        prefix = f"{table}__"
+        table_failures = [event for event in failures if str(event.step_key).startswith(prefix)]
+        if failures and not table_failures:
+            continue
+        target = ReleaseTarget(table, context.partition_key)
+        lines += _table_lines(releases, target, table_failures)
+        reported.update(str(event.step_key) for event in table_failures)
+    for event in failures:
+        if event.step_key not in reported:
+            lines.append(_failed_step(event))
+    return "\n".join(lines)
 
 
 def _tables(context: dg.RunFailureSensorContext, failed: bool) -> list[str]:
@@ -89,14 +92,23 @@ def _tables(context: dg.RunFailureSensorContext, failed: bool) -> list[str]:
         return [run.tags[TABLE]]
     if context.repository_def is None:
         return []
-    keys = (
-        context.repository_def.asset_graph.get_all_asset_keys()
-        if failed
-        else run.asset_selection or ()
-    )
-    return sorted(
-        {key.path[-2] for key in keys if len(key.path) > 1 and key.path[-1] == "attestation"}
-    )
+    keys: Collection[dg.AssetKey] = run.asset_selection or ()
+    if failed:
+        keys = context.repository_def.asset_graph.get_all_asset_keys()
+    return sorted({key.path[-2] for key in attestation_keys(keys)})
+
+
+def _table_lines(
+    releases: ReleaseResource, target: ReleaseTarget, failures: Iterable[dg.DagsterEvent]
+) -> list[str]:
+    """Return the lines of a table: its failed steps, and the release that readers have."""
+    steps = [_failed_step(event) for event in failures]
+    reasons = "".join(steps)
+    lines = [f"{target}:", *steps]
+    for sentence in _situation(releases, target):
+        if sentence not in reasons:
+            lines.append(f"  {sentence}")
+    return lines
 
 
 def _situation(releases: ReleaseResource, target: ReleaseTarget) -> list[str]:
@@ -110,8 +122,8 @@ def _failed_step(event: dg.DagsterEvent) -> str:
     """Describe a failed step. Only failures raised as ``dg.Failure`` have a message without private
     values.
     """
+    reason = f"no reason was given. {_RESUME}"
     failure = event.step_failure_data.user_failure_data
-    return (
-        f"  {event.step_key}:"
-        f" {(failure and failure.description) or f'no reason was given. {_RESUME}'}"
-    )
+    if failure is not None and failure.description:
+        reason = failure.description
+    return f"  {event.step_key}: {reason}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,11 @@ from privacy_assets.tables.fingerprints import file_fingerprint, keyed_fingerpri
 from privacy_assets.tables.folders import folder_values
 
 TABLE = "privacy_assets/table"  # tag of each run of a table
+# keys of metadata
+FINGERPRINT = "privacy_assets/source_fingerprint"
+STAT = "privacy_assets/source_stat"
+SOURCE = "privacy_assets/source"
+CHECK = "privacy_assets/check"
 AssetLike = str | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec
 
 
@@ -43,7 +48,9 @@ def key_of(row_source: RowSource) -> dg.AssetKey | None:
     """Return the key of the upstream asset of ``row_source``, or None if its rows are not from an
     asset.
     """
-    return row_source.key if isinstance(row_source, AssetSource) else None
+    if isinstance(row_source, AssetSource):
+        return row_source.key
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +89,11 @@ class DagsterTable:
         return {**self.tags, TABLE: self.name}
 
     def key(self, asset: str) -> dg.AssetKey:
-        """Return the key of an asset of this table."""
+        """Return the key of an asset of this table.
+
+        Args:
+            asset: Name of the asset, such as "source".
+        """
         return dg.AssetKey([*self.key_prefix, self.name, asset])
 
 
@@ -105,16 +116,16 @@ def resolve_dagster_table(
         ConfigError: If a setting is invalid. The message names table, setting and fix.
     """
     where = f"table {spec.name}"
-    given = {
-        role: AssetSource("given", key=_key(asset, f"{where}, assets"))
-        for role, asset in _mapping(assets, where)
-    }
+    asset_sources = {}
+    for role, asset in _checked_assets(assets, where).items():
+        key = _asset_key(asset, f"{where}, assets")
+        asset_sources[role] = AssetSource("given", key=key)
     if isinstance(partitions_def, dg.StaticPartitionsDefinition):
         for partition in partitions_def.get_partition_keys():
             check_key(partition)
-    resolved = ResolvedTable.of(spec, given, partitioned=partitions_def is not None)
+    resolved = ResolvedTable.of(spec, asset_sources, partitioned=partitions_def is not None)
     if _is_dynamic(partitions_def) and not spec.data.shared_subjects:
-        _check_keys(resolved, where)
+        _check_dynamic_keys(resolved, where)
     return DagsterTable(
         resolved=resolved,
         gpu_tags=resolve_tags(gpu_tags, where),
@@ -122,98 +133,115 @@ def resolve_dagster_table(
         owners=tuple(owners or ()),
         tags=dict(tags or {}),
         group_name=group_name or spec.name,
-        key_prefix=_prefix(key_prefix, where),
+        key_prefix=_resolved_prefix(key_prefix, where),
     )
 
 
-def _prefix(given: Any, where: str) -> Sequence[str]:
-    parts = [given] if isinstance(given, str) else [] if given is None else given
-    if not isinstance(parts, Sequence) or not all(
-        isinstance(one, str) and one and "/" not in one for one in parts
-    ):
+def _resolved_prefix(key_prefix: Any, where: str) -> Sequence[str]:
+    if key_prefix is None:
+        return ()
+    parts = [key_prefix] if isinstance(key_prefix, str) else key_prefix
+    if not isinstance(parts, Sequence) or not all(map(_is_key_part, parts)):
         raise ConfigError(
             f"{where}: key_prefix must be a name without slashes, or a list of such names."
         )
     return tuple(parts)
 
 
+def _is_key_part(name: Any) -> bool:
+    return isinstance(name, str) and name != "" and "/" not in name
+
+
 def _is_dynamic(definition: dg.PartitionsDefinition | None) -> bool:
     """Return True if a user of the UI can add partition keys."""
     if isinstance(definition, dg.MultiPartitionsDefinition):
-        return any(
-            _is_dynamic(dimension.partitions_def) for dimension in definition.partitions_defs
-        )
+        dimensions = definition.partitions_defs
+        return any(_is_dynamic(dimension.partitions_def) for dimension in dimensions)
     return isinstance(definition, dg.DynamicPartitionsDefinition)
 
 
-def _check_keys(resolved: ResolvedTable, where: str) -> None:
+def _check_dynamic_keys(resolved: ResolvedTable, where: str) -> None:
     """Reject tables in which a new partition key could select the rows of another partition."""
+    has_column = resolved.spec.data.partition_column is not None
     for role, row_source in resolved.row_sources.items():
-        marked = [part for part in row_source.path.split("/") if PARTITION_MARK in part]
-        ambiguous = any(glob.has_magic(part.replace(PARTITION_MARK, "")) for part in marked)
-        if ambiguous or (
-            row_source.kind == "given" and resolved.spec.data.partition_column is None
-        ):
+        is_asset = row_source.kind == "given"
+        if _is_ambiguous(row_source.path) or (is_asset and not has_column):
             raise ConfigError(
                 f"{where}: users of the UI can add keys of dynamic partitions, and another key"
-                " could select the same"
-                f" rows of {role}. Fix: name the partition_column, use a path without wildcards"
-                " next to"
-                f" {PARTITION_MARK}, or set shared_subjects: true."
+                f" could select the same rows of {role}. Fix: name the partition_column, use a"
+                f" path without wildcards next to {PARTITION_MARK}, or set shared_subjects: true."
             )
 
 
-def _mapping(assets: Any, where: str) -> list[tuple[str, Any]]:
+def _is_ambiguous(path: str) -> bool:
+    """Return True if a folder or file of the path has a wildcard next to the partition key."""
+    for part in path.split("/"):
+        if PARTITION_MARK in part and glob.has_magic(part.replace(PARTITION_MARK, "")):
+            return True
+    return False
+
+
+def _checked_assets(assets: Any, where: str) -> Mapping[str, Any]:
+    """Return the assets by role, of which there may be none.
+
+    Raises:
+        ConfigError: If they are not a mapping.
+    """
     if not isinstance(assets, Mapping | None):
         keys = f"{', '.join(ROLES[:-1])} and {ROLES[-1]}"
-        text = f"{where}: assets has type {type(assets).__name__}, not a mapping"
-        raise ConfigError(f"{text}. Fix: pass {{'source': your_asset}}; the keys are {keys}.")
-    return list((assets or {}).items())
+        raise ConfigError(
+            f"{where}: assets has type {type(assets).__name__}, not a mapping. Fix: pass"
+            f" {{'source': your_asset}}; the keys are {keys}."
+        )
+    return assets or {}
 
 
-def _key(given: Any, where: str) -> dg.AssetKey:
-    if isinstance(given, str) and given:
-        return dg.AssetKey.from_user_string(given)
-    if isinstance(given, dg.AssetKey):
-        return given
-    if isinstance(given, (dg.AssetsDefinition, dg.AssetSpec)):
-        return given.key
+def _asset_key(asset: Any, where: str) -> dg.AssetKey:
+    if isinstance(asset, str) and asset:
+        return dg.AssetKey.from_user_string(asset)
+    if isinstance(asset, dg.AssetKey):
+        return asset
+    if isinstance(asset, (dg.AssetsDefinition, dg.AssetSpec)):
+        return asset.key
     raise ConfigError(
-        f"{where}: expected an asset, its key or its name, got {type(given).__name__}."
+        f"{where}: expected an asset, its key or its name, got {type(asset).__name__}."
     )
 
 
-def resolve_tags(given: Any, where: str) -> dict[str, Any]:
+def resolve_tags(gpu_tags: Any, where: str) -> dict[str, Any]:
     """Validate the op tags of the steps that can use a device.
+
+    Args:
+        gpu_tags: Tags by name, or None.
+        where: Table, for messages.
 
     Raises:
         ConfigError: If a name is not a string, or a value changes when it is converted to JSON and
             back.
     """
-    if given is None:
+    if gpu_tags is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(gpu_tags, Mapping):
         raise ConfigError(
-            f"{where}: gpu_tags must be a mapping of tags, not {type(given).__name__}."
+            f"{where}: gpu_tags must be a mapping of tags, not {type(gpu_tags).__name__}."
         )
-    for name, value in given.items():
+    for name, value in gpu_tags.items():
         if not isinstance(name, str):
             raise ConfigError(f"{where}: gpu_tags: the tag {safe_repr(name)} must be text.")
-        try:
-            kept = json.loads(json.dumps(value)) == value
-        except (TypeError, ValueError):
-            kept = False
-        if not kept:
+        if not _is_json(value):
             raise ConfigError(
                 f"{where}: gpu_tags: {name} has a value that JSON cannot represent. Fix: use"
-                " strings, numbers,"
-                " lists and mappings."
+                " strings, numbers, lists and mappings."
             )
-    return dict(given)
+    return dict(gpu_tags)
 
 
-FINGERPRINT, STAT = "privacy_assets/source_fingerprint", "privacy_assets/source_stat"
-SOURCE, CHECK = "privacy_assets/source", "privacy_assets/check"
+def _is_json(value: Any) -> bool:
+    """Return True if a value is the same after conversion to JSON and back."""
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError):
+        return False
 
 
 def stat_token(path: str, key: bytes) -> str:
@@ -222,6 +250,10 @@ def stat_token(path: str, key: bytes) -> str:
 
     For files, these are the size, the inode and the time of the last change of the inode, which no
     program can set. For objects, they are the size and the entity tag.
+
+    Args:
+        path: Path or URL of the files.
+        key: Key of the digest.
 
     Raises:
         InputError: If ``path`` matches no file.
@@ -244,6 +276,10 @@ def stat_token(path: str, key: bytes) -> str:
 def files_fingerprint(path: str, key: bytes) -> str:
     """Return a keyed fingerprint of names and contents of the files, and of the values of their
     Hive folders.
+
+    Args:
+        path: Path or URL of the files.
+        key: Key of the fingerprint.
     """
     root, files = find_files(location(path))
     parts: list[list[Any]] = []
@@ -259,9 +295,19 @@ def source_version(
     """Return the current version of the rows of ``row_source``, as metadata of the ``source``
     asset.
 
-    For files, the version is a keyed content fingerprint and a stat token. For the demo table, it
-    is a constant. For an upstream asset, it is the run id and timestamp of its latest
-    materialization, or "unknown" if it was never materialized.
+    Args:
+        row_source: Source of the rows.
+        partition: Partition, or None.
+        key: Key of the fingerprints.
+        instance: Dagster instance.
+
+    Returns:
+        Fingerprint and, for files, stat token. The fingerprint is a keyed one of the content of
+        files, and a constant for the demo table. For an upstream asset, it is the run id and
+        timestamp of its latest materialization, or "unknown" if it was never materialized.
+
+    Raises:
+        InputError: If there are no files.
     """
     if row_source.kind == "demo":
         return {FINGERPRINT: "demo"}
@@ -273,7 +319,9 @@ def source_version(
 
 def _materialization(instance: dg.DagsterInstance, key: dg.AssetKey) -> str:
     event = instance.get_latest_materialization_event(key)
-    return f"{event.run_id}:{event.timestamp}" if event is not None else "unknown"
+    if event is None:
+        return "unknown"
+    return f"{event.run_id}:{event.timestamp}"
 
 
 def source_metadata(row_source: RowSource) -> dict[str, Any]:
@@ -281,6 +329,9 @@ def source_metadata(row_source: RowSource) -> dict[str, Any]:
 
     The UI displays it, so no parameter of a URL in it may contain a secret. The others stay,
     because schedules read the same version of a file.
+
+    Args:
+        row_source: Source of the rows.
 
     Raises:
         ConfigError: If the path is a URL with any other parameter.
@@ -306,25 +357,39 @@ def source_from_metadata(data: Any) -> RowSource:
 def table_key(graph: Any, name: str) -> dg.AssetKey:
     """Return the key of the attestation of a table in an asset graph, with its prefix.
 
+    Args:
+        graph: Asset graph.
+        name: Name of the table.
+
     Raises:
         ConfigError: If there is no such table.
     """
-    found = [
-        key
-        for key in graph.get_all_asset_keys()
-        if len(key.path) > 1 and key.path[-1] == "attestation"
-    ]
-    keys = sorted((key for key in found if key.path[-2] == name), key=lambda key: len(key.path))
+    attestations = attestation_keys(graph.get_all_asset_keys())
+    keys = [key for key in attestations if key.path[-2] == name]
     if not keys:
-        tables = {key.path[-2] for key in found}
+        tables = {key.path[-2] for key in attestations}
         raise ConfigError(
             f"no table {safe_repr(name)} in this code location.{did_you_mean(name, tables)}"
         )
-    return keys[0]
+    return min(keys, key=lambda key: len(key.path))
+
+
+def attestation_keys(keys: Iterable[dg.AssetKey]) -> list[dg.AssetKey]:
+    """Return the keys of attestations, each of one table.
+
+    Args:
+        keys: Keys of any assets.
+    """
+    return [key for key in keys if len(key.path) > 1 and key.path[-1] == "attestation"]
 
 
 def sibling_key(key: dg.AssetKey, asset: str) -> dg.AssetKey:
-    """Return the key of another asset of the same table."""
+    """Return the key of another asset of the same table.
+
+    Args:
+        key: Key of an asset of the table.
+        asset: Name of the other asset, such as "source".
+    """
     return dg.AssetKey([*key.path[:-1], asset])
 
 
@@ -338,5 +403,5 @@ def table_source(graph: Any, attestation: dg.AssetKey) -> RowSource | None:
     key = sibling_key(attestation, "source")
     if not graph.has(key):
         return None
-    found = graph.get(key).metadata[SOURCE]
-    return source_from_metadata(getattr(found, "value", found))
+    entry = graph.get(key).metadata[SOURCE]
+    return source_from_metadata(getattr(entry, "value", entry))
