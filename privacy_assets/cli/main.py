@@ -472,7 +472,9 @@ def _row_scores(report: Report) -> pd.DataFrame:
 def _demo(options: argparse.Namespace) -> int:
     from privacy_assets.dagster.demo import run_demo
 
-    return run_demo(leak=options.leak, say=_line, shown=lambda report: report_text(report, options))
+    return run_demo(
+        leak=options.leak, say=_line, format_report=lambda report: report_text(report, options)
+    )
 
 
 def _policy(options: argparse.Namespace) -> int:

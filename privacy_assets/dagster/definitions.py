@@ -85,18 +85,19 @@ def build_privacy_assets(  # noqa: PLR0913
     Raises:
         ConfigError: If a setting is invalid. The message names table, group and setting.
     """
+    spec = spec_of(
+        table,
+        source=source,
+        subject=subject,
+        generator=generator,
+        policy=policy,
+        data=data,
+        split=split,
+        evaluation=evaluation,
+        run=run,
+    )
     dagster_table = resolve_dagster_table(
-        spec_of(
-            table,
-            source=source,
-            subject=subject,
-            generator=generator,
-            policy=policy,
-            data=data,
-            split=split,
-            evaluation=evaluation,
-            run=run,
-        ),  # fmt: skip
+        spec,
         assets=assets,
         partitions_def=partitions_def,
         gpu_tags=gpu_tags,
@@ -111,26 +112,30 @@ def build_privacy_assets(  # noqa: PLR0913
 def _definitions(
     table: DagsterTable, schedule: str | None, reference: Mapping[str, Any]
 ) -> dg.Definitions:
-    assets = [_referenced(asset, reference) for asset in build_assets(table)]
-    keys = [key for asset in assets for key in asset.keys]
-    job = dg.define_asset_job(
+    assets = [_with_reference(asset, reference) for asset in build_assets(table)]
+    keys: list[dg.AssetKey] = []
+    for asset in assets:
+        keys.extend(asset.keys)
+    pipeline = dg.define_asset_job(
         f"{table.name}_pipeline",
         selection=dg.AssetSelection.assets(*keys),
         description=f"Complete pipeline of {table.name}, from its rows to the release.",
         tags=table.run_tags,
     )
-    return dg.Definitions(
-        assets=assets,
-        asset_checks=build_table_checks(table),
-        jobs=[job, build_leak_study(table)] if has_study(table) else [job],
-        schedules=[build_table_schedule(table.name, schedule)] if schedule else [],
-    )
+    asset_checks = build_table_checks(table)
+    jobs: list[Any] = [pipeline]
+    if has_study(table):
+        jobs.append(build_leak_study(table))
+    schedules = []
+    if schedule:
+        schedules.append(build_table_schedule(table.name, schedule))
+    return dg.Definitions(assets=assets, asset_checks=asset_checks, jobs=jobs, schedules=schedules)
 
 
-def _referenced(asset: dg.AssetsDefinition, reference: Mapping[str, Any]) -> dg.AssetsDefinition:
+def _with_reference(
+    asset: dg.AssetsDefinition, reference: Mapping[str, Any]
+) -> dg.AssetsDefinition:
     """Add a link to the line of code that defines the table."""
-    return (
-        asset.map_asset_specs(lambda spec: spec.merge_attributes(metadata=reference))
-        if reference
-        else asset
-    )
+    if not reference:
+        return asset
+    return asset.map_asset_specs(lambda spec: spec.merge_attributes(metadata=reference))

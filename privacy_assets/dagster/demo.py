@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from privacy_assets.dagster.definitions import build_privacy_assets
-from privacy_assets.dagster.resources import PrivacyIOManager, resources
+from privacy_assets.dagster.resources import PrivacyIOManager, load_value, resources
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.pipeline.spec import TableSpec
+from privacy_assets.pipeline.values import PAGE
 
 if TYPE_CHECKING:
     from privacy_assets.report.report import Report
 
-HONEST, LEAKY = "patients", "patients_leak"
+HONEST = "patients"
+LEAKY = "patients_leak"
 HOME = ".dagster_home"  # below the current folder, when DAGSTER_HOME is not set
 # Output of the steps is not stored, because it can contain private rows.
 INSTANCE = """telemetry:
@@ -56,28 +58,34 @@ def demo_spec(*, leak: bool = False) -> TableSpec:
     return TableSpec(name=HONEST, source="demo", subject="person")
 
 
-def run_demo(*, leak: bool, say: Say, shown: Callable[[Report], str] = str) -> int:
+def run_demo(*, leak: bool, say: Say, format_report: Callable[[Report], str] = str) -> int:
     """Run the demo in the Dagster instance of DAGSTER_HOME, and report its progress and result.
 
     Args:
         leak: See :func:`demo_table`.
         say: Called with each line of output.
-        shown: Returns the text of the report.
+        format_report: Returns the text of the report.
 
     Returns:
         0 if the table was published, 3 if its verdict is "undecided", otherwise 1.
     """
     name = LEAKY if leak else HONEST
-    here = dg.Definitions(resources=resources(), executor=dg.in_process_executor)
-    definitions = dg.Definitions.merge(demo_table(leak=leak), here)
+    generator = "a generator that memorizes" if leak else "an honest generator"
+    settings = dg.Definitions(resources=resources(), executor=dg.in_process_executor)
+    definitions = dg.Definitions.merge(demo_table(leak=leak), settings)
     job = definitions.resolve_job_def(f"{name}_pipeline")
     with _instance() as instance:
-        title = f"{name}: {'a generator that memorizes' if leak else 'an honest generator'}"
-        return _summary(name, _executed(job, instance, title, say), instance, say, shown)
+        outcome = _executed(job, instance, f"{name}: {generator}", say)
+        home = Path(instance.root_directory)
+        return _summary(name, outcome, home, say, format_report)
 
 
 def home_below(folder: Path) -> Path:
-    """Return the home of a Dagster instance in ``folder``, created if it does not exist."""
+    """Return the home of a Dagster instance in ``folder``, created if it does not exist.
+
+    Args:
+        folder: Existing folder.
+    """
     home = folder.resolve() / HOME
     home.mkdir(exist_ok=True)
     settings = home / "dagster.yaml"
@@ -103,8 +111,7 @@ def _instance() -> dg.DagsterInstance:
     if not Path(os.environ["DAGSTER_HOME"]).is_dir():
         raise ConfigError(
             f"DAGSTER_HOME is {os.environ['DAGSTER_HOME']}, which is not a folder. Fix: create"
-            " it, or unset"
-            " DAGSTER_HOME."
+            " it, or unset DAGSTER_HOME."
         )
     return dg.DagsterInstance.get()
 
@@ -116,7 +123,8 @@ def _tell(entry: Any, say: Say) -> None:
         return
     step = event.step_key.partition("__")[2] or event.step_key
     if event.is_step_success:
-        say(f"  {step:<24} {event.step_success_data.duration_ms / 1000:6.1f} s")
+        seconds = event.step_success_data.duration_ms / 1000
+        say(f"  {step:<24} {seconds:6.1f} s")
     elif event.is_step_failure:
         say(f"  {step:<24} refused")
 
@@ -124,34 +132,36 @@ def _tell(entry: Any, say: Say) -> None:
 def _summary(
     name: str,
     outcome: dg.ExecuteInProcessResult,
-    instance: dg.DagsterInstance,
+    home: Path,
     say: Say,
-    shown: Callable[[Report], str],
+    format_report: Callable[[Report], str],
 ) -> int:
-    home = Path(instance.root_directory)
-    io = PrivacyIOManager()
-    page = io.folder(dg.AssetKey([name, "privacy_report"]), home=home) / "report.html"
-    made = [event.asset_key for event in outcome.get_asset_materialization_events()]
-    if dg.AssetKey([name, "privacy_report"]) not in made:
-        for event in outcome.all_events:
-            if event.is_step_failure:
-                say(
-                    f"{event.step_key}:"
-                    f" {event.step_failure_data.error_display_string.splitlines()[0]}"
-                )
+    """Report the result of the run, and return the exit status; see :func:`run_demo`."""
+    report_key = dg.AssetKey([name, "privacy_report"])
+    events = outcome.get_asset_materialization_events()
+    if not any(event.asset_key == report_key for event in events):
+        _report_failures(outcome, say)
         say("the run failed before the report; the table was not published")
         return 1
-    from privacy_assets.dagster.resources import load_value
-
-    report = load_value(page.parent, dg.AssetKey([name, "privacy_report"]), None)
+    io_manager = PrivacyIOManager()
+    report_folder = io_manager.folder(report_key, home=home)
+    report = load_value(report_folder, report_key, None)
     say("")
-    say(shown(report))
-    say(f"\nreport       {page}")
-    folder = io.folder(dg.AssetKey([name, "attestation"]), home=home)
-    say(f"attestation  {folder / 'attestation.json'}")
+    say(format_report(report))
+    say(f"\nreport       {report_folder / PAGE}")
+    attestation_folder = io_manager.folder(dg.AssetKey([name, "attestation"]), home=home)
+    say(f"attestation  {attestation_folder / 'attestation.json'}")
     if not outcome.success:
         say("release      none: publication was blocked")
         return 3 if report.verdict == "undecided" else 1
-    store, target = ReleaseStore(home / "releases"), ReleaseTarget(name)
-    say(f"release      {store.current(target, default_trusted(store.root, home)).table}")
+    store = ReleaseStore(home / "releases")
+    release = store.current(ReleaseTarget(name), default_trusted(store.root, home))
+    say(f"release      {release.table}")
     return 0
+
+
+def _report_failures(outcome: dg.ExecuteInProcessResult, say: Say) -> None:
+    for event in outcome.all_events:
+        if event.is_step_failure:
+            reason = event.step_failure_data.error_display_string.splitlines()[0]
+            say(f"{event.step_key}: {reason}")
