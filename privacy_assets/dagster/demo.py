@@ -75,9 +75,9 @@ def run_demo(*, leak: bool, say: Say, format_report: Callable[[Report], str] = s
     definitions = dg.Definitions.merge(demo_table(leak=leak), settings)
     job = definitions.resolve_job_def(f"{name}_pipeline")
     with _instance() as instance:
-        outcome = _executed(job, instance, f"{name}: {generator}", say)
+        outcome = _execute(job, instance, f"{name}: {generator}", say)
         home = Path(instance.root_directory)
-        return _summary(name, outcome, home, say, format_report)
+        return _report_result(name, outcome, home, say, format_report)
 
 
 def home_below(folder: Path) -> Path:
@@ -94,12 +94,12 @@ def home_below(folder: Path) -> Path:
     return home
 
 
-def _executed(
+def _execute(
     job: dg.JobDefinition, instance: dg.DagsterInstance, title: str, say: Say
 ) -> dg.ExecuteInProcessResult:
     """Run ``job`` in this process, and report each step."""
     run_id = str(uuid.uuid4())
-    instance.add_event_listener(run_id, lambda entry: _tell(entry, say))
+    instance.add_event_listener(run_id, lambda entry: _report_step(entry, say))
     say(f"{title}, run {run_id[:8]}")
     quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     return job.execute_in_process(quiet, instance, raise_on_error=False, run_id=run_id)
@@ -116,7 +116,7 @@ def _instance() -> dg.DagsterInstance:
     return dg.DagsterInstance.get()
 
 
-def _tell(entry: Any, say: Say) -> None:
+def _report_step(entry: Any, say: Say) -> None:
     """Print one line when a step ends."""
     event = entry.dagster_event
     if event is None or event.step_key is None:
@@ -129,7 +129,7 @@ def _tell(entry: Any, say: Say) -> None:
         say(f"  {step:<24} refused")
 
 
-def _summary(
+def _report_result(
     name: str,
     outcome: dg.ExecuteInProcessResult,
     home: Path,
