@@ -29,7 +29,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
 
 .PHONY: setup
-setup: .venv/.ui home ## Create .venv with engine, Dagster, torch and UI, in the versions of constraints.txt
+setup: .venv/.ui home ## Create .venv with the package, Dagster, torch and UI, in the versions of constraints.txt
 
 .PHONY: setup-dev
 setup-dev: .venv/.dev home ## Add the packages for tests and lint

@@ -5,7 +5,7 @@
     python -m benchmarks.demo_keys --metrics controls --results controls.jsonl  # other metrics, another file
     python -m benchmarks.demo_keys --report controls.jsonl others.jsonl
 
-Key n represents a deployment with the secret "demo key n". The demo table is split, its generator
+Key n represents a deployment with the split key "demo key n". The demo table is split, its generator
 fitted and sampled, and the metrics evaluated with the limits of the demo, using the functions of
 the assets without Dagster and files. The encoder is trained for each of the first ``--embedded``
 keys; other lines omit embedded statistics and are marked. ``--leak`` gives every row its own leaf.
@@ -56,10 +56,10 @@ def source(settings: ResolvedTable) -> Table:
 
 def demo_inputs(settings: ResolvedTable, key: int, embedded: bool) -> EvaluationInputs:
     """Return the inputs of the demo metrics under this key."""
-    secret = derive_key(f"demo key {key}, of at least 16 bytes".encode(), "split")
+    split_key = derive_key(f"demo key {key}, of at least 16 bytes".encode(), "split")
     table = source(settings)
     tables = {
-        role: table.take(rows) for role, rows in split_rows(table, secret, settings.shares).items()
+        role: table.take(rows) for role, rows in split_rows(table, split_key, settings.shares).items()
     }
     train = tables["train"]
     fitted = settings.generator.fit(

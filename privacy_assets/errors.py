@@ -168,7 +168,7 @@ class PublicationRefused(PrivacyAssetsError, RuntimeError):
 
     Attributes:
         event: What happened and where, without advice and without a final period.
-        redo: Verbs of the steps to rerun, in order. Empty: no step makes the record again.
+        redo: Verbs of the steps to rerun, in order. Empty: no step makes the file again.
         reader: The caller only reads releases, and cannot rerun steps.
         outcome_known: False: the release may have been published nevertheless.
         release_note: Sentence about the current release, which follows the advice. Empty: none.
@@ -211,15 +211,15 @@ class FailedBefore(PublicationRefused):
 
 
 class NotTrusted(PublicationRefused):
-    """A record is not signed by a trusted key, or was changed after it was signed."""
+    """A file is not signed by a trusted key, or was changed after it was signed."""
 
 
 class WrongTarget(PublicationRefused):
-    """A run or a record names another table or partition, or none."""
+    """A run or a signed file names another table or partition, or none."""
 
 
 class OutOfDate(PublicationRefused):
-    """A record is missing, or its tables, settings or engine differ from the current ones."""
+    """A signed file is missing, or its tables, settings or package version differ from the current ones."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -285,8 +285,8 @@ class StoreUnavailable(PublicationRefused):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LockDiffers(PublicationRefused):
-    """The settings of a run differ from the lock of its table.
+class SettingsDiffer(PublicationRefused):
+    """The settings of a run differ from the accepted settings of its table.
 
     Attributes:
         table: Name of the table.
@@ -358,7 +358,7 @@ def _advice_by_class(error: PublicationRefused) -> str:
         case FailedBefore():
             return "change the generator and create a new synthetic table."
         case NotTrusted():
-            return "restore the record, or add the key that signed it to the trusted keys."
+            return "restore the file, or add the key that signed it to the trusted keys."
         case WrongTarget():
             return (
                 "run one existing partition at a time, and a table without partitions on its own."
@@ -376,11 +376,11 @@ def _advice_by_class(error: PublicationRefused) -> str:
             return f"restore {error.path} from a backup."
         case StoreUnavailable():
             return _advice_on_store(error)
-        case LockDiffers():
+        case SettingsDiffer():
             return f"undo the change, or accept it: privacy-assets accept {error.table}"
         case TableBusy():
             return (
-                "wait for it, or terminate it; then run again. The lock of a killed run ends"
+                "wait for it, or terminate it; then run again. The lease of a killed run ends"
                 " after 5 minutes."
             )
         case TableStopped():

@@ -270,29 +270,29 @@ MUTATIONS = [
     # --- gate ---
     Mutation(
         "signatures are not verified",
-        "gate/statements.py",
+        "gate/signed_files.py",
         "envelope.verify([keys[keyid]], 1)",
         "pass",
-        ("gate/test_statements.py",),
+        ("gate/test_signed_files.py",),
     ),
     Mutation(
         "every key is trusted as the first one",
-        "gate/statements.py",
+        "gate/signed_files.py",
         "if keyid not in keys:",
         "keys = {keyid: next(iter(keys.values()))}\n        if False:",
-        ("gate/test_statements.py",),
+        ("gate/test_signed_files.py",),
     ),
     Mutation(
-        "a statement has many spellings",
-        "gate/statements.py",
+        "a payload has many spellings",
+        "gate/signed_files.py",
         "if not is_canonical or",
         "if",
-        ("gate/test_statements.py",),
+        ("gate/test_signed_files.py",),
     ),
     Mutation(
         "the seal of the split is not checked",
         "gate/gate.py",
-        'if statement.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:',
+        'if payload.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:',
         "if False:",
         ("dagster/test_storage_writers.py::test_rows_moved_between_train_and_holdout_are_refused",),
     ),
@@ -306,7 +306,7 @@ MUTATIONS = [
     Mutation(
         "a result fits every snapshot",
         "gate/gate.py",
-        "if statement.sha256 != snapshot.sha256:",
+        "if payload.sha256 != snapshot.sha256:",
         "if False:",
         ("gate/test_gate.py",),
     ),
@@ -346,7 +346,7 @@ MUTATIONS = [
         ("cli/test_cli_gate.py",),
     ),
     Mutation(
-        "a broken lock of a run is free",
+        "a damaged run lease is free",
         "pipeline/running.py",
         "raise StoreUnavailable(\n"
         "                text, path=str(self._file), errno=errno.EINVAL, fix=fix\n"
@@ -425,7 +425,7 @@ MUTATIONS = [
         "gate/attestation.py",
         "if actual != target:",
         "if False:",
-        ("gate/test_gate.py", "gate/test_statements.py"),
+        ("gate/test_gate.py", "gate/test_signed_files.py"),
     ),
     Mutation(
         "a score of other settings or another seed will do",
@@ -482,7 +482,7 @@ MUTATIONS = [
         "pipeline/redaction.py",
         "if not isinstance(error, (PrivacyAssetsError, *passing)):",
         "if False:",
-        ("routes/test_planted_values.py", "test_redaction.py"),
+        ("bypasses/test_planted_values.py", "test_redaction.py"),
     ),
     Mutation(
         "what a step prints is kept by Airflow",
@@ -578,8 +578,8 @@ MUTATIONS = [
         ("metrics/test_ledger.py",),
     ),
     Mutation(
-        "the lock leaves out exact ids",
-        "gate/lock.py",
+        "the accepted settings leave out exact ids",
+        "gate/accepted_settings.py",
         '    "exact_ids",\n',
         "",
         ("reading/test_ids.py::test_exact_ids_are_an_accepted_setting",),

@@ -243,7 +243,7 @@ def test_no_command_repeats_credentials(
 
 
 @pytest.mark.parametrize("url", ["https:host/x.csv", "s3:bucket/x.csv"])
-def test_route_60_a_url_without_slashes_is_not_a_path(url: str) -> None:
+def test_bypass_60_a_url_without_slashes_is_not_a_path(url: str) -> None:
     with pytest.raises(ConfigError, match="is neither a path nor a URL"):
         location(url)
 

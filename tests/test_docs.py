@@ -97,7 +97,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         )
     (tmp_path / "people.yaml").write_text("{name: people, source: people.parquet, subject: person}")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run of the tests")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "the same split in every run of the tests")
     return tmp_path
 
 
@@ -331,7 +331,7 @@ BLOCKS = {
     },
     "docs/install.md": {"sh": "it installs packages"},
     "docs/integrations/dagster.md": {
-        "sh": "tests/routes/test_routes_tags.py",
+        "sh": "tests/bypasses/test_bypasses_tags.py",
         "python": "tests/test_site.py",
     },
     "docs/kubernetes.md": {
@@ -494,18 +494,18 @@ def test_the_bypasses_of_the_page_are_those_with_a_test() -> None:
     tested: set[int] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         for numbers in re.findall(
-            r"def test_routes?_([\d_and]+?)_[a-z]", path.read_text(encoding="utf-8")
+            r"def test_bypasses?_([\d_and]+?)_[a-z]", path.read_text(encoding="utf-8")
         ):
             tested |= {int(number) for number in re.findall(r"\d+", numbers)}
     page = (
         read("docs/gate.md")
-        .partition("## Routes around a blocking check")[2]
+        .partition("## Bypasses of a blocking check")[2]
         .partition("## Keys")[0]
     )
     listed = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     listed |= {int(number) for number in re.findall(r"\((\d+)\)", page)}
     assert listed == tested == set(range(1, len(tested) + 1))
-    assert f"{len(tested)} ways" in read("docs/gate.md") and f"{len(tested)} routes" in read(
+    assert f"{len(tested)} bypasses" in read("docs/gate.md") and f"{len(tested)} bypasses" in read(
         "SECURITY.md"
     )
 
@@ -654,7 +654,7 @@ folders, each of which can be elsewhere:
 
 | folder | content | option | setting of `ReleaseResource`, `AirflowDeployment` | environment |
 |---|---|---|---|---|
-| `private` | records of the gate, signing key, secret | `--private` | `private` | `PRIVACY_ASSETS_PRIVATE` |
+| `private` | signed files of the gate, signing key, split key | `--private` | `private` | `PRIVACY_ASSETS_PRIVATE` |
 | `releases` | published tables | `--releases` | `releases` | `PRIVACY_ASSETS_RELEASES` |
 | `trusted_keys` | public keys whose signatures count | | `trusted_keys` | `PRIVACY_ASSETS_TRUSTED_KEYS` |
 
@@ -675,7 +675,7 @@ Other values come from these variables:
 | environment | value | setting |
 |---|---|---|
 | `PRIVACY_ASSETS_SIGNING_KEY` | signing key (PEM), instead of its file | `signing_key_variable`: another name |
-| `PRIVACY_ASSETS_SECRET` | secret of the split, instead of its file | `secret_variable`: another name |
+| `PRIVACY_ASSETS_SPLIT_KEY` | split key, instead of its file | `split_key_variable`: another name |
 | `PRIVACY_ASSETS_REPORT_URL` | URL of your web server for reports | `report_url` |
 
 Without a report URL, reports have a path and no link. Airflow reads this variable, Dagster only if the code names it.

@@ -121,11 +121,11 @@ def test_a_checked_room_that_exceeds_a_limit_fails(
     package = tmp_path / "package"
     (package / "dense").mkdir(parents=True)
     (package / "dense" / "module.py").write_text(DENSE * 40)
-    rooms = code_density.rooms(package)
-    assert [line.partition(",")[0] for line in code_density.exceeded("dense", rooms["dense"])][
+    layers = code_density.layers(package)
+    assert [line.partition(",")[0] for line in code_density.exceeded("dense", layers["dense"])][
         0
     ].startswith("dense: ")
-    monkeypatch.setattr(code_density, "rooms", lambda: rooms)
+    monkeypatch.setattr(code_density, "layers", lambda: layers)
     monkeypatch.setattr("sys.argv", ["code_density"])
     assert code_density.main() == 0
     monkeypatch.setattr(code_density, "CHECKED", ("dense",))

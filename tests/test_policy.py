@@ -25,7 +25,7 @@ from privacy_assets.metrics.policies import (
 from privacy_assets.metrics.registry import METRICS, default_metrics, statistic_specs
 from privacy_assets.policy import Bound, Limit, LimitOutcome, Policy, judge_limit, widening
 from privacy_assets.stats.estimates import Direction, Estimate, MetricResult
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 
 def outcome(
@@ -601,7 +601,7 @@ def test_a_name_that_reads_as_a_shipped_one_or_cannot_be_read_is_refused(name: s
     with pytest.raises(ConfigError, match="name"):
         load_policy(stated)
     with pytest.raises(ConfigError, match="name"):
-        read_policy(stated, ENGINE_VERSION)
+        read_policy(stated, PACKAGE_VERSION)
     if name == "default":
         assert read_policy(stated, "0.0.9").name == name  # the limits may be of that version
         return
@@ -664,7 +664,7 @@ def test_settings_are_written_and_read_back() -> None:
     stated = json.loads(json.dumps(policy.to_dict()))
     for again in (
         load_policy(stated),
-        read_policy(stated, ENGINE_VERSION),
+        read_policy(stated, PACKAGE_VERSION),
         read_policy(stated, "0.0.9"),
     ):
         assert (policy_digest(again), again.settings) == (

@@ -16,7 +16,7 @@ from privacy_assets.errors import (
     FailedBefore,
     InputError,
     LeaseTimeout,
-    LockDiffers,
+    SettingsDiffer,
     NotTrusted,
     OutOfDate,
     PolicyNotMet,
@@ -41,7 +41,7 @@ RENDERED = [
     (NotTrusted("event", redo=("score",)), "event. Fix: rerun the step score."),
     (
         NotTrusted("event"),
-        "event. Fix: restore the record, or add the key that signed it to the trusted keys.",
+        "event. Fix: restore the file, or add the key that signed it to the trusted keys.",
     ),
     (
         WrongTarget("event"),
@@ -85,12 +85,12 @@ RENDERED = [
         "event. Fix: check that p exists and can be read.",
     ),
     (
-        LockDiffers("lines\n  policy: 1 -> 2", table="t"),
+        SettingsDiffer("lines\n  policy: 1 -> 2", table="t"),
         "lines\n  policy: 1 -> 2\nFix: undo the change, or accept it: privacy-assets accept t",
     ),
     (
         TableBusy("event", table="t", run="r"),
-        "event. Fix: wait for it, or terminate it; then run again. The lock of a killed run"
+        "event. Fix: wait for it, or terminate it; then run again. The lease of a killed run"
         " ends after 5 minutes.",
     ),
     (

@@ -1,7 +1,7 @@
 """The command ``privacy-assets accept``: sign the changed settings of a table, or let a stopped
 table run again.
 
-A run with other settings than the signed lock of its table stops, and proposes a new lock. A table
+A run with other settings than the accepted settings of its table stops, and proposes its settings. A table
 also stops if 4 of its last 7 verdicts are "fail", or if its log or ledger was lost. This command
 needs neither the definition of the table nor an orchestrator. It shows everything that is pending,
 each part with a digest, and the names of all columns. On a terminal it asks for each part.
@@ -86,7 +86,7 @@ def _accept(options: argparse.Namespace) -> int:
     pending = [*_changed_settings(gate, table, proposed), *_stop(gate, table)]
     if not pending:
         say(
-            f"{table}: there is nothing to accept. No run differs from the lock, and the table"
+            f"{table}: there is nothing to accept. No run differs from the accepted settings, and the table"
             " is not stopped."
         )
         return NO
@@ -147,11 +147,11 @@ def _gate(options: argparse.Namespace) -> Gate:
 
     settings = deployment_settings(options)
     private = settings.private_folder()
-    files = [*names(private / "locks"), *names(private / "log")]
+    files = [*names(private / "accepted"), *names(private / "log")]
     tables = {unquote(file.partition(".")[0]) for file in files}
     if options.table not in tables:
         hint = did_you_mean(options.table, tables)
-        raise ConfigError(f"{private} has no lock of a table {safe_repr(options.table)}.{hint}")
+        raise ConfigError(f"{private} has no accepted settings of a table {safe_repr(options.table)}.{hint}")
     check_private(private)
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     key.check()
@@ -161,24 +161,24 @@ def _gate(options: argparse.Namespace) -> Gate:
 
 
 def _changed_settings(gate: Gate, table: str, proposed: Mapping[str, Any]) -> list[_Pending]:
-    """Return the proposed lock as a part, or an empty list if it equals the lock."""
+    """Return the proposed settings as a part, or an empty list if they equal the accepted ones."""
     if not proposed:
         return []
-    lines = gate.locks.difference(table, proposed)
+    lines = gate.accepted.difference(table, proposed)
     if not lines:
         return []
 
     def sign(reason: str) -> str:
-        """Sign the new lock.
+        """Sign the new settings.
 
         Args:
             reason: Reason, which is signed.
         """
-        gate.locks.sign(table, proposed, reason)
-        return f"the new lock is signed ({gate.locks.file(table)})."
+        gate.accepted.sign(table, proposed, reason)
+        return f"the new settings are signed ({gate.accepted.file(table)})."
 
-    title = "changed settings, lock -> proposed lock"
-    digest = gate.locks.digest(table, proposed)
+    title = "changed settings, accepted -> proposed"
+    digest = gate.accepted.digest(table, proposed)
     return [_Pending(title, lines, digest, needs_reason=False, sign=sign)]
 
 
@@ -241,7 +241,7 @@ def _is_confirmed(part: _Pending) -> bool:
 
 
 def _say_column_names(gate: Gate, table: str, proposed: Mapping[str, Any]) -> None:
-    """Print the names of the columns that will be in force: those of the proposed lock, else the
+    """Print the names of the columns that will be in force: those of the proposed settings, else the
     accepted ones.
     """
     from privacy_assets.tables.inference import published_names
@@ -249,7 +249,7 @@ def _say_column_names(gate: Gate, table: str, proposed: Mapping[str, Any]) -> No
     columns = proposed.get("columns")
     if not columns:
         try:
-            columns = gate.locks.columns(table)
+            columns = gate.accepted.columns(table)
         # its log cannot be read, so it is not known whether there is a verdict
         except TableStopped:
             columns = {}
@@ -259,15 +259,15 @@ def _say_column_names(gate: Gate, table: str, proposed: Mapping[str, Any]) -> No
 
 def _proposed(gate: Gate, table: str) -> dict[str, Any]:
     """Return the entries that the last rejected run proposed; empty if no run was rejected."""
-    from privacy_assets.gate.lock import PROPOSED
+    from privacy_assets.gate.accepted_settings import PROPOSED
     from privacy_assets.infra.files import read_regular
 
-    path: Location = gate.locks.file(table, PROPOSED)
+    path: Location = gate.accepted.file(table, PROPOSED)
     try:
         if not path.exists():
             return {}
         return dict(json.loads(read_regular(path)))
     except (OSError, ValueError, TypeError, RecursionError):
         raise ConfigError(
-            f"{path}: the proposed lock is damaged. Fix: run the table again."
+            f"{path}: the proposed settings are damaged. Fix: run the table again."
         ) from None

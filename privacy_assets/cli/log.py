@@ -37,7 +37,7 @@ from privacy_assets.report.words import NOTHING, clean
 
 if TYPE_CHECKING:
     from privacy_assets.gate.gate import Gate
-    from privacy_assets.gate.statements import Statement
+    from privacy_assets.gate.signed_files import Payload
 
 _LATEST = 50  # entries that are shown
 _HEADER = ("entry", "time (UTC)", "event", "partition", "what", "state")
@@ -56,7 +56,7 @@ def add_log(commands: Commands) -> None:
 
 def _log(options: argparse.Namespace) -> int:
     from privacy_assets.gate.log import LAST
-    from privacy_assets.gate.statements import ReleaseTarget
+    from privacy_assets.gate.signed_files import ReleaseTarget
 
     table = options.table
     gate = _gate(options)
@@ -100,7 +100,7 @@ def _gate(options: argparse.Namespace) -> Gate:
     return Gate(settings.release_folder(), private, key, b"")
 
 
-def _facts(number: int, entry: Statement | None, problem: str) -> dict[str, Any]:
+def _facts(number: int, entry: Payload | None, problem: str) -> dict[str, Any]:
     """Return the facts of an entry that may be shown: names of limits, no measured numbers."""
     body: Mapping[str, Any] = {}
     partition = None

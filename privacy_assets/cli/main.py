@@ -51,7 +51,7 @@ from privacy_assets.errors import (
 )
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.infra.progress import Progress, silent, watched
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -172,7 +172,7 @@ def _commands() -> Commands:
         description="Privacy gate for the publication of synthetic tables.",
         epilog=f"{_EXIT} For other commands, see COMMAND --help.",
     )
-    parser.add_argument("--version", action="version", version=f"privacy-assets {ENGINE_VERSION}")
+    parser.add_argument("--version", action="version", version=f"privacy-assets {PACKAGE_VERSION}")
     commands = Commands(parser)
     _add_evaluate(commands)
     for add in (

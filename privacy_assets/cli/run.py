@@ -14,7 +14,7 @@ exit status:
 rehearsal:
   --rehearse tries settings of the generator without a publication attempt. It drops holdout and
   reference, splits the people in train again, runs the same steps on them, and prints leak and
-  utility of each setting. It publishes and records nothing, but creates the keys of the deployment
+  utility of each setting. It publishes nothing and adds nothing to the log, but creates the keys of the deployment
   if there are none. The exit status is 0 if a setting passes with a margin, 1 if none does, and
   3 if there are too few people to decide.
 
@@ -79,7 +79,7 @@ def add_run(commands: Commands) -> None:
     out = "folder for report.html, report.json and attestation.json (default reports/NAME)"
     command.option("--out", out, metavar="DIR", type=Path)
     rehearse = (
-        "only try the settings, on the people in train, without publication, attempt or record"
+        "only try the settings, on the people in train, without publication, attempt or log entry"
     )
     command.option("--rehearse", rehearse, action="store_true")
     tried = (
@@ -108,7 +108,7 @@ class RunResult:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from privacy_assets.gate.statements import ReleaseTarget
+    from privacy_assets.gate.signed_files import ReleaseTarget
     from privacy_assets.pipeline.resolve import ResolvedTable
     from privacy_assets.pipeline.spec import TableSpec
     from privacy_assets.pipeline.work import TableRun
@@ -237,5 +237,5 @@ def _write_files(attested: Attested, out: Path) -> None:
     from privacy_assets.infra.files import put_atomic
 
     put_atomic(out / "report.html", attested.report.to_html().encode())
-    put_atomic(out / "attestation.json", attested.sealed.data, mode=0o644)
+    put_atomic(out / "attestation.json", attested.signed_file.data, mode=0o644)
     write_json(str(out / "report.json"), attested.report.to_json())

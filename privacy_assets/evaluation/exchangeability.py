@@ -43,7 +43,7 @@ class Exchangeability:
 
     Attributes:
         p_value: Two-sided p-value, simultaneous over all columns and levels.
-        columns: One record per column: ``column``, ``z`` (largest standardized difference of its
+        columns: One mapping per column: ``column``, ``z`` (largest standardized difference of its
             levels) and ``p_value`` (simultaneous as well).
         n: Number of rows.
         subjects: Number of subjects.
@@ -71,7 +71,7 @@ def exchangeability(
         n_permutations: Number of permutations. The smallest p-value is 1 / (permutations + 1).
 
     Returns:
-        The outcome, with one record per column.
+        The outcome, with one mapping per column.
     """
     subjects = Subjects.of(inputs.subject_codes("train", "holdout"), len(inputs.train))
     levels, columns_of_levels = _levels(inputs)
@@ -89,11 +89,11 @@ def exchangeability(
     band = test.band()
     scale = np.where(band.sd > 0, band.sd, np.inf)
     largest = (np.abs(test.null - band.mean) / scale).max(axis=1)
-    records: list[dict[str, float | str]] = []
+    columns: list[dict[str, float | str]] = []
     for name, z in _per_column(band.z, columns_of_levels):
         p_value = float((1 + (largest >= z).sum()) / (n_permutations + 1))
-        records.append({"column": name, "z": float(z), "p_value": p_value})
-    return Exchangeability(band.p_value, tuple(records), *subjects.counts)
+        columns.append({"column": name, "z": float(z), "p_value": p_value})
+    return Exchangeability(band.p_value, tuple(columns), *subjects.counts)
 
 
 def with_shift_note(inputs: EvaluationInputs) -> EvaluationInputs:
@@ -125,9 +125,9 @@ def _differing(inputs: EvaluationInputs) -> list[str]:
     if outcome.p_value > DIFFERENT:
         return []
     names = []
-    for record in outcome.columns:
-        if float(record["p_value"]) <= DIFFERENT:
-            names.append(safe_repr(str(record["column"])))
+    for column in outcome.columns:
+        if float(column["p_value"]) <= DIFFERENT:
+            names.append(safe_repr(str(column["column"])))
     return names
 
 

@@ -38,7 +38,7 @@ from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.fingerprints import cells_fingerprint
 from privacy_assets.tables.table import Table
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 FRACTIONS = tuple(tenth / 10 for tenth in range(11))
 RATIOS = (1.0, 1.25, 1.5, 1.75, 2.0)
@@ -154,7 +154,7 @@ def leak_study(
         metrics: Metrics by name.
         folder: Folder of the files, readable by the current user only. ``points.jsonl`` receives
             one line per point as soon as it is computed. Each line is labeled with a hash of rows,
-            seed, settings and engine, so that an interrupted study resumes, and lines of other
+            seed, settings and package version, so that an interrupted study resumes, and lines of other
             studies are ignored and kept. The files contain statistics only. None: no files.
         title: Title of the page.
         axis: LEAK or RATIO, the position of the cases.
@@ -326,7 +326,7 @@ def _mark(inputs: EvaluationInputs, metrics: Mapping[str, Metric]) -> str:
     if inputs.embedder is not None:
         embedder = inputs.embedder.fingerprint()
     return cells_fingerprint(
-        np.empty(0), inputs.fingerprints, settings, embedder, inputs.seed, ENGINE_VERSION
+        np.empty(0), inputs.fingerprints, settings, embedder, inputs.seed, PACKAGE_VERSION
     )[:16]
 
 
@@ -368,16 +368,16 @@ def _plots(points: Sequence[StudyPoint], statistic: str, axis: str) -> Iterator[
             names.append(point.series)
     for first in range(0, len(names), SERIES):
         names_of_plot = names[first : first + SERIES]
-        records = []
+        points = []
         for point in points:
             if point.series in names_of_plot and statistic in point.estimates:
-                records.append(_record(point, statistic))
-        svg = intervals_svg(records, x="x", y="value", series=("series",), labels=(axis, statistic))
+                points.append(_chart_point(point, statistic))
+        svg = intervals_svg(points, x="x", y="value", series=("series",), labels=(axis, statistic))
         if svg:
             yield svg
 
 
-def _record(point: StudyPoint, statistic: str) -> dict[str, object]:
+def _chart_point(point: StudyPoint, statistic: str) -> dict[str, object]:
     value, low, high = point.estimates[statistic]
     return {
         "series": point.series,

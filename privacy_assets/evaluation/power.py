@@ -166,10 +166,10 @@ class PowerAnalysis:
         advice = narrow_advice(chain.from_iterable(self._outcomes))
         if advice:
             lines.append(advice)
-        records = [("statistic", "limit", "harmless release", "what is needed")]
+        table = [("statistic", "limit", "harmless release", "what is needed")]
         for limit in self._limits():
-            records.append(limit.record())
-        lines += ["", *aligned(records)]
+            table.append(limit.line())
+        lines += ["", *aligned(table)]
         leaks = []
         for name, leak in _leak_statistics():
             if name in self.draws[0].smallest_leaks:
@@ -222,7 +222,7 @@ class _LimitOfDraws(NamedTuple):
     counts: Counter[Status]
     worst: LimitOutcome
 
-    def record(self) -> tuple[str, str, str, str]:
+    def line(self) -> tuple[str, str, str, str]:
         """Return statistic, limit, statuses and required numbers, for messages."""
         limit = self.worst.limit
         statistic = clean(limit.statistic, 60)

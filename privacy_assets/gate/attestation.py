@@ -18,12 +18,12 @@ from privacy_assets.errors import (
     WrongTarget,
 )
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.statements import RecordKind, ReleaseTarget, Statement, redo_of
+from privacy_assets.gate.signed_files import SignedFileKind, ReleaseTarget, Payload, redo_of
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import policy_digest, read_policy
 from privacy_assets.policy import LimitOutcome, Policy, Status, Verdict, tally
 from privacy_assets.stats.estimates import MetricResult, to_jsonable
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 _MAX_NAMED = 3  # maximum number of limits named in a refusal; report and check name all
 # Inputs that only some metrics read, with the words of a refusal for another input.
@@ -58,7 +58,7 @@ class Attestation:
         dtypes: pandas dtypes of the columns, by name.
         made_at: Time of the attestation (UTC, ISO 8601).
         attempt: Number of the publication attempt since the last release of the table.
-        engine_version: Version of the engine.
+        package_version: Version of the package.
         keyid: Id of the signing key. Empty if not signed.
     """
 
@@ -78,29 +78,29 @@ class Attestation:
     dtypes: Mapping[str, str]
     made_at: str
     attempt: int
-    engine_version: str = ENGINE_VERSION
+    package_version: str = PACKAGE_VERSION
     keyid: str = ""
 
-    def statement(self) -> Statement:
-        """Return the statement to sign."""
+    def payload(self) -> Payload:
+        """Return the payload to sign."""
         body = {}
         for field in fields(self):
             if field.name not in ("target", "sha256", "keyid"):
                 body[field.name] = to_jsonable(getattr(self, field.name))
-        return Statement("attestation", self.target, self.sha256, body)
+        return Payload("attestation", self.target, self.sha256, body)
 
     @classmethod
-    def of(cls, statement: Statement) -> Attestation:
-        """Create an attestation from its statement.
+    def of(cls, payload: Payload) -> Attestation:
+        """Create an attestation from its payload.
 
         Args:
-            statement: Verified statement.
+            payload: Verified payload.
 
         Raises:
             OutOfDate: If a field is missing or unknown.
         """
         try:
-            return cls(statement.target, statement.sha256, **statement.body, keyid=statement.keyid)
+            return cls(payload.target, payload.sha256, **payload.body, keyid=payload.keyid)
         except TypeError:
             raise OutOfDate(
                 "the attestation is of another version of privacy-assets", redo=("attest",)
@@ -113,7 +113,7 @@ class Attestation:
             OutOfDate: If this version cannot read it.
         """
         try:
-            return read_policy(self.policy, self.engine_version)
+            return read_policy(self.policy, self.package_version)
         except ConfigError:
             raise self.unreadable() from None
 
@@ -138,19 +138,19 @@ class Attestation:
     def unreadable(self) -> OutOfDate:
         """Return the error for an attestation that this version cannot read."""
         text = (
-            "the attestation is of another version of privacy-assets (engine"
-            f" {self.engine_version})"
+            "the attestation is of another version of privacy-assets ("
+            f" {self.package_version})"
         )
         return OutOfDate(text, redo=("attest",))
 
 
-def check_target(actual: ReleaseTarget, target: ReleaseTarget, kind: RecordKind) -> None:
-    """Reject a record of another table or partition.
+def check_target(actual: ReleaseTarget, target: ReleaseTarget, kind: SignedFileKind) -> None:
+    """Reject a signed file of another table or partition.
 
     Args:
-        actual: Table and partition of the record.
+        actual: Table and partition of the signed file.
         target: Expected table and partition.
-        kind: Kind of the record.
+        kind: Kind of the signed file.
 
     Raises:
         WrongTarget: If they differ.
@@ -212,7 +212,7 @@ def _check_attacked_generator(snapshot: Snapshot, metrics: Mapping[str, Metric])
 def check_result(
     result: MetricResult, inputs: Mapping[str, str], metric: Metric | None, seed: int
 ) -> None:
-    """Reject a result unless this engine version computed it on these tables with these settings
+    """Reject a result unless this version computed it on these tables with these settings
     and this seed.
 
     Args:
@@ -227,9 +227,9 @@ def check_result(
     redo = ("score",)
     if metric is not None and result.metric != metric.name:
         raise OutOfDate(f"expected a result of {metric.name}, got {result.metric}", redo=redo)
-    if result.engine_version != ENGINE_VERSION:
+    if result.package_version != PACKAGE_VERSION:
         raise OutOfDate(
-            f"{result.metric} was computed by engine {result.engine_version}", redo=redo
+            f"{result.metric} was computed by version {result.package_version}", redo=redo
         )
     for role in sorted({*inputs, *result.inputs}):
         if not _is_used(role, metric) or result.inputs.get(role) == inputs.get(role):
@@ -263,9 +263,9 @@ def check_snapshot(attestation: Attestation, snapshot: Snapshot) -> None:
 
 
 def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, Any]) -> None:
-    """Reject an attestation of another engine, policy or settings than those in force.
+    """Reject an attestation of another version, policy or settings than those in force.
 
-    The statistics of another engine may contain errors that were fixed since.
+    The statistics of another version may contain errors that were fixed since.
 
     Args:
         attestation: Attestation to check.
@@ -275,9 +275,9 @@ def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, A
     Raises:
         OutOfDate: If one of them differs.
     """
-    if attestation.engine_version != ENGINE_VERSION:
+    if attestation.package_version != PACKAGE_VERSION:
         raise OutOfDate(
-            f"the attestation was made by engine {attestation.engine_version}",
+            f"the attestation was made by version {attestation.package_version}",
             redo=("score", "attest"),
         )
     if attestation.policy_digest != policy_digest(policy):

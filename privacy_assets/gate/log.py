@@ -23,20 +23,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from privacy_assets.errors import NotTrusted, PublicationRefused, StoreUnavailable, TableStopped
 from privacy_assets.gate.keys import SigningKey
-from privacy_assets.gate.statements import (
+from privacy_assets.gate.signed_files import (
     ReleaseTarget,
-    SignedRecord,
-    Statement,
+    SignedFile,
+    Payload,
     quoted,
-    records,
-    seal,
-    unseal,
+    signed_files,
+    sign_payload,
+    verified_payload,
     unverified,
 )
 from privacy_assets.infra.files import create_once, names, private_folder, put_atomic, reason
 from privacy_assets.infra.objects import Location
 from privacy_assets.policy import Limit, LimitOutcome, Policy
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     from privacy_assets.gate.snapshot import Snapshot
@@ -57,7 +57,7 @@ _LIMIT_FIELDS = ("statistic", "bound", "at_most", "at_least")
 _STRICTNESS = ("proven", "value", "conservative")
 
 
-Facts = Mapping[str, Any]  # what an entry contains besides number, time and engine
+Facts = Mapping[str, Any]  # what an entry contains besides number, time and package version
 
 
 class Rows(Protocol):
@@ -142,12 +142,12 @@ class CheckedEntry(NamedTuple):
 
     Attributes:
         number: Number of the entry.
-        statement: The entry. None: it was removed, or cannot be read.
+        payload: The entry. None: it was removed, or cannot be read.
         problem: A sentence without a final period. Empty: the entry is sound.
     """
 
     number: int
-    statement: Statement | None
+    payload: Payload | None
     problem: str
 
 
@@ -201,7 +201,7 @@ class LogState:
         values["withdrawn"] = tuple(Withdrawal(*withdrawal) for withdrawal in values["withdrawn"])
         return cls(**values)
 
-    def after(self, entry: Statement, head: str) -> LogState:
+    def after(self, entry: Payload, head: str) -> LogState:
         """Return the state after one more entry.
 
         Args:
@@ -518,7 +518,7 @@ class Log:
                 problem = "" if is_linked else "does not follow the entry before it"
                 yield CheckedEntry(number, entry, problem)
             except PublicationRefused as error:
-                entry_as_read = unverified(SignedRecord("entry", data))
+                entry_as_read = unverified(SignedFile("entry", data))
                 yield CheckedEntry(number, entry_as_read, error.event)
             last = number
             head = hashlib.sha256(data).hexdigest()
@@ -558,8 +558,8 @@ class Log:
                 state = replace(state, number=number, head=head)
         return state, problem
 
-    def _entry(self, table: str, number: int, data: bytes, keys: Mapping[str, Any]) -> Statement:
-        entry = unseal(SignedRecord("entry", data), keys)
+    def _entry(self, table: str, number: int, data: bytes, keys: Mapping[str, Any]) -> Payload:
+        entry = verified_payload(SignedFile("entry", data), keys)
         if (entry.target.table, entry.body["number"]) != (table, number):
             raise NotTrusted("the entry belongs to another log or number")
         return entry
@@ -571,12 +571,12 @@ class Log:
             "number": number,
             "before": before.head,
             "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-            "engine": ENGINE_VERSION,
+            "package_version": PACKAGE_VERSION,
             **facts,
         }
-        entry = Statement("entry", target, "", body)
+        entry = Payload("entry", target, "", body)
         folder = self._folder(target.table)
-        data = seal(entry, self.key).data
+        data = sign_payload(entry, self.key).data
         try:
             is_created = create_once(private_folder(folder) / _file_name(number), data)
         except OSError as error:
@@ -588,20 +588,20 @@ class Log:
         state = before.after(entry, hashlib.sha256(data).hexdigest())
         # the state is the sum of the entries, so without it a reader adds them up
         with suppress(OSError):
-            statement = Statement("state", ReleaseTarget(target.table), "", asdict(state))
-            put_atomic(folder / _STATE_FILE, seal(statement, self.key).data)
+            payload = Payload("state", ReleaseTarget(target.table), "", asdict(state))
+            put_atomic(folder / _STATE_FILE, sign_payload(payload, self.key).data)
         return state
 
     def _stored(self, table: str) -> LogState:
         """Return the stored state, or the empty one if there is none that a trusted key signed for
         ``table``.
         """
-        data = records(self._folder(table), _WHAT, _STATE_FILE).get(_STATE_FILE, b"")
+        data = signed_files(self._folder(table), _WHAT, _STATE_FILE).get(_STATE_FILE, b"")
         try:
-            statement = unseal(SignedRecord("state", data), self.key.trusted)
-            if statement.target != ReleaseTarget(table):
+            payload = verified_payload(SignedFile("state", data), self.key.trusted)
+            if payload.target != ReleaseTarget(table):
                 return LogState()
-            return LogState.of(statement.body)
+            return LogState.of(payload.body)
         except (PublicationRefused, KeyError, TypeError):
             return LogState()
 
@@ -634,7 +634,7 @@ class Log:
 
     def _data(self, table: str, number: int) -> bytes:
         name = _file_name(number)
-        return records(self._folder(table), _WHAT, name).get(name, b"")
+        return signed_files(self._folder(table), _WHAT, name).get(name, b"")
 
     def _folder(self, table: str) -> Location:
         return self.private / "log" / quoted(table)
@@ -675,7 +675,7 @@ def _with_unverified(state: LogState, data: bytes) -> LogState:
     """Add the facts of an entry that cannot be verified, but only those that make the gate
     stricter.
     """
-    entry = unverified(SignedRecord("entry", data))
+    entry = unverified(SignedFile("entry", data))
     if entry is None:
         return state
     try:

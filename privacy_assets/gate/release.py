@@ -17,12 +17,12 @@ from typing import BinaryIO
 from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable, Superseded
 from privacy_assets.gate.attestation import Attestation, check_target
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
-from privacy_assets.gate.statements import (
+from privacy_assets.gate.signed_files import (
     ReleaseTarget,
-    SignedRecord,
-    Statement,
-    seal,
-    unseal,
+    SignedFile,
+    Payload,
+    sign_payload,
+    verified_payload,
     unverified,
 )
 from privacy_assets.infra.files import open_regular, read_regular
@@ -100,12 +100,12 @@ class Release:
                 another table or partition, or its verdict is not "pass".
         """
         try:
-            sealed = SignedRecord("attestation", self.envelope)
+            signed_file = SignedFile("attestation", self.envelope)
         except OSError as error:
             text = f"the attestation of release {self.id} cannot be read ({error.strerror})"
             raise StoreUnavailable(text, path=str(self.attestation), errno=error.errno) from None
         try:
-            attestation = Attestation.of(unseal(sealed, trusted))
+            attestation = Attestation.of(verified_payload(signed_file, trusted))
             check_target(attestation.target, target, "attestation")
         except PublicationRefused as error:
             error.redo = ()  # no step makes the attestation of an existing release again
@@ -175,7 +175,7 @@ class Pointer:
     number: int
     at: dt.datetime
 
-    def sealed(self, target: ReleaseTarget, key: SigningKey) -> bytes:
+    def signed(self, target: ReleaseTarget, key: SigningKey) -> bytes:
         """Return the signed bytes. The token makes the bytes of two writers differ.
 
         Args:
@@ -188,7 +188,7 @@ class Pointer:
             "at": self.at.isoformat(timespec="seconds"),
             "token": secrets.token_hex(8),
         }
-        return seal(Statement("pointer", target, "", body), key).data
+        return sign_payload(Payload("pointer", target, "", body), key).data
 
     @classmethod
     def opened(
@@ -207,9 +207,9 @@ class Pointer:
             WrongTarget: If it belongs to another table or partition.
             Damaged: If its release is not an id, or more than 10 minutes in the future.
         """
-        statement = unseal(SignedRecord("pointer", data), trusted)
-        check_target(statement.target, target, "pointer")
-        body = statement.body
+        payload = verified_payload(SignedFile("pointer", data), trusted)
+        check_target(payload.target, target, "pointer")
+        body = payload.body
         pointer = cls(body["release"], body["number"], dt.datetime.fromisoformat(body["at"]))
         if pointer.release:
             check_id(pointer.release, where)
@@ -257,10 +257,10 @@ def pointed(data: bytes, where: Location) -> str:
     Raises:
         Damaged: If it names none, or one that is more than 10 minutes in the future.
     """
-    statement = unverified(SignedRecord("pointer", data))
+    payload = unverified(SignedFile("pointer", data))
     name = None
-    if statement is not None:
-        name = statement.body.get("release")
+    if payload is not None:
+        name = payload.body.get("release")
     if not isinstance(name, str):
         raise _not_an_id(where)
     if name:

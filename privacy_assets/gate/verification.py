@@ -19,7 +19,7 @@ from privacy_assets.gate.releases import (
     check_bytes,
     hash_file,
 )
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, unseal
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, verified_payload
 from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location
 from privacy_assets.metrics.registry import table_settings
@@ -176,7 +176,7 @@ def _verified(
         ) from None
     try:
         with for_readers():
-            attestation = Attestation.of(unseal(SignedRecord("attestation", data), trusted))
+            attestation = Attestation.of(verified_payload(SignedFile("attestation", data), trusted))
             verdict = attestation.policy_verdict()
             declared = declared_of(attestation)
     except PublicationRefused as error:

@@ -39,11 +39,11 @@ _SET = (
     " in Airflow name a Connection (store_conn_id)."
 )
 _CREDENTIALS = (
-    "a URL must not contain credentials, because messages and signed records can show it. Fix:"
+    "a URL must not contain credentials, because messages and signed files can show it. Fix:"
     f" {_SET}"
 )
 _QUERY = (
-    "a URL must not contain credentials, because messages and signed records can show it, so"
+    "a URL must not contain credentials, because messages and signed files can show it, so"
     " its only parameters are"
     f" {', '.join(_PARAMETERS)}. Fix: leave out the others, or copy the file. For credentials,"
     f" {_SET}"
@@ -462,7 +462,7 @@ def is_template(text: str) -> bool:
 def check_no_template(text: str) -> None:
     """Reject Jinja templates, which are not rendered here.
 
-    The literal text would name a new folder, whose private folder has no record of earlier
+    The literal text would name a new folder, whose private folder has no log of earlier
     failures.
 
     Args:

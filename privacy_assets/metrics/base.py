@@ -18,7 +18,7 @@ import numpy as np
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     from privacy_assets.generators.base import Generator
@@ -383,7 +383,7 @@ class Metric(ABC):
                 value.
 
         Returns:
-            The result, with the settings, the seed, the engine version and the fingerprints of the
+            The result, with the settings, the seed, the package version and the fingerprints of the
             tables that the metric reads.
         """
         questions = {spec.name: spec.question or self.question or "" for spec in self.statistics}
@@ -401,7 +401,7 @@ class Metric(ABC):
             settings=self.settings(),
             inputs=fingerprints,
             seed=inputs.seed,
-            engine_version=ENGINE_VERSION,
+            package_version=PACKAGE_VERSION,
         )
 
     def not_measurable(

@@ -586,14 +586,14 @@ class Copies(Metric):
             "copies.copied_share",
             at_most=0.003,
             bound="proven",
-            source="significant at 95 %; see the lab report on leaks",
+            source="significant at 95 %; see the benchmark on leaks",
         ),
         Limit(
             "copies.changed_share",
             at_most=0.003,
             bound="proven",
             source="significant at 99.5 % over up to one and up to two changed cells jointly; see"
-            " the lab report on "
+            " the benchmark on "
             "leaks",
         ),
         Limit(
@@ -603,14 +603,14 @@ class Copies(Metric):
             source="significant at 99.5 % over all tails jointly; tolerates trees with leaves"
             " of 100"
             " people and "
-            "Bayesian networks (exceeded in 2 of 82 releases of 15 tables; see the lab report"
+            "Bayesian networks (exceeded in 2 of 82 releases of 15 tables; see the benchmark"
             " on leaks)",
         ),
         Limit(
             "copies.repeated_share",
             at_most=0.005,
             bound="proven",
-            source="significant at 95 %; see the lab report on leaks",
+            source="significant at 95 %; see the benchmark on leaks",
         ),
     )
     small_policy_limits: ClassVar[Mapping[str, float]] = {

@@ -145,13 +145,13 @@ class CumulativeDisclosure(Metric):
             "cumulative_disclosure.excess",
             at_most=0.025,
             bound="proven",
-            source="significant at 95 %; see the lab report on nights",
+            source="significant at 95 %; see the benchmark on nights",
         ),
         Limit(
             "cumulative_disclosure.share",
             at_most=0.05,
             bound="proven",
-            source="significant at 95 %: a share of about 0.06 of 8,000 people; see the lab report"
+            source="significant at 95 %: a share of about 0.06 of 8,000 people; see the benchmark"
             " on nights",
         ),
     )

@@ -68,7 +68,7 @@ class EvaluationInputs:
         progress: Receives progress messages.
         notes: Notes for the report on how the tables were read.
         relations: Relations between the columns of the real rows.
-        seal: Signed record of these tables. Empty: not signed.
+        envelope: Signed file of these tables. Empty: not signed.
     """
 
     schema: TableSchema
@@ -87,7 +87,7 @@ class EvaluationInputs:
     progress: Progress = silent
     notes: tuple[str, ...] = ()
     relations: tuple[Relation, ...] = ()
-    seal: bytes = field(default=b"", repr=False)
+    envelope: bytes = field(default=b"", repr=False)
     _cached_values: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -452,18 +452,18 @@ class EvaluationInputs:
         return array_digest(*self._facts_and_arrays())
 
     def save(self, folder: Path) -> None:
-        """Write tables, derived values, embedder and seal into a folder, for :meth:`load`.
+        """Write tables, derived values, embedder and envelope into a folder, for :meth:`load`.
 
         Args:
             folder: Folder.
         """
-        save_arrays(folder / _FILE, *self._facts_and_arrays(), self.seal)
+        save_arrays(folder / _FILE, *self._facts_and_arrays(), self.envelope)
         if self.embedder is not None:
             self.embedder.save(folder / _EMBEDDER)
 
     @classmethod
     def load(cls, folder: Location) -> EvaluationInputs:
-        """Load the files that :meth:`save` wrote. The seal is not verified.
+        """Load the files that :meth:`save` wrote. The envelope is not verified.
 
         Args:
             folder: Folder.
@@ -475,7 +475,7 @@ class EvaluationInputs:
             Damaged: If a file is missing or contains something else.
         """
         with refusing_damage(folder / _FILE, "prepare"):
-            facts, arrays, seal = load_arrays(folder / _FILE)
+            facts, arrays, envelope = load_arrays(folder / _FILE)
             # in the same order as in _facts_and_arrays
             tables = _read_tables(facts["tables"], arrays)
             generated = _read_tables(facts["generated"], arrays)
@@ -486,7 +486,7 @@ class EvaluationInputs:
                 embedder = _StoredEmbedder(folder / _EMBEDDER, *facts["embedder"])
             schema = TableSchema.from_json(facts["schema"])
             inputs = cls(
-                schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal
+                schema, tables, subjects, generated, cast("Embedder | None", embedder), envelope=envelope
             )
             derived: dict[str, Any] = {
                 "pseudonyms": pseudonyms,

@@ -234,7 +234,7 @@ class Linkability(Metric):
             "linkability.excess",
             at_most=0.02,
             bound="proven",
-            source="significant at 95 %; see the lab report on leaks",
+            source="significant at 95 %; see the benchmark on leaks",
         ),
     )
 

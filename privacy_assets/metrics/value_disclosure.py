@@ -261,7 +261,7 @@ class ValueDisclosure(Metric):
             at_most=0.005,
             bound="proven",
             source="significant at 99 % over all columns jointly; refuses no fresh rows"
-            " (0 of 118 releases of 47 tables; see the lab report on rare values)",
+            " (0 of 118 releases of 47 tables; see the benchmark on rare values)",
         ),
         Limit(
             "value_disclosure.generated_excess",

@@ -111,7 +111,7 @@ class Page:
             measured.
         filter: Rows dropped by filters, see :func:`filter_entry`. None: no filter.
         sizes: Pairs: table, and its numbers of rows, columns and subjects.
-        settings: Pairs: policy, its digest, seed and engine.
+        settings: Pairs: policy, its digest, seed and package version.
         details: Pairs: name of a group, and its pairs.
     """
 
@@ -655,11 +655,11 @@ def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[st
         result_after = after.get(name)
         if comparison is None or result_after is None or not isinstance(result_before, Mapping):
             continue
-        record_after = result_after.to_json()
-        if not _have_equal_settings(result_before, record_after):
+        json_after = result_after.to_json()
+        if not _have_equal_settings(result_before, json_after):
             continue
         value_before = _value_of(result_before, comparison.statistic)
-        value_after = _value_of(record_after, comparison.statistic)
+        value_after = _value_of(json_after, comparison.statistic)
         if math.isfinite(value_before) and math.isfinite(value_after):
             rows.append(
                 {"statistic": comparison.label, "before": value_before, "after": value_after}
@@ -669,12 +669,12 @@ def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[st
 
 
 def _have_equal_settings(before: Entry, after: Entry) -> bool:
-    return all(before.get(key) == after[key] for key in ("settings", "seed", "engine_version"))
+    return all(before.get(key) == after[key] for key in ("settings", "seed", "package_version"))
 
 
-def _value_of(record: Entry, statistic: str) -> float:
+def _value_of(entry: Entry, statistic: str) -> float:
     """Return the value of a statistic in a result as JSON, or NaN."""
-    return as_number(record["estimates"].get(statistic, {}).get("value"))
+    return as_number(entry["estimates"].get(statistic, {}).get("value"))
 
 
 def size_facts(

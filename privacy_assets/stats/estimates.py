@@ -265,12 +265,12 @@ class MetricResult:
     Attributes:
         metric: Name of the metric.
         estimates: Statistics.
-        tables: Small aggregates and row numbers for the report, as lists of flat records. They
+        tables: Small aggregates and row numbers for the report, as lists of flat mappings. They
             never contain private values or predicates.
         settings: Settings of the metric.
         inputs: Fingerprint of each table that was read.
         seed: Seed of the metric.
-        engine_version: Version of this package.
+        package_version: Version of this package.
         seconds: Elapsed time; NaN: unknown.
         on_copy: Limited statistics of a verbatim copy of train on a part of these tables. A limit
             that the copy does not break cannot fail on these tables.
@@ -285,7 +285,7 @@ class MetricResult:
     settings: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
-    engine_version: str = ""
+    package_version: str = ""
     seconds: float = math.nan
     on_copy: tuple[Estimate, ...] = ()
     row_scores: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
@@ -313,7 +313,7 @@ class MetricResult:
             "settings": to_jsonable(self.settings),
             "inputs": dict(self.inputs),
             "seed": self.seed,
-            "engine_version": self.engine_version,
+            "package_version": self.package_version,
             "seconds": to_jsonable(self.seconds),
             "on_copy": {estimate.name: estimate.to_json() for estimate in self.on_copy},
         }

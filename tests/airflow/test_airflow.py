@@ -31,7 +31,7 @@ from standins import LENIENT, resources, run
 from privacy_assets import TableSpec, build_privacy_assets, read_published
 from privacy_assets.cli.main import main
 from privacy_assets.gate.releases import Release, ReleaseStore, default_trusted
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 
 FUNCTIONS_APART = True
 HERE, ROOT = Path(__file__).parents[1] / "helpers", Path(__file__).parents[2]
@@ -115,7 +115,7 @@ def airflow_in(place: Path) -> dict[str, str]:
         "AIRFLOW__CORE__DAGS_FOLDER": str(place / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
         "AIRFLOW__CORE__EXECUTOR": "airflow_worker.Worker",
-        "PRIVACY_ASSETS_SECRET": SECRET,
+        "PRIVACY_ASSETS_SPLIT_KEY": SECRET,
         "PLACE": str(place),
     }
 
@@ -270,7 +270,7 @@ def test_events_of_openlineage_have_release_and_verdict(ran: Ran) -> None:
 def test_it_is_the_table_that_the_command_makes(
     ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", SECRET)
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", SECRET)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(HERE)
     assert (
@@ -472,7 +472,7 @@ def test_a_task_group_publishes_what_the_other_doors_publish(
         in grouped.log("grouped", "honest.split")
     )
 
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", SECRET)
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", SECRET)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(HERE)
     assert (

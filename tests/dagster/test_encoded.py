@@ -23,7 +23,7 @@ from privacy_assets.errors import Damaged, InputError, NotTrusted, OutOfDate, Wr
 from privacy_assets.evaluation.evaluate import run_metrics
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
@@ -99,7 +99,7 @@ def opened(steps: TableRun, folder: Path) -> tuple[EvaluationInputs, Mapping[str
 
 
 def record_of(inputs: EvaluationInputs) -> dict[str, Any]:
-    return json.loads(base64.b64decode(json.loads(inputs.seal)["payload"]))["predicate"]
+    return json.loads(base64.b64decode(json.loads(inputs.envelope)["payload"]))["predicate"]
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_what_was_stored_measures_the_same(
     steps, before = made
     after, signed, snapshot = opened(steps, stored)
     assert (signed, snapshot) == work.checked_inputs(steps, before)
-    assert (after.digest, after.seal) == (before.digest, before.seal)
+    assert (after.digest, after.envelope) == (before.digest, before.envelope)
     assert after.embedder.description == before.embedder.description
     for given, found in ((before.tables, after.tables), (before.generated, after.generated)):
         assert list(given) == list(found)
@@ -180,7 +180,7 @@ def test_what_was_changed_is_refused(made: tuple[TableRun, EvaluationInputs], st
         except (Damaged, NotTrusted, OutOfDate):
             refused += 1
         else:  # only bytes between the parts of the file
-            assert (inputs.digest, inputs.seal) == (made[1].digest, made[1].seal)
+            assert (inputs.digest, inputs.envelope) == (made[1].digest, made[1].envelope)
     assert refused > 0.9 * (len(places) + len(cut) + 1)
 
 
@@ -204,7 +204,7 @@ def test_the_record_has_keyed_digests_only(
 
 def test_another_record_is_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     steps, inputs = made
-    other = inputs.with_settings(seal=record_of(inputs)["snapshot"].encode())
+    other = inputs.with_settings(envelope=record_of(inputs)["snapshot"].encode())
     with pytest.raises(NotTrusted):
         work.checked_inputs(steps, other)
 
@@ -222,7 +222,7 @@ def test_other_settings_of_the_split_are_refused(
 
 
 @pytest.mark.slow
-def test_route_51_codes_swapped_between_encoding_and_scoring(
+def test_bypass_51_codes_swapped_between_encoding_and_scoring(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     """An attacker with access to the storage makes the scores read harmless rows, and the leaky
@@ -239,7 +239,7 @@ def test_route_51_codes_swapped_between_encoding_and_scoring(
     )
     (now,) = set(folder.glob("model-*")) - {first}
     mine = EvaluationInputs.load(now)
-    EvaluationInputs.load(held).with_settings(embedder=None, seal=mine.seal).save(now)
+    EvaluationInputs.load(held).with_settings(embedder=None, envelope=mine.envelope).save(now)
     assert "was changed after it was signed" in refusal(run(other, instance, "dcr"), "dcr")
     # with its record: the scores are then of another table
     shutil.copy(held / "inputs.bin", now / "inputs.bin")

@@ -58,7 +58,7 @@ def deployed(bucket: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(
         "PRIVACY_ASSETS_SIGNING_KEY", (tmp_path / "made" / "signing.key").read_text()
     )
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "a secret of this deployment")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "a secret of this deployment")
     monkeypatch.setenv("PRIVACY_ASSETS_TRUSTED_KEYS", str(tmp_path / "keys"))
     prepare({"releases": bucket / "releases", "private": bucket / "private"})
     storage = PrivacyIOManager(base=f"{bucket}/storage", releases=f"{bucket}/releases")
@@ -193,7 +193,7 @@ def test_an_honest_table_is_published_and_a_copy_is_not(
     ("variable", "told"),
     [
         ("PRIVACY_ASSETS_SIGNING_KEY", "the signing key is not set. Fix: set this"),
-        ("PRIVACY_ASSETS_SECRET", "an object store cannot hold the secret of a deployment"),
+        ("PRIVACY_ASSETS_SPLIT_KEY", "an object store cannot hold the split key of a deployment"),
         ("PRIVACY_ASSETS_TRUSTED_KEYS", "keys in an object store are not trusted"),
     ],
 )

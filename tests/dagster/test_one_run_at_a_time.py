@@ -1,4 +1,4 @@
-"""Runs of one table do not overlap: the tag for the queue, and the lock of the gate."""
+"""Runs of one table do not overlap: the tag for the queue, and the run lease of the gate."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ ROOT_RUN = "dagster/root_run_id"
 
 
 def hold(place: Path, run_id: str) -> None:
-    """The lock of a run that is between two steps."""
+    """The lease of a run that is between two steps."""
     with Lease(place / "private", "people", run_id).held(lambda run: True):
         pass
 

@@ -32,7 +32,7 @@ from privacy_assets.dagster.failures import failure, is_final
 from privacy_assets.dagster.resources import load_value
 from privacy_assets.errors import ConfigError, InputError, OutOfDate, StepError, StoreUnavailable
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.tables.table import Table
 
@@ -365,7 +365,7 @@ def test_assets_can_be_called_directly(changing: Path) -> None:
         "attestation", dcr=score.value, **frames, evaluation_inputs=inputs.value, synthetic=snapshot
     )
     assert report.value.verdict == "pass" and check.check_name == "policy_holds"
-    forged = SignedRecord(
+    forged = SignedFile(
         "attestation", attestation.value.data.replace(b"payloadType", b"PayloadType")
     )
     steps = call("published", attestation=forged, synthetic=snapshot)

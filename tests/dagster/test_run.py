@@ -23,7 +23,7 @@ from privacy_assets import TableSpec, build_privacy_assets
 from privacy_assets.cli.main import main
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.running import Lease
 
 DCR = {"metrics": ["dcr"], "embedder": False}
@@ -31,9 +31,9 @@ DCR = {"metrics": ["dcr"], "embedder": False}
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with private rows, where two deployments have one secret."""
+    """A folder with private rows, where two deployments have one split key."""
     people().to_parquet(tmp_path / "people.parquet")
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "one secret for both of them")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "one secret for both of them")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -198,7 +198,7 @@ def has_times_beyond_the_calendar(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_route_59_a_lock_of_a_run_or_an_entry_of_the_log_that_blocks_the_table(
+def test_bypass_59_a_lock_of_a_run_or_an_entry_of_the_log_that_blocks_the_table(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each is named with the fix. Runs would wait for ever, or overlap, or end with an error that
@@ -238,7 +238,7 @@ HIDDEN = "43 Basel 1978; 51 Chur 1969"  # private values in the name of a column
 
 
 @pytest.mark.slow
-def test_route_62_the_first_run_names_the_columns_and_others_need_acceptance(
+def test_bypass_62_the_first_run_names_the_columns_and_others_need_acceptance(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = written(place)

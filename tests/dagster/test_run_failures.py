@@ -11,7 +11,7 @@ from privacy_assets.errors import TableStopped
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.current_release import day
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])

@@ -29,7 +29,7 @@ from privacy_assets.errors import TableStopped
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.release import Pointer
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.current_release import day
 from privacy_assets.pipeline.running import Lease
 

@@ -63,10 +63,10 @@ def test_the_generator_is_attacked_and_the_release_is_bound_to_it(
     stated, bound = attested(tmp_path), {"name": "baynet", "settings": {"degree": 1, "bins": 10}}
     assert stated["setup"]["metrics"]["shadow_membership"]["generator"] == bound
     assert stated["setup"]["metrics"]["shadow_membership"]["generator"] == bound
-    # The lock rejects another generator. After a user accepted it, old attestation and old table
+    # The accepted settings reject another generator. After a user accepted it, old attestation and old table
     # are still rejected.
     changed = table(tmp_path, generator=HARMLESS)
-    assert "differs from the lock" in refusal(run(changed, instance, "published"), "published")
+    assert "differs from the accepted settings" in refusal(run(changed, instance, "published"), "published")
     folders = ("--releases", str(tmp_path / "releases"), "--private", str(tmp_path / "private"))
     accept_all("people", *folders)
     assert "made under other settings (metrics)" in refusal(

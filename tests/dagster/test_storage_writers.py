@@ -9,14 +9,14 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from routes import World, gated, refused, with_assets
+from bypasses import World, gated, refused, with_assets
 from standins import LENIENT, independent, memorise, people
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, TableSpec
 from privacy_assets.dagster.resources import load_value, store_value
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import read_published
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.tables.table import Table
 

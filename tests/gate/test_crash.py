@@ -25,7 +25,7 @@ from gate_standins import (
     POLICY,
     SETUP,
     chain,
-    lock,
+    sign_settings,
     make_gate,
     open_gate,
     read,
@@ -145,7 +145,7 @@ def test_death_at_every_call_that_changes_the_disk(scene: Scene, step: int) -> N
             ends_well(gate, scene.work, scene.after)
             later = chain(gate, 3)
             later.publish()
-            assert shown(gate) == later.sealed.data
+            assert shown(gate) == later.signed_file.data
     assert seen == ({True} if scene.before == scene.after else {False, True})
 
 
@@ -205,7 +205,7 @@ def test_nothing_is_signed_without_the_record_of_its_failure(
         snapshot = gate.snapshot(taken, PLACE)
         if step == "score":
             return gate.sign_result(measured, snapshot, POLICY.judge({"dcr": measured}).outcomes)
-        lock(gate)
+        sign_settings(gate)
         return gate.attest(
             snapshot, POLICY, signed(gate, snapshot, measured), INPUTS, METRICS, SETUP
         )
@@ -333,7 +333,7 @@ def test_two_publishers_at_once(deployment: Deployment, same: bool) -> None:
                 assert read(gate)["number"].iloc[0] in range(1, number + 2)
             codes = sorted(publisher.ended(child) for child in children)
             assert codes in ([[0, 0]] if same else [[0, 0], [0, publisher.REFUSED]])
-            assert shown(gate) in (first.sealed.data, second.sealed.data)
+            assert shown(gate) in (first.signed_file.data, second.signed_file.data)
             assert len(gate.store.history(PLACE)) == len(known) + (
                 1 if same else 2 - bool(codes[1])
             )

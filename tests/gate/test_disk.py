@@ -45,7 +45,7 @@ from privacy_assets.errors import (
 )
 from privacy_assets.gate import release_disk
 from privacy_assets.gate.releases import POINTER, TRUSTED_VARIABLE, read_published
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.gate.verification import verify_file
 from privacy_assets.infra import files
 from privacy_assets.infra.files import (
@@ -158,20 +158,20 @@ def test_the_history_holds_releases_only(ready: Chain) -> None:
 
 
 def moved_from(target: ReleaseTarget) -> Callable[[Chain], bytes]:
-    return lambda ready: chain(ready.gate, target=target).sealed.data
+    return lambda ready: chain(ready.gate, target=target).signed_file.data
 
 
 ATTESTATIONS: dict[str, tuple[Callable[[Chain], bytes], type[PublicationRefused]]] = {
     "of another table": (moved_from(ReleaseTarget("others")), WrongTarget),
     "of a partition": (moved_from(ReleaseTarget("patients", "_all")), WrongTarget),
-    "of other bytes": (lambda x: chain(x.gate, 1).sealed.data, Damaged),
+    "of other bytes": (lambda x: chain(x.gate, 1).signed_file.data, Damaged),
     "of a failure": (lambda x: x.restated(verdict="fail").data, Damaged),
     "of a stranger": (
-        lambda x: chain(make_gate(x.gate.private / "stranger")).sealed.data,
+        lambda x: chain(make_gate(x.gate.private / "stranger")).signed_file.data,
         NotTrusted,
     ),
     "a result": (lambda x: x.score.data, NotTrusted),
-    "changed": (lambda x: x.sealed.data.replace(b"a", b"b", 1), NotTrusted),
+    "changed": (lambda x: x.signed_file.data.replace(b"a", b"b", 1), NotTrusted),
     "empty": (lambda _: b"", OutOfDate),
     "no envelope": (lambda _: b"{}", NotTrusted),
 }

@@ -49,7 +49,7 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import POINTER, Release, read_published
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location
 
@@ -116,7 +116,7 @@ def test_what_was_judged_is_published_and_read(gate: Gate) -> None:
     part = chain(gate, frame=FRAME)
     found = part.publish()
     assert read_regular(found.table) == read_regular(part.snapshot.path)
-    assert read_regular(found.attestation) == part.sealed.data == shown(gate)
+    assert read_regular(found.attestation) == part.signed_file.data == shown(gate)
     assert found.opened(PLACE, gate.key.trusted) == part.stated
     assert gate.store.current(PLACE, gate.key.trusted) == found
     for root in (gate.releases, str(gate.releases)):
@@ -184,7 +184,7 @@ def test_a_pointer_that_names_no_release_is_refused(gate: Gate) -> None:
     ) -> None:
         """Write a pointer: bytes, or a signed one to the given id."""
         if isinstance(data, str):
-            data = Pointer(data, 1, dt.datetime.now(dt.UTC)).sealed(target, key)
+            data = Pointer(data, 1, dt.datetime.now(dt.UTC)).signed(target, key)
         put(
             folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{number:012}",
             data,
@@ -207,7 +207,7 @@ def test_a_pointer_that_names_no_release_is_refused(gate: Gate) -> None:
 
 def test_a_pointer_by_a_stranger_is_refused(gate: Gate, tmp_path: Path) -> None:
     made, folder = chain(gate).publish(), PLACE.below(gate.releases)
-    data = Pointer(made.id, 1, dt.datetime.now(dt.UTC)).sealed(
+    data = Pointer(made.id, 1, dt.datetime.now(dt.UTC)).signed(
         PLACE, make_gate(tmp_path / "stranger").key
     )
     put(folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{2:012}", data)
@@ -234,7 +234,7 @@ def test_readers_refuse_an_older_pointer_and_one_that_was_not_confirmed(
     old = gate.store.pointer(PLACE, gate.key.trusted)
     put(
         folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{2:012}",
-        replace(old, at=old.at - 2 * day).sealed(PLACE, gate.key),
+        replace(old, at=old.at - 2 * day).signed(PLACE, gate.key),
     )
     with refused(OutOfDate, reader=True) as stale:
         reading(max_age=day)
@@ -242,14 +242,14 @@ def test_readers_refuse_an_older_pointer_and_one_that_was_not_confirmed(
         stale.value
     )
     assert reading() == 3
-    assert part.publish() == first and part.publish(sealed=again(part)) == first
+    assert part.publish() == first and part.publish(signed_file=again(part)) == first
     assert gate.store.history(PLACE) == [first] and reading(max_age=day) == 3
     assert gate.store.pointer(PLACE, gate.key.trusted).number == 1
     chain(gate, 2).publish()
     assert reading() == 3 and list(json.loads(seen.read_bytes()).values()) == [2]
     put(
         folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{9:012}",
-        replace(old, at=dt.datetime.now(dt.UTC)).sealed(PLACE, gate.key),
+        replace(old, at=dt.datetime.now(dt.UTC)).signed(PLACE, gate.key),
     )
     with refused(OutOfDate, reader=True) as older:
         reading(max_age=day)
@@ -267,7 +267,7 @@ def test_a_pointer_of_a_clock_that_was_ahead_is_not_young(gate: Gate) -> None:
     def reading(minutes: int, max_age: dt.timedelta | None) -> int:
         confirmed = replace(pointer, at=dt.datetime.now(dt.UTC) + dt.timedelta(minutes=minutes))
         file = folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{2:012}"
-        put(file, confirmed.sealed(PLACE, gate.key))
+        put(file, confirmed.signed(PLACE, gate.key))
         return len(
             read_published(
                 gate.releases, "patients", trusted_keys=gate.key.trusted.places[0], max_age=max_age
@@ -308,7 +308,7 @@ def test_what_is_published_has_no_measured_number(gate: Gate) -> None:
         "fail",
         "fail",
     ]
-    for data in (*attestations, *(part.sealed.data for part in parts)):
+    for data in (*attestations, *(part.signed_file.data for part in parts)):
         body = json.loads(base64.b64decode(json.loads(data)["payload"]))["predicate"]
         assert floats({name: value for name, value in body.items() if name != "policy"}) == []
         assert floats(body["policy"]) == [0.1]
@@ -348,13 +348,13 @@ def test_what_was_replaced_or_rolled_back_comes_back_by_rollback_alone(gate: Gat
         assert parts[-1].publish() == made[-1]  # the same record again
     assert gate.store.history(PLACE) == made
     turned = chain(gate, frame=rows(0).iloc[::-1])
-    for part, sealed in (
-        (parts[0], parts[0].sealed),
+    for part, signed_file in (
+        (parts[0], parts[0].signed_file),
         (parts[0], again(parts[0])),
-        (turned, turned.sealed),
+        (turned, turned.signed_file),
     ):
         with refused(Superseded, release=made[0].id):
-            part.publish(sealed=sealed)
+            part.publish(signed_file=signed_file)
     assert gate.store.current(PLACE, gate.key.trusted) == made[2]
     for name in (made[1].id, made[0].id, made[0].id):  # repeating a rollback has no effect
         assert (
@@ -371,7 +371,7 @@ def test_what_was_replaced_or_rolled_back_comes_back_by_rollback_alone(gate: Gat
     remove(made[2])
     with refused(Superseded, release=""):
         parts[2].publish()
-    assert shown(gate) == parts[1].sealed.data
+    assert shown(gate) == parts[1].signed_file.data
 
 
 def test_a_publication_that_died_is_finished_and_one_that_was_overtaken_is_not(
@@ -415,7 +415,7 @@ def test_one_that_is_overtaken_between_its_record_and_its_release_is_refused(
     monkeypatch.setattr(type(gate.store), "add", overtaken)
     with refused((Superseded, StoreUnavailable)):
         slow.publish()
-    assert shown(gate) == late[0].sealed.data
+    assert shown(gate) == late[0].signed_file.data
 
 
 def test_ids_are_in_the_order_of_publication_whatever_the_clock(
@@ -435,13 +435,13 @@ def test_one_attestation_makes_one_release(gate: Gate) -> None:
     part = chain(gate)
     (found,) = set(at_once([part] * 3))
     assert gate.store.history(PLACE) == [found]
-    assert shown(gate) == part.sealed.data
+    assert shown(gate) == part.signed_file.data
 
 
 @pytest.mark.usefixtures("older_verdicts_count")
 def test_attestations_of_one_table_end_in_one_order(gate: Gate) -> None:
     part = chain(gate)
-    assert at_once([replace(part, sealed=again(part)) for _ in range(3)])
+    assert at_once([replace(part, signed_file=again(part)) for _ in range(3)])
     assert gate.store.current(PLACE, gate.key.trusted) == gate.store.history(PLACE)[-1]
     assert shown(gate)
 

@@ -22,7 +22,7 @@ from gate_standins import (
     POLICY,
     SETUP,
     chain,
-    lock,
+    sign_settings,
     make_gate,
     mode,
     refused,
@@ -34,7 +34,7 @@ from privacy_assets.errors import FailedBefore, TableStopped
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, Payload
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.tables.table import Table
@@ -84,13 +84,13 @@ def test_the_score_step_remembers_at_once_and_before_it_signs(
 ) -> None:
     """A failure is remembered even if its result never arrives because the process was killed."""
 
-    def cut(statement: Statement, key: Any) -> SignedRecord:
-        raise OSError("cut") if statement.kind == "result" else AssertionError(statement.kind)
+    def cut(payload: Payload, key: Any) -> SignedFile:
+        raise OSError("cut") if payload.kind == "result" else AssertionError(payload.kind)
 
     snapshot, _ = gate.take_snapshot(Table.read(FRAME), PLACE, "t")
     measured = result(FAILING)
     with monkeypatch.context() as patched, pytest.raises(OSError, match="cut"):
-        patched.setattr("privacy_assets.gate.gate.seal", cut)
+        patched.setattr("privacy_assets.gate.gate.sign_payload", cut)
         gate.sign_result(measured, snapshot, POLICY.judge({"dcr": measured}).outcomes)
     assert hit(gate, snapshot)
 
@@ -99,7 +99,7 @@ def test_the_attestation_remembers_what_no_score_step_did(gate: Gate) -> None:
     """A limit that was added after the score ran is first evaluated by the attestation."""
     first = chain(gate, policy=policy(at_most=0.3), high=FAILING)
     assert not hit(gate, first.snapshot)
-    lock(gate)
+    sign_settings(gate)
     gate.attest(first.snapshot, POLICY, {"dcr": first.score}, INPUTS, METRICS, SETUP)
     assert hit(gate, first.snapshot)
 
@@ -125,7 +125,7 @@ def test_rows_that_fail_after_their_attestation_are_not_published(gate: Gate) ->
         attested.publish()
 
 
-def test_route_63_a_cell_is_changed_within_the_group_that_is_published(gate: Gate) -> None:
+def test_bypass_63_a_cell_is_changed_within_the_group_that_is_published(gate: Gate) -> None:
     """The supplier tries again with other rows, from which the threshold rule makes the same
     ones.
     """
@@ -199,7 +199,7 @@ def test_another_table_partition_or_statistic_did_not_fail(gate: Gate) -> None:
 
 
 def test_the_rows_are_remembered_by_a_keyed_fingerprint(gate: Gate) -> None:
-    """Another secret gives another fingerprint, so the names of the records do not confirm guessed
+    """Another split key gives another fingerprint, so the names of the records do not confirm guessed
     tables.
     """
     assert remember(gate).content != remember(replace(gate, content_key=b"another")).content

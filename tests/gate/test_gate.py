@@ -53,7 +53,7 @@ from privacy_assets.errors import (
 from privacy_assets.gate.attestation import Attestation, refusal
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, Payload, sign_payload
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import policy_digest
@@ -92,10 +92,10 @@ def attested(ready: Chain, *results: MetricResult, **changes: Any) -> Attestatio
     }
     scores = {}
     for one in results:
-        statement = Statement("result", ready.target, ready.snapshot.sha256, one.to_json())
-        scores["dcr"] = seal(statement, ready.gate.key)
-    stated, sealed = ready.gate.attest(policy=POLICY, scores=scores, **given)
-    assert ready.gate.attestation(sealed, ready.target) == stated
+        payload = Payload("result", ready.target, ready.snapshot.sha256, one.to_json())
+        scores["dcr"] = sign_payload(payload, ready.gate.key)
+    stated, signed_file = ready.gate.attest(policy=POLICY, scores=scores, **given)
+    assert ready.gate.attestation(signed_file, ready.target) == stated
     return stated
 
 
@@ -109,12 +109,12 @@ def test_an_attestation_says_what_was_judged_and_holds_no_statistic(ready: Chain
     assert stated.attempt == 1
     assert stated.keyid == ready.gate.key.signer.public_key.keyid
     assert stated.limits == {"dcr.privacy_score": "pass"}
-    body = json.dumps(stated.statement().body)
+    body = json.dumps(stated.payload().body)
     assert not [number for number in ("39435", "0.01", "-0.02", "0.03", "0.0337") if number in body]
     (kept,) = (path for path in results_of(ready) if path.stem == stated.results["dcr"])
     assert (mode(kept), mode(kept.parent)) == (0o600, 0o700)
     assert "39435" in str(
-        ready.gate.result(SignedRecord("result", kept.read_bytes()), ready.snapshot).tables
+        ready.gate.result(SignedFile("result", kept.read_bytes()), ready.snapshot).tables
     )
     assert stated.results["dcr"] != hashlib.sha256(kept.read_bytes()).hexdigest()
 
@@ -151,8 +151,8 @@ WRONG_RESULTS: dict[str, dict[str, Any]] = {
     "other seed": {"seed": 1},
     "no settings": {"settings": {}},
     "other settings": {"settings": {**DCR.settings(), "n_permutations": 199}},
-    "other engine": {"engine_version": "0.0.1"},
-    "no engine": {"engine_version": ""},
+    "other version": {"package_version": "0.0.1"},
+    "no version": {"package_version": ""},
     "another metric": {"metric": "linkability"},
 }
 
@@ -217,7 +217,7 @@ def test_a_table_of_another_generator_or_train_than_was_attacked_is_not_attested
 
     # only the owner knows the generator of an external table
     for snapshot in (made_by("baynet"), ready.snapshot):
-        assert Snapshot.of(snapshot.statement(), snapshot.path.parent) == snapshot
+        assert Snapshot.of(snapshot.payload(), snapshot.path.parent) == snapshot
         assert attested(ready, result(), snapshot=snapshot, metrics=metrics).verdict == "pass"
     with refused(OutOfDate, redo=("fit", "sample")) as other:
         attested(ready, result(), snapshot=made_by("synthpop"), metrics=metrics)
@@ -282,8 +282,8 @@ def stricter(limit: float) -> dict[str, Policy]:
     return {"policy": Policy((Limit("dcr.privacy_score", at_most=limit),))}
 
 
-def renamed(sealed: SignedRecord, kind: Any) -> SignedRecord:
-    return SignedRecord(kind, sealed.data)
+def renamed(signed_file: SignedFile, kind: Any) -> SignedFile:
+    return SignedFile(kind, signed_file.data)
 
 
 def fails_now(ready: Chain) -> None:
@@ -299,7 +299,7 @@ def keep(ready: Chain, measured: MetricResult) -> str:
     )
 
 
-def unsigned_verdict(ready: Chain) -> SignedRecord:
+def unsigned_verdict(ready: Chain) -> SignedFile:
     """A verdict "pass" over statistics that break a limit."""
     return ready.restated(results={"dcr": keep(ready, result(FAILING))})
 
@@ -324,44 +324,44 @@ def another_result(ready: Chain) -> None:
     (named.with_name(f"{keep(ready, result(0.02))}.json")).replace(named)
 
 
-def result_of_a_stranger(ready: Chain) -> dict[str, SignedRecord]:
+def result_of_a_stranger(ready: Chain) -> dict[str, SignedFile]:
     digest = ready.gate._store_result(
         signed(replace(ready.gate, key=other_key(ready).key), ready.snapshot)["dcr"], ready.target
     )
-    return {"sealed": ready.restated(results={"dcr": digest})}
+    return {"signed_file": ready.restated(results={"dcr": digest})}
 
 
-def result_of_another_table(ready: Chain) -> dict[str, SignedRecord]:
-    return {"sealed": ready.restated(results=chain(ready.gate, 3).stated.results)}
+def result_of_another_table(ready: Chain) -> dict[str, SignedFile]:
+    return {"signed_file": ready.restated(results=chain(ready.gate, 3).stated.results)}
 
 
-def with_body(ready: Chain, change: Callable[[dict[str, Any]], object]) -> SignedRecord:
-    stated = ready.stated.statement()
+def with_body(ready: Chain, change: Callable[[dict[str, Any]], object]) -> SignedFile:
+    stated = ready.stated.payload()
     body = dict(stated.body)
     change(body)
-    return seal(replace(stated, body=body), ready.gate.key)
+    return sign_payload(replace(stated, body=body), ready.gate.key)
 
 
 Case = Callable[[Chain], dict[str, Any] | None]
 ATTEST, SCORES, SAMPLE = {"redo": ("attest",)}, {"redo": ("score", "attest")}, {"redo": ("sample",)}
 REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
-    "a verdict fail": (lambda x: {"sealed": x.restated(verdict="fail")}, FailedBefore, {}),
+    "a verdict fail": (lambda x: {"signed_file": x.restated(verdict="fail")}, FailedBefore, {}),
     "a verdict undecided": (
-        lambda x: {"sealed": x.restated(verdict="undecided")},
+        lambda x: {"signed_file": x.restated(verdict="undecided")},
         FailedBefore,
         {},
     ),
-    "an unknown verdict": (lambda x: {"sealed": x.restated(verdict="Pass")}, FailedBefore, {}),
-    "statistics that break a limit": (lambda x: {"sealed": unsigned_verdict(x)}, PolicyNotMet, {}),
-    "statistics that are missing": (lambda x: {"sealed": x.restated(results={})}, Undecided, {}),
+    "an unknown verdict": (lambda x: {"signed_file": x.restated(verdict="Pass")}, FailedBefore, {}),
+    "statistics that break a limit": (lambda x: {"signed_file": unsigned_verdict(x)}, PolicyNotMet, {}),
+    "statistics that are missing": (lambda x: {"signed_file": x.restated(results={})}, Undecided, {}),
     "a limit that failed": (
-        lambda x: {"sealed": x.restated(limits={"dcr.privacy_score": "fail"})},
+        lambda x: {"signed_file": x.restated(limits={"dcr.privacy_score": "fail"})},
         PolicyNotMet,
         {},
     ),
-    "no limits": (lambda x: {"sealed": x.restated(limits={})}, OutOfDate, ATTEST),
+    "no limits": (lambda x: {"signed_file": x.restated(limits={})}, OutOfDate, ATTEST),
     "an unknown status": (
-        lambda x: {"sealed": x.restated(limits={"dcr.privacy_score": "ok"})},
+        lambda x: {"signed_file": x.restated(limits={"dcr.privacy_score": "ok"})},
         OutOfDate,
         ATTEST,
     ),
@@ -376,21 +376,21 @@ REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
     "a private result of a stranger": (result_of_a_stranger, NotTrusted, {"redo": ("score",)}),
     "a private result of other rows": (result_of_another_table, OutOfDate, {"redo": ("score",)}),
     "statistics in the attestation": (
-        lambda x: {"sealed": x.restated(results={"dcr": result().to_json()})},
+        lambda x: {"signed_file": x.restated(results={"dcr": result().to_json()})},
         StoreUnavailable,
         {"errno": errno.ENAMETOOLONG},
     ),
     "a stricter policy": (lambda _: stricter(0.06), OutOfDate, {**ATTEST}),
     "a looser policy": (lambda _: stricter(0.5), OutOfDate, {**ATTEST}),
-    "another engine": (
-        lambda x: {"sealed": x.restated(engine_version="0.0.1")},
+    "another version": (
+        lambda x: {"signed_file": x.restated(package_version="0.0.1")},
         OutOfDate,
         {**SCORES},
     ),
     "another table": (lambda _: {"target": OTHER}, WrongTarget, {**ATTEST}),
     "a partition": (lambda _: {"target": DAY}, WrongTarget, {**ATTEST}),
     "an attestation of another partition": (
-        lambda x: {"sealed": x.restated(target=DAY)},
+        lambda x: {"signed_file": x.restated(target=DAY)},
         WrongTarget,
         {**ATTEST},
     ),
@@ -411,7 +411,7 @@ REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
         {**ATTEST},
     ),
     "an attestation of a stranger": (
-        lambda x: {"sealed": chain(other_key(x)).sealed},
+        lambda x: {"signed_file": chain(other_key(x)).signed_file},
         NotTrusted,
         ATTEST,
     ),
@@ -421,33 +421,33 @@ REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
         SAMPLE,
     ),
     "a result as attestation": (
-        lambda x: {"sealed": x.score},
+        lambda x: {"signed_file": x.score},
         NotTrusted,
         {**ATTEST},
     ),
-    "a renamed result": (lambda x: {"sealed": renamed(x.score, "attestation")}, NotTrusted, ATTEST),
+    "a renamed result": (lambda x: {"signed_file": renamed(x.score, "attestation")}, NotTrusted, ATTEST),
     "a snapshot as attestation": (
-        lambda x: {"sealed": x.taken},
+        lambda x: {"signed_file": x.taken},
         NotTrusted,
         {**ATTEST},
     ),
     "an attestation as snapshot": (
-        lambda x: {"taken": x.sealed},
+        lambda x: {"taken": x.signed_file},
         NotTrusted,
         {**SAMPLE},
     ),
     "a renamed attestation": (
-        lambda x: {"taken": renamed(x.sealed, "snapshot")},
+        lambda x: {"taken": renamed(x.signed_file, "snapshot")},
         NotTrusted,
         SAMPLE,
     ),
     "an attestation without a part": (
-        lambda x: {"sealed": with_body(x, lambda b: b.pop("n_rows"))},
+        lambda x: {"signed_file": with_body(x, lambda b: b.pop("n_rows"))},
         OutOfDate,
         ATTEST,
     ),
     "an attestation with another part": (
-        lambda x: {"sealed": with_body(x, lambda b: b.update(a=1))},
+        lambda x: {"signed_file": with_body(x, lambda b: b.update(a=1))},
         OutOfDate,
         ATTEST,
     ),
@@ -533,8 +533,8 @@ def test_a_release_of_another_place_is_not_there(ready: Chain) -> None:
         ready.gate.roll_back(PLACE, other.id)
 
 
-def planted(ready: Chain, sealed: SignedRecord) -> None:
-    overwrite(ready.gate.store.history(PLACE)[0].attestation, sealed.data)
+def planted(ready: Chain, signed_file: SignedFile) -> None:
+    overwrite(ready.gate.store.history(PLACE)[0].attestation, signed_file.data)
 
 
 def first_fails(ready: Chain) -> None:
@@ -552,9 +552,9 @@ BACK: dict[str, tuple[Callable[[Chain], object], type[PublicationRefused]]] = {
         lambda x: shed(x.gate.store.history(PLACE)[0].attestation),
         StoreUnavailable,
     ),
-    "the attestation of other bytes": (lambda x: planted(x, x.sealed), Damaged),
+    "the attestation of other bytes": (lambda x: planted(x, x.signed_file), Damaged),
     "a failed attestation": (lambda x: planted(x, x.restated(verdict="fail")), Damaged),
-    "an attestation of a stranger": (lambda x: planted(x, chain(other_key(x)).sealed), NotTrusted),
+    "an attestation of a stranger": (lambda x: planted(x, chain(other_key(x)).signed_file), NotTrusted),
     "a failure since": (first_fails, FailedBefore),
 }
 

@@ -83,7 +83,7 @@ def _file(path: Path) -> None:
 
 
 OLD: dict[str, Callable[[Path], object]] = {
-    "secret.check": lambda private: (private / "secret.check").write_bytes(b"x"),
+    "split.check": lambda private: (private / "split.check").write_bytes(b"x"),
     "snapshots": lambda private: _file(private / "snapshots" / "x.parquet"),
     "signing.key": lambda private: (private / "signing.key").write_bytes(b"x"),
     "anything": lambda private: _file(private / "notes" / "x"),

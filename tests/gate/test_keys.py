@@ -32,7 +32,7 @@ from gate_standins import (
     read,
     refused,
     rows,
-    small_sealed,
+    small_signed_file,
     tree,
 )
 
@@ -130,7 +130,7 @@ def refuses_all(
     )
     gate = open_gate(root)
     acts = [
-        lambda: small_sealed(gate),
+        lambda: small_signed_file(gate),
         lambda: gate.take_snapshot(Table.read(rows(5)), PLACE, "t"),
         gate.key.check,
     ]
@@ -192,7 +192,7 @@ def test_a_trusted_key_that_is_not_in_order_stops_everything(
     refuses_all(ready, tmp_path, match, file)
 
 
-def test_route_60_a_hidden_file_in_the_folder_of_trusted_keys_stops_everything(
+def test_bypass_60_a_hidden_file_in_the_folder_of_trusted_keys_stops_everything(
     ready: Chain, tmp_path: Path
 ) -> None:
     """The owner, who lists the folder, does not see this signer."""
@@ -447,7 +447,7 @@ def test_what_a_removed_key_signed_is_not_read_or_rolled_back_to(
     after.accept("patients", "a stranger had the key")
     chain(after, 2).publish()
     assert read(after)["number"].iloc[0] == 2
-    left.put_in_force(PLACE, left.policy, left.setup, left.sealed)
+    left.put_in_force(PLACE, left.policy, left.setup, left.signed_file)
     gate.key.path.write_bytes(kept)  # the old private key does not sign any more
     refuses_all(left, tmp_path, "not among the trusted keys", gate.key.path)
 

@@ -26,7 +26,7 @@ from gate_standins import (
     chain,
     events,
     in_either_place,
-    lock,
+    sign_settings,
     make_gate,
     read,
     record,
@@ -40,9 +40,9 @@ from gate_standins import (
 from privacy_assets.errors import OutOfDate, StoreUnavailable, Superseded, TableStopped, advice
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
-from privacy_assets.gate.lock import entries_of
+from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.log import LogState
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal, unseal
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, Payload, sign_payload, verified_payload
 from privacy_assets.tables.table import Table
 
 MONDAY = ReleaseTarget("patients", "monday")
@@ -60,8 +60,8 @@ def local(tmp_path: Path) -> Gate:
 
 
 def start(gate: Gate) -> None:
-    """Check and sign the lock, as the first step of a run does."""
-    gate.locks.sign(PLACE.table, gate.locks.check(PLACE.table, POLICY, SETUP, new=True))
+    """Check and sign the settings, as the first step of a run does."""
+    gate.accepted.sign(PLACE.table, gate.accepted.check(PLACE.table, POLICY, SETUP, new=True))
 
 
 def judged(gate: Gate, number: int, high: float = PASSING, target: ReleaseTarget = PLACE) -> str:
@@ -245,7 +245,7 @@ def test_a_stopped_table_publishes_nothing_until_somebody_accepts_it(local: Gate
     good = chain(local, 100)
     for number in range(4):
         assert judged(local, number, high=FAILING) == "fail"
-    good = replace(good, sealed=good.restated())
+    good = replace(good, signed_file=good.restated())
     for act in (good.publish, lambda: judged(local, 5)):
         with refused(TableStopped, table="patients") as stopped:
             act()
@@ -375,8 +375,8 @@ def test_a_state_that_cannot_be_believed_is_made_again(local: Gate, tmp_path: Pa
         ("state", ReleaseTarget("others"), local.key),
         ("entry", PLACE, local.key),
     ):
-        statement = Statement(kind, target, "0" * 64, asdict(LogState()))  # type: ignore[arg-type]
-        path.write_bytes(seal(statement, key).data)
+        payload = Payload(kind, target, "0" * 64, asdict(LogState()))  # type: ignore[arg-type]
+        path.write_bytes(sign_payload(payload, key).data)
         assert local.log.state("patients") == state
 
 
@@ -384,12 +384,12 @@ def test_a_statement_of_another_kind_is_no_entry(local: Gate) -> None:
     start(local)
     judged(local, 1)
     body = dict(
-        unseal(
-            SignedRecord("entry", (folder_of(local) / "00000002").read_bytes()), local.key.trusted
+        verified_payload(
+            SignedFile("entry", (folder_of(local) / "00000002").read_bytes()), local.key.trusted
         ).body
     )
-    statement = Statement("lock", PLACE, "0" * 64, {**body, "number": 3})
-    (folder_of(local) / "00000003").write_bytes(seal(statement, local.key).data)
+    payload = Payload("accepted_settings", PLACE, "0" * 64, {**body, "number": 3})
+    (folder_of(local) / "00000003").write_bytes(sign_payload(payload, local.key).data)
     with refused(TableStopped, table="patients"):
         start(local)
 
@@ -408,8 +408,8 @@ def test_entries_that_come_at_the_same_time_are_all_recorded(gate: Gate) -> None
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda number: record(gate, "pass", f"{number:064x}"), range(12)))
     assert len(gate.log.state("patients").verdicts) == gate.log.state("patients").number == 12
-    lock(gate)
-    assert gate.locks.difference("patients", entries_of(POLICY, SETUP)) == []
+    sign_settings(gate)
+    assert gate.accepted.difference("patients", entries_of(POLICY, SETUP)) == []
 
 
 # A restored backup
@@ -495,7 +495,7 @@ def test_a_forged_entry_does_not_become_true_by_an_acceptance(local: Gate, tmp_p
             "event": event,
             **more,
         }
-        entry = seal(Statement("entry", PLACE, "0" * 64, body), stranger)
+        entry = sign_payload(Payload("entry", PLACE, "0" * 64, body), stranger)
         (folder_of(local) / f"{number:08d}").write_bytes(entry.data)
     before = local.log.believed("patients")
     with refused(TableStopped):
@@ -509,8 +509,8 @@ def test_a_forged_entry_does_not_become_true_by_an_acceptance(local: Gate, tmp_p
 def test_a_lost_ledger_stops_the_table_until_it_is_accepted(local: Gate) -> None:
     part = chain(local, 1)
     score = local.sign_result(result(), part.snapshot, [], b"ledger")
-    stated, sealed = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
-    replace(part, stated=stated, sealed=sealed).publish()
+    stated, signed_file = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
+    replace(part, stated=stated, signed_file=signed_file).publish()
     assert local.ledger("patients") == (stated.ledger, b"ledger")
     path = local.private / "ledgers" / "patients" / f"{stated.ledger}.parquet"
     for damage in (lambda: path.write_bytes(b"older"), path.unlink):
@@ -533,8 +533,8 @@ def test_repeating_a_publication_keeps_the_ledger_of_a_later_release(local: Gate
         score = local.sign_result(
             result(inputs={**INPUTS, "ledger": ""}), part.snapshot, [], ledger
         )
-        stated, sealed = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
-        parts.append(replace(part, stated=stated, sealed=sealed))
+        stated, signed_file = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
+        parts.append(replace(part, stated=stated, signed_file=signed_file))
         parts[-1].publish()
     parts[0].publish()
     assert local.ledger("patients")[1] == b"two"
@@ -545,8 +545,8 @@ def test_a_score_with_an_older_ledger_is_refused(local: Gate) -> None:
     parts = []
     for part, ledger in ((first, b"one"), (second, b"two")):
         score = local.sign_result(result(), part.snapshot, [], ledger)
-        stated, sealed = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
-        parts.append(replace(part, stated=stated, sealed=sealed))
+        stated, signed_file = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
+        parts.append(replace(part, stated=stated, signed_file=signed_file))
     parts[0].publish()
     with refused(OutOfDate, redo=("score", "attest")):
         parts[1].publish()
@@ -577,7 +577,7 @@ def test_a_withdrawn_release_is_gone_for_good(gate: Gate) -> None:
     assert events(gate).count("withdrawal") == 2
 
 
-def test_route_55_withdrawn_rows_in_another_partition(local: Gate) -> None:
+def test_bypass_55_withdrawn_rows_in_another_partition(local: Gate) -> None:
     first = chain(local, 1).publish()
     elsewhere = chain(local, 1, target=MONDAY)
     assert elsewhere.publish()

@@ -80,7 +80,7 @@ def test_an_id_in_the_future_is_refused_by_name(gate: Gate, copied: bool) -> Non
     for name in future():
         called = f"{name[:24]}{made.id[24:]}" if copied else name
         folder = PLACE.below(gate.releases).joinpath("releases", called)
-        put(folder / "attestation.json", first.sealed.data if copied else b"{}")
+        put(folder / "attestation.json", first.signed_file.data if copied else b"{}")
         put(folder / "table.parquet", b"PAR1")
         with refused(Damaged, path=str(folder), remove=True):
             later.publish()
@@ -89,11 +89,11 @@ def test_an_id_in_the_future_is_refused_by_name(gate: Gate, copied: bool) -> Non
         remove(folder)
     later = chain(gate, 3)
     later.publish()
-    assert shown(gate) == later.sealed.data
+    assert shown(gate) == later.signed_file.data
 
 
 def shown_first(gate: Gate, part: Chain) -> bool:
-    return gate.store.current(PLACE, gate.key.trusted).envelope == part.sealed.data
+    return gate.store.current(PLACE, gate.key.trusted).envelope == part.signed_file.data
 
 
 def test_a_made_up_id_is_refused_by_name(gate: Gate) -> None:

@@ -43,7 +43,7 @@ from privacy_assets.errors import (
 from privacy_assets.gate import release_objects
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import hash_file
-from privacy_assets.gate.statements import ReleaseTarget, seal
+from privacy_assets.gate.signed_files import ReleaseTarget, sign_payload
 from privacy_assets.infra.markers import (
     MARKER,
     PROBE,
@@ -149,7 +149,7 @@ def test_other_stores_are_not_written_to(url: str) -> None:
 def test_a_changed_attestation_is_neither_read_nor_replaced(gate: Gate, tmp_path: Path) -> None:
     part = chain(gate)
     made, stranger = part.publish(), make_gate(tmp_path / "other")
-    made.attestation.put(seal(part.stated.statement(), stranger.key).data)
+    made.attestation.put(sign_payload(part.stated.payload(), stranger.key).data)
     with refused(Damaged, path=str(made.folder), remove=True):
         part.publish()
     with refused(NotTrusted):
@@ -180,13 +180,13 @@ def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Ga
 def test_a_release_that_was_overtaken_before_it_was_whole_says_so(gate: Gate) -> None:
     part, other = chain(gate), chain(gate, 1)
     claimed = release_objects._claimed(
-        PLACE.below(gate.releases), part.snapshot.sha256, part.sealed.data
+        PLACE.below(gate.releases), part.snapshot.sha256, part.signed_file.data
     )
 
     def add(one: Chain, number: int) -> None:
         pointer = pointing(gate, number=number)
         gate.store.add(
-            PLACE, one.snapshot.path, one.snapshot.sha256, one.sealed.data, pointer, lambda: None
+            PLACE, one.snapshot.path, one.snapshot.sha256, one.signed_file.data, pointer, lambda: None
         )
 
     add(other, 1)
@@ -253,7 +253,7 @@ def whole(gate: Gate, target: ReleaseTarget) -> bytes | None:
 def goes_on(gate: Gate, target: ReleaseTarget) -> None:
     later = chain(gate, 3, target=target)
     later.publish()
-    assert shown(gate, target) == later.sealed.data
+    assert shown(gate, target) == later.signed_file.data
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_a_second_run_stops_with_one_sentence(private: Location) -> None:
     assert with_advice(refused.value) == (
         f"patients: run first (process {os.getpid()} on {socket.gethostname()}) started on {at}"
         " UTC is still in"
-        " progress. Fix: wait for it, or terminate it; then run again. The lock of a killed run"
+        " progress. Fix: wait for it, or terminate it; then run again. The lease of a killed run"
         " ends after 5 minutes."
     )
     assert refused.value.retry and (refused.value.table, refused.value.run) == ("patients", "first")
@@ -87,7 +87,7 @@ def test_steps_of_one_run_share_the_lock_and_the_last_one_frees_it(private: Loca
     first.free()
     second = lease(private, "second")
     with second.held(never):
-        first.free()  # another run holds the lock
+        first.free()  # another run holds the lease
         assert file_of(private).exists()
 
 
@@ -137,7 +137,7 @@ def test_the_lock_of_a_run_that_ended_is_taken_over_at_once(private: Location) -
 
 
 def refused_for(file: Location, run: Lease) -> None:
-    """Check that a run is refused with the path of its lock and the fix, and does not wait."""
+    """Check that a run is refused with the path of its lease and the fix, and does not wait."""
     with at_most(20), pytest.raises(StoreUnavailable) as refused, run.held(never):
         raise AssertionError
     assert str(file) in str(refused.value) and not refused.value.retry
@@ -190,7 +190,7 @@ def link(file: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [dangling, link, Path.mkdir, os.mkfifo])
-@pytest.mark.parametrize("above", [False, True], ids=["lock", "folder of locks"])
+@pytest.mark.parametrize("above", [False, True], ids=["lease", "folder of leases"])
 def test_what_is_no_file_in_the_place_of_a_lock_is_named(
     tmp_path: Path, make: Callable[[Path], Any], above: bool
 ) -> None:

@@ -57,7 +57,7 @@ def test_no_check_contradicts_the_cause_that_the_report_tells(release: Golden) -
     """
     expected = release.expected()
     metrics = {name: {**entry, "seconds": 0.0} for name, entry in expected["metrics"].items()}
-    absent: dict[str, Any] = {"engine_version": "", "fingerprints": {}, "versions": {}}
+    absent: dict[str, Any] = {"package_version": "", "fingerprints": {}, "versions": {}}
     report = Report.from_json({**expected, **absent, "metrics": metrics})
     told = {cause["cause"] for cause in report.advice}
     assert told

@@ -1,4 +1,4 @@
-"""No route publishes a value that only a few people have: steps, command, Dagster, and external
+"""No run publishes a value that only a few people have: steps, command, Dagster, and external
 tables.
 
 The Airflow test of the honest table has such values as well (tests/airflow/test_airflow.py).
@@ -21,7 +21,7 @@ from privacy_assets import build_privacy_assets, evaluate, read_published
 from privacy_assets.cli.main import main
 from privacy_assets.errors import InputError
 from privacy_assets.gate.deployment import Deployment, DeploymentSettings
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
@@ -75,7 +75,7 @@ def alone(*tables: pd.DataFrame) -> set[Any]:
 
 @pytest.fixture(autouse=True)
 def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "the same split in every run")
 
 
 def deployment(folder: Path) -> Deployment:

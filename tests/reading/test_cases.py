@@ -381,7 +381,7 @@ ODD_FORMATS = ["%%%s", "%", "%Y%", "%Q", "%Y-%Y", "%U", "%G", "%-d.%m.%Y", "plai
 
 
 @pytest.mark.parametrize("encoding", ODD_ENCODINGS)
-def test_route_61_an_encoding_that_reads_no_text_is_a_wrong_setting(
+def test_bypass_61_an_encoding_that_reads_no_text_is_a_wrong_setting(
     encoding: str, tmp_path: Path, capsys: Any
 ) -> None:
     tables = dict.fromkeys(ROLES, TRAIN[:50])
@@ -402,7 +402,7 @@ def test_encodings_of_text_are_read(encoding: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ODD_FORMATS)
-def test_route_61_a_format_that_reads_no_time_is_a_wrong_setting(
+def test_bypass_61_a_format_that_reads_no_time_is_a_wrong_setting(
     form: str, tmp_path: Path, capsys: Any
 ) -> None:
     tables = dict.fromkeys(ROLES, TRAIN[:50])
@@ -415,7 +415,7 @@ def test_route_61_a_format_that_reads_no_time_is_a_wrong_setting(
 
 @pytest.mark.parametrize("name", ["", "  "])
 @pytest.mark.parametrize("unnamed", [("synthetic",), ROLES])
-def test_route_61_a_column_without_a_name_is_not_published(
+def test_bypass_61_a_column_without_a_name_is_not_published(
     name: str, unnamed: tuple[str, ...], tmp_path: Path, capsys: Any
 ) -> None:
     tables = dict(zip(ROLES, (TRAIN, HOLDOUT, FRESH), strict=True))
@@ -438,7 +438,7 @@ def test_a_column_without_a_name_is_shown(tmp_path: Path, capsys: Any) -> None:
     assert "it has no name: name the column or drop it" in " ".join(capsys.readouterr().out.split())
 
 
-def test_route_61_a_small_file_of_many_rows_is_refused_by_its_footer(
+def test_bypass_61_a_small_file_of_many_rows_is_refused_by_its_footer(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reading(*_: object) -> None:
@@ -478,7 +478,7 @@ def evaluated(folder: Path, frames: dict[str, pd.DataFrame], *options: str) -> l
     ]
 
 
-def test_route_61_evaluate_reads_no_row_of_a_small_file_of_many_rows(
+def test_bypass_61_evaluate_reads_no_row_of_a_small_file_of_many_rows(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reading(*_: object) -> None:
@@ -539,7 +539,7 @@ CODES = [f"LOC-{n:05d}" for n in range(600)]  # near-unique
     ],
     ids=["addresses", "IBANs", "one address", "codes"],
 )
-def test_route_57_a_public_list_of_direct_identifiers(
+def test_bypass_57_a_public_list_of_direct_identifiers(
     values: list[str], reason: str, tmp_path: Path, capsys: Any
 ) -> None:
     listed = {"contact": {"values": sorted(set(values)), "source": "a register"}}

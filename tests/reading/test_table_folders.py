@@ -22,7 +22,7 @@ import yaml
 from privacy_assets import evaluate
 from privacy_assets.cli.main import main
 from privacy_assets.errors import ConfigError, InputError, StoreError
-from privacy_assets.gate.lock import entries_of
+from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.infra.objects import ObjectPath
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import partition_path, source_table

@@ -18,7 +18,7 @@ from privacy_assets import Report, evaluate
 from privacy_assets.cli.main import main
 from privacy_assets.cli.options import kinds as kinds_of_options
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.tables.inference import accepted_columns, infer_schema, joint_schema
+from privacy_assets.tables.inference import columns_to_accept, infer_schema, joint_schema
 from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.text import recognize_text, texts_of
@@ -532,10 +532,10 @@ def test_a_subject_with_a_unit_stays_exact_text() -> None:
 
 
 def test_accepted_settings_state_the_unit() -> None:
-    dollars = accepted_columns(infer_schema(written(TRAIN, READ["$5"])))
-    euros = accepted_columns(infer_schema(written(TRAIN, READ["5 €"])))
+    dollars = columns_to_accept(infer_schema(written(TRAIN, READ["$5"])))
+    euros = columns_to_accept(infer_schema(written(TRAIN, READ["5 €"])))
     assert dollars["a"] == "number, format $" and euros["a"] == "number, format €"
-    assert accepted_columns(infer_schema(TRAIN))["a"] == "number"
+    assert columns_to_accept(infer_schema(TRAIN))["a"] == "number"
 
 
 @pytest.mark.parametrize(
@@ -577,7 +577,7 @@ def test_a_message_names_no_unit_that_few_people_have() -> None:
 def test_an_accepted_category_stays_one_and_a_note_says_so() -> None:
     frames = {"train": written(TRAIN, READ["$5"])}
     schema, notes = joint_schema(
-        frames, {"train": "train"}, locked=dict.fromkeys(NAMES, "categorical")
+        frames, {"train": "train"}, accepted_columns=dict.fromkeys(NAMES, "categorical")
     )
     assert schema.of_kind("categorical") == NAMES
     assert (

@@ -20,7 +20,7 @@ from standins import run_functions_here
 from privacy_assets import evaluate
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.deployment import Deployment, DeploymentSettings
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.generators import build_generator
 from privacy_assets.infra.progress import silent
 from privacy_assets.metrics.policies import default_policy, load_policy
@@ -104,7 +104,7 @@ def opened(given: dict[str, Any]) -> Iterator[tuple[ResolvedTable, Deployment]]:
     """A table with these settings, in a new deployment with the same split."""
     rows = given.pop("rows", 4000)
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
+        patch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "the same split in every run")
         run_functions_here(patch)
         adult()[:rows].to_parquet(Path(folder) / "adult.parquet")
         data = {"source": Path(folder) / "adult.parquet", "each_row": True, **given.pop("data", {})}

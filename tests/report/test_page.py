@@ -110,7 +110,7 @@ def test_headline():
 
 def result(metric, name, value, **changes):
     return MetricResult(
-        metric, (estimate(name, value),), **{"settings": {"a": 1}, "engine_version": "1"} | changes
+        metric, (estimate(name, value),), **{"settings": {"a": 1}, "package_version": "1"} | changes
     )
 
 
@@ -134,7 +134,7 @@ def test_statistics_before_and_after_a_filter():
     assert len(bars(svg)) == 2 + 2  # the legend has two
     for nothing in ({}, None, "text", {"membership_inference": 1}, {"membership_inference": {}}):
         assert before_and_after(nothing, after)[1] == ""
-    for otherwise in ({"settings": {"a": 2}}, {"seed": 4}, {"engine_version": "2"}):
+    for otherwise in ({"settings": {"a": 2}}, {"seed": 4}, {"package_version": "2"}):
         assert before_and_after(before, {guess[0]: result(*guess, 0.5, **otherwise)})[1] == ""
 
 

@@ -61,7 +61,7 @@ def test_the_points_are_those_of_the_paper_on_its_own_table_2():
     assert np.isnan(achilles.points_of({"distance": 0.8, "random": 0.6})[-1])
 
 
-def test_the_points_of_the_lab_report_follow_from_its_tables():
+def test_the_points_of_the_benchmark_follow_from_its_tables():
     """Means are rounded to 0.001, so differences can be off by 0.1 points."""
     page = (Path(__file__).parents[2] / "benchmarks/results/achilles.md").read_text()
     tables, ranking = (

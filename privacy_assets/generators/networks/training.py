@@ -29,7 +29,7 @@ from privacy_assets.generators.base import Training
 from privacy_assets.generators.layout import Layout
 from privacy_assets.infra.files import private_folder, put_atomic
 from privacy_assets.infra.progress import advance
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 _CHECKPOINT_FILE = "training.pt"
 _DIGEST_BYTES = 32
@@ -111,7 +111,7 @@ class Loop:
         if self.training.subject_codes is not None:
             subject_bytes = np.asarray(self.training.subject_codes, dtype=np.int64).tobytes()
         digest = hashlib.sha256(subject_bytes).hexdigest()
-        return f"{ENGINE_VERSION} {self.name} {self.training.seed} {digest} {fingerprint}"
+        return f"{PACKAGE_VERSION} {self.name} {self.training.seed} {digest} {fingerprint}"
 
     def _is_over(self, history: list[dict[str, float]]) -> bool:
         if not history:

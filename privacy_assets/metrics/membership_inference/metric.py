@@ -467,13 +467,13 @@ class MembershipInference(Metric):
             at_most=0.7,
             source="chosen: releases without a leak stay within 0.67 if 1,500 people are in train"
             " (48 of 48; see the "
-            "lab report on leaks)",
+            "benchmark on leaks)",
         ),
         Limit(
             "membership_inference.precision",
             at_most=0.535,
             bound="proven",
-            source="significant at 95 %; see the lab report on leaks",
+            source="significant at 95 %; see the benchmark on leaks",
         ),
     )
     small_policy_limits: ClassVar[Mapping[str, float]] = {"membership_inference.precision": 0.75}

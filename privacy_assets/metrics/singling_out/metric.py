@@ -365,7 +365,7 @@ class SinglingOut(Metric):
             "singling_out.risk",
             at_most=0.01,
             bound="proven",
-            source="significant at 95 %; see the lab report on leaks",
+            source="significant at 95 %; see the benchmark on leaks",
         ),
     )
 

@@ -17,7 +17,7 @@ from tests.code_counts import cycles
 
 PACKAGE = Path(__file__).parents[1] / "privacy_assets"
 # Each may import the packages listed before it.
-ROOMS = (
+LAYERS = (
     "errors",
     "version",
     "infra",
@@ -91,23 +91,23 @@ def texts(tree: ast.AST) -> Iterator[str]:
         yield from texts(node)
 
 
-def room(name: str) -> str:
+def layer(name: str) -> str:
     return name.partition(".")[0]
 
 
 def test_every_module_stands_in_a_room() -> None:
-    assert {room(name) for name in modules()} == set(ROOMS)
+    assert {layer(name) for name in modules()} == set(LAYERS)
 
 
-@pytest.mark.parametrize("name", ROOMS)
+@pytest.mark.parametrize("name", LAYERS)
 def test_imports_run_one_way(name: str) -> None:
-    above = ROOMS[ROOMS.index(name) + 1 :]
+    above = LAYERS[LAYERS.index(name) + 1 :]
     wrong = [
         (one, other)
         for one in modules()
-        if room(one) == name
+        if layer(one) == name
         for other in imported(one)
-        if room(other) in above
+        if layer(other) in above
     ]
     assert wrong == []
 
@@ -116,8 +116,8 @@ def test_imports_form_no_cycle() -> None:
     assert cycles({name: imported(name) for name in modules()}) == []
 
 
-@pytest.mark.parametrize(("library", "rooms"), ORCHESTRATORS.items())
-def test_only_its_room_imports_an_orchestrator(library: str, rooms: set[str]) -> None:
+@pytest.mark.parametrize(("library", "layers"), ORCHESTRATORS.items())
+def test_only_its_room_imports_an_orchestrator(library: str, layers: set[str]) -> None:
     def asks(name: str) -> bool:
         roots = set()
         for node in statements(modules()[name]):
@@ -129,7 +129,7 @@ def test_only_its_room_imports_an_orchestrator(library: str, rooms: set[str]) ->
             roots |= {one.partition(".")[0] for one in names}
         return library in roots
 
-    assert {room(name) for name in modules() if asks(name)} <= rooms
+    assert {layer(name) for name in modules() if asks(name)} <= layers
 
 
 def words(text: str) -> set[str]:
@@ -142,13 +142,13 @@ def test_metrics_are_named_in_their_room_alone() -> None:
         name: set().union(*map(words, texts(tree))) & NAMES for name, tree in modules().items()
     }
     assert (
-        set().union(*(found for name, found in named.items() if room(name) == "metrics")) == NAMES
+        set().union(*(found for name, found in named.items() if layer(name) == "metrics")) == NAMES
     )
     wrong = {
         (name, metric)
         for name, found in named.items()
         for metric in found
-        if room(name) != "metrics" and name not in OTHERWISE.get(metric, ())
+        if layer(name) != "metrics" and name not in OTHERWISE.get(metric, ())
     }
     assert wrong == set()
     assert {
@@ -169,6 +169,6 @@ def test_no_orchestrator_knows_the_other() -> None:
         (name, one)
         for name in modules()
         for one in imported(name)
-        if room(one) == others.get(room(name))
+        if layer(one) == others.get(layer(name))
     ]
     assert wrong == []

@@ -1,4 +1,4 @@
-"""Routes around the gate that need a real webserver and daemon: stock checks let each pass, the
+"""Bypasses of the gate that need a real webserver and daemon: stock checks let each pass, the
 gate none.
 
 Every test does the same to two tables. From a table of ``stock.py`` the private rows must be
@@ -16,7 +16,7 @@ from stock import Folder
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
 from privacy_assets.gate.releases import Release, ReleaseStore, default_trusted
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +102,7 @@ def nothing_published(served: Served, table: str, partition: str | None = None) 
 LEAKY = {"leaky": None, "leaky_regions": "north"}  # the partition of each
 
 
-def test_route_01_published_alone_after_a_failed_check(served: Served, runs: Runs) -> None:
+def test_bypass_01_published_alone_after_a_failed_check(served: Served, runs: Runs) -> None:
     stock = [served.launch("stock", "plain/published"), served.command("stock", "plain/published")]
     gated = {
         table: [
@@ -119,7 +119,7 @@ def test_route_01_published_alone_after_a_failed_check(served: Served, runs: Run
         nothing_published(served, table, partition)
 
 
-def test_route_10_only_the_step_of_a_failed_run(served: Served, runs: Runs) -> None:
+def test_bypass_10_only_the_step_of_a_failed_run(served: Served, runs: Runs) -> None:
     again = {table: served.execute_step_again(runs[table], f"{table}__publish") for table in LEAKY}
     again["plain"] = served.execute_step_again(runs["plain"], "plain__published")
     leaked(served, again["plain"], "plain")
@@ -128,7 +128,7 @@ def test_route_10_only_the_step_of_a_failed_run(served: Served, runs: Runs) -> N
         nothing_published(served, table, partition)
 
 
-def test_route_12_automation_after_checks_that_failed_or_warned(served: Served, runs: Runs) -> None:
+def test_bypass_12_automation_after_checks_that_failed_or_warned(served: Served, runs: Runs) -> None:
     """The stock tables whose checks raised or never ran are part of the same run."""
     checked = [f"{table}/score:few_copies" for table in EAGER if table != "eager_unchecked"]
     stock = served.launch(
@@ -150,7 +150,7 @@ def test_route_12_automation_after_checks_that_failed_or_warned(served: Served, 
 
 
 @pytest.mark.weekly
-def test_route_12_automation_after_scores_that_never_ran_or_raised(
+def test_bypass_12_automation_after_scores_that_never_ran_or_raised(
     served: Served, turned: Release
 ) -> None:
     """The last verdict is the honest table's "pass". The stock half is in the test above."""
@@ -175,7 +175,7 @@ def test_route_12_automation_after_scores_that_never_ran_or_raised(
     assert history(served, "turned") == [turned]
 
 
-def test_route_13_sensors_and_schedules(served: Served, runs: Runs) -> None:
+def test_bypass_13_sensors_and_schedules(served: Served, runs: Runs) -> None:
     sensors = ("by_selection", "by_job", "by_asset")
     for location in ("stock", "gated"):
         for sensor in sensors:
@@ -192,7 +192,7 @@ def test_route_13_sensors_and_schedules(served: Served, runs: Runs) -> None:
 
 
 @pytest.mark.weekly
-def test_route_18_a_publisher_in_another_code_location(served: Served, runs: Runs) -> None:
+def test_bypass_18_a_publisher_in_another_code_location(served: Served, runs: Runs) -> None:
     stock, gated = (
         served.launch("elsewhere", asset) for asset in ("stock_publisher", "gated_publisher")
     )
@@ -203,7 +203,7 @@ def test_route_18_a_publisher_in_another_code_location(served: Served, runs: Run
 
 
 @pytest.mark.weekly
-def test_route_19_a_check_in_another_code_location(served: Served, runs: Runs) -> None:
+def test_bypass_19_a_check_in_another_code_location(served: Served, runs: Runs) -> None:
     leaked(served, served.launch("stock", *of("far", STOCK)), "far")
     attempts = [
         served.launch("elsewhere", checks=["far/synthetic:far_has_no_copies"]),
@@ -225,7 +225,7 @@ def test_route_19_a_check_in_another_code_location(served: Served, runs: Runs) -
     nothing_published(served, "leaky")
 
 
-def test_route_20_a_forged_check_result(served: Served, runs: Runs) -> None:
+def test_bypass_20_a_forged_check_result(served: Served, runs: Runs) -> None:
     """The automation condition waits for the checks; the forged results trigger it."""
     scored = served.launch("stock", *[a for t in FORGED for a in of(t, STOCK, but="published")])
     assert not served.finished(scored)

@@ -46,7 +46,7 @@ FUNCTIONS_APART = True
 def world(
     tmp_path: Path, capfd: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "the same split in every run")
     caplog.set_level(logging.INFO)
     with dg.DagsterInstance.ephemeral() as instance:
         yield World(tmp_path, instance, wrong.honest, capfd, caplog)

@@ -1,5 +1,5 @@
-"""Routes around the memory of the gate, and around the folders and keys it relies on (see
-test_routes).
+"""Bypasses of the memory of the gate, and around the folders and keys it relies on (see
+test_bypasses).
 """
 
 import datetime as dt
@@ -11,7 +11,7 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from routes import REGIONS, World, accept, gated, nothing_published, reason, refused, released
+from bypasses import REGIONS, World, accept, gated, nothing_published, reason, refused, released
 from standins import failures, independent, slow
 
 from privacy_assets import read_published
@@ -22,7 +22,7 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.releases import default_trusted
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 
 AGAIN = "is no longer current"
 HOUR = dt.timedelta(hours=1)
@@ -66,7 +66,7 @@ def roll_back(world: World, table: str, name: str) -> None:
 
 
 @pytest.mark.weekly
-def test_route_43_a_rollback_undone_by_the_same_bytes(
+def test_bypass_43_a_rollback_undone_by_the_same_bytes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new attestation of the bytes that were rolled back, or that a later release replaced."""
@@ -105,7 +105,7 @@ def test_route_43_a_rollback_undone_by_the_same_bytes(
         pytest.param(False, id="ordered by the clock alone", marks=pytest.mark.slow),
     ],
 )
-def test_route_44_the_clock_is_set_back(
+def test_bypass_44_the_clock_is_set_back(
     world: World, monkeypatch: pytest.MonkeyPatch, checked_step: bool
 ) -> None:
     """By the clock, the replaced attestation is the newer one."""
@@ -140,7 +140,7 @@ def test_route_44_the_clock_is_set_back(
 
 
 @pytest.mark.slow
-def test_route_55_withdrawn_rows_in_another_partition(
+def test_bypass_55_withdrawn_rows_in_another_partition(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both partitions have the same people, so their tables are equal."""
@@ -178,7 +178,7 @@ def test_route_55_withdrawn_rows_in_another_partition(
 
 
 @pytest.mark.slow
-def test_route_58_a_release_confirmed_while_the_clock_was_ahead(
+def test_bypass_58_a_release_confirmed_while_the_clock_was_ahead(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its time, the pointer stays young until the other clocks have passed it."""
@@ -200,13 +200,13 @@ def test_route_58_a_release_confirmed_while_the_clock_was_ahead(
 @pytest.mark.parametrize(
     ("file", "now"),
     [
-        ("secret.key", b""),
-        slow(("secret.key", b"another secret of this length")),
-        slow(("secret.check", b"")),
+        ("split.key", b""),
+        slow(("split.key", b"another split key of this length")),
+        slow(("split.check", b"")),
     ],
 )
-def test_route_45_a_lost_or_changed_secret(world: World, file: str, now: bytes) -> None:
-    """With another secret failed rows are not recognized, and the splits change."""
+def test_bypass_45_a_lost_or_changed_secret(world: World, file: str, now: bytes) -> None:
+    """With another split key failed rows are not recognized, and the splits change."""
     defs, secret = gated(world, "secret"), world.root / "private" / file
     assert not world.run(defs).success  # copies: the verdict is remembered
     kept = secret.read_bytes()
@@ -225,7 +225,7 @@ def test_route_45_a_lost_or_changed_secret(world: World, file: str, now: bytes) 
 
 
 @pytest.mark.parametrize("what", [*map(slow, ["release", "table", "releases"])])
-def test_route_46_a_symlinked_release_folder(world: World, what: str) -> None:
+def test_bypass_46_a_symlinked_release_folder(world: World, what: str) -> None:
     """A process that follows the link publishes, cleans up and reads in another place."""
     defs = gated(world, "linked", independent)
     assert world.run(defs).success
@@ -258,7 +258,7 @@ def test_route_46_a_symlinked_release_folder(world: World, what: str) -> None:
 
 
 @pytest.mark.slow
-def test_route_47_a_revoked_key(world: World) -> None:
+def test_bypass_47_a_revoked_key(world: World) -> None:
     """The process that signed and verified with the key continues."""
     defs = gated(world, "revoked", independent)
     assert world.run(defs).success
@@ -278,6 +278,6 @@ def test_route_47_a_revoked_key(world: World) -> None:
     # the log was signed by that key
     assert "not signed by a trusted key" in reason(world.run(defs), "revoked__read")
     accept(world, "revoked", "--reason", "a stranger had the key")
-    assert "differs from the lock" in reason(world.run(defs), "revoked__split")  # so was the lock
+    assert "differs from the accepted settings" in reason(world.run(defs), "revoked__split")  # so were the settings
     accept(world, "revoked", "--reason", "a stranger had the key")
     assert world.run(defs).success  # all steps again, with the new key

@@ -1,9 +1,9 @@
-"""Routes around the gate: stock checks let each one through, the gate none.
+"""Bypasses of the gate: stock checks let each one through, the gate none.
 
 Every test does the same to two tables. From a table that only Dagster's blocking checks guard, the
 private rows must be published, otherwise the test is not meaningful. From a gated table no row may
-be published, and the refusal must give the reason. tests/deployment has the routes that need a
-webserver or a daemon, test_routes_gate those against the gate itself.
+be published, and the refusal must give the reason. tests/deployment has the bypasses that need a
+webserver or a daemon, test_bypasses_gate those against the gate itself.
 """
 
 import base64
@@ -18,7 +18,7 @@ import dagster as dg
 import pandas as pd
 import pytest
 from drawing import memorise_the_north
-from routes import (
+from bypasses import (
     EVERY,
     HOLDS,
     REGIONS,
@@ -40,7 +40,7 @@ from stock import copies
 
 from privacy_assets import PrivacyIOManager, read_published
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import load_policy
 
@@ -64,13 +64,13 @@ def failed(world: World) -> Tables:
     return tables
 
 
-def stated(record: SignedRecord) -> dict[str, Any]:
-    """The statement of a sealed record, unverified."""
+def stated(record: SignedFile) -> dict[str, Any]:
+    """The payload of a signed file, unverified."""
     return json.loads(base64.b64decode(json.loads(record.data)["payload"]))["predicate"]
 
 
 @pytest.mark.slow
-def test_route_02_synthetic_again_then_published_alone(world: World, failed: Tables) -> None:
+def test_bypass_02_synthetic_again_then_published_alone(world: World, failed: Tables) -> None:
     plain, leaky = failed
     assert (
         world.run(plain, "plain/synthetic").success and world.run(leaky, "leaky/synthetic").success
@@ -81,7 +81,7 @@ def test_route_02_synthetic_again_then_published_alone(world: World, failed: Tab
 
 
 @pytest.mark.slow
-def test_route_03_a_derived_asset_in_a_later_run(world: World, failed: Tables) -> None:
+def test_bypass_03_a_derived_asset_in_a_later_run(world: World, failed: Tables) -> None:
     seen: list[Any] = []
 
     @dg.asset(ins={"rows": dg.AssetIn(key=["leaky", "synthetic"])})
@@ -123,7 +123,7 @@ def test_route_03_a_derived_asset_in_a_later_run(world: World, failed: Tables) -
 
 
 @pytest.mark.slow
-def test_route_04_the_check_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bypass_04_the_check_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, leaky = stock(world, "raising", raises=True), gated(world, "raised")
     assert not world.run(plain).success
     leaked(world, world.run(plain, "raising/published"), "raising")
@@ -146,7 +146,7 @@ def test_route_04_the_check_raises(world: World, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_route_05_a_failed_check_with_severity_warn(world: World) -> None:
+def test_bypass_05_a_failed_check_with_severity_warn(world: World) -> None:
     result = world.run(stock(world, "warned", severity=dg.AssetCheckSeverity.WARN))
     assert not checks(result)["score", "few_copies"].passed
     leaked(world, result, "warned")
@@ -169,7 +169,7 @@ def test_route_05_a_failed_check_with_severity_warn(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_route_06_a_check_that_omits_its_result(world: World) -> None:
+def test_bypass_06_a_check_that_omits_its_result(world: World) -> None:
     @dg.multi_asset_check(
         specs=[dg.AssetCheckSpec("few_copies", asset=["omitted", "score"], blocking=True)],
         can_subset=True,
@@ -195,7 +195,7 @@ def test_route_06_a_check_that_omits_its_result(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_route_07_a_job_that_selects_only_the_passing_check(world: World, failed: Tables) -> None:
+def test_bypass_07_a_job_that_selects_only_the_passing_check(world: World, failed: Tables) -> None:
     @dg.asset_check(asset=["plain", "score"], blocking=True)
     def is_there() -> dg.AssetCheckResult:
         return dg.AssetCheckResult(passed=True)
@@ -222,7 +222,7 @@ def test_route_07_a_job_that_selects_only_the_passing_check(world: World, failed
     nothing_published(world, "leaky")
 
 
-def test_route_08_checked_asset_and_publisher_in_one_step(world: World, failed: Tables) -> None:
+def test_bypass_08_checked_asset_and_publisher_in_one_step(world: World, failed: Tables) -> None:
     @dg.multi_asset(
         specs=[dg.AssetSpec(["one", "synthetic"]), dg.AssetSpec(["one", "published"])],
         check_specs=[dg.AssetCheckSpec("few_copies", asset=["one", "synthetic"], blocking=True)],
@@ -244,7 +244,7 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World, failed: 
 
     @dg.asset(ins=records, required_resource_keys={"releases"})
     def own(
-        context: dg.AssetExecutionContext, synthetic: SignedRecord, attestation: SignedRecord
+        context: dg.AssetExecutionContext, synthetic: SignedFile, attestation: SignedFile
     ) -> None:
         asked = ReleaseTarget("leaky"), load_policy(LENIENT), stated(attestation)["setup"]
         for given in (attestation, synthetic, replace(synthetic, kind="attestation")):
@@ -260,7 +260,7 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World, failed: 
 
 
 @pytest.mark.slow
-def test_route_09_the_publisher_does_not_depend_on_the_scores(world: World) -> None:
+def test_bypass_09_the_publisher_does_not_depend_on_the_scores(world: World) -> None:
     result = world.run(
         with_assets(stock(world, "aside"), exporter(world, "aside", "synthetic", "of_aside"))
     )
@@ -278,7 +278,7 @@ def test_route_09_the_publisher_does_not_depend_on_the_scores(world: World) -> N
 
 
 @pytest.mark.slow
-def test_route_11_without_checks(world: World, failed: Tables) -> None:
+def test_bypass_11_without_checks(world: World, failed: Tables) -> None:
     def published_only(defs: dg.Definitions, table: str) -> dg.JobDefinition:
         """The steps that a launch of ``published`` with an empty selection of checks runs."""
         chosen = {dg.AssetKey([table, "published"])}
@@ -322,7 +322,7 @@ def parts(world: World) -> Tables:
 
 
 @pytest.mark.slow
-def test_route_14_a_failed_partition_published_alone(world: World, parts: Tables) -> None:
+def test_bypass_14_a_failed_partition_published_alone(world: World, parts: Tables) -> None:
     plain, leaky = parts
     leaked(world, world.run(plain, "part/published", partition="north"), "part")
     refused(world.run(leaky, "leaky_part/published", partition="north"), "leaky_part", HOLDS)
@@ -333,7 +333,7 @@ def test_route_14_a_failed_partition_published_alone(world: World, parts: Tables
 
 
 @pytest.mark.slow
-def test_route_15_an_unpartitioned_publisher_over_all_partitions(
+def test_bypass_15_an_unpartitioned_publisher_over_all_partitions(
     world: World, parts: Tables
 ) -> None:
     @dg.asset(ins={"rows": dg.AssetIn(key=["part", "synthetic"])})
@@ -365,7 +365,7 @@ def test_route_15_an_unpartitioned_publisher_over_all_partitions(
 
 
 @pytest.mark.slow
-def test_route_16_another_run_overwrites_the_table(world: World) -> None:
+def test_bypass_16_another_run_overwrites_the_table(world: World) -> None:
     plain = stock(world, "overwritten", generator=independent)
     run_b = stock(world, "overwritten")
 
@@ -393,7 +393,7 @@ def test_route_16_another_run_overwrites_the_table(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_route_17_the_file_is_tampered_with(world: World) -> None:
+def test_bypass_17_the_file_is_tampered_with(world: World) -> None:
     def pickled() -> None:
         world.private.to_pickle(world.root / "stock" / "tampered" / "synthetic")
 
@@ -426,7 +426,7 @@ def test_route_17_the_file_is_tampered_with(world: World) -> None:
 
 
 def rename(record: Path, old: str, new: str) -> None:
-    """Replace the hash in a signed record."""
+    """Replace the hash in a signed file."""
     envelope = json.loads(record.read_bytes())
     payload = base64.b64decode(envelope["payload"])
     assert old.encode() in payload
