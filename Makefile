@@ -73,7 +73,7 @@ ui: setup ## Open Dagster on http://localhost:3000/asset-groups (PORT=...), with
 	$(BIN)/dg dev --port $(PORT) --log-level warning
 
 # Airflow stores all files in .airflow_home, sends no data, loads no examples, and its UI listens on the loopback only.
-# The demo prints the messages of the gate only; a table, not a traceback, shows the reason of a refusal.
+# The demo prints the messages of the gate only; a table, not a traceback, shows the reason why a table is blocked.
 ON_AIRFLOW := demo-airflow demo-airflow-leak ui-airflow
 $(ON_AIRFLOW): export AIRFLOW_HOME := $(CURDIR)/.airflow_home
 $(ON_AIRFLOW): export AIRFLOW__CORE__DAGS_FOLDER := $(CURDIR)/examples/airflow/demo

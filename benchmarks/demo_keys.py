@@ -96,7 +96,7 @@ def scored(
         seconds[name] = round(time.process_time() - started, 2)
         policy_verdict = limits_alone(Policy(limits), results)
         verdict = min(verdict, policy_verdict.status, key=WORST_FIRST.index)
-        broken |= {outcome.limit.key: outcome.reason for outcome in policy_verdict.broken}
+        broken |= {outcome.limit.key: outcome.reason for outcome in policy_verdict.not_passed}
         estimates |= {
             o.limit.key: round(o.compared, 5) if math.isfinite(o.compared) else None
             for o in policy_verdict.outcomes
@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--embedded", type=int, default=100, help="the encoder is trained for keys below this"
     )
     parser.add_argument(
-        "--leak", action="store_true", help="the leaky demo, up to the first broken limit"
+        "--leak", action="store_true", help="the leaky demo, up to the first failed limit"
     )
     parser.add_argument(
         "--metrics", help="some of the metrics, with commas between them (all that have limits)"

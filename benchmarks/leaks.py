@@ -537,11 +537,11 @@ def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
         table, harmless = (line["table"], line["people"]), line["kind"] in HARMLESS
         by_kind[line["kind"], stratum(line["people"])][policy_verdict.status] += 1
         by_table[*table, harmless][policy_verdict.status] += 1
-        sure = [outcome.limit.key for outcome in policy_verdict.broken if outcome.status == "fail"]
+        sure = [outcome.limit.key for outcome in policy_verdict.not_passed if outcome.status == "fail"]
         if harmless:
             refused.update(sure)
             undecided.update(
-                outcome.limit.key for outcome in policy_verdict.broken if outcome.status != "fail"
+                outcome.limit.key for outcome in policy_verdict.not_passed if outcome.status != "fail"
             )
         else:
             fails.update(sure)

@@ -190,7 +190,7 @@ def scores(options: argparse.Namespace) -> None:
                 line = {**key, "night": night.number, **measured_on(inputs, MEASURED)}
                 append(options.results, line)
                 verdict = judged(line, policy)
-                broken = ", ".join(outcome.limit.key for outcome in verdict.broken)
+                broken = ", ".join(outcome.limit.key for outcome in verdict.not_passed)
                 sys.stderr.write(
                     f"{key} night {night.number}: {verdict.status} {broken}"
                     f" ({line['seconds']:.0f} s)\n"
@@ -400,7 +400,7 @@ def print_scores(scored: Mapping[tuple[str, str], Lines]) -> float:
         lag = float(np.mean((used[1:] * used[:-1]).mean(axis=0) / used.var(axis=0)))
         correlations += [lag] if kind in HONEST else []
         limits = Counter(
-            outcome.limit.key for line in of for outcome in judged(line, policy).broken
+            outcome.limit.key for line in of for outcome in judged(line, policy).not_passed
         )
         names = ", ".join(f"`{name}` {count}" for name, count in limits.most_common(4))
         counts = f"{first.count('fail')} | {first.count('undecided')} | {lag:.2f} | {names}"

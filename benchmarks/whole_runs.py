@@ -93,14 +93,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def report_text(found: Sequence[dict[str, Any]]) -> str:
-    """Return Markdown: published runs of each table, broken limits, and rehearsals of those that
+    """Return Markdown: published runs of each table, failed limits, and rehearsals of those that
     were refused.
     """
     cells: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for line in found:
         cells[line["table"], line["settings"]].append(line)
     out = [
-        "| table, generator | published | broken limits | rehearsal found a setting | published"
+        "| table, generator | published | failed limits | rehearsal found a setting | published"
         " with it |"
     ]
     out.append("|---|---|---|---|---|")

@@ -294,7 +294,7 @@ MUTATIONS = [
         "gate/gate.py",
         'if payload.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:',
         "if False:",
-        ("dagster/test_storage_writers.py::test_rows_moved_between_train_and_holdout_are_refused",),
+        ("dagster/test_storage_writers.py::test_rows_moved_between_train_and_holdout_are_blocked",),
     ),
     Mutation(
         "an attestation fits every snapshot",
@@ -451,7 +451,7 @@ MUTATIONS = [
     Mutation(
         "a stop that changed after it was shown is accepted",
         "gate/gate.py",
-        "if digest and self.stop(table).digest != digest:",
+        "if digest and self.suspension(table).digest != digest:",
         "if False:",
         ("cli/test_cli_accept.py",),
     ),

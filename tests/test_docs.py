@@ -681,7 +681,7 @@ Other values come from these variables:
 Without a report URL, reports have a path and no link. Airflow reads this variable, Dagster only if the code names it.
 
 The first run writes the id of the deployment to a file `.privacy-assets` in each folder, and the layout to that of the
-private folder. A folder of another deployment is refused, and so is a private folder that has contents and no marker,
+private folder. A folder of another deployment is rejected, and so is a private folder that has contents and no marker,
 or another layout. Copies of public keys need no marker. If the private folder is on disk and releases are in an object
 store, `privacy-assets prepare --releases URL --private DIR` marks both.
 

@@ -188,7 +188,7 @@ def test_two_limits_on_one_statistic_are_evaluated_by_their_own_bounds(
     )
     assert tuple(outcome.status for outcome in judged.outcomes) == statuses
     assert judged.status == verdict
-    assert [outcome.limit.key for outcome in judged.broken] == [
+    assert [outcome.limit.key for outcome in judged.not_passed] == [
         key for key, status in zip(("m.f", "m.f.proven"), statuses, strict=True) if status != "pass"
     ]
 
@@ -313,12 +313,12 @@ def test_the_worst_outcome_is_the_verdict() -> None:
      ({"statistic": "m.f", "at_most": 1, "bound": "top"}, "bound"),
      ({"statistic": "m.f", "at_most": 1, "min_subjects": 0}, "min_subjects")],
 )  # fmt: skip
-def test_wrong_limits_are_refused(arguments: dict, message: str) -> None:
+def test_wrong_limits_are_rejected(arguments: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Limit(**arguments)
 
 
-def test_empty_and_repeated_policies_are_refused() -> None:
+def test_empty_and_repeated_policies_are_rejected() -> None:
     with pytest.raises(ConfigError, match="no limits"):
         Policy(())
     with pytest.raises(ConfigError, match="twice"):
@@ -593,7 +593,7 @@ def test_the_default_policy_keeps_its_name(tmp_path: Path) -> None:
         "a, a part of default",
     ],
 )
-def test_a_name_that_reads_as_a_shipped_one_or_cannot_be_read_is_refused(name: str) -> None:
+def test_a_name_that_reads_as_a_shipped_one_or_cannot_be_read_is_blocked(name: str) -> None:
     limits = (Limit("dcr.privacy_score", 0.9),)
     with pytest.raises(ConfigError, match="name"):
         load_policy(Policy(limits, name=name))

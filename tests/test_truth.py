@@ -167,7 +167,7 @@ def test_fresh_rows_of_adult_hold_the_default_policy(adult_leak):
 
 @pytest.mark.weekly
 def test_fresh_rows_hold_and_copies_break_over_splits(adult, uk_census):
-    """None of 888 releases of fresh rows was refused (benchmarks/results/calibration.md), so their
+    """None of 888 releases of fresh rows was rejected (benchmarks/results/calibration.md), so their
     share is below 1 in 296 (95 %): two of six by chance are less likely than 1 in 5,000.
     """
     held = 0
@@ -259,7 +259,7 @@ def test_the_densest_unseen_rows_break_no_label_conditional_limit(adult):
 
 
 @pytest.mark.weekly
-def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
+def test_dropping_rows_near_train_is_blocked_from_the_other_side(adult):
     train, holdout, fresh = cut(adult, *FULL)
     inputs = read_inputs(train, holdout, fresh)
     away = nearest(inputs.encoded("synthetic").dense, inputs.encoded("train").dense).distances[:, 0]
@@ -274,7 +274,7 @@ def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
 
 @pytest.mark.weekly
 def test_an_honest_generator_passes_the_default_policy(adult):
-    """Of 200 releases of such trees of Adult 6 were refused (benchmarks/results/calibration.md):
+    """Of 200 releases of such trees of Adult 6 were rejected (benchmarks/results/calibration.md):
     two of four by chance have a probability of 1 in 190.
     """
     held = 0

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 
 BAD_INPUT = 2
 _EXIT = (
-    "Exit status: 0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is"
-    " broken, but one is"
+    "Exit status: 0 all limits hold, 1 a limit fails, 2 invalid input, 3 no limit"
+    " fails, but one is"
     " undecided, no limit applies, or only a part of the policy was evaluated."
 )
 _LONGEST_VALUE = 80  # characters

@@ -12,9 +12,9 @@ more people hardly help. With --rows, the output states this and advises more co
 
 exit status:
   0  the harmless release passes in every draw
-  1  it breaks a limit by chance in a draw
+  1  it fails a limit by chance in a draw
   2  bad input or bad settings
-  3  it breaks no limit, but is undecided in a draw: there are too few people for this policy
+  3  it fails no limit, but is undecided in a draw: there are too few people for this policy
 
 example:
   privacy-assets power --train 2000 --holdout 1200 --rows people.parquet --subject person

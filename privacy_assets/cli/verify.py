@@ -156,7 +156,7 @@ def _json(verification: Verification) -> dict[str, Any]:
     return {
         "passed": verification.passed,
         "released": verification.passed and verification.release is not None,
-        "reason": verification.refusal,
+        "reason": verification.reason,
         "file": str(verification.file),
         "sha256": verification.sha256,
         "attestation": source,
@@ -203,7 +203,7 @@ def _text(verification: Verification, root: Location) -> list[str]:
         root: Release folder.
     """
     reason = (
-        verification.refusal or "a trusted key signed that the policy holds for these exact bytes"
+        verification.reason or "a trusted key signed that the policy holds for these exact bytes"
     )
     lines = [f"{_result(verification)}  {clean(verification.file, _PATH)}"]
     lines += textwrap.wrap(clean(sentence(reason), _WHOLE_LINE), 100, break_long_words=False)

@@ -138,11 +138,11 @@ def without_shift(
     limits: Sequence[Limit],
     attempt: int = 1,
 ) -> dict[str, MetricResult]:
-    """Return the results, without statistics whose limit breaks because train and holdout differ.
+    """Return the results, without statistics whose limit fails because train and holdout differ.
 
-    If a limit is broken, and train and holdout differ in a column, the metric is measured again
+    If a limit is failed, and train and holdout differ in a column, the metric is measured again
     with a third of the people of train in place of the release, and without them in train. They are
-    rows like those of train, and none is a copy, so a limit that they break as well says nothing
+    rows like those of train, and none is a copy, so a limit that they fail as well says nothing
     about the release: the statistic becomes not measurable.
 
     Args:
@@ -155,8 +155,8 @@ def without_shift(
     Returns:
         Results by metric.
     """
-    broken = _broken_limits(metrics, results, limits, attempt)
-    if not broken:
+    failed = _failed_limits(metrics, results, limits, attempt)
+    if not failed:
         return dict(results)
     names = _differing(inputs)
     if not names:
@@ -165,31 +165,31 @@ def without_shift(
     if harmless is None:
         return dict(results)
     harmless_results = {}
-    for limit in broken:
+    for limit in failed:
         if limit.metric not in harmless_results:
             harmless_results[limit.metric] = metrics[limit.metric].measure(harmless)
     reason = _reason(names)
     checked = dict(results)
-    for limit in broken:
+    for limit in failed:
         if judge_limit(limit, harmless_results[limit.metric], attempt).status == "fail":
             checked[limit.metric] = _not_measurable(checked[limit.metric], limit, reason)
     return checked
 
 
-def _broken_limits(
+def _failed_limits(
     metrics: Mapping[str, Metric],
     results: Mapping[str, MetricResult],
     limits: Sequence[Limit],
     attempt: int,
 ) -> list[Limit]:
-    """Return the broken limits of metrics that do not attack a generator."""
-    broken = []
+    """Return the failed limits of metrics that do not attack a generator."""
+    failed = []
     for limit in limits:
         if limit.metric not in metrics or metrics[limit.metric].attacks_generator:
             continue
         if judge_limit(limit, results.get(limit.metric), attempt).status == "fail":
-            broken.append(limit)
-    return broken
+            failed.append(limit)
+    return failed
 
 
 def _reason(names: Sequence[str]) -> str:
@@ -200,7 +200,7 @@ def _reason(names: Sequence[str]) -> str:
         columns += f" and {n_further} more"
     return (
         f"{DIFFER} in {columns}, and real rows in place of the release, none of them in train,"
-        " break the limit as well"
+        " fail the limit as well"
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from privacy_assets.errors import SettingsDiffer, PublicationRefused
+from privacy_assets.errors import SettingsDiffer, PublicationBlocked
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.log import Log
 from privacy_assets.gate.signed_files import (
@@ -98,13 +98,13 @@ class AcceptedSettings:
         new: bool = False,
         columns: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Reject a run that differs from the accepted settings, and every run while the table is stopped.
+        """Reject a run that differs from the accepted settings, and every run while the table is suspended.
 
         Args:
             table: Name of the table.
             policy: Policy of the run.
             setup: All other settings of the run, see :meth:`.ResolvedTable.setup`.
-            content: Keyed fingerprint of synthetic rows. Rows that failed are not stopped by their
+            content: Keyed fingerprint of synthetic rows. Rows that failed are not suspended by their
                 own failure, so their attestation can be repeated.
             new: The run starts, so its settings may replace the accepted ones if the table has no
                 verdict yet.
@@ -117,7 +117,7 @@ class AcceptedSettings:
 
         Raises:
             SettingsDiffer: If the run differs from the accepted settings. The proposed settings are stored, unsigned.
-            TableStopped: If the table is stopped.
+            TableSuspended: If the table is suspended.
         """
         state = Log(self.private, self.key).state(table)
         proposed = entries_of(policy, setup)
@@ -137,7 +137,7 @@ class AcceptedSettings:
             title = f"{table}: this run differs from the accepted settings of the table (accepted -> this run):"
             text = "\n  ".join([title, *lines])
             raise SettingsDiffer(text, table=table, differences=tuple(lines))
-        state.check_not_stopped(table, content)
+        state.check_not_suspended(table, content)
         return proposed
 
     def columns(self, table: str) -> dict[str, str]:
@@ -233,7 +233,7 @@ class AcceptedSettings:
         signed_file = SignedFile("accepted_settings", self._stored(table))
         try:
             accepted = verified_payload(signed_file, self.key.trusted)
-        except PublicationRefused:
+        except PublicationBlocked:
             return {}
         if accepted.target != ReleaseTarget(table):
             return {}

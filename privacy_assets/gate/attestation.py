@@ -25,8 +25,8 @@ from privacy_assets.policy import LimitOutcome, Policy, Status, Verdict, tally
 from privacy_assets.stats.estimates import MetricResult, to_jsonable
 from privacy_assets.version import PACKAGE_VERSION
 
-_MAX_NAMED = 3  # maximum number of limits named in a refusal; report and check name all
-# Inputs that only some metrics read, with the words of a refusal for another input.
+_MAX_NAMED = 3  # maximum number of limits named in an error; report and check name all
+# Inputs that only some metrics read, with the words of the message for another input.
 _OTHER_INPUTS = {"embedder": "another embedder", "ledger": "the ledger of an earlier release"}
 
 
@@ -299,11 +299,11 @@ def check_verdict(verdict: Verdict, remembered: Sequence[str]) -> None:
         remembered: Limits that the same rows failed earlier.
 
     Raises:
-        PolicyNotMet: If a limit is broken.
-        FailedBefore: If no limit is broken, but the rows failed earlier.
+        PolicyNotMet: If a limit failed.
+        FailedBefore: If no limit failed, but the rows failed earlier.
     """
-    if verdict.status != "pass" or verdict.broken:
-        raise refusal(verdict, remembered)
+    if verdict.status != "pass" or verdict.not_passed:
+        raise blocking_error(verdict, remembered)
 
 
 def check_memory(remembered: Sequence[str]) -> None:
@@ -336,13 +336,13 @@ def check_ledger(attestation: Attestation, ledger: str) -> None:
         )
 
 
-def refusal(
+def blocking_error(
     verdict: Verdict, remembered: Sequence[str] = (), remedy: str = ""
 ) -> PolicyNotMet | FailedBefore:
-    """Return the refusal of a verdict other than "pass". Its message has the first broken limits,
+    """Return the error of a verdict other than "pass". Its message has the limits that failed first,
     without numbers.
 
-    Rows that failed before, and break no limit now, are refused for that: another run cannot change
+    Rows that failed before, and fail no limit now, are blocked for that: another run cannot change
     it.
 
     Args:
@@ -350,21 +350,21 @@ def refusal(
         remembered: Limits that the same rows failed earlier.
         remedy: What would make the verdict "pass", for the advice. Empty: general advice.
     """
-    broken = sorted(verdict.broken, key=lambda outcome: outcome.status != "fail")
-    if not broken or (remembered and broken[0].status != "fail"):
+    not_passed = sorted(verdict.not_passed, key=lambda outcome: outcome.status != "fail")
+    if not not_passed or (remembered and not_passed[0].status != "fail"):
         return failed_before(remembered)
     names = []
-    for outcome in broken[:_MAX_NAMED]:
+    for outcome in not_passed[:_MAX_NAMED]:
         names.append(f"{outcome.limit.key} ({outcome.status.replace('_', ' ')})")
-    if len(broken) > _MAX_NAMED:
-        names.append(f"and {len(broken) - _MAX_NAMED} more")
+    if len(not_passed) > _MAX_NAMED:
+        names.append(f"and {len(not_passed) - _MAX_NAMED} more")
     kind = Undecided if verdict.status == "undecided" else PolicyNotMet
     counts = tally(verdict.outcomes)
     text = f"the policy does not hold ({verdict.status}: {counts}): {', '.join(names)}"
-    return kind(text, outcomes=verdict.broken, remedy=remedy)
+    return kind(text, outcomes=verdict.not_passed, remedy=remedy)
 
 
 def failed_before(remembered: Sequence[str]) -> FailedBefore:
-    """Return the refusal of rows that failed earlier."""
+    """Return the error of rows that failed earlier."""
     text = "the policy does not hold: these rows failed before, and rerunning cannot change that"
     return FailedBefore(f"{text} ({'; '.join(remembered)})", failures=tuple(remembered))

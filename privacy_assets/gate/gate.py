@@ -23,11 +23,11 @@ from privacy_assets.errors import (
     InputError,
     NotTrusted,
     OutOfDate,
-    PublicationRefused,
+    PublicationBlocked,
     StoreError,
     StoreUnavailable,
     Superseded,
-    TableStopped,
+    TableSuspended,
     WrongTarget,
     safe_repr,
 )
@@ -159,11 +159,11 @@ class _PartitionReleases(NamedTuple):
     unlogged: list[Publication]
 
 
-class Stop(NamedTuple):
-    """All that stops a table.
+class Suspension(NamedTuple):
+    """All that suspends a table.
 
     Attributes:
-        causes: Causes, each a sentence without a period. Empty: the table is not stopped.
+        causes: Causes, each a sentence without a period. Empty: the table is not suspended.
         digest: Digest of the causes and of the last entry of the log.
     """
 
@@ -175,7 +175,7 @@ class Stop(NamedTuple):
 class Gate:
     """Signing, verification and publication of synthetic tables.
 
-    All methods raise PublicationRefused for signed files that are rejected, and ConfigError if a key is
+    All methods raise PublicationBlocked for signed files that are rejected, and ConfigError if a key is
     missing or invalid.
 
     Attributes:
@@ -442,13 +442,13 @@ class Gate:
             table: Name of the table.
 
         Raises:
-            TableStopped: If the file is missing or was changed.
+            TableSuspended: If the file is missing or was changed.
         """
         state = self.log.state(table)
         return state.ledger, self._check_ledger(table, state.ledger)
 
     def _check_ledger(self, table: str, sha256: str) -> bytes:
-        """Return the bytes of a ledger, or raise TableStopped if it is missing or was changed."""
+        """Return the bytes of a ledger, or raise TableSuspended if it is missing or was changed."""
         if not sha256:
             return b""
         path = self._ledgers(table) / f"{sha256}.parquet"
@@ -461,7 +461,7 @@ class Gate:
                     f"the ledger cannot be read ({reason(error)})", error, path
                 ) from None
         if data is None:
-            raise TableStopped(
+            raise TableSuspended(
                 f"the ledger of {table} is missing or was changed ({path})", table=table
             )
         return data
@@ -537,7 +537,7 @@ class Gate:
             The attestation and its signed file.
 
         Raises:
-            PublicationRefused: If a result or the snapshot is not trusted or does not match.
+            PublicationBlocked: If a result or the snapshot is not trusted or does not match.
         """
         target = snapshot.target
         self.check_folders()
@@ -624,7 +624,7 @@ class Gate:
         """Read and verify the signed results that an attestation names.
 
         Raises:
-            PublicationRefused: If one is missing or changed.
+            PublicationBlocked: If one is missing or changed.
         """
         folder = attestation.target.below(self.private / "results")
         results = {}
@@ -673,7 +673,7 @@ class Gate:
         3. A trusted key signed the attestation, for this table and partition.
         4. A trusted key signed the file of the snapshot, for this table and partition.
         5. Policy and settings equal the accepted settings of the table.
-        6. The table is not stopped.
+        6. The table is not suspended.
         7. Package version, policy and settings of the attestation are in force.
         8. Its verdict is "pass", and its policy has exactly its limits.
         9. It names this snapshot: the same bytes and rows.
@@ -686,7 +686,7 @@ class Gate:
         come in between:
 
         14. The log does not end before the current release.
-        15. The table is not stopped.
+        15. The table is not suspended.
         16. These rows failed no limit that is at least as strict, in any run.
         17. They were not withdrawn, in any partition.
         18. They were not published and later replaced or rolled back.
@@ -711,7 +711,7 @@ class Gate:
             The current release.
 
         Raises:
-            PublicationRefused: If a check fails.
+            PublicationBlocked: If a check fails.
             ConfigError: If the signing key or a folder is not usable.
         """
         self.key.check()
@@ -731,7 +731,7 @@ class Gate:
 
         def facts_of_release(state: LogState) -> Facts | None:
             self._check_not_behind(target.table, state)
-            state.check_not_stopped(target.table)
+            state.check_not_suspended(target.table)
             part = self._remembered_part(target, setup)
             check_memory(state.failures(policy, attestation, part))
             _check_not_withdrawn(attestation, state)
@@ -761,7 +761,7 @@ class Gate:
                 move.check_last,
             )
         self._remove_ledgers(target.table)
-        with suppress(OSError, PublicationRefused):  # the next publication removes it
+        with suppress(OSError, PublicationBlocked):  # the next publication removes it
             self.accepted.end_proposal(target.table)
         return release
 
@@ -769,7 +769,7 @@ class Gate:
         """Remove all ledgers but the one after the last release. A failure leaves a file that the
         next call removes.
         """
-        with suppress(OSError, PublicationRefused):
+        with suppress(OSError, PublicationBlocked):
             current = f"{self.log.state(table).ledger}.parquet"
             folder = self._ledgers(table)
             for name in names(folder):
@@ -799,7 +799,7 @@ class Gate:
     def _check_not_behind(
         self, table: str, state: LogState, read_state: ReadState | None = None
     ) -> None:
-        """Raise TableStopped if the release folder has a release, or a pointer with a number, that
+        """Raise TableSuspended if the release folder has a release, or a pointer with a number, that
         the log lacks.
 
         Args:
@@ -816,7 +816,7 @@ class Gate:
                 f"the log of {table} ends before a release that readers have: it is missing, or"
                 " an older copy"
             )
-            raise TableStopped(text, table=table)
+            raise TableSuspended(text, table=table)
 
     def _lost(self, table: str, state: LogState) -> _Lost:
         """Compare the log of a table with the release folder."""
@@ -840,7 +840,7 @@ class Gate:
             if release.id[-12:] in logged:
                 continue
             # a release without a trusted signature does not count
-            with suppress(PublicationRefused):
+            with suppress(PublicationBlocked):
                 attestation = release.opened(target, self.key.trusted)
                 unlogged.append(
                     Publication(target.part, 0, attestation.sha256, attestation.content)
@@ -859,14 +859,14 @@ class Gate:
             release = self.store.current(target, self.key.trusted)
             check_bytes(release.table, sha256, release.root)
             attestation = release.opened(target, self.key.trusted)
-        except (OSError, InputError, PublicationRefused):
+        except (OSError, InputError, PublicationBlocked):
             return None
         if attestation.sha256 != sha256:
             return None
         return release
 
-    def stop(self, table: str) -> Stop:
-        """Return all that stops a table. One acceptance settles all of it.
+    def suspension(self, table: str) -> Suspension:
+        """Return all that suspends a table. One acceptance settles all of it.
 
         Args:
             table: Name of the table.
@@ -874,7 +874,7 @@ class Gate:
         state = self.log.believed(table)
         checks: list[Callable[[], object]] = [
             lambda: self.log.state(table),
-            lambda: state.check_not_stopped(table),
+            lambda: state.check_not_suspended(table),
             lambda: self._check_not_behind(table, state, self.log.believed),
             lambda: self._check_ledger(table, state.ledger),
         ]
@@ -882,13 +882,13 @@ class Gate:
         for check in checks:
             try:
                 check()
-            except TableStopped as error:
+            except TableSuspended as error:
                 causes.append(error.event)
         displayed = {"table": table, "entry": state.number, "head": state.head, "causes": causes}
-        return Stop(causes, shown_digest(displayed))
+        return Suspension(causes, shown_digest(displayed))
 
     def accept(self, table: str, why: str, digest: str = "") -> None:
-        """Let a stopped table run again, see :meth:`.Log.accept`.
+        """Let a suspended table run again, see :meth:`.Log.accept`.
 
         Releases in the release folder that the log lacks count as failed verdicts, as does a ledger
         that is lost.
@@ -896,17 +896,17 @@ class Gate:
         Args:
             table: Name of the table.
             why: Reason, which is signed.
-            digest: Digest of the stop that was shown to the user, see :meth:`stop`. Empty: accept
-                any stop.
+            digest: Digest of the suspension that was shown to the user, see :meth:`suspension`. Empty: accept
+                any suspension.
 
         Raises:
-            ConfigError: If the table is stopped for another reason than the shown one.
+            ConfigError: If the table is suspended for another reason than the shown one.
         """
 
         def check_unchanged() -> None:
-            if digest and self.stop(table).digest != digest:
+            if digest and self.suspension(table).digest != digest:
                 raise ConfigError(
-                    f"{table}: the causes of its stop have changed. Fix: look at them again, then"
+                    f"{table}: the causes of its suspension have changed. Fix: look at them again, then"
                     " accept it."
                 )
 
@@ -914,20 +914,20 @@ class Gate:
         replacements, n_failed = self._lost(table, state)
         try:
             self._check_ledger(table, state.ledger)
-        except TableStopped:
+        except TableSuspended:
             replacements["ledger"] = ""
             n_failed = MAX_FAILED
         self.log.accept(table, why, replacements, n_failed, check_unchanged)
 
-    def check_not_stopped(self, table: str) -> None:
-        """Raise TableStopped if ``table`` failed too often, or its log or ledger is damaged or an
+    def check_not_suspended(self, table: str) -> None:
+        """Raise TableSuspended if ``table`` failed too often, or its log or ledger is damaged or an
         older copy.
 
         Args:
             table: Name of the table.
         """
         state = self.log.state(table)
-        state.check_not_stopped(table)
+        state.check_not_suspended(table)
         self._check_not_behind(table, state)
         self._check_ledger(table, state.ledger)
 
@@ -942,7 +942,7 @@ class Gate:
             name: Id of the release.
 
         Raises:
-            PublicationRefused: If the release is damaged or failed, or a store cannot be read.
+            PublicationBlocked: If the release is damaged or failed, or a store cannot be read.
             InputError: If there is no such release.
             ConfigError: If the private folder is not that of this table's publisher: without
                 log of failures, every release would be accepted.
@@ -984,7 +984,7 @@ class Gate:
             Other partitions whose last release has the same rows. Their readers still get them.
 
         Raises:
-            PublicationRefused: If a store cannot be read or written.
+            PublicationBlocked: If a store cannot be read or written.
             InputError: If there is no such release.
             ConfigError: If the private folder is not that of this table's publisher.
         """
@@ -1002,7 +1002,7 @@ class Gate:
 
         try:
             is_current = self.store.pointer(target, self.key.trusted).release == name
-        except (InputError, PublicationRefused):
+        except (InputError, PublicationBlocked):
             is_current = True  # readers cannot load the table either
         move = self._record_move(target, "withdrawal", facts_of_withdrawal)
         if is_current:
@@ -1029,7 +1029,7 @@ class Gate:
                 continue
             try:
                 is_current = bool(self.store.pointer(partition, self.key.trusted).release)
-            except (InputError, PublicationRefused):
+            except (InputError, PublicationBlocked):
                 is_current = True  # its readers cannot be asked
             if is_current:
                 partitions.append(partition)
@@ -1055,7 +1055,7 @@ class Gate:
             Ids of the removed releases, and paths of the removed private files.
 
         Raises:
-            PublicationRefused: If a store cannot be read or written, or the current release cannot
+            PublicationBlocked: If a store cannot be read or written, or the current release cannot
                 be determined.
         """
         self.check_folders()

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from privacy_assets.errors import NotTrusted, PublicationRefused, StoreUnavailable, TableStopped
+from privacy_assets.errors import NotTrusted, PublicationBlocked, StoreUnavailable, TableSuspended
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.signed_files import (
     ReleaseTarget,
@@ -41,7 +41,7 @@ from privacy_assets.version import PACKAGE_VERSION
 if TYPE_CHECKING:
     from privacy_assets.gate.snapshot import Snapshot
 
-# more than MAX_FAILED "fail" in the last LAST verdicts of a table or partition stop the table
+# more than MAX_FAILED "fail" in the last LAST verdicts of a table or partition suspend the table
 LAST = 7
 MAX_FAILED = 3
 # a further verdict on the same rows is recorded if it is higher
@@ -359,12 +359,12 @@ class LogState:
                 lines.append(_limit_line(failure))
         return lines
 
-    def check_not_stopped(self, table: str, content: str = "") -> None:
-        """Raise TableStopped if the table, or one of its partitions, failed too often.
+    def check_not_suspended(self, table: str, content: str = "") -> None:
+        """Raise TableSuspended if the table, or one of its partitions, failed too often.
 
         Args:
             table: Name of the table.
-            content: Keyed fingerprint of rows that, if they failed, are not stopped by failures.
+            content: Keyed fingerprint of rows that, if they failed, are not suspended by failures.
         """
         if self.verdicts.get(content) == "fail":
             return
@@ -375,12 +375,12 @@ class LogState:
 
 
 def _check_last_verdicts(table: str, verdicts: Sequence[RecentVerdict]) -> None:
-    """Raise TableStopped if more than ``MAX_FAILED`` of the last verdicts are "fail"."""
+    """Raise TableSuspended if more than ``MAX_FAILED`` of the last verdicts are "fail"."""
     last = verdicts[-LAST:]
     n_failed = sum(verdict.status == "fail" for verdict in last)
     if n_failed > MAX_FAILED:
-        text = f"{table} is stopped: {n_failed} of its last {len(last)} verdicts are 'fail'"
-        raise TableStopped(text, table=table)
+        text = f"{table} is suspended: {n_failed} of its last {len(last)} verdicts are 'fail'"
+        raise TableSuspended(text, table=table)
 
 
 FactsOf = Callable[[LogState], Facts | None]  # facts of the next entry; None: there is no entry
@@ -396,7 +396,7 @@ class Log:
         key: Signing key.
 
     Raises:
-        TableStopped: On use, if an entry since the last acceptance is missing, or is not signed by
+        TableSuspended: On use, if an entry since the last acceptance is missing, or is not signed by
             a trusted key.
         StoreUnavailable: On use, if the log cannot be read or written.
     """
@@ -414,7 +414,7 @@ class Log:
             state, problem = self._read(table)
             if not problem:
                 return state
-        raise TableStopped(
+        raise TableSuspended(
             f"{problem} of the log of {table} is missing, or not signed by a trusted key",
             table=table,
         )
@@ -470,7 +470,7 @@ class Log:
         n_lost: int,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Let a stopped table run again, and count its verdicts from now on.
+        """Let a suspended table run again, and count its verdicts from now on.
 
         The log continues from :meth:`believed`.
 
@@ -517,7 +517,7 @@ class Log:
                 is_linked = entry.body["event"] == "accept" or entry.body["before"] == head
                 problem = "" if is_linked else "does not follow the entry before it"
                 yield CheckedEntry(number, entry, problem)
-            except PublicationRefused as error:
+            except PublicationBlocked as error:
                 entry_as_read = unverified(SignedFile("entry", data))
                 yield CheckedEntry(number, entry_as_read, error.event)
             last = number
@@ -551,7 +551,7 @@ class Log:
                 elif (entry.body["number"], entry.body["before"]) != (state.number + 1, state.head):
                     raise NotTrusted("the entry does not follow the one before it")
                 state = state.after(entry, head)
-            except (PublicationRefused, KeyError, TypeError, ValueError, AttributeError):
+            except (PublicationBlocked, KeyError, TypeError, ValueError, AttributeError):
                 problem = problem or f"entry {number}"
                 if with_unverified:
                     state = _with_unverified(state, data)
@@ -602,7 +602,7 @@ class Log:
             if payload.target != ReleaseTarget(table):
                 return LogState()
             return LogState.of(payload.body)
-        except (PublicationRefused, KeyError, TypeError):
+        except (PublicationBlocked, KeyError, TypeError):
             return LogState()
 
     def _numbers(self, table: str) -> set[int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable, Superseded
+from privacy_assets.errors import Damaged, PublicationBlocked, StoreUnavailable, Superseded
 from privacy_assets.gate.attestation import Attestation, check_target
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
 from privacy_assets.gate.signed_files import (
@@ -33,7 +33,7 @@ ATTESTATION_FILE = "attestation.json"
 LARGEST_ATTESTATION = 64 << 20  # maximum number of bytes read
 LARGEST_POINTER = 4096
 SignPointer = Callable[[str], bytes]  # id of a release -> signed pointer to it
-CheckLast = Callable[[], None]  # raises PublicationRefused if a later move was recorded
+CheckLast = Callable[[], None]  # raises PublicationBlocked if a later move was recorded
 _AHEAD = dt.timedelta(minutes=10)  # tolerated clock difference of a publisher
 _ABSENT = {errno.ENOENT, errno.EISDIR, errno.EINVAL, errno.ELOOP}
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
@@ -96,7 +96,7 @@ class Release:
             trusted: Trusted keys.
 
         Raises:
-            PublicationRefused: If it cannot be read, is not signed by a trusted key, belongs to
+            PublicationBlocked: If it cannot be read, is not signed by a trusted key, belongs to
                 another table or partition, or its verdict is not "pass".
         """
         try:
@@ -107,7 +107,7 @@ class Release:
         try:
             attestation = Attestation.of(verified_payload(signed_file, trusted))
             check_target(attestation.target, target, "attestation")
-        except PublicationRefused as error:
+        except PublicationBlocked as error:
             error.redo = ()  # no step makes the attestation of an existing release again
             raise
         if attestation.verdict != "pass":
@@ -302,7 +302,7 @@ def check_forward(current: str, name: str) -> None:
 
 
 def replaced(name: str) -> Superseded:
-    """Return the refusal of a table that was published as release ``name`` and is no longer
+    """Return the error of a table that was published as release ``name`` and is no longer
     current. "": it is gone.
     """
     release = name or "a deleted release"

@@ -135,13 +135,13 @@ class Causes:
     """Likely causes of limits that do not hold. The report turns them into advice.
 
     Attributes:
-        broken: Cause of a broken limit. None if any kind of leak can break the limits of the
+        failed: Cause of a failed limit. None if any kind of leak can fail the limits of the
             metric.
-        by_statistic: Causes of broken limits on single statistics.
+        by_statistic: Causes of failed limits on single statistics.
         undecided: Why a limit could not be assessed.
     """
 
-    broken: Cause | None = None
+    failed: Cause | None = None
     by_statistic: Mapping[str, Cause] = field(default_factory=dict)
     undecided: Cause = "too few people"
 

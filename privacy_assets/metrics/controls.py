@@ -232,7 +232,7 @@ class PlantedReleases:
 
     @cached_property
     def held(self) -> list[Limit]:
-        """Limits that the table itself does not fail, which a planted row can break."""
+        """Limits that the table itself does not fail, which a planted row can fail."""
         return [limit for limit, failed in self._judged(self._limits, self._as_it_is) if not failed]
 
     def thresholds(self, kind: str, draws: int) -> list[tuple[float, float]]:
@@ -355,7 +355,7 @@ _CREDIBLE = 0.9
 def _smallest_leak_spec(kind: str) -> StatisticSpec:
     return StatisticSpec(
         f"smallest_leak_{kind}",
-        f"Smallest share of {_TEXT[kind]} that breaks a limit with 95 % probability.",
+        f"Smallest share of {_TEXT[kind]} that fails a limit with 95 % probability.",
         measures="evaluation",
     )
 
@@ -437,7 +437,7 @@ class Controls(Metric):
 
     name: ClassVar[str] = "controls"
     summary: ClassVar[str] = (
-        "Would the gate have detected a leak? Planted leaks must break the limits, shuffled"
+        "Would the gate have detected a leak? Planted leaks must fail the limits, shuffled"
         " labels must not."
     )
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})

@@ -43,7 +43,7 @@ class HoldoutLeakage(Metric):
 
     Notes:
         The null holds even for a copy of train: the statistics do not depend on train. They detect
-        nothing if the reference was seen as well. If a limit is broken the release is undecided
+        nothing if the reference was seen as well. If a limit fails the release is undecided
         with this holdout; it may be with another.
     """
 

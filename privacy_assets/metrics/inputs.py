@@ -19,7 +19,7 @@ from privacy_assets.infra.objects import Location, local_copy
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.metrics.ledger import Ledger, disclosure_ratios
 from privacy_assets.stats.subjects import Subjects, order_by_content
-from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
+from privacy_assets.tables.arrays import array_digest, load_arrays, reporting_damage, save_arrays
 from privacy_assets.tables.column import row_ids
 from privacy_assets.tables.encoding import EncodedTable, MatrixCoding, TabularEncoder
 from privacy_assets.tables.inference import REAL_ROLES
@@ -474,7 +474,7 @@ class EvaluationInputs:
         Raises:
             Damaged: If a file is missing or contains something else.
         """
-        with refusing_damage(folder / _FILE, "prepare"):
+        with reporting_damage(folder / _FILE, "prepare"):
             facts, arrays, envelope = load_arrays(folder / _FILE)
             # in the same order as in _facts_and_arrays
             tables = _read_tables(facts["tables"], arrays)

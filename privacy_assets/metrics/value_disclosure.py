@@ -260,7 +260,7 @@ class ValueDisclosure(Metric):
             "value_disclosure.own_values",
             at_most=0.005,
             bound="proven",
-            source="significant at 99 % over all columns jointly; refuses no fresh rows"
+            source="significant at 99 % over all columns jointly; fails no fresh rows"
             " (0 of 118 releases of 47 tables; see the benchmark on rare values)",
         ),
         Limit(

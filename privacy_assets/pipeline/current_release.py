@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from zoneinfo import ZoneInfo
 
-from privacy_assets.errors import InputError, PrivacyAssetsError, TableStopped, with_advice
+from privacy_assets.errors import InputError, PrivacyAssetsError, TableSuspended, with_advice
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.files import names
@@ -62,8 +62,8 @@ def situation(deployment: Deployment, target: ReleaseTarget) -> list[str]:
     lines = [release_note(deployment, target, with_id=True)]
     try:
         if names(deployment.private / "log"):  # otherwise the gate would create keys
-            deployment.gate().check_not_stopped(target.table)
-    except TableStopped as error:
+            deployment.gate().check_not_suspended(target.table)
+    except TableSuspended as error:
         lines.append(with_advice(error))
     except (PrivacyAssetsError, OSError):
         return lines  # the process that sends alerts may have no keys

@@ -147,7 +147,7 @@ def rehearse(
 
     Raises:
         InputError: If the table cannot be used.
-        PublicationRefused: If a step fails.
+        PublicationBlocked: If a step fails.
     """
     _, first = tables[0]
     rows = train_rows(
@@ -186,7 +186,7 @@ def _report(
     except InputError as error:
         fix = (
             f"a rehearsal splits the {len(rows):,} rows of train only: a run may accept what it"
-            " refuses here"
+            " blocks here"
         )
         if error.fix:
             fix = f"{error.fix}; {fix}"

@@ -196,13 +196,13 @@ class Lease:
             ) from None
 
     def _unusable(self, error: OSError) -> StoreUnavailable:
-        refusal = StoreUnavailable.of(
+        error = StoreUnavailable.of(
             f"the run lease of {self.table} cannot be used ({reason(error)})", error, self._file
         )
         # something else is in the place of the file or its folder
         if error.errno in (errno.EINVAL, errno.ENOTDIR):
-            refusal.fix = f"remove {refusal.path}"
-        return refusal
+            error.fix = f"remove {error.path}"
+        return error
 
     def _entry(self, started: float) -> bytes:
         holder = Holder(self.owner, started, time.time(), os.getpid(), socket.gethostname())

@@ -110,7 +110,7 @@ class StoredRun:
             The reference to the values that it stored, and its result.
 
         Raises:
-            PublicationRefused: If a reference is missing or forged, its values changed, or the gate
+            PublicationBlocked: If a reference is missing or forged, its values changed, or the gate
                 rejects a signed file.
         """
         if not task.reads:

@@ -28,7 +28,7 @@ from privacy_assets.evaluation.evaluate import (
     sizes_of,
 )
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
-from privacy_assets.gate.attestation import Attestation, refusal
+from privacy_assets.gate.attestation import Attestation, blocking_error
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
@@ -156,7 +156,7 @@ class Attested(NamedTuple):
         """One sentence about the verdict."""
         if self.stated.verdict == "pass":
             return f"all {len(self.policy_verdict.outcomes)} limits hold"
-        return str(refusal(self.policy_verdict, self.stated.remembered))
+        return str(blocking_error(self.policy_verdict, self.stated.remembered))
 
 
 def _new_run_id() -> str:
@@ -249,7 +249,7 @@ class TableRun:
             The keyed fingerprints of the tables, by role.
 
         Raises:
-            PublicationRefused: Unless it did, under the current settings.
+            PublicationBlocked: Unless it did, under the current settings.
         """
         setup = self.split_setup
         fingerprints = {}
@@ -290,7 +290,7 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     gate = run.gate  # checks the keys first
     table = run.table
     gate.accepted.check(run.target.table, table.policy, run.setup, new=True)
-    gate.check_not_stopped(run.target.table)
+    gate.check_not_suspended(run.target.table)
     if table.external:
         accepted_columns = gate.accepted.columns(run.target.table)
         real = user_splits(table, run.passed_rows, run.target.partition, run.window, accepted_columns)
@@ -411,7 +411,7 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     ``privacy_assets.evaluate``.
 
     Raises:
-        PublicationRefused: Unless the latest split signed every real table under the current
+        PublicationBlocked: Unless the latest split signed every real table under the current
             settings.
     """
     tables = run.real(values)
@@ -457,7 +457,7 @@ def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str
         synthetic table.
 
     Raises:
-        PublicationRefused: Unless this deployment signed them under the current settings.
+        PublicationBlocked: Unless this deployment signed them under the current settings.
     """
     digest = run.deployment.keyed_fingerprint(inputs.digest)
     return run.gate.prepared(
@@ -589,8 +589,8 @@ def disclosing_note(gate: Gate, table: str, verdict: Verdict) -> Iterator[str]:
     """
     _, ledger_bytes = gate.ledger(table)
     ledger_metrics = metrics_reading("ledger")
-    is_broken = any(outcome.limit.metric in ledger_metrics for outcome in verdict.broken)
-    if not ledger_bytes or not is_broken:
+    has_failed = any(outcome.limit.metric in ledger_metrics for outcome in verdict.not_passed)
+    if not ledger_bytes or not has_failed:
         return
     ids = []
     for target in gate.store.targets(table):

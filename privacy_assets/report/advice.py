@@ -575,7 +575,7 @@ def cause_of(outcome: LimitOutcome) -> str:
     if outcome.status == "undecided" and not is_beyond_chance:
         return _cause_of_undecided(estimate, declared)
     statistic = outcome.limit.statistic.partition(".")[2]
-    cause = declared.by_statistic.get(statistic, declared.broken) or _ANY_LEAK
+    cause = declared.by_statistic.get(statistic, declared.failed) or _ANY_LEAK
     if cause in (*_LEAKS, _ANY_LEAK) and _avoids_members(estimate):
         return "members avoided"
     return cause

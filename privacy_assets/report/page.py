@@ -43,13 +43,13 @@ DIRECTIONS = {
 }
 BOUNDS = {
     "conservative": "The whole interval must be within it.",
-    "proven": "Broken if the whole interval is beyond it.",
+    "proven": "Fails if the whole interval is beyond it.",
     "value": "The value must be within it.",
 }
 _UNLIMITED = "the default policy limits none of these statistics"
 ON_COPY = {
-    True: "A verbatim copy of train breaks it.",
-    False: "A verbatim copy of train does not break it.",
+    True: "A verbatim copy of train fails it.",
+    False: "A verbatim copy of train does not fail it.",
     None: "Not applicable to a copy of train.",
 }
 _SCOPE = (
@@ -160,7 +160,7 @@ def headline(verdict: Verdict, policy: Policy | None, remembered: Sequence[str] 
         )
     if verdict.status == "undecided":
         return (
-            f"No limit is broken, but {counts}. Until all are decided, this table must not be"
+            f"No limit fails, but {counts}. Until all are decided, this table must not be"
             " published."
         )
     if policy.part_of is not None:
@@ -712,7 +712,7 @@ def useful(
     Args:
         utility: Statistics of utility by name. The null is the value of real rows.
         results: Results of all metrics.
-        has_copies: Whether limits on copied rows are broken.
+        has_copies: Whether limits on copied rows fail.
     """
     if not utility:
         return "Not measured", "No metric compared the table with real rows."

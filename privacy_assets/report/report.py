@@ -290,7 +290,7 @@ class Report:
         """Advice on the limits that did not pass, by cause, as plain mappings; see
         ``report.advice``.
         """
-        return advice(self.policy_verdict.broken, self.facts)
+        return advice(self.policy_verdict.not_passed, self.facts)
 
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity
@@ -488,7 +488,7 @@ class Report:
             doubts=doubts(answered, outcomes),
             answers=[answer_entry(answer, results, limits) for answer in answered],
             limits=list(limits.values()),
-            limit_advice=limit_advice(self.policy_verdict.broken),
+            limit_advice=limit_advice(self.policy_verdict.not_passed),
             advice=[advice_entry(entry, outcomes) for entry in advice_entries],
             next_step=decision,
             configuration=self._configuration(),

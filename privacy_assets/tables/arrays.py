@@ -208,7 +208,7 @@ def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], b
 
 
 @contextmanager
-def refusing_damage(path: Location, *redo: str) -> Iterator[None]:
+def reporting_damage(path: Location, *redo: str) -> Iterator[None]:
     """Raise Damaged for errors of :func:`load_arrays` and of the conversion of its facts.
 
     Args:

@@ -503,7 +503,7 @@ def with_roles(
             subject_codes
         )
         subject = _likely_subject(reasons, tables) if has_one_row_each else None
-        raise _refused(reasons, where, declared.drop, subject)
+        raise _rejected(reasons, where, declared.drop, subject)
     return TableSchema(tuple(columns))
 
 
@@ -519,7 +519,7 @@ def _remaining_reason(
 
 
 def _likely_subject(reasons: Mapping[str, str], tables: Sequence[Table]) -> str | None:
-    """Return the column of codes, among refused ones, that several rows of a person share. None: no
+    """Return the column of codes, among rejected ones, that several rows of a person share. None: no
     such column.
     """
     shared = []
@@ -649,7 +649,7 @@ def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> 
         if reason:
             reasons[name] = reason
     if reasons:
-        raise _refused(
+        raise _rejected(
             reasons,
             where,
             drop,
@@ -963,7 +963,7 @@ def _covered(column: ColumnSchema, real: Sequence[Column]) -> bool:
     return set(vocabulary(real)) <= set(allowed_values(column, []).objects())
 
 
-def _refused(
+def _rejected(
     reasons: Mapping[str, str],
     where: str,
     drop: Sequence[str],

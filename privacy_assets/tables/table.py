@@ -12,7 +12,7 @@ import pandas as pd
 
 from privacy_assets.errors import InputError, near_name
 from privacy_assets.infra.objects import Location
-from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
+from privacy_assets.tables.arrays import array_digest, load_arrays, reporting_damage, save_arrays
 from privacy_assets.tables.column import (
     Column,
     columns_by_name,
@@ -274,7 +274,7 @@ class Table:
         Raises:
             Damaged: If the file is missing or contains something else.
         """
-        with refusing_damage(path, "read", "split"):
+        with reporting_damage(path, "read", "split"):
             facts, arrays, envelope = load_arrays(path)
             return replace(cls.of_arrays(facts, arrays), envelope=envelope)
 

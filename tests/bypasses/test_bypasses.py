@@ -2,7 +2,7 @@
 
 Every test does the same to two tables. From a table that only Dagster's blocking checks guard, the
 private rows must be published, otherwise the test is not meaningful. From a gated table no row may
-be published, and the refusal must give the reason. tests/deployment has the bypasses that need a
+be published, and the blocking_error must give the reason. tests/deployment has the bypasses that need a
 webserver or a daemon, test_bypasses_gate those against the gate itself.
 """
 
@@ -29,7 +29,7 @@ from bypasses import (
     leaked,
     nothing_published,
     reason,
-    refused,
+    blocked,
     released,
     stock,
     with_assets,
@@ -39,7 +39,7 @@ from standins import LENIENT, checks, independent, made
 from stock import copies
 
 from privacy_assets import PrivacyIOManager, read_published
-from privacy_assets.errors import PublicationRefused
+from privacy_assets.errors import PublicationBlocked
 from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import load_policy
@@ -76,7 +76,7 @@ def test_bypass_02_synthetic_again_then_published_alone(world: World, failed: Ta
         world.run(plain, "plain/synthetic").success and world.run(leaky, "leaky/synthetic").success
     )
     leaked(world, world.run(plain, "plain/published"), "plain")
-    refused(world.run(leaky, "leaky/published"), "leaky", HOLDS)
+    blocked(world.run(leaky, "leaky/published"), "leaky", HOLDS)
     nothing_published(world, "leaky")
 
 
@@ -134,14 +134,14 @@ def test_bypass_04_the_check_raises(world: World, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patch:
         patch.setattr(Dcr, "measure", broken)
         assert "broken" in reason(world.run(leaky), "raised__score")
-        refused(world.run(leaky, "raised/published"), "raised", "there is no attestation yet")
+        blocked(world.run(leaky, "raised/published"), "raised", "there is no attestation yet")
         nothing_published(world, "raised")
     # The earlier pass does not apply to the next rows, whose score raises an error.
     assert world.run(gated(world, "raised", independent)).success
     (honest,) = released(world, "raised")
     monkeypatch.setattr(Dcr, "measure", broken)
     assert not world.run(leaky).success
-    refused(world.run(leaky, "raised/published"), "raised", "another synthetic table")
+    blocked(world.run(leaky, "raised/published"), "raised", "another synthetic table")
     assert released(world, "raised") == [honest]
 
 
@@ -161,8 +161,8 @@ def test_bypass_05_a_failed_check_with_severity_warn(world: World) -> None:
     result = world.run(with_checks(gated(world, "leaky_warned"), warn))
     found = checks(result)["attestation", "policy_holds"]
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
-    refused(result, "leaky_warned", HOLDS, "attestation", check=None)  # fails by itself as well
-    refused(
+    blocked(result, "leaky_warned", HOLDS, "attestation", check=None)  # fails by itself as well
+    blocked(
         world.run(gated(world, "leaky_warned"), "leaky_warned/published"), "leaky_warned", HOLDS
     )
     nothing_published(world, "leaky_warned")
@@ -187,8 +187,8 @@ def test_bypass_06_a_check_that_omits_its_result(world: World) -> None:
 
     result = world.run(with_checks(gated(world, "leaky_omitted"), omit))
     assert ("attestation", "policy_holds") not in checks(result)
-    refused(result, "leaky_omitted", HOLDS, "attestation", check=None)  # fails by itself as well
-    refused(
+    blocked(result, "leaky_omitted", HOLDS, "attestation", check=None)  # fails by itself as well
+    blocked(
         world.run(gated(world, "leaky_omitted"), "leaky_omitted/published"), "leaky_omitted", HOLDS
     )
     nothing_published(world, "leaky_omitted")
@@ -218,7 +218,7 @@ def test_bypass_07_a_job_that_selects_only_the_passing_check(world: World, faile
     result = world.execute(world.job(with_checks(leaky), passing))
     assert set(checks(result)) == {("dcr", "dcr_member_excess_proven")}
     # fails by itself as well, so that nothing runs after it
-    refused(result, "leaky", HOLDS, "attestation", check=None)
+    blocked(result, "leaky", HOLDS, "attestation", check=None)
     nothing_published(world, "leaky")
 
 
@@ -240,7 +240,7 @@ def test_bypass_08_checked_asset_and_publisher_in_one_step(world: World, failed:
     assert not checks(result)["synthetic", "few_copies"].passed
     leaked(world, result, "one")
     records = {name: dg.AssetIn(key=["leaky", name]) for name in ("synthetic", "attestation")}
-    refusals: list[str] = []
+    blocking_errors: list[str] = []
 
     @dg.asset(ins=records, required_resource_keys={"releases"})
     def own(
@@ -248,13 +248,13 @@ def test_bypass_08_checked_asset_and_publisher_in_one_step(world: World, failed:
     ) -> None:
         asked = ReleaseTarget("leaky"), load_policy(LENIENT), stated(attestation)["setup"]
         for given in (attestation, synthetic, replace(synthetic, kind="attestation")):
-            with pytest.raises(PublicationRefused) as refusal:
+            with pytest.raises(PublicationBlocked) as blocking_error:
                 context.resources.releases.gate().publish(given, synthetic, *asked)
-            refusals.append(str(refusal.value))
+            blocking_errors.append(str(blocking_error.value))
 
     result = world.run(with_assets(failed[1], own), "own")
     assert result.success, reason(result, "own")
-    for why, said in zip((HOLDS, "signed snapshot", "another kind"), refusals, strict=True):
+    for why, said in zip((HOLDS, "signed snapshot", "another kind"), blocking_errors, strict=True):
         assert why in said
     nothing_published(world, "leaky")
 
@@ -302,7 +302,7 @@ def test_bypass_11_without_checks(world: World, failed: Tables) -> None:
     for stopped, job in jobs.items():
         result = world.execute(job)
         assert checks(result) == {}
-        refused(result, "leaky", HOLDS, stopped, check=None)
+        blocked(result, "leaky", HOLDS, stopped, check=None)
     nothing_published(world, "leaky")
 
 
@@ -325,7 +325,7 @@ def parts(world: World) -> Tables:
 def test_bypass_14_a_failed_partition_published_alone(world: World, parts: Tables) -> None:
     plain, leaky = parts
     leaked(world, world.run(plain, "part/published", partition="north"), "part")
-    refused(world.run(leaky, "leaky_part/published", partition="north"), "leaky_part", HOLDS)
+    blocked(world.run(leaky, "leaky_part/published", partition="north"), "leaky_part", HOLDS)
     nothing_published(world, "leaky_part", "north")
     assert set(read_published(world.root / "releases", "leaky_part", "south")["region"]) == {
         "south"
@@ -388,7 +388,7 @@ def test_bypass_16_another_run_overwrites_the_table(world: World) -> None:
     job = world.job(gated(world, "leaky_overwritten", independent), EVERY)
     result = world.execute(after(job, "leaky_overwritten__attest", overwrite_gated))
     assert checks(result)["attestation", "policy_holds"].passed
-    refused(result, "leaky_overwritten", "belongs to another synthetic table")
+    blocked(result, "leaky_overwritten", "belongs to another synthetic table")
     nothing_published(world, "leaky_overwritten")
 
 
@@ -411,7 +411,7 @@ def test_bypass_17_the_file_is_tampered_with(world: World) -> None:
     defs = gated(world, table, independent)
     result = world.execute(after(world.job(defs, EVERY), f"{table}__attest", rewritten))
     assert checks(result)["attestation", "policy_holds"].passed
-    refused(result, table, "changed after it was evaluated")
+    blocked(result, table, "changed after it was evaluated")
     # The records cannot be changed to name another file either.
     (file,) = snapshots.glob("*.parquet")
     copied = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -421,7 +421,7 @@ def test_bypass_17_the_file_is_tampered_with(world: World) -> None:
             dg.AssetKey([table, asset])
         )
         rename(folder / f"{kind}.json", file.stem, copied)
-    refused(world.run(defs, f"{table}/published"), table, "the signature of the attestation")
+    blocked(world.run(defs, f"{table}/published"), table, "the signature of the attestation")
     nothing_published(world, table)
 
 

@@ -256,7 +256,7 @@ def torn(airflow: Airflow) -> Act:
 @act
 def laxer(airflow: Airflow) -> Act:
     yield airflow.trigger("strict", "first")
-    yield airflow.trigger("lax", "refused")
+    yield airflow.trigger("lax", "blocked")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(
             "PRIVACY_ASSETS_SIGNING_KEY", (airflow.place / "vault/privacy_signing_key").read_text()
@@ -450,7 +450,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 @dataclass(frozen=True)
 class Bypass:
     """A bypass of the gate: the file that plain tasks published by it, and the gate's
-    refusal.
+    blocking_error.
     """
 
     stock: str
@@ -575,7 +575,7 @@ def test_a_run_of_a_dag_with_a_laxer_policy_publishes_nothing_through_the_strict
     """The owner of the private folder accepts the other policy, and the release states which one
     was applied.
     """
-    assert "privacy-assets accept laxly" in ran.log("lax", "refused", "judge")
+    assert "privacy-assets accept laxly" in ran.log("lax", "blocked", "judge")
     assert "this run differs from the accepted settings of the table" in ran.noted("of_a_laxer_policy")
     releases, trusted = ran.place / "deployment/releases", ran.place / "deployment/trusted_keys"
     (release,) = ReleaseStore(releases).history(ReleaseTarget("laxly"))
@@ -678,7 +678,7 @@ def test_xcoms_are_references_and_hold_no_path(ran: Ran) -> None:
 
 def test_what_is_run_by_dags_test_tells_its_steps_and_its_verdict(ran: Ran) -> None:
     said = ran.noted("dags_test")
-    for line in ("step split", "step dcr", "step publish: refused"):
+    for line in ("step split", "step dcr", "step publish: blocked"):
         assert line in said
 
 

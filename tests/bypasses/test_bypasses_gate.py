@@ -1,7 +1,7 @@
 """Bypasses through the gate itself: each publishes only if the verification against it is switched
 off.
 
-If several verifications prevent a bypass, each is shown to refuse alone. All tables here hold copies
+If several verifications prevent a bypass, each is shown to block alone. All tables here hold copies
 of the private rows: ``true`` are the copied rows and a holdout, ``decoy`` are rows of other people,
 compared with which the copies look harmless. The last tests are the honest ways to a release.
 """
@@ -24,7 +24,7 @@ from bypasses import (
     gated,
     nothing_published,
     reason,
-    refused,
+    blocked,
     released,
     with_checks,
 )
@@ -125,15 +125,15 @@ def withstood(
     private: pd.DataFrame | None = None,
     **where: Any,
 ) -> None:
-    """Check that all ``layers`` together and each alone refuse the attack, and that it publishes
+    """Check that all ``layers`` together and each alone block the attack, and that it publishes
     without them.
     """
-    refused(attack(), table, next(iter(layers.values())), **where)
+    blocked(attack(), table, next(iter(layers.values())), **where)
     for layer, why in layers.items() if len(layers) > 1 else ():
         with pytest.MonkeyPatch.context() as patch:
             for other in layers.keys() - {layer}:
                 OFF[other](patch)
-            refused(attack(), table, why, **where)
+            blocked(attack(), table, why, **where)
     nothing_published(world, table, partition)
     with pytest.MonkeyPatch.context() as patch:
         for layer in layers:
@@ -266,7 +266,7 @@ def test_bypass_24_a_limit_deleted_from_the_definitions(world: World) -> None:
         "dcr", "dcr_identical_excess_proven"
     ].passed
     fewer = external(world, "deleted", **half, **FEWER)
-    refused(
+    blocked(
         world.run(fewer, "deleted/attestation"),
         "deleted",
         LOCKED,
@@ -289,7 +289,7 @@ def test_bypass_24_definitions_without_any_checks(world: World) -> None:
     stripped = with_checks(external(world, "stripped"), specs=False)
     result = world.run(stripped)
     assert checks(result) == {}
-    refused(result, "stripped", HOLDS, "attestation", check=None)
+    blocked(result, "stripped", HOLDS, "attestation", check=None)
     layers = {"verdict": HOLDS, "memory": BEFORE}
     withstood(
         world, lambda: world.run(stripped, "stripped/published"), "stripped", layers, check=None
@@ -421,7 +421,7 @@ def test_bypass_26_draw_new_tables_until_one_passes(world: World) -> None:
     assert not checks(result)["attestation", "policy_holds"].passed
     shown = checks(result)["attestation", "policy_holds"].metadata["dcr.member_excess"].value
     assert "at attempt 2 since the last release" in shown
-    refused(
+    blocked(
         world.run(external(world, "drawn_again", **half, **lucky), "drawn_again/published"),
         "drawn_again",
         HOLDS,

@@ -160,7 +160,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def failed(api: Api) -> str:
-    """A run of the leaky table, refused."""
+    """A run of the leaky table, blocked."""
     run = api.launch()
     assert "policy does not hold" in api.why(run)
     return run

@@ -11,12 +11,12 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from bypasses import REGIONS, World, accept, gated, nothing_published, reason, refused, released
+from bypasses import REGIONS, World, accept, gated, nothing_published, reason, blocked, released
 from standins import failures, independent, slow
 
 from privacy_assets import read_published
 from privacy_assets.cli.main import main
-from privacy_assets.errors import NotTrusted, OutOfDate, PublicationRefused
+from privacy_assets.errors import NotTrusted, OutOfDate, PublicationBlocked
 from privacy_assets.gate import release, release_disk
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
@@ -77,16 +77,16 @@ def test_bypass_43_a_rollback_undone_by_the_same_bytes(
     roll_back(world, "undone", first.id)
     kept = read(world, "undone")
     for assets in (("attestation", "published"), ("published",)):
-        refused(
+        blocked(
             world.run(newer, *(f"undone/{asset}" for asset in assets)),
             "undone",
             f"{second.id}, and {AGAIN}",
         )
-    refused(world.run(newer), "undone", AGAIN)
+    blocked(world.run(newer), "undone", AGAIN)
     pd.testing.assert_frame_equal(read(world, "undone"), kept)
     assert world.run(older).success  # the current table may be published again
     roll_back(world, "undone", second.id)
-    refused(world.run(older), "undone", AGAIN)  # replaced
+    blocked(world.run(older), "undone", AGAIN)  # replaced
     assert world.run(newer).success
     assert not read(world, "undone").equals(kept)
 
@@ -127,9 +127,9 @@ def test_bypass_44_the_clock_is_set_back(
             world.store.current(ReleaseTarget("clock"), default_trusted(world.store.root))
             == released(world, "clock")[-1]
         )
-        refused(world.run(older, "clock/published"), "clock", "is not the latest one")
+        blocked(world.run(older, "clock/published"), "clock", "is not the latest one")
         monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
-        refused(world.run(older, "clock/published"), "clock", AGAIN)
+        blocked(world.run(older, "clock/published"), "clock", AGAIN)
         pd.testing.assert_frame_equal(read(world, "clock"), current)
         return
     monkeypatch.setattr(LogState, "history", lambda *_: [])
@@ -169,7 +169,7 @@ def test_bypass_55_withdrawn_rows_in_another_partition(
     )
     told = capsys.readouterr()
     assert "parts, south" in told.out + told.err
-    refused(
+    blocked(
         world.run(defs, partition="south"), "parts", "withdrawn, which holds for all partitions"
     )
     with monkeypatch.context() as patch:
@@ -221,7 +221,7 @@ def test_bypass_45_a_lost_or_changed_secret(world: World, file: str, now: bytes)
     nothing_published(world, "secret")
     secret.write_bytes(kept)
     secret.chmod(0o600)
-    refused(world.run(defs, "secret/published"), "secret", "policy does not hold")
+    blocked(world.run(defs, "secret/published"), "secret", "policy does not hold")
 
 
 @pytest.mark.parametrize("what", [*map(slow, ["release", "table", "releases"])])
@@ -236,7 +236,7 @@ def test_bypass_46_a_symlinked_release_folder(world: World, what: str) -> None:
     moved.rename(elsewhere)
     moved.symlink_to(elsewhere)
     before = sorted(str(path) for path in elsewhere.rglob("*"))
-    with pytest.raises(PublicationRefused, match=f"{moved.name} is a link"):
+    with pytest.raises(PublicationBlocked, match=f"{moved.name} is a link"):
         read(world, "linked")
     result = world.run(gated(world, "linked", independent, seed=1))
     assert result.success is (what == "release")  # a new release is a new folder
@@ -274,7 +274,7 @@ def test_bypass_47_a_revoked_key(world: World) -> None:
     os.unlink(revoked)
     with pytest.raises(NotTrusted):
         first.opened(ReleaseTarget("revoked"), gate.key.trusted)
-    refused(world.run(defs, "revoked/published"), "revoked", "not trusted")
+    blocked(world.run(defs, "revoked/published"), "revoked", "not trusted")
     # the log was signed by that key
     assert "not signed by a trusted key" in reason(world.run(defs), "revoked__read")
     accept(world, "revoked", "--reason", "a stranger had the key")

@@ -18,7 +18,7 @@ from bypasses import (
     gated,
     nothing_published,
     reason,
-    refused,
+    blocked,
     released,
     stock,
     with_assets,
@@ -71,7 +71,7 @@ def test_bypass_28_a_run_tag_on_a_table_without_partitions(world: World) -> None
         result = world.run(defs, tags=tags)
         assert list(failures(result)) == ["tagged__read"]
         assert "tagged has no partitions" in reason(result, "tagged__read")
-        refused(
+        blocked(
             world.run(defs, "tagged/published", tags=tags), "tagged", "tagged has no partitions"
         )
     assert list(world.store.targets("tagged")) == [ReleaseTarget("tagged")]
@@ -91,7 +91,7 @@ def test_bypass_29_another_spelling_of_a_partition(world: World) -> None:
     for key in ("2024-1-1", "2024-01-1", "2023-12-31", "2024-01-04"):
         assert list(failures(world.run(defs, tags={KEY: key}))) == ["leaky_spelt__read"]
         nothing_published(world, "leaky_spelt", key)
-    refused(
+    blocked(
         world.run(defs, "leaky_spelt/published", tags={KEY: "2024-1-1"}),
         "leaky_spelt",
         "no such partition",

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from bypasses import HOLDS, World, gated, nothing_published, reason, refused, released
+from bypasses import HOLDS, World, gated, nothing_published, reason, blocked, released
 from standins import checks, independent, resources, table_of
 
 from privacy_assets import read_published
@@ -105,7 +105,7 @@ def test_bypass_42_real_identifiers_in_a_generated_column(world: World, make: An
     defs = external(world, name, lambda train: make(train, len(train), 0), new_values=WHY)
     result = world.run(defs)
     assert not result.success and not checks(result)["attestation", "policy_holds"].passed
-    refused(world.run(defs, f"{name}/published"), name, HOLDS)
+    blocked(world.run(defs, f"{name}/published"), name, HOLDS)
     assert not checks(result)["value_disclosure", "value_disclosure_generated_excess_proven"].passed
     nothing_published(world, name)
 
@@ -126,7 +126,7 @@ def test_invented_identifiers_of_a_brought_table_are_published_and_the_reason_is
     assert main(["verify", str(release.table), "--releases", str(world.root / "releases")]) == 0
     assert WHY["claim_id"] in capsys.readouterr().out
     changed = external(world, "invented", inventing, new_values={**WHY, "note": "other"})
-    refused(
+    blocked(
         world.run(changed, "invented/published"),
         "invented",
         f"new_values 'note': {WHY['note']!r} -> 'other'",

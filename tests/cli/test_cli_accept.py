@@ -1,4 +1,4 @@
-"""The command accept: it shows and signs what a refused run proposed, and lets a stopped table run
+"""The command accept: it shows and signs what a rejected run proposed, and lets a stopped table run
 again.
 """
 
@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from privacy_assets.cli.main import main
-from privacy_assets.errors import ConfigError, SettingsDiffer, TableStopped, with_advice
+from privacy_assets.errors import ConfigError, SettingsDiffer, TableSuspended, with_advice
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.accepted_settings import PROPOSED
 from privacy_assets.gate.signed_files import ReleaseTarget
@@ -71,7 +71,7 @@ def verdicts(own: TableRun, *statuses: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_refused_difference_is_shown_and_signed(home: Path, command: Command) -> None:
+def test_a_rejected_difference_is_shown_and_signed(home: Path, command: Command) -> None:
     accept = ("accept", NAME, "--releases", home / "releases")
     assert "no accepted settings of a table 'people'" in command(*accept, status=2).err
     split(steps(home))
@@ -116,7 +116,7 @@ def test_a_stopped_table_needs_a_reason(home: Path, command: Command) -> None:
     accept = ("accept", NAME, "--releases", home / "releases")
     split(steps(home))
     verdicts(steps(home), *["fail"] * 4)
-    with pytest.raises(TableStopped, match="4 of its last 4 verdicts are 'fail'"):
+    with pytest.raises(TableSuspended, match="4 of its last 4 verdicts are 'fail'"):
         split(steps(home))
     with pytest.raises(SettingsDiffer, match="differs from the accepted settings"):
         split(steps(home, most=0.2))
@@ -327,10 +327,10 @@ def test_a_lost_ledger_is_shown_next_to_the_failed_verdicts(
         "4 of its last 4 verdicts are 'fail'" in seen.out
         and "the ledger of people is missing" in seen.out
     )
-    with pytest.raises(ConfigError, match="the causes of its stop have changed"):
+    with pytest.raises(ConfigError, match="the causes of its suspension have changed"):
         own.gate.accept(NAME, "a disk was lost", stop)
     assert "accepted" in accept_all(*accept[1:])
-    assert own.gate.stop(NAME)[0] == []
+    assert own.gate.suspension(NAME)[0] == []
 
 
 @pytest.mark.parametrize(("answers", "status", "signed"), [

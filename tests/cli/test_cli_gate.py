@@ -383,11 +383,11 @@ def test_a_foreign_key_and_a_failed_verdict_are_not_released(home: Deployment) -
         in home("verify", file, "--key", foreign(Path("other")), status=1).out
     )
     failed, taken = home.judge(PATIENTS, seed=2, high=0.2)
-    again, _ = home.judge(PATIENTS, seed=2)  # remembered, although no limit is broken this time
+    again, _ = home.judge(PATIENTS, seed=2)  # remembered, although no limit fails this time
     stated = replace(home.gate.attestation(failed, PATIENTS), verdict="pass", remembered=[])
     denied = sign_payload(stated.payload(), home.gate.key)  # a verdict "pass" that contradicts its limits
     broken, before = (
-        "1 of 1 limits is broken",
+        "1 of 1 limits fails",
         "'fail': failed before: dcr.privacy_score at most 0.1",
     )
     for attestation, words in (
@@ -489,7 +489,7 @@ def test_the_file_is_read_once(home: Deployment, monkeypatch: pytest.MonkeyPatch
     assert opened.count(str(file)) == 1
 
 
-def test_a_file_that_is_too_old_or_not_current_is_refused_on_request(home: Deployment) -> None:
+def test_a_file_that_is_too_old_or_not_current_is_blocked_on_request(home: Deployment) -> None:
     first = home.publish(PATIENTS)
     file = received(first)
     assert "RELEASED" in home("verify", file, "--max-age", 1).out
@@ -576,7 +576,7 @@ def test_a_damaged_release_is_told_and_is_not_rolled_back_to(home: Deployment) -
     # there is no other intact release
     assert "do not use it" in said.out and "--rollback" not in said.out
     assert (
-        "refused, nothing changed"
+        "rejected, nothing changed"
         in home("releases", "patients", "--rollback", first.id, status=1).err
     )
     assert home.gate.store.current(PATIENTS, home.gate.key.trusted) == second
@@ -709,7 +709,7 @@ def test_a_log_that_is_damaged_or_of_a_stopped_table_is_told(home: Deployment) -
         home.judge(PATIENTS, seed=seed, high=0.2)
     said = home("log", "patients", status=1).out
     assert (
-        "patients is stopped: 4 of its last 4 verdicts are 'fail'" in said
+        "patients is suspended: 4 of its last 4 verdicts are 'fail'" in said
         and "accept patients --reason" in said
     )
     entry = home.gate.private / "log" / "patients" / "00000002"

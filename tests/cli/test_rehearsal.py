@@ -260,7 +260,7 @@ def test_exit_statuses(place: Path, command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_codes_that_only_a_rehearsal_refuses_are_told_as_such(
+def test_codes_that_only_a_rehearsal_rejects_are_told_as_such(
     place: Path, command: Command
 ) -> None:
     people = pd.concat(
@@ -275,7 +275,7 @@ def test_codes_that_only_a_rehearsal_refuses_are_told_as_such(
     _, err = run(command, "--rehearse", "--quiet", status=2)
     assert (
         "'ward' (codes that only a few rows share)" in err
-        and "a run may accept what it refuses here" in err
+        and "a run may accept what it rejects here" in err
     )
     run(command, "--quiet")
 

@@ -16,7 +16,7 @@ import dagster as dg
 import numpy as np
 import pandas as pd
 import pytest
-from standins import checks, people, people_table, refusal, run
+from standins import checks, people, people_table, blocking_error, run
 
 from privacy_assets import TableSpec
 from privacy_assets.errors import Damaged, InputError, NotTrusted, OutOfDate, WrongTarget
@@ -161,7 +161,7 @@ def flipped(file: Path, at: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_changed_is_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+def test_what_was_changed_is_blocked(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     steps, file = made[0], stored / "inputs.bin"
     whole = file.read_bytes()
     opened(steps, stored)
@@ -171,20 +171,20 @@ def test_what_was_changed_is_refused(made: tuple[TableRun, EvaluationInputs], st
         lambda file, size=size: file.write_bytes(whole[:size])
         for size in (0, 10, 64, len(whole) // 2)
     ]
-    refused = 0
+    blocked = 0
     for change in (*changes, *cut, Path.unlink):
         file.write_bytes(whole)
         change(file)
         try:
             inputs = opened(steps, stored)[0]
         except (Damaged, NotTrusted, OutOfDate):
-            refused += 1
+            blocked += 1
         else:  # only bytes between the parts of the file
             assert (inputs.digest, inputs.envelope) == (made[1].digest, made[1].envelope)
-    assert refused > 0.9 * (len(places) + len(cut) + 1)
+    assert blocked > 0.9 * (len(places) + len(cut) + 1)
 
 
-def test_another_embedder_is_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+def test_another_embedder_is_blocked(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     facts = stored / "embedder/embedder.json"
     facts.write_text(facts.read_text().replace('"width": 8', '"width": 9'))
     inputs = opened(made[0], stored)[0]
@@ -202,14 +202,14 @@ def test_the_record_has_keyed_digests_only(
     assert len(plain) == 6 and not [digest for digest in plain if digest in str(record_of(inputs))]
 
 
-def test_another_record_is_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+def test_another_record_is_blocked(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     steps, inputs = made
     other = inputs.with_settings(envelope=record_of(inputs)["snapshot"].encode())
     with pytest.raises(NotTrusted):
         work.checked_inputs(steps, other)
 
 
-def test_other_settings_of_the_split_are_refused(
+def test_other_settings_of_the_split_are_blocked(
     made: tuple[TableRun, EvaluationInputs], stored: Path
 ) -> None:
     steps, inputs = made
@@ -240,10 +240,10 @@ def test_bypass_51_codes_swapped_between_encoding_and_scoring(
     (now,) = set(folder.glob("model-*")) - {first}
     mine = EvaluationInputs.load(now)
     EvaluationInputs.load(held).with_settings(embedder=None, envelope=mine.envelope).save(now)
-    assert "was changed after it was signed" in refusal(run(other, instance, "dcr"), "dcr")
+    assert "was changed after it was signed" in blocking_error(run(other, instance, "dcr"), "dcr")
     # with its record: the scores are then of another table
     shutil.copy(held / "inputs.bin", now / "inputs.bin")
     run(other, instance, "dcr")
     stale = run(other, instance, "attestation")
     assert not checks(stale)["attestation", "policy_holds"].passed
-    assert "another synthetic table" in refusal(stale, "attestation")
+    assert "another synthetic table" in blocking_error(stale, "attestation")

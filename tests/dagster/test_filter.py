@@ -14,7 +14,7 @@ from standins import (
     failures,
     made,
     people_table,
-    refusal,
+    blocking_error,
     reported,
     run,
     table_of,
@@ -138,7 +138,7 @@ def test_the_report_tells_how_a_private_generator_protects_its_rows(
     assert "not covered: range or few values of age" in rows["differential privacy"]["how"]
 
     result = run(people_table(tmp_path, generator=private, **limited), instance)
-    assert not result.success and "data_privacy.configuration" in refusal(result, "attestation")
+    assert not result.success and "data_privacy.configuration" in blocking_error(result, "attestation")
     assert reported(tmp_path)["privacy_configuration_score"]["grade"] == "Very Good"
 
 
@@ -175,8 +175,8 @@ def test_another_filter_is_another_setup(tmp_path: Path, instance: dg.DagsterIns
     """
     assert run(people_table(tmp_path, filter=FILTER), instance).success
     now = people_table(tmp_path, filter=[FILTER, "outliers"])
-    assert "other settings (filter)" in refusal(run(now, instance, "published"), "published")
-    assert "made with another filter" in refusal(run(now, instance, "attestation"), "attestation")
+    assert "other settings (filter)" in blocking_error(run(now, instance, "published"), "published")
+    assert "made with another filter" in blocking_error(run(now, instance, "attestation"), "attestation")
     assert len(ReleaseStore(tmp_path / "releases").history(ReleaseTarget("people"))) == 1
 
 

@@ -143,8 +143,8 @@ def test_a_little_of_the_same_people_in_each_partition(tmp_path: Path) -> None:
     ]
     published = [run.success for run in runs]
     assert published[0] and sum(published) <= 3
-    for refused in (run for run in runs if not run.success):
-        assert not checks(refused)[
+    for blocked in (run for run in runs if not run.success):
+        assert not checks(blocked)[
             "cumulative_disclosure", "cumulative_disclosure_excess_proven"
         ].passed
 

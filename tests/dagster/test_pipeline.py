@@ -20,7 +20,7 @@ from standins import (
     memorise,
     people,
     people_table,
-    refusal,
+    blocking_error,
     reported,
     resources,
     run,
@@ -235,7 +235,7 @@ def test_a_leaky_table_is_blocked_and_the_previous_release_stays(
     assert "privacy_report" in made(blocked) and "published" not in made(blocked)
 
     by_hand = run(leaky, instance, "published")
-    assert "dcr.identical_excess" in refusal(by_hand, "published")
+    assert "dcr.identical_excess" in blocking_error(by_hand, "published")
     metadata = failures(by_hand)["people__publish"].user_failure_data.metadata
     assert metadata["dcr.identical_excess.proven"].value == "fail. Use larger leaves."
     alarm = checks(by_hand)["published", "released"]
@@ -303,7 +303,7 @@ def test_a_table_made_from_rows_of_the_past_is_not_attested(
         "attestation",
         "published",
     )
-    assert "generated from another train table" in refusal(stale, "attestation")
+    assert "generated from another train table" in blocking_error(stale, "attestation")
     assert not ReleaseStore(tmp_path / "releases").history(ReleaseTarget("people"))
 
 
@@ -370,8 +370,8 @@ def test_assets_can_be_called_directly(changing: Path) -> None:
     )
     steps = call("published", attestation=forged, synthetic=snapshot)
     assert not next(steps).passed
-    with pytest.raises(dg.Failure, match="signed statement") as refused:
+    with pytest.raises(dg.Failure, match="signed statement") as blocked:
         next(steps)
-    assert refused.value.allow_retries is False
+    assert blocked.value.allow_retries is False
     names = {check.check_name for check in limits}
     assert names == {"dcr_identical_excess_proven", "dcr_member_excess_proven"}

@@ -1,4 +1,4 @@
-"""Runs with refused input: their events, and that no retry repeats them."""
+"""Runs with blocked input: their events, and that no retry repeats them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_refused_source_is_one_message_and_never_repeated(
     assert (tags[NEVER], tags[RETRIES]) == ("false", "false")
 
 
-def test_a_run_that_cannot_be_tagged_is_refused_for_the_same_reason(
+def test_a_run_that_cannot_be_tagged_is_blocked_for_the_same_reason(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     people(100).drop(columns="pid").to_parquet(tmp_path / "people.parquet")

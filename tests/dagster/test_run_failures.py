@@ -7,7 +7,7 @@ import pytest
 from standins import failed_run, memorise, people, people_table, resources, run
 
 from privacy_assets import build_run_failure_sensor
-from privacy_assets.errors import TableStopped
+from privacy_assets.errors import TableSuspended
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.releases import Release
@@ -69,7 +69,7 @@ def test_one_refusal_sends_one_message(
     )
     assert place == "people:"
     assert step.startswith(
-        f"  people__attest: the policy does not hold (fail: 2 of 2 limits are broken): {reason}"
+        f"  people__attest: the policy does not hold (fail: 2 of 2 limits fail): {reason}"
     )
     assert readers == f"  Readers have the release of {day(release.time)} ({release.id})."
     assert text in capsys.readouterr().err
@@ -85,11 +85,11 @@ def test_the_failure_that_stops_a_table_says_so(
     assert not run(watch.defs, instance).success
 
     def stop(*_: object) -> None:
-        raise TableStopped("people is stopped: 4 of its last 7 verdicts are 'fail'", table="people")
+        raise TableSuspended("people is suspended: 4 of its last 7 verdicts are 'fail'", table="people")
 
-    monkeypatch.setattr(LogState, "check_not_stopped", stop)
+    monkeypatch.setattr(LogState, "check_not_suspended", stop)
     end = (
-        "people is stopped: 4 of its last 7 verdicts are 'fail'. Fix: find the cause, then:"
+        "people is suspended: 4 of its last 7 verdicts are 'fail'. Fix: find the cause, then:"
         " privacy-assets accept"
     )
     (text,) = watch.tick()

@@ -203,7 +203,7 @@ def test_a_secret_from_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
         releases.key("split")
 
 
-def test_another_secret_is_refused_also_in_a_process_that_goes_on(
+def test_another_secret_is_blocked_also_in_a_process_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     releases = deployment(tmp_path)
@@ -242,7 +242,7 @@ def test_what_remembers_is_no_first_run(
     assert not list((tmp_path / "private").glob("split.*"))
 
 
-def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_a_secret_that_others_can_read_is_blocked(tmp_path: Path) -> None:
     path = tmp_path / "split.key"
     path.write_bytes(b"s" * 32)
     path.chmod(0o644)
@@ -259,7 +259,7 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
         deployment(tmp_path).key("split")
 
 
-def test_a_private_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+def test_a_private_folder_that_others_may_enter_is_blocked(tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.mkdir()
     private.chmod(0o750)

@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from bypasses import World, gated, refused, with_assets
+from bypasses import World, gated, blocked, with_assets
 from standins import LENIENT, independent, memorise, people
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, TableSpec
@@ -101,7 +101,7 @@ def test_a_record_names_no_folder_and_no_key(world: World, honest: dg.Definition
 
 
 @pytest.mark.slow
-def test_rows_moved_between_train_and_holdout_are_refused(world: World) -> None:
+def test_rows_moved_between_train_and_holdout_are_blocked(world: World) -> None:
     """With half of train as the holdout, copies of both halves would look like chance."""
     table = gated(world, "halved", memorise)
     world.run(table)
@@ -110,8 +110,8 @@ def test_rows_moved_between_train_and_holdout_are_refused(world: World) -> None:
     half = len(train) // 2
     for role, rows in (("train", slice(half)), ("holdout", slice(half, None))):
         store_value(train.take(rows), storage[role])
-    refused_step = world.run(table, "halved/evaluation_inputs")
-    data = next(e.step_failure_data for e in refused_step.all_events if e.is_step_failure)
+    blocked_step = world.run(table, "halved/evaluation_inputs")
+    data = next(e.step_failure_data for e in blocked_step.all_events if e.is_step_failure)
     assert "table is not the one that was split" in data.user_failure_data.description
     stale = world.run(table, "halved/attestation")
     assert not stale.success
@@ -123,7 +123,7 @@ def test_settings_restored_after_the_attestation_do_not_publish(world: World) ->
     assert world.run(gated(world, "restored", independent, seed=3)).success
     published = world.store.history(ReleaseTarget("restored"))
     result = world.run(gated(world, "restored", independent), "restored/published")
-    refused(result, "restored", "other settings (seed)")
+    blocked(result, "restored", "other settings (seed)")
     assert world.store.history(ReleaseTarget("restored")) == published
 
 

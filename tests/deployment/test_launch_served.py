@@ -44,8 +44,8 @@ def test_bypass_35_what_an_executor_is_told(served: Served) -> None:
     assert served.finished(served.launch("stock", "plain/synthetic", config=told, job="apart"))
     assert (served.root / "preloaded").exists()
     (served.root / "preloaded").unlink()
-    refusal = served.not_launched("gated", "honest_told/source", config=told, job="apart")
-    assert 'unexpected config entry "start_method"' in refusal
+    blocking_error = served.not_launched("gated", "honest_told/source", config=told, job="apart")
+    assert 'unexpected config entry "start_method"' in blocking_error
     again = {"execution": {"config": {"retries": {"enabled": {}}}}}
     for asset, verb in {"source": "read", "published": "publish"}.items():
         run = served.launch("gated", f"honest_told/{asset}", config=again)
@@ -54,7 +54,7 @@ def test_bypass_35_what_an_executor_is_told(served: Served) -> None:
     nothing_released(served, "honest_told")
 
 
-def test_a_run_that_is_told_nothing_is_not_refused(served: Served) -> None:
+def test_a_run_that_is_told_nothing_is_not_blocked(served: Served) -> None:
     config = {"loggers": {"console": {"config": {"log_level": "INFO"}}}}
     assert served.finished(
         served.launch("gated", "note", "noted", "honest_told/source", config=config)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.errors import InputError, PrivacyAssetsError, PublicationRefused, StoreError
+from privacy_assets.errors import InputError, PrivacyAssetsError, PublicationBlocked, StoreError
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
@@ -155,7 +155,7 @@ class Chain:
             if not latest.exists() or read_regular(latest) != signed_file.data:
                 put_atomic(latest, signed_file.data)
         except StoreError as error:  # tests of failing requests: no table is published
-            raise PublicationRefused(str(error)) from None
+            raise PublicationBlocked(str(error)) from None
 
     def restated(self, **changes: Any) -> SignedFile:
         """The attestation with other contents, signed by the same key, as a careless or an old step
@@ -291,10 +291,10 @@ def small_signed_file(gate: Gate, kind: Any = "snapshot") -> SignedFile:
 
 
 @contextmanager
-def refused(
+def blocked(
     kind: type[Exception] | tuple[type[Exception], ...], **fields: Any
 ) -> Iterator[pytest.ExceptionInfo[PrivacyAssetsError]]:
-    """Check that the block raises a refusal of exactly this class, or one of these, with these
+    """Check that the block raises a blocking_error of exactly this class, or one of these, with these
     fields.
     """
     with pytest.raises(PrivacyAssetsError) as caught:

@@ -35,7 +35,7 @@ from typing import Any
 import pytest
 from gate_standins import PLACE, POLICY, SETUP, Chain, chain, in_bucket, make_gate, rows, shown
 
-from privacy_assets.errors import InputError, PublicationRefused, StoreUnavailable, Superseded
+from privacy_assets.errors import InputError, PublicationBlocked, StoreUnavailable, Superseded
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.release import is_id
@@ -247,7 +247,7 @@ def order_to_remove(gate: Gate, root: Path, number: int, kind: str) -> Order:
 
     def seen() -> object:
         assert shown(gate, target) == current.signed_file.data
-        gate.check_not_stopped(target.table)
+        gate.check_not_suspended(target.table)
         return old in gate.store.history(target)
 
     def finish() -> None:
@@ -268,7 +268,7 @@ def order_to_accept(gate: Gate, root: Path, number: int) -> Order:
     chain(gate, number, target=target).publish()
 
     def seen() -> object:
-        gate.check_not_stopped(target.table)
+        gate.check_not_suspended(target.table)
         assert not [problem for *_, problem in gate.log.entries(target.table) if problem]
         return gate.log.state(target.table).first
 
@@ -474,7 +474,7 @@ def start(work: Callable[[], object], gun: tuple[int, int] | None = None) -> int
             os.read(gun[0], 1)
         work()
         code = 0
-    except PublicationRefused:
+    except PublicationBlocked:
         code = REFUSED
     except BaseException:
         traceback.print_exc()

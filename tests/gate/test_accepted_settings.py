@@ -20,7 +20,7 @@ from gate_standins import (
     make_gate,
     mode,
     record,
-    refused,
+    blocked,
     result,
     rows,
     signed,
@@ -142,7 +142,7 @@ def test_a_change_replaces_the_lock_before_the_first_verdict_and_stops_a_run_lat
         start(gate, setup)
     record(gate, "undecided", "c" * 64)
     before = stored(gate)
-    with refused(SettingsDiffer, table="patients") as e:
+    with blocked(SettingsDiffer, table="patients") as e:
         start(gate, changed)
     assert line in str(e.value) and any(line in one for one in e.value.differences)
     assert stored(gate) == before
@@ -159,7 +159,7 @@ def test_a_change_replaces_the_lock_before_the_first_verdict_and_stops_a_run_lat
 
 
 @pytest.mark.parametrize("most", [0.05, 0.2], ids=["stricter", "laxer"])
-def test_another_policy_is_refused_by_every_step(gate: Gate, most: float) -> None:
+def test_another_policy_is_blocked_by_every_step(gate: Gate, most: float) -> None:
     other = Policy((Limit("dcr.privacy_score", at_most=most),), name="other")
     part = chain(gate)
     for step in (
@@ -167,12 +167,12 @@ def test_another_policy_is_refused_by_every_step(gate: Gate, most: float) -> Non
         lambda: gate.attest(part.snapshot, other, {"dcr": part.score}, INPUTS, METRICS, SETUP),
         lambda: gate.publish(part.signed_file, part.taken, PLACE, other, SETUP),
     ):
-        with refused(SettingsDiffer) as differs:
+        with blocked(SettingsDiffer) as differs:
             step()
         assert "policy: 'test' -> 'other'" in differs.value.differences
     assert not gate.store.history(PLACE)
     gate.accepted.sign("patients", proposed(gate), "agreed")
-    with refused(SettingsDiffer) as differs:
+    with blocked(SettingsDiffer) as differs:
         start(gate)
     assert "policy: 'other' -> 'test'" in differs.value.differences
     start(gate, policy=other)
@@ -182,11 +182,11 @@ def test_attestation_and_publication_need_a_lock_before_the_first_verdict_as_wel
     gate: Gate,
 ) -> None:
     snapshot, _ = gate.take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])
-    with refused(SettingsDiffer) as differs:
+    with blocked(SettingsDiffer) as differs:
         gate.attest(snapshot, POLICY, signed(gate, snapshot), INPUTS, METRICS, SETUP)
     assert "policy: not set -> 'test'" in differs.value.differences
     start(gate, {**SETUP, "subject": "pid"})
-    with refused(SettingsDiffer, differences=("subject: 'pid' -> not set",)):
+    with blocked(SettingsDiffer, differences=("subject: 'pid' -> not set",)):
         gate.attest(snapshot, POLICY, signed(gate, snapshot), INPUTS, METRICS, SETUP)
 
 
@@ -224,43 +224,43 @@ def test_a_lock_that_cannot_be_believed_counts_as_empty(
         lambda: start(gate),
         lambda: gate.publish(part.signed_file, part.taken, PLACE, POLICY, SETUP),
     ):
-        with refused(SettingsDiffer) as differs:
+        with blocked(SettingsDiffer) as differs:
             step()
         assert "policy: not set -> 'test'" in differs.value.differences
 
 
-def test_a_lock_that_cannot_be_read_is_refused(gate: Gate) -> None:
+def test_a_lock_that_cannot_be_read_is_blocked(gate: Gate) -> None:
     start(gate)
     path = gate.private / "accepted" / "patients.json"
     path.unlink()
     path.mkdir()
-    with refused(StoreUnavailable, path=str(path), retry=False):
+    with blocked(StoreUnavailable, path=str(path), retry=False):
         start(gate)
 
 
 # Records that were replaced
 
 
-def test_an_older_verdict_is_refused(gate: Gate) -> None:
+def test_an_older_verdict_is_blocked(gate: Gate) -> None:
     first, second = chain(gate, 1), chain(gate, 2)
-    with refused(OutOfDate, redo=("attest",)):
+    with blocked(OutOfDate, redo=("attest",)):
         gate.publish(first.signed_file, first.taken, PLACE, POLICY, SETUP)
     other = chain(gate, 3, target=ReleaseTarget("patients", "monday"))
     assert gate.publish(second.signed_file, second.taken, PLACE, POLICY, SETUP)
     assert gate.publish(other.signed_file, other.taken, other.target, POLICY, SETUP)
     (gate.private / "latest" / "patients" / "_all" / "attestation").unlink()
-    with refused(OutOfDate, redo=("attest",)):
+    with blocked(OutOfDate, redo=("attest",)):
         gate.publish(second.signed_file, second.taken, PLACE, POLICY, SETUP)
 
 
-def test_an_older_split_is_refused_and_the_same_one_is_not(gate: Gate) -> None:
+def test_an_older_split_is_blocked_and_the_same_one_is_not(gate: Gate) -> None:
     first = gate.sign_split(PLACE, "train", "t", "t file", SETUP)
     assert gate.sign_split(PLACE, "train", "t", "t file", SETUP) == first
     gate.sign_split(PLACE, "holdout", "h", "h file", SETUP)
     gate.sign_split(ReleaseTarget("patients", "monday"), "train", "m", "m file", SETUP)
     gate.check_split(first, PLACE, "train", "t file", SETUP)
     gate.sign_split(PLACE, "train", "later", "later file", SETUP)
-    with refused(OutOfDate, redo=("split", "prepare", "score", "attest")):
+    with blocked(OutOfDate, redo=("split", "prepare", "score", "attest")):
         gate.check_split(first, PLACE, "train", "t file", SETUP)
 
 
@@ -270,7 +270,7 @@ def test_changes_of_lists_are_shown_in_whole_up_to_a_thousand_values(gate: Gate)
     record(gate, "undecided", "c" * 64)
 
     def change_to(listed: list[Any]) -> str:
-        with refused(SettingsDiffer) as differs:
+        with blocked(SettingsDiffer) as differs:
             start(gate, {**DECLARED, "missing": {"ward": listed}})
         (line,) = differs.value.differences
         return str(line)
@@ -293,14 +293,14 @@ def test_changes_of_lists_are_shown_in_whole_up_to_a_thousand_values(gate: Gate)
 def test_one_and_true_are_different_settings(gate: Gate) -> None:
     start(gate, {**DECLARED, "missing": {"ward": [1]}})
     record(gate, "undecided", "c" * 64)
-    with refused(SettingsDiffer, differences=("missing 'ward': added [True], removed [1]",)):
+    with blocked(SettingsDiffer, differences=("missing 'ward': added [True], removed [1]",)):
         start(gate, {**DECLARED, "missing": {"ward": [True]}})
 
 
 def test_a_proposal_ends_when_a_run_with_the_lock_in_force_is_published(gate: Gate) -> None:
     chain(gate, 1).publish()
     later = chain(gate, 2)
-    with refused(SettingsDiffer):
+    with blocked(SettingsDiffer):
         start(gate, {**SETUP, "subject": "another"})
     assert gate.accepted.file("patients", ".proposed.json").exists()
     later.publish()

@@ -29,7 +29,7 @@ from gate_standins import (
     make_gate,
     open_gate,
     read,
-    refused,
+    blocked,
     result,
     rows,
     shown,
@@ -50,7 +50,7 @@ from publisher import (
     on,
 )
 
-from privacy_assets.errors import PublicationRefused, StoreUnavailable
+from privacy_assets.errors import PublicationBlocked, StoreUnavailable
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.releases import hash_file
@@ -158,20 +158,20 @@ def test_failure_of_every_call_that_changes_the_disk(scene: Scene, for_good: boo
     """Each call fails once for lack of space and permanently with an I/O error, or the other way
     round.
     """
-    refused = 0
+    blocked = 0
     for at, name in enumerate(scene.changes):
         number, done = NUMBERS[(at + for_good) % 2], True
         with scene.copied() as gate:
             try:
                 with on(Failing(at, number, for_good)):
                     scene.work(gate)
-            except PublicationRefused as error:
-                refused, done = refused + 1, False
+            except PublicationBlocked as error:
+                blocked, done = blocked + 1, False
                 assert os.strerror(number) in str(error)
             assert shown(gate) == (scene.after if done else scene.before), (at, name)
             assert scene.removes or name in ("unlink", "rmdir") or left_over(gate) == [], (at, name)
             ends_well(gate, scene.work, scene.after)
-    assert refused > len(scene.changes) // 3  # the state of the log is written again
+    assert blocked > len(scene.changes) // 3  # the state of the log is written again
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_a_disk_that_takes_a_part_of_what_is_written(scene: Scene) -> None:
             try:
                 with on(disk):
                     scene.work(gate)
-            except PublicationRefused:
+            except PublicationBlocked:
                 done = False
             outcomes.add((type(disk), done))
             assert shown(gate) == (scene.after if done else scene.before)
@@ -218,7 +218,7 @@ def test_nothing_is_signed_without_the_record_of_its_failure(
     for at, name in enumerate(calls):
         with deployment.copied() as gate:
             done = False
-            with suppress(OSError, PublicationRefused), on(Failing(at, NUMBERS[at % 2])):
+            with suppress(OSError, PublicationBlocked), on(Failing(at, NUMBERS[at % 2])):
                 done = bool(judge(gate))
             assert remembered(gate) or not done, (at, name)
             judge(gate)
@@ -290,7 +290,7 @@ def test_a_memory_that_cannot_be_listed_refuses(
         return plain(path)
 
     monkeypatch.setattr(os, "listdir", failing)
-    with refused(StoreUnavailable):
+    with blocked(StoreUnavailable):
         part.publish()
     assert gate.store.history(PLACE) == []
 

@@ -25,12 +25,12 @@ from gate_standins import (
     sign_settings,
     make_gate,
     mode,
-    refused,
+    blocked,
     result,
     tree,
 )
 
-from privacy_assets.errors import FailedBefore, TableStopped
+from privacy_assets.errors import FailedBefore, TableSuspended
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.snapshot import Snapshot
@@ -104,7 +104,7 @@ def test_the_attestation_remembers_what_no_score_step_did(gate: Gate) -> None:
     assert hit(gate, first.snapshot)
 
 
-def test_a_second_look_that_passes_is_attested_as_a_failure_and_refused(gate: Gate) -> None:
+def test_a_second_look_that_passes_is_attested_as_a_failure_and_blocked(gate: Gate) -> None:
     """With another seed or split the same rows pass a limit that was loosened in between. They
     failed before.
     """
@@ -113,7 +113,7 @@ def test_a_second_look_that_passes_is_attested_as_a_failure_and_refused(gate: Ga
     again = chain(gate, high=PASSING)
     assert again.stated.verdict == "fail"
     assert set(again.stated.limits.values()) == {"pass"}
-    with refused(FailedBefore, failures=("dcr.privacy_score at most 0.1",)):
+    with blocked(FailedBefore, failures=("dcr.privacy_score at most 0.1",)):
         again.publish()
 
 
@@ -121,7 +121,7 @@ def test_rows_that_fail_after_their_attestation_are_not_published(gate: Gate) ->
     """Another run evaluates the same rows between attestation and publication."""
     attested = chain(gate, frame=FRAME, high=PASSING)
     assert hit(gate, remember(gate))
-    with refused(FailedBefore, failures=("dcr.privacy_score at most 0.1",)):
+    with blocked(FailedBefore, failures=("dcr.privacy_score at most 0.1",)):
         attested.publish()
 
 
@@ -286,7 +286,7 @@ def test_failures_outlive_the_rotation_of_keys_and_the_loss_of_trust(
     rotate_key(gate.key.path, tmp_path / "trusted_keys")
     assert hit(make_gate(tmp_path), rows)
     (tmp_path / "trusted_keys" / f"{old[:16]}.pem").unlink()
-    with refused(TableStopped):
+    with blocked(TableSuspended):
         hit(make_gate(tmp_path), rows)
     make_gate(tmp_path).accept("patients", "the key was lost")
     assert hit(make_gate(tmp_path), rows)

@@ -1,4 +1,4 @@
-"""The gate: each verification refuses for its own reason, and a table that passes all of them is
+"""The gate: each verification blocks for its own reason, and a table that passes all of them is
 published.
 """
 
@@ -30,7 +30,7 @@ from gate_standins import (
     mode,
     overwrite,
     read,
-    refused,
+    blocked,
     result,
     rows,
     same_rows,
@@ -45,12 +45,12 @@ from privacy_assets.errors import (
     NotTrusted,
     OutOfDate,
     PolicyNotMet,
-    PublicationRefused,
+    PublicationBlocked,
     StoreUnavailable,
     Undecided,
     WrongTarget,
 )
-from privacy_assets.gate.attestation import Attestation, refusal
+from privacy_assets.gate.attestation import Attestation, blocking_error
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, Payload, sign_payload
@@ -129,9 +129,9 @@ def test_results_on_other_tables_are_not_attested(ready: Chain, role: str) -> No
     """This includes a table that only one of the two sides knows."""
     changed = {**INPUTS, role: "other"}
     snapshot = replace(ready.snapshot, train_fingerprint=changed["train"])
-    with refused(OutOfDate, redo=("score",)):
+    with blocked(OutOfDate, redo=("score",)):
         attested(ready, result(), inputs=changed, snapshot=snapshot)
-    with refused(OutOfDate, redo=("score",)):
+    with blocked(OutOfDate, redo=("score",)):
         attested(ready, result(inputs=changed))
 
 
@@ -159,9 +159,9 @@ WRONG_RESULTS: dict[str, dict[str, Any]] = {
 
 def test_results_of_another_computation_are_not_attested(ready: Chain) -> None:
     for change in WRONG_RESULTS.values():
-        with refused(OutOfDate, redo=("score",)):
+        with blocked(OutOfDate, redo=("score",)):
             attested(ready, result(**change))
-    with refused(OutOfDate, redo=("score",)):  # of a metric that is not run
+    with blocked(OutOfDate, redo=("score",)):  # of a metric that is not run
         attested(ready, result(), metrics={})
 
 
@@ -197,7 +197,7 @@ def test_a_filtered_table_is_attested_as_such(ready: Chain) -> None:
 def test_a_table_that_was_filtered_otherwise_is_not_attested(
     ready: Chain, then: Any, now: Any
 ) -> None:
-    with refused(OutOfDate, redo=("sample",)):
+    with blocked(OutOfDate, redo=("sample",)):
         attested(
             ready,
             result(),
@@ -219,10 +219,10 @@ def test_a_table_of_another_generator_or_train_than_was_attacked_is_not_attested
     for snapshot in (made_by("baynet"), ready.snapshot):
         assert Snapshot.of(snapshot.payload(), snapshot.path.parent) == snapshot
         assert attested(ready, result(), snapshot=snapshot, metrics=metrics).verdict == "pass"
-    with refused(OutOfDate, redo=("fit", "sample")) as other:
+    with blocked(OutOfDate, redo=("fit", "sample")) as other:
         attested(ready, result(), snapshot=made_by("synthpop"), metrics=metrics)
     assert "another generator than shadow_membership attacks" in str(other.value)
-    with refused(OutOfDate, redo=("fit", "sample")):
+    with blocked(OutOfDate, redo=("fit", "sample")):
         attested(ready, result(), snapshot=replace(ready.snapshot, train_fingerprint="old"))
 
 
@@ -230,9 +230,9 @@ def test_a_table_of_another_generator_or_train_than_was_attacked_is_not_attested
     ("snapshot", "kind"), [({"sha256": "0" * 64}, OutOfDate), ({"target": DAY}, WrongTarget)]
 )
 def test_results_of_another_snapshot_or_partition_are_not_read(
-    ready: Chain, snapshot: dict[str, Any], kind: type[PublicationRefused]
+    ready: Chain, snapshot: dict[str, Any], kind: type[PublicationBlocked]
 ) -> None:
-    with refused(kind, redo=("score",)):
+    with blocked(kind, redo=("score",)):
         ready.gate.result(ready.score, replace(ready.snapshot, **snapshot))
 
 
@@ -246,7 +246,7 @@ def test_a_bound_that_holds_at_first_does_not_when_tried_again(gate: Gate) -> No
     """0.01 + 0.06 x 1.496 is just below the limit of 0.1, but 0.01 + 0.06 x 1.58 is not."""
     verdicts = [chain(gate, number, high=0.07).stated.verdict for number in (1, 2, 3, 4)]
     assert verdicts == ["pass", "pass", "pass", "undecided"]
-    with refused(Undecided) as caught:
+    with blocked(Undecided) as caught:
         chain(gate, 5, high=0.07).publish()
     assert [outcome.limit.key for outcome in caught.value.outcomes] == ["dcr.privacy_score"]
 
@@ -300,7 +300,7 @@ def keep(ready: Chain, measured: MetricResult) -> str:
 
 
 def unsigned_verdict(ready: Chain) -> SignedFile:
-    """A verdict "pass" over statistics that break a limit."""
+    """A verdict "pass" over statistics that fail a limit."""
     return ready.restated(results={"dcr": keep(ready, result(FAILING))})
 
 
@@ -344,7 +344,7 @@ def with_body(ready: Chain, change: Callable[[dict[str, Any]], object]) -> Signe
 
 Case = Callable[[Chain], dict[str, Any] | None]
 ATTEST, SCORES, SAMPLE = {"redo": ("attest",)}, {"redo": ("score", "attest")}, {"redo": ("sample",)}
-REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
+REFUSED: dict[str, tuple[Case, type[PublicationBlocked], dict[str, Any]]] = {
     "a verdict fail": (lambda x: {"signed_file": x.restated(verdict="fail")}, FailedBefore, {}),
     "a verdict undecided": (
         lambda x: {"signed_file": x.restated(verdict="undecided")},
@@ -352,7 +352,7 @@ REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
         {},
     ),
     "an unknown verdict": (lambda x: {"signed_file": x.restated(verdict="Pass")}, FailedBefore, {}),
-    "statistics that break a limit": (lambda x: {"signed_file": unsigned_verdict(x)}, PolicyNotMet, {}),
+    "statistics that fail a limit": (lambda x: {"signed_file": unsigned_verdict(x)}, PolicyNotMet, {}),
     "statistics that are missing": (lambda x: {"signed_file": x.restated(results={})}, Undecided, {}),
     "a limit that failed": (
         lambda x: {"signed_file": x.restated(limits={"dcr.privacy_score": "fail"})},
@@ -471,12 +471,12 @@ REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("change", "kind", "fields"), REFUSED.values(), ids=REFUSED.keys())
-def test_each_verification_refuses_and_the_previous_release_stays(
-    ready: Chain, change: Case, kind: type[PublicationRefused], fields: dict[str, Any]
+def test_each_verification_blocks_and_the_previous_release_stays(
+    ready: Chain, change: Case, kind: type[PublicationBlocked], fields: dict[str, Any]
 ) -> None:
     other = change(ready) or {}
     before = tree(ready.gate.releases)
-    with at_most(20), refused(kind, **fields):
+    with at_most(20), blocked(kind, **fields):
         ready.publish(**other)
     assert tree(ready.gate.releases) == before
     assert shown(ready.gate) == 1
@@ -486,17 +486,17 @@ def test_rows_that_failed_before_are_refused_for_that_if_no_limit_fails_now() ->
     undecided = LimitOutcome(
         Limit("dcr.privacy_score", at_most=0.1), "undecided", math.nan, "", None
     )
-    error = refusal(Verdict("fail", (undecided,)), ["dcr.identical_excess"])
+    error = blocking_error(Verdict("fail", (undecided,)), ["dcr.identical_excess"])
     assert isinstance(error, FailedBefore) and "failed before" in str(error)
     failed = replace(undecided, status="fail")
-    assert isinstance(refusal(Verdict("fail", (failed,)), ["dcr.identical_excess"]), PolicyNotMet)
+    assert isinstance(blocking_error(Verdict("fail", (failed,)), ["dcr.identical_excess"]), PolicyNotMet)
 
 
 def test_a_refusal_names_the_limits_that_broke(gate: Gate) -> None:
-    with refused(PolicyNotMet) as caught:
+    with blocked(PolicyNotMet) as caught:
         chain(gate, high=FAILING).publish()
     assert [outcome.limit for outcome in caught.value.outcomes] == list(POLICY.limits)
-    assert "1 of 1 limits is broken): dcr.privacy_score (fail)" in str(caught.value)
+    assert "1 of 1 limits fails): dcr.privacy_score (fail)" in str(caught.value)
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -507,7 +507,7 @@ def test_a_table_of_no_or_one_row_goes_the_same_way(gate: Gate, count: int) -> N
     published.publish()
     assert published.stated.n_rows == count
     same_rows(read(gate), frame)
-    with refused(PolicyNotMet):
+    with blocked(PolicyNotMet):
         chain(gate, frame=frame, high=FAILING).publish()
 
 
@@ -517,7 +517,7 @@ def test_a_table_of_no_or_one_row_goes_the_same_way(gate: Gate, count: int) -> N
 @pytest.mark.parametrize(
     "name", ["", "..", "../../others", "latest.json", "20240101T000000.000000Z-0123456789ab"]
 )
-def test_a_release_that_is_not_there_is_refused(ready: Chain, name: str) -> None:
+def test_a_release_that_is_not_there_is_blocked(ready: Chain, name: str) -> None:
     with pytest.raises(InputError, match="there is no release"):
         ready.gate.roll_back(PLACE, name)
     assert shown(ready.gate) == 1
@@ -529,7 +529,7 @@ def test_a_release_of_another_place_is_not_there(ready: Chain) -> None:
         ready.gate.roll_back(PLACE, other.id)
     moved = ready.gate.store.current(PLACE, ready.gate.key.trusted).folder.parent / other.id
     other.folder.rename(moved)
-    with refused(WrongTarget, redo=()):
+    with blocked(WrongTarget, redo=()):
         ready.gate.roll_back(PLACE, other.id)
 
 
@@ -545,7 +545,7 @@ def first_fails(ready: Chain) -> None:
     )
 
 
-BACK: dict[str, tuple[Callable[[Chain], object], type[PublicationRefused]]] = {
+BACK: dict[str, tuple[Callable[[Chain], object], type[PublicationBlocked]]] = {
     "a changed table": (lambda x: overwrite(x.gate.store.history(PLACE)[0].table, b"x"), Damaged),
     "no table": (lambda x: shed(x.gate.store.history(PLACE)[0].table), StoreUnavailable),
     "no attestation": (
@@ -566,11 +566,11 @@ def shed(path: Path) -> None:
 
 @pytest.mark.parametrize(("change", "kind"), BACK.values(), ids=BACK.keys())
 def test_a_release_that_is_not_whole_or_failed_since_is_not_rolled_back_to(
-    ready: Chain, change: Callable[[Chain], object], kind: type[PublicationRefused]
+    ready: Chain, change: Callable[[Chain], object], kind: type[PublicationBlocked]
 ) -> None:
     first, second = ready.gate.store.history(PLACE)[0], ready.publish()
     change(ready)
-    with refused(kind, redo=(), retry=False):
+    with blocked(kind, redo=(), retry=False):
         ready.gate.roll_back(PLACE, first.id)
     assert ready.gate.store.current(PLACE, ready.gate.key.trusted) == second
     assert shown(ready.gate) == 2
@@ -585,6 +585,6 @@ def test_a_stricter_limit_of_today_does_not_stop_a_rollback(ready: Chain) -> Non
     snapshot = replace(ready.snapshot, content=stated.content)
     today, found = stricter(0.01)["policy"], result(FAILING)
     ready.gate.sign_result(found, snapshot, today.judge({"dcr": found}).outcomes)
-    with refused(FailedBefore, failures=("dcr.privacy_score at most 0.01",)):
+    with blocked(FailedBefore, failures=("dcr.privacy_score at most 0.01",)):
         chain(ready.gate, 1, policy=today, high=0.005).publish()
     assert ready.gate.roll_back(PLACE, first.id) == first

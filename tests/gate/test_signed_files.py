@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from securesystemslib.dsse import Envelope
 
-from privacy_assets.errors import ConfigError, NotTrusted, OutOfDate, PublicationRefused
+from privacy_assets.errors import ConfigError, NotTrusted, OutOfDate, PublicationBlocked
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, rotate_key
 from privacy_assets.gate.signed_files import (
@@ -59,7 +59,7 @@ def signed(gate: Gate, payload: bytes, payload_type: str = PAYLOAD) -> SignedFil
     return SignedFile("snapshot", spelled(envelope.to_dict()))
 
 
-def refuses(signed_file: SignedFile, trusted: TrustedKeys, match: str | None = None) -> None:
+def blocks(signed_file: SignedFile, trusted: TrustedKeys, match: str | None = None) -> None:
     with pytest.raises(NotTrusted if signed_file.data else OutOfDate, match=match) as caught:
         verified_payload(signed_file, trusted)
     assert caught.value.redo == redo_of(signed_file.kind)
@@ -127,13 +127,13 @@ def test_no_flipped_bit_of_an_envelope_is_accepted(gate: Gate) -> None:
     signed_file, trusted = small_signed_file(gate), gate.key.trusted
     assert verified_payload(signed_file, trusted)
     for data in flips(signed_file.data):
-        refuses(SignedFile("snapshot", data), trusted)
+        blocks(SignedFile("snapshot", data), trusted)
     for part in ("payload", "sig"):
         envelope = json.loads(signed_file.data)
         holder = envelope if part == "payload" else envelope["signatures"][0]
         for data in flips(base64.b64decode(holder[part])):
             holder[part] = base64.b64encode(data).decode()
-            refuses(
+            blocks(
                 SignedFile("snapshot", spelled(envelope)),
                 trusted,
                 "signature of the snapshot is not valid",
@@ -152,9 +152,9 @@ def test_no_flipped_bit_of_a_trusted_key_lets_another_payload_or_signer_through(
             outcomes["same"] += 1
         except ConfigError:
             outcomes["unloadable"] += 1
-        except PublicationRefused:
-            outcomes["refused"] += 1
-    assert min(outcomes["refused"], outcomes["unloadable"]) >= 10
+        except PublicationBlocked:
+            outcomes["blocked"] += 1
+    assert min(outcomes["blocked"], outcomes["unloadable"]) >= 10
 
 
 def test_no_flipped_bit_of_the_signing_key_signs_as_another(gate: Gate) -> None:
@@ -247,7 +247,7 @@ def test_an_envelope_has_one_spelling(gate: Gate, spelling: Callable[[Json], byt
             break
     data = spelling(json.loads(signed_file.data))
     assert data != signed_file.data
-    refuses(SignedFile("snapshot", data), gate.key.trusted, "snapshot")
+    blocks(SignedFile("snapshot", data), gate.key.trusted, "snapshot")
 
 
 def test_two_signatures_are_refused_even_when_both_are_trusted(gate: Gate, tmp_path: Path) -> None:
@@ -256,16 +256,16 @@ def test_two_signatures_are_refused_even_when_both_are_trusted(gate: Gate, tmp_p
     second = json.loads(small_signed_file(make_gate(tmp_path)).data)
     assert verified_payload(SignedFile("snapshot", spelled(second)), make_gate(tmp_path).key.trusted)
     both = spelled({**first, "signatures": first["signatures"] + second["signatures"]})
-    refuses(SignedFile("snapshot", both), make_gate(tmp_path).key.trusted, "not in the form")
+    blocks(SignedFile("snapshot", both), make_gate(tmp_path).key.trusted, "not in the form")
 
 
 def test_only_trusted_keys_count(gate: Gate, tmp_path: Path) -> None:
     stranger = make_gate(tmp_path / "stranger")
     signed_file = small_signed_file(stranger)
-    refuses(signed_file, gate.key.trusted, "which is not trusted")
+    blocks(signed_file, gate.key.trusted, "which is not trusted")
     envelope = json.loads(signed_file.data)
     envelope["signatures"][0]["keyid"] = gate.key.signer.public_key.keyid
-    refuses(
+    blocks(
         SignedFile("snapshot", spelled(envelope)),
         gate.key.trusted,
         "signature of the snapshot is not valid",
@@ -278,18 +278,18 @@ def test_the_name_of_a_key_file_decides_nothing(gate: Gate, tmp_path: Path) -> N
     signed_file = small_signed_file(gate)
     (theirs,), (ours,) = (list(one.key.trusted.places[0].glob("*.pem")) for one in (stranger, gate))
     ours.write_bytes(theirs.read_bytes())
-    refuses(signed_file, TrustedKeys((ours.parent,)), "not trusted")
+    blocks(signed_file, TrustedKeys((ours.parent,)), "not trusted")
     assert (
         verified_payload(small_signed_file(stranger), TrustedKeys((ours,))).keyid
         == stranger.key.signer.public_key.keyid
     )
 
 
-def test_another_payload_type_is_refused(gate: Gate) -> None:
+def test_another_payload_type_is_blocked(gate: Gate) -> None:
     payload = spelled(content_of(small_signed_file(gate)))
     assert verified_payload(signed(gate, payload), gate.key.trusted)
     for payload_type in ("application/json", PAYLOAD + " ", PAYLOAD.upper(), ""):
-        refuses(signed(gate, payload, payload_type), gate.key.trusted, "not in the form")
+        blocks(signed(gate, payload, payload_type), gate.key.trusted, "not in the form")
 
 
 def test_a_statement_of_one_kind_does_not_stand_for_another(gate: Gate) -> None:
@@ -298,7 +298,7 @@ def test_a_statement_of_one_kind_does_not_stand_for_another(gate: Gate) -> None:
         if stated == claimed:
             assert verified_payload(signed_file, gate.key.trusted).kind == stated
         else:
-            refuses(
+            blocks(
                 SignedFile(claimed, signed_file.data), gate.key.trusted, f"expected a signed {claimed}"
             )
 
@@ -332,13 +332,13 @@ PAYLOADS: dict[str, tuple[bytes | Callable[[Json], object], str]] = {
 
 
 @pytest.mark.parametrize(("payload", "match"), PAYLOADS.values(), ids=PAYLOADS.keys())
-def test_a_signed_payload_that_is_no_such_statement_is_refused(
+def test_a_signed_payload_that_is_no_such_statement_is_blocked(
     gate: Gate, payload: Any, match: str
 ) -> None:
     content = content_of(small_signed_file(gate))
     if callable(payload):
         payload(content)
-    refuses(
+    blocks(
         signed(gate, spelled(content) if callable(payload) else payload), gate.key.trusted, match
     )
 
@@ -352,7 +352,7 @@ def test_a_number_that_json_does_not_know_is_never_signed(gate: Gate, number: fl
 def test_without_trusted_keys_nothing_is_believed(gate: Gate, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no trusted key"):
         verified_payload(small_signed_file(gate), TrustedKeys((tmp_path / "nowhere",)))
-    refuses(small_signed_file(gate), TrustedKeys(()), "not trusted")
+    blocks(small_signed_file(gate), TrustedKeys(()), "not trusted")
 
 
 hostile = (

@@ -488,7 +488,7 @@ def test_drawers_know_public_categories_that_no_cell_has() -> None:
     assert drawn[0].tolist().count(3) > 300, "a value that no cell has gets its share of the noise"
 
 
-def test_tables_too_large_for_noise_are_refused() -> None:
+def test_tables_too_large_for_noise_are_rejected() -> None:
     train = table(**{name: [f"{name}{k}" for k in range(200)] for name in "abc"})
     PrivBayes(degree=1).fit(train, seed=0)
     with pytest.raises(InputError, match="cells"):

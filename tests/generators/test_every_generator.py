@@ -127,7 +127,7 @@ def test_a_damaged_folder_is_told(name: str, tmp_path: Path) -> None:
     fitted(name).save(folder)
     whole = {path: path.read_bytes() for path in folder.glob("[!.]*")}
 
-    def refused() -> None:
+    def rejected() -> None:
         with pytest.raises(
             InputError, match=r"is incomplete \(|no fitted generator can|unknown generator"
         ) as caught:
@@ -150,24 +150,24 @@ def test_a_damaged_folder_is_told(name: str, tmp_path: Path) -> None:
             *([flipped] if path.suffix != ".parquet" else []),
         ):
             path.write_bytes(damaged)
-            refused()
+            rejected()
         path.unlink()
-        refused()
+        rejected()
     manifest = json.loads(whole[folder / "generator.json"])
     for key in manifest:
         (folder / "generator.json").write_text(
             json.dumps({k: v for k, v in manifest.items() if k != key})
         )
-        refused()
+        rejected()
     if folder / "arrays.npz" in whole:
         with np.load(folder / "arrays.npz") as stored:
             arrays = dict(stored)
         needed = [key for key in arrays if "num_batches_tracked" not in key]  # which are never read
         for key in needed[:: max(len(needed) // 20, 1)]:
             np.savez(folder / "arrays.npz", **{k: v for k, v in arrays.items() if k != key})
-            refused()
+            rejected()
         np.savez(folder / "arrays.npz", **{**arrays, key: np.array([object()])})
-        refused()
+        rejected()
 
 
 @pytest.mark.parametrize("name", OURS)

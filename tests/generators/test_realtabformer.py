@@ -158,7 +158,7 @@ def test_the_training_curve_of_the_worker_is_read(stand_in: object, tmp_path: Pa
     ],
     ids=range(16),
 )
-def test_anything_else_in_its_place_is_refused(stand_in: object, history: str) -> None:
+def test_anything_else_in_its_place_is_blocked(stand_in: object, history: str) -> None:
     with pytest.raises(
         StepError, match="generator realtabformer: python.* failed, took longer than"
     ) as caught:

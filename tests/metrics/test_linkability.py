@@ -352,6 +352,6 @@ def test_sets_of_ones_own() -> None:
         "ab",
     ],
 )
-def test_sets_that_are_none_are_refused_when_the_metric_is_built(columns: object) -> None:
+def test_sets_that_are_none_are_rejected_when_the_metric_is_built(columns: object) -> None:
     with pytest.raises(ConfigError, match="column_sets: .*two disjoint lists of column names"):
         Linkability(column_sets=columns)

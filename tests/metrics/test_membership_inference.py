@@ -41,7 +41,7 @@ def judged(result):
 
 
 def broken(result):
-    return {outcome.limit.key for outcome in judged(result).broken}
+    return {outcome.limit.key for outcome in judged(result).not_passed}
 
 
 # ------------------------------------------------------------------------- cross-fitted rates
@@ -210,7 +210,7 @@ def test_more_copies_are_never_safer():
 
 
 @pytest.mark.slow
-def test_avoiding_the_training_rows_is_refused():
+def test_avoiding_the_training_rows_is_blocked():
     train, holdout, fresh, reference = release(3000, 1000, 3000, 1000)
     inputs = given(train, holdout, fresh)
     away = nearest_rows(inputs.encoded("synthetic"), inputs.encoded("train")).distances[:, 0]

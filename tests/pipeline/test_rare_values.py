@@ -183,7 +183,7 @@ def test_the_command_and_dagster_replace_them_and_say_so(
 
 
 @pytest.mark.parametrize(("case", "share"), [("codes", 0.03), ("times", 0.1), ("ids", 0.1)])
-def test_evaluate_refuses_a_table_with_them(case: str, share: float) -> None:
+def test_evaluate_blocks_a_table_with_them(case: str, share: float) -> None:
     """The values of a share of the people of train are in the table; all else is of other
     people.
     """
@@ -203,7 +203,7 @@ def test_evaluate_refuses_a_table_with_them(case: str, share: float) -> None:
         [fresh.iloc[len(leaked) :], fresh.iloc[: len(leaked)].assign(v=leaked["v"].to_numpy())]
     )
     report = evaluate(train, holdout, made, **options)
-    (broken,) = report.policy_verdict.broken
+    (broken,) = report.policy_verdict.not_passed
     assert report.verdict == "fail" and broken.limit.statistic == "value_disclosure.own_values"
     assert broken.reason.endswith("single people are disclosed in 'v'")
     assert "privacy-assets run" in str(report.to_json()["advice"])

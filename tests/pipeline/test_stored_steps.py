@@ -193,7 +193,7 @@ def test_filters_embedders_and_tables_of_ones_own(
 
 
 @pytest.mark.slow
-def test_a_table_that_leaks_is_refused_with_limit_and_value(rows: Path, tmp_path: Path) -> None:
+def test_a_table_that_leaks_is_blocked_with_limit_and_value(rows: Path, tmp_path: Path) -> None:
     steps = stored(spec(rows, leak=True), tmp_path)
     found = through(steps)
     with pytest.raises(PolicyNotMet, match=r"dcr\.member_excess"):
@@ -307,7 +307,7 @@ def test_a_step_that_is_run_again_mends_its_damaged_values(rows: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_an_older_split_or_verdict_of_the_same_run_is_refused(
+def test_an_older_split_or_verdict_of_the_same_run_is_blocked(
     rows: Path, tmp_path: Path, adult: pd.DataFrame
 ) -> None:
     steps = stored(spec(rows), tmp_path)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.errors import OutOfDate, PolicyNotMet, PublicationRefused
+from privacy_assets.errors import OutOfDate, PolicyNotMet, PublicationBlocked
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.metrics.ledger import Ledger
@@ -175,7 +175,7 @@ def test_rows_of_another_split_are_rejected(run: TableRun) -> None:
     values = until_prepared(run)
     train, holdout = values["train"], values["holdout"]
     for changed in (replace(train, envelope=holdout.envelope), replace(holdout, envelope=train.envelope)):
-        with pytest.raises(PublicationRefused):
+        with pytest.raises(PublicationBlocked):
             run.check({"train": changed})
 
 

@@ -438,7 +438,7 @@ def test_a_column_without_a_name_is_shown(tmp_path: Path, capsys: Any) -> None:
     assert "it has no name: name the column or drop it" in " ".join(capsys.readouterr().out.split())
 
 
-def test_bypass_61_a_small_file_of_many_rows_is_refused_by_its_footer(
+def test_bypass_61_a_small_file_of_many_rows_is_blocked_by_its_footer(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reading(*_: object) -> None:

@@ -97,8 +97,8 @@ def run_of(folder: Path, **data: Any) -> list[str]:
     ]
 
 
-def refused(place: str, told: str, work: Path, capsys: Any) -> None:
-    """Reading, ``inspect``, ``evaluate`` and ``run`` refuse a place with one message."""
+def rejected(place: str, told: str, work: Path, capsys: Any) -> None:
+    """Reading, ``inspect``, ``evaluate`` and ``run`` reject a place with one message."""
     for read in (open_table, read_table):
         with pytest.raises(InputError, match=told) as caught:
             read(place)
@@ -285,7 +285,7 @@ REFUSED: dict[str, tuple[dict[str, Content], str, str]] = {
 def test_files_that_are_not_one_table(
     files: dict[str, Content], path: str, told: str, tmp_path: Path, capsys: Any
 ) -> None:
-    refused(f"{write(tmp_path / 'in', files)}{path}", f"(?s){told}", tmp_path, capsys)
+    rejected(f"{write(tmp_path / 'in', files)}{path}", f"(?s){told}", tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
@@ -610,7 +610,7 @@ def test_files_of_other_types_are_named(
     first: bytes, second: bytes, told: str, tmp_path: Path, capsys: Any
 ) -> None:
     place = str(write(tmp_path / "in", {"1.parquet": first, "2.parquet": second}))
-    refused(place, rf"\d\.parquet, column 'x'.*{told}", tmp_path, capsys)
+    rejected(place, rf"\d\.parquet, column 'x'.*{told}", tmp_path, capsys)
     hive = write(tmp_path / "hive", {"k=1/1.parquet": first, "k=2/2.parquet": second})
     with pytest.raises(InputError, match=told):
         open_table(hive)

@@ -24,8 +24,8 @@ def test_counts_in_words() -> None:
     passed, failed = passing().policy_verdict.outcomes[0], failing().policy_verdict.outcomes[1]
     unjudged = undecided().policy_verdict.outcomes[-1]
     assert tally([passed]) == "the limit holds" and tally([passed] * 2) == "all 2 limits hold"
-    assert tally([failed, passed]) == "1 of 2 limits is broken"
-    assert tally([failed, failed, unjudged]) == "2 of 3 limits are broken"
+    assert tally([failed, passed]) == "1 of 2 limits fails"
+    assert tally([failed, failed, unjudged]) == "2 of 3 limits fail"
     assert tally([unjudged, passed]) == "1 of 2 limits is undecided"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from privacy_assets.dagster.metadata import limit_metadata
-from privacy_assets.gate.attestation import refusal
+from privacy_assets.gate.attestation import blocking_error
 from privacy_assets.metrics.memorization import alpha_table
 from privacy_assets.metrics.policies import policy_digest
 from privacy_assets.metrics.registry import METRICS
@@ -94,7 +94,7 @@ def test_report_without_results_is_undecided_and_renders():
 def test_headline():
     absent = estimate("privacy_score_embedded", math.nan, note="not measured: no embedder")
     blind = report(replace(dcr(), estimates=(*dcr().estimates, absent)))
-    three = "3 of 7 limits are broken. This table must not be published."
+    three = "3 of 7 limits fail. This table must not be published."
     for made, words in (
         (passing(), "All 6 limits hold"),
         (failing(), three),
@@ -304,7 +304,7 @@ def test_the_count_of_limits_is_the_same_in_report_and_refusal(make) -> None:
         and count.lower() in made.to_text().lower().replace("\n", " ")
     )
     if made.verdict != "pass":
-        assert count in str(refusal(made.policy_verdict))
+        assert count in str(blocking_error(made.policy_verdict))
         assert f"{sum(x.status == 'fail' for x in outcomes)} of" in count or "undecided" in count
 
 

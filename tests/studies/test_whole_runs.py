@@ -1,4 +1,4 @@
-"""The study of whole runs: a refused table is rehearsed and run again with the setting that the
+"""The study of whole runs: a rejected table is rehearsed and run again with the setting that the
 rehearsal prints.
 """
 
@@ -19,7 +19,7 @@ from privacy_assets.gate.deployment import SPLIT_KEY_VARIABLE
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict, Sequence[str]]]:
-    """Replace the command by one that refuses tables without shrinkage, and return the tables and
+    """Replace the command by one that rejects tables without shrinkage, and return the tables and
     their options.
     """
     monkeypatch.setenv(SPLIT_KEY_VARIABLE, "restored after the test")
@@ -48,7 +48,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict, Sequence[str]]]:
     return calls
 
 
-def test_a_refused_table_is_rehearsed_and_run_with_what_was_found(
+def test_a_rejected_table_is_rehearsed_and_run_with_what_was_found(
     asked: list[tuple[dict, Sequence[str]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = pd.DataFrame({PERSON: [1, 1, 2], "a": [1.5, 2.5, 3.5]})

@@ -1,4 +1,4 @@
-"""Roundtrip of table files, and refusal of changed ones."""
+"""Roundtrip of table files, and rejection of changed ones."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_neither_a_generator_nor_a_release_gets_the_subject(table: Table) -> Non
     assert next(iter(table.frame())) == "person"
 
 
-def test_every_damaged_file_is_refused_or_the_same(table: Table, tmp_path: Path) -> None:
+def test_every_damaged_file_is_blocked_or_the_same(table: Table, tmp_path: Path) -> None:
     path = tmp_path / "table.bin"
     table.save(path)
     whole = path.read_bytes()
@@ -93,17 +93,17 @@ def test_every_damaged_file_is_refused_or_the_same(table: Table, tmp_path: Path)
     flipped = [
         whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(0, len(whole), 7)
     ]
-    refused = 0
+    rejected = 0
     for data in (*cut, *flipped):
         path.write_bytes(data)
         try:
-            refused += Table.load(path).digest != table.digest
+            rejected += Table.load(path).digest != table.digest
         except Damaged as error:
-            refused += 1
+            rejected += 1
             assert error.redo == ("read", "split") and "table.bin is missing, was changed" in str(
                 error
             )
-    assert refused > len(whole) / 7 / 2
+    assert rejected > len(whole) / 7 / 2
     path.unlink()
     with pytest.raises(Damaged):
         Table.load(path)
@@ -136,7 +136,7 @@ def facts(**changes: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_cells_that_would_be_read_beyond_their_values_are_refused(
+def test_cells_that_would_be_read_beyond_their_values_are_rejected(
     facts: dict[str, Any], cells: np.ndarray, tmp_path: Path
 ) -> None:
     save_arrays(tmp_path / "table.bin", facts, [cells])
@@ -153,7 +153,7 @@ def test_an_array_of_objects_is_not_read(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_pinned() -> None:
-    """Another digest would refuse the values of a run that was started by an earlier version."""
+    """Another digest would reject the values of a run that was started by an earlier version."""
     assert (
         array_digest({"a": 1}, [np.arange(3), np.zeros((0, 2), np.float32)])[:16]
         == "4a6c5df47428bd47"

@@ -76,7 +76,7 @@ FINE = [
 
 
 @pytest.mark.parametrize("name", UNSEEN.values(), ids=UNSEEN)
-def test_a_name_with_a_character_that_cannot_be_seen_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_name_with_a_character_that_cannot_be_seen_is_blocked(name: str, tmp_path: Path) -> None:
     code = "U\\+[0-9A-F]{4,6}"
     with pytest.raises(
         InputError,
