@@ -268,6 +268,7 @@ def test_the_benchmarks_of_the_pages_exist_with_their_options(
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs(folder: Path) -> None:
     names: dict[str, object] = {}
     codes = blocks(README, "python")

@@ -234,6 +234,7 @@ def test_the_tables_of_the_guides_are_released(guide: Callable[..., Guide], page
     assert tables and len(released(followed.folder)) >= len(tables)
 
 
+@pytest.mark.slow
 def test_the_schedule_and_the_sensor_request_a_run(guide: Callable[[str], Guide]) -> None:
     page = guide("schedule.md")
     page.follow()

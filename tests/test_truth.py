@@ -299,7 +299,7 @@ def with_ids(frame, start, copies, by_row=False):
     return out.assign(person=start + np.arange(len(out)) % (len(out) if by_row else len(frame)))
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_rows_repeated_by_their_own_people_are_no_new_evidence(small, small_report):
     train, holdout, synthetic = small
     twice, by_row = (
@@ -335,7 +335,7 @@ def visits(frame, start, seed):
     return out.assign(person=start + np.repeat(np.arange(len(frame)), times))
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_people_with_two_or_four_rows_are_judged_as_people(adult):
     parts = cut(adult, 3_200, 1_050, 2_700)
     train, holdout, fresh = (visits(part, 10**6 * role, role) for role, part in enumerate(parts))
@@ -459,7 +459,7 @@ def test_a_holdout_of_40_rows_never_passes(adult, leak):
     assert report.verdict == ("fail" if leak else "undecided")
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_another_seed_differs_within_the_intervals(small, small_report):
     other, first = estimates(judged(*small, metrics=None, seed=1)), estimates(small_report)
     assert other != first

@@ -222,6 +222,7 @@ def test_bypass_07_a_job_that_selects_only_the_passing_check(world: World, faile
     nothing_published(world, "leaky")
 
 
+@pytest.mark.slow
 def test_bypass_08_checked_asset_and_publisher_in_one_step(world: World, failed: Tables) -> None:
     @dg.multi_asset(
         specs=[dg.AssetSpec(["one", "synthetic"]), dg.AssetSpec(["one", "published"])],

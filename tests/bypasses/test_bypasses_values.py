@@ -81,6 +81,7 @@ def external(
     return gated(world, name, subject=EACH, **{**VALUES, **paths, **more})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, N // 2])
 def test_bypass_41_private_rows_in_a_category(world: World, rows: int) -> None:
     def smuggle(train: pd.DataFrame) -> pd.DataFrame:

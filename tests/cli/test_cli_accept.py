@@ -171,6 +171,7 @@ def test_nothing_is_signed_without_the_key_of_the_deployment(home: Path, command
 HIDDEN = "".join(f"row {n}: 43 Basel; " for n in range(8))[:128].strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [{}, {"kinds": {"age": "numeric"}}, {"drop": ["grade"]}], ids=str
 )

@@ -89,6 +89,7 @@ def test_a_table_planted_beside_the_record_is_not_read(
         (folder / "table.parquet").unlink()
 
 
+@pytest.mark.slow
 def test_a_record_names_no_folder_and_no_key(world: World, honest: dg.Definitions) -> None:
     path = world.root / "storage/honest/published/published.json"
     told = json.loads(path.read_bytes())

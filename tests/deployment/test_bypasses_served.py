@@ -128,6 +128,7 @@ def test_bypass_10_only_the_step_of_a_failed_run(served: Served, runs: Runs) -> 
         nothing_published(served, table, partition)
 
 
+@pytest.mark.weekly
 def test_bypass_12_automation_after_checks_that_failed_or_warned(served: Served, runs: Runs) -> None:
     """The stock tables whose checks raised or never ran are part of the same run."""
     checked = [f"{table}/score:few_copies" for table in EAGER if table != "eager_unchecked"]
@@ -175,6 +176,7 @@ def test_bypass_12_automation_after_scores_that_never_ran_or_raised(
     assert history(served, "turned") == [turned]
 
 
+@pytest.mark.weekly
 def test_bypass_13_sensors_and_schedules(served: Served, runs: Runs) -> None:
     sensors = ("by_selection", "by_job", "by_asset")
     for location in ("stock", "gated"):

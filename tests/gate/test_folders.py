@@ -104,6 +104,7 @@ def shared_deployment(root: Path) -> Gate:
     return gate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize(

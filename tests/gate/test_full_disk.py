@@ -58,6 +58,7 @@ def steps(ready: Chain, root: Path) -> dict[str, Callable[[], object]]:
 STEPS = ["snapshot", "score", "attestation", "publication", "rotation", "first run", "storage"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [pytest.param(one, marks=() if one == errno.ENOSPC else pytest.mark.slow) for one in NUMBERS],

@@ -185,6 +185,7 @@ def test_one_column_of_each_kind(name: str, kind: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_hardly_any_rows_and_columns_without_choice(name: str, n: int, tmp_path: Path) -> None:
@@ -228,6 +229,7 @@ def test_fits_on_coded_cells_are_those_of_the_seed_in_any_thread(name: str) -> N
             assert set(drawn[column]) <= set(cells[column, rows])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRIED)
 def test_no_rows_to_learn_from_and_none_to_draw(name: str) -> None:
     with pytest.raises(InputError, match="without rows"):

@@ -346,6 +346,7 @@ def test_relations_hold_after_the_threshold_rule(name: str, train: Table, tmp_pa
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("shape", ["chain", "coarse", "closed", "dates"])
 def test_levels_that_are_not_shared_break_no_order(shape: str, seed: int) -> None:

@@ -150,6 +150,7 @@ QUICK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ending",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ENDINGS],

@@ -333,6 +333,7 @@ def test_neither_the_command_nor_dagster_publishes_a_value_of_a_person(
     assert exact_values(read_published(tmp_path / "releases", "people"), frame) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("generator", ["function", "brought"])
 def test_numbers_far_outside_stop_a_run_under_every_policy(tmp_path: Path, generator: str) -> None:
     train, holdout = rows("times"), rows("times", 1)

@@ -413,6 +413,7 @@ def test_bypass_61_a_format_that_reads_no_time_is_a_wrong_setting(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", "  "])
 @pytest.mark.parametrize("unnamed", [("synthetic",), ROLES])
 def test_bypass_61_a_column_without_a_name_is_not_published(
@@ -511,6 +512,7 @@ def test_the_number_of_rows_of_an_evaluated_table_is_an_option(
     assert "max_synthetic_rows must be an integer of at least 1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_number_of_rows_of_a_brought_table_is_an_accepted_setting(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -529,6 +531,7 @@ IBANS = ["DE89370400440532013000", "GB29NWBK60161331926819", "FR1420041010050500
 CODES = [f"LOC-{n:05d}" for n in range(600)]  # near-unique
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "reason"),
     [

@@ -170,6 +170,7 @@ def case(number: int) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "names"), [case(number) for number in range(FAST + SLOW)])
 def test_a_form_does_not_change_statistics_and_verdict(
     kind: str, names: dict[str, str], tmp_path: Path

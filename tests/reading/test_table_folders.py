@@ -281,6 +281,7 @@ REFUSED: dict[str, tuple[dict[str, Content], str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("files", "path", "told"), REFUSED.values(), ids=REFUSED.keys())
 def test_files_that_are_not_one_table(
     files: dict[str, Content], path: str, told: str, tmp_path: Path, capsys: Any
