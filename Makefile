@@ -92,7 +92,7 @@ LOOK := To see the graph, and to run it there: make ui-airflow
 .PHONY: demo-airflow
 demo-airflow: .venv/.airflow ## Run the demo on Airflow 3, with SQLite in .airflow_home and without background processes
 	@$(BIN)/airflow db migrate >/dev/null
-	@echo "patients: an honest generator, by airflow dags test"
+	@echo "patients: a non-leaking generator, by airflow dags test"
 	@$(BIN)/airflow dags test patients
 	@echo "releases  $$PRIVACY_ASSETS_RELEASES" && echo "$(LOOK)"
 

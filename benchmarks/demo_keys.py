@@ -59,7 +59,8 @@ def demo_inputs(settings: ResolvedTable, key: int, embedded: bool) -> Evaluation
     split_key = derive_key(f"demo key {key}, of at least 16 bytes".encode(), "split")
     table = source(settings)
     tables = {
-        role: table.take(rows) for role, rows in split_rows(table, split_key, settings.shares).items()
+        role: table.take(rows)
+        for role, rows in split_rows(table, split_key, settings.shares).items()
     }
     train = tables["train"]
     fitted = settings.generator.fit(

@@ -1,11 +1,11 @@
 """Measure the CPU seconds of each step of a table's run, in this checkout and in others, in
 sequence.
 
-    python -m benchmarks.run_cost                       # this checkout alone
-    python -m benchmarks.run_cost ../before ../other    # and these, with the libraries used here
-    python -m benchmarks.run_cost --demo ../before      # the demo instead of Adult, with one split key
-    python -m benchmarks.run_cost --metrics             # each metric alone, 10,000 to 3,000 rows
-    python -m benchmarks.run_cost --routes              # one process, one for each step, Airflow
+    python -m benchmarks.run_cost                       # this checkout alone python -m
+    benchmarks.run_cost ../before ../other    # and these, with the libraries used here python -m
+    benchmarks.run_cost --demo ../before      # the demo instead of Adult, with one split key python
+    -m benchmarks.run_cost --metrics             # each metric alone, 10,000 to 3,000 rows python -m
+    benchmarks.run_cost --routes              # one process, one for each step, Airflow
 
 The table is Adult split 80 to 20, 39,032 to 9,758 rows, with default metrics, policy and generator,
 and an embedder of three epochs (the cost of a score does not depend on the length of training).

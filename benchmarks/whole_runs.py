@@ -7,8 +7,8 @@
 
 :mod:`benchmarks.business_tables` and :mod:`benchmarks.leak_tables` write the tables. Each run
 starts in an empty folder, so it counts as a first attempt. With ``--try``, a table that is refused
-is rehearsed with the values and the same split key, and run again with the setting that the rehearsal
-prints.
+is rehearsed with the values and the same split key, and run again with the setting that the
+rehearsal prints.
 """
 
 from __future__ import annotations

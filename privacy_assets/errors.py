@@ -201,7 +201,7 @@ class Undecided(PolicyNotMet):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FailedBefore(PublicationBlocked):
-    """The same rows failed a limit before.
+    """A limit failed for the same rows before.
 
     Attributes:
         failures: Limits that they failed.
@@ -219,7 +219,9 @@ class WrongTarget(PublicationBlocked):
 
 
 class OutOfDate(PublicationBlocked):
-    """A signed file is missing, or its tables, settings or package version differ from the current ones."""
+    """A signed file is missing, or its tables, settings or package version differ from the current
+    ones.
+    """
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -328,7 +330,8 @@ class TableBusy(PublicationBlocked):
 
 
 def advice(error: PublicationBlocked) -> str:
-    """Return what to do about an error of the gate, in one sentence for Dagster, Airflow and the shell.
+    """Return what to do about an error of the gate, in one sentence for Dagster, Airflow and the
+    shell.
 
     Args:
         error: Error of the gate.
@@ -428,8 +431,8 @@ def outcome_known(error: Exception) -> bool:
 
 @contextmanager
 def for_readers() -> Iterator[None]:
-    """Mark errors of the gate in the ``with`` block as those of a reader, and show the advice below their
-    message.
+    """Mark errors of the gate in the ``with`` block as those of a reader, and show the advice below
+    their message.
     """
     try:
         yield

@@ -201,8 +201,8 @@ class LimitOutcome:
         compared: Number compared with the limit; NaN: not measured.
         reason: Explanation for readers.
         estimate: The statistic, or None if it was not computed.
-        can_fail: Whether a verbatim copy of train fails the limit. None: the statistic does not
-            measure copies, or no copy was measured. A limit that cannot fail does not count as
+        can_fail: Whether the limit fails for a verbatim copy of train. None: the statistic does not
+            measure copies, or no copy was measured. Otherwise the limit gives no
             evidence.
         interval: Interval of the statistic at the confidence level of the limit. None: not
             measured.
@@ -535,11 +535,11 @@ class Policy:
             attempt: Number of this publication attempt, from 1, which sets the confidence level.
 
         Returns:
-            The verdict: "fail" if a limit demonstrably fails, else "undecided" if a limit could
-            not be evaluated, else "pass". Limits on copies that the release does not exceed are
-            undecided if a verbatim copy of train fails none of them, or was not measured. The same
-            holds for the limits of a question if all of them are blind, and for all blind limits of
-            a policy if a copy fails none of its limits.
+            The verdict: "fail" if a limit demonstrably fails, else "undecided" if a limit could not
+            be evaluated, else "pass". Limits on copies that the release does not exceed are
+            undecided if none of them fails for a verbatim copy of train, or no copy was measured.
+            The same holds for the limits of a question if all of them are blind, and for all blind
+            limits of a policy if none of its limits fails for a copy.
         """
         judged = []
         for limit in self.limits:

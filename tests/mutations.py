@@ -94,7 +94,7 @@ MUTATIONS = [
         "train and holdout swapped in singling out",
         "metrics/singling_out/metric.py",
         "(queries.in_train == 1)",
-        "(queries.in_unseen == 1)",
+        "(queries.in_non_members == 1)",
         ("metrics/test_singling_out.py",),
     ),
     Mutation(

@@ -247,7 +247,7 @@ def test_the_benchmarks_of_the_pages_exist_with_their_options(
     texts = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     shown += [shlex.split(line) for line in re.findall(r"`(python -m benchmarks\.[^`]+)`", texts)]
     named = {words[2] for words in shown if words[2].startswith("benchmarks.")}
-    assert {"benchmarks.peers", "benchmarks.neighbours"} <= named
+    assert {"benchmarks.peers", "benchmarks.neighbors"} <= named
     for module in sorted(named):
         monkeypatch.setattr(sys, "argv", [module, "--help"])
         with pytest.raises(SystemExit) as caught:
@@ -499,9 +499,7 @@ def test_the_bypasses_of_the_page_are_those_with_a_test() -> None:
         ):
             tested |= {int(number) for number in re.findall(r"\d+", numbers)}
     page = (
-        read("docs/gate.md")
-        .partition("## Bypasses of a blocking check")[2]
-        .partition("## Keys")[0]
+        read("docs/gate.md").partition("## Bypasses of a blocking check")[2].partition("## Keys")[0]
     )
     listed = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     listed |= {int(number) for number in re.findall(r"\((\d+)\)", page)}

@@ -163,6 +163,52 @@ def test_metrics_are_named_in_their_room_alone() -> None:
     assert pages == []
 
 
+# Modules of single metrics that other packages import.
+SINGLE_METRICS = {
+    ("report.report", "metrics.data_privacy"),
+    ("report.report", "metrics.membership_inference.gretel"),
+    ("report.advice", "metrics.data_privacy"),
+    ("pipeline.work", "metrics.cumulative_disclosure"),
+    ("cli.audit", "metrics.shadow_membership.audit"),
+    ("cli.audit", "metrics.shadow_membership.rates"),
+}
+OF_ALL_METRICS = {"base", "inputs", "ledger", "policies", "registry"}
+
+
+def test_other_packages_import_single_metrics_only_where_the_interface_states_it() -> None:
+    importers = {
+        (name, module)
+        for name in modules()
+        for module in imported(name)
+        if layer(name) != "metrics"
+        and layer(module) == "metrics"
+        and module.split(".")[1] not in OF_ALL_METRICS
+    }
+    assert importers == SINGLE_METRICS
+
+
+def looked_up_names(tree: ast.AST) -> Iterator[str]:
+    """Names that are compared with the metric of a limit, or looked up in results."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(ast.Attribute(attr="metric"), _, [ast.Constant(str(name))]):
+                yield name
+            case ast.Subscript(ast.Name("results"), ast.Constant(str(name))):
+                yield name
+            case ast.Call(ast.Attribute(ast.Name("results"), "get"), [ast.Constant(str(name)), *_]):
+                yield name
+
+
+def test_other_packages_look_no_metric_up_by_its_name() -> None:
+    found = {
+        (name, metric)
+        for name, tree in modules().items()
+        if layer(name) != "metrics"
+        for metric in looked_up_names(tree)
+    }
+    assert found & {(name, metric) for name, _ in found for metric in METRICS} == set()
+
+
 def test_no_orchestrator_knows_the_other() -> None:
     others = {"dagster": "airflow", "airflow": "dagster"}
     wrong = [

@@ -211,7 +211,7 @@ def test_every_question_is_answered_by_what_measures_it(name, request):
     moved = pd.concat([jittered(train[:800], rng), fresh[800:]], ignore_index=True)
     found = answered(train, holdout, moved, reference=reference)
     assert {found[question] for question in ("linking", "inference", "membership")} == {"Yes"}
-    apart = build_population(read_inputs(train, holdout, fresh)).neighbour[: len(train)]
+    apart = build_population(read_inputs(train, holdout, fresh)).neighbor[: len(train)]
     isolated = train.iloc[np.argsort(-apart, kind="stable")[:20]]
     alone = answered(
         train, holdout, pd.concat([fresh[20:], isolated], ignore_index=True), reference=reference

@@ -1,12 +1,12 @@
 """The command ``privacy-assets accept``: sign the changed settings of a table, or let a suspended
 table run again.
 
-A run with other settings than the accepted settings of its table stops, and proposes its settings. A table
-is also suspended if 4 of its last 7 verdicts are "fail", or if its log or ledger was lost. This command
-needs neither the definition of the table nor an orchestrator. It shows everything that is pending,
-each part with a digest, and the names of all columns. On a terminal it asks for each part.
-Otherwise, or in a second call, it signs only the parts whose --digest is given. A suspension also needs a
---reason, which is signed.
+A run with other settings than the accepted settings of its table stops, and proposes its settings.
+A table is also suspended if 4 of its last 7 verdicts are "fail", or if its log or ledger was lost.
+This command needs neither the definition of the table nor an orchestrator. It shows everything that
+is pending, each part with a digest, and the names of all columns. On a terminal it asks for each
+part. Otherwise, or in a second call, it signs only the parts whose --digest is given. A suspension
+also needs a --reason, which is signed.
 
 exit status:
   0  at least one part was signed
@@ -65,7 +65,10 @@ class _Pending:
 def add_accept(commands: Commands) -> None:
     """Add the command to the command line."""
     command = commands.add(
-        "accept", _accept, "accept changed settings of a table, or resume a suspended table", __doc__
+        "accept",
+        _accept,
+        "accept changed settings of a table, or resume a suspended table",
+        __doc__,
     )
     command.option("table", "name of the table", metavar="TABLE")
     command.option(
@@ -86,8 +89,8 @@ def _accept(options: argparse.Namespace) -> int:
     pending = [*_changed_settings(gate, table, proposed), *_stop(gate, table)]
     if not pending:
         say(
-            f"{table}: there is nothing to accept. No run differs from the accepted settings, and the table"
-            " is not suspended."
+            f"{table}: there is nothing to accept. No run differs from the accepted"
+            " settings, and the table is not suspended."
         )
         return NO
     for part in pending:
@@ -151,7 +154,9 @@ def _gate(options: argparse.Namespace) -> Gate:
     tables = {unquote(file.partition(".")[0]) for file in files}
     if options.table not in tables:
         hint = did_you_mean(options.table, tables)
-        raise ConfigError(f"{private} has no accepted settings of a table {safe_repr(options.table)}.{hint}")
+        raise ConfigError(
+            f"{private} has no accepted settings of a table {safe_repr(options.table)}.{hint}"
+        )
     check_private(private)
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     key.check()
@@ -183,8 +188,8 @@ def _changed_settings(gate: Gate, table: str, proposed: Mapping[str, Any]) -> li
 
 
 def _stop(gate: Gate, table: str) -> list[_Pending]:
-    """Return the causes of a suspension as one part, because one entry of the log settles all of them. An
-    empty list: the table is not suspended.
+    """Return the causes of a suspension as one part, because one entry of the log settles all of
+    them. An empty list: the table is not suspended.
     """
     causes, digest = gate.suspension(table)
     if not causes:
@@ -241,8 +246,8 @@ def _is_confirmed(part: _Pending) -> bool:
 
 
 def _say_column_names(gate: Gate, table: str, proposed: Mapping[str, Any]) -> None:
-    """Print the names of the columns that will be in force: those of the proposed settings, else the
-    accepted ones.
+    """Print the names of the columns that will be in force: those of the proposed settings, else
+    the accepted ones.
     """
     from privacy_assets.tables.inference import published_names
 

@@ -71,7 +71,11 @@ def _log(options: argparse.Namespace) -> int:
     except PublicationBlocked as error:
         suspended = with_advice(error)
     if options.json:
-        say(json.dumps({"table": table, "entries": entries, **facts, "suspended": suspended}, indent=2))
+        say(
+            json.dumps(
+                {"table": table, "entries": entries, **facts, "suspended": suspended}, indent=2
+            )
+        )
     else:
         listed = entries if options.all else entries[-_LATEST:]
         say(*_lines(listed, facts, suspended))

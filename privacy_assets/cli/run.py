@@ -14,9 +14,9 @@ exit status:
 rehearsal:
   --rehearse tries settings of the generator without a publication attempt. It drops holdout and
   reference, splits the people in train again, runs the same steps on them, and prints leak and
-  utility of each setting. It publishes nothing and adds nothing to the log, but creates the keys of the deployment
-  if there are none. The exit status is 0 if a setting passes with a margin, 1 if none does, and
-  3 if there are too few people to decide.
+  utility of each setting. It publishes nothing and adds nothing to the log, but creates the keys of
+  the deployment if there are none. The exit status is 0 if a setting passes with a margin, 1 if
+  none does, and 3 if there are too few people to decide.
 
 examples:
   privacy-assets run patients.yaml
@@ -199,8 +199,8 @@ def _show(result: RunResult, out: Path, options: argparse.Namespace) -> int:
 
 
 def _reason(attested: Attested, blocked_by: str) -> str:
-    """Return the reason of a blocked_by, with the number of limits that do not hold; the printed table
-    lists them.
+    """Return the reason why a table is blocked, with the number of limits that do not hold; the
+    printed table lists them.
     """
     verdict = attested.policy_verdict
     if not verdict.not_passed:

@@ -1,7 +1,7 @@
 """Test of exchangeability of train and holdout, column by column, with labels permuted by subject.
 
 Statistics that compare the people of train with those of the holdout take their exchangeability for
-granted. A holdout that differs for its own reasons (later years, other units) breaks limits without
+granted. A holdout that differs for its own reasons (later years, other units) makes limits fail without
 any copy, because rows like those of train are nearer to train. Such limits are therefore also
 evaluated for people who are taken out of train, in place of the release, and are undecided if these
 break them as well.
@@ -161,17 +161,17 @@ def without_shift(
     names = _differing(inputs)
     if not names:
         return dict(results)
-    harmless = _with_people_of_train(inputs)
-    if harmless is None:
+    without_copies = _with_people_of_train(inputs)
+    if without_copies is None:
         return dict(results)
-    harmless_results = {}
+    real_results = {}
     for limit in failed:
-        if limit.metric not in harmless_results:
-            harmless_results[limit.metric] = metrics[limit.metric].measure(harmless)
+        if limit.metric not in real_results:
+            real_results[limit.metric] = metrics[limit.metric].measure(without_copies)
     reason = _reason(names)
     checked = dict(results)
     for limit in failed:
-        if judge_limit(limit, harmless_results[limit.metric], attempt).status == "fail":
+        if judge_limit(limit, real_results[limit.metric], attempt).status == "fail":
             checked[limit.metric] = _not_measurable(checked[limit.metric], limit, reason)
     return checked
 
@@ -199,8 +199,8 @@ def _reason(names: Sequence[str]) -> str:
     if n_further > 0:
         columns += f" and {n_further} more"
     return (
-        f"{DIFFER} in {columns}, and real rows in place of the release, none of them in train,"
-        " fail the limit as well"
+        f"{DIFFER} in {columns}, and the limit also fails for real rows in place of the release,"
+        " none of them in train"
     )
 
 

@@ -10,17 +10,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from privacy_assets.errors import SettingsDiffer, PublicationBlocked
+from privacy_assets.errors import PublicationBlocked, SettingsDiffer
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.log import Log
 from privacy_assets.gate.signed_files import (
+    Payload,
     ReleaseTarget,
     SignedFile,
-    Payload,
     quoted,
-    signed_files,
-    sign_payload,
     shown_digest,
+    sign_payload,
+    signed_files,
     verified_payload,
 )
 from privacy_assets.infra.files import put_atomic
@@ -49,8 +49,8 @@ _DECLARED = (
 
 
 def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of accepted settings: the settings that determine the verdicts of a table, without
-    private values.
+    """Return the entries of accepted settings: the settings that determine the verdicts of a table,
+    without private values.
 
     Args:
         policy: Policy in force.
@@ -77,8 +77,8 @@ def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedSettings:
-    """Accepted settings of tables, signed, in ``private/accepted``. A file that is missing or not signed by a trusted
-    key counts as empty.
+    """Accepted settings of tables, signed, in ``private/accepted``. A file that is missing or not
+    signed by a trusted key counts as empty.
 
     Attributes:
         private: Private folder.
@@ -98,14 +98,15 @@ class AcceptedSettings:
         new: bool = False,
         columns: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Reject a run that differs from the accepted settings, and every run while the table is suspended.
+        """Reject a run that differs from the accepted settings, and every run while the table is
+        suspended.
 
         Args:
             table: Name of the table.
             policy: Policy of the run.
             setup: All other settings of the run, see :meth:`.ResolvedTable.setup`.
-            content: Keyed fingerprint of synthetic rows. Rows that failed are not suspended by their
-                own failure, so their attestation can be repeated.
+            content: Keyed fingerprint of synthetic rows. Rows that failed are not suspended by
+                their own failure, so their attestation can be repeated.
             new: The run starts, so its settings may replace the accepted ones if the table has no
                 verdict yet.
             columns: Kinds of the columns to accept, see
@@ -116,7 +117,8 @@ class AcceptedSettings:
             The entries that the run proposes.
 
         Raises:
-            SettingsDiffer: If the run differs from the accepted settings. The proposed settings are stored, unsigned.
+            SettingsDiffer: If the run differs from the accepted settings. The proposed settings are
+                stored, unsigned.
             TableSuspended: If the table is suspended.
         """
         state = Log(self.private, self.key).state(table)
@@ -134,7 +136,10 @@ class AcceptedSettings:
             lines = self.difference(table, proposed)
         if lines and (has_verdict or not new):
             put_atomic(self.file(table, PROPOSED), _proposal(proposed))
-            title = f"{table}: this run differs from the accepted settings of the table (accepted -> this run):"
+            title = (
+                f"{table}: this run differs from the accepted settings of the table"
+                " (accepted -> this run):"
+            )
             text = "\n  ".join([title, *lines])
             raise SettingsDiffer(text, table=table, differences=tuple(lines))
         state.check_not_suspended(table, content)
@@ -155,8 +160,8 @@ class AcceptedSettings:
         return dict(self._entries(table).get("columns", {}))
 
     def sign(self, table: str, entries: Mapping[str, Any], why: str = "") -> None:
-        """Sign ``entries`` as the accepted settings of ``table`` unless they are in force, and remove the
-        proposal of them.
+        """Sign ``entries`` as the accepted settings of ``table`` unless they are in force, and
+        remove the proposal of them.
 
         Args:
             table: Name of the table.
@@ -165,7 +170,9 @@ class AcceptedSettings:
         """
         if self.difference(table, entries):
             body = {"entries": entries, "reason": why}
-            signed_file = sign_payload(Payload("accepted_settings", ReleaseTarget(table), "", body), self.key)
+            signed_file = sign_payload(
+                Payload("accepted_settings", ReleaseTarget(table), "", body), self.key
+            )
             put_atomic(self.file(table), signed_file.data)
         if self._stored(table, PROPOSED) == _proposal(entries):
             self.file(table, PROPOSED).unlink(missing_ok=True)
@@ -198,8 +205,8 @@ class AcceptedSettings:
         return lines
 
     def digest(self, table: str, proposed: Mapping[str, Any]) -> str:
-        """Return the digest of proposed settings and of the entries in force, from which its entries
-        differ.
+        """Return the digest of proposed settings and of the entries in force, from which its
+        entries differ.
 
         Args:
             table: Name of the table.

@@ -17,8 +17,8 @@ from privacy_assets.errors import (
     Undecided,
     WrongTarget,
 )
+from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFileKind, redo_of
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.signed_files import SignedFileKind, ReleaseTarget, Payload, redo_of
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import policy_digest, read_policy
 from privacy_assets.policy import LimitOutcome, Policy, Status, Verdict, tally
@@ -137,10 +137,7 @@ class Attestation:
 
     def unreadable(self) -> OutOfDate:
         """Return the error for an attestation that this version cannot read."""
-        text = (
-            "the attestation is of another version of privacy-assets ("
-            f" {self.package_version})"
-        )
+        text = f"the attestation is of another version of privacy-assets ({self.package_version})"
         return OutOfDate(text, redo=("attest",))
 
 
@@ -339,11 +336,11 @@ def check_ledger(attestation: Attestation, ledger: str) -> None:
 def blocking_error(
     verdict: Verdict, remembered: Sequence[str] = (), remedy: str = ""
 ) -> PolicyNotMet | FailedBefore:
-    """Return the error of a verdict other than "pass". Its message has the limits that failed first,
-    without numbers.
+    """Return the error of a verdict other than "pass". Its message has the limits that failed
+    first, without numbers.
 
-    Rows that failed before, and fail no limit now, are blocked for that: another run cannot change
-    it.
+    Rows that failed before, and for which no limit fails now, are blocked for that: another run
+    cannot change it.
 
     Args:
         verdict: Verdict.

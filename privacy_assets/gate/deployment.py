@@ -30,8 +30,8 @@ from privacy_assets.infra.files import (
     make_folder,
     names,
     private_folder,
-    read_regular,
     read_key,
+    read_regular,
     reason,
 )
 from privacy_assets.infra.markers import (
@@ -58,11 +58,12 @@ from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint
 SPLIT_KEY_VARIABLE = "PRIVACY_ASSETS_SPLIT_KEY"
 SPLIT_KEY = "split.key"
 SPLIT_KEY_CHECK = "split.check"
-_MIN_BYTES = 16  # of a split_key
-_UNUSED = {SPLIT_KEY, SIGNING_KEY}  # possible content of the private folder before the first signed file
+_MIN_BYTES = 16  # of a split key
+# possible content of the private folder before the first signed file
+_UNUSED = {SPLIT_KEY, SIGNING_KEY}
 _LOST = (
     "Without the split key, every split changes, and rows that failed or were released are not"
-    " recognised. Fix:"
+    " recognized. Fix:"
     " restore it from a backup. If there is none, start with an empty private folder and a new"
     " release folder."
 )
@@ -105,7 +106,7 @@ class DeploymentSettings(BaseModel):
             folder.
         signing_key_variable: Environment variable of the signing key (PEM), which overrides the
             file.
-        split_key_variable: Environment variable of the split_key. If it is unset, the split_key is
+        split_key_variable: Environment variable of the split key. If it is unset, the split key is
             ``split.key`` in the private folder.
 
     Raises:
@@ -238,10 +239,11 @@ class Deployment:
     All folders contain the same marker (:mod:`privacy_assets.infra.markers`), which is created on
     first use. A folder of another deployment is rejected.
 
-    The split_key determines the side of each subject in the split. A new one is created only on first
-    use: ``private/split.check``, a keyed hash of a constant, detects a changed or lost split_key. A
-    first pair of keys is created only if neither signing key nor trusted keys were configured, and
-    no key is trusted and no release exists. If keys were configured, ``private`` must exist.
+    The split key determines the side of each subject in the split. A new one is created only on
+    first use: ``private/split.check``, a keyed hash of a constant, detects a changed or lost
+    split_key. A first pair of keys is created only if neither signing key nor trusted keys were
+    configured, and no key is trusted and no release exists. If keys were configured, ``private``
+    must exist.
 
     Args:
         settings: Settings of the deployment.
@@ -260,7 +262,8 @@ class Deployment:
         self.releases = settings.release_folder()
         self.private = settings.private_folder()
         self._is_marked = False
-        self._checked_split_key = b""  # last split_key that was verified to belong to this deployment
+        # last split key that was verified to belong to this deployment
+        self._checked_split_key = b""
 
     @classmethod
     def temporary(cls, folder: Path, split_key: bytes) -> Deployment:
@@ -268,7 +271,7 @@ class Deployment:
 
         Args:
             folder: Empty folder.
-            split_key: Secret of the deployment.
+            split_key: Split key of the deployment.
         """
         private = private_folder(folder / "private")
         trusted = folder / "trusted_keys"
@@ -301,7 +304,7 @@ class Deployment:
         self._is_marked = False  # check the folders again
         private = self._marked_private()
         trusted = self.trusted
-        content_key = self.key("content")  # creates the split_key before the keys
+        content_key = self.key("content")  # creates the split key before the keys
         path = self.settings.signing_key_file()
         trusted_folder = trusted.places[0]
         if not self._has_configured_keys() and path is not None:
@@ -320,7 +323,7 @@ class Deployment:
         return gate
 
     def key(self, purpose: str) -> bytes:
-        """Return a key derived from the split_key.
+        """Return a key derived from the split key.
 
         Args:
             purpose: Purpose of the key. Other purposes have other keys.
@@ -374,7 +377,7 @@ class Deployment:
         return folder
 
     def _split_key(self) -> bytes:
-        """Return the split_key, or raise ConfigError if it is lost or belongs to another
+        """Return the split key, or raise ConfigError if it is lost or belongs to another
         deployment.
         """
         variable = self.settings.split_key_variable
@@ -385,8 +388,8 @@ class Deployment:
             private = self._marked_private()
             if isinstance(private, ObjectPath):
                 raise ConfigError(
-                    f"{private}: an object store cannot hold the split key of a deployment. Fix: set"
-                    f" {variable}."
+                    f"{private}: an object store cannot hold the split key of a deployment. Fix:"
+                    f" set {variable}."
                 )
             where = str(private / SPLIT_KEY)
             split_key = self._stored_split_key(private)
@@ -398,7 +401,7 @@ class Deployment:
         return split_key
 
     def _stored_split_key(self, private: Path) -> bytes:
-        """Read the split_key in the private folder, which is created on first use."""
+        """Read the split key in the private folder, which is created on first use."""
         path = private / SPLIT_KEY
         if not path.exists():
             if not self._is_new(private):
@@ -407,7 +410,7 @@ class Deployment:
         return read_key(path)
 
     def _check(self, split_key: bytes, where: str, private: Location) -> None:
-        """Raise ConfigError unless this split_key was the first one used with the private folder."""
+        """Raise ConfigError unless this split key was the first one used with the private folder."""
         check = private / SPLIT_KEY_CHECK
         key = derive_key(split_key, "check")
         expected = keyed_fingerprint("the split key of this deployment", key).encode()

@@ -31,6 +31,7 @@ from privacy_assets.errors import (
     WrongTarget,
     safe_repr,
 )
+from privacy_assets.gate.accepted_settings import AcceptedSettings
 from privacy_assets.gate.attestation import (
     Attestation,
     check_ledger,
@@ -43,7 +44,6 @@ from privacy_assets.gate.attestation import (
     check_verdict,
 )
 from privacy_assets.gate.keys import SigningKey
-from privacy_assets.gate.accepted_settings import AcceptedSettings
 from privacy_assets.gate.log import (
     GRADES,
     MAX_FAILED,
@@ -58,20 +58,20 @@ from privacy_assets.gate.log import (
 )
 from privacy_assets.gate.release import Pointer, replaced
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
-from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.gate.signed_files import (
-    SignedFileKind,
+    Payload,
     ReleaseTarget,
     SignedFile,
-    Payload,
+    SignedFileKind,
     quoted,
-    signed_files,
     redo_of,
-    sign_payload,
     shown_digest,
-    verified_payload,
+    sign_payload,
+    signed_files,
     unverified,
+    verified_payload,
 )
+from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.infra.files import (
     check_private,
     names,
@@ -175,8 +175,8 @@ class Suspension(NamedTuple):
 class Gate:
     """Signing, verification and publication of synthetic tables.
 
-    All methods raise PublicationBlocked for signed files that are rejected, and ConfigError if a key is
-    missing or invalid.
+    All methods raise PublicationBlocked for signed files that are rejected, and ConfigError if a
+    key is missing or invalid.
 
     Attributes:
         releases: Release folder.
@@ -422,7 +422,9 @@ class Gate:
         """
         body = self._verified(signed_file, "prepared", target).body
         if body.get("package_version") != PACKAGE_VERSION:
-            raise OutOfDate("the tables were prepared by another version of the package", redo=("prepare",))
+            raise OutOfDate(
+                "the tables were prepared by another version of the package", redo=("prepare",)
+            )
         if body.get("setup") != to_jsonable(setup):
             raise OutOfDate(
                 "the tables were split or read under other settings", redo=("split", "prepare")
@@ -687,7 +689,7 @@ class Gate:
 
         14. The log does not end before the current release.
         15. The table is not suspended.
-        16. These rows failed no limit that is at least as strict, in any run.
+        16. No limit that is at least as strict failed for these rows, in any run.
         17. They were not withdrawn, in any partition.
         18. They were not published and later replaced or rolled back.
         19. The disclosure was measured with the current ledger.
@@ -799,8 +801,8 @@ class Gate:
     def _check_not_behind(
         self, table: str, state: LogState, read_state: ReadState | None = None
     ) -> None:
-        """Raise TableSuspended if the release folder has a release, or a pointer with a number, that
-        the log lacks.
+        """Raise TableSuspended if the release folder has a release, or a pointer with a number,
+        that the log lacks.
 
         Args:
             table: Name of the table.
@@ -896,8 +898,8 @@ class Gate:
         Args:
             table: Name of the table.
             why: Reason, which is signed.
-            digest: Digest of the suspension that was shown to the user, see :meth:`suspension`. Empty: accept
-                any suspension.
+            digest: Digest of the suspension that was shown to the user, see :meth:`suspension`.
+                Empty: accept any suspension.
 
         Raises:
             ConfigError: If the table is suspended for another reason than the shown one.
@@ -906,8 +908,8 @@ class Gate:
         def check_unchanged() -> None:
             if digest and self.suspension(table).digest != digest:
                 raise ConfigError(
-                    f"{table}: the causes of its suspension have changed. Fix: look at them again, then"
-                    " accept it."
+                    f"{table}: the causes of its suspension have changed. Fix: look at them again,"
+                    " then accept it."
                 )
 
         state = self.log.believed(table)
@@ -1041,9 +1043,9 @@ class Gate:
     ) -> list[str]:
         """Remove old releases, and private files that no remaining release or attestation needs.
 
-        The caller holds the run lease of the table. A release is kept if it is current, among the newest
-        ``keep``, or younger than ``days``. The private files of the kept releases and of the latest
-        attestation are kept, and the log, whose entries are never removed.
+        The caller holds the run lease of the table. A release is kept if it is current, among the
+        newest ``keep``, or younger than ``days``. The private files of the kept releases and of the
+        latest attestation are kept, and the log, whose entries are never removed.
 
         Args:
             target: Table and partition.
@@ -1146,7 +1148,9 @@ class Gate:
             redo = ("read", *redo)
         raise OutOfDate(f"this {signed_file.kind} of {target} is not the latest one", redo=redo)
 
-    def _verified(self, signed_file: SignedFile, kind: SignedFileKind, target: ReleaseTarget) -> Payload:
+    def _verified(
+        self, signed_file: SignedFile, kind: SignedFileKind, target: ReleaseTarget
+    ) -> Payload:
         """Verify kind, signature and target of a signed file, and return its payload."""
         if signed_file.kind != kind:
             raise NotTrusted(

@@ -16,8 +16,8 @@ from privacy_assets.infra.files import (
     check_kept,
     make_folder,
     private_folder,
-    read_regular,
     read_key,
+    read_regular,
 )
 from privacy_assets.infra.folders import Folder
 from privacy_assets.infra.markers import is_unused

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from privacy_assets.errors import NotTrusted, PublicationBlocked, StoreUnavailable, TableSuspended
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.signed_files import (
+    Payload,
     ReleaseTarget,
     SignedFile,
-    Payload,
     quoted,
-    signed_files,
     sign_payload,
-    verified_payload,
+    signed_files,
     unverified,
+    verified_payload,
 )
 from privacy_assets.infra.files import create_once, names, private_folder, put_atomic, reason
 from privacy_assets.infra.objects import Location
@@ -396,8 +396,8 @@ class Log:
         key: Signing key.
 
     Raises:
-        TableSuspended: On use, if an entry since the last acceptance is missing, or is not signed by
-            a trusted key.
+        TableSuspended: On use, if an entry since the last acceptance is missing, or is not signed
+            by a trusted key.
         StoreUnavailable: On use, if the log cannot be read or written.
     """
 

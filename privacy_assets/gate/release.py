@@ -18,12 +18,12 @@ from privacy_assets.errors import Damaged, PublicationBlocked, StoreUnavailable,
 from privacy_assets.gate.attestation import Attestation, check_target
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
 from privacy_assets.gate.signed_files import (
+    Payload,
     ReleaseTarget,
     SignedFile,
-    Payload,
     sign_payload,
-    verified_payload,
     unverified,
+    verified_payload,
 )
 from privacy_assets.infra.files import open_regular, read_regular
 from privacy_assets.infra.objects import Location

@@ -39,8 +39,8 @@ from privacy_assets.gate.release import (
     pointed,
 )
 from privacy_assets.gate.release_disk import POINTER
-from privacy_assets.gate.snapshot import read_hashed
 from privacy_assets.gate.signed_files import ReleaseTarget, quoted
+from privacy_assets.gate.snapshot import read_hashed
 from privacy_assets.infra.files import put_atomic, reason
 from privacy_assets.infra.objects import Location, ObjectPath, location
 

@@ -1,6 +1,6 @@
-"""Signed statements: in-toto Statements in DSSE envelopes, about the bytes of one synthetic table.
+"""Signed files: in-toto Statements in DSSE envelopes, about the bytes of one synthetic table.
 
-Pipeline steps pass statements to the gate as :class:`SignedFile` bytes. They are used only after
+Pipeline steps pass signed files to the gate as :class:`SignedFile` bytes. They are used only after
 :func:`verified_payload` has verified the signature of a trusted key.
 """
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
 SignedFileKind = Literal[
-    "split", "snapshot", "prepared", "result", "attestation", "accepted_settings", "entry", "state", "pointer"
-]
+    "split", "snapshot", "prepared", "result", "attestation", "accepted_settings", "entry", "state",
+    "pointer",
+]  # fmt: skip
 KINDS: tuple[SignedFileKind, ...] = get_args(SignedFileKind)
 STATEMENT = "https://in-toto.io/Statement/v1"
 Root = TypeVar("Root", Path, ObjectPath, Location)
@@ -102,13 +103,13 @@ class SignedFile:
 
 @dataclass(frozen=True)
 class Payload:
-    """Payload about a file.
+    """Content of a signed file: what it states about another file.
 
     Attributes:
         kind: Kind of the signed file.
         target: Table and partition.
-        sha256: SHA-256 of the file. In some kinds a keyed fingerprint. Empty: :func:`seal` takes
-            that of the body.
+        sha256: SHA-256 of the file. In some kinds a keyed fingerprint. Empty: :func:`sign_payload`
+            takes that of the body.
         body: Content, JSON serializable.
         keyid: Trusted key that signed it. Empty if not verified.
     """
@@ -162,18 +163,20 @@ def sign_payload(payload: Payload, key: SigningKey) -> SignedFile:
     digest = payload.sha256 or hashlib.sha256(_canonical(dict(payload.body))).hexdigest()
     target = payload.target
     subject = {"name": f"{quoted(target.table)}.parquet", "digest": {"sha256": digest}}
-    payload = {
+    statement = {
         "_type": STATEMENT,
         "subject": [subject],
         "predicateType": _predicate_type(payload.kind),
         "predicate": {"table": target.table, "partition": target.partition, **payload.body},
     }
-    envelope = Envelope(_canonical(payload), PAYLOAD, {})
+    envelope = Envelope(_canonical(statement), PAYLOAD, {})
     envelope.sign(key.signer)
     return SignedFile(payload.kind, _canonical(envelope.to_dict()))
 
 
-def verified_payload(signed_file: SignedFile, trusted: TrustedKeys | Mapping[str, SSlibKey]) -> Payload:
+def verified_payload(
+    signed_file: SignedFile, trusted: TrustedKeys | Mapping[str, SSlibKey]
+) -> Payload:
     """Return the payload in a signed envelope.
 
     The envelope must equal its canonical form byte by byte: white space, key order, repeated keys
@@ -200,13 +203,15 @@ def verified_payload(signed_file: SignedFile, trusted: TrustedKeys | Mapping[str
         keyid = _only_keyid(envelope, signed_file)
         if keyid not in keys:
             raise NotTrusted(
-                f"the {signed_file.kind} was signed by key {keyid[:12]}, which is not trusted", redo=redo
+                f"the {signed_file.kind} was signed by key {keyid[:12]}, which is not trusted",
+                redo=redo,
             )
         envelope.verify([keys[keyid]], 1)
         return _payload(json.loads(envelope.payload), signed_file.kind, keyid)
     except VerificationError:
         text = (
-            f"the signature of the {signed_file.kind} is not valid: it was changed after it was signed"
+            f"the signature of the {signed_file.kind} is not valid: it was changed after it was"
+            " signed"
         )
         raise NotTrusted(text, redo=redo) from None
     except (ValueError, KeyError, TypeError, AttributeError, FormatError, RecursionError):
@@ -243,7 +248,9 @@ def unverified(signed_file: SignedFile) -> Payload | None:
         signed_file: Envelope.
     """
     try:
-        content = json.loads(base64.b64decode(json.loads(signed_file.data)["payload"], validate=True))
+        content = json.loads(
+            base64.b64decode(json.loads(signed_file.data)["payload"], validate=True)
+        )
         return _payload(content, signed_file.kind, "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotTrusted):
         return None
@@ -253,7 +260,8 @@ def _payload(content: Mapping[str, Any], kind: SignedFileKind, keyid: str) -> Pa
     (subject,) = content["subject"]
     if content["_type"] != STATEMENT or content["predicateType"] != _predicate_type(kind):
         text = (
-            f"expected a signed {kind} of this version, got a signed file of another kind or version"
+            f"expected a signed {kind} of this version, got a signed file of another kind or"
+            " version"
         )
         raise NotTrusted(text, redo=redo_of(kind))
     body = dict(content["predicate"])

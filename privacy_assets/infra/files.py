@@ -487,7 +487,8 @@ def read_key(path: Path, *, fix: str = "restore it") -> bytes:
         is_own_file = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid()
         if not is_own_file or facts.st_mode & 0o077:
             raise ConfigError(
-                f"{path}: this key file must be your own regular file with mode 0600. Fix: chmod 600."
+                f"{path}: this key file must be your own regular file with mode 0600."
+                " Fix: chmod 600."
             )
         return os.read(descriptor, 65536)
     finally:

@@ -493,7 +493,7 @@ def check_no_credentials(text: str) -> None:
     plain = _decoded(text)
     for start, authority in _AUTHORITY.findall(plain):
         scheme = start.partition(":")[0]
-        if not _is_harmless(scheme.lower(), authority):
+        if not _has_no_credentials(scheme.lower(), authority):
             raise ConfigError(f"{scheme}://...: {_CREDENTIALS}")
     if _PASSWORD.search(plain):
         raise ConfigError(f"a text with a password: {_CREDENTIALS}")
@@ -514,7 +514,7 @@ def _decoded(text: str) -> str:
     return plain
 
 
-def _is_harmless(scheme: str, authority: str) -> bool:
+def _has_no_credentials(scheme: str, authority: str) -> bool:
     """Return True if the part of a URL between ``://`` and the path contains no credentials."""
     if scheme in _NAMES_BRANCH:
         return True

@@ -2,7 +2,9 @@
 
 A metric declares its settings, statistics and default limits, and implements
 :meth:`Metric.measure`. Assets, checks, command-line options, report sections and reference pages
-are derived from these declarations. No other module names a metric.
+are derived from these declarations. Other packages do not look a metric up by its name, and import
+single metrics only for Gretel's score (``report``), the ledger (``pipeline``) and the command
+``audit``; ``tests/test_layers.py`` compares.
 """
 
 from __future__ import annotations
@@ -135,8 +137,8 @@ class Causes:
     """Likely causes of limits that do not hold. The report turns them into advice.
 
     Attributes:
-        failed: Cause of a failed limit. None if any kind of leak can fail the limits of the
-            metric.
+        failed: Cause of a failed limit. None if the limits of the metric can fail for any kind
+            of leak.
         by_statistic: Causes of failed limits on single statistics.
         undecided: Why a limit could not be assessed.
     """
@@ -198,6 +200,7 @@ class Metric(ABC):
         attacks_generator: Whether the metric attacks the generator instead of one release.
         scores_rows: Whether results have private scores of each synthetic row
             (:attr:`.MetricResult.row_scores`).
+        counts_copies: Whether its statistics are shares of copied rows, which advice states.
         seen_in_copy: Whether its statistics measure what a verbatim copy of train discloses, unless
             they say otherwise.
         question: Question on the first page of the report that its statistics answer, unless they
@@ -227,6 +230,7 @@ class Metric(ABC):
     in_leak_studies: ClassVar[bool] = True
     attacks_generator: ClassVar[bool] = False
     scores_rows: ClassVar[bool] = False
+    counts_copies: ClassVar[bool] = False
     seen_in_copy: ClassVar[bool] = True
     question: ClassVar[Question | None] = None
     plots: ClassVar[tuple[Plot, ...]] = ()

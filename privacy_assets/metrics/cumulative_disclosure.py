@@ -199,7 +199,7 @@ class CumulativeDisclosure(Metric):
         self, name: str, value: float, error: float, counts: tuple[int, int], note: str = ""
     ) -> Estimate:
         if np.isnan(value):
-            reason = "people in train and unseen people differ too much in isolation"
+            reason = "people in train and non-members differ too much in isolation"
             return self.statistic(name).not_measurable(reason, counts)
         low = max(value - _Z * error, -1.0)
         high = min(value + _Z * error, 1.0)

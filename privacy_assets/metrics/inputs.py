@@ -125,7 +125,7 @@ class EvaluationInputs:
 
     @property
     def reference(self) -> Table | None:
-        """Further unseen real rows, for calibrated attacks, or None."""
+        """Further real rows of non-members, for calibrated attacks, or None."""
         return self.tables.get("reference")
 
     @property
@@ -241,8 +241,8 @@ class EvaluationInputs:
     @cached_property
     def _subject_codes(self) -> dict[str, np.ndarray]:
         roles = self.real_roles
-        unseen_ids = self.stacked_row_ids(role for role in roles if role != "train")
-        is_train_separate = not np.intersect1d(self.row_ids["train"], unseen_ids).size
+        non_member_ids = self.stacked_row_ids(role for role in roles if role != "train")
+        is_train_separate = not np.intersect1d(self.row_ids["train"], non_member_ids).size
         if not self.subjects and is_train_separate:
             return {role: self.row_ids[role] for role in roles}
 
@@ -271,7 +271,7 @@ class EvaluationInputs:
         return np.unique(stacked, return_inverse=True)[1].astype(np.int64)
 
     @cached_property
-    def labelled_subjects(self) -> Subjects:
+    def labeled_subjects(self) -> Subjects:
         """Subjects of the rows of train and holdout stacked, numbered by row content."""
         return self._subjects_of("train", "holdout")
 
@@ -486,7 +486,12 @@ class EvaluationInputs:
                 embedder = _StoredEmbedder(folder / _EMBEDDER, *facts["embedder"])
             schema = TableSchema.from_json(facts["schema"])
             inputs = cls(
-                schema, tables, subjects, generated, cast("Embedder | None", embedder), envelope=envelope
+                schema,
+                tables,
+                subjects,
+                generated,
+                cast("Embedder | None", embedder),
+                envelope=envelope,
             )
             derived: dict[str, Any] = {
                 "pseudonyms": pseudonyms,
@@ -594,7 +599,7 @@ class _StoredEmbedder:
 
 
 SMALLEST = 1_000  # rows; fewer have almost no power
-Budget = Annotated[int | None, Field(ge=SMALLEST)]
+MaxTargets = Annotated[int | None, Field(ge=SMALLEST)]
 
 
 def target_rows(

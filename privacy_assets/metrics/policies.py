@@ -34,7 +34,7 @@ from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.version import PACKAGE_VERSION
 
 PolicyLike = Policy | Mapping[str, Any] | str | Path
-# Number of members below which a leak-free release is often undecided under the shipped policies,
+# Number of members below which a non-leaking release is often undecided under the shipped policies,
 # with a holdout of six tenths of that size. Measured by the power analysis without controls. Of 12
 # such releases of Adult, UK census and the demo, 12 pass with 1,500 members under the default
 # policy and 11 with 1,000. Under small, 7 pass with 800 and 4 with 600.

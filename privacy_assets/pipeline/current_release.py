@@ -53,7 +53,7 @@ def release_note(
 
 def situation(deployment: Deployment, target: ReleaseTarget) -> list[str]:
     """Return the sentences at the end of an alert: the release that readers have, and whether the
-    table is stopped.
+    table is suspended.
 
     Args:
         deployment: Deployment of the table.

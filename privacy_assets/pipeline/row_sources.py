@@ -168,7 +168,9 @@ def source_table(
     row_source = resolved.row_sources["source"]
     frame = read_source(row_source, passed_rows, partition, resolved.declared.read)
     _check_people_known(frame, data, "source")
-    table = canonical_table(frame, data.subject, data.kinds, resolved.declared, accepted_columns=accepted_columns)
+    table = canonical_table(
+        frame, data.subject, data.kinds, resolved.declared, accepted_columns=accepted_columns
+    )
     return _of_partition(table, resolved, "source", partition, window)
 
 
@@ -183,8 +185,8 @@ def train_rows(
     Args:
         resolved: Settings of the table.
         key: Key of the split.
-        accepted_columns: Returns the columns in the signed settings of the table. Without a subject column,
-            the content of a row determines its role, so the rows are read as in a run.
+        accepted_columns: Returns the columns in the signed settings of the table. Without a subject
+            column, the content of a row determines its role, so the rows are read as in a run.
 
     Raises:
         InputError: If the rows cannot be read, or a role gets no rows.
@@ -194,7 +196,9 @@ def train_rows(
     frame = read_source(resolved.row_sources["source"], None, None, resolved.declared.read)
     _check_people_known(frame, data, "source")
     if data.subject is None:
-        table = canonical_table(frame, None, data.kinds, resolved.declared, accepted_columns=accepted_columns())
+        table = canonical_table(
+            frame, None, data.kinds, resolved.declared, accepted_columns=accepted_columns()
+        )
     else:
         ids = subject_columns({"source": frame}, {"source": "source"}, data.subject, exact_ids)
         table = Table(TableSchema(()), {}, len(frame)).with_subject(ids["source"])
@@ -241,7 +245,14 @@ def user_splits(
         )
     _check_people_known(frames["train"], data, "train")
     names = {role: role for role in frames}
-    tables = real_tables(frames, names, data.subject, data.kinds, resolved.declared, accepted_columns=accepted_columns)
+    tables = real_tables(
+        frames,
+        names,
+        data.subject,
+        data.kinds,
+        resolved.declared,
+        accepted_columns=accepted_columns,
+    )
     of_partition = {}
     for role, table in tables.items():
         of_partition[role] = _of_partition(table, resolved, role, partition, window)

@@ -1,10 +1,10 @@
 """Lease of a table for the duration of a run.
 
-A run consists of steps in several processes, possibly on several machines, so the lease is a file: a
-lease with the id of the run and the time of its last sign of life. A lease without a sign of life
+A run consists of steps in several processes, possibly on several machines, so the lease is a file:
+a lease with the id of the run and the time of its last sign of life. A lease without a sign of life
 is free after some minutes, so that a killed process does not block the table. The lease is not
-signed, and no publication depends on it. It prevents runs from making each other's signed files out of
-date.
+signed, and no publication depends on it. It prevents runs from making each other's signed files out
+of date.
 """
 
 from __future__ import annotations
@@ -196,13 +196,12 @@ class Lease:
             ) from None
 
     def _unusable(self, error: OSError) -> StoreUnavailable:
-        error = StoreUnavailable.of(
-            f"the run lease of {self.table} cannot be used ({reason(error)})", error, self._file
-        )
+        text = f"the run lease of {self.table} cannot be used ({reason(error)})"
+        unavailable = StoreUnavailable.of(text, error, self._file)
         # something else is in the place of the file or its folder
-        if error.errno in (errno.EINVAL, errno.ENOTDIR):
-            error.fix = f"remove {error.path}"
-        return error
+        if unavailable.errno in (errno.EINVAL, errno.ENOTDIR):
+            unavailable.fix = f"remove {unavailable.path}"
+        return unavailable
 
     def _entry(self, started: float) -> bytes:
         holder = Holder(self.owner, started, time.time(), os.getpid(), socket.gethostname())

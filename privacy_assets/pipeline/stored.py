@@ -102,8 +102,8 @@ class StoredRun:
         Args:
             task: Task of the table. The first one calls :meth:`start`.
             references: References to the values of upstream tasks, by the name of the task. The
-                verdict includes the signed file of its synthetic table, so publication needs no other
-                reference.
+                verdict includes the signed file of its synthetic table, so publication needs no
+                other reference.
             device: Name of the torch device.
 
         Returns:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.errors import InputError
-from privacy_assets.gate.signed_files import KINDS, SignedFileKind, SignedFile
+from privacy_assets.gate.signed_files import KINDS, SignedFile, SignedFileKind
 from privacy_assets.infra import folders
 from privacy_assets.infra.files import names, open_regular, private_folder, put_atomic, read_regular
 from privacy_assets.infra.objects import Location, ObjectPath, local_copy
@@ -115,7 +115,7 @@ def _rows(value: Any) -> pa.Table:
 def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:
     """Load the value that :func:`store_value` stored in ``folder``.
 
-    A generator is returned as its folder, whose signature is verified before it is read. Seals are
+    A generator is returned as its folder, whose signature is verified before it is read. Signatures are
     not verified.
 
     Args:

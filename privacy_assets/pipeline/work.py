@@ -32,8 +32,8 @@ from privacy_assets.gate.attestation import Attestation, blocking_error
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
+from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.infra.work import sweep
@@ -272,7 +272,9 @@ def read(run: TableRun, name: str, values: Values) -> StepResult:
     """Read the private table in canonical form. It gets a signed file of the settings under which
     it was read.
     """
-    accepted_columns = run.gate.accepted.columns(run.target.table)  # checks the keys before the table is read
+    accepted_columns = run.gate.accepted.columns(
+        run.target.table
+    )  # checks the keys before the table is read
     rows = run.passed_rows.get("source")
     source = source_table(run.table, rows, run.target.partition, run.window, accepted_columns)
     for note in source.notes:
@@ -284,8 +286,8 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     """Split the private table, or read the tables of an external split, and apply the threshold
     rule to them.
 
-    Each table gets the signed file of the split. The settings of the table are signed after all tables
-    have been read.
+    Each table gets the signed file of the split. The settings of the table are signed after all
+    tables have been read.
     """
     gate = run.gate  # checks the keys first
     table = run.table
@@ -293,7 +295,9 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     gate.check_not_suspended(run.target.table)
     if table.external:
         accepted_columns = gate.accepted.columns(run.target.table)
-        real = user_splits(table, run.passed_rows, run.target.partition, run.window, accepted_columns)
+        real = user_splits(
+            table, run.passed_rows, run.target.partition, run.window, accepted_columns
+        )
     else:
         real = _split_source(run, values["source"])
     columns = columns_to_accept(real["train"].schema)
@@ -302,7 +306,9 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     min_holders = table.policy.min_holders
     real = without_rare_values(real, min_holders, table.declared, table.bounded_columns)
     result = run.sign(real)
-    entries = gate.accepted.check(run.target.table, table.policy, run.setup, new=True, columns=columns)
+    entries = gate.accepted.check(
+        run.target.table, table.policy, run.setup, new=True, columns=columns
+    )
     gate.accepted.sign(run.target.table, entries)
     return result
 
@@ -375,7 +381,9 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
         n_replaced,
         output.table,
     )
-    return StepResult({"synthetic": signed_file}, Synthetic(rows, snapshot, signed_file, output.metadata))
+    return StepResult(
+        {"synthetic": signed_file}, Synthetic(rows, snapshot, signed_file, output.metadata)
+    )
 
 
 def _user_rows(run: TableRun, train: Table) -> Table:

@@ -423,10 +423,10 @@ def _limits_by_cause(causes: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _largest_copied(outcomes: Iterable[LimitOutcome]) -> float:
-    """Return the largest positive statistic of copies, or 0."""
+    """Return the largest positive share of copied rows, or 0."""
     largest = 0.0
     for outcome in outcomes:
-        if outcome.estimate and outcome.limit.metric == "copies":
+        if outcome.estimate and METRICS[outcome.limit.metric].counts_copies:
             largest = max(largest, outcome.estimate.value)
     return largest
 

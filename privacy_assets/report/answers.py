@@ -49,7 +49,7 @@ _BY_RULE = "No, by the threshold rule"
 SMALL_LEAK = "A small leak, within the tolerance"
 # A leak is certain if an interval of this level, jointly over the statistics of all questions, does
 # not reach the value without a leak. At this level for each question alone, 8 of 176 releases of
-# fresh rows show a leak by chance.
+# non-leaking releases show a leak by chance.
 JOINT_LEVEL = 0.99
 _LARGEST_DOSE = 0.2
 _WORDS: dict[AnswerStatus, str] = {
@@ -61,7 +61,7 @@ _WORDS: dict[AnswerStatus, str] = {
 }
 _OF_ROWS = ("copies", "singling out", "linking", "membership")  # questions about whole rows
 _UNKNOWN = "values of no real row"  # such cells could encode private rows, but need not
-_WORDS_OF_GATE: dict[AnswerStatus, str] = {"pass": "Yes", "fail": "No", "undecided": "Not shown"}
+_WORDS_OF_GATE: dict[AnswerStatus, str] = {"pass": "Yes", "fail": "No", "undecided": "Cannot tell"}
 _WORDS_OF_OTHER: dict[AnswerStatus, str] = {"pass": "Within limits", "fail": "Failed"}
 
 
@@ -361,7 +361,7 @@ def _main_statement(
 
 
 def _with_earlier_failures(group: str, finding: _Finding, evidence: Evidence) -> _Finding:
-    """Replace the answer if the same rows failed a limit on the question in an earlier
+    """Replace the answer if a limit on the question failed for the same rows in an earlier
     evaluation.
     """
     failed_before = _names_of_group(evidence.failed_before, group)
@@ -370,7 +370,7 @@ def _with_earlier_failures(group: str, finding: _Finding, evidence: Evidence) ->
     word = _WORDS["fail"]
     if all(map(_is_on_unknown_values, failed_before)):
         word = _NOT_RULED_OUT
-    statement = "The same rows failed a limit on this in an earlier evaluation."
+    statement = "A limit on this failed for the same rows in an earlier evaluation."
     return _Finding(word, statement, "fail", None)
 
 
@@ -583,14 +583,11 @@ def _source(results: Mapping[str, MetricResult]) -> str:
     """Return a sentence with the columns in which training people agree with released rows, or
     "".
     """
-    result = results.get("copies")
-    if result is None:
-        return ""
-    rows = result.tables.get("matched_columns", ())
     names = []
-    for row in rows[:3]:
-        if row["share"] >= MATCHED:
-            names.append(clean(row["column"], 60))
+    for result in results.values():
+        for row in result.tables.get("matched_columns", ())[:3]:
+            if row["share"] >= MATCHED:
+                names.append(clean(row["column"], 60))
     if not names:
         return ""
     return f" Their rows agree most in these columns: {', '.join(names)}."
@@ -609,8 +606,8 @@ def _strength(outcome: LimitOutcome) -> tuple[int, bool, bool, float]:
 
 
 def _planted(evidence: Evidence, group: str) -> str:
-    """Return sentences on the smallest planted leaks that failed a limit, for a question or for all,
-    or "".
+    """Return sentences on the smallest planted leaks for which a limit failed, for a question or
+    for all, or "".
 
     They name the kind that is easiest to find and the kind that is hardest to find.
     """
@@ -647,9 +644,9 @@ def _planted_answer(evidence: Evidence) -> tuple[str, str]:
         return "Not all kinds", f"{text} {_not_always_found(hardest.kind, evidence)}"
     smallest_size = evidence.sizes.planted(planted[0].share)
     size = evidence.sizes.planted(hardest.share)
-    text += f" Copies of {size} failed a limit with 95 % probability"
+    text += f" With copies of {size}, a limit fails with 95 % probability"
     if smallest_size != size:
-        text += f"; for the kind that is easiest to find, {smallest_size} sufficed"
+        text += f"; for the kind that is easiest to find, {smallest_size} suffice"
     return f"Yes, of {size} or more", f"{text}. Smaller leaks can remain undetected."
 
 
@@ -667,7 +664,7 @@ def _not_always_found(kind: str, evidence: Evidence) -> str:
 
 
 class _PlantedLeak(NamedTuple):
-    """Smallest planted leak that failed a limit.
+    """Smallest planted leak for which a limit failed.
 
     Attributes:
         share: Share of the released rows.

@@ -48,8 +48,8 @@ BOUNDS = {
 }
 _UNLIMITED = "the default policy limits none of these statistics"
 ON_COPY = {
-    True: "A verbatim copy of train fails it.",
-    False: "A verbatim copy of train does not fail it.",
+    True: "It fails for a verbatim copy of train.",
+    False: "It holds even for a verbatim copy of train.",
     None: "Not applicable to a copy of train.",
 }
 _SCOPE = (

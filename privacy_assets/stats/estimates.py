@@ -29,9 +29,9 @@ class Estimate:
         null: Mean for releases without any leak.
         direction: Which deviations from ``null`` are risks.
         confidence: Confidence level of the interval.
-        minimum_detectable_effect: 99.5 % quantile of the conservative bound for leak-free releases
-            of these sizes, in the unit of the limit. It decides whether a limit gives evidence.
-            NaN: the null distribution is unknown.
+        minimum_detectable_effect: 99.5 % quantile of the conservative bound for non-leaking
+            releases of these sizes, in the unit of the limit. It decides whether a limit gives
+            evidence. NaN: the null distribution is unknown.
         note: Explanation for readers.
         measures: "evaluation" for statistics of the evaluation itself instead of the release. They
             can show that the evaluation is underpowered but not that a release leaks, so their

@@ -96,7 +96,9 @@ def canonical_table(
         accepted_columns: See :func:`real_tables`.
     """
     frames: dict[str, Frame] = {"train": load(source, where, declared.read)}
-    tables = real_tables(frames, {"train": where}, subject, kinds, declared, accepted_columns=accepted_columns)
+    tables = real_tables(
+        frames, {"train": where}, subject, kinds, declared, accepted_columns=accepted_columns
+    )
     return tables["train"]
 
 
@@ -121,8 +123,8 @@ def real_tables(
         declared: Declarations about columns.
         accepted_columns: Accepted columns of the table, see
             :func:`.inference.joint_schema`.
-        schema: Schema without the subject. None: inferred from all tables together; open columns
-            are then rejected, see :func:`.roles.with_roles`.
+        schema: Schema without the subject. None: inferred from all tables together; identifying
+            columns are then rejected, see :func:`.roles.with_roles`.
 
     Returns:
         The tables by role, with notes on how columns of text are read.

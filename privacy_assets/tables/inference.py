@@ -223,8 +223,8 @@ def columns_of(
         names: Name of each table in messages.
         kinds: Declared kinds, see :meth:`.Meaning.of`. None: there are none.
         declared: Declared missing values and time zone.
-        accepted_columns: What the accepted settings state about each column, see :func:`joint_schema`. None:
-            there is none.
+        accepted_columns: What the accepted settings state about each column, see
+            :func:`joint_schema`. None: there is none.
         subject_codes: Subject of each row of the stacked tables, int64 (n,). None: each row is a
             person.
         are_typed: Whether a column of the tables is not text, see :func:`joint_schema`. None: none
@@ -321,8 +321,8 @@ def _real_column(
 
 
 def columns_to_accept(schema: TableSchema) -> dict[str, str]:
-    """Return what the accepted settings of a table state about each column: its kind, and how its text and
-    times are read.
+    """Return what the accepted settings of a table state about each column: its kind, and how its
+    text and times are read.
 
     Integers and other numbers are one kind, and precision is left out: larger, finer and missing
     values fit, and so do new categories.

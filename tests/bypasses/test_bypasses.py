@@ -2,8 +2,8 @@
 
 Every test does the same to two tables. From a table that only Dagster's blocking checks guard, the
 private rows must be published, otherwise the test is not meaningful. From a gated table no row may
-be published, and the blocking_error must give the reason. tests/deployment has the bypasses that need a
-webserver or a daemon, test_bypasses_gate those against the gate itself.
+be published, and the error must give the reason. tests/deployment has the bypasses that
+need a webserver or a daemon, test_bypasses_gate those against the gate itself.
 """
 
 import base64
@@ -17,24 +17,24 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
-from drawing import memorise_the_north
 from bypasses import (
     EVERY,
     HOLDS,
     REGIONS,
     World,
     after,
+    blocked,
     exporter,
     gated,
     leaked,
     nothing_published,
     reason,
-    blocked,
     released,
     stock,
     with_assets,
     with_checks,
 )  # fmt: skip
+from drawing import memorize_the_north
 from standins import LENIENT, checks, independent, made
 from stock import copies
 
@@ -312,8 +312,8 @@ def parts(world: World) -> Tables:
     """``part`` with stock checks and ``leaky_part`` behind the gate; their partition north was
     stopped.
     """
-    plain = stock(world, "part", generator=memorise_the_north, partitions=REGIONS)
-    leaky = gated(world, "leaky_part", memorise_the_north, regions=True)
+    plain = stock(world, "part", generator=memorize_the_north, partitions=REGIONS)
+    leaky = gated(world, "leaky_part", memorize_the_north, regions=True)
     for defs in (plain, leaky):
         assert [world.run(defs, partition=region).success for region in ("north", "south")] == [
             False,

@@ -576,7 +576,9 @@ def test_a_run_of_a_dag_with_a_laxer_policy_publishes_nothing_through_the_strict
     was applied.
     """
     assert "privacy-assets accept laxly" in ran.log("lax", "blocked", "judge")
-    assert "this run differs from the accepted settings of the table" in ran.noted("of_a_laxer_policy")
+    assert "this run differs from the accepted settings of the table" in ran.noted(
+        "of_a_laxer_policy"
+    )
     releases, trusted = ran.place / "deployment/releases", ran.place / "deployment/trusted_keys"
     (release,) = ReleaseStore(releases).history(ReleaseTarget("laxly"))
     stated = release.opened(ReleaseTarget("laxly"), TrustedKeys((trusted,)))

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import gone, killed
 from bypasses import World, gated, stock
+from processes import gone, killed
 from thieves import looks_around
 
 from privacy_assets.gate.keys import SIGNING_VARIABLE, first_key

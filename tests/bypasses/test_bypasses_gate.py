@@ -21,10 +21,10 @@ from bypasses import (
     REGIONS,
     World,
     accept,
+    blocked,
     gated,
     nothing_published,
     reason,
-    blocked,
     released,
     with_checks,
 )
@@ -34,8 +34,8 @@ from stock import copies
 from privacy_assets import PrivacyIOManager, evaluate, read_published
 from privacy_assets.cli.main import main
 from privacy_assets.gate import gate as gate_module
-from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.accepted_settings import AcceptedSettings
+from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict

@@ -20,8 +20,8 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
-from dagster._core.definitions.job_definition import default_job_io_manager
 from bypasses import EVERY, World, gated, nothing_published, reason, released, with_assets
+from dagster._core.definitions.job_definition import default_job_io_manager
 from standins import QUICK, independent, made, resources, table_of
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, frozen_config

@@ -11,7 +11,7 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from bypasses import REGIONS, World, accept, gated, nothing_published, reason, blocked, released
+from bypasses import REGIONS, World, accept, blocked, gated, nothing_published, reason, released
 from standins import failures, independent, slow
 
 from privacy_assets import read_published
@@ -278,6 +278,8 @@ def test_bypass_47_a_revoked_key(world: World) -> None:
     # the log was signed by that key
     assert "not signed by a trusted key" in reason(world.run(defs), "revoked__read")
     accept(world, "revoked", "--reason", "a stranger had the key")
-    assert "differs from the accepted settings" in reason(world.run(defs), "revoked__split")  # so were the settings
+    assert "differs from the accepted settings" in reason(
+        world.run(defs), "revoked__split"
+    )  # so were the settings
     accept(world, "revoked", "--reason", "a stranger had the key")
     assert world.run(defs).success  # all steps again, with the new key

@@ -10,19 +10,19 @@ import dagster as dg
 import pandas as pd
 import pytest
 import yaml
-from dotenv import dotenv_values
 from bypasses import (
     REGIONS,
     World,
+    blocked,
     exporter,
     gated,
     nothing_published,
     reason,
-    blocked,
     released,
     stock,
     with_assets,
 )  # fmt: skip
+from dotenv import dotenv_values
 from standins import QUICK, failures, independent, people, table_of
 from stock import KEY, quota_table
 

@@ -1,5 +1,5 @@
-"""Bypasses through single cells: private rows in a category, and personal identifiers in a published
-column.
+"""Bypasses through single cells: private rows in a category, and personal identifiers in a
+published column.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from bypasses import HOLDS, World, gated, nothing_published, reason, blocked, released
+from bypasses import HOLDS, World, blocked, gated, nothing_published, reason, released
 from standins import checks, independent, resources, table_of
 
 from privacy_assets import read_published

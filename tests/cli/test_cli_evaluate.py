@@ -257,7 +257,9 @@ def test_several_columns_to_drop_and_one_whose_name_holds_a_comma(
     )
     assert found == other and found["train"]["columns"] == 2
     rejected = command(*visits, status=2).err
-    assert """--drop 'patient,"note, long"'""" in rejected  # the option in the message can be copied
+    assert (
+        """--drop 'patient,"note, long"'""" in rejected
+    )  # the option in the message can be copied
 
 
 @pytest.mark.slow

@@ -18,9 +18,9 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import InputError, OutOfDate
+from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
-from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, hash_file, read_published
 from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, sign_payload
@@ -385,7 +385,9 @@ def test_a_foreign_key_and_a_failed_verdict_are_not_released(home: Deployment) -
     failed, taken = home.judge(PATIENTS, seed=2, high=0.2)
     again, _ = home.judge(PATIENTS, seed=2)  # remembered, although no limit fails this time
     stated = replace(home.gate.attestation(failed, PATIENTS), verdict="pass", remembered=[])
-    denied = sign_payload(stated.payload(), home.gate.key)  # a verdict "pass" that contradicts its limits
+    denied = sign_payload(
+        stated.payload(), home.gate.key
+    )  # a verdict "pass" that contradicts its limits
     broken, before = (
         "1 of 1 limits fails",
         "'fail': failed before: dcr.privacy_score at most 0.1",
@@ -421,10 +423,7 @@ def test_an_attestation_of_another_form_is_not_released(home: Deployment) -> Non
     release = home.publish(PATIENTS)
     stated = replace(release.opened(PATIENTS, home.gate.key.trusted), limits=[])
     Path("attestation.json").write_bytes(sign_payload(stated.payload(), home.gate.key).data)
-    assert (
-        "another version of privacy-assets ("
-        in home("verify", received(release), status=1).out
-    )
+    assert "another version of privacy-assets (" in home("verify", received(release), status=1).out
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ import dagster as dg
 import numpy as np
 import pandas as pd
 import pytest
-from standins import checks, people, people_table, blocking_error, run
+from standins import blocking_error, checks, people, people_table, run
 
 from privacy_assets import TableSpec
 from privacy_assets.errors import Damaged, InputError, NotTrusted, OutOfDate, WrongTarget
 from privacy_assets.evaluation.evaluate import run_metrics
 from privacy_assets.gate.deployment import DeploymentSettings
-from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable

@@ -11,7 +11,7 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from standins import QUICK, independent, memorise, people, run, table_of
+from standins import QUICK, independent, memorize, people, run, table_of
 
 from privacy_assets import (
     GpuResource,
@@ -181,7 +181,7 @@ def test_an_honest_table_is_published_and_a_copy_is_not(
     good = published("so[u]th")
     assert good.success
     first = read_published(f"{bucket}/releases", "people", "so[u]th")
-    assert not published("so[u]th", generator=memorise).success
+    assert not published("so[u]th", generator=memorize).success
     pd.testing.assert_frame_equal(read_published(f"{bucket}/releases", "people", "so[u]th"), first)
     with pytest.raises(InputError, match="there is no release"):
         read_published(f"{bucket}/releases", "people", "north")

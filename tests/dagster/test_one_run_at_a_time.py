@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 import yaml
 from dagster._utils.tags import TagConcurrencyLimitsCounter
-from standins import people_table, blocking_error, run
+from standins import blocking_error, people_table, run
 
 from privacy_assets import TableSpec
 from privacy_assets.dagster.context import has_ended, run_of

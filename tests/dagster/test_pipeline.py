@@ -13,14 +13,14 @@ import pytest
 from standins import (
     QUICK,
     attested,
+    blocking_error,
     checks,
     failures,
     independent,
     made,
-    memorise,
+    memorize,
     people,
     people_table,
-    blocking_error,
     reported,
     resources,
     run,
@@ -142,7 +142,7 @@ def test_the_verdict_is_read_and_plotted_where_the_record_and_the_page_are(
 def test_a_refused_table_says_why_with_what_is_broken_first(
     changing: Path, instance: dg.DagsterInstance
 ) -> None:
-    blocked = run(people_table(changing, generator=memorise), instance)
+    blocked = run(people_table(changing, generator=memorize), instance)
     for name in ("attestation", "privacy_report"):
         told = made(blocked)[name]
         assert told["verdict"].startswith("fail: ") and told["verdict"].endswith(
@@ -211,7 +211,7 @@ def test_the_attestation_names_no_filter_and_no_plain_fingerprint_of_a_private_t
 def test_a_leaky_table_is_blocked_and_the_previous_release_stays(
     changing: Path, instance: dg.DagsterInstance
 ) -> None:
-    store, leaky = ReleaseStore(changing / "releases"), people_table(changing, generator=memorise)
+    store, leaky = ReleaseStore(changing / "releases"), people_table(changing, generator=memorize)
     place, trusted = ReleaseTarget("people"), default_trusted(store.root)
     before = (store.current(place, trusted), len(store.history(place)))
     blocked = run(leaky, instance)
@@ -289,7 +289,7 @@ def test_a_table_made_from_rows_of_the_past_is_not_attested(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     """It discloses people who are not in the rows that the scores read today."""
-    leaky = people_table(tmp_path, generator=memorise)
+    leaky = people_table(tmp_path, generator=memorize)
     run(leaky, instance)
     people(seed=9).to_parquet(tmp_path / "people.parquet")
     stale = run(

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from standins import LENIENT, failures, people, blocking_error, resources, run
+from standins import LENIENT, blocking_error, failures, people, resources, run
 
 from privacy_assets import TableSpec, build_privacy_assets
 from privacy_assets.cli.main import main
@@ -149,7 +149,7 @@ def test_a_declared_unit_gives_the_same_bytes_and_plain_numbers(place: Path) -> 
 def test_a_table_that_leaks_has_a_page_and_no_release(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ours(place, written(place, generator="drawing:memorise")) == 1
+    assert ours(place, written(place, generator="drawing:memorize")) == 1
     told = capsys.readouterr().out
     assert "blocked" in told and "release      none: the policy does not hold (" in told
     assert (
@@ -229,7 +229,9 @@ def test_bypass_59_a_lock_of_a_run_or_an_entry_of_the_log_that_blocks_the_table(
         capsys.readouterr().err.count(f"{file}: implausible entry number. Fix: remove this file.")
         == 2
     )
-    assert f"{file}: implausible entry number" in blocking_error(theirs(place, table, "alone"), "source")
+    assert f"{file}: implausible entry number" in blocking_error(
+        theirs(place, table, "alone"), "source"
+    )
     file.unlink()
     assert ours(place, table) == 0
 

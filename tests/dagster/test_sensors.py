@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from standins import (
     QUICK,
-    memorise,
+    memorize,
     people,
     people_table,
     resources,
@@ -478,7 +478,7 @@ def test_the_reason_of_a_tick_has_verdict_limits_and_release(
         == f"Skipped: the source has not changed since its release on {today}."
     )
     people(300, 1).to_parquet(tmp_path / "people.parquet")
-    leaky = table(tmp_path, generator=memorise)
+    leaky = table(tmp_path, generator=memorize)
     assert not run(leaky, stored).success
     blocked = "dcr.identical_excess.proven, dcr.member_excess.proven"
     text = f"Skipped: the source has not changed since it was blocked on {today} ({blocked})."

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from standins import QUICK, attested, checks, failures, made, people_table, blocking_error, run, table_of
+from standins import (
+    QUICK,
+    attested,
+    blocking_error,
+    checks,
+    failures,
+    made,
+    people_table,
+    run,
+    table_of,
+)
 
 from privacy_assets import build_privacy_checks
 from privacy_assets.errors import ConfigError
@@ -63,10 +73,12 @@ def test_the_generator_is_attacked_and_the_release_is_bound_to_it(
     stated, bound = attested(tmp_path), {"name": "baynet", "settings": {"degree": 1, "bins": 10}}
     assert stated["setup"]["metrics"]["shadow_membership"]["generator"] == bound
     assert stated["setup"]["metrics"]["shadow_membership"]["generator"] == bound
-    # The accepted settings reject another generator. After a user accepted it, old attestation and old table
-    # are still rejected.
+    # The accepted settings reject another generator. After a user accepted it, old attestation and
+    # old table are still rejected.
     changed = table(tmp_path, generator=HARMLESS)
-    assert "differs from the accepted settings" in blocking_error(run(changed, instance, "published"), "published")
+    assert "differs from the accepted settings" in blocking_error(
+        run(changed, instance, "published"), "published"
+    )
     folders = ("--releases", str(tmp_path / "releases"), "--private", str(tmp_path / "private"))
     accept_all("people", *folders)
     assert "made under other settings (metrics)" in blocking_error(

@@ -215,7 +215,9 @@ def test_another_secret_is_blocked_also_in_a_process_that_goes_on(
             one.key("split")
         assert "t" * 8 not in str(caught.value)
     monkeypatch.delenv("PRIVACY_ASSETS_SPLIT_KEY")
-    with pytest.raises(ConfigError, match=r"split\.key: the split key of this deployment is missing"):
+    with pytest.raises(
+        ConfigError, match=r"split\.key: the split key of this deployment is missing"
+    ):
         releases.key("split")
     # no split key was created
     assert [file.name for file in (tmp_path / "private").glob("[!.]*")] == ["split.check"]

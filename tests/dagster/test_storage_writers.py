@@ -9,8 +9,8 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from bypasses import World, gated, blocked, with_assets
-from standins import LENIENT, independent, memorise, people
+from bypasses import World, blocked, gated, with_assets
+from standins import LENIENT, independent, memorize, people
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, TableSpec
 from privacy_assets.dagster.resources import load_value, store_value
@@ -104,7 +104,7 @@ def test_a_record_names_no_folder_and_no_key(world: World, honest: dg.Definition
 @pytest.mark.slow
 def test_rows_moved_between_train_and_holdout_are_blocked(world: World) -> None:
     """With half of train as the holdout, copies of both halves would look like chance."""
-    table = gated(world, "halved", memorise)
+    table = gated(world, "halved", memorize)
     world.run(table)
     storage = {role: world.root / "storage/halved" / role for role in ("train", "holdout")}
     train = load_value(storage["train"], dg.AssetKey(["halved", "train"]), None, Table)

@@ -3,7 +3,7 @@ gate none.
 
 Every test does the same to two tables. From a table of ``stock.py`` the private rows must be
 published, otherwise the test is not meaningful. From a gated table whose generator memorizes, no
-row may be published, and the blocking_error must give the reason.
+row may be published, and the error must give the reason.
 """
 
 import shutil
@@ -129,7 +129,9 @@ def test_bypass_10_only_the_step_of_a_failed_run(served: Served, runs: Runs) -> 
 
 
 @pytest.mark.weekly
-def test_bypass_12_automation_after_checks_that_failed_or_warned(served: Served, runs: Runs) -> None:
+def test_bypass_12_automation_after_checks_that_failed_or_warned(
+    served: Served, runs: Runs
+) -> None:
     """The stock tables whose checks raised or never ran are part of the same run."""
     checked = [f"{table}/score:few_copies" for table in EAGER if table != "eager_unchecked"]
     stock = served.launch(

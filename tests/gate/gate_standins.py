@@ -18,14 +18,14 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import InputError, PrivacyAssetsError, PublicationBlocked, StoreError
+from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
-from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, hash_file, read_published
+from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
-from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, Payload, sign_payload
 from privacy_assets.infra.files import names, put_atomic, read_regular
 from privacy_assets.infra.markers import mark_deployment, prepare
 from privacy_assets.infra.objects import location
@@ -116,7 +116,9 @@ def signed(
     failures.
     """
     body = (measured or result()).to_json()
-    return {"dcr": sign_payload(Payload("result", snapshot.target, snapshot.sha256, body), gate.key)}
+    return {
+        "dcr": sign_payload(Payload("result", snapshot.target, snapshot.sha256, body), gate.key)
+    }
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,11 @@ class Chain:
         )
 
     def put_in_force(
-        self, target: ReleaseTarget, policy: Policy, setup: Mapping[str, Any], signed_file: SignedFile
+        self,
+        target: ReleaseTarget,
+        policy: Policy,
+        setup: Mapping[str, Any],
+        signed_file: SignedFile,
     ) -> None:
         """Make this attestation the latest one, and sign these settings."""
         latest = target.below(self.gate.private / "latest") / "attestation"
@@ -294,8 +300,8 @@ def small_signed_file(gate: Gate, kind: Any = "snapshot") -> SignedFile:
 def blocked(
     kind: type[Exception] | tuple[type[Exception], ...], **fields: Any
 ) -> Iterator[pytest.ExceptionInfo[PrivacyAssetsError]]:
-    """Check that the block raises a blocking_error of exactly this class, or one of these, with these
-    fields.
+    """Check that the block raises a blocking_error of exactly this class, or one of these, with
+    these fields.
     """
     with pytest.raises(PrivacyAssetsError) as caught:
         yield caught

@@ -63,7 +63,11 @@ def begun(
         return first.signed_file.data, lambda gate: first.publish(gate=gate), first.signed_file.data
     second = chain(gate, 2, target=target)
     if scenario == "next":
-        return first.signed_file.data, lambda gate: second.publish(gate=gate), second.signed_file.data
+        return (
+            first.signed_file.data,
+            lambda gate: second.publish(gate=gate),
+            second.signed_file.data,
+        )
     second.publish()
     if scenario == "back":
         return (
@@ -180,7 +184,10 @@ def order_to_publish(gate: Gate, root: Path, number: int) -> Order:
         # the same record again, or a new one
         signed_file = part.signed_file if number % 4 < 2 else again(part)
         kept = part.publish(signed_file=signed_file)
-        assert shown(gate, target) in (signed_file.data, part.signed_file.data)  # a current release is kept
+        assert shown(gate, target) in (
+            signed_file.data,
+            part.signed_file.data,
+        )  # a current release is kept
         forget(gate, target, kept)
 
     line = f"publish {target.table} attestation snapshot"
@@ -513,7 +520,10 @@ def _do(gate: Gate, root: Path, kind: str, *rest: str) -> None:
         gate.accept(rest[0], "tried")
     else:
         attestation, snapshot = ((root / name).read_bytes() for name in rest[1:])
-        signed_file, taken = SignedFile("attestation", attestation), SignedFile("snapshot", snapshot)
+        signed_file, taken = (
+            SignedFile("attestation", attestation),
+            SignedFile("snapshot", snapshot),
+        )
         gate.publish(signed_file, taken, ReleaseTarget(rest[0]), POLICY, SETUP)
 
 

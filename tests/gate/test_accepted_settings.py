@@ -16,24 +16,29 @@ from gate_standins import (
     PLACE,
     POLICY,
     SETUP,
+    blocked,
     chain,
     make_gate,
     mode,
     record,
-    blocked,
     result,
     rows,
     signed,
 )
 
 from privacy_assets.errors import (
-    SettingsDiffer,
     OutOfDate,
+    SettingsDiffer,
     StoreUnavailable,
 )
-from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.accepted_settings import PROPOSED, entries_of
-from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, sign_payload, verified_payload
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.signed_files import (
+    ReleaseTarget,
+    SignedFile,
+    sign_payload,
+    verified_payload,
+)
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.tables.table import Table
 
@@ -98,7 +103,9 @@ def start(gate: Gate, setup: Mapping[str, Any] = SETUP, policy: Policy = POLICY)
 
 def stored(gate: Gate) -> dict[str, Any]:
     data = (gate.private / "accepted" / "patients.json").read_bytes()
-    return dict(verified_payload(SignedFile("accepted_settings", data), gate.key.trusted).body["entries"])
+    return dict(
+        verified_payload(SignedFile("accepted_settings", data), gate.key.trusted).body["entries"]
+    )
 
 
 def proposed(gate: Gate) -> dict[str, Any]:

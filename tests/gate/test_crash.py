@@ -24,15 +24,15 @@ from gate_standins import (
     PLACE,
     POLICY,
     SETUP,
+    blocked,
     chain,
-    sign_settings,
     make_gate,
     open_gate,
     read,
-    blocked,
     result,
     rows,
     shown,
+    sign_settings,
     signed,
 )
 from publisher import (

@@ -21,13 +21,13 @@ from gate_standins import (
     PLACE,
     Chain,
     at_most,
+    blocked,
     chain,
     make_gate,
     mode,
     open_gate,
     overwrite,
     read,
-    blocked,
     tree,
 )
 

@@ -21,20 +21,20 @@ from gate_standins import (
     PLACE,
     POLICY,
     SETUP,
+    blocked,
     chain,
-    sign_settings,
     make_gate,
     mode,
-    blocked,
     result,
+    sign_settings,
     tree,
 )
 
 from privacy_assets.errors import FailedBefore, TableSuspended
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
+from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFile
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, Payload
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.tables.table import Table
@@ -199,8 +199,8 @@ def test_another_table_partition_or_statistic_did_not_fail(gate: Gate) -> None:
 
 
 def test_the_rows_are_remembered_by_a_keyed_fingerprint(gate: Gate) -> None:
-    """Another split key gives another fingerprint, so the names of the records do not confirm guessed
-    tables.
+    """Another split key gives another fingerprint, so the names of the records do not confirm
+    guessed tables.
     """
     assert remember(gate).content != remember(replace(gate, content_key=b"another")).content
 

@@ -25,12 +25,12 @@ from gate_standins import (
     SETUP,
     Chain,
     at_most,
+    blocked,
     chain,
     make_gate,
     mode,
     overwrite,
     read,
-    blocked,
     result,
     rows,
     same_rows,
@@ -52,8 +52,8 @@ from privacy_assets.errors import (
 )
 from privacy_assets.gate.attestation import Attestation, blocking_error
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, Payload, sign_payload
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import policy_digest
@@ -352,8 +352,16 @@ REFUSED: dict[str, tuple[Case, type[PublicationBlocked], dict[str, Any]]] = {
         {},
     ),
     "an unknown verdict": (lambda x: {"signed_file": x.restated(verdict="Pass")}, FailedBefore, {}),
-    "statistics that fail a limit": (lambda x: {"signed_file": unsigned_verdict(x)}, PolicyNotMet, {}),
-    "statistics that are missing": (lambda x: {"signed_file": x.restated(results={})}, Undecided, {}),
+    "statistics that fail a limit": (
+        lambda x: {"signed_file": unsigned_verdict(x)},
+        PolicyNotMet,
+        {},
+    ),
+    "statistics that are missing": (
+        lambda x: {"signed_file": x.restated(results={})},
+        Undecided,
+        {},
+    ),
     "a limit that failed": (
         lambda x: {"signed_file": x.restated(limits={"dcr.privacy_score": "fail"})},
         PolicyNotMet,
@@ -425,7 +433,11 @@ REFUSED: dict[str, tuple[Case, type[PublicationBlocked], dict[str, Any]]] = {
         NotTrusted,
         {**ATTEST},
     ),
-    "a renamed result": (lambda x: {"signed_file": renamed(x.score, "attestation")}, NotTrusted, ATTEST),
+    "a renamed result": (
+        lambda x: {"signed_file": renamed(x.score, "attestation")},
+        NotTrusted,
+        ATTEST,
+    ),
     "a snapshot as attestation": (
         lambda x: {"signed_file": x.taken},
         NotTrusted,
@@ -489,7 +501,9 @@ def test_rows_that_failed_before_are_refused_for_that_if_no_limit_fails_now() ->
     error = blocking_error(Verdict("fail", (undecided,)), ["dcr.identical_excess"])
     assert isinstance(error, FailedBefore) and "failed before" in str(error)
     failed = replace(undecided, status="fail")
-    assert isinstance(blocking_error(Verdict("fail", (failed,)), ["dcr.identical_excess"]), PolicyNotMet)
+    assert isinstance(
+        blocking_error(Verdict("fail", (failed,)), ["dcr.identical_excess"]), PolicyNotMet
+    )
 
 
 def test_a_refusal_names_the_limits_that_broke(gate: Gate) -> None:
@@ -554,7 +568,10 @@ BACK: dict[str, tuple[Callable[[Chain], object], type[PublicationBlocked]]] = {
     ),
     "the attestation of other bytes": (lambda x: planted(x, x.signed_file), Damaged),
     "a failed attestation": (lambda x: planted(x, x.restated(verdict="fail")), Damaged),
-    "an attestation of a stranger": (lambda x: planted(x, chain(other_key(x)).signed_file), NotTrusted),
+    "an attestation of a stranger": (
+        lambda x: planted(x, chain(other_key(x)).signed_file),
+        NotTrusted,
+    ),
     "a failure since": (first_fails, FailedBefore),
 }
 

@@ -23,26 +23,32 @@ from gate_standins import (
     POLICY,
     SETUP,
     Chain,
+    blocked,
     chain,
     events,
     in_either_place,
-    sign_settings,
     make_gate,
     read,
     record,
-    blocked,
     result,
     rows,
+    sign_settings,
     signed,
     verdicts,
 )
 
 from privacy_assets.errors import OutOfDate, StoreUnavailable, Superseded, TableSuspended, advice
+from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
-from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.log import LogState
-from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, Payload, sign_payload, verified_payload
+from privacy_assets.gate.signed_files import (
+    Payload,
+    ReleaseTarget,
+    SignedFile,
+    sign_payload,
+    verified_payload,
+)
 from privacy_assets.tables.table import Table
 
 MONDAY = ReleaseTarget("patients", "monday")
@@ -509,13 +515,18 @@ def test_a_forged_entry_does_not_become_true_by_an_acceptance(local: Gate, tmp_p
 def test_a_lost_ledger_stops_the_table_until_it_is_accepted(local: Gate) -> None:
     part = chain(local, 1)
     score = local.sign_result(result(), part.snapshot, [], b"ledger")
-    stated, signed_file = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
+    stated, signed_file = local.attest(
+        part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP
+    )
     replace(part, stated=stated, signed_file=signed_file).publish()
     assert local.ledger("patients") == (stated.ledger, b"ledger")
     path = local.private / "ledgers" / "patients" / f"{stated.ledger}.parquet"
     for damage in (lambda: path.write_bytes(b"older"), path.unlink):
         damage()
-        for act in (lambda: local.ledger("patients"), lambda: local.check_not_suspended("patients")):
+        for act in (
+            lambda: local.ledger("patients"),
+            lambda: local.check_not_suspended("patients"),
+        ):
             with blocked(TableSuspended) as stopped:
                 act()
             assert "the ledger of patients is missing or was changed" in str(stopped.value)
@@ -533,7 +544,9 @@ def test_repeating_a_publication_keeps_the_ledger_of_a_later_release(local: Gate
         score = local.sign_result(
             result(inputs={**INPUTS, "ledger": ""}), part.snapshot, [], ledger
         )
-        stated, signed_file = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
+        stated, signed_file = local.attest(
+            part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP
+        )
         parts.append(replace(part, stated=stated, signed_file=signed_file))
         parts[-1].publish()
     parts[0].publish()
@@ -545,7 +558,9 @@ def test_a_score_with_an_older_ledger_is_blocked(local: Gate) -> None:
     parts = []
     for part, ledger in ((first, b"one"), (second, b"two")):
         score = local.sign_result(result(), part.snapshot, [], ledger)
-        stated, signed_file = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
+        stated, signed_file = local.attest(
+            part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP
+        )
         parts.append(replace(part, stated=stated, signed_file=signed_file))
     parts[0].publish()
     with blocked(OutOfDate, redo=("score", "attest")):

@@ -20,13 +20,13 @@ import pytest
 from gate_standins import (
     PLACE,
     Chain,
+    blocked,
     chain,
     in_either_place,
     make_gate,
     overwrite,
     pointing,
     read,
-    blocked,
     shown,
 )
 

@@ -21,12 +21,12 @@ from gate_standins import (
     POLICY,
     SETUP,
     Chain,
+    blocked,
     chain,
     in_bucket,
     make_gate,
     pointing,
     read,
-    blocked,
     shown,
 )
 from publisher import begun, ends_well
@@ -186,7 +186,12 @@ def test_a_release_that_was_overtaken_before_it_was_whole_says_so(gate: Gate) ->
     def add(one: Chain, number: int) -> None:
         pointer = pointing(gate, number=number)
         gate.store.add(
-            PLACE, one.snapshot.path, one.snapshot.sha256, one.signed_file.data, pointer, lambda: None
+            PLACE,
+            one.snapshot.path,
+            one.snapshot.sha256,
+            one.signed_file.data,
+            pointer,
+            lambda: None,
         )
 
     add(other, 1)
@@ -261,7 +266,7 @@ def goes_on(gate: Gate, target: ReleaseTarget) -> None:
     ("scenario", "step"), weekly_except([("next", 5), ("next", 1), ("back", 1)], ("next", 5))
 )
 def test_every_request_may_fail(gate: Gate, scenario: str, step: int) -> None:
-    """A target is reused while no request has changed it; a blocking_error leaves no objects there."""
+    """A target is reused while no request has changed it; a blocked publication leaves no objects there."""
     seen, blocked, untouched = set(), 0, False
     for at in itertools.count(0, step):
         if not untouched:

@@ -24,9 +24,9 @@ from privacy_assets.gate.signed_files import (
     KINDS,
     PAYLOAD,
     STATEMENT,
+    Payload,
     ReleaseTarget,
     SignedFile,
-    Payload,
     quoted,
     redo_of,
     sign_payload,
@@ -242,7 +242,9 @@ SPELLINGS: dict[str, Callable[[Json], bytes]] = {
 def test_an_envelope_has_one_spelling(gate: Gate, spelling: Callable[[Json], bytes]) -> None:
     # until its signature has a character that differs in the url-safe alphabet
     for rows in range(100):
-        signed_file = sign_payload(Payload("snapshot", ReleaseTarget("t"), "0" * 64, {"rows": rows}), gate.key)
+        signed_file = sign_payload(
+            Payload("snapshot", ReleaseTarget("t"), "0" * 64, {"rows": rows}), gate.key
+        )
         if {"+", "/"} & set(json.loads(signed_file.data)["signatures"][0]["sig"]):
             break
     data = spelling(json.loads(signed_file.data))
@@ -254,7 +256,9 @@ def test_two_signatures_are_refused_even_when_both_are_trusted(gate: Gate, tmp_p
     first = json.loads(small_signed_file(gate).data)
     rotate_key(gate.key.path, gate.key.trusted.places[0])
     second = json.loads(small_signed_file(make_gate(tmp_path)).data)
-    assert verified_payload(SignedFile("snapshot", spelled(second)), make_gate(tmp_path).key.trusted)
+    assert verified_payload(
+        SignedFile("snapshot", spelled(second)), make_gate(tmp_path).key.trusted
+    )
     both = spelled({**first, "signatures": first["signatures"] + second["signatures"]})
     blocks(SignedFile("snapshot", both), make_gate(tmp_path).key.trusted, "not in the form")
 
@@ -299,7 +303,9 @@ def test_a_statement_of_one_kind_does_not_stand_for_another(gate: Gate) -> None:
             assert verified_payload(signed_file, gate.key.trusted).kind == stated
         else:
             blocks(
-                SignedFile(claimed, signed_file.data), gate.key.trusted, f"expected a signed {claimed}"
+                SignedFile(claimed, signed_file.data),
+                gate.key.trusted,
+                f"expected a signed {claimed}",
             )
 
 

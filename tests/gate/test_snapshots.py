@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from gate_standins import FRAME, Chain, chain, mode, read, blocked, rows, same_rows
+from gate_standins import FRAME, Chain, blocked, chain, mode, read, rows, same_rows
 
 from privacy_assets.errors import Damaged, PublicationBlocked, StoreUnavailable
 from privacy_assets.gate.gate import Gate

@@ -384,7 +384,7 @@ def test_without_limit_on_epsilon_it_is_baynet(degree: int) -> None:
 # Epsilon that an attacker can certify
 
 # Rows as numbers of BITS, by number of columns; the second table replaces one row of the first.
-NEIGHBOURS = {1: ([0], [1]), 2: ([0], [3]), 3: ([0, 7, 0, 7], [0, 7, 0, 1])}
+NEIGHBORS = {1: ([0], [1]), 2: ([0], [3]), 3: ([0, 7, 0, 7], [0, 7, 0, 1])}
 
 
 def certified(one: np.ndarray, other: np.ndarray) -> float:
@@ -449,7 +449,7 @@ def drawn_events(
 
 def found(events: object, columns: int, epsilon: float, quiet: float = 1.0) -> float:
     one, other = (
-        events(rows, columns, epsilon, quiet, seed) for seed, rows in enumerate(NEIGHBOURS[columns])
+        events(rows, columns, epsilon, quiet, seed) for seed, rows in enumerate(NEIGHBORS[columns])
     )  # type: ignore[operator]
     return certified(one, other)
 

@@ -387,7 +387,7 @@ def test_settings_are_those_of_the_library() -> None:
         known = {key: value.default for key, value in inspect.signature(theirs).parameters.items()}
         assert {**known, **ours().settings()} == known
     infos = {info.name: info for info in generator_info()}
-    assert all(infos[name].licence == "BUSL-1.1" and infos[name].extra == "ctgan" for name in BOTH)
+    assert all(infos[name].license == "BUSL-1.1" and infos[name].extra == "ctgan" for name in BOTH)
 
 
 @pytest.mark.slow

@@ -203,7 +203,7 @@ def test_who_is_removed_and_the_targets_other_rows_are_in_no_training_set(monkey
     assert len(set().union(*(rows for _, rows in drawn))) > 200
 
 
-def test_rows_of_the_same_person_are_no_neighbours_and_one_of_them_is_chosen():
+def test_rows_of_the_same_person_are_no_neighbors_and_one_of_them_is_chosen():
     frame = (
         mixed(np.random.default_rng(12), 200)
         .iloc[[0] * 6 + list(range(6, 200))]

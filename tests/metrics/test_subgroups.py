@@ -52,7 +52,7 @@ def drawn(seed, n_train=1600, n_holdout=1600, rows=1, copied=""):
     near[(frame["ward"] == copied).to_numpy() & member[codes]] *= 0.3
     half = g.permutation(n) % 2 == 1
     return frame, Population(
-        codes, member, {"distance": near, "distance / neighbour": near / alone}, alone, half
+        codes, member, {"distance": near, "distance / neighbor": near / alone}, alone, half
     )
 
 

@@ -21,10 +21,10 @@ from privacy_assets import Policy
 from privacy_assets.errors import (
     ConfigError,
     Damaged,
-    SettingsDiffer,
     NotTrusted,
     OutOfDate,
     PolicyNotMet,
+    SettingsDiffer,
     TableBusy,
 )
 from privacy_assets.gate.deployment import DeploymentSettings
@@ -96,8 +96,8 @@ def stored(
 ) -> StoredRun:
     given = {"releases": folder / "releases", "private": folder / "private", **places}
     plan = ResolvedTable.of(chosen, partitioned=partition is not None)
-    # Runs overlap here, because the gate must reject what they make even without the run lease of the
-    # table.
+    # Runs overlap here, because the gate must reject what they make even without the run lease of
+    # the table.
     table_run = TableRun(
         plan,
         DeploymentSettings(**given).open(),

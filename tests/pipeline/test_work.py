@@ -174,7 +174,10 @@ def test_a_person_whose_id_changes_its_spelling_keeps_side_and_ledger_entry(run:
 def test_rows_of_another_split_are_rejected(run: TableRun) -> None:
     values = until_prepared(run)
     train, holdout = values["train"], values["holdout"]
-    for changed in (replace(train, envelope=holdout.envelope), replace(holdout, envelope=train.envelope)):
+    for changed in (
+        replace(train, envelope=holdout.envelope),
+        replace(holdout, envelope=train.envelope),
+    ):
         with pytest.raises(PublicationBlocked):
             run.check({"train": changed})
 
@@ -196,7 +199,9 @@ def test_scores_on_an_earlier_synthetic_table_are_not_attested(run: TableRun) ->
 def test_a_broken_limit_is_the_reason_and_is_not_published(run: TableRun) -> None:
     values = until_prepared(run)
     copy = values["train"].without_subject()
-    _, signed_file = run.gate.take_snapshot(copy, run.target, run.keyed_fingerprint(values["train"]))
+    _, signed_file = run.gate.take_snapshot(
+        copy, run.target, run.keyed_fingerprint(values["train"])
+    )
     values["synthetic"] = signed_file
     values |= work.prepare(run, "", values).values
     values |= work.score(run, "dcr", values).values

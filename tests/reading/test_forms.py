@@ -24,7 +24,7 @@ METRICS = ["dcr", "copies"]
 FAST, SLOW = 5, 135  # numbers of draws
 WEEKLY = 25  # from this draw on
 
-# Forms that are not yet read as labelled, with the reason. Remove a form when it is.
+# Forms that are not yet read as labeled, with the reason. Remove a form when it is.
 OPEN: dict[str, str] = {
     "csv missing as NA everywhere": "NA stays a category, because it may be a country; equal"
     " categories"

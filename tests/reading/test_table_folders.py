@@ -306,7 +306,7 @@ def read_both(place: str) -> pd.DataFrame:
     return frame.astype({"person": int}).sort_values("person", ignore_index=True)
 
 
-HONEST: dict[str, tuple[dict[str, Content], str]] = {
+NON_LEAKING: dict[str, tuple[dict[str, Content], str]] = {
     "parts": ({"a.parquet": A, "b.pq.parquet": B, **LEFT_OUT}, ""),
     "parts of a glob": ({"a.parquet": A, "b.parquet": B, **LEFT_OUT}, "/*"),
     "compressed parts": ({"a.csv": A, "b.csv.gz": B}, ""),
@@ -316,7 +316,7 @@ HONEST: dict[str, tuple[dict[str, Content], str]] = {
 }
 
 
-@pytest.mark.parametrize(("files", "path"), HONEST.values(), ids=HONEST.keys())
+@pytest.mark.parametrize(("files", "path"), NON_LEAKING.values(), ids=NON_LEAKING.keys())
 def test_honest_folders_and_globs(files: dict[str, Content], path: str, tmp_path: Path) -> None:
     for place in (str(write(tmp_path, files)), put(f"{tmp_path.name}", files)):
         found = read_both(f"{place}{path}")

@@ -421,7 +421,7 @@ def test_every_protection_is_told_with_its_settings_beside_statistics_that_there
     assert states(TOLD) == {
         "memorization": ("on", "quantile 0.02, crowd 5, 1,200 of 12,000 rows removed"),
         "similarity": ("off", ""),
-        "outliers": ("on", "neighbours 5, quantile 0.9, 400 of 12,000 rows removed"),
+        "outliers": ("on", "n_neighbors 5, quantile 0.9, 400 of 12,000 rows removed"),
         "alpha_m": ("off", ""),
         "over-fitting": ("on", "leaves of 50 rows"),
         "differential privacy": (

@@ -183,7 +183,7 @@ def test_a_broken_limit_on_rows_names_the_columns_that_match() -> None:
     assert broken.answers[0].statement.endswith(named)
 
 
-def test_members_who_are_avoided_are_recognised_as_members() -> None:
+def test_members_who_are_avoided_are_recognized_as_members() -> None:
     copies, _, _, _, members, _ = report(
         dcr(-0.31), limits=(Limit("dcr.member_excess", at_most=0.05),)
     ).answers[:6]

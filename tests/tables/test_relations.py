@@ -543,7 +543,7 @@ def places(n: int = 1_200) -> pd.DataFrame:
             "state": [f"state {value // 8}" for value in code],
             "smokes": np.where(smokes, "yes", "no"),
             "cigarettes": np.where(smokes, rng.integers(1, 40, n), np.nan),
-            "colour": rng.choice(["red", "green", "blue"], n),
+            "color": rng.choice(["red", "green", "blue"], n),
         }
     )
 

@@ -247,19 +247,19 @@ def batches(n_rows: int, size: int) -> list[Tensor]:
     return list(torch.randperm(n_rows).tensor_split(n_batches))
 
 
-def step(optimiser: torch.optim.Optimizer, loss: Tensor) -> float:
+def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
     """Take a gradient step.
 
     Args:
-        optimiser: Optimizer of the weights.
+        optimizer: Optimizer of the weights.
         loss: Loss, a scalar.
 
     Returns:
         The loss before the step.
     """
-    optimiser.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=True)
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     return float(loss.detach())
 
 
