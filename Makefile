@@ -29,7 +29,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
 
 .PHONY: setup
-setup: .venv/.ui home ## Create .venv with engine, Dagster, torch and UI, in the versions of constraints.txt
+setup: .venv/.ui home ## Create .venv with the package, Dagster, torch and UI, in the versions of constraints.txt
 
 .PHONY: setup-dev
 setup-dev: .venv/.dev home ## Add the packages for tests and lint
@@ -73,7 +73,7 @@ ui: setup ## Open Dagster on http://localhost:3000/asset-groups (PORT=...), with
 	$(BIN)/dg dev --port $(PORT) --log-level warning
 
 # Airflow stores all files in .airflow_home, sends no data, loads no examples, and its UI listens on the loopback only.
-# The demo prints the messages of the gate only; a table, not a traceback, shows the reason of a refusal.
+# The demo prints the messages of the gate only; a table, not a traceback, shows the reason why a table is blocked.
 ON_AIRFLOW := demo-airflow demo-airflow-leak ui-airflow
 $(ON_AIRFLOW): export AIRFLOW_HOME := $(CURDIR)/.airflow_home
 $(ON_AIRFLOW): export AIRFLOW__CORE__DAGS_FOLDER := $(CURDIR)/examples/airflow/demo
@@ -92,7 +92,7 @@ LOOK := To see the graph, and to run it there: make ui-airflow
 .PHONY: demo-airflow
 demo-airflow: .venv/.airflow ## Run the demo on Airflow 3, with SQLite in .airflow_home and without background processes
 	@$(BIN)/airflow db migrate >/dev/null
-	@echo "patients: an honest generator, by airflow dags test"
+	@echo "patients: a non-leaking generator, by airflow dags test"
 	@$(BIN)/airflow dags test patients
 	@echo "releases  $$PRIVACY_ASSETS_RELEASES" && echo "$(LOOK)"
 

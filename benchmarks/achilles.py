@@ -10,7 +10,7 @@ table.
 ``tables``: AUC of the query attack on 40 random records and on 10 records of each other selection,
 for SynthPop (leaves of 5 rows) and BayNet, with box plots (figure 1) and the advantage of the
 selection by distance in percentage points; ``--attack attention`` gives table 3 and figure 2.
-``neighbours`` and ``distances``: records selected with other k and other distances (figure 3).
+``neighbors`` and ``distances``: records selected with other k and other distances (figure 3).
 ``epsilon``: PrivBayes, 10 records per selection (figure 4). Rows with "?" are dropped. Each record
 is attacked once, even if several selections contain it, and adds one line to the results. The
 report compares the cost of a record at the paper's scale with the authors' program.
@@ -61,7 +61,7 @@ SELECTORS: dict[Selector, int] = {
     "rare_value": 10,
     "random": 40,
 }
-NEIGHBOURS = (1, 2, 3, 5, 10, 20, 30, 40, 50)
+NEIGHBORS = (1, 2, 3, 5, 10, 20, 30, 40, 50)
 DISTANCES = ("cosine", "minkowski1", "minkowski2", "minkowski3", "minkowski4")
 RECORDS = 10
 PUBLISHED = ("random", "rare_value", "log_likelihood", "distance")  # the order of
@@ -121,7 +121,7 @@ PAPER_SCALE = {"shadows": 4_000, "tests": 200, "size": 1_000}
 # CPU seconds of the authors' program for one record, by generator and table
 REFERENCE_COST = (4_500, 15_300)
 FIGURES = {
-    "neighbours": "neighbours k",
+    "neighbors": "neighbors k",
     "distances": "distance",
     "epsilon": "epsilon of PrivBayes",
 }  # varied parameters
@@ -165,8 +165,8 @@ def read_world(
 
 def selections(world: World, study: str) -> dict[str, list[int]]:
     """Return the records by selection."""
-    if study == "neighbours":
-        return {f"k = {k}": world.select(records=RECORDS, n_neighbors=k) for k in NEIGHBOURS}
+    if study == "neighbors":
+        return {f"k = {k}": world.select(records=RECORDS, n_neighbors=k) for k in NEIGHBORS}
     if study == "distances":
         return {
             distance: world.select(records=RECORDS, distance=distance) for distance in DISTANCES
@@ -409,7 +409,7 @@ class Selected:
     def point(self, study: str, key: tuple[str, ...]) -> dict[str, Any]:
         """Return the mean and its standard deviation for the figures."""
         x: Any = json.loads(key[2])["epsilon"] if study == "epsilon" else self.name
-        x = int(x.rpartition(" ")[2]) if study == "neighbours" else x
+        x = int(x.rpartition(" ")[2]) if study == "neighbors" else x
         name = self.name.replace("_", " ")
         return {
             "x": x,
@@ -505,7 +505,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--as-text", action="store_true", help="every column is a category")
     parser.add_argument(
-        "--study", choices=("tables", "neighbours", "distances", "epsilon"), default="tables"
+        "--study", choices=("tables", "neighbors", "distances", "epsilon"), default="tables"
     )
     parser.add_argument("--generators", default="synthpop,baynet,privbayes")
     parser.add_argument("--attack", choices=("queries", "attention"), default="queries")

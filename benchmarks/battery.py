@@ -78,7 +78,7 @@ def ours(entry: Entry, given: Given) -> Line:
         }
     broken = {
         outcome.limit.key: f"{outcome.status}: {outcome.reason}"
-        for outcome in report.policy_verdict.broken
+        for outcome in report.policy_verdict.not_passed
     }
     verdict = report.verdict.replace("_", " ")
     return {"verdict": verdict, "broken": broken, "seconds": time.process_time() - before}

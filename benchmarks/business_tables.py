@@ -35,10 +35,10 @@ def related(rng: Rng, other: np.ndarray, levels: int, prefix: str, keep: float =
     one of five.
     """
     _, group = np.unique(other, return_inverse=True)
-    favourites = rng.integers(levels, size=(group.max() + 1, 5))
+    favorites = rng.integers(levels, size=(group.max() + 1, 5))
     drawn = np.where(
         rng.random(len(group)) < keep,
-        favourites[group, rng.integers(5, size=len(group))],
+        favorites[group, rng.integers(5, size=len(group))],
         rng.integers(levels, size=len(group)),
     )
     return np.array([f"{prefix}{at:03d}" for at in range(levels)])[drawn]

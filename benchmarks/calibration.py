@@ -32,7 +32,7 @@ import pandas as pd
 from joblib import Parallel, delayed
 from scipy import stats
 
-from benchmarks.releases import RELEASES, SUBJECT, bare, draw_world, relabelled
+from benchmarks.releases import RELEASES, SUBJECT, bare, draw_world, relabeled
 from benchmarks.study import limits_alone
 from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
 from privacy_assets.metrics.base import Metric
@@ -46,7 +46,7 @@ LARGE = (8_000, 2_000, 8_000)
 SMALL = {"4 : 1": (2_000, 500, 1_500), "1 : 4": (600, 2_400, 500)}
 COPIED = {"5 % copies": 0.05, "20 % copies": 0.2}
 REDRAWS = 25  # number of label draws per release with copies
-HONEST = ("fresh rows", "densest unseen rows", "trees, leaf 50")
+NON_LEAKING = ("fresh rows", "densest unseen rows", "trees, leaf 50")
 LEAKS = (
     "5 % copies", "20 % jittered", "20 % with a column redrawn", "10 % copies, others independent",
     "40 isolated, jittered", "rows near train dropped", "100 % copies",
@@ -88,7 +88,7 @@ def cases(study: str, repetitions: int) -> Iterator[Case]:
                     for release in ("fresh rows", *COPIED):
                         yield Case(study, shape, people, release, seed)
         else:
-            for release in {"rule": HONEST, "power": LEAKS, "order": ORDER}[study]:
+            for release in {"rule": NON_LEAKING, "power": LEAKS, "order": ORDER}[study]:
                 yield Case(study, "8,000/2,000", "one row", release, seed)
 
 
@@ -109,7 +109,7 @@ def judge(
     world = draw_world(frame, shape, world_of(case), repeated=repeated)
     release = RELEASES[case.release](world)
     if case.study == "coverage" and case.release in COPIED:
-        world = relabelled(world, world.chosen(COPIED[case.release]), case.seed)
+        world = relabeled(world, world.chosen(COPIED[case.release]), case.seed)
     train, holdout = (table if repeated else bare(table) for table in (world.train, world.holdout))
     subject = SUBJECT if repeated else None
     inputs = read_inputs(

@@ -80,7 +80,7 @@ def repetition(frame: pd.DataFrame, seed: int, planted: bool) -> dict[str, Any]:
     return {
         "seed": seed,
         "verdict": policy_verdict.status,
-        "broken": [outcome.limit.key for outcome in policy_verdict.broken],
+        "broken": [outcome.limit.key for outcome in policy_verdict.not_passed],
         "false_alarm_rate": results["controls"].estimate("false_alarm_rate").value,
         "stated": stated,
         "caught": caught,

@@ -5,7 +5,7 @@
     python -m benchmarks.demo_keys --metrics controls --results controls.jsonl  # other metrics, another file
     python -m benchmarks.demo_keys --report controls.jsonl others.jsonl
 
-Key n represents a deployment with the secret "demo key n". The demo table is split, its generator
+Key n represents a deployment with the split key "demo key n". The demo table is split, its generator
 fitted and sampled, and the metrics evaluated with the limits of the demo, using the functions of
 the assets without Dagster and files. The encoder is trained for each of the first ``--embedded``
 keys; other lines omit embedded statistics and are marked. ``--leak`` gives every row its own leaf.
@@ -56,10 +56,11 @@ def source(settings: ResolvedTable) -> Table:
 
 def demo_inputs(settings: ResolvedTable, key: int, embedded: bool) -> EvaluationInputs:
     """Return the inputs of the demo metrics under this key."""
-    secret = derive_key(f"demo key {key}, of at least 16 bytes".encode(), "split")
+    split_key = derive_key(f"demo key {key}, of at least 16 bytes".encode(), "split")
     table = source(settings)
     tables = {
-        role: table.take(rows) for role, rows in split_rows(table, secret, settings.shares).items()
+        role: table.take(rows)
+        for role, rows in split_rows(table, split_key, settings.shares).items()
     }
     train = tables["train"]
     fitted = settings.generator.fit(
@@ -96,7 +97,7 @@ def scored(
         seconds[name] = round(time.process_time() - started, 2)
         policy_verdict = limits_alone(Policy(limits), results)
         verdict = min(verdict, policy_verdict.status, key=WORST_FIRST.index)
-        broken |= {outcome.limit.key: outcome.reason for outcome in policy_verdict.broken}
+        broken |= {outcome.limit.key: outcome.reason for outcome in policy_verdict.not_passed}
         estimates |= {
             o.limit.key: round(o.compared, 5) if math.isfinite(o.compared) else None
             for o in policy_verdict.outcomes
@@ -152,7 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--embedded", type=int, default=100, help="the encoder is trained for keys below this"
     )
     parser.add_argument(
-        "--leak", action="store_true", help="the leaky demo, up to the first broken limit"
+        "--leak", action="store_true", help="the leaky demo, up to the first failed limit"
     )
     parser.add_argument(
         "--metrics", help="some of the metrics, with commas between them (all that have limits)"

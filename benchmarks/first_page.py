@@ -1,5 +1,5 @@
-"""Answers on the first page of the report, and limits without evidence, for harmless releases and
-planted leaks.
+"""Answers on the first page of the report, and limits without evidence, for non-leaking releases
+and planted leaks.
 
     python -m benchmarks.first_page DIRECTORY/*.parquet tests/data/adult.parquet \\
         tests/data/uk_census.parquet demo \\

@@ -1,4 +1,4 @@
-"""Write plots of the report as files for the lab reports."""
+"""Write plots of the report as files for the benchmarks."""
 
 from __future__ import annotations
 

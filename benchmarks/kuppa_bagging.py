@@ -1,4 +1,4 @@
-"""Kuppa's bagging attack on one record, before and after the filter, with the shadow engine."""
+"""Kuppa's bagging attack on one record, before and after the filter, with the shadow models."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ LAST: Mapping[str, Make] = {
     "medical_expenses": shipped("Ecdat", "MedExp"),
     "food_budgets": shipped("Ecdat", "BudgetFood"),
     # questionnaires
-    "student_behaviour": shipped("openintro", "yrbss"),
+    "student_behavior": shipped("openintro", "yrbss"),
     "drinking": shipped(
         "wooldridge", "alcohol", without=["agesq", "beertaxsq", "cigtaxsq", "ethanolsq", "educsq"]
     ),

@@ -1,5 +1,5 @@
-"""Evaluate planted leaks of many kinds and harmless releases by the default policy, and count the
-violated limits.
+"""Evaluate planted leaks of many kinds and non-leaking releases by the default policy, and count
+the violated limits.
 
     python -m benchmarks.leaks --results leaks.jsonl tests/data/adult.parquet \\
         tests/data/uk_census.parquet demo
@@ -312,7 +312,7 @@ def released(
     synthetic = fresh
     if leak is not None:
         seen = read_inputs(train, holdout, fresh, reference=reference, subject=WHO, seed=seed)
-        rows = leak(own, build_population(seen).neighbour[: len(own)], fresh, rng)
+        rows = leak(own, build_population(seen).neighbor[: len(own)], fresh, rng)
         synthetic = pd.concat([fresh.iloc[len(rows) :], rows], ignore_index=True)
     if rule:
         real = as_in_a_pipeline({"train": train, "holdout": holdout, "reference": reference})
@@ -497,7 +497,7 @@ ASKED: Sequence[tuple[str, Sequence[str], str, str]] = (
 )
 
 
-def asked_text(found: Sequence[dict[str, Any]], judgements: Sequence[Verdict]) -> str:
+def asked_text(found: Sequence[dict[str, Any]], judgments: Sequence[Verdict]) -> str:
     """Return Markdown with the requirements: on tables of unique rows, on tables of shared rows,
     and on all tables.
     """
@@ -511,7 +511,7 @@ def asked_text(found: Sequence[dict[str, Any]], judgements: Sequence[Verdict]) -
         got = [
             [
                 policy_verdict.status == verdict
-                for line, policy_verdict in zip(found, judgements, strict=True)
+                for line, policy_verdict in zip(found, judgments, strict=True)
                 if line["kind"] in kinds and within(line)
             ]
             for within in whose.values()
@@ -528,27 +528,31 @@ def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
     """Return Markdown: requirements, verdicts by size of train and kind and by table, and
     rejections per limit.
     """
-    judgements = [judged(line, policy) for line in found]
+    judgments = [judged(line, policy) for line in found]
     by_kind: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     by_table: dict[tuple[str, int, bool], Counter[str]] = defaultdict(Counter)
     passed: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     fails, alone, refused, undecided = (Counter[str]() for _ in range(4))
-    for line, policy_verdict in zip(found, judgements, strict=True):
+    for line, policy_verdict in zip(found, judgments, strict=True):
         table, harmless = (line["table"], line["people"]), line["kind"] in HARMLESS
         by_kind[line["kind"], stratum(line["people"])][policy_verdict.status] += 1
         by_table[*table, harmless][policy_verdict.status] += 1
-        sure = [outcome.limit.key for outcome in policy_verdict.broken if outcome.status == "fail"]
+        sure = [
+            outcome.limit.key for outcome in policy_verdict.not_passed if outcome.status == "fail"
+        ]
         if harmless:
             refused.update(sure)
             undecided.update(
-                outcome.limit.key for outcome in policy_verdict.broken if outcome.status != "fail"
+                outcome.limit.key
+                for outcome in policy_verdict.not_passed
+                if outcome.status != "fail"
             )
         else:
             fails.update(sure)
             alone.update(sure if len(sure) == 1 else ())
             passed[table].update([line["kind"]] if policy_verdict.status == "pass" else ())
     strata = [name for name in STRATA.values() if any(at == name for _, at in by_kind)]
-    out = [asked_text(found, judgements), ""]
+    out = [asked_text(found, judgments), ""]
     out += [
         f"| release, by people in train | {' | '.join(strata)} |",
         "|" + "---|" * (len(strata) + 1),
@@ -578,20 +582,20 @@ def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
             f"| `{limit}` | {fails[limit]} | {alone[limit]} | {refused[limit]} |"
             f" {undecided[limit]} |"
         )
-    out += ["", answered_text(found, judgements), "", alone_text(found, policy)]
+    out += ["", answered_text(found, judgments), "", alone_text(found, policy)]
     seconds = [line["seconds"] for line in found] or [math.nan]
     harmless_ones = sum(line["kind"] in HARMLESS for line in found)
-    summary = f"{len(found) - harmless_ones} leaks and {harmless_ones} harmless releases"
+    summary = f"{len(found) - harmless_ones} leaks and {harmless_ones} non-leaking releases"
     out.append(f"\n{summary}; {np.mean(seconds):.1f} CPU s each")
     return "\n".join(out) + ".\n"
 
 
-def answered_text(found: Sequence[dict[str, Any]], judgements: Sequence[Verdict]) -> str:
+def answered_text(found: Sequence[dict[str, Any]], judgments: Sequence[Verdict]) -> str:
     """Return Markdown with the share of releases of each kind whose answer to a question is
     "Yes".
     """
     yes: dict[str, list[list[bool]]] = defaultdict(list)
-    for line, verdict in zip(found, judgements, strict=True):
+    for line, verdict in zip(found, judgments, strict=True):
         page_answers = answers(verdict.outcomes, results_of(line), verdict.status)[: len(TITLES)]
         yes[line["kind"]].append([answer.status == "fail" for answer in page_answers])
     out = [f"| answers with Yes | {' | '.join(TITLES)} |", "|" + "---|" * (len(TITLES) + 1)]

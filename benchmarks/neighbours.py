@@ -1,7 +1,7 @@
 """Compare the CPU seconds of exact nearest neighbors with faiss and a float32 product of the same
 shape.
 
-    python -m benchmarks.neighbours adult.parquet --threads 1 --large 160000 --large 1000000
+    python -m benchmarks.neighbors adult.parquet --threads 1 --large 160000 --large 1000000
 
 39,032 training rows are searched for equally many rows of sequential trees trained on them, and for
 fewer; then their embeddings, then their 109 one-hot columns as a wide table of numbers; with

@@ -190,7 +190,7 @@ def scores(options: argparse.Namespace) -> None:
                 line = {**key, "night": night.number, **measured_on(inputs, MEASURED)}
                 append(options.results, line)
                 verdict = judged(line, policy)
-                broken = ", ".join(outcome.limit.key for outcome in verdict.broken)
+                broken = ", ".join(outcome.limit.key for outcome in verdict.not_passed)
                 sys.stderr.write(
                     f"{key} night {night.number}: {verdict.status} {broken}"
                     f" ({line['seconds']:.0f} s)\n"
@@ -294,7 +294,7 @@ def within(rate: np.ndarray) -> str:
 
 
 Lines = list[dict[str, Any]]
-HONEST = ("fresh rows", "synthpop")
+NON_LEAKING = ("fresh rows", "synthpop")
 
 
 def report(options: argparse.Namespace) -> None:
@@ -398,9 +398,9 @@ def print_scores(scored: Mapping[tuple[str, str], Lines]) -> float:
         used = used[:, np.isfinite(used).all(axis=0) & (used.min(axis=0) < used.max(axis=0))]
         used -= used.mean(axis=0)
         lag = float(np.mean((used[1:] * used[:-1]).mean(axis=0) / used.var(axis=0)))
-        correlations += [lag] if kind in HONEST else []
+        correlations += [lag] if kind in NON_LEAKING else []
         limits = Counter(
-            outcome.limit.key for line in of for outcome in judged(line, policy).broken
+            outcome.limit.key for line in of for outcome in judged(line, policy).not_passed
         )
         names = ", ".join(f"`{name}` {count}" for name, count in limits.most_common(4))
         counts = f"{first.count('fail')} | {first.count('undecided')} | {lag:.2f} | {names}"
@@ -421,7 +421,7 @@ def print_simulations(
         "\n| series | stopped | published nights | nights published in 95 % of the series"
         " |\n|---|---|---|---|"
     )
-    for kind in HONEST:
+    for kind in NON_LEAKING:
         tables, found = [table for table, other in nights if other == kind], []
         for _ in range(SERIES if tables else 0):
             table = tables[int(rng.integers(len(tables)))]
@@ -439,9 +439,11 @@ def print_simulations(
                 f"| {kind} | {within(stopped)} | {100 * published.mean():.1f} % | at least"
                 f" {least:.1f} % |"
             )
-    tables = [table for table, kind in nights if kind == "copies" and (table, HONEST[0]) in nights]
+    tables = [
+        table for table, kind in nights if kind == "copies" and (table, NON_LEAKING[0]) in nights
+    ]
     found = [
-        simulated(rng, nights[table, HONEST[0]], [], nights[table, "copies"])
+        simulated(rng, nights[table, NON_LEAKING[0]], [], nights[table, "copies"])
         for table in (
             tables[int(at)]
             for at in rng.integers(max(len(tables), 1), size=SERIES if tables else 0)
@@ -454,7 +456,7 @@ def print_simulations(
             f"\n5 % copies from night {FROM} on: refused within {n} nights in {within(refused)}"
             " series"
         )
-    honest = [one[0] for (_, kind), of in nights.items() if kind in HONEST for one in of]
+    honest = [one[0] for (_, kind), of in nights.items() if kind in NON_LEAKING for one in of]
     fails = honest.count("fail")
     rates = {
         "measured": fails / len(honest),

@@ -71,7 +71,7 @@ RULED_OUT, SIGNIFICANT = (
     for bound in ("conservative", "proven")
 )
 REFUSED = 0.95  # share of the splits
-HARMLESS_REFUSED = 0.08  # maximum share of harmless releases rejected by the most powerful tests
+HARMLESS_REFUSED = 0.08  # maximum share of non-leaking releases rejected by the most powerful tests
 TRIALS = 999  # number of simulated releases or permutations of a test
 _TIE = 1e-9
 _LEAST = 1e-300  # likelihood of impossible events

@@ -108,7 +108,7 @@ def draw_world(
     return World(train, holdout, fresh.reset_index(drop=True), spare, seed)
 
 
-def relabelled(world: World, leaked: pd.DataFrame, seed: int) -> World:
+def relabeled(world: World, leaked: pd.DataFrame, seed: int) -> World:
     """Return the same people and release with shuffled membership, except that people in ``leaked``
     stay in train.
 

@@ -1,11 +1,11 @@
 """Measure the CPU seconds of each step of a table's run, in this checkout and in others, in
 sequence.
 
-    python -m benchmarks.run_cost                       # this checkout alone
-    python -m benchmarks.run_cost ../before ../other    # and these, with the libraries used here
-    python -m benchmarks.run_cost --demo ../before      # the demo instead of Adult, with one secret
-    python -m benchmarks.run_cost --metrics             # each metric alone, 10,000 to 3,000 rows
-    python -m benchmarks.run_cost --routes              # one process, one for each step, Airflow
+    python -m benchmarks.run_cost                       # this checkout alone python -m
+    benchmarks.run_cost ../before ../other    # and these, with the libraries used here python -m
+    benchmarks.run_cost --demo ../before      # the demo instead of Adult, with one split key python
+    -m benchmarks.run_cost --metrics             # each metric alone, 10,000 to 3,000 rows python -m
+    benchmarks.run_cost --routes              # one process, one for each step, Airflow
 
 The table is Adult split 80 to 20, 39,032 to 9,758 rows, with default metrics, policy and generator,
 and an embedder of three epochs (the cost of a score does not depend on the length of training).
@@ -147,7 +147,7 @@ def route_costs(name: str) -> tuple[float, float]:
                 for name, value in os.environ.items()
                 if not name.startswith("PRIVACY_ASSETS_")
             },
-            "PRIVACY_ASSETS_SECRET": "the same split on every route",
+            "PRIVACY_ASSETS_SPLIT_KEY": "the same split on every route",
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
             "DAGSTER_HOME": folder,
@@ -195,7 +195,7 @@ def costs(checkout: Path, table: str) -> dict[str, float]:
                 if not name.startswith("PRIVACY_ASSETS_")
             },
             "DAGSTER_HOME": home,
-            "PRIVACY_ASSETS_SECRET": "the same split in every checkout",
+            "PRIVACY_ASSETS_SPLIT_KEY": "the same split in every checkout",
             "PYTHONPATH": str(checkout),
             "OMP_NUM_THREADS": "1",
         }

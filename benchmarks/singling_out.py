@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 
-from benchmarks.neighbours import cost
+from benchmarks.neighbors import cost
 
 TRAIN, HOLDOUT, SYNTHETIC = 39_032, 9_758, 39_040
 COLD = """
@@ -80,7 +80,7 @@ def report(name: str, given: list[pd.DataFrame], times: int) -> None:
         line(what, cost(lambda metric=metric: metric.measure(read_inputs(*given)), times))
     inputs = read_inputs(*given)
     line("of it: checks, canonical form", cost(lambda: read_inputs(*given), times))
-    people = inputs.labelled_subjects
+    people = inputs.labeled_subjects
     frames = [[inputs.synthetic], [inputs.train, inputs.holdout]]
     line("of it: codes", cost(lambda: predicates.code_tables(frames, inputs.schema), times))
     labels = label_sets(people, whole.n_permutations, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Run tables from a CSV file to a release with ``privacy-assets run``, with several split secrets.
+"""Run tables from a CSV file to a release with ``privacy-assets run``, with several split keys.
 
     python -m benchmarks.whole_runs --results whole_runs.jsonl DIRECTORY/*.parquet
     python -m benchmarks.whole_runs --results tried.jsonl --generator shrinkage=0 --try \\
@@ -7,8 +7,8 @@
 
 :mod:`benchmarks.business_tables` and :mod:`benchmarks.leak_tables` write the tables. Each run
 starts in an empty folder, so it counts as a first attempt. With ``--try``, a table that is refused
-is rehearsed with the values and the same secret, and run again with the setting that the rehearsal
-prints.
+is rehearsed with the values and the same split key, and run again with the setting that the
+rehearsal prints.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import yaml
 from benchmarks.leak_tables import PERSON
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
 from privacy_assets.cli.main import main as command
-from privacy_assets.gate.deployment import SECRET_VARIABLE
+from privacy_assets.gate.deployment import SPLIT_KEY_VARIABLE
 
 
 def attempted(spec: dict[str, Any], folder: Path, *options: str) -> tuple[int, str]:
@@ -55,9 +55,9 @@ def measured(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {"status": status, "broken": broken}
 
 
-def of_table(source: Path, secret: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one table with one secret, and rehearse it if it is refused and values are tried."""
-    os.environ[SECRET_VARIABLE] = hashlib.sha256(str(secret).encode()).hexdigest()
+def of_table(source: Path, split_key: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Run one table with one split key, and rehearse it if it is refused and values are tried."""
+    os.environ[SPLIT_KEY_VARIABLE] = hashlib.sha256(str(split_key).encode()).hexdigest()
     with TemporaryDirectory() as name:
         folder = Path(name)
         rows = pd.read_parquet(source)
@@ -81,26 +81,26 @@ def of_table(source: Path, secret: int, options: argparse.Namespace) -> dict[str
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run the tables and secrets that the results do not contain yet."""
-    held = {(line["table"], line["secret"], line["settings"]) for line in lines(options.results)}
+    """Run the tables and split keys that the results do not contain yet."""
+    held = {(line["table"], line["split_key"], line["settings"]) for line in lines(options.results)}
     settings = " ".join(options.generator) or "defaults"
-    for secret in range(options.secrets):
+    for split_key in range(options.split_keys):
         for file in map(Path, options.tables):
-            key = {"table": file.stem, "secret": secret, "settings": settings}
+            key = {"table": file.stem, "split_key": split_key, "settings": settings}
             if tuple(key.values()) not in held:
-                append(options.results, {**key, **of_table(file, secret, options)})
-                sys.stderr.write(f"{file.stem}, {secret}\n")
+                append(options.results, {**key, **of_table(file, split_key, options)})
+                sys.stderr.write(f"{file.stem}, {split_key}\n")
 
 
 def report_text(found: Sequence[dict[str, Any]]) -> str:
-    """Return Markdown: published runs of each table, broken limits, and rehearsals of those that
+    """Return Markdown: published runs of each table, failed limits, and rehearsals of those that
     were refused.
     """
     cells: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for line in found:
         cells[line["table"], line["settings"]].append(line)
     out = [
-        "| table, generator | published | broken limits | rehearsal found a setting | published"
+        "| table, generator | published | failed limits | rehearsal found a setting | published"
         " with it |"
     ]
     out.append("|---|---|---|---|---|")
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
     parser = study_parser(__doc__, "whole_runs.jsonl")
     parser.add_argument("tables", nargs="*", help=SEVERAL)
-    parser.add_argument("--secrets", type=int, default=10, help="split secrets of each table")
+    parser.add_argument("--split-keys", type=int, default=10, help="split keys of each table")
     parser.add_argument(
         "--generator", nargs="+", default=[], metavar="SETTING=VALUE", help="of SynthPop"
     )

@@ -161,14 +161,14 @@ class LeaseTimeout(PrivacyAssetsError, TimeoutError):
 
 
 @dataclass(eq=False, repr=False)
-class PublicationRefused(PrivacyAssetsError, RuntimeError):
-    """Base class of the refusals of the gate; every refusal is an instance of a subclass.
+class PublicationBlocked(PrivacyAssetsError, RuntimeError):
+    """Base class of the errors of the gate; each is an instance of a subclass.
 
     The message is the event. :func:`advice` returns what to do about it.
 
     Attributes:
         event: What happened and where, without advice and without a final period.
-        redo: Verbs of the steps to rerun, in order. Empty: no step makes the record again.
+        redo: Verbs of the steps to rerun, in order. Empty: no step makes the file again.
         reader: The caller only reads releases, and cannot rerun steps.
         outcome_known: False: the release may have been published nevertheless.
         release_note: Sentence about the current release, which follows the advice. Empty: none.
@@ -183,7 +183,7 @@ class PublicationRefused(PrivacyAssetsError, RuntimeError):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PolicyNotMet(PublicationRefused):
+class PolicyNotMet(PublicationBlocked):
     """A limit of the policy is broken.
 
     Attributes:
@@ -200,8 +200,8 @@ class Undecided(PolicyNotMet):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class FailedBefore(PublicationRefused):
-    """The same rows failed a limit before.
+class FailedBefore(PublicationBlocked):
+    """A limit failed for the same rows before.
 
     Attributes:
         failures: Limits that they failed.
@@ -210,20 +210,22 @@ class FailedBefore(PublicationRefused):
     failures: tuple[str, ...] = ()
 
 
-class NotTrusted(PublicationRefused):
-    """A record is not signed by a trusted key, or was changed after it was signed."""
+class NotTrusted(PublicationBlocked):
+    """A file is not signed by a trusted key, or was changed after it was signed."""
 
 
-class WrongTarget(PublicationRefused):
-    """A run or a record names another table or partition, or none."""
+class WrongTarget(PublicationBlocked):
+    """A run or a signed file names another table or partition, or none."""
 
 
-class OutOfDate(PublicationRefused):
-    """A record is missing, or its tables, settings or engine differ from the current ones."""
+class OutOfDate(PublicationBlocked):
+    """A signed file is missing, or its tables, settings or package version differ from the current
+    ones.
+    """
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Superseded(PublicationRefused):
+class Superseded(PublicationBlocked):
     """Another release or rollback came later.
 
     Attributes:
@@ -234,7 +236,7 @@ class Superseded(PublicationRefused):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Damaged(PublicationRefused):
+class Damaged(PublicationBlocked):
     """A stored file is missing, was changed, or was not written by the gate.
 
     Attributes:
@@ -247,7 +249,7 @@ class Damaged(PublicationRefused):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class StoreUnavailable(PublicationRefused):
+class StoreUnavailable(PublicationBlocked):
     """A disk or an object store did not carry out an operation.
 
     Attributes:
@@ -285,8 +287,8 @@ class StoreUnavailable(PublicationRefused):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LockDiffers(PublicationRefused):
-    """The settings of a run differ from the lock of its table.
+class SettingsDiffer(PublicationBlocked):
+    """The settings of a run differ from the accepted settings of its table.
 
     Attributes:
         table: Name of the table.
@@ -298,8 +300,8 @@ class LockDiffers(PublicationRefused):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TableStopped(PublicationRefused):
-    """A table is stopped until a user accepts it: it failed too often, or its log or ledger is
+class TableSuspended(PublicationBlocked):
+    """A table is suspended until a user accepts it: it failed too often, or its log or ledger is
     incomplete.
 
     Attributes:
@@ -310,7 +312,7 @@ class TableStopped(PublicationRefused):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TableBusy(PublicationRefused):
+class TableBusy(PublicationBlocked):
     """Another run of the table is in progress.
 
     Attributes:
@@ -327,11 +329,12 @@ class TableBusy(PublicationRefused):
         return True
 
 
-def advice(error: PublicationRefused) -> str:
-    """Return what to do about a refusal, in one sentence for Dagster, Airflow and the shell.
+def advice(error: PublicationBlocked) -> str:
+    """Return what to do about an error of the gate, in one sentence for Dagster, Airflow and the
+    shell.
 
     Args:
-        error: The refusal.
+        error: Error of the gate.
 
     Returns:
         An imperative that starts in lower case, and ends with a period or a command.
@@ -350,15 +353,15 @@ def advice(error: PublicationRefused) -> str:
     return _advice_by_class(error)
 
 
-def _advice_by_class(error: PublicationRefused) -> str:
-    """Return the advice of a refusal that needs more than another try or another run of steps."""
+def _advice_by_class(error: PublicationBlocked) -> str:
+    """Return the advice of an error that needs more than another try or another run of steps."""
     match error:
         case PolicyNotMet():
             return error.remedy or "read the privacy report, which names the causes and what to do."
         case FailedBefore():
             return "change the generator and create a new synthetic table."
         case NotTrusted():
-            return "restore the record, or add the key that signed it to the trusted keys."
+            return "restore the file, or add the key that signed it to the trusted keys."
         case WrongTarget():
             return (
                 "run one existing partition at a time, and a table without partitions on its own."
@@ -376,14 +379,14 @@ def _advice_by_class(error: PublicationRefused) -> str:
             return f"restore {error.path} from a backup."
         case StoreUnavailable():
             return _advice_on_store(error)
-        case LockDiffers():
+        case SettingsDiffer():
             return f"undo the change, or accept it: privacy-assets accept {error.table}"
         case TableBusy():
             return (
-                "wait for it, or terminate it; then run again. The lock of a killed run ends"
+                "wait for it, or terminate it; then run again. The lease of a killed run ends"
                 " after 5 minutes."
             )
-        case TableStopped():
+        case TableSuspended():
             return f'find the cause, then: privacy-assets accept {error.table} --reason "..."'
     return "rerun all steps."
 
@@ -401,9 +404,9 @@ def with_advice(error: Exception) -> str:
         error: Any error.
 
     Returns:
-        The message of the error; for a refusal, followed by its advice.
+        The message of the error; for an error of the gate, followed by its advice.
     """
-    if not isinstance(error, PublicationRefused):
+    if not isinstance(error, PublicationBlocked):
         return str(error)
     separator = ". "
     if "\n" in error.event:
@@ -423,17 +426,17 @@ def outcome_known(error: Exception) -> bool:
     Returns:
         False if the release or rollback may have taken effect in spite of the error.
     """
-    return not isinstance(error, PublicationRefused) or error.outcome_known
+    return not isinstance(error, PublicationBlocked) or error.outcome_known
 
 
 @contextmanager
 def for_readers() -> Iterator[None]:
-    """Mark refusals in the ``with`` block as those of a reader, and show the advice below their
-    message.
+    """Mark errors of the gate in the ``with`` block as those of a reader, and show the advice below
+    their message.
     """
     try:
         yield
-    except PublicationRefused as error:
+    except PublicationBlocked as error:
         error.reader = True
         error.add_note(f"Fix: {advice(error)}")
         raise

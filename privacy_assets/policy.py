@@ -99,7 +99,7 @@ class Limit:
     bound: Bound = Field(default="conservative", description="number compared with the limit")
     min_subjects: int = Field(default=30, ge=1, description="minimum number of subjects")
     source: str = Field(default="", description="origin of the number")
-    advice: str = Field(default="", description="advice if the limit is broken")
+    advice: str = Field(default="", description="advice if the limit fails")
 
     def __post_init__(self) -> None:
         if (self.at_most is None) == (self.at_least is None):
@@ -201,8 +201,8 @@ class LimitOutcome:
         compared: Number compared with the limit; NaN: not measured.
         reason: Explanation for readers.
         estimate: The statistic, or None if it was not computed.
-        can_fail: Whether a verbatim copy of train breaks the limit. None: the statistic does not
-            measure copies, or no copy was measured. A limit that cannot fail does not count as
+        can_fail: Whether the limit fails for a verbatim copy of train. None: the statistic does not
+            measure copies, or no copy was measured. Otherwise the limit gives no
             evidence.
         interval: Interval of the statistic at the confidence level of the limit. None: not
             measured.
@@ -283,7 +283,7 @@ class LimitOutcome:
         if not math.isfinite(missed):
             missed = estimate.high - estimate.low
         smallest = self.tolerance + missed
-        if not estimate.is_share or smallest == 0:  # 0: an exact limit, which a single case breaks
+        if not estimate.is_share or smallest == 0:  # 0: an exact limit, which a single case fails
             return smallest
         return max(smallest, _smallest_share(estimate, self.tolerance))
 
@@ -389,7 +389,7 @@ class Verdict:
     outcomes: tuple[LimitOutcome, ...]
 
     @property
-    def broken(self) -> tuple[LimitOutcome, ...]:
+    def not_passed(self) -> tuple[LimitOutcome, ...]:
         """Outcomes of limits that failed or could not be assessed."""
         return tuple(outcome for outcome in self.outcomes if not outcome.passed)
 
@@ -535,11 +535,11 @@ class Policy:
             attempt: Number of this publication attempt, from 1, which sets the confidence level.
 
         Returns:
-            The verdict: "fail" if a limit is demonstrably broken, else "undecided" if a limit could
-            not be evaluated, else "pass". Limits on copies that the release does not exceed are
-            undecided if a verbatim copy of train breaks none of them, or was not measured. The same
-            holds for the limits of a question if all of them are blind, and for all blind limits of
-            a policy if a copy breaks none of its limits.
+            The verdict: "fail" if a limit demonstrably fails, else "undecided" if a limit could not
+            be evaluated, else "pass". Limits on copies that the release does not exceed are
+            undecided if none of them fails for a verbatim copy of train, or no copy was measured.
+            The same holds for the limits of a question if all of them are blind, and for all blind
+            limits of a policy if none of its limits fails for a copy.
         """
         judged = []
         for limit in self.limits:
@@ -585,7 +585,7 @@ def title_of(policy: Mapping[str, Any]) -> str:
 
 
 def tally(outcomes: Sequence[LimitOutcome]) -> str:
-    """Return a summary such as ``3 of 7 limits are broken``, or of the undecided limits if none is
+    """Return a summary such as ``3 of 7 limits fail``, or of the undecided limits if none is
     broken.
     """
     total = len(outcomes)
@@ -595,8 +595,8 @@ def tally(outcomes: Sequence[LimitOutcome]) -> str:
     n_blind = sum(outcome.blind and outcome.passed for outcome in outcomes)
     if n_failed:
         if n_failed == 1:
-            return f"1 of {total} limits is broken"
-        return f"{n_failed} of {total} limits are broken"
+            return f"1 of {total} limits fails"
+        return f"{n_failed} of {total} limits fail"
     if not n_undecided:
         return _tally_of_pass(outcomes, n_blind)
     without_evidence = ""

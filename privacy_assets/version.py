@@ -1,3 +1,3 @@
-"""Version of the engine. The gate rejects results of other versions."""
+"""Version of the package. The gate rejects results of other versions."""
 
-ENGINE_VERSION = "0.1.0"
+PACKAGE_VERSION = "0.1.0"

@@ -1,10 +1,10 @@
-"""Measure how dense the code of the package is, by room: tokens in a statement, comprehensions,
+"""Measure how dense the code of the package is, by layer: tokens in a statement, comprehensions,
 complexity and names.
 
-    python -m tests.code_density              # the rates; status 1 if a checked room exceeds a limit
-    python -m tests.code_density --list gate  # what exceeds a limit in rooms named like "gate"
+    python -m tests.code_density              # the rates; status 1 if a checked layer exceeds a limit
+    python -m tests.code_density --list gate  # what exceeds a limit in layers named like "gate"
 
-``make lint`` runs it. A room that holds the limits is added to ``CHECKED`` and stays there. A
+``make lint`` runs it. A layer that holds the limits is added to ``CHECKED`` and stays there. A
 statement is a logical line, so that line breaks change nothing, and an f-string is one token. Rates
 are given for 100 code lines. Complexity counts branches, loops, handlers, cases, operands of
 ``and`` and ``or``, and each ``for`` and ``if`` of a comprehension.
@@ -41,7 +41,7 @@ CHECKED = (
     "stats",
     "tables",
     "version.py",
-)  # rooms that hold all limits
+)  # layers that hold all limits
 # Names that do not say what they name.
 _GENERIC = """
     absent added alone asked chosen doubt drawn every found given gone held here instead kept
@@ -49,7 +49,7 @@ _GENERIC = """
     taken then there thing tmp told wanted whole wrong
 """
 GENERIC = frozenset(_GENERIC.split())
-NUMERIC_ROOMS = ("distances", "generators", "metrics", "stats")
+NUMERIC_LAYERS = ("distances", "generators", "metrics", "stats")
 # Public functions whose parameters are options of a user.
 PUBLIC = frozenset(
     (
@@ -67,7 +67,7 @@ PUBLIC = frozenset(
 MAX_COMPLEXITY = 15
 MAX_PARAMETERS = 8
 LONG_LINE = 100
-MIN_LINES = 100  # code lines of a room whose rates have limits
+MIN_LINES = 100  # code lines of a layer whose rates have limits
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.match_case, ast.IfExp)
@@ -76,7 +76,7 @@ LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, token
 
 @dataclass(frozen=True)
 class Limits:
-    """Largest rates of a room. All but the first two are counts for 100 code lines or names."""
+    """Largest rates of a layer. All but the first two are counts for 100 code lines or names."""
 
     tokens: float = 12.0
     tokens_p90: float = 22.0
@@ -93,7 +93,7 @@ NUMERIC_LIMITS = Limits(tokens=12.5, tokens_p90=24.0, pairs=1.0)
 
 @dataclass
 class Density:
-    """Counts of one file or room.
+    """Counts of one file or layer.
 
     Attributes:
         statements: Number of tokens of each statement.
@@ -104,7 +104,7 @@ class Density:
         comprehensions: Number of comprehensions.
         conditionals: Number of conditional expressions.
         pairs: Number of assignments to several names.
-        findings: What no room may have, with file and line.
+        findings: What no layer may have, with file and line.
     """
 
     statements: list[int] = field(default_factory=list)
@@ -176,7 +176,7 @@ def is_nested(comprehension: ast.AST) -> bool:
 
 
 def findings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield line and description of what no room may have."""
+    """Yield line and description of what no layer may have."""
     for node in ast.walk(tree):
         if isinstance(node, COMPREHENSIONS) and is_nested(node):
             yield node.lineno, "nested comprehension, or a conditional expression in one"
@@ -260,7 +260,7 @@ def measure(source: str, path: str) -> Density:
     return density
 
 
-def rooms(package: Path = PACKAGE) -> dict[str, Density]:
+def layers(package: Path = PACKAGE) -> dict[str, Density]:
     """Return the counts of each folder and module of the package, by its name."""
     counts: dict[str, Density] = {}
     for path in sorted(package.rglob("*.py")):
@@ -270,18 +270,18 @@ def rooms(package: Path = PACKAGE) -> dict[str, Density]:
     return counts
 
 
-def exceeded(room: str, density: Density) -> list[str]:
-    """Return one line for each limit that a room exceeds. Rates of fewer than 100 lines are not
+def exceeded(layer: str, density: Density) -> list[str]:
+    """Return one line for each limit that a layer exceeds. Rates of fewer than 100 lines are not
     compared.
     """
     if density.lines < MIN_LINES:
         return []
-    limits = NUMERIC_LIMITS if room in NUMERIC_ROOMS else LIMITS
+    limits = NUMERIC_LIMITS if layer in NUMERIC_LAYERS else LIMITS
     lines = []
     for name, rate in density.rates().items():
         limit = getattr(limits, name)
         if rate > limit:
-            lines.append(f"{room}: {name} {rate:.2f}, limit {limit}")
+            lines.append(f"{layer}: {name} {rate:.2f}, limit {limit}")
     return lines
 
 
@@ -290,21 +290,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--list", metavar="ROOM", help="list what exceeds a limit in these rooms")
+    parser.add_argument("--list", metavar="LAYER", help="list what exceeds a limit in these layers")
     options = parser.parse_args()
     names = list(Density().rates())
     sys.stdout.write(
-        f"{'room':<14}{'lines':>7}{''.join(f'{name:>16}' for name in names)}{'findings':>10}\n"
+        f"{'layer':<14}{'lines':>7}{''.join(f'{name:>16}' for name in names)}{'findings':>10}\n"
     )
     failed = False
-    for room, density in rooms().items():
+    for layer, density in layers().items():
         rates = "".join(f"{rate:>16.2f}" for rate in density.rates().values())
-        is_checked = room in CHECKED
+        is_checked = layer in CHECKED
         mark = "  checked" if is_checked else ""
-        sys.stdout.write(f"{room:<14}{density.lines:>7}{rates}{len(density.findings):>10}{mark}\n")
-        problems = [*exceeded(room, density), *density.findings]
+        sys.stdout.write(f"{layer:<14}{density.lines:>7}{rates}{len(density.findings):>10}{mark}\n")
+        problems = [*exceeded(layer, density), *density.findings]
         failed |= is_checked and bool(problems)
-        if problems and (is_checked or (options.list and options.list in room)):
+        if problems and (is_checked or (options.list and options.list in layer)):
             generic = ", ".join(f"{name} {count}" for name, count in density.generic.most_common())
             sys.stdout.write("\n".join([*problems, f"generic names: {generic or 'none'}"]) + "\n")
     return int(failed)

@@ -94,7 +94,7 @@ MUTATIONS = [
         "train and holdout swapped in singling out",
         "metrics/singling_out/metric.py",
         "(queries.in_train == 1)",
-        "(queries.in_unseen == 1)",
+        "(queries.in_non_members == 1)",
         ("metrics/test_singling_out.py",),
     ),
     Mutation(
@@ -270,31 +270,31 @@ MUTATIONS = [
     # --- gate ---
     Mutation(
         "signatures are not verified",
-        "gate/statements.py",
+        "gate/signed_files.py",
         "envelope.verify([keys[keyid]], 1)",
         "pass",
-        ("gate/test_statements.py",),
+        ("gate/test_signed_files.py",),
     ),
     Mutation(
         "every key is trusted as the first one",
-        "gate/statements.py",
+        "gate/signed_files.py",
         "if keyid not in keys:",
         "keys = {keyid: next(iter(keys.values()))}\n        if False:",
-        ("gate/test_statements.py",),
+        ("gate/test_signed_files.py",),
     ),
     Mutation(
-        "a statement has many spellings",
-        "gate/statements.py",
+        "a payload has many spellings",
+        "gate/signed_files.py",
         "if not is_canonical or",
         "if",
-        ("gate/test_statements.py",),
+        ("gate/test_signed_files.py",),
     ),
     Mutation(
         "the seal of the split is not checked",
         "gate/gate.py",
-        'if statement.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:',
+        'if payload.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:',
         "if False:",
-        ("dagster/test_storage_writers.py::test_rows_moved_between_train_and_holdout_are_refused",),
+        ("dagster/test_storage_writers.py::test_rows_moved_between_train_and_holdout_are_blocked",),
     ),
     Mutation(
         "an attestation fits every snapshot",
@@ -306,7 +306,7 @@ MUTATIONS = [
     Mutation(
         "a result fits every snapshot",
         "gate/gate.py",
-        "if statement.sha256 != snapshot.sha256:",
+        "if payload.sha256 != snapshot.sha256:",
         "if False:",
         ("gate/test_gate.py",),
     ),
@@ -346,7 +346,7 @@ MUTATIONS = [
         ("cli/test_cli_gate.py",),
     ),
     Mutation(
-        "a broken lock of a run is free",
+        "a damaged run lease is free",
         "pipeline/running.py",
         "raise StoreUnavailable(\n"
         "                text, path=str(self._file), errno=errno.EINVAL, fix=fix\n"
@@ -425,7 +425,7 @@ MUTATIONS = [
         "gate/attestation.py",
         "if actual != target:",
         "if False:",
-        ("gate/test_gate.py", "gate/test_statements.py"),
+        ("gate/test_gate.py", "gate/test_signed_files.py"),
     ),
     Mutation(
         "a score of other settings or another seed will do",
@@ -451,7 +451,7 @@ MUTATIONS = [
     Mutation(
         "a stop that changed after it was shown is accepted",
         "gate/gate.py",
-        "if digest and self.stop(table).digest != digest:",
+        "if digest and self.suspension(table).digest != digest:",
         "if False:",
         ("cli/test_cli_accept.py",),
     ),
@@ -482,7 +482,7 @@ MUTATIONS = [
         "pipeline/redaction.py",
         "if not isinstance(error, (PrivacyAssetsError, *passing)):",
         "if False:",
-        ("routes/test_planted_values.py", "test_redaction.py"),
+        ("bypasses/test_planted_values.py", "test_redaction.py"),
     ),
     Mutation(
         "what a step prints is kept by Airflow",
@@ -578,8 +578,8 @@ MUTATIONS = [
         ("metrics/test_ledger.py",),
     ),
     Mutation(
-        "the lock leaves out exact ids",
-        "gate/lock.py",
+        "the accepted settings leave out exact ids",
+        "gate/accepted_settings.py",
         '    "exact_ids",\n',
         "",
         ("reading/test_ids.py::test_exact_ids_are_an_accepted_setting",),

@@ -1,5 +1,5 @@
-"""Find sentences that readers stumble over in docstrings, comments, messages and Markdown, and
-words in the names of the code.
+"""Find sentences that readers stumble over in docstrings, comments, messages and Markdown, words in
+the names of the code, and a second word for a concept that has a word already.
 
 Run it with ``make english``. ``make lint`` runs it too: it fails where a folder has more matches
 per 1,000 words than ``LIMIT`` allows. A match is a hint: reorder the sentence, name its subject, or
@@ -75,6 +75,35 @@ RULES = [
     (name, re.compile(rule, re.M if "^" in rule else re.I), instead)
     for name, rule, instead in PATTERNS
 ]
+# A concept, the only word for it, and other words, which are errors. They hold for the whole text of
+# the files below ``ONE_WORD_FOLDERS``, with code spans and names.
+SYNONYMS = (
+    ("limit that does not hold", "fails", r"\bbr(?:eaks?|oken?) (?:(?:an?|the|no|its|any) )?limits?"
+     r"\b|\blimits? (?:is|are) broken\b"),
+    ("release that the gate prevents", "blocked", r"\brefus(?:e[sd]?|ing|als?)\b"),
+    ("table with too many failures", "suspended", r"\btables? (?:is|are|was) stopped\b"
+     r"|\bstopped tables?\b"),
+    ("verdict without a decision", "undecided", r"\bnot assessable\b|\binconclusive\b"),
+    ("limit that a copy of train would hold", "no evidence", r"\bcannot fail\b"),
+    ("way to publish without a passing verdict", "bypass", r"\b(?:ways?|routes?) around\b"),
+    ("signed file", "signed file", r"\bsigned records?\b|\b(?:un)?seal(?:s|ed)?\b"),
+    ("key of the split", "split key", r"\bsecret of the\b|\bASSETS_SECRET\b|\bsecret\.key\b"),
+    ("signed settings of a table", "accepted settings", r"\block of (?:the|a|its) table\b"
+     r"|\bproposed lock\b"),
+    ("version of the package", "package version", r"\bengine version\b|\b(?:this|another) engine\b"),
+    ("folder in the order of imports", "layer", r"\brooms? of the (?:code|package)\b"),
+    ("study with its figures", "benchmark", r"\blab reports?\b"),
+    ("release without a leak", "non-leaking", r"\bharmless\b|\bleak-free\b|\bhonest\b"),
+    ("people who are not in train", "non-members", r"\bunseen people\b"),
+    ("column whose values identify people", "identifying column", r"\bopen columns?\b"),
+    ("decision record", "ADR", r"\[record\s\d+\]"),
+    ("American spelling", "neighbor, color, memorize", r"neighbour|colour|behaviour|favour"
+     r"|(?:memor|recogn|anonym)is"),
+)  # fmt: skip
+ONE_WORD_FOLDERS = (
+    "privacy_assets", "docs", "examples", "README.md", "CONTRIBUTING.md", "SECURITY.md",
+)  # fmt: skip
+EXPLAINS_THE_WORDS = "0036-one-word-for-one-thing.md"
 # Rules of words, which also hold for names. The other rules need a sentence.
 WORD_RULES = ("location verb", "hidden actor", "talking code", "figure of speech")
 # Folders whose names are not compared.
@@ -151,6 +180,19 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield line, bare
 
 
+def second_words(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the message of each second word for a concept.
+
+    Args:
+        source: Text of a file. Words of names are compared as in "signed_record".
+    """
+    spaced = source.replace("_", " ")
+    for concept, word, others in SYNONYMS:
+        for hit in re.finditer(others, spaced, re.IGNORECASE):
+            line = 1 + spaced.count("\n", 0, hit.start())
+            yield line, f"{hit[0]!r} (the word for a {concept}: {word})"
+
+
 def tracked() -> list[Path]:
     """Return the files of the repository that hold prose."""
     listed = subprocess.run(
@@ -172,7 +214,13 @@ def main() -> int:
     options = parser.parse_args()
     words, hits = Counter[str](), Counter[str]()
     n_names = 0
+    n_second_words = 0
     for path in tracked():
+        has_one_word = path.relative_to(ROOT).parts[0] in ONE_WORD_FOLDERS
+        if has_one_word and path.name != EXPLAINS_THE_WORDS:
+            for line, message in second_words(path.read_text("utf-8")):
+                n_second_words += 1
+                sys.stdout.write(f"{path.relative_to(ROOT)}:{line}: {message}\n")
         folder = path.relative_to(ROOT).parts[0] if path.parent != ROOT else "."
         for first, text in texts(path):
             words[folder] += len(WORD.findall(text))
@@ -193,7 +241,7 @@ def main() -> int:
                     n_names += 1
                     location = f"{path.relative_to(ROOT)}:{line}"
                     sys.stdout.write(f"{location}: name {name!r} (instead: {instead})\n")
-    failed = n_names > 0
+    failed = n_names > 0 or n_second_words > 0
     for folder, number in sorted(words.items()):
         rate = 1000 * hits[folder] / max(number, 1)
         failed |= rate > LIMIT

@@ -55,7 +55,7 @@ def verdict(synthetic: pd.DataFrame) -> str:
 @pytest.mark.parametrize(
     "kind", weekly_except((SimilarityFilter, MemorizationFilter), SimilarityFilter)
 )
-def test_copies_moved_just_out_of_the_filter_are_refused(kind: type) -> None:
+def test_copies_moved_just_out_of_the_filter_are_rejected(kind: type) -> None:
     """The adversary knows the radius: every copy is moved by one and a half times it, and passes
     the filter.
     """

@@ -1,4 +1,4 @@
-"""Credentials in a URL are refused at every place that accepts a URL, and no message repeats
+"""Credentials in a URL are rejected at every place that accepts a URL, and no message repeats
 them.
 """
 
@@ -99,7 +99,7 @@ WITHOUT = [
 ]
 
 
-def refused(call: Callable[[], object]) -> str:
+def rejected(call: Callable[[], object]) -> str:
     words = "URL must not contain credentials.*AWS_ACCESS_KEY_ID.*store_conn_id"
     with pytest.raises(ConfigError, match=words) as caught:
         call()
@@ -110,10 +110,10 @@ def refused(call: Callable[[], object]) -> str:
 @pytest.mark.parametrize("url", WITH)
 def test_a_url_with_credentials_is_no_location(url: str) -> None:
     for call in (location, read_table, RowSource.of, load_policy, TableSpec.load):
-        refused(lambda call=call: call(url, "source") if call == RowSource.of else call(url))
-    refused(lambda: location(ObjectPath(url)))
-    refused(lambda: read_published(url, "t"))
-    refused(lambda: evaluate(url, "h.csv", "s.csv"))
+        rejected(lambda call=call: call(url, "source") if call == RowSource.of else call(url))
+    rejected(lambda: location(ObjectPath(url)))
+    rejected(lambda: read_published(url, "t"))
+    rejected(lambda: evaluate(url, "h.csv", "s.csv"))
 
 
 @pytest.mark.parametrize("url", WITHOUT)
@@ -137,11 +137,11 @@ def test_every_url_of_a_spec_is_looked_at(url: str) -> None:
         {"source": "demo", "evaluation": {"metrics": {"shadow_membership": {"generator": url}}}},
     ]
     for spec in specs:
-        assert refused(lambda spec=spec: TableSpec(name="t", **spec)).startswith("table t, ")
+        assert rejected(lambda spec=spec: TableSpec(name="t", **spec)).startswith("table t, ")
 
 
 @pytest.mark.parametrize("text", ["/srv/{{ var.value.gate }}/x.parquet", "{% if x %}a{% endif %}"])
-def test_a_template_in_any_setting_is_refused_and_makes_no_folder(
+def test_a_template_in_any_setting_is_blocked_and_makes_no_folder(
     text: str, tmp_path: Path
 ) -> None:
     specs: list[dict[str, Any]] = [
@@ -178,9 +178,9 @@ def test_every_url_of_a_deployment_is_looked_at(
     url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for field in ("home", "releases", "private", "trusted_keys", "signing_key"):
-        refused(lambda field=field: ReleaseResource(**{field: url}))
+        rejected(lambda field=field: ReleaseResource(**{field: url}))
     for field in ("base", "releases", "trusted_keys", "report_url", "home"):
-        refused(lambda field=field: PrivacyIOManager(**{field: url}))
+        rejected(lambda field=field: PrivacyIOManager(**{field: url}))
     for field in (
         "home",
         "releases",
@@ -190,18 +190,18 @@ def test_every_url_of_a_deployment_is_looked_at(
         "values",
         "report_url",
     ):
-        refused(lambda field=field: AirflowDeployment(**{field: url}))
+        rejected(lambda field=field: AirflowDeployment(**{field: url}))
     monkeypatch.setenv("PRIVACY_ASSETS_REPORT_URL", url)
-    refused(lambda: AirflowDeployment().page(tmp_path, tmp_path))
+    rejected(lambda: AirflowDeployment().page(tmp_path, tmp_path))
     for variable in ("PRIVACY_ASSETS_RELEASES", "PRIVACY_ASSETS_PRIVATE"):
         monkeypatch.setenv(variable, url)
-        refused(lambda: AirflowDeployment().open())
+        rejected(lambda: AirflowDeployment().open())
     monkeypatch.setenv("PRIVACY_ASSETS_TRUSTED_KEYS", url)
-    refused(
+    rejected(
         lambda: ReleaseResource(releases=str(tmp_path / "r"), private=str(tmp_path / "p")).trusted()
     )
-    refused(lambda: build_source_sensor("t", url))
-    refused(lambda: on_ray(url).__enter__())
+    rejected(lambda: build_source_sensor("t", url))
+    rejected(lambda: on_ray(url).__enter__())
 
 
 COMMANDS = [
@@ -243,13 +243,13 @@ def test_no_command_repeats_credentials(
 
 
 @pytest.mark.parametrize("url", ["https:host/x.csv", "s3:bucket/x.csv"])
-def test_route_60_a_url_without_slashes_is_not_a_path(url: str) -> None:
+def test_bypass_60_a_url_without_slashes_is_not_a_path(url: str) -> None:
     with pytest.raises(ConfigError, match="is neither a path nor a URL"):
         location(url)
 
 
-def test_an_unknown_parameter_is_refused_with_the_known_ones_and_the_fix() -> None:
-    told = refused(lambda: location("https://host/x.csv?author=smith"))
+def test_an_unknown_parameter_is_blocked_with_the_known_ones_and_the_fix() -> None:
+    told = rejected(lambda: location("https://host/x.csv?author=smith"))
     assert (
         "its only parameters are versionId, " in told
         and "Fix: leave out the others, or copy the file." in told
@@ -258,7 +258,7 @@ def test_an_unknown_parameter_is_refused_with_the_known_ones_and_the_fix() -> No
 
 
 def test_the_metadata_of_a_source_has_no_parameter_that_may_be_a_secret() -> None:
-    refused(lambda: source_metadata(RowSource("file", f"https://host/x.csv?code={SECRET}")))
+    rejected(lambda: source_metadata(RowSource("file", f"https://host/x.csv?code={SECRET}")))
     given = RowSource("file", "s3://bucket/x.csv?versionId=1")
     assert source_from_metadata(source_metadata(given)["privacy_assets/source"]).path == given.path
 

@@ -97,7 +97,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         )
     (tmp_path / "people.yaml").write_text("{name: people, source: people.parquet, subject: person}")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run of the tests")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "the same split in every run of the tests")
     return tmp_path
 
 
@@ -247,7 +247,7 @@ def test_the_benchmarks_of_the_pages_exist_with_their_options(
     texts = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     shown += [shlex.split(line) for line in re.findall(r"`(python -m benchmarks\.[^`]+)`", texts)]
     named = {words[2] for words in shown if words[2].startswith("benchmarks.")}
-    assert {"benchmarks.peers", "benchmarks.neighbours"} <= named
+    assert {"benchmarks.peers", "benchmarks.neighbors"} <= named
     for module in sorted(named):
         monkeypatch.setattr(sys, "argv", [module, "--help"])
         with pytest.raises(SystemExit) as caught:
@@ -268,6 +268,7 @@ def test_the_benchmarks_of_the_pages_exist_with_their_options(
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs(folder: Path) -> None:
     names: dict[str, object] = {}
     codes = blocks(README, "python")
@@ -331,7 +332,7 @@ BLOCKS = {
     },
     "docs/install.md": {"sh": "it installs packages"},
     "docs/integrations/dagster.md": {
-        "sh": "tests/routes/test_routes_tags.py",
+        "sh": "tests/bypasses/test_bypasses_tags.py",
         "python": "tests/test_site.py",
     },
     "docs/kubernetes.md": {
@@ -494,18 +495,16 @@ def test_the_bypasses_of_the_page_are_those_with_a_test() -> None:
     tested: set[int] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         for numbers in re.findall(
-            r"def test_routes?_([\d_and]+?)_[a-z]", path.read_text(encoding="utf-8")
+            r"def test_bypasses?_([\d_and]+?)_[a-z]", path.read_text(encoding="utf-8")
         ):
             tested |= {int(number) for number in re.findall(r"\d+", numbers)}
     page = (
-        read("docs/gate.md")
-        .partition("## Routes around a blocking check")[2]
-        .partition("## Keys")[0]
+        read("docs/gate.md").partition("## Bypasses of a blocking check")[2].partition("## Keys")[0]
     )
     listed = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     listed |= {int(number) for number in re.findall(r"\((\d+)\)", page)}
     assert listed == tested == set(range(1, len(tested) + 1))
-    assert f"{len(tested)} ways" in read("docs/gate.md") and f"{len(tested)} routes" in read(
+    assert f"{len(tested)} bypasses" in read("docs/gate.md") and f"{len(tested)} bypasses" in read(
         "SECURITY.md"
     )
 
@@ -654,7 +653,7 @@ folders, each of which can be elsewhere:
 
 | folder | content | option | setting of `ReleaseResource`, `AirflowDeployment` | environment |
 |---|---|---|---|---|
-| `private` | records of the gate, signing key, secret | `--private` | `private` | `PRIVACY_ASSETS_PRIVATE` |
+| `private` | signed files of the gate, signing key, split key | `--private` | `private` | `PRIVACY_ASSETS_PRIVATE` |
 | `releases` | published tables | `--releases` | `releases` | `PRIVACY_ASSETS_RELEASES` |
 | `trusted_keys` | public keys whose signatures count | | `trusted_keys` | `PRIVACY_ASSETS_TRUSTED_KEYS` |
 
@@ -675,13 +674,13 @@ Other values come from these variables:
 | environment | value | setting |
 |---|---|---|
 | `PRIVACY_ASSETS_SIGNING_KEY` | signing key (PEM), instead of its file | `signing_key_variable`: another name |
-| `PRIVACY_ASSETS_SECRET` | secret of the split, instead of its file | `secret_variable`: another name |
+| `PRIVACY_ASSETS_SPLIT_KEY` | split key, instead of its file | `split_key_variable`: another name |
 | `PRIVACY_ASSETS_REPORT_URL` | URL of your web server for reports | `report_url` |
 
 Without a report URL, reports have a path and no link. Airflow reads this variable, Dagster only if the code names it.
 
 The first run writes the id of the deployment to a file `.privacy-assets` in each folder, and the layout to that of the
-private folder. A folder of another deployment is refused, and so is a private folder that has contents and no marker,
+private folder. A folder of another deployment is rejected, and so is a private folder that has contents and no marker,
 or another layout. Copies of public keys need no marker. If the private folder is on disk and releases are in an object
 store, `privacy-assets prepare --releases URL --private DIR` marks both.
 

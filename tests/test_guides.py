@@ -162,7 +162,7 @@ def guide(
     """An empty folder, and the function that opens a guide there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster_home"))
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run of the tests")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "the same split in every run of the tests")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "quick.yaml").write_text(yaml.safe_dump(LENIENT))
@@ -206,7 +206,7 @@ def test_the_tutorial_as_it_is_printed_ends_with_a_release(guide: Callable[..., 
 def test_it_does_so_for_other_people_and_secrets(
     guide: Callable[..., Guide], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", f"secret {seed}")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", f"secret {seed}")
     tutorial = guide("tutorial.md", as_printed(seed))
     tutorial.follow(lambda block: block.text.startswith("privacy-assets releases"))
     assert len(released(tutorial.folder)) == 1
@@ -234,6 +234,7 @@ def test_the_tables_of_the_guides_are_released(guide: Callable[..., Guide], page
     assert tables and len(released(followed.folder)) >= len(tables)
 
 
+@pytest.mark.slow
 def test_the_schedule_and_the_sensor_request_a_run(guide: Callable[[str], Guide]) -> None:
     page = guide("schedule.md")
     page.follow()

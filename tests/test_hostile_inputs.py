@@ -114,7 +114,7 @@ def _duck(frame: pd.DataFrame) -> Any:
     return _DUCK.from_arrow(_arrow(frame))
 
 
-def _mislabelled(frame: pd.DataFrame) -> pd.DataFrame:
+def _mislabeled(frame: pd.DataFrame) -> pd.DataFrame:
     return (
         frame.set_axis([NUMBER, NAME, None, 1.5, ("a", NAME)][: frame.shape[1]], axis=1)
         if len(frame) > 1
@@ -124,7 +124,7 @@ def _mislabelled(frame: pd.DataFrame) -> pd.DataFrame:
 
 LIBRARIES: list[Callable[[pd.DataFrame], Any]] = [
     _pandas,
-    _mislabelled,
+    _mislabeled,
     _arrow,
     _duck,
     lambda frame: pl.from_arrow(_arrow(frame)),

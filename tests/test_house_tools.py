@@ -44,6 +44,26 @@ def test_the_checker_accepts_plain_sentences(text: str) -> None:
     assert matches(text) == set()
 
 
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("the table is refused", "blocked"),
+        ("3 limits are broken", "fails"),
+        ("def signed_record(): ...", "signed file"),
+        ("see [record 6](adr/0006.md)", "ADR"),
+        ("nearest_neighbours = 3", "neighbor"),
+    ],
+)
+def test_a_second_word_for_a_concept_is_found(text: str, word: str) -> None:
+    ((line, message),) = plain_english.second_words(f"First line.\n{text}")
+    assert line == 2 and word in message
+
+
+def test_the_words_of_the_concepts_are_accepted() -> None:
+    text = "A limit fails, so the table is blocked: bypass 3, the signed file, its neighbors."
+    assert list(plain_english.second_words(text)) == []
+
+
 def test_the_checker_reads_docstrings_comments_and_strings(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text(
@@ -121,11 +141,11 @@ def test_a_checked_room_that_exceeds_a_limit_fails(
     package = tmp_path / "package"
     (package / "dense").mkdir(parents=True)
     (package / "dense" / "module.py").write_text(DENSE * 40)
-    rooms = code_density.rooms(package)
-    assert [line.partition(",")[0] for line in code_density.exceeded("dense", rooms["dense"])][
+    layers = code_density.layers(package)
+    assert [line.partition(",")[0] for line in code_density.exceeded("dense", layers["dense"])][
         0
     ].startswith("dense: ")
-    monkeypatch.setattr(code_density, "rooms", lambda: rooms)
+    monkeypatch.setattr(code_density, "layers", lambda: layers)
     monkeypatch.setattr("sys.argv", ["code_density"])
     assert code_density.main() == 0
     monkeypatch.setattr(code_density, "CHECKED", ("dense",))

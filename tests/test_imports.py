@@ -68,7 +68,7 @@ for command in ("keys", "policy"):
         main([command])
     ended(command)
 from privacy_assets.gate.deployment import DeploymentSettings
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import run_table
@@ -100,7 +100,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     metrics = ["dcr", "memorization", "vulnerability", "value_disclosure"]
     command = [sys.executable, "-c", PARTS, json.dumps([LIBRARIES, metrics])]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "DAGSTER_HOME": str(folder)}
-    environment["PRIVACY_ASSETS_SECRET"] = "the same split in every run"
+    environment["PRIVACY_ASSETS_SPLIT_KEY"] = "the same split in every run"
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300
     )

@@ -25,7 +25,7 @@ from privacy_assets.metrics.policies import (
 from privacy_assets.metrics.registry import METRICS, default_metrics, statistic_specs
 from privacy_assets.policy import Bound, Limit, LimitOutcome, Policy, judge_limit, widening
 from privacy_assets.stats.estimates import Direction, Estimate, MetricResult
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 
 def outcome(
@@ -188,7 +188,7 @@ def test_two_limits_on_one_statistic_are_evaluated_by_their_own_bounds(
     )
     assert tuple(outcome.status for outcome in judged.outcomes) == statuses
     assert judged.status == verdict
-    assert [outcome.limit.key for outcome in judged.broken] == [
+    assert [outcome.limit.key for outcome in judged.not_passed] == [
         key for key, status in zip(("m.f", "m.f.proven"), statuses, strict=True) if status != "pass"
     ]
 
@@ -313,12 +313,12 @@ def test_the_worst_outcome_is_the_verdict() -> None:
      ({"statistic": "m.f", "at_most": 1, "bound": "top"}, "bound"),
      ({"statistic": "m.f", "at_most": 1, "min_subjects": 0}, "min_subjects")],
 )  # fmt: skip
-def test_wrong_limits_are_refused(arguments: dict, message: str) -> None:
+def test_wrong_limits_are_rejected(arguments: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Limit(**arguments)
 
 
-def test_empty_and_repeated_policies_are_refused() -> None:
+def test_empty_and_repeated_policies_are_rejected() -> None:
     with pytest.raises(ConfigError, match="no limits"):
         Policy(())
     with pytest.raises(ConfigError, match="twice"):
@@ -593,7 +593,7 @@ def test_the_default_policy_keeps_its_name(tmp_path: Path) -> None:
         "a, a part of default",
     ],
 )
-def test_a_name_that_reads_as_a_shipped_one_or_cannot_be_read_is_refused(name: str) -> None:
+def test_a_name_that_reads_as_a_shipped_one_or_cannot_be_read_is_blocked(name: str) -> None:
     limits = (Limit("dcr.privacy_score", 0.9),)
     with pytest.raises(ConfigError, match="name"):
         load_policy(Policy(limits, name=name))
@@ -601,7 +601,7 @@ def test_a_name_that_reads_as_a_shipped_one_or_cannot_be_read_is_refused(name: s
     with pytest.raises(ConfigError, match="name"):
         load_policy(stated)
     with pytest.raises(ConfigError, match="name"):
-        read_policy(stated, ENGINE_VERSION)
+        read_policy(stated, PACKAGE_VERSION)
     if name == "default":
         assert read_policy(stated, "0.0.9").name == name  # the limits may be of that version
         return
@@ -664,7 +664,7 @@ def test_settings_are_written_and_read_back() -> None:
     stated = json.loads(json.dumps(policy.to_dict()))
     for again in (
         load_policy(stated),
-        read_policy(stated, ENGINE_VERSION),
+        read_policy(stated, PACKAGE_VERSION),
         read_policy(stated, "0.0.9"),
     ):
         assert (policy_digest(again), again.settings) == (

@@ -52,10 +52,10 @@ def test_only_what_is_shown_of_an_error_comes_out() -> None:
     def fails() -> None:
         raise ValueError("SECRET-7f3a") from KeyError("SECRET-7f3a")
 
-    def refuses() -> None:
+    def rejects() -> None:
         raise InputError("no such file") from KeyError("SECRET-7f3a")
 
-    for function, kind in ((fails, StepError), (refuses, InputError)):
+    for function, kind in ((fails, StepError), (rejects, InputError)):
         with pytest.raises(Exception) as caught:
             redact(function, lambda error: without_values(error, (), ()), lambda: None)()
         assert type(caught.value) is kind and "SECRET" not in str(caught.value)

@@ -74,7 +74,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_site_has_every_page_and_no_broken_link(site: Path) -> None:
     pages = {path: Page(path) for path in site.rglob("*.html")}
     broken = []
@@ -106,7 +106,7 @@ def test_the_site_has_every_page_and_no_broken_link(site: Path) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_reference_has_each_public_name_and_command(site: Path) -> None:
     from privacy_assets import airflow
     from privacy_assets.cli.main import _commands

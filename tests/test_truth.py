@@ -167,7 +167,7 @@ def test_fresh_rows_of_adult_hold_the_default_policy(adult_leak):
 
 @pytest.mark.weekly
 def test_fresh_rows_hold_and_copies_break_over_splits(adult, uk_census):
-    """None of 888 releases of fresh rows was refused (benchmarks/results/calibration.md), so their
+    """None of 888 releases of fresh rows was rejected (benchmarks/results/calibration.md), so their
     share is below 1 in 296 (95 %): two of six by chance are less likely than 1 in 5,000.
     """
     held = 0
@@ -211,7 +211,7 @@ def test_every_question_is_answered_by_what_measures_it(name, request):
     moved = pd.concat([jittered(train[:800], rng), fresh[800:]], ignore_index=True)
     found = answered(train, holdout, moved, reference=reference)
     assert {found[question] for question in ("linking", "inference", "membership")} == {"Yes"}
-    apart = build_population(read_inputs(train, holdout, fresh)).neighbour[: len(train)]
+    apart = build_population(read_inputs(train, holdout, fresh)).neighbor[: len(train)]
     isolated = train.iloc[np.argsort(-apart, kind="stable")[:20]]
     alone = answered(
         train, holdout, pd.concat([fresh[20:], isolated], ignore_index=True), reference=reference
@@ -259,7 +259,7 @@ def test_the_densest_unseen_rows_break_no_label_conditional_limit(adult):
 
 
 @pytest.mark.weekly
-def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
+def test_dropping_rows_near_train_is_blocked_from_the_other_side(adult):
     train, holdout, fresh = cut(adult, *FULL)
     inputs = read_inputs(train, holdout, fresh)
     away = nearest(inputs.encoded("synthetic").dense, inputs.encoded("train").dense).distances[:, 0]
@@ -274,7 +274,7 @@ def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
 
 @pytest.mark.weekly
 def test_an_honest_generator_passes_the_default_policy(adult):
-    """Of 200 releases of such trees of Adult 6 were refused (benchmarks/results/calibration.md):
+    """Of 200 releases of such trees of Adult 6 were rejected (benchmarks/results/calibration.md):
     two of four by chance have a probability of 1 in 190.
     """
     held = 0
@@ -299,7 +299,7 @@ def with_ids(frame, start, copies, by_row=False):
     return out.assign(person=start + np.arange(len(out)) % (len(out) if by_row else len(frame)))
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_rows_repeated_by_their_own_people_are_no_new_evidence(small, small_report):
     train, holdout, synthetic = small
     twice, by_row = (
@@ -335,7 +335,7 @@ def visits(frame, start, seed):
     return out.assign(person=start + np.repeat(np.arange(len(frame)), times))
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_people_with_two_or_four_rows_are_judged_as_people(adult):
     parts = cut(adult, 3_200, 1_050, 2_700)
     train, holdout, fresh = (visits(part, 10**6 * role, role) for role, part in enumerate(parts))
@@ -459,7 +459,7 @@ def test_a_holdout_of_40_rows_never_passes(adult, leak):
     assert report.verdict == ("fail" if leak else "undecided")
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_another_seed_differs_within_the_intervals(small, small_report):
     other, first = estimates(judged(*small, metrics=None, seed=1)), estimates(small_report)
     assert other != first

@@ -1,18 +1,18 @@
-"""The command ``privacy-assets accept``: sign the changed settings of a table, or let a stopped
+"""The command ``privacy-assets accept``: sign the changed settings of a table, or let a suspended
 table run again.
 
-A run with other settings than the signed lock of its table stops, and proposes a new lock. A table
-also stops if 4 of its last 7 verdicts are "fail", or if its log or ledger was lost. This command
-needs neither the definition of the table nor an orchestrator. It shows everything that is pending,
-each part with a digest, and the names of all columns. On a terminal it asks for each part.
-Otherwise, or in a second call, it signs only the parts whose --digest is given. A stop also needs a
---reason, which is signed.
+A run with other settings than the accepted settings of its table stops, and proposes its settings.
+A table is also suspended if 4 of its last 7 verdicts are "fail", or if its log or ledger was lost.
+This command needs neither the definition of the table nor an orchestrator. It shows everything that
+is pending, each part with a digest, and the names of all columns. On a terminal it asks for each
+part. Otherwise, or in a second call, it signs only the parts whose --digest is given. A suspension
+also needs a --reason, which is signed.
 
 exit status:
   0  at least one part was signed
   1  there is nothing to accept, or you answered no to all parts
   2  no such table or folder, no key, no --digest, another --digest than the shown ones, or no
-     reason for a stop
+     reason for a suspension
 
 example:
   privacy-assets accept patients
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, repeatable, say
-from privacy_assets.errors import ConfigError, TableStopped, did_you_mean, safe_repr
+from privacy_assets.errors import ConfigError, TableSuspended, did_you_mean, safe_repr
 from privacy_assets.infra.objects import Location
 from privacy_assets.report.words import clean
 
@@ -65,7 +65,10 @@ class _Pending:
 def add_accept(commands: Commands) -> None:
     """Add the command to the command line."""
     command = commands.add(
-        "accept", _accept, "accept changed settings of a table, or resume a stopped table", __doc__
+        "accept",
+        _accept,
+        "accept changed settings of a table, or resume a suspended table",
+        __doc__,
     )
     command.option("table", "name of the table", metavar="TABLE")
     command.option(
@@ -73,7 +76,7 @@ def add_accept(commands: Commands) -> None:
         **repeatable("DIGEST", "sign the part with this digest, as a call without it shows it"),
     )
     command.option(
-        "--reason", "reason, which is signed; required for a stop", metavar="TEXT", default=""
+        "--reason", "reason, which is signed; required for a suspension", metavar="TEXT", default=""
     )
     command.common("--home", "--releases", "--private")
 
@@ -86,8 +89,8 @@ def _accept(options: argparse.Namespace) -> int:
     pending = [*_changed_settings(gate, table, proposed), *_stop(gate, table)]
     if not pending:
         say(
-            f"{table}: there is nothing to accept. No run differs from the lock, and the table"
-            " is not stopped."
+            f"{table}: there is nothing to accept. No run differs from the accepted"
+            " settings, and the table is not suspended."
         )
         return NO
     for part in pending:
@@ -147,11 +150,13 @@ def _gate(options: argparse.Namespace) -> Gate:
 
     settings = deployment_settings(options)
     private = settings.private_folder()
-    files = [*names(private / "locks"), *names(private / "log")]
+    files = [*names(private / "accepted"), *names(private / "log")]
     tables = {unquote(file.partition(".")[0]) for file in files}
     if options.table not in tables:
         hint = did_you_mean(options.table, tables)
-        raise ConfigError(f"{private} has no lock of a table {safe_repr(options.table)}.{hint}")
+        raise ConfigError(
+            f"{private} has no accepted settings of a table {safe_repr(options.table)}.{hint}"
+        )
     check_private(private)
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     key.check()
@@ -161,32 +166,32 @@ def _gate(options: argparse.Namespace) -> Gate:
 
 
 def _changed_settings(gate: Gate, table: str, proposed: Mapping[str, Any]) -> list[_Pending]:
-    """Return the proposed lock as a part, or an empty list if it equals the lock."""
+    """Return the proposed settings as a part, or an empty list if they equal the accepted ones."""
     if not proposed:
         return []
-    lines = gate.locks.difference(table, proposed)
+    lines = gate.accepted.difference(table, proposed)
     if not lines:
         return []
 
     def sign(reason: str) -> str:
-        """Sign the new lock.
+        """Sign the new settings.
 
         Args:
             reason: Reason, which is signed.
         """
-        gate.locks.sign(table, proposed, reason)
-        return f"the new lock is signed ({gate.locks.file(table)})."
+        gate.accepted.sign(table, proposed, reason)
+        return f"the new settings are signed ({gate.accepted.file(table)})."
 
-    title = "changed settings, lock -> proposed lock"
-    digest = gate.locks.digest(table, proposed)
+    title = "changed settings, accepted -> proposed"
+    digest = gate.accepted.digest(table, proposed)
     return [_Pending(title, lines, digest, needs_reason=False, sign=sign)]
 
 
 def _stop(gate: Gate, table: str) -> list[_Pending]:
-    """Return the causes of a stop as one part, because one entry of the log settles all of them. An
-    empty list: the table is not stopped.
+    """Return the causes of a suspension as one part, because one entry of the log settles all of
+    them. An empty list: the table is not suspended.
     """
-    causes, digest = gate.stop(table)
+    causes, digest = gate.suspension(table)
     if not causes:
         return []
 
@@ -199,7 +204,7 @@ def _stop(gate: Gate, table: str) -> list[_Pending]:
         gate.accept(table, reason, digest)
         return "accepted. Its verdicts are counted from now on."
 
-    return [_Pending("stopped", causes, digest, needs_reason=True, sign=sign)]
+    return [_Pending("suspended", causes, digest, needs_reason=True, sign=sign)]
 
 
 def _with_digests(
@@ -225,7 +230,7 @@ def _check_reason(parts: Sequence[_Pending], reason: str, table: str) -> None:
     """Raise ConfigError if a part needs a reason and there is none. Nothing is signed."""
     if not reason and any(part.needs_reason for part in parts):
         raise ConfigError(
-            f"{table} is stopped, and nothing is signed: a stop is accepted with a reason only."
+            f"{table} is suspended, and nothing is signed: a stop is accepted with a reason only."
             ' Fix: find the cause, then repeat the command with --reason "..."'
         )
 
@@ -241,17 +246,17 @@ def _is_confirmed(part: _Pending) -> bool:
 
 
 def _say_column_names(gate: Gate, table: str, proposed: Mapping[str, Any]) -> None:
-    """Print the names of the columns that will be in force: those of the proposed lock, else the
-    accepted ones.
+    """Print the names of the columns that will be in force: those of the proposed settings, else
+    the accepted ones.
     """
     from privacy_assets.tables.inference import published_names
 
     columns = proposed.get("columns")
     if not columns:
         try:
-            columns = gate.locks.columns(table)
+            columns = gate.accepted.columns(table)
         # its log cannot be read, so it is not known whether there is a verdict
-        except TableStopped:
+        except TableSuspended:
             columns = {}
     if isinstance(columns, Mapping) and columns:
         say(clean(published_names(columns), _WHOLE_LINE))
@@ -259,15 +264,15 @@ def _say_column_names(gate: Gate, table: str, proposed: Mapping[str, Any]) -> No
 
 def _proposed(gate: Gate, table: str) -> dict[str, Any]:
     """Return the entries that the last rejected run proposed; empty if no run was rejected."""
-    from privacy_assets.gate.lock import PROPOSED
+    from privacy_assets.gate.accepted_settings import PROPOSED
     from privacy_assets.infra.files import read_regular
 
-    path: Location = gate.locks.file(table, PROPOSED)
+    path: Location = gate.accepted.file(table, PROPOSED)
     try:
         if not path.exists():
             return {}
         return dict(json.loads(read_regular(path)))
     except (OSError, ValueError, TypeError, RecursionError):
         raise ConfigError(
-            f"{path}: the proposed lock is damaged. Fix: run the table again."
+            f"{path}: the proposed settings are damaged. Fix: run the table again."
         ) from None

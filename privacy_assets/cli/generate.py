@@ -55,7 +55,7 @@ _RULES = "threshold_rule.bin"  # in the folder of a saved model
 # Options that do not apply to a saved model.
 _TRAINING = ("generator", "set", "subject", "exact_ids", *COLUMNS, "device", "checkpoint", "model")
 _WIDTH = 96  # characters in a line of the list
-_HEADER = ["name", "runs here", "same seed, same rows", "licence", "extra"]
+_HEADER = ["name", "runs here", "same seed, same rows", "license", "extra"]
 
 
 class Sampler(NamedTuple):
@@ -442,7 +442,7 @@ def _row(info: GeneratorInfo) -> list[str]:
     elif info.separate_environment:
         runs_here = "elsewhere"
     repeats = "yes" if info.repeatable else "not promised"
-    return [info.name, runs_here, repeats, info.licence, info.extra or NOTHING]
+    return [info.name, runs_here, repeats, info.license, info.extra or NOTHING]
 
 
 def _details(info: GeneratorInfo) -> Iterator[str]:

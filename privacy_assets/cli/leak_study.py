@@ -1,7 +1,7 @@
 """The command ``privacy-assets leak-study``: measure whether the metrics detect leaks of known size
 in your data.
 
-The people of --data are split into training, control and release. For every fraction and every
+The people of --data are split into train, holdout and release. For every fraction and every
 noise, that fraction of the release is replaced by noisy training rows, and every metric evaluates
 the table (Palacios 4.2). With --overfit, a generator is instead over-fitted to the training rows,
 until its loss on people it was not trained on is that many times its minimum. The paper's generator
@@ -173,7 +173,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
-    """Return inputs with train and control, in which the release rows are the synthetic table."""
+    """Return inputs with train and holdout, in which the release rows are the synthetic table."""
     from privacy_assets.metrics.inputs import EvaluationInputs
     from privacy_assets.tables.column import Column
     from privacy_assets.tables.splitting import split_rows

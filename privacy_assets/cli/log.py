@@ -3,11 +3,11 @@ not need Dagster.
 
 The log is a chain of signed entries: attempts, verdicts with the limits that failed, releases,
 rollbacks, withdrawals, removals of old files, and acceptances. The last lines tell what the next
-run finds: the number of its attempt, the last verdicts, and whether the table is stopped.
+run finds: the number of its attempt, the last verdicts, and whether the table is suspended.
 
 exit status:
-  0  every entry is sound, and the table is not stopped
-  1  an entry is missing or damaged, or the table is stopped
+  0  every entry is sound, and the table is not suspended
+  1  an entry is missing or damaged, or the table is suspended
   2  no such table or folder, or no trusted key
 
 example:
@@ -27,7 +27,7 @@ from urllib.parse import unquote
 from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say
 from privacy_assets.errors import (
     ConfigError,
-    PublicationRefused,
+    PublicationBlocked,
     did_you_mean,
     safe_repr,
     with_advice,
@@ -37,7 +37,7 @@ from privacy_assets.report.words import NOTHING, clean
 
 if TYPE_CHECKING:
     from privacy_assets.gate.gate import Gate
-    from privacy_assets.gate.statements import Statement
+    from privacy_assets.gate.signed_files import Payload
 
 _LATEST = 50  # entries that are shown
 _HEADER = ("entry", "time (UTC)", "event", "partition", "what", "state")
@@ -56,27 +56,31 @@ def add_log(commands: Commands) -> None:
 
 def _log(options: argparse.Namespace) -> int:
     from privacy_assets.gate.log import LAST
-    from privacy_assets.gate.statements import ReleaseTarget
+    from privacy_assets.gate.signed_files import ReleaseTarget
 
     table = options.table
     gate = _gate(options)
     entries = [_facts(number, entry, problem) for number, entry, problem in gate.log.entries(table)]
     facts: dict[str, Any] = {"next_attempt": None, "recent": []}
-    stopped = ""
+    suspended = ""
     try:
         state = gate.log.state(table)
         recent = [status for _, status, _ in state.recent[-LAST:]]
         facts = {"next_attempt": state.next_attempt(ReleaseTarget(table).part), "recent": recent}
-        gate.check_not_stopped(table)
-    except PublicationRefused as error:
-        stopped = with_advice(error)
+        gate.check_not_suspended(table)
+    except PublicationBlocked as error:
+        suspended = with_advice(error)
     if options.json:
-        say(json.dumps({"table": table, "entries": entries, **facts, "stopped": stopped}, indent=2))
+        say(
+            json.dumps(
+                {"table": table, "entries": entries, **facts, "suspended": suspended}, indent=2
+            )
+        )
     else:
         listed = entries if options.all else entries[-_LATEST:]
-        say(*_lines(listed, facts, stopped))
+        say(*_lines(listed, facts, suspended))
     is_sound = not any(entry["problem"] for entry in entries)
-    return YES if is_sound and not stopped else NO
+    return YES if is_sound and not suspended else NO
 
 
 def _gate(options: argparse.Namespace) -> Gate:
@@ -100,7 +104,7 @@ def _gate(options: argparse.Namespace) -> Gate:
     return Gate(settings.release_folder(), private, key, b"")
 
 
-def _facts(number: int, entry: Statement | None, problem: str) -> dict[str, Any]:
+def _facts(number: int, entry: Payload | None, problem: str) -> dict[str, Any]:
     """Return the facts of an entry that may be shown: names of limits, no measured numbers."""
     body: Mapping[str, Any] = {}
     partition = None
@@ -145,14 +149,14 @@ def _verdict(body: Mapping[str, Any]) -> str:
 
 
 def _lines(
-    entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], stopped: str
+    entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], suspended: str
 ) -> list[str]:
     """Return the printed lines.
 
     Args:
         entries: Facts of each entry.
         facts: Recent verdicts, and number of the next attempt.
-        stopped: Why the table is stopped, or "".
+        suspended: Why the table is suspended, or "".
     """
     rows = [_HEADER]
     for entry in entries:
@@ -167,5 +171,5 @@ def _lines(
     lines = [*aligned(rows), "", f"last verdicts    {recent}"]
     if facts["next_attempt"] is not None:
         lines.append(f"next attempt     {facts['next_attempt']} since the last release")
-    lines.append(f"stopped          {clean(stopped, 2000) or 'no'}")
+    lines.append(f"suspended        {clean(suspended, 2000) or 'no'}")
     return lines

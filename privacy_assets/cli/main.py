@@ -51,7 +51,7 @@ from privacy_assets.errors import (
 )
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.infra.progress import Progress, silent, watched
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 
 BAD_INPUT = 2
 _EXIT = (
-    "Exit status: 0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is"
-    " broken, but one is"
+    "Exit status: 0 all limits hold, 1 a limit fails, 2 invalid input, 3 no limit"
+    " fails, but one is"
     " undecided, no limit applies, or only a part of the policy was evaluated."
 )
 _LONGEST_VALUE = 80  # characters
@@ -172,7 +172,7 @@ def _commands() -> Commands:
         description="Privacy gate for the publication of synthetic tables.",
         epilog=f"{_EXIT} For other commands, see COMMAND --help.",
     )
-    parser.add_argument("--version", action="version", version=f"privacy-assets {ENGINE_VERSION}")
+    parser.add_argument("--version", action="version", version=f"privacy-assets {PACKAGE_VERSION}")
     commands = Commands(parser)
     _add_evaluate(commands)
     for add in (

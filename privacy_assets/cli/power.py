@@ -2,7 +2,7 @@
 
 People are drawn from --rows (default: the demo table), and the default generator is fitted to all
 of them. Only then are they assigned at random to train, holdout and reference. The synthetic table
-is independent of these roles, so it is harmless. The policy evaluates it, without an embedder, in
+is independent of these roles, so it does not leak. The policy evaluates it, without an embedder, in
 several draws. The output states whether each limit would be decided, with the requirements for a
 decision, and the smallest leaks that this split would detect.
 
@@ -11,10 +11,10 @@ more people hardly help. With --rows, the output states this and advises more co
 --rows, the answer holds for tables of six columns or more.
 
 exit status:
-  0  the harmless release passes in every draw
-  1  it breaks a limit by chance in a draw
+  0  the non-leaking release passes in every draw
+  1  a limit fails by chance in a draw
   2  bad input or bad settings
-  3  it breaks no limit, but is undecided in a draw: there are too few people for this policy
+  3  no limit fails, but one is undecided in a draw: there are too few people for this policy
 
 example:
   privacy-assets power --train 2000 --holdout 1200 --rows people.parquet --subject person

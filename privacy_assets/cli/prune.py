@@ -4,11 +4,11 @@ any more.
 A release is kept if it is the current one, among the newest --keep, or younger than --days. In the
 private folder, the synthetic tables and results of kept releases and of the latest attestation are
 kept. The log is never shortened: it has an entry for each removal. While a run of the table is in
-progress, the command is refused.
+progress, the command is blocked.
 
 exit status:
   0  the files were removed, or all of them are needed
-  1  refused; no file was removed
+  1  blocked; no file was removed
   2  no such table or folder, or no key
 
 example:
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say
 from privacy_assets.errors import (
     ConfigError,
-    PublicationRefused,
+    PublicationBlocked,
     did_you_mean,
     safe_repr,
     with_advice,
@@ -38,7 +38,7 @@ from privacy_assets.report.words import clean
 
 if TYPE_CHECKING:
     from privacy_assets.gate.gate import Gate
-    from privacy_assets.gate.statements import ReleaseTarget
+    from privacy_assets.gate.signed_files import ReleaseTarget
     from privacy_assets.infra.objects import Location
 
 _LONGEST_AGE = 36_500.0  # days
@@ -77,8 +77,8 @@ def _prune(options: argparse.Namespace) -> int:
             for target in targets:
                 _prune_target(gate, target, options)
         lease.free()
-    except PublicationRefused as error:
-        sys.stderr.write(f"privacy-assets: refused: {with_advice(error)}\n")
+    except PublicationBlocked as error:
+        sys.stderr.write(f"privacy-assets: blocked: {with_advice(error)}\n")
         return NO
     return YES
 
@@ -98,7 +98,7 @@ def _targets(gate: Gate, private: Location, table: str) -> list[ReleaseTarget]:
     Raises:
         ConfigError: If there are none.
     """
-    from privacy_assets.gate.statements import ReleaseTarget, quoted
+    from privacy_assets.gate.signed_files import ReleaseTarget, quoted
     from privacy_assets.infra.files import names
 
     parts = names(private / "snapshots" / quoted(table))

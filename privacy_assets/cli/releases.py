@@ -5,7 +5,7 @@ exit status:
   0  all listed releases are whole, or there is no release yet; with --rollback or --withdraw, it
      was done
   1  a release is damaged, or the log in the private folder can be read and records that it was
-     withdrawn, or the rollback or withdrawal was refused and had no effect
+     withdrawn, or the rollback or withdrawal was blocked and had no effect
   2  no such table, partition, release or folder, no trusted key, or --withdraw without --reason
 
 example:
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, private_of, say
 from privacy_assets.errors import (
     ConfigError,
-    PublicationRefused,
+    PublicationBlocked,
     did_you_mean,
     outcome_known,
     safe_repr,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from privacy_assets.gate.deployment import DeploymentSettings
     from privacy_assets.gate.keys import TrustedKeys
     from privacy_assets.gate.releases import ReleaseStore
-    from privacy_assets.gate.statements import ReleaseTarget
+    from privacy_assets.gate.signed_files import ReleaseTarget
     from privacy_assets.gate.verification import ReleaseState
 
 _SHORT = 12  # displayed digits of a hash or key id
@@ -308,11 +308,11 @@ def _move(
             same_rows = gate.withdraw(target, release_id, reason)
         else:
             gate.roll_back(target, release_id)
-    except PublicationRefused as error:
+    except PublicationBlocked as error:
         # A withdrawal is recorded first.
         is_unchanged = outcome_known(error) and not options.withdraw
         effect = "nothing changed" if is_unchanged else "but it may have taken effect"
-        sys.stderr.write(f"privacy-assets: refused, {effect}: {with_advice(error)}\n")
+        sys.stderr.write(f"privacy-assets: blocked, {effect}: {with_advice(error)}\n")
         return NO
     after, _ = current_id(store, target, settings.trusted())
     if options.json:

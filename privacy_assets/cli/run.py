@@ -7,16 +7,16 @@ and attributes:). Partitioned tables need an orchestrator, which knows the parti
 
 exit status:
   0  the policy holds, and the table was published
-  1  it was not published: a limit is broken, or the gate refused for another reason
+  1  it was not published: a limit fails, or the gate blocked it for another reason
   2  bad input or bad settings
-  3  it was not published: no limit is broken, but one is undecided
+  3  it was not published: no limit fails, but one is undecided
 
 rehearsal:
   --rehearse tries settings of the generator without a publication attempt. It drops holdout and
   reference, splits the people in train again, runs the same steps on them, and prints leak and
-  utility of each setting. It publishes and records nothing, but creates the keys of the deployment
-  if there are none. The exit status is 0 if a setting passes with a margin, 1 if none does, and
-  3 if there are too few people to decide.
+  utility of each setting. It publishes nothing and adds nothing to the log, but creates the keys of
+  the deployment if there are none. The exit status is 0 if a setting passes with a margin, 1 if
+  none does, and 3 if there are too few people to decide.
 
 examples:
   privacy-assets run patients.yaml
@@ -55,7 +55,7 @@ from privacy_assets.cli.options import (
 from privacy_assets.cli.rehearsal import check_options, run_rehearsal
 from privacy_assets.errors import (
     ConfigError,
-    PublicationRefused,
+    PublicationBlocked,
     Undecided,
     outcome_known,
     with_advice,
@@ -79,7 +79,7 @@ def add_run(commands: Commands) -> None:
     out = "folder for report.html, report.json and attestation.json (default reports/NAME)"
     command.option("--out", out, metavar="DIR", type=Path)
     rehearse = (
-        "only try the settings, on the people in train, without publication, attempt or record"
+        "only try the settings, on the people in train, without publication, attempt or log entry"
     )
     command.option("--rehearse", rehearse, action="store_true")
     tried = (
@@ -99,16 +99,16 @@ class RunResult:
     Attributes:
         attested: Result of the attestation. None: the run ended before it.
         release: The release. None: the table was not published.
-        refusal: Reason why it was not published, or None.
+        blocked_by: Reason why it was not published, or None.
     """
 
     attested: Attested | None
     release: Release | None
-    refusal: PublicationRefused | None
+    blocked_by: PublicationBlocked | None
 
 
 def _run(options: argparse.Namespace) -> int:
-    from privacy_assets.gate.statements import ReleaseTarget
+    from privacy_assets.gate.signed_files import ReleaseTarget
     from privacy_assets.pipeline.resolve import ResolvedTable
     from privacy_assets.pipeline.spec import TableSpec
     from privacy_assets.pipeline.work import TableRun
@@ -163,26 +163,26 @@ def _run_steps(run: TableRun, device_for: DeviceFor, options: argparse.Namespace
 
     during = _untimed if options.quiet else _timed
     results = dict[str, Any]()
-    refusal = None
+    blocked_by = None
     try:
         with workers(options):
             for task, result in run_table(run, device_for, during):
                 results[task.step.verb] = result.shown
-    except PublicationRefused as error:
-        refusal = error
-    return RunResult(results.get(ATTEST), results.get(PUBLISH), refusal)
+    except PublicationBlocked as error:
+        blocked_by = error
+    return RunResult(results.get(ATTEST), results.get(PUBLISH), blocked_by)
 
 
 def _show(result: RunResult, out: Path, options: argparse.Namespace) -> int:
     """Print the result, write the report and the attestation, and return the exit status."""
-    refusal = ""
-    if result.refusal is not None:
-        refusal = with_advice(result.refusal)
+    blocked_by = ""
+    if result.blocked_by is not None:
+        blocked_by = with_advice(result.blocked_by)
     status = NO
-    if isinstance(result.refusal, Undecided):
+    if isinstance(result.blocked_by, Undecided):
         status = STATUSES["undecided"]
     if result.attested is None:
-        sys.stderr.write(f"privacy-assets: refused, the table was not published: {refusal}\n")
+        sys.stderr.write(f"privacy-assets: blocked, the table was not published: {blocked_by}\n")
         return status
     _write_files(result.attested, out)
     if not options.quiet:
@@ -192,20 +192,20 @@ def _show(result: RunResult, out: Path, options: argparse.Namespace) -> int:
     if result.release is not None:
         say(f"release      {result.release.table}")
         return YES
-    is_known = result.refusal is None or outcome_known(result.refusal)
+    is_known = result.blocked_by is None or outcome_known(result.blocked_by)
     outcome = "none" if is_known else "unknown"
-    say(f"release      {outcome}: {_reason(result.attested, refusal)}")
+    say(f"release      {outcome}: {_reason(result.attested, blocked_by)}")
     return status
 
 
-def _reason(attested: Attested, refusal: str) -> str:
-    """Return the reason of a refusal, with the number of limits that do not hold; the printed table
-    lists them.
+def _reason(attested: Attested, blocked_by: str) -> str:
+    """Return the reason why a table is blocked, with the number of limits that do not hold; the
+    printed table lists them.
     """
     verdict = attested.policy_verdict
-    if not verdict.broken:
-        return refusal
-    counted = f"{len(verdict.broken)} of {len(verdict.outcomes)} limits"
+    if not verdict.not_passed:
+        return blocked_by
+    counted = f"{len(verdict.not_passed)} of {len(verdict.outcomes)} limits"
     return f"the policy does not hold ({counted}; they are listed above)"
 
 
@@ -214,7 +214,7 @@ def _timed(name: str) -> AbstractContextManager[None]:
     from privacy_assets.pipeline.steps import timed
 
     def say_time(seconds: float | None) -> None:
-        time = "refused" if seconds is None else f"{seconds:6.1f} s"
+        time = "blocked" if seconds is None else f"{seconds:6.1f} s"
         say(f"  {name:<24} {time}")
 
     return timed(say_time)
@@ -237,5 +237,5 @@ def _write_files(attested: Attested, out: Path) -> None:
     from privacy_assets.infra.files import put_atomic
 
     put_atomic(out / "report.html", attested.report.to_html().encode())
-    put_atomic(out / "attestation.json", attested.sealed.data, mode=0o644)
+    put_atomic(out / "attestation.json", attested.signed_file.data, mode=0o644)
     write_json(str(out / "report.json"), attested.report.to_json())

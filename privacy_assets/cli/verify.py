@@ -46,7 +46,7 @@ from privacy_assets.infra.objects import Location, location
 from privacy_assets.policy import SHIPPED, title_of
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import NOTHING, clean, cleaned, limit_symbol, number, sentence
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     from privacy_assets.gate.attestation import Attestation
@@ -156,7 +156,7 @@ def _json(verification: Verification) -> dict[str, Any]:
     return {
         "passed": verification.passed,
         "released": verification.passed and verification.release is not None,
-        "reason": verification.refusal,
+        "reason": verification.reason,
         "file": str(verification.file),
         "sha256": verification.sha256,
         "attestation": source,
@@ -171,7 +171,7 @@ def _json(verification: Verification) -> dict[str, Any]:
         "policy": signed.get("policy"),
         "min_holders": signed.get("min_holders"),
         **{name: verification.declared.get(name) for name in _DECLARED},
-        "engine_version": signed.get("engine_version"),
+        "package_version": signed.get("package_version"),
         "limits": [_limit_json(outcome) for outcome in verification.outcomes],
         "warnings": _warnings(verification),
     }
@@ -191,7 +191,7 @@ def _signed_facts(attestation: Attestation | None) -> dict[str, Any]:
         "signed_by": attestation.keyid,
         "policy": policy,
         "min_holders": attestation.policy.get("min_holders"),
-        "engine_version": attestation.engine_version,
+        "package_version": attestation.package_version,
     }
 
 
@@ -203,7 +203,7 @@ def _text(verification: Verification, root: Location) -> list[str]:
         root: Release folder.
     """
     reason = (
-        verification.refusal or "a trusted key signed that the policy holds for these exact bytes"
+        verification.reason or "a trusted key signed that the policy holds for these exact bytes"
     )
     lines = [f"{_result(verification)}  {clean(verification.file, _PATH)}"]
     lines += textwrap.wrap(clean(sentence(reason), _WHOLE_LINE), 100, break_long_words=False)
@@ -248,7 +248,7 @@ def _facts(verification: Verification, root: Location) -> Iterator[tuple[str, st
     yield "policy", _policy(attestation)
     yield "rare values", _rare_values(verification)
     yield "attempt", clean(attestation.attempt)
-    yield "engine", clean(attestation.engine_version)
+    yield "package version", clean(attestation.package_version)
     yield from _declarations(verification.declared)
 
 
@@ -293,34 +293,34 @@ def _policy(attestation: Attestation) -> str:
     if _is_shipped(attestation):
         origin = " (shipped)"
     elif _is_named(attestation):
-        origin = f", {_of_engine(attestation)}"
+        origin = f", {_of_version(attestation)}"
     title = clean(title_of(attestation.policy), 90)
     return f"{title}{origin}, {clean(attestation.policy_digest)}"
 
 
 def _is_shipped(attestation: Attestation) -> bool:
-    """Return True if the policy is a complete shipped policy of this engine. Others with its name
+    """Return True if the policy is a complete shipped policy of this version. Others with its name
     cannot be read.
     """
-    return _is_named(attestation) and attestation.engine_version == ENGINE_VERSION
+    return _is_named(attestation) and attestation.package_version == PACKAGE_VERSION
 
 
 def _is_named(attestation: Attestation) -> bool:
-    """Return True if the policy has the name of a shipped policy. Limits of another engine are not
+    """Return True if the policy has the name of a shipped policy. Limits of another version are not
     compared.
     """
     return attestation.attested_policy().name in SHIPPED
 
 
-def _of_engine(attestation: Attestation) -> str:
-    return f"of engine {clean(attestation.engine_version, 40)}"
+def _of_version(attestation: Attestation) -> str:
+    return f"of version {clean(attestation.package_version, 40)}"
 
 
 def _in_full(value: Any) -> str:
     """Return a declaration without truncation. Of a list with more than 1,000 values, return their
     number and a digest.
     """
-    from privacy_assets.gate.statements import shown_digest
+    from privacy_assets.gate.signed_files import shown_digest
 
     if isinstance(value, list | tuple) and len(value) > _MOST_VALUES:
         return f"{len(value):,} values (SHA-256 {shown_digest(value)}; all are in the attestation)"
@@ -383,7 +383,7 @@ def _policy_warnings(attestation: Attestation) -> Iterator[str]:
         yield f"policy {name} is custom. It can be weaker than a shipped one."
     elif not _is_shipped(attestation):
         yield (
-            f"policy {name} is {_of_engine(attestation)}. This version cannot compare it with the"
+            f"policy {name} is {_of_version(attestation)}. This version cannot compare it with the"
             " shipped one."
         )
 

@@ -43,8 +43,8 @@ class EmbedderSettings:
 
     preset: Literal["default", "paper"] = Field(
         default="default",
-        description="default: 3 layers of 256 and a limited budget; paper: 3 layers of 1,024 and"
-        " no limit",
+        description="default: 3 layers of 256 and a limited number of steps;"
+        " paper: 3 layers of 1,024 and no limit",
     )
     width: int | None = Field(
         default=None, ge=1, description="width of the layers (default: as in the preset)"

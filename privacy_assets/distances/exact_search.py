@@ -47,9 +47,9 @@ def candidates(
         k-th neighbors among these to the positions of the queries for which another row may be as
         near.
     """
-    centre = _centre(points)
-    q = _widened(queries, centre)
-    p = _widened(points, centre)
+    center = _center(points)
+    q = _widened(queries, center)
+    p = _widened(points, center)
     norms = _squares(q)
     halves = -_squares(p) / 2
     q[:, -1] = 1
@@ -69,17 +69,17 @@ def candidates(
     return rows, in_doubt
 
 
-def _centre(points: np.ndarray) -> np.ndarray:
+def _center(points: np.ndarray) -> np.ndarray:
     """Return a central row, which keeps norms and thus rounding errors small."""
     return np.median(points[:: max(1, len(points) // 10_000)], axis=0).astype(np.float32)
 
 
-def _widened(rows: np.ndarray, centre: np.ndarray) -> np.ndarray:
+def _widened(rows: np.ndarray, center: np.ndarray) -> np.ndarray:
     """Subtract the center, clip at ``_CLIP``, and append a column of 0."""
     shape = (len(rows), rows.shape[1] + 1)
     out = np.zeros(shape, dtype=np.float32)
     with np.errstate(over="ignore"):  # infinite values are clipped too
-        np.subtract(rows, centre, out=out[:, :-1])
+        np.subtract(rows, center, out=out[:, :-1])
     return np.clip(out, -_CLIP, _CLIP, out=out)
 
 

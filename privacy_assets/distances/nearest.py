@@ -109,7 +109,7 @@ def _by_product(
     return squared, positions
 
 
-MOST_NEIGHBOURS = 8
+MOST_NEIGHBORS = 8
 TIE = 1e-4  # relative tolerance of the radius: float32 cells are not more precise than this
 
 
@@ -152,38 +152,38 @@ def distance_to_other_subjects(
     Returns:
         Distances, float64 of shape (m,).
     """
-    k = min(int(np.bincount(codes).max()), MOST_NEIGHBOURS, len(pool) - 1)
+    k = min(int(np.bincount(codes).max()), MOST_NEIGHBORS, len(pool) - 1)
     if rows is None:
-        neighbours = nearest_rows(pool, pool, k, exclude_self=True, device=device)
+        neighbors = nearest_rows(pool, pool, k, exclude_self=True, device=device)
         subjects = codes
     else:
         # One more, because each row is its own neighbor.
-        neighbours = _without_self(nearest_rows(pool.take(rows), pool, k + 1, device=device), rows)
+        neighbors = _without_self(nearest_rows(pool.take(rows), pool, k + 1, device=device), rows)
         subjects = codes[rows]
-    is_foreign = codes[neighbours.indices] != subjects[:, None]
+    is_foreign = codes[neighbors.indices] != subjects[:, None]
     nearest_foreign = np.where(is_foreign.any(axis=1), is_foreign.argmax(axis=1), k - 1)
-    return neighbours.distances[np.arange(len(subjects)), nearest_foreign]
+    return neighbors.distances[np.arange(len(subjects)), nearest_foreign]
 
 
-def _without_self(neighbours: Neighbours, rows: np.ndarray) -> Neighbours:
+def _without_self(neighbors: Neighbors, rows: np.ndarray) -> Neighbors:
     """Remove each row from its own neighbors.
 
     A row that is not among them has only equal neighbors. The last of them is removed instead.
 
     Args:
-        neighbours: Neighbors of the rows, k + 1 each.
+        neighbors: Neighbors of the rows, k + 1 each.
         rows: Positions of the rows in the searched points, int64 (m,).
 
     Returns:
         The other k neighbors of each row.
     """
-    is_self = neighbours.indices == rows[:, None]
+    is_self = neighbors.indices == rows[:, None]
     has_self = is_self.any(axis=1)
     is_self[~has_self, -1] = True
     shape = (len(rows), is_self.shape[1] - 1)
-    distances = neighbours.distances[~is_self].reshape(shape)
-    indices = neighbours.indices[~is_self].reshape(shape)
-    return Neighbours(distances, indices)
+    distances = neighbors.distances[~is_self].reshape(shape)
+    indices = neighbors.indices[~is_self].reshape(shape)
+    return Neighbors(distances, indices)
 
 
 def typical_radius(
@@ -208,7 +208,7 @@ _N_COMPARED = 1 << 18  # rows compared at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours:
+class Neighbors:
     """Nearest neighbors of a set of queries.
 
     Attributes:
@@ -289,7 +289,7 @@ def nearest(
     *,
     exclude_self: bool = False,
     device: str = "cpu",
-) -> Neighbours:
+) -> Neighbors:
     """Apply :func:`nearest_rows` to matrices, such as embeddings.
 
     Args:
@@ -325,7 +325,7 @@ def nearest_rows(
     exclude_self: bool = False,
     device: str = "cpu",
     path: Path | None = None,
-) -> Neighbours:
+) -> Neighbors:
     """Find the exact ``k`` nearest rows of an encoded table to each query, by Euclidean distance.
 
     The squared distance is the number of mismatching codes plus the squared differences of the
@@ -351,7 +351,7 @@ def nearest_rows(
     """
     _check_comparable(queries, points, exclude_self)
     if len(queries) == 0 or len(points) == 0 or k < 1:
-        return _no_neighbours(len(queries), k)
+        return _no_neighbors(len(queries), k)
 
     # The search compares distinct rows only. A row of either table is stated by its code.
     if exclude_self:
@@ -380,16 +380,16 @@ def nearest_rows(
     )
     search_rank = np.cumsum(n_queries > 0) - 1
     result_rows = search_rank[query_codes]
-    neighbours = _no_neighbours(len(query_codes), k)
+    neighbors = _no_neighbors(len(query_codes), k)
     _expand(
-        neighbours,
+        neighbors,
         distances[result_rows],
         groups[result_rows],
         n_points[with_points],
         group_of_code[point_codes],
         exclude_self,
     )
-    return neighbours
+    return neighbors
 
 
 def weight_within(
@@ -424,9 +424,9 @@ def weight_within(
     return tree.weigh(distinct_queries, radius, total_weights)[query_codes]
 
 
-def _no_neighbours(n_queries: int, k: int) -> Neighbours:
+def _no_neighbors(n_queries: int, k: int) -> Neighbors:
     shape = (n_queries, max(k, 0))
-    return Neighbours(np.full(shape, np.inf), np.full(shape, -1, dtype=np.int64))
+    return Neighbors(np.full(shape, np.inf), np.full(shape, -1, dtype=np.int64))
 
 
 def _widths_differ(queries: tuple[int, ...], points: tuple[int, ...]) -> InputError:
@@ -456,7 +456,7 @@ def _check_comparable(
 
 
 def _expand(
-    neighbours: Neighbours,
+    neighbors: Neighbors,
     distances: np.ndarray,
     groups: np.ndarray,
     counts: np.ndarray,
@@ -466,7 +466,7 @@ def _expand(
     """Expand neighboring groups of equal rows into points: a group of c points fills c slots.
 
     Args:
-        neighbours: Result, which is filled.
+        neighbors: Result, which is filled.
         distances: Distance of each query to its nearest groups, float64 (n_q, g).
         groups: Nearest groups of each query, int64 (n_q, g).
         counts: Number of points of each group, int64.
@@ -484,12 +484,12 @@ def _expand(
         n_slots[:, 0] -= 1
     ends = np.cumsum(n_slots, axis=1)
     n_filled = ends[:, -1]
-    for slot in range(min(neighbours.indices.shape[1], int(n_filled.max(initial=0)))):
+    for slot in range(min(neighbors.indices.shape[1], int(n_filled.max(initial=0)))):
         rows = np.flatnonzero(n_filled > slot)
         column = (ends[rows] <= slot).sum(axis=1)
         group = groups[rows, column]
         offset = slot - (ends[rows, column] - n_slots[rows, column])
         if exclude_self:  # skip the query itself
             offset += (column == 0) & (offset >= rank_in_group[rows])
-        neighbours.distances[rows, slot] = distances[rows, column]
-        neighbours.indices[rows, slot] = points[starts[group] + offset]
+        neighbors.distances[rows, slot] = distances[rows, column]
+        neighbors.indices[rows, slot] = points[starts[group] + offset]

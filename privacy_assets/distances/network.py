@@ -64,7 +64,7 @@ class EmbedderNetwork(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width, device="meta") for _ in inputs)
         self.last = nn.Linear(width, dims, device="meta")
 
-    def initialise(self, generator: torch.Generator) -> None:
+    def initialize(self, generator: torch.Generator) -> None:
         """Initialize the weights on the CPU from torch's default distributions."""
         with torch.no_grad():
             for module in self.modules():
@@ -227,7 +227,7 @@ class Trainer:
         weights, order, self.validation_seed = (
             np.random.SeedSequence(seed).generate_state(3).tolist()
         )
-        network.initialise(torch.Generator().manual_seed(weights))
+        network.initialize(torch.Generator().manual_seed(weights))
         self.network = network.to(self.device)
         self.values = values.to(self.device)
         self.codes = codes.to(self.device)
@@ -240,7 +240,7 @@ class Trainer:
         self.validation = rows[:n_validation]
         self.training = rows[n_validation:]
         self.steps = 0
-        self.optimiser = _Adam(network.parameters(), settings.learning_rate)
+        self.optimizer = _Adam(network.parameters(), settings.learning_rate)
 
     def run(self) -> tuple[Epoch, ...]:
         """Train until early stopping or the last epoch, and return the history."""
@@ -319,7 +319,7 @@ class Trainer:
         loss = contrastive_loss(self._logits(rows, self.generator, self.generator))
         self.network.zero_grad(set_to_none=True)
         loss.backward()
-        self.optimiser.step()
+        self.optimizer.step()
         self.steps += 1
         advance(self.progress, _WORK, self.steps, self._most())
         return torch.stack([loss.detach(), torch.zeros_like(loss)])

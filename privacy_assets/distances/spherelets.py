@@ -111,9 +111,9 @@ def spheres_of(squared: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndar
     projected = np.where(is_spanned[:, None, :], scaled_vectors, 0.0)
     norms = (projected**2).sum(axis=2)
     centered_norms = norms - norms.mean(axis=1, keepdims=True)
-    centre = np.einsum("nkd,nk->nd", projected, centered_norms) / (2 * root**2)
+    center = np.einsum("nkd,nk->nd", projected, centered_norms) / (2 * root**2)
     spanned_vectors = np.where(is_spanned[:, None, :], vectors, 0.0)
-    weights = 1 / k + np.einsum("nkd,nd->nk", spanned_vectors, centre / root)
+    weights = 1 / k + np.einsum("nkd,nd->nk", spanned_vectors, center / root)
     offset = np.einsum("ni,nij,nj->n", weights, squared, weights) / 2
     squared_away = np.einsum("nij,nj->ni", squared, weights) - offset[:, None]
     away = np.sqrt(np.maximum(squared_away, 0.0))
@@ -192,11 +192,11 @@ def spherelet_radius(
     Returns:
         The distance.
     """
-    neighbours = nearest_rows(train, train, spherelets.rows.shape[1], exclude_self=True)
-    n_neighbours = neighbours.indices.shape[1]
-    queries = np.repeat(np.arange(len(train)), n_neighbours)
-    points = neighbours.indices.ravel()
-    away = neighbours.distances.ravel()
+    neighbors = nearest_rows(train, train, spherelets.rows.shape[1], exclude_self=True)
+    n_neighbors = neighbors.indices.shape[1]
+    queries = np.repeat(np.arange(len(train)), n_neighbors)
+    points = neighbors.indices.ravel()
+    away = neighbors.distances.ravel()
     exists = points >= 0
     first = spherelets.codes[queries[exists]]
     second = spherelets.codes[points[exists]]
@@ -206,5 +206,5 @@ def spherelet_radius(
         is_same_subject = subjects[queries] == subjects[points]
         away[exists & is_same_subject] = np.inf
     nearest = away.reshape(len(train), -1).min(axis=1)
-    nearest[np.isinf(nearest)] = neighbours.distances[np.isinf(nearest), -1]
+    nearest[np.isinf(nearest)] = neighbors.distances[np.isinf(nearest), -1]
     return float(np.quantile(nearest, quantile, method="inverted_cdf"))

@@ -394,8 +394,8 @@ def read_inputs(  # noqa: PLR0913
         declared: Column declarations of the owner, see :class:`.Declared`.
         each_row: True if the user declares that every row belongs to a different subject.
         max_synthetic_rows: See :func:`evaluate`.
-        schema: Schema without the subject. None: inferred from all real rows together; open columns
-            are then rejected, see :mod:`privacy_assets.tables.roles`.
+        schema: Schema without the subject. None: inferred from all real rows together; identifying
+            columns are then rejected, see :mod:`privacy_assets.tables.roles`.
         earlier_releases: Earlier releases about the same subjects. Columns that are absent from any
             of them, or cannot be converted, are ignored.
         seed: Seed of all random draws.

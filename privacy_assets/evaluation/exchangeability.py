@@ -1,7 +1,7 @@
 """Test of exchangeability of train and holdout, column by column, with labels permuted by subject.
 
 Statistics that compare the people of train with those of the holdout take their exchangeability for
-granted. A holdout that differs for its own reasons (later years, other units) breaks limits without
+granted. A holdout that differs for its own reasons (later years, other units) makes limits fail without
 any copy, because rows like those of train are nearer to train. Such limits are therefore also
 evaluated for people who are taken out of train, in place of the release, and are undecided if these
 break them as well.
@@ -43,7 +43,7 @@ class Exchangeability:
 
     Attributes:
         p_value: Two-sided p-value, simultaneous over all columns and levels.
-        columns: One record per column: ``column``, ``z`` (largest standardized difference of its
+        columns: One mapping per column: ``column``, ``z`` (largest standardized difference of its
             levels) and ``p_value`` (simultaneous as well).
         n: Number of rows.
         subjects: Number of subjects.
@@ -71,7 +71,7 @@ def exchangeability(
         n_permutations: Number of permutations. The smallest p-value is 1 / (permutations + 1).
 
     Returns:
-        The outcome, with one record per column.
+        The outcome, with one mapping per column.
     """
     subjects = Subjects.of(inputs.subject_codes("train", "holdout"), len(inputs.train))
     levels, columns_of_levels = _levels(inputs)
@@ -89,11 +89,11 @@ def exchangeability(
     band = test.band()
     scale = np.where(band.sd > 0, band.sd, np.inf)
     largest = (np.abs(test.null - band.mean) / scale).max(axis=1)
-    records: list[dict[str, float | str]] = []
+    columns: list[dict[str, float | str]] = []
     for name, z in _per_column(band.z, columns_of_levels):
         p_value = float((1 + (largest >= z).sum()) / (n_permutations + 1))
-        records.append({"column": name, "z": float(z), "p_value": p_value})
-    return Exchangeability(band.p_value, tuple(records), *subjects.counts)
+        columns.append({"column": name, "z": float(z), "p_value": p_value})
+    return Exchangeability(band.p_value, tuple(columns), *subjects.counts)
 
 
 def with_shift_note(inputs: EvaluationInputs) -> EvaluationInputs:
@@ -125,9 +125,9 @@ def _differing(inputs: EvaluationInputs) -> list[str]:
     if outcome.p_value > DIFFERENT:
         return []
     names = []
-    for record in outcome.columns:
-        if float(record["p_value"]) <= DIFFERENT:
-            names.append(safe_repr(str(record["column"])))
+    for column in outcome.columns:
+        if float(column["p_value"]) <= DIFFERENT:
+            names.append(safe_repr(str(column["column"])))
     return names
 
 
@@ -138,11 +138,11 @@ def without_shift(
     limits: Sequence[Limit],
     attempt: int = 1,
 ) -> dict[str, MetricResult]:
-    """Return the results, without statistics whose limit breaks because train and holdout differ.
+    """Return the results, without statistics whose limit fails because train and holdout differ.
 
-    If a limit is broken, and train and holdout differ in a column, the metric is measured again
+    If a limit is failed, and train and holdout differ in a column, the metric is measured again
     with a third of the people of train in place of the release, and without them in train. They are
-    rows like those of train, and none is a copy, so a limit that they break as well says nothing
+    rows like those of train, and none is a copy, so a limit that they fail as well says nothing
     about the release: the statistic becomes not measurable.
 
     Args:
@@ -155,41 +155,41 @@ def without_shift(
     Returns:
         Results by metric.
     """
-    broken = _broken_limits(metrics, results, limits, attempt)
-    if not broken:
+    failed = _failed_limits(metrics, results, limits, attempt)
+    if not failed:
         return dict(results)
     names = _differing(inputs)
     if not names:
         return dict(results)
-    harmless = _with_people_of_train(inputs)
-    if harmless is None:
+    without_copies = _with_people_of_train(inputs)
+    if without_copies is None:
         return dict(results)
-    harmless_results = {}
-    for limit in broken:
-        if limit.metric not in harmless_results:
-            harmless_results[limit.metric] = metrics[limit.metric].measure(harmless)
+    real_results = {}
+    for limit in failed:
+        if limit.metric not in real_results:
+            real_results[limit.metric] = metrics[limit.metric].measure(without_copies)
     reason = _reason(names)
     checked = dict(results)
-    for limit in broken:
-        if judge_limit(limit, harmless_results[limit.metric], attempt).status == "fail":
+    for limit in failed:
+        if judge_limit(limit, real_results[limit.metric], attempt).status == "fail":
             checked[limit.metric] = _not_measurable(checked[limit.metric], limit, reason)
     return checked
 
 
-def _broken_limits(
+def _failed_limits(
     metrics: Mapping[str, Metric],
     results: Mapping[str, MetricResult],
     limits: Sequence[Limit],
     attempt: int,
 ) -> list[Limit]:
-    """Return the broken limits of metrics that do not attack a generator."""
-    broken = []
+    """Return the failed limits of metrics that do not attack a generator."""
+    failed = []
     for limit in limits:
         if limit.metric not in metrics or metrics[limit.metric].attacks_generator:
             continue
         if judge_limit(limit, results.get(limit.metric), attempt).status == "fail":
-            broken.append(limit)
-    return broken
+            failed.append(limit)
+    return failed
 
 
 def _reason(names: Sequence[str]) -> str:
@@ -199,8 +199,8 @@ def _reason(names: Sequence[str]) -> str:
     if n_further > 0:
         columns += f" and {n_further} more"
     return (
-        f"{DIFFER} in {columns}, and real rows in place of the release, none of them in train,"
-        " break the limit as well"
+        f"{DIFFER} in {columns}, and the limit also fails for real rows in place of the release,"
+        " none of them in train"
     )
 
 

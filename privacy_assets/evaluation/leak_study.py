@@ -38,7 +38,7 @@ from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.fingerprints import cells_fingerprint
 from privacy_assets.tables.table import Table
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 FRACTIONS = tuple(tenth / 10 for tenth in range(11))
 RATIOS = (1.0, 1.25, 1.5, 1.75, 2.0)
@@ -122,7 +122,7 @@ class LinearFit:
         slope: Slope of the line.
         intercept: Value of the line at 0.
         r2: Coefficient of determination. 0 if the statistic is constant.
-        rises: False if the interval of a point is entirely on the harmless side of an earlier
+        rises: False if the interval of a point is entirely on the non-leaking side of an earlier
             interval: below it, or above it if lower values are riskier.
     """
 
@@ -154,8 +154,8 @@ def leak_study(
         metrics: Metrics by name.
         folder: Folder of the files, readable by the current user only. ``points.jsonl`` receives
             one line per point as soon as it is computed. Each line is labeled with a hash of rows,
-            seed, settings and engine, so that an interrupted study resumes, and lines of other
-            studies are ignored and kept. The files contain statistics only. None: no files.
+            seed, settings and package version, so that an interrupted study resumes, and lines of
+            other studies are ignored and kept. The files contain statistics only. None: no files.
         title: Title of the page.
         axis: LEAK or RATIO, the position of the cases.
 
@@ -326,7 +326,7 @@ def _mark(inputs: EvaluationInputs, metrics: Mapping[str, Metric]) -> str:
     if inputs.embedder is not None:
         embedder = inputs.embedder.fingerprint()
     return cells_fingerprint(
-        np.empty(0), inputs.fingerprints, settings, embedder, inputs.seed, ENGINE_VERSION
+        np.empty(0), inputs.fingerprints, settings, embedder, inputs.seed, PACKAGE_VERSION
     )[:16]
 
 
@@ -368,16 +368,18 @@ def _plots(points: Sequence[StudyPoint], statistic: str, axis: str) -> Iterator[
             names.append(point.series)
     for first in range(0, len(names), SERIES):
         names_of_plot = names[first : first + SERIES]
-        records = []
+        chart_points = []
         for point in points:
             if point.series in names_of_plot and statistic in point.estimates:
-                records.append(_record(point, statistic))
-        svg = intervals_svg(records, x="x", y="value", series=("series",), labels=(axis, statistic))
+                chart_points.append(_chart_point(point, statistic))
+        svg = intervals_svg(
+            chart_points, x="x", y="value", series=("series",), labels=(axis, statistic)
+        )
         if svg:
             yield svg
 
 
-def _record(point: StudyPoint, statistic: str) -> dict[str, object]:
+def _chart_point(point: StudyPoint, statistic: str) -> dict[str, object]:
     value, low, high = point.estimates[statistic]
     return {
         "series": point.series,
@@ -487,10 +489,10 @@ def leaky_table(train: Table, release: Table, fraction: float, noise: Noise, see
     n_rounds = -(-n_rows // max(len(train), 1))
     rounds = [rng.permutation(len(train)) for _ in range(n_rounds)]
     leaked = train.take(np.concatenate(rounds)[:n_rows])
-    harmless = release.take(rng.permutation(n_rows))
+    other_rows = release.take(rng.permutation(n_rows))
     noisy = noise.added(leaked, train, np.random.default_rng([seed, 12]))
     n_leaked = round(fraction * n_rows)
-    return Table.stack([noisy.take(slice(n_leaked)), harmless.take(slice(n_leaked, None))])
+    return Table.stack([noisy.take(slice(n_leaked)), other_rows.take(slice(n_leaked, None))])
 
 
 def leaky_cases(

@@ -1,9 +1,9 @@
 """Power analysis: verdicts that a split of this size can give, and the leaks that it can detect.
 
-A harmless release is generated and evaluated like any other. Subjects are drawn from a table, the
-default generator is fitted to all of them together, and only then are they assigned at random to
-train, holdout and reference. The release is independent of the assignment, so a limit that does not
-hold does so by chance or for lack of subjects.
+A non-leaking release is generated and evaluated like any other. Subjects are drawn from a table,
+the default generator is fitted to all of them together, and only then are they assigned at random
+to train, holdout and reference. The release is independent of the assignment, so a limit that does
+not hold does so by chance or for lack of subjects.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Draw:
     """Evaluation of one random split.
 
     Attributes:
-        outcomes: Outcome of each limit for a harmless release.
+        outcomes: Outcome of each limit for a non-leaking release.
         smallest_leaks: Smallest detectable leaks, by full name of the statistic.
     """
 
@@ -106,7 +106,7 @@ class PowerAnalysis:
 
     @property
     def passed(self) -> int:
-        """Number of splits in which a harmless release passes."""
+        """Number of splits in which a non-leaking release passes."""
         return self._verdicts.count("pass")
 
     @property
@@ -125,11 +125,11 @@ class PowerAnalysis:
 
     @property
     def summary(self) -> str:
-        """Sentence with the verdicts on a harmless release, and the limits that cause them."""
+        """Sentence with the verdicts on a non-leaking release, and the limits that cause them."""
         total = len(self.draws)
         counts = Counter(self._verdicts)
         if self.passed == total:
-            return f"A harmless release of this split would pass ({total} of {total} draws)."
+            return f"A non-leaking release of this split would pass ({total} of {total} draws)."
         words = {
             "fail": "would fail by chance",
             "undecided": "would be undecided",
@@ -144,7 +144,7 @@ class PowerAnalysis:
             if not limit.worst.passed:
                 reasons.append(f"{limit.worst.limit.key} ({limit.worst.reason})")
         verdicts = ", and ".join(phrases)
-        return f"A harmless release of this split {verdicts}, because of {'; '.join(reasons)}."
+        return f"A non-leaking release of this split {verdicts}, because of {'; '.join(reasons)}."
 
     def _limits(self) -> Iterator[_LimitOfDraws]:
         """Yield the outcomes of each limit."""
@@ -166,10 +166,10 @@ class PowerAnalysis:
         advice = narrow_advice(chain.from_iterable(self._outcomes))
         if advice:
             lines.append(advice)
-        records = [("statistic", "limit", "harmless release", "what is needed")]
+        table = [("statistic", "limit", "non-leaking release", "what is needed")]
         for limit in self._limits():
-            records.append(limit.record())
-        lines += ["", *aligned(records)]
+            table.append(limit.line())
+        lines += ["", *aligned(table)]
         leaks = []
         for name, leak in _leak_statistics():
             if name in self.draws[0].smallest_leaks:
@@ -222,7 +222,7 @@ class _LimitOfDraws(NamedTuple):
     counts: Counter[Status]
     worst: LimitOutcome
 
-    def record(self) -> tuple[str, str, str, str]:
+    def line(self) -> tuple[str, str, str, str]:
         """Return statistic, limit, statuses and required numbers, for messages."""
         limit = self.worst.limit
         statistic = clean(limit.statistic, 60)

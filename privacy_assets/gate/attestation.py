@@ -17,16 +17,16 @@ from privacy_assets.errors import (
     Undecided,
     WrongTarget,
 )
+from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFileKind, redo_of
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.statements import RecordKind, ReleaseTarget, Statement, redo_of
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import policy_digest, read_policy
 from privacy_assets.policy import LimitOutcome, Policy, Status, Verdict, tally
 from privacy_assets.stats.estimates import MetricResult, to_jsonable
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
-_MAX_NAMED = 3  # maximum number of limits named in a refusal; report and check name all
-# Inputs that only some metrics read, with the words of a refusal for another input.
+_MAX_NAMED = 3  # maximum number of limits named in an error; report and check name all
+# Inputs that only some metrics read, with the words of the message for another input.
 _OTHER_INPUTS = {"embedder": "another embedder", "ledger": "the ledger of an earlier release"}
 
 
@@ -58,7 +58,7 @@ class Attestation:
         dtypes: pandas dtypes of the columns, by name.
         made_at: Time of the attestation (UTC, ISO 8601).
         attempt: Number of the publication attempt since the last release of the table.
-        engine_version: Version of the engine.
+        package_version: Version of the package.
         keyid: Id of the signing key. Empty if not signed.
     """
 
@@ -78,29 +78,29 @@ class Attestation:
     dtypes: Mapping[str, str]
     made_at: str
     attempt: int
-    engine_version: str = ENGINE_VERSION
+    package_version: str = PACKAGE_VERSION
     keyid: str = ""
 
-    def statement(self) -> Statement:
-        """Return the statement to sign."""
+    def payload(self) -> Payload:
+        """Return the payload to sign."""
         body = {}
         for field in fields(self):
             if field.name not in ("target", "sha256", "keyid"):
                 body[field.name] = to_jsonable(getattr(self, field.name))
-        return Statement("attestation", self.target, self.sha256, body)
+        return Payload("attestation", self.target, self.sha256, body)
 
     @classmethod
-    def of(cls, statement: Statement) -> Attestation:
-        """Create an attestation from its statement.
+    def of(cls, payload: Payload) -> Attestation:
+        """Create an attestation from its payload.
 
         Args:
-            statement: Verified statement.
+            payload: Verified payload.
 
         Raises:
             OutOfDate: If a field is missing or unknown.
         """
         try:
-            return cls(statement.target, statement.sha256, **statement.body, keyid=statement.keyid)
+            return cls(payload.target, payload.sha256, **payload.body, keyid=payload.keyid)
         except TypeError:
             raise OutOfDate(
                 "the attestation is of another version of privacy-assets", redo=("attest",)
@@ -113,7 +113,7 @@ class Attestation:
             OutOfDate: If this version cannot read it.
         """
         try:
-            return read_policy(self.policy, self.engine_version)
+            return read_policy(self.policy, self.package_version)
         except ConfigError:
             raise self.unreadable() from None
 
@@ -137,20 +137,17 @@ class Attestation:
 
     def unreadable(self) -> OutOfDate:
         """Return the error for an attestation that this version cannot read."""
-        text = (
-            "the attestation is of another version of privacy-assets (engine"
-            f" {self.engine_version})"
-        )
+        text = f"the attestation is of another version of privacy-assets ({self.package_version})"
         return OutOfDate(text, redo=("attest",))
 
 
-def check_target(actual: ReleaseTarget, target: ReleaseTarget, kind: RecordKind) -> None:
-    """Reject a record of another table or partition.
+def check_target(actual: ReleaseTarget, target: ReleaseTarget, kind: SignedFileKind) -> None:
+    """Reject a signed file of another table or partition.
 
     Args:
-        actual: Table and partition of the record.
+        actual: Table and partition of the signed file.
         target: Expected table and partition.
-        kind: Kind of the record.
+        kind: Kind of the signed file.
 
     Raises:
         WrongTarget: If they differ.
@@ -212,7 +209,7 @@ def _check_attacked_generator(snapshot: Snapshot, metrics: Mapping[str, Metric])
 def check_result(
     result: MetricResult, inputs: Mapping[str, str], metric: Metric | None, seed: int
 ) -> None:
-    """Reject a result unless this engine version computed it on these tables with these settings
+    """Reject a result unless this version computed it on these tables with these settings
     and this seed.
 
     Args:
@@ -227,9 +224,9 @@ def check_result(
     redo = ("score",)
     if metric is not None and result.metric != metric.name:
         raise OutOfDate(f"expected a result of {metric.name}, got {result.metric}", redo=redo)
-    if result.engine_version != ENGINE_VERSION:
+    if result.package_version != PACKAGE_VERSION:
         raise OutOfDate(
-            f"{result.metric} was computed by engine {result.engine_version}", redo=redo
+            f"{result.metric} was computed by version {result.package_version}", redo=redo
         )
     for role in sorted({*inputs, *result.inputs}):
         if not _is_used(role, metric) or result.inputs.get(role) == inputs.get(role):
@@ -263,9 +260,9 @@ def check_snapshot(attestation: Attestation, snapshot: Snapshot) -> None:
 
 
 def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, Any]) -> None:
-    """Reject an attestation of another engine, policy or settings than those in force.
+    """Reject an attestation of another version, policy or settings than those in force.
 
-    The statistics of another engine may contain errors that were fixed since.
+    The statistics of another version may contain errors that were fixed since.
 
     Args:
         attestation: Attestation to check.
@@ -275,9 +272,9 @@ def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, A
     Raises:
         OutOfDate: If one of them differs.
     """
-    if attestation.engine_version != ENGINE_VERSION:
+    if attestation.package_version != PACKAGE_VERSION:
         raise OutOfDate(
-            f"the attestation was made by engine {attestation.engine_version}",
+            f"the attestation was made by version {attestation.package_version}",
             redo=("score", "attest"),
         )
     if attestation.policy_digest != policy_digest(policy):
@@ -299,11 +296,11 @@ def check_verdict(verdict: Verdict, remembered: Sequence[str]) -> None:
         remembered: Limits that the same rows failed earlier.
 
     Raises:
-        PolicyNotMet: If a limit is broken.
-        FailedBefore: If no limit is broken, but the rows failed earlier.
+        PolicyNotMet: If a limit failed.
+        FailedBefore: If no limit failed, but the rows failed earlier.
     """
-    if verdict.status != "pass" or verdict.broken:
-        raise refusal(verdict, remembered)
+    if verdict.status != "pass" or verdict.not_passed:
+        raise blocking_error(verdict, remembered)
 
 
 def check_memory(remembered: Sequence[str]) -> None:
@@ -336,35 +333,35 @@ def check_ledger(attestation: Attestation, ledger: str) -> None:
         )
 
 
-def refusal(
+def blocking_error(
     verdict: Verdict, remembered: Sequence[str] = (), remedy: str = ""
 ) -> PolicyNotMet | FailedBefore:
-    """Return the refusal of a verdict other than "pass". Its message has the first broken limits,
-    without numbers.
+    """Return the error of a verdict other than "pass". Its message has the limits that failed
+    first, without numbers.
 
-    Rows that failed before, and break no limit now, are refused for that: another run cannot change
-    it.
+    Rows that failed before, and for which no limit fails now, are blocked for that: another run
+    cannot change it.
 
     Args:
         verdict: Verdict.
         remembered: Limits that the same rows failed earlier.
         remedy: What would make the verdict "pass", for the advice. Empty: general advice.
     """
-    broken = sorted(verdict.broken, key=lambda outcome: outcome.status != "fail")
-    if not broken or (remembered and broken[0].status != "fail"):
+    not_passed = sorted(verdict.not_passed, key=lambda outcome: outcome.status != "fail")
+    if not not_passed or (remembered and not_passed[0].status != "fail"):
         return failed_before(remembered)
     names = []
-    for outcome in broken[:_MAX_NAMED]:
+    for outcome in not_passed[:_MAX_NAMED]:
         names.append(f"{outcome.limit.key} ({outcome.status.replace('_', ' ')})")
-    if len(broken) > _MAX_NAMED:
-        names.append(f"and {len(broken) - _MAX_NAMED} more")
+    if len(not_passed) > _MAX_NAMED:
+        names.append(f"and {len(not_passed) - _MAX_NAMED} more")
     kind = Undecided if verdict.status == "undecided" else PolicyNotMet
     counts = tally(verdict.outcomes)
     text = f"the policy does not hold ({verdict.status}: {counts}): {', '.join(names)}"
-    return kind(text, outcomes=verdict.broken, remedy=remedy)
+    return kind(text, outcomes=verdict.not_passed, remedy=remedy)
 
 
 def failed_before(remembered: Sequence[str]) -> FailedBefore:
-    """Return the refusal of rows that failed earlier."""
+    """Return the error of rows that failed earlier."""
     text = "the policy does not hold: these rows failed before, and rerunning cannot change that"
     return FailedBefore(f"{text} ({'; '.join(remembered)})", failures=tuple(remembered))

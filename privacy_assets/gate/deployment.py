@@ -1,4 +1,4 @@
-"""Deployments: settings, folders, keys of the gate, and the secret of the splits."""
+"""Deployments: settings, folders, keys of the gate, and the split key."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from privacy_assets.infra.files import (
     make_folder,
     names,
     private_folder,
+    read_key,
     read_regular,
-    read_secret,
     reason,
 )
 from privacy_assets.infra.markers import (
@@ -55,14 +55,15 @@ from privacy_assets.infra.objects import (
 from privacy_assets.infra.settings import problem
 from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint
 
-SECRET_VARIABLE = "PRIVACY_ASSETS_SECRET"
-SECRET = "secret.key"
-CHECK = "secret.check"
-_MIN_BYTES = 16  # of a secret
-_UNUSED = {SECRET, SIGNING_KEY}  # possible content of the private folder before the first record
+SPLIT_KEY_VARIABLE = "PRIVACY_ASSETS_SPLIT_KEY"
+SPLIT_KEY = "split.key"
+SPLIT_KEY_CHECK = "split.check"
+_MIN_BYTES = 16  # of a split key
+# possible content of the private folder before the first signed file
+_UNUSED = {SPLIT_KEY, SIGNING_KEY}
 _LOST = (
-    "Without the secret, every split changes, and rows that failed or were released are not"
-    " recognised. Fix:"
+    "Without the split key, every split changes, and rows that failed or were released are not"
+    " recognized. Fix:"
     " restore it from a backup. If there is none, start with an empty private folder and a new"
     " release folder."
 )
@@ -86,7 +87,7 @@ Folder = Annotated[str | None, BeforeValidator(_folder)]  # path or URL; None: n
 
 
 class DeploymentSettings(BaseModel):
-    """Settings of a deployment: its folders, its keys, and the secret of its splits.
+    """Settings of a deployment: its folders, its keys, and its split key.
 
     Values are paths, URLs and names, never keys, because user interfaces display them.
 
@@ -96,7 +97,7 @@ class DeploymentSettings(BaseModel):
         releases: Release folder or its URL (``s3://bucket/releases``). None: ``releases`` in
             ``home``, otherwise PRIVACY_ASSETS_RELEASES.
         private: The gate's private folder or its URL, with unpublished snapshots, failed verdicts,
-            signing key and secret. No other user may have access. None: ``private`` in ``home``,
+            signing key and split key. No other user may have access. None: ``private`` in ``home``,
             otherwise PRIVACY_ASSETS_PRIVATE, otherwise ``private`` next to the releases.
         trusted_keys: Folder of trusted public keys (PEM), or one key. None:
             PRIVACY_ASSETS_TRUSTED_KEYS, otherwise ``trusted_keys`` in ``home`` or next to the
@@ -105,8 +106,8 @@ class DeploymentSettings(BaseModel):
             folder.
         signing_key_variable: Environment variable of the signing key (PEM), which overrides the
             file.
-        secret_variable: Environment variable of the secret. If it is unset, the secret is
-            ``secret.key`` in the private folder.
+        split_key_variable: Environment variable of the split key. If it is unset, the split key is
+            ``split.key`` in the private folder.
 
     Raises:
         ConfigError: If a setting is unknown or has the wrong type.
@@ -120,7 +121,7 @@ class DeploymentSettings(BaseModel):
     trusted_keys: Folder = None
     signing_key: Folder = None
     signing_key_variable: str = SIGNING_VARIABLE
-    secret_variable: str = SECRET_VARIABLE
+    split_key_variable: str = SPLIT_KEY_VARIABLE
 
     def __init__(self, **settings: Any) -> None:
         try:
@@ -238,10 +239,11 @@ class Deployment:
     All folders contain the same marker (:mod:`privacy_assets.infra.markers`), which is created on
     first use. A folder of another deployment is rejected.
 
-    The secret determines the side of each subject in the split. A new one is created only on first
-    use: ``private/secret.check``, a keyed hash of a constant, detects a changed or lost secret. A
-    first pair of keys is created only if neither signing key nor trusted keys were configured, and
-    no key is trusted and no release exists. If keys were configured, ``private`` must exist.
+    The split key determines the side of each subject in the split. A new one is created only on
+    first use: ``private/split.check``, a keyed hash of a constant, detects a changed or lost
+    split_key. A first pair of keys is created only if neither signing key nor trusted keys were
+    configured, and no key is trusted and no release exists. If keys were configured, ``private``
+    must exist.
 
     Args:
         settings: Settings of the deployment.
@@ -260,15 +262,16 @@ class Deployment:
         self.releases = settings.release_folder()
         self.private = settings.private_folder()
         self._is_marked = False
-        self._checked_secret = b""  # last secret that was verified to belong to this deployment
+        # last split key that was verified to belong to this deployment
+        self._checked_split_key = b""
 
     @classmethod
-    def temporary(cls, folder: Path, secret: bytes) -> Deployment:
+    def temporary(cls, folder: Path, split_key: bytes) -> Deployment:
         """Create a deployment with new keys in an empty folder. It ignores environment variables.
 
         Args:
             folder: Empty folder.
-            secret: Secret of the deployment.
+            split_key: Split key of the deployment.
         """
         private = private_folder(folder / "private")
         trusted = folder / "trusted_keys"
@@ -276,11 +279,11 @@ class Deployment:
             home=str(folder),
             trusted_keys=str(trusted),
             signing_key_variable="",
-            secret_variable="",
+            split_key_variable="",
         )
         deployment = cls(settings)
         deployment._marked_private()  # marks the folders while they are empty
-        create_once(private / SECRET, secret)
+        create_once(private / SPLIT_KEY, split_key)
         first_key(private / SIGNING_KEY, trusted)
         return deployment
 
@@ -301,7 +304,7 @@ class Deployment:
         self._is_marked = False  # check the folders again
         private = self._marked_private()
         trusted = self.trusted
-        content_key = self.key("content")  # creates the secret before the keys
+        content_key = self.key("content")  # creates the split key before the keys
         path = self.settings.signing_key_file()
         trusted_folder = trusted.places[0]
         if not self._has_configured_keys() and path is not None:
@@ -320,12 +323,12 @@ class Deployment:
         return gate
 
     def key(self, purpose: str) -> bytes:
-        """Return a key derived from the secret.
+        """Return a key derived from the split key.
 
         Args:
             purpose: Purpose of the key. Other purposes have other keys.
         """
-        return derive_key(self._secret(), purpose)
+        return derive_key(self._split_key(), purpose)
 
     def keyed_fingerprint(self, fingerprint: str) -> str:
         """Return the keyed fingerprint of a private table, the only form that may be disclosed.
@@ -342,10 +345,10 @@ class Deployment:
         return any(os.environ.get(name) for name in variables)
 
     def check(self) -> None:
-        """Check folders and secret, and create them on first use; ConfigError for a folder of
+        """Check folders and split_key, and create them on first use; ConfigError for a folder of
         another deployment.
         """
-        self._secret()
+        self._split_key()
 
     def _marked_private(self) -> Location:
         """Return the private folder, after all folders were marked or their markers checked."""
@@ -353,7 +356,7 @@ class Deployment:
         if self._is_marked:
             return check_private(private_folder(folder))
         has_keys = self._has_configured_keys()
-        # If the folder is not mounted, a new one would contain no record of failures.
+        # If the folder is not mounted, a new one would contain no log of failures.
         if isinstance(folder, Path) and has_keys and not folder.is_dir():
             raise ConfigError(
                 f"{folder}: the gate's private folder does not exist. Fix: mount it, or create"
@@ -373,49 +376,49 @@ class Deployment:
         self._is_marked = True
         return folder
 
-    def _secret(self) -> bytes:
-        """Return the secret, or raise ConfigError if it is lost or belongs to another
+    def _split_key(self) -> bytes:
+        """Return the split key, or raise ConfigError if it is lost or belongs to another
         deployment.
         """
-        variable = self.settings.secret_variable
-        secret = os.environ.get(variable, "").encode()
+        variable = self.settings.split_key_variable
+        split_key = os.environ.get(variable, "").encode()
         private = None
         where = variable
-        if not secret:
+        if not split_key:
             private = self._marked_private()
             if isinstance(private, ObjectPath):
                 raise ConfigError(
-                    f"{private}: an object store cannot hold the secret of a deployment. Fix: set"
-                    f" {variable}."
+                    f"{private}: an object store cannot hold the split key of a deployment. Fix:"
+                    f" set {variable}."
                 )
-            where = str(private / SECRET)
-            secret = self._stored_secret(private)
-        if len(secret) < _MIN_BYTES:
-            raise ConfigError(f"{where}: the secret needs at least {_MIN_BYTES} bytes.")
-        if secret != self._checked_secret:
-            self._check(secret, where, private or self._marked_private())
-            self._checked_secret = secret
-        return secret
+            where = str(private / SPLIT_KEY)
+            split_key = self._stored_split_key(private)
+        if len(split_key) < _MIN_BYTES:
+            raise ConfigError(f"{where}: the split key needs at least {_MIN_BYTES} bytes.")
+        if split_key != self._checked_split_key:
+            self._check(split_key, where, private or self._marked_private())
+            self._checked_split_key = split_key
+        return split_key
 
-    def _stored_secret(self, private: Path) -> bytes:
-        """Read the secret in the private folder, which is created on first use."""
-        path = private / SECRET
+    def _stored_split_key(self, private: Path) -> bytes:
+        """Read the split key in the private folder, which is created on first use."""
+        path = private / SPLIT_KEY
         if not path.exists():
             if not self._is_new(private):
-                raise ConfigError(f"{path}: the secret of this deployment is missing. {_LOST}")
+                raise ConfigError(f"{path}: the split key of this deployment is missing. {_LOST}")
             create_once(path, secrets.token_bytes(32))
-        return read_secret(path)
+        return read_key(path)
 
-    def _check(self, secret: bytes, where: str, private: Location) -> None:
-        """Raise ConfigError unless this secret was the first one used with the private folder."""
-        check = private / CHECK
-        key = derive_key(secret, "check")
-        expected = keyed_fingerprint("the secret of this deployment", key).encode()
+    def _check(self, split_key: bytes, where: str, private: Location) -> None:
+        """Raise ConfigError unless this split key was the first one used with the private folder."""
+        check = private / SPLIT_KEY_CHECK
+        key = derive_key(split_key, "check")
+        expected = keyed_fingerprint("the split key of this deployment", key).encode()
         try:
-            if CHECK not in names(private):
+            if SPLIT_KEY_CHECK not in names(private):
                 if not self._is_new(private):
                     raise ConfigError(
-                        f"{check}: missing, so the secret in {where} cannot be checked. {_LOST}"
+                        f"{check}: missing, so the split key in {where} cannot be checked. {_LOST}"
                     )
                 create_once(check, expected)
             stored = read_regular(check)
@@ -425,10 +428,10 @@ class Deployment:
             ) from None
         if not hmac.compare_digest(stored, expected):
             raise ConfigError(
-                f"{where}: this is not the secret of this deployment ({check} belongs to"
-                f" another secret). {_LOST}"
+                f"{where}: this is not the split key of this deployment ({check} belongs to"
+                f" another split key). {_LOST}"
             )
 
     def _is_new(self, private: Location) -> bool:
-        """Return True if there is no record and no release yet."""
+        """Return True if there is no signed file and no release yet."""
         return entries(private) <= _UNUSED and not any(self.store.targets())

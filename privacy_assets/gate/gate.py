@@ -1,4 +1,4 @@
-"""The gate: signs and verifies the records of pipeline steps, and is the only component that
+"""The gate: signs and verifies the files of pipeline steps, and is the only component that
 publishes releases.
 """
 
@@ -23,14 +23,15 @@ from privacy_assets.errors import (
     InputError,
     NotTrusted,
     OutOfDate,
-    PublicationRefused,
+    PublicationBlocked,
     StoreError,
     StoreUnavailable,
     Superseded,
-    TableStopped,
+    TableSuspended,
     WrongTarget,
     safe_repr,
 )
+from privacy_assets.gate.accepted_settings import AcceptedSettings
 from privacy_assets.gate.attestation import (
     Attestation,
     check_ledger,
@@ -43,7 +44,6 @@ from privacy_assets.gate.attestation import (
     check_verdict,
 )
 from privacy_assets.gate.keys import SigningKey
-from privacy_assets.gate.lock import Locks
 from privacy_assets.gate.log import (
     GRADES,
     MAX_FAILED,
@@ -58,20 +58,20 @@ from privacy_assets.gate.log import (
 )
 from privacy_assets.gate.release import Pointer, replaced
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
-from privacy_assets.gate.snapshot import Snapshot, write_snapshot
-from privacy_assets.gate.statements import (
-    RecordKind,
+from privacy_assets.gate.signed_files import (
+    Payload,
     ReleaseTarget,
-    SignedRecord,
-    Statement,
+    SignedFile,
+    SignedFileKind,
     quoted,
-    records,
     redo_of,
-    seal,
     shown_digest,
-    unseal,
+    sign_payload,
+    signed_files,
     unverified,
+    verified_payload,
 )
+from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.infra.files import (
     check_private,
     names,
@@ -89,7 +89,7 @@ from privacy_assets.stats.estimates import MetricResult, to_jsonable
 from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint, lasting_fingerprint
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.writing import parquet_bytes
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 _N_THREADS = 8  # partitions read in parallel
 
@@ -126,7 +126,7 @@ class _RecordedMove:
             release_id: Id of the release. Empty: there is no current release.
         """
         pointer = Pointer(release_id, self.number, dt.datetime.now(dt.UTC))
-        return pointer.sealed(self.target, self.log.key)
+        return pointer.signed(self.target, self.log.key)
 
     def check_last(self) -> None:
         """Raise Superseded if another release, rollback or withdrawal was recorded meanwhile."""
@@ -159,11 +159,11 @@ class _PartitionReleases(NamedTuple):
     unlogged: list[Publication]
 
 
-class Stop(NamedTuple):
-    """All that stops a table.
+class Suspension(NamedTuple):
+    """All that suspends a table.
 
     Attributes:
-        causes: Causes, each a sentence without a period. Empty: the table is not stopped.
+        causes: Causes, each a sentence without a period. Empty: the table is not suspended.
         digest: Digest of the causes and of the last entry of the log.
     """
 
@@ -175,14 +175,14 @@ class Stop(NamedTuple):
 class Gate:
     """Signing, verification and publication of synthetic tables.
 
-    All methods raise PublicationRefused for records that are rejected, and ConfigError if a key is
-    missing or invalid.
+    All methods raise PublicationBlocked for signed files that are rejected, and ConfigError if a
+    key is missing or invalid.
 
     Attributes:
         releases: Release folder.
-        private: Private folder, with snapshots, results, locks, logs and ledgers.
+        private: Private folder, with snapshots, results, accepted settings, logs and ledgers.
         key: Signing key.
-        content_key: Key of the row fingerprints in records, and of the order in which rows are
+        content_key: Key of the row fingerprints in signed files, and of the order in which rows are
             written.
     """
 
@@ -202,9 +202,9 @@ class Gate:
         return Log(self.private, self.key)
 
     @property
-    def locks(self) -> Locks:
+    def accepted(self) -> AcceptedSettings:
         """Locks of the tables."""
-        return Locks(self.private, self.key)
+        return AcceptedSettings(self.private, self.key)
 
     def count_attempt(self, snapshot: Snapshot) -> int:
         """Return the number of this publication attempt, from 1, and count it; see
@@ -275,7 +275,7 @@ class Gate:
         fingerprint: str,
         digest: str,
         setup: Mapping[str, Any],
-    ) -> SignedRecord:
+    ) -> SignedFile:
         """Sign that a private table has ``role`` under ``setup``.
 
         Args:
@@ -286,17 +286,17 @@ class Gate:
             setup: Settings.
 
         Returns:
-            The signed record.
+            The signed file.
         """
         body = {"role": role, "setup": to_jsonable(setup), "digest": digest}
-        statement = Statement("split", target, fingerprint, body)
-        sealed = seal(statement, self.key)
-        self._store_latest(sealed, target, f"split-{role}")
-        return sealed
+        payload = Payload("split", target, fingerprint, body)
+        signed_file = sign_payload(payload, self.key)
+        self._store_latest(signed_file, target, f"split-{role}")
+        return signed_file
 
     def check_split(
         self,
-        sealed: SignedRecord,
+        signed_file: SignedFile,
         target: ReleaseTarget,
         role: str,
         digest: str,
@@ -306,7 +306,7 @@ class Gate:
         current setup.
 
         Args:
-            sealed: Signed record of the table.
+            signed_file: Signed file of the table.
             target: Table and partition.
             role: Role of the table.
             digest: Keyed digest of its file.
@@ -315,9 +315,9 @@ class Gate:
         Returns:
             The keyed fingerprint of its content.
         """
-        statement = self._verified(sealed, "split", target)
-        self._check_latest(sealed, target, f"split-{role}")
-        if statement.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:
+        payload = self._verified(signed_file, "split", target)
+        self._check_latest(signed_file, target, f"split-{role}")
+        if payload.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:
             verb = "split"
             redo: tuple[str, ...] = ("split", "prepare")
             if role == "source":
@@ -328,7 +328,7 @@ class Gate:
                 " settings"
             )
             raise OutOfDate(text, redo=redo)
-        return statement.sha256
+        return payload.sha256
 
     def take_snapshot(
         self,
@@ -339,7 +339,7 @@ class Gate:
         generator: Mapping[str, Any] | None = None,
         n_replaced: Mapping[str, int] = MappingProxyType({}),
         before: Table | None = None,
-    ) -> tuple[Snapshot, SignedRecord]:
+    ) -> tuple[Snapshot, SignedFile]:
         """Write a synthetic table to the private folder, and sign its content and origin.
 
         The row order of the table is not written.
@@ -356,7 +356,7 @@ class Gate:
                 None: ``table``.
 
         Returns:
-            The snapshot and its signed record.
+            The snapshot and its signed file.
         """
         self.key.check()  # before the file is written
         frame = table.to_published_frame()
@@ -376,61 +376,63 @@ class Gate:
             generator=generator,
             n_replaced=n_replaced,
         )
-        return snapshot, seal(snapshot.statement(), self.key)
+        return snapshot, sign_payload(snapshot.payload(), self.key)
 
-    def snapshot(self, sealed: SignedRecord, target: ReleaseTarget) -> Snapshot:
-        """Verify the signed record of a snapshot, and return the snapshot.
+    def snapshot(self, signed_file: SignedFile, target: ReleaseTarget) -> Snapshot:
+        """Verify the signed file of a snapshot, and return the snapshot.
 
         Args:
-            sealed: Signed record.
+            signed_file: Signed file.
             target: Table and partition to which it must belong.
         """
-        statement = self._verified(sealed, "snapshot", target)
-        return Snapshot.of(statement, self._snapshots(target))
+        payload = self._verified(signed_file, "snapshot", target)
+        return Snapshot.of(payload, self._snapshots(target))
 
     def sign_prepared(
         self, snapshot: Snapshot, setup: Mapping[str, Any], body: Mapping[str, Any]
-    ) -> SignedRecord:
+    ) -> SignedFile:
         """Sign the prepared tables of a snapshot and of the real tables.
 
         Args:
             snapshot: Synthetic table.
             setup: Settings of the split.
-            body: Further content of the record.
+            body: Further content of the signed file.
         """
         signed = {
             **to_jsonable(body),
             "setup": to_jsonable(setup),
-            "engine_version": ENGINE_VERSION,
+            "package_version": PACKAGE_VERSION,
         }
-        return seal(Statement("prepared", snapshot.target, snapshot.sha256, signed), self.key)
+        return sign_payload(Payload("prepared", snapshot.target, snapshot.sha256, signed), self.key)
 
     def prepared(
-        self, sealed: SignedRecord, target: ReleaseTarget, digest: str, setup: Mapping[str, Any]
+        self, signed_file: SignedFile, target: ReleaseTarget, digest: str, setup: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Snapshot]:
-        """Return the signed record of prepared tables, by this engine under this setup, and their
+        """Return the signed file of prepared tables, by this version under this setup, and their
         snapshot.
 
         Args:
-            sealed: Signed record.
+            signed_file: Signed file.
             target: Table and partition.
             digest: Keyed digest of the prepared tables.
             setup: Current settings of the split.
 
         Returns:
-            Body of the record, and the snapshot of the synthetic table.
+            Body of the signed file, and the snapshot of the synthetic table.
         """
-        body = self._verified(sealed, "prepared", target).body
-        if body.get("engine_version") != ENGINE_VERSION:
-            raise OutOfDate("the tables were prepared by another engine", redo=("prepare",))
+        body = self._verified(signed_file, "prepared", target).body
+        if body.get("package_version") != PACKAGE_VERSION:
+            raise OutOfDate(
+                "the tables were prepared by another version of the package", redo=("prepare",)
+            )
         if body.get("setup") != to_jsonable(setup):
             raise OutOfDate(
                 "the tables were split or read under other settings", redo=("split", "prepare")
             )
         if body.get("digest") != digest:
             raise Damaged("evaluation_inputs was changed after it was signed", redo=("prepare",))
-        snapshot_record = SignedRecord("snapshot", body["snapshot"].encode())
-        return body, self.snapshot(snapshot_record, target)
+        snapshot_file = SignedFile("snapshot", body["snapshot"].encode())
+        return body, self.snapshot(snapshot_file, target)
 
     def ledger(self, table: str) -> tuple[str, bytes]:
         """Return SHA-256 and bytes of the ledger of disclosure after the last release.
@@ -442,13 +444,13 @@ class Gate:
             table: Name of the table.
 
         Raises:
-            TableStopped: If the file is missing or was changed.
+            TableSuspended: If the file is missing or was changed.
         """
         state = self.log.state(table)
         return state.ledger, self._check_ledger(table, state.ledger)
 
     def _check_ledger(self, table: str, sha256: str) -> bytes:
-        """Return the bytes of a ledger, or raise TableStopped if it is missing or was changed."""
+        """Return the bytes of a ledger, or raise TableSuspended if it is missing or was changed."""
         if not sha256:
             return b""
         path = self._ledgers(table) / f"{sha256}.parquet"
@@ -461,7 +463,7 @@ class Gate:
                     f"the ledger cannot be read ({reason(error)})", error, path
                 ) from None
         if data is None:
-            raise TableStopped(
+            raise TableSuspended(
                 f"the ledger of {table} is missing or was changed ({path})", table=table
             )
         return data
@@ -475,7 +477,7 @@ class Gate:
         snapshot: Snapshot,
         outcomes: Iterable[LimitOutcome],
         ledger: bytes = b"",
-    ) -> SignedRecord:
+    ) -> SignedFile:
         """Sign the result of one metric, after counting the attempt and recording failed limits.
 
         Args:
@@ -495,20 +497,20 @@ class Gate:
             folder = private_folder(self._ledgers(snapshot.target.table))
             put_atomic(folder / f"{ledger_sha256}.parquet", ledger)
         body = {**result.to_json(), "ledger": ledger_sha256}
-        return seal(Statement("result", snapshot.target, snapshot.sha256, body), self.key)
+        return sign_payload(Payload("result", snapshot.target, snapshot.sha256, body), self.key)
 
-    def result(self, sealed: SignedRecord, snapshot: Snapshot) -> MetricResult:
+    def result(self, signed_file: SignedFile, snapshot: Snapshot) -> MetricResult:
         """Verify the signed result of one metric, and return it.
 
         Args:
-            sealed: Signed result.
+            signed_file: Signed result.
             snapshot: Synthetic table on which it must have been computed.
         """
-        statement = self._verified(sealed, "result", snapshot.target)
-        if statement.sha256 != snapshot.sha256:
-            metric = statement.body.get("metric", "a score")
+        payload = self._verified(signed_file, "result", snapshot.target)
+        if payload.sha256 != snapshot.sha256:
+            metric = payload.body.get("metric", "a score")
             raise OutOfDate(f"{metric} was computed on another synthetic table", redo=("score",))
-        stored = dict(statement.body)
+        stored = dict(payload.body)
         stored.pop("ledger", None)
         return MetricResult.from_json(stored)
 
@@ -516,11 +518,11 @@ class Gate:
         self,
         snapshot: Snapshot,
         policy: Policy,
-        scores: Mapping[str, SignedRecord],
+        scores: Mapping[str, SignedFile],
         inputs: Mapping[str, str],
         metrics: Mapping[str, Metric],
         setup: Mapping[str, Any],
-    ) -> tuple[Attestation, SignedRecord]:
+    ) -> tuple[Attestation, SignedFile]:
         """Evaluate ``policy``, record failures, and sign the verdict.
 
         Args:
@@ -534,18 +536,18 @@ class Gate:
             setup: All other current settings, including "seed" and "filter".
 
         Returns:
-            The attestation and its signed record.
+            The attestation and its signed file.
 
         Raises:
-            PublicationRefused: If a result or the snapshot is not trusted or does not match.
+            PublicationBlocked: If a result or the snapshot is not trusted or does not match.
         """
         target = snapshot.target
         self.check_folders()
-        self.locks.check(target.table, policy, setup, snapshot.content)
+        self.accepted.check(target.table, policy, setup, snapshot.content)
         check_made(snapshot, inputs, setup, metrics)
         state = self.log.state(target.table)
         inputs = {**inputs, "ledger": state.ledger}
-        results = {name: self.result(sealed, snapshot) for name, sealed in scores.items()}
+        results = {name: self.result(signed_file, snapshot) for name, signed_file in scores.items()}
         for name, result in results.items():
             check_result(result, inputs, metrics.get(name), setup["seed"])
         remembered = state.failures(policy, snapshot, self._remembered_part(target, setup))
@@ -553,13 +555,13 @@ class Gate:
         verdict = policy.judge(results, attempt)
 
         ledgers = []
-        for sealed in scores.values():
-            statement = self._verified(sealed, "result", target)
-            ledgers.append(statement.body.get("ledger") or "")
+        for signed_file in scores.values():
+            payload = self._verified(signed_file, "result", target)
+            ledgers.append(payload.body.get("ledger") or "")
         result_digests = {}
-        for name, sealed in scores.items():
+        for name, signed_file in scores.items():
             if name in policy.metrics:
-                result_digests[name] = self._store_result(sealed, target)
+                result_digests[name] = self._store_result(signed_file, target)
 
         attestation = Attestation(
             target=target,
@@ -580,9 +582,9 @@ class Gate:
             made_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         )
         self._record_verdict(snapshot, attestation.verdict, verdict.outcomes)
-        sealed = seal(attestation.statement(), self.key)
-        self._store_latest(sealed, target, "attestation")
-        return replace(attestation, keyid=self.key.signer.public_key.keyid), sealed
+        signed_file = sign_payload(attestation.payload(), self.key)
+        self._store_latest(signed_file, target, "attestation")
+        return replace(attestation, keyid=self.key.signer.public_key.keyid), signed_file
 
     def row_scores(self, snapshot: Snapshot, metric: str) -> Location:
         """Return the path of the private Parquet file with the scores of each row of a snapshot.
@@ -611,11 +613,11 @@ class Gate:
         path = self.row_scores(snapshot, result.metric)
         return put_atomic(path, parquet_bytes(pd.DataFrame(result.row_scores)))
 
-    def _store_result(self, sealed: SignedRecord, target: ReleaseTarget) -> str:
+    def _store_result(self, signed_file: SignedFile, target: ReleaseTarget) -> str:
         """Store a signed result in the private folder, and return its keyed digest."""
-        digest = self._result_digest(sealed.data)
+        digest = self._result_digest(signed_file.data)
         folder = private_folder(target.below(self.private / "results"))
-        put_atomic(folder / f"{digest}.json", sealed.data)
+        put_atomic(folder / f"{digest}.json", signed_file.data)
         return digest
 
     def _stored_results(
@@ -624,38 +626,38 @@ class Gate:
         """Read and verify the signed results that an attestation names.
 
         Raises:
-            PublicationRefused: If one is missing or changed.
+            PublicationBlocked: If one is missing or changed.
         """
         folder = attestation.target.below(self.private / "results")
         results = {}
         for name, digest in attestation.results.items():
             what = f"signed result of {name} in {folder}"
             file = f"{digest}.json"
-            data = records(folder, what, file).get(file, b"")
+            data = signed_files(folder, what, file).get(file, b"")
             if self._result_digest(data) != digest:
                 text = f"the {what} is missing or was changed"
                 raise Damaged(text, path=str(folder / file), redo=("score", "attest"))
-            results[name] = self.result(SignedRecord("result", data), snapshot)
+            results[name] = self.result(SignedFile("result", data), snapshot)
         return results
 
     def _result_digest(self, data: bytes) -> str:
         key = derive_key(self.content_key, "results")
         return keyed_fingerprint(hashlib.sha256(data).hexdigest(), key)
 
-    def attestation(self, sealed: SignedRecord, target: ReleaseTarget) -> Attestation:
+    def attestation(self, signed_file: SignedFile, target: ReleaseTarget) -> Attestation:
         """Verify a signed attestation, and return it.
 
         Args:
-            sealed: Signed attestation.
+            signed_file: Signed attestation.
             target: Table and partition to which it must belong.
         """
-        return Attestation.of(self._verified(sealed, "attestation", target))
+        return Attestation.of(self._verified(signed_file, "attestation", target))
 
     @_reporting()
     def publish(
         self,
-        attestation_record: SignedRecord,
-        snapshot_record: SignedRecord,
+        attestation_file: SignedFile,
+        snapshot_file: SignedFile,
         target: ReleaseTarget,
         policy: Policy,
         setup: Mapping[str, Any],
@@ -671,10 +673,10 @@ class Gate:
         1. The signing key can be used.
         2. The folders belong to one deployment, and not every user can write to the releases.
         3. A trusted key signed the attestation, for this table and partition.
-        4. A trusted key signed the record of the snapshot, for this table and partition.
-        5. Policy and settings equal the lock of the table.
-        6. The table is not stopped.
-        7. Engine, policy and settings of the attestation are in force.
+        4. A trusted key signed the file of the snapshot, for this table and partition.
+        5. Policy and settings equal the accepted settings of the table.
+        6. The table is not suspended.
+        7. Package version, policy and settings of the attestation are in force.
         8. Its verdict is "pass", and its policy has exactly its limits.
         9. It names this snapshot: the same bytes and rows.
         10. The signed results that it names are in the private folder, and belong to this snapshot.
@@ -686,8 +688,8 @@ class Gate:
         come in between:
 
         14. The log does not end before the current release.
-        15. The table is not stopped.
-        16. These rows failed no limit that is at least as strict, in any run.
+        15. The table is not suspended.
+        16. No limit that is at least as strict failed for these rows, in any run.
         17. They were not withdrawn, in any partition.
         18. They were not published and later replaced or rolled back.
         19. The disclosure was measured with the current ledger.
@@ -701,8 +703,8 @@ class Gate:
         23. The release is not older than the current one.
 
         Args:
-            attestation_record: Signed attestation.
-            snapshot_record: Signed record of the synthetic table.
+            attestation_file: Signed attestation.
+            snapshot_file: Signed file of the synthetic table.
             target: Table and partition.
             policy: Policy in force.
             setup: Current settings except the policy.
@@ -711,27 +713,27 @@ class Gate:
             The current release.
 
         Raises:
-            PublicationRefused: If a check fails.
+            PublicationBlocked: If a check fails.
             ConfigError: If the signing key or a folder is not usable.
         """
         self.key.check()
         self.check_folders()
-        attestation = self.attestation(attestation_record, target)
-        snapshot = self.snapshot(snapshot_record, target)
-        self.locks.check(target.table, policy, setup)
+        attestation = self.attestation(attestation_file, target)
+        snapshot = self.snapshot(snapshot_file, target)
+        self.accepted.check(target.table, policy, setup)
         check_policy(attestation, policy, setup)
         check_verdict(attestation.policy_verdict(), attestation.remembered)
         check_snapshot(attestation, snapshot)
         results = self._stored_results(attestation, snapshot)
         verdict = policy.judge(results, attestation.attempt)
         check_verdict(verdict, attestation.remembered)
-        self._check_latest(attestation_record, target, "attestation")
+        self._check_latest(attestation_file, target, "attestation")
         self.store.check_ids(target)
         release_ids = [release.id for release in self.store.history(target)]
 
         def facts_of_release(state: LogState) -> Facts | None:
             self._check_not_behind(target.table, state)
-            state.check_not_stopped(target.table)
+            state.check_not_suspended(target.table)
             part = self._remembered_part(target, setup)
             check_memory(state.failures(policy, attestation, part))
             _check_not_withdrawn(attestation, state)
@@ -756,20 +758,20 @@ class Gate:
                 target,
                 snapshot.path,
                 attestation.sha256,
-                attestation_record.data,
+                attestation_file.data,
                 move.sign_pointer,
                 move.check_last,
             )
         self._remove_ledgers(target.table)
-        with suppress(OSError, PublicationRefused):  # the next publication removes it
-            self.locks.end_proposal(target.table)
+        with suppress(OSError, PublicationBlocked):  # the next publication removes it
+            self.accepted.end_proposal(target.table)
         return release
 
     def _remove_ledgers(self, table: str) -> None:
         """Remove all ledgers but the one after the last release. A failure leaves a file that the
         next call removes.
         """
-        with suppress(OSError, PublicationRefused):
+        with suppress(OSError, PublicationBlocked):
             current = f"{self.log.state(table).ledger}.parquet"
             folder = self._ledgers(table)
             for name in names(folder):
@@ -799,8 +801,8 @@ class Gate:
     def _check_not_behind(
         self, table: str, state: LogState, read_state: ReadState | None = None
     ) -> None:
-        """Raise TableStopped if the release folder has a release, or a pointer with a number, that
-        the log lacks.
+        """Raise TableSuspended if the release folder has a release, or a pointer with a number,
+        that the log lacks.
 
         Args:
             table: Name of the table.
@@ -816,7 +818,7 @@ class Gate:
                 f"the log of {table} ends before a release that readers have: it is missing, or"
                 " an older copy"
             )
-            raise TableStopped(text, table=table)
+            raise TableSuspended(text, table=table)
 
     def _lost(self, table: str, state: LogState) -> _Lost:
         """Compare the log of a table with the release folder."""
@@ -840,7 +842,7 @@ class Gate:
             if release.id[-12:] in logged:
                 continue
             # a release without a trusted signature does not count
-            with suppress(PublicationRefused):
+            with suppress(PublicationBlocked):
                 attestation = release.opened(target, self.key.trusted)
                 unlogged.append(
                     Publication(target.part, 0, attestation.sha256, attestation.content)
@@ -859,14 +861,14 @@ class Gate:
             release = self.store.current(target, self.key.trusted)
             check_bytes(release.table, sha256, release.root)
             attestation = release.opened(target, self.key.trusted)
-        except (OSError, InputError, PublicationRefused):
+        except (OSError, InputError, PublicationBlocked):
             return None
         if attestation.sha256 != sha256:
             return None
         return release
 
-    def stop(self, table: str) -> Stop:
-        """Return all that stops a table. One acceptance settles all of it.
+    def suspension(self, table: str) -> Suspension:
+        """Return all that suspends a table. One acceptance settles all of it.
 
         Args:
             table: Name of the table.
@@ -874,7 +876,7 @@ class Gate:
         state = self.log.believed(table)
         checks: list[Callable[[], object]] = [
             lambda: self.log.state(table),
-            lambda: state.check_not_stopped(table),
+            lambda: state.check_not_suspended(table),
             lambda: self._check_not_behind(table, state, self.log.believed),
             lambda: self._check_ledger(table, state.ledger),
         ]
@@ -882,13 +884,13 @@ class Gate:
         for check in checks:
             try:
                 check()
-            except TableStopped as error:
+            except TableSuspended as error:
                 causes.append(error.event)
         displayed = {"table": table, "entry": state.number, "head": state.head, "causes": causes}
-        return Stop(causes, shown_digest(displayed))
+        return Suspension(causes, shown_digest(displayed))
 
     def accept(self, table: str, why: str, digest: str = "") -> None:
-        """Let a stopped table run again, see :meth:`.Log.accept`.
+        """Let a suspended table run again, see :meth:`.Log.accept`.
 
         Releases in the release folder that the log lacks count as failed verdicts, as does a ledger
         that is lost.
@@ -896,38 +898,38 @@ class Gate:
         Args:
             table: Name of the table.
             why: Reason, which is signed.
-            digest: Digest of the stop that was shown to the user, see :meth:`stop`. Empty: accept
-                any stop.
+            digest: Digest of the suspension that was shown to the user, see :meth:`suspension`.
+                Empty: accept any suspension.
 
         Raises:
-            ConfigError: If the table is stopped for another reason than the shown one.
+            ConfigError: If the table is suspended for another reason than the shown one.
         """
 
         def check_unchanged() -> None:
-            if digest and self.stop(table).digest != digest:
+            if digest and self.suspension(table).digest != digest:
                 raise ConfigError(
-                    f"{table}: the causes of its stop have changed. Fix: look at them again, then"
-                    " accept it."
+                    f"{table}: the causes of its suspension have changed. Fix: look at them again,"
+                    " then accept it."
                 )
 
         state = self.log.believed(table)
         replacements, n_failed = self._lost(table, state)
         try:
             self._check_ledger(table, state.ledger)
-        except TableStopped:
+        except TableSuspended:
             replacements["ledger"] = ""
             n_failed = MAX_FAILED
         self.log.accept(table, why, replacements, n_failed, check_unchanged)
 
-    def check_not_stopped(self, table: str) -> None:
-        """Raise TableStopped if ``table`` failed too often, or its log or ledger is damaged or an
+    def check_not_suspended(self, table: str) -> None:
+        """Raise TableSuspended if ``table`` failed too often, or its log or ledger is damaged or an
         older copy.
 
         Args:
             table: Name of the table.
         """
         state = self.log.state(table)
-        state.check_not_stopped(table)
+        state.check_not_suspended(table)
         self._check_not_behind(table, state)
         self._check_ledger(table, state.ledger)
 
@@ -942,10 +944,10 @@ class Gate:
             name: Id of the release.
 
         Raises:
-            PublicationRefused: If the release is damaged or failed, or a store cannot be read.
+            PublicationBlocked: If the release is damaged or failed, or a store cannot be read.
             InputError: If there is no such release.
             ConfigError: If the private folder is not that of this table's publisher: without
-                failure records, every release would be accepted.
+                log of failures, every release would be accepted.
         """
         release = self._existing_release(target, name)
         attestation = release.opened(target, self.key.trusted)
@@ -984,7 +986,7 @@ class Gate:
             Other partitions whose last release has the same rows. Their readers still get them.
 
         Raises:
-            PublicationRefused: If a store cannot be read or written.
+            PublicationBlocked: If a store cannot be read or written.
             InputError: If there is no such release.
             ConfigError: If the private folder is not that of this table's publisher.
         """
@@ -1002,7 +1004,7 @@ class Gate:
 
         try:
             is_current = self.store.pointer(target, self.key.trusted).release == name
-        except (InputError, PublicationRefused):
+        except (InputError, PublicationBlocked):
             is_current = True  # readers cannot load the table either
         move = self._record_move(target, "withdrawal", facts_of_withdrawal)
         if is_current:
@@ -1029,7 +1031,7 @@ class Gate:
                 continue
             try:
                 is_current = bool(self.store.pointer(partition, self.key.trusted).release)
-            except (InputError, PublicationRefused):
+            except (InputError, PublicationBlocked):
                 is_current = True  # its readers cannot be asked
             if is_current:
                 partitions.append(partition)
@@ -1041,9 +1043,9 @@ class Gate:
     ) -> list[str]:
         """Remove old releases, and private files that no remaining release or attestation needs.
 
-        The caller holds the lock of the table. A release is kept if it is current, among the newest
-        ``keep``, or younger than ``days``. The private files of the kept releases and of the latest
-        attestation are kept, and the log, whose entries are never removed.
+        The caller holds the run lease of the table. A release is kept if it is current, among the
+        newest ``keep``, or younger than ``days``. The private files of the kept releases and of the
+        latest attestation are kept, and the log, whose entries are never removed.
 
         Args:
             target: Table and partition.
@@ -1055,7 +1057,7 @@ class Gate:
             Ids of the removed releases, and paths of the removed private files.
 
         Raises:
-            PublicationRefused: If a store cannot be read or written, or the current release cannot
+            PublicationBlocked: If a store cannot be read or written, or the current release cannot
                 be determined.
         """
         self.check_folders()
@@ -1089,17 +1091,17 @@ class Gate:
         last publication needs.
         """
         folder = target.below(self.private / "latest")
-        latest = records(folder, "latest records", "attestation").get("attestation", b"")
+        latest = signed_files(folder, "latest signed files", "attestation").get("attestation", b"")
         last = self.log.state(target.table).last_publication(target)
         used = set[str]()
         if last is not None:
             used.add(last.sha256)
         for data in [latest, *(release.envelope for release in remaining)]:
             # unverified: it only keeps more files
-            statement = unverified(SignedRecord("attestation", data))
-            if statement is not None:
-                used.add(statement.sha256)
-                used.update(map(str, dict(statement.body.get("results", {})).values()))
+            payload = unverified(SignedFile("attestation", data))
+            if payload is not None:
+                used.add(payload.sha256)
+                used.update(map(str, dict(payload.body.get("results", {})).values()))
 
         unused = []
         for kind in ("snapshots", "results", "row_scores"):
@@ -1129,32 +1131,34 @@ class Gate:
     def _snapshots(self, target: ReleaseTarget) -> Location:
         return target.below(self.private / "snapshots")
 
-    def _store_latest(self, sealed: SignedRecord, target: ReleaseTarget, name: str) -> None:
-        """Store ``sealed`` as the latest record of a step. Earlier ones are rejected from now
+    def _store_latest(self, signed_file: SignedFile, target: ReleaseTarget, name: str) -> None:
+        """Store ``signed_file`` as the latest file of a step. Earlier ones are rejected from now
         on.
         """
-        put_atomic(target.below(self.private / "latest") / name, sealed.data)
+        put_atomic(target.below(self.private / "latest") / name, signed_file.data)
 
-    def _check_latest(self, sealed: SignedRecord, target: ReleaseTarget, name: str) -> None:
+    def _check_latest(self, signed_file: SignedFile, target: ReleaseTarget, name: str) -> None:
         folder = target.below(self.private / "latest")
-        if records(folder, "latest records", name).get(name) == sealed.data:
+        if signed_files(folder, "latest signed files", name).get(name) == signed_file.data:
             return
-        redo = redo_of(sealed.kind)
-        if sealed.kind == "split":
+        redo = redo_of(signed_file.kind)
+        if signed_file.kind == "split":
             redo = ("split", "prepare", "score", "attest")
         if name == "split-source":
             redo = ("read", *redo)
-        raise OutOfDate(f"this {sealed.kind} of {target} is not the latest one", redo=redo)
+        raise OutOfDate(f"this {signed_file.kind} of {target} is not the latest one", redo=redo)
 
-    def _verified(self, sealed: SignedRecord, kind: RecordKind, target: ReleaseTarget) -> Statement:
-        """Verify kind, signature and target of a signed record, and return its statement."""
-        if sealed.kind != kind:
+    def _verified(
+        self, signed_file: SignedFile, kind: SignedFileKind, target: ReleaseTarget
+    ) -> Payload:
+        """Verify kind, signature and target of a signed file, and return its payload."""
+        if signed_file.kind != kind:
             raise NotTrusted(
-                f"expected a signed {kind}, got a signed {sealed.kind}", redo=redo_of(kind)
+                f"expected a signed {kind}, got a signed {signed_file.kind}", redo=redo_of(kind)
             )
-        statement = unseal(sealed, self.key.trusted)
-        check_target(statement.target, target, kind)
-        return statement
+        payload = verified_payload(signed_file, self.key.trusted)
+        check_target(payload.target, target, kind)
+        return payload
 
 
 def _check_not_withdrawn(attestation: Attestation, state: LogState) -> None:

@@ -16,8 +16,8 @@ from privacy_assets.infra.files import (
     check_kept,
     make_folder,
     private_folder,
+    read_key,
     read_regular,
-    read_secret,
 )
 from privacy_assets.infra.folders import Folder
 from privacy_assets.infra.markers import is_unused
@@ -118,7 +118,7 @@ class SigningKey:
                 " variable; object stores cannot hold keys."
             )
         fix = "restore the signing key, or create a new one: privacy-assets keys --new"
-        return _private_key(read_secret(self.path, fix=fix), self._where)
+        return _private_key(read_key(self.path, fix=fix), self._where)
 
 
 def key_path(path: str | Path) -> Path:
@@ -236,7 +236,7 @@ def _public(private: Path) -> tuple[str, bytes]:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
     from securesystemslib.signer import SSlibKey
 
-    public = _private_key(read_secret(private), str(private)).public_key()
+    public = _private_key(read_key(private), str(private)).public_key()
     pem: bytes = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return SSlibKey.from_crypto(public).keyid, pem
 

@@ -21,27 +21,27 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from privacy_assets.errors import NotTrusted, PublicationRefused, StoreUnavailable, TableStopped
+from privacy_assets.errors import NotTrusted, PublicationBlocked, StoreUnavailable, TableSuspended
 from privacy_assets.gate.keys import SigningKey
-from privacy_assets.gate.statements import (
+from privacy_assets.gate.signed_files import (
+    Payload,
     ReleaseTarget,
-    SignedRecord,
-    Statement,
+    SignedFile,
     quoted,
-    records,
-    seal,
-    unseal,
+    sign_payload,
+    signed_files,
     unverified,
+    verified_payload,
 )
 from privacy_assets.infra.files import create_once, names, private_folder, put_atomic, reason
 from privacy_assets.infra.objects import Location
 from privacy_assets.policy import Limit, LimitOutcome, Policy
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     from privacy_assets.gate.snapshot import Snapshot
 
-# more than MAX_FAILED "fail" in the last LAST verdicts of a table or partition stop the table
+# more than MAX_FAILED "fail" in the last LAST verdicts of a table or partition suspend the table
 LAST = 7
 MAX_FAILED = 3
 # a further verdict on the same rows is recorded if it is higher
@@ -57,7 +57,7 @@ _LIMIT_FIELDS = ("statistic", "bound", "at_most", "at_least")
 _STRICTNESS = ("proven", "value", "conservative")
 
 
-Facts = Mapping[str, Any]  # what an entry contains besides number, time and engine
+Facts = Mapping[str, Any]  # what an entry contains besides number, time and package version
 
 
 class Rows(Protocol):
@@ -142,12 +142,12 @@ class CheckedEntry(NamedTuple):
 
     Attributes:
         number: Number of the entry.
-        statement: The entry. None: it was removed, or cannot be read.
+        payload: The entry. None: it was removed, or cannot be read.
         problem: A sentence without a final period. Empty: the entry is sound.
     """
 
     number: int
-    statement: Statement | None
+    payload: Payload | None
     problem: str
 
 
@@ -201,7 +201,7 @@ class LogState:
         values["withdrawn"] = tuple(Withdrawal(*withdrawal) for withdrawal in values["withdrawn"])
         return cls(**values)
 
-    def after(self, entry: Statement, head: str) -> LogState:
+    def after(self, entry: Payload, head: str) -> LogState:
         """Return the state after one more entry.
 
         Args:
@@ -359,12 +359,12 @@ class LogState:
                 lines.append(_limit_line(failure))
         return lines
 
-    def check_not_stopped(self, table: str, content: str = "") -> None:
-        """Raise TableStopped if the table, or one of its partitions, failed too often.
+    def check_not_suspended(self, table: str, content: str = "") -> None:
+        """Raise TableSuspended if the table, or one of its partitions, failed too often.
 
         Args:
             table: Name of the table.
-            content: Keyed fingerprint of rows that, if they failed, are not stopped by failures.
+            content: Keyed fingerprint of rows that, if they failed, are not suspended by failures.
         """
         if self.verdicts.get(content) == "fail":
             return
@@ -375,12 +375,12 @@ class LogState:
 
 
 def _check_last_verdicts(table: str, verdicts: Sequence[RecentVerdict]) -> None:
-    """Raise TableStopped if more than ``MAX_FAILED`` of the last verdicts are "fail"."""
+    """Raise TableSuspended if more than ``MAX_FAILED`` of the last verdicts are "fail"."""
     last = verdicts[-LAST:]
     n_failed = sum(verdict.status == "fail" for verdict in last)
     if n_failed > MAX_FAILED:
-        text = f"{table} is stopped: {n_failed} of its last {len(last)} verdicts are 'fail'"
-        raise TableStopped(text, table=table)
+        text = f"{table} is suspended: {n_failed} of its last {len(last)} verdicts are 'fail'"
+        raise TableSuspended(text, table=table)
 
 
 FactsOf = Callable[[LogState], Facts | None]  # facts of the next entry; None: there is no entry
@@ -396,8 +396,8 @@ class Log:
         key: Signing key.
 
     Raises:
-        TableStopped: On use, if an entry since the last acceptance is missing, or is not signed by
-            a trusted key.
+        TableSuspended: On use, if an entry since the last acceptance is missing, or is not signed
+            by a trusted key.
         StoreUnavailable: On use, if the log cannot be read or written.
     """
 
@@ -414,7 +414,7 @@ class Log:
             state, problem = self._read(table)
             if not problem:
                 return state
-        raise TableStopped(
+        raise TableSuspended(
             f"{problem} of the log of {table} is missing, or not signed by a trusted key",
             table=table,
         )
@@ -470,7 +470,7 @@ class Log:
         n_lost: int,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Let a stopped table run again, and count its verdicts from now on.
+        """Let a suspended table run again, and count its verdicts from now on.
 
         The log continues from :meth:`believed`.
 
@@ -517,8 +517,8 @@ class Log:
                 is_linked = entry.body["event"] == "accept" or entry.body["before"] == head
                 problem = "" if is_linked else "does not follow the entry before it"
                 yield CheckedEntry(number, entry, problem)
-            except PublicationRefused as error:
-                entry_as_read = unverified(SignedRecord("entry", data))
+            except PublicationBlocked as error:
+                entry_as_read = unverified(SignedFile("entry", data))
                 yield CheckedEntry(number, entry_as_read, error.event)
             last = number
             head = hashlib.sha256(data).hexdigest()
@@ -551,15 +551,15 @@ class Log:
                 elif (entry.body["number"], entry.body["before"]) != (state.number + 1, state.head):
                     raise NotTrusted("the entry does not follow the one before it")
                 state = state.after(entry, head)
-            except (PublicationRefused, KeyError, TypeError, ValueError, AttributeError):
+            except (PublicationBlocked, KeyError, TypeError, ValueError, AttributeError):
                 problem = problem or f"entry {number}"
                 if with_unverified:
                     state = _with_unverified(state, data)
                 state = replace(state, number=number, head=head)
         return state, problem
 
-    def _entry(self, table: str, number: int, data: bytes, keys: Mapping[str, Any]) -> Statement:
-        entry = unseal(SignedRecord("entry", data), keys)
+    def _entry(self, table: str, number: int, data: bytes, keys: Mapping[str, Any]) -> Payload:
+        entry = verified_payload(SignedFile("entry", data), keys)
         if (entry.target.table, entry.body["number"]) != (table, number):
             raise NotTrusted("the entry belongs to another log or number")
         return entry
@@ -571,12 +571,12 @@ class Log:
             "number": number,
             "before": before.head,
             "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-            "engine": ENGINE_VERSION,
+            "package_version": PACKAGE_VERSION,
             **facts,
         }
-        entry = Statement("entry", target, "", body)
+        entry = Payload("entry", target, "", body)
         folder = self._folder(target.table)
-        data = seal(entry, self.key).data
+        data = sign_payload(entry, self.key).data
         try:
             is_created = create_once(private_folder(folder) / _file_name(number), data)
         except OSError as error:
@@ -588,21 +588,21 @@ class Log:
         state = before.after(entry, hashlib.sha256(data).hexdigest())
         # the state is the sum of the entries, so without it a reader adds them up
         with suppress(OSError):
-            statement = Statement("state", ReleaseTarget(target.table), "", asdict(state))
-            put_atomic(folder / _STATE_FILE, seal(statement, self.key).data)
+            payload = Payload("state", ReleaseTarget(target.table), "", asdict(state))
+            put_atomic(folder / _STATE_FILE, sign_payload(payload, self.key).data)
         return state
 
     def _stored(self, table: str) -> LogState:
         """Return the stored state, or the empty one if there is none that a trusted key signed for
         ``table``.
         """
-        data = records(self._folder(table), _WHAT, _STATE_FILE).get(_STATE_FILE, b"")
+        data = signed_files(self._folder(table), _WHAT, _STATE_FILE).get(_STATE_FILE, b"")
         try:
-            statement = unseal(SignedRecord("state", data), self.key.trusted)
-            if statement.target != ReleaseTarget(table):
+            payload = verified_payload(SignedFile("state", data), self.key.trusted)
+            if payload.target != ReleaseTarget(table):
                 return LogState()
-            return LogState.of(statement.body)
-        except (PublicationRefused, KeyError, TypeError):
+            return LogState.of(payload.body)
+        except (PublicationBlocked, KeyError, TypeError):
             return LogState()
 
     def _numbers(self, table: str) -> set[int]:
@@ -634,7 +634,7 @@ class Log:
 
     def _data(self, table: str, number: int) -> bytes:
         name = _file_name(number)
-        return records(self._folder(table), _WHAT, name).get(name, b"")
+        return signed_files(self._folder(table), _WHAT, name).get(name, b"")
 
     def _folder(self, table: str) -> Location:
         return self.private / "log" / quoted(table)
@@ -675,7 +675,7 @@ def _with_unverified(state: LogState, data: bytes) -> LogState:
     """Add the facts of an entry that cannot be verified, but only those that make the gate
     stricter.
     """
-    entry = unverified(SignedRecord("entry", data))
+    entry = unverified(SignedFile("entry", data))
     if entry is None:
         return state
     try:

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable, Superseded
+from privacy_assets.errors import Damaged, PublicationBlocked, StoreUnavailable, Superseded
 from privacy_assets.gate.attestation import Attestation, check_target
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
-from privacy_assets.gate.statements import (
+from privacy_assets.gate.signed_files import (
+    Payload,
     ReleaseTarget,
-    SignedRecord,
-    Statement,
-    seal,
-    unseal,
+    SignedFile,
+    sign_payload,
     unverified,
+    verified_payload,
 )
 from privacy_assets.infra.files import open_regular, read_regular
 from privacy_assets.infra.objects import Location
@@ -33,7 +33,7 @@ ATTESTATION_FILE = "attestation.json"
 LARGEST_ATTESTATION = 64 << 20  # maximum number of bytes read
 LARGEST_POINTER = 4096
 SignPointer = Callable[[str], bytes]  # id of a release -> signed pointer to it
-CheckLast = Callable[[], None]  # raises PublicationRefused if a later move was recorded
+CheckLast = Callable[[], None]  # raises PublicationBlocked if a later move was recorded
 _AHEAD = dt.timedelta(minutes=10)  # tolerated clock difference of a publisher
 _ABSENT = {errno.ENOENT, errno.EISDIR, errno.EINVAL, errno.ELOOP}
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
@@ -96,18 +96,18 @@ class Release:
             trusted: Trusted keys.
 
         Raises:
-            PublicationRefused: If it cannot be read, is not signed by a trusted key, belongs to
+            PublicationBlocked: If it cannot be read, is not signed by a trusted key, belongs to
                 another table or partition, or its verdict is not "pass".
         """
         try:
-            sealed = SignedRecord("attestation", self.envelope)
+            signed_file = SignedFile("attestation", self.envelope)
         except OSError as error:
             text = f"the attestation of release {self.id} cannot be read ({error.strerror})"
             raise StoreUnavailable(text, path=str(self.attestation), errno=error.errno) from None
         try:
-            attestation = Attestation.of(unseal(sealed, trusted))
+            attestation = Attestation.of(verified_payload(signed_file, trusted))
             check_target(attestation.target, target, "attestation")
-        except PublicationRefused as error:
+        except PublicationBlocked as error:
             error.redo = ()  # no step makes the attestation of an existing release again
             raise
         if attestation.verdict != "pass":
@@ -175,7 +175,7 @@ class Pointer:
     number: int
     at: dt.datetime
 
-    def sealed(self, target: ReleaseTarget, key: SigningKey) -> bytes:
+    def signed(self, target: ReleaseTarget, key: SigningKey) -> bytes:
         """Return the signed bytes. The token makes the bytes of two writers differ.
 
         Args:
@@ -188,7 +188,7 @@ class Pointer:
             "at": self.at.isoformat(timespec="seconds"),
             "token": secrets.token_hex(8),
         }
-        return seal(Statement("pointer", target, "", body), key).data
+        return sign_payload(Payload("pointer", target, "", body), key).data
 
     @classmethod
     def opened(
@@ -207,9 +207,9 @@ class Pointer:
             WrongTarget: If it belongs to another table or partition.
             Damaged: If its release is not an id, or more than 10 minutes in the future.
         """
-        statement = unseal(SignedRecord("pointer", data), trusted)
-        check_target(statement.target, target, "pointer")
-        body = statement.body
+        payload = verified_payload(SignedFile("pointer", data), trusted)
+        check_target(payload.target, target, "pointer")
+        body = payload.body
         pointer = cls(body["release"], body["number"], dt.datetime.fromisoformat(body["at"]))
         if pointer.release:
             check_id(pointer.release, where)
@@ -257,10 +257,10 @@ def pointed(data: bytes, where: Location) -> str:
     Raises:
         Damaged: If it names none, or one that is more than 10 minutes in the future.
     """
-    statement = unverified(SignedRecord("pointer", data))
+    payload = unverified(SignedFile("pointer", data))
     name = None
-    if statement is not None:
-        name = statement.body.get("release")
+    if payload is not None:
+        name = payload.body.get("release")
     if not isinstance(name, str):
         raise _not_an_id(where)
     if name:
@@ -302,7 +302,7 @@ def check_forward(current: str, name: str) -> None:
 
 
 def replaced(name: str) -> Superseded:
-    """Return the refusal of a table that was published as release ``name`` and is no longer
+    """Return the error of a table that was published as release ``name`` and is no longer
     current. "": it is gone.
     """
     release = name or "a deleted release"

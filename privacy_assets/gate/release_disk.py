@@ -47,14 +47,14 @@ def add(
         sha256: Expected hash of the snapshot.
         attestation: Bytes of the attestation.
         sign_pointer: Returns the signed pointer to a release.
-        check_last: Called under the lock. Raises PublicationRefused if another release or rollback
+        check_last: Called under the lock. Raises PublicationBlocked if another release or rollback
             was recorded meanwhile.
 
     Returns:
         The new release, or the existing one with this attestation.
 
     Raises:
-        PublicationRefused: If the bytes differ, an id is invalid, or a later release is current.
+        PublicationBlocked: If the bytes differ, an id is invalid, or a later release is current.
         OSError: If the disk fails. The pointer is unchanged.
     """
     with _locked(folder) as opened:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
-from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable, Superseded
+from privacy_assets.errors import Damaged, PublicationBlocked, StoreUnavailable, Superseded
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     LARGEST_POINTER,
@@ -59,11 +59,11 @@ def add(
         sha256: Expected hash of the snapshot.
         attestation: Bytes of the attestation.
         sign_pointer: Returns the signed pointer to a release.
-        check_last: Raises PublicationRefused if another release or rollback was recorded meanwhile.
+        check_last: Raises PublicationBlocked if another release or rollback was recorded meanwhile.
             Called before each attempt to move the pointer.
 
     Raises:
-        PublicationRefused: If the bytes differ, an id is invalid, or a later release is current.
+        PublicationBlocked: If the bytes differ, an id is invalid, or a later release is current.
             Its ``outcome_known`` is False after the upload, because readers may see the release
             then.
         OSError: If the store fails.
@@ -92,8 +92,8 @@ def add(
         raise Damaged(f"{envelope} is another attestation", path=str(location), remove=True)
     try:
         _move(folder, sign_pointer(name), check_move)
-    except PublicationRefused as refusal:
-        refusal.outcome_known = False  # its files are readable already, and count as released
+    except PublicationBlocked as blocked_by:
+        blocked_by.outcome_known = False  # its files are readable already, and count as released
         raise
     return Release(name, location)
 

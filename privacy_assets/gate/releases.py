@@ -39,8 +39,8 @@ from privacy_assets.gate.release import (
     pointed,
 )
 from privacy_assets.gate.release_disk import POINTER
+from privacy_assets.gate.signed_files import ReleaseTarget, quoted
 from privacy_assets.gate.snapshot import read_hashed
-from privacy_assets.gate.statements import ReleaseTarget, quoted
 from privacy_assets.infra.files import put_atomic, reason
 from privacy_assets.infra.objects import Location, ObjectPath, location
 
@@ -134,7 +134,7 @@ class ReleaseStore:
             sha256: Expected hash of the snapshot.
             attestation: Bytes of the attestation.
             sign_pointer: Returns the signed pointer to a release.
-            check_last: Called when no other process can intervene. Raises PublicationRefused if
+            check_last: Called when no other process can intervene. Raises PublicationBlocked if
                 another release or rollback was recorded meanwhile.
 
         Returns:
@@ -201,7 +201,7 @@ class ReleaseStore:
 
         Raises:
             InputError: If there is none.
-            PublicationRefused: If it cannot be read or verified.
+            PublicationBlocked: If it cannot be read or verified.
         """
         folder = target.below(self.root)
         try:
@@ -292,10 +292,10 @@ def read_published(
             PRIVACY_ASSETS_TRUSTED_KEYS, or ``trusted_keys`` next to ``root``.
         max_age: Maximum time since the publisher last confirmed that this is the current release.
             Each run of a table confirms it, also if the source has not changed. A time more than 10
-            minutes in the future is refused. Without a maximum, a user who can write to ``root``
+            minutes in the future is rejected. Without a maximum, a user who can write to ``root``
             can keep readers on an old release. None: any time.
         seen: JSON file in which this reader keeps the number of the last release that it read. A
-            release with a lower number is refused, because an older copy was restored. None: not
+            release with a lower number is rejected, because an older copy was restored. None: not
             kept.
 
     Returns:
@@ -303,7 +303,7 @@ def read_published(
 
     Raises:
         InputError: If no release exists.
-        PublicationRefused: If pointer or attestation is not signed by a trusted key or belongs to
+        PublicationBlocked: If pointer or attestation is not signed by a trusted key or belongs to
             another table or partition, the attestation names other bytes, or the release is too
             old.
         ConfigError: If there is no trusted key, or ``seen`` is not a file of this function.

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.errors import Damaged, StoreUnavailable
-from privacy_assets.gate.statements import ReleaseTarget, Statement
+from privacy_assets.gate.signed_files import Payload, ReleaseTarget
 from privacy_assets.infra.files import put_atomic, read_hashed_bytes
 from privacy_assets.infra.objects import Location
 from privacy_assets.stats.estimates import to_jsonable
@@ -68,8 +68,8 @@ class Snapshot:
     generator: Mapping[str, Any] | None = None
     n_replaced: Mapping[str, int] = field(default_factory=dict)
 
-    def statement(self) -> Statement:
-        """Return the statement to sign. It omits the path, which the gate derives itself."""
+    def payload(self) -> Payload:
+        """Return the payload to sign. It omits the path, which the gate derives itself."""
         body = {
             "n_rows": self.n_rows,
             "train_fingerprint": self.train_fingerprint,
@@ -79,18 +79,18 @@ class Snapshot:
             "generator": to_jsonable(self.generator),
             "n_replaced": dict(self.n_replaced),
         }
-        return Statement("snapshot", self.target, self.sha256, body)
+        return Payload("snapshot", self.target, self.sha256, body)
 
     @classmethod
-    def of(cls, statement: Statement, folder: Location) -> Snapshot:
-        """Create the snapshot of a statement.
+    def of(cls, payload: Payload, folder: Location) -> Snapshot:
+        """Create the snapshot of a payload.
 
         Args:
-            statement: Verified statement.
+            payload: Verified payload.
             folder: Folder of the file.
         """
-        path = folder / f"{statement.sha256}.parquet"
-        return cls(statement.target, path, statement.sha256, **statement.body)
+        path = folder / f"{payload.sha256}.parquet"
+        return cls(payload.target, path, payload.sha256, **payload.body)
 
 
 def write_snapshot(frame: pd.DataFrame, folder: Location, key: bytes) -> tuple[Location, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from privacy_assets.errors import InputError, PublicationRefused, for_readers, with_advice
+from privacy_assets.errors import InputError, PublicationBlocked, for_readers, with_advice
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
 from privacy_assets.gate.log import Log, LogState
@@ -19,7 +19,7 @@ from privacy_assets.gate.releases import (
     check_bytes,
     hash_file,
 )
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, unseal
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, verified_payload
 from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location
 from privacy_assets.metrics.registry import table_settings
@@ -33,7 +33,7 @@ class Verification:
     Attributes:
         file: Verified file.
         sha256: SHA-256 of its bytes.
-        refusal: Why the file does not pass. Empty if it passes.
+        reason: Why the file does not pass. Empty if it passes.
         source: Path of the attestation. None if there is none.
         stated: Attestation, if a trusted key signed it and it names these bytes.
         outcomes: Its limits, without measured numbers.
@@ -45,7 +45,7 @@ class Verification:
 
     file: Location
     sha256: str
-    refusal: str
+    reason: str
     source: Location | None = None
     stated: Attestation | None = None
     outcomes: tuple[LimitOutcome, ...] = ()
@@ -57,7 +57,7 @@ class Verification:
     @property
     def passed(self) -> bool:
         """Whether a trusted attestation with verdict "pass" names these bytes."""
-        return not self.refusal
+        return not self.reason
 
 
 def verify_file(
@@ -79,7 +79,7 @@ def verify_file(
         attestation: Path of the attestation. None: ``attestation.json`` next to the file, or those
             of releases with these bytes.
         max_age: Maximum time since the publisher confirmed that this is the current release. A time
-            more than 10 minutes in the future is refused. None: it need not be.
+            more than 10 minutes in the future is rejected. None: it need not be.
         private: Private folder of the publisher, whose log knows withdrawn releases. None: not
             asked.
 
@@ -108,7 +108,7 @@ def verify_file(
             f" {releases}. The file was changed after its release, or never released. Fix: pass the"
             " attestation that came with it with --attestation."
         )
-        return Verification(file=file, sha256=sha256, refusal=text)
+        return Verification(file=file, sha256=sha256, reason=text)
     verifications = [_verified(file, sha256, source, trusted, store) for source in sources]
     best = verifications[0]
     for verification in verifications:
@@ -123,10 +123,10 @@ def verify_file(
             "the publisher withdrew this release. An old copy of the release folder, or of the"
             " file, remains."
         )
-        return replace(best, refusal=text, withdrawn=True)
+        return replace(best, reason=text, withdrawn=True)
     if max_age is None or not best.passed:
         return best
-    return replace(best, refusal=_stale(best, store, trusted, max_age))
+    return replace(best, reason=_stale(best, store, trusted, max_age))
 
 
 def read_log(table: str, private: Location | None, trusted: TrustedKeys) -> LogState:
@@ -143,7 +143,7 @@ def read_log(table: str, private: Location | None, trusted: TrustedKeys) -> LogS
         return LogState()
     try:
         return Log(private, SigningKey(None, "", trusted)).believed(table)
-    except (PublicationRefused, OSError):
+    except (PublicationBlocked, OSError):
         return LogState()
 
 
@@ -176,19 +176,19 @@ def _verified(
         ) from None
     try:
         with for_readers():
-            attestation = Attestation.of(unseal(SignedRecord("attestation", data), trusted))
+            attestation = Attestation.of(verified_payload(SignedFile("attestation", data), trusted))
             verdict = attestation.policy_verdict()
             declared = declared_of(attestation)
-    except PublicationRefused as error:
+    except PublicationBlocked as error:
         return Verification(
-            file=file, sha256=sha256, refusal=f"{source}: {with_advice(error)}", source=source
+            file=file, sha256=sha256, reason=f"{source}: {with_advice(error)}", source=source
         )
     if attestation.sha256 != sha256:
         text = (
             f"its bytes differ from those in the attestation of {attestation.target} ({source}). It"
             " was changed after its release, or is another file."
         )
-        return Verification(file=file, sha256=sha256, refusal=text, source=source)
+        return Verification(file=file, sha256=sha256, reason=text, source=source)
     release = _release_of(attestation, data, store)
     is_current = False
     if release is not None:
@@ -196,7 +196,7 @@ def _verified(
     return Verification(
         file=file,
         sha256=sha256,
-        refusal=_refusal(attestation, verdict),
+        reason=_reason(attestation, verdict),
         source=source,
         stated=attestation,
         outcomes=verdict.outcomes,
@@ -238,10 +238,10 @@ def declared_of(attestation: Attestation) -> dict[str, Any]:
         raise attestation.unreadable() from None
 
 
-def _refusal(attestation: Attestation, verdict: Verdict) -> str:
-    if attestation.verdict == "pass" and not verdict.broken:
+def _reason(attestation: Attestation, verdict: Verdict) -> str:
+    if attestation.verdict == "pass" and not verdict.not_passed:
         return ""
-    if verdict.broken:
+    if verdict.not_passed:
         reasons = tally(verdict.outcomes)
     else:
         reasons = "; ".join(f"failed before: {limit}" for limit in attestation.remembered)
@@ -315,7 +315,7 @@ def states_of(
         try:
             attestation = release.opened(target, trusted)
             check_bytes(release.table, attestation.sha256, release.root)
-        except PublicationRefused as error:
+        except PublicationBlocked as error:
             damage = str(error)
         is_withdrawn = False
         if attestation is not None:
@@ -351,7 +351,7 @@ def current_id(store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys)
         fix = "roll back to a release"
         fault = f"no release is current, so readers cannot load the table. Fix: {fix}."
         return CurrentId(None, fault)
-    except PublicationRefused as error:
+    except PublicationBlocked as error:
         fix = "try again" if error.retry else "rerun the step publish, or roll back to a release"
         return CurrentId(None, f"{error.event}. Fix: {fix}.")
     if release not in store.history(target):

@@ -93,7 +93,7 @@ class Generator(ABC):
     Attributes:
         name: File name and registry key.
         summary: One sentence for users.
-        licence: License of the code that does the work.
+        license: License of the code that does the work.
         modules: Modules that must be importable.
         extra: Extra of this package that installs them. None: installed with the package.
         repeatable: True if the same seed gives the same rows. False if this depends on external
@@ -110,7 +110,7 @@ class Generator(ABC):
     part: ClassVar[str] = "generator"
     name: ClassVar[str]
     summary: ClassVar[str]
-    licence: ClassVar[str] = "Apache-2.0"
+    license: ClassVar[str] = "Apache-2.0"
     modules: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str | None] = None
     repeatable: ClassVar[bool] = True

@@ -446,7 +446,7 @@ class LibraryGenerator(Generator):
     Rows are reproducible on the CPU of the same machine.
     """
 
-    licence = "BUSL-1.1"
+    license = "BUSL-1.1"
     modules = ("torch", "ctgan")
     extra = "ctgan"
     NETWORK: ClassVar[str]  # attributes of the library's object

@@ -234,20 +234,20 @@ class MemorizationFilter(SimilarityFilter):
 
 @declared_by_name
 class OutlierFilter(Filter):
-    """Drops synthetic rows with fewer than ``neighbours`` real people within the radius.
+    """Drops synthetic rows with fewer than ``n_neighbors`` real people within the radius.
 
-    About a share of 1 - quantile of fresh rows is dropped, as are copies of isolated people.
+    About a share of 1 - quantile of holdout rows is dropped, as are copies of isolated people.
 
     Attributes:
-        neighbours: Minimum number of people within the radius.
+        n_neighbors: Minimum number of people within the radius.
         quantile: The default radius is the smallest one within which at least this share of the
-            real rows have ``neighbours`` *other* people.
+            real rows have ``n_neighbors`` *other* people.
 
     Raises:
-        InputError: By ``fit``, if there are not more than ``neighbours`` people.
+        InputError: By ``fit``, if there are not more than ``n_neighbors`` people.
     """
 
-    neighbours: int = Field(
+    n_neighbors: int = Field(
         default=5, ge=1, description="number of nearest other people that determine the distance"
     )
     quantile: float = Field(
@@ -263,16 +263,16 @@ class OutlierFilter(Filter):
 
     def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
         n_subjects = int(subjects.max()) + 1
-        if n_subjects <= self.neighbours:
+        if n_subjects <= self.n_neighbors:
             problem = f"{n_subjects} people were given"
-            fix = f"use more than {self.neighbours} people, or lower neighbours"
+            fix = f"use more than {self.n_neighbors} people, or lower n_neighbors"
             raise InputError(problem, where=f"filter {self.name}", fix=fix)
-        distances = distance_to_subjects(rows, subjects, self.neighbours)
+        distances = distance_to_subjects(rows, subjects, self.n_neighbors)
         return float(np.quantile(distances, self.quantile, method="inverted_cdf"))
 
     def leaves_out(self, n_subjects: np.ndarray) -> np.ndarray:
         """Drop isolated rows."""
-        return n_subjects < self.neighbours - ROUNDING
+        return n_subjects < self.n_neighbors - ROUNDING
 
 
 @declared_by_name
@@ -373,14 +373,14 @@ def distance_to_subjects(rows: EncodedTable, subjects: np.ndarray, n_subjects: i
         unresolved = []
         for start in range(0, len(remaining), block_size):
             block = remaining[start : start + block_size]
-            neighbours = nearest_rows(rows.take(block), rows, k)
-            is_foreign = subjects[neighbours.indices] != subjects[block][:, None]
-            n_reached = np.cumsum(weights[neighbours.indices] * is_foreign, axis=1)
+            neighbors = nearest_rows(rows.take(block), rows, k)
+            is_foreign = subjects[neighbors.indices] != subjects[block][:, None]
+            n_reached = np.cumsum(weights[neighbors.indices] * is_foreign, axis=1)
             is_enough = n_reached >= n_subjects - ROUNDING
             del n_reached  # large
             is_resolved = is_enough[:, -1]
             first_enough = is_enough.argmax(axis=1)
-            at_first = neighbours.distances[np.arange(len(block)), first_enough]
+            at_first = neighbors.distances[np.arange(len(block)), first_enough]
             distances[block] = np.where(is_resolved, at_first, np.inf)
             unresolved.append(block[~is_resolved])
         remaining = np.concatenate(unresolved)

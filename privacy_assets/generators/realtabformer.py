@@ -287,7 +287,7 @@ class RealTabFormer(ProgramGenerator):
         "REaLTabFormer: a GPT-2 that generates rows as tokens, trained by its library in a"
         " separate environment."
     )
-    licence = "MIT"
+    license = "MIT"
     modules = ("torch",)
     extra = "realtabformer"
     separate_environment = ("realtabformer", INSTALL)

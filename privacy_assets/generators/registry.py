@@ -68,7 +68,7 @@ class GeneratorInfo:
     Attributes:
         name: Registry key.
         summary: One sentence for users.
-        licence: License of the code that does the work.
+        license: License of the code that does the work.
         extra: Extra of this package that installs its modules, or None.
         missing: Modules that are not installed.
         repeatable: True if the same seed gives the same rows.
@@ -79,7 +79,7 @@ class GeneratorInfo:
 
     name: str
     summary: str
-    licence: str
+    license: str
     extra: str | None
     missing: tuple[str, ...]
     repeatable: bool
@@ -111,7 +111,7 @@ class GeneratorInfo:
         return cls(
             name=kind.name,
             summary=kind.summary,
-            licence=kind.licence,
+            license=kind.license,
             extra=kind.extra,
             missing=missing,
             repeatable=kind.repeatable,

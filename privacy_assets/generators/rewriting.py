@@ -251,8 +251,8 @@ def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     deviations = ranks.std(axis=1)
     if not deviations.all():
         return 0.0
-    centred = ranks - ranks.mean(axis=1, keepdims=True)
-    return float((centred[0] * centred[1]).mean() / deviations.prod())
+    centered = ranks - ranks.mean(axis=1, keepdims=True)
+    return float((centered[0] * centered[1]).mean() / deviations.prod())
 
 
 def _of_floats(name: str, value: np.ndarray, schema: ColumnSchema) -> Column:

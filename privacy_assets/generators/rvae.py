@@ -165,7 +165,7 @@ class RVAE(NeuralGenerator):
             first_least_loss = first.least_loss
         device = torch.device(training.device)
         network.to(device)
-        optimiser = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
+        optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
 
         def epoch(number: int) -> dict[str, float]:
             network.train()
@@ -173,7 +173,7 @@ class RVAE(NeuralGenerator):
             for positions in batches(len(train), self.batch_size):
                 batch = train.take(positions.to(device))
                 loss = network.loss(batch.levels, batch.codes, _CLEAN, divergence_weight)
-                losses.append(step(optimiser, loss))
+                losses.append(step(optimizer, loss))
             network.eval()
             torch.manual_seed(0)  # same noise in every epoch, so that losses are comparable
             with torch.no_grad():
@@ -190,7 +190,7 @@ class RVAE(NeuralGenerator):
             least_loss = min(first_least_loss, _least_loss(history))
             return history[-1]["validation_loss"] >= (self.overfit or 1) * least_loss
 
-        parts = {"network": network, "optimiser": optimiser}
+        parts = {"network": network, "optimizer": optimizer}
         loop = Loop(self.name, training, parts, self.epochs, patience, is_overfitted)
         fingerprint = cells_fingerprint(cells, self.settings(), first_least_loss)
         return network, loop.run(epoch, fingerprint)

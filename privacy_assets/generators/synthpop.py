@@ -470,7 +470,7 @@ def trees_of(
     if is_missing.all():
         return
     rows = np.flatnonzero(~is_missing)
-    target = Target(_standardised(numbers[rows]), 0, codes[rows])
+    target = Target(_standardized(numbers[rows]), 0, codes[rows])
     if missing_code > MAX_CLOSED_VALUES:
         target = target._replace(donor_levels=_intervals(target.donors))
         if generator.smoothing:
@@ -768,13 +768,13 @@ def _positions(table: np.ndarray) -> np.ndarray:
     return positions
 
 
-def _standardised(values: np.ndarray) -> np.ndarray:
+def _standardized(values: np.ndarray) -> np.ndarray:
     """Scale to mean 0 and standard deviation 1, for any magnitude; constants become 0."""
     largest = np.abs(values).max()
     scaled = values / largest if largest > 0 else values
-    centred = scaled - _total(scaled) / len(scaled)
-    deviation = np.sqrt(_total(centred * centred) / len(scaled))
-    return centred / deviation if deviation > 0 else np.zeros(len(values))
+    centered = scaled - _total(scaled) / len(scaled)
+    deviation = np.sqrt(_total(centered * centered) / len(scaled))
+    return centered / deviation if deviation > 0 else np.zeros(len(values))
 
 
 def _total(values: np.ndarray) -> np.ndarray:

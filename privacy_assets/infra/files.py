@@ -466,8 +466,8 @@ def _others_write(facts: os.stat_result) -> bool:
     return group.gr_name != user.pw_name or not {*group.gr_mem} <= {user.pw_name}
 
 
-def read_secret(path: Path, *, fix: str = "restore it") -> bytes:
-    """Read a secret file.
+def read_key(path: Path, *, fix: str = "restore it") -> bytes:
+    """Read a file with a key.
 
     Args:
         path: File.
@@ -480,14 +480,15 @@ def read_secret(path: Path, *, fix: str = "restore it") -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigError(
-            f"{path}: the secret cannot be read ({error.strerror}). Fix: {fix}."
+            f"{path}: this key file cannot be read ({error.strerror}). Fix: {fix}."
         ) from None
     try:
         facts = os.fstat(descriptor)  # before os.fdopen, which fails for folders
         is_own_file = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid()
         if not is_own_file or facts.st_mode & 0o077:
             raise ConfigError(
-                f"{path}: the secret must be your own regular file with mode 0600. Fix: chmod 600."
+                f"{path}: this key file must be your own regular file with mode 0600."
+                " Fix: chmod 600."
             )
         return os.read(descriptor, 65536)
     finally:

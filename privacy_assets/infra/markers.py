@@ -377,7 +377,7 @@ def _check_creates(probe: ObjectPath) -> None:
 def check_prepared(location: Location, role: FolderRole) -> str:
     """Return the id of the deployment that a location is marked for.
 
-    An unmarked location may be a mistyped name, with an empty record of failures. Once per process
+    An unmarked location may be a mistyped name, with an empty log of failures. Once per process
     and store, this also checks that existing objects are not overwritten: old client libraries
     ignore the precondition.
 

@@ -39,11 +39,11 @@ _SET = (
     " in Airflow name a Connection (store_conn_id)."
 )
 _CREDENTIALS = (
-    "a URL must not contain credentials, because messages and signed records can show it. Fix:"
+    "a URL must not contain credentials, because messages and signed files can show it. Fix:"
     f" {_SET}"
 )
 _QUERY = (
-    "a URL must not contain credentials, because messages and signed records can show it, so"
+    "a URL must not contain credentials, because messages and signed files can show it, so"
     " its only parameters are"
     f" {', '.join(_PARAMETERS)}. Fix: leave out the others, or copy the file. For credentials,"
     f" {_SET}"
@@ -462,7 +462,7 @@ def is_template(text: str) -> bool:
 def check_no_template(text: str) -> None:
     """Reject Jinja templates, which are not rendered here.
 
-    The literal text would name a new folder, whose private folder has no record of earlier
+    The literal text would name a new folder, whose private folder has no log of earlier
     failures.
 
     Args:
@@ -493,7 +493,7 @@ def check_no_credentials(text: str) -> None:
     plain = _decoded(text)
     for start, authority in _AUTHORITY.findall(plain):
         scheme = start.partition(":")[0]
-        if not _is_harmless(scheme.lower(), authority):
+        if not _has_no_credentials(scheme.lower(), authority):
             raise ConfigError(f"{scheme}://...: {_CREDENTIALS}")
     if _PASSWORD.search(plain):
         raise ConfigError(f"a text with a password: {_CREDENTIALS}")
@@ -514,7 +514,7 @@ def _decoded(text: str) -> str:
     return plain
 
 
-def _is_harmless(scheme: str, authority: str) -> bool:
+def _has_no_credentials(scheme: str, authority: str) -> bool:
     """Return True if the part of a URL between ``://`` and the path contains no credentials."""
     if scheme in _NAMES_BRANCH:
         return True

@@ -1,4 +1,4 @@
-"""Parallel work of the engine, in threads of this process or on the workers of a Ray cluster.
+"""Parallel work of the package, in threads of this process or on the workers of a Ray cluster.
 
 Results do not depend on the number or location of workers: parts are determined by the data and
 joined in order.

@@ -525,5 +525,5 @@ def _reason(error: Exception) -> str:
 
 def _shown_quote(quote: re.Match[str]) -> str:
     text = quote[0]
-    is_harmless = len(text) < 4 or text[1] == "<"
-    return text if is_harmless else "…"
+    has_no_value = len(text) < 4 or text[1] == "<"
+    return text if has_no_value else "…"

@@ -2,7 +2,9 @@
 
 A metric declares its settings, statistics and default limits, and implements
 :meth:`Metric.measure`. Assets, checks, command-line options, report sections and reference pages
-are derived from these declarations. No other module names a metric.
+are derived from these declarations. Other packages do not look a metric up by its name, and import
+single metrics only for Gretel's score (``report``), the ledger (``pipeline``) and the command
+``audit``; ``tests/test_layers.py`` compares.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     from privacy_assets.generators.base import Generator
@@ -135,13 +137,13 @@ class Causes:
     """Likely causes of limits that do not hold. The report turns them into advice.
 
     Attributes:
-        broken: Cause of a broken limit. None if any kind of leak can break the limits of the
-            metric.
-        by_statistic: Causes of broken limits on single statistics.
+        failed: Cause of a failed limit. None if the limits of the metric can fail for any kind
+            of leak.
+        by_statistic: Causes of failed limits on single statistics.
         undecided: Why a limit could not be assessed.
     """
 
-    broken: Cause | None = None
+    failed: Cause | None = None
     by_statistic: Mapping[str, Cause] = field(default_factory=dict)
     undecided: Cause = "too few people"
 
@@ -198,6 +200,7 @@ class Metric(ABC):
         attacks_generator: Whether the metric attacks the generator instead of one release.
         scores_rows: Whether results have private scores of each synthetic row
             (:attr:`.MetricResult.row_scores`).
+        counts_copies: Whether its statistics are shares of copied rows, which advice states.
         seen_in_copy: Whether its statistics measure what a verbatim copy of train discloses, unless
             they say otherwise.
         question: Question on the first page of the report that its statistics answer, unless they
@@ -227,6 +230,7 @@ class Metric(ABC):
     in_leak_studies: ClassVar[bool] = True
     attacks_generator: ClassVar[bool] = False
     scores_rows: ClassVar[bool] = False
+    counts_copies: ClassVar[bool] = False
     seen_in_copy: ClassVar[bool] = True
     question: ClassVar[Question | None] = None
     plots: ClassVar[tuple[Plot, ...]] = ()
@@ -383,7 +387,7 @@ class Metric(ABC):
                 value.
 
         Returns:
-            The result, with the settings, the seed, the engine version and the fingerprints of the
+            The result, with the settings, the seed, the package version and the fingerprints of the
             tables that the metric reads.
         """
         questions = {spec.name: spec.question or self.question or "" for spec in self.statistics}
@@ -401,7 +405,7 @@ class Metric(ABC):
             settings=self.settings(),
             inputs=fingerprints,
             seed=inputs.seed,
-            engine_version=ENGINE_VERSION,
+            package_version=PACKAGE_VERSION,
         )
 
     def not_measurable(

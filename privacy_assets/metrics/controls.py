@@ -38,7 +38,7 @@ from privacy_assets.metrics.copies import (
     share_estimates,
 )
 from privacy_assets.metrics.dcr import own_rows
-from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
+from privacy_assets.metrics.inputs import EvaluationInputs, MaxTargets, target_rows
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.metric import PURPOSE
 from privacy_assets.metrics.membership_inference.outliers import apart_rows, outlier_matches
@@ -125,7 +125,7 @@ _CHANGES: dict[str, Callable[[Table, Table, np.random.Generator], Table]] = {
 }
 
 
-_SCORE = "distance / neighbour"
+_SCORE = "distance / neighbor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ class _Seen:
 class PlantedReleases:
     """The synthetic table and all candidates for planting, coded once.
 
-    The attacked subjects are limited by the budgets of the metrics, each with all rows.
+    The attacked subjects are limited by ``max_targets`` of the metrics, each with all rows.
     """
 
     def __init__(self, inputs: EvaluationInputs, controls: Controls) -> None:
@@ -232,7 +232,7 @@ class PlantedReleases:
 
     @cached_property
     def held(self) -> list[Limit]:
-        """Limits that the table itself does not fail, which a planted row can break."""
+        """Limits that the table itself does not fail, which can fail for a planted row."""
         return [limit for limit, failed in self._judged(self._limits, self._as_it_is) if not failed]
 
     def thresholds(self, kind: str, draws: int) -> list[tuple[float, float]]:
@@ -266,7 +266,7 @@ class PlantedReleases:
         codes = np.ascontiguousarray(self._codes[:, added])
         weights = best_weights(self._real, self._weights, codes)
         nearest = nearest_rows(self._remote, self._encoded.take(added), device=self._device)
-        isolation = seen.population.neighbour[self._outliers]
+        isolation = seen.population.neighbor[self._outliers]
         planted_score = ratio(nearest.distances[:, 0], isolation)
         score = seen.population.scores[_SCORE].copy()
         score[self._outliers] = np.minimum(score[self._outliers], planted_score)
@@ -277,17 +277,17 @@ class PlantedReleases:
             population=replace(seen.population, scores={_SCORE: score}),
         )
 
-    def relabelled(self, times: int) -> Iterator[bool]:
+    def relabeled(self, times: int) -> Iterator[bool]:
         """Relabel the subjects at random.
 
         Args:
             times: Number of relabelings.
 
         Yields:
-            For each relabeling, whether the synthetic table fails a limit.
+            For each relabeling, whether a limit fails.
         """
         for _ in range(times):
-            subjects = self._subjects.relabelled(self._rng.permutation(self._subjects.member))
+            subjects = self._subjects.relabeled(self._rng.permutation(self._subjects.member))
             population = replace(
                 self._population, member=self._rng.permutation(self._population.member)
             )
@@ -355,7 +355,7 @@ _CREDIBLE = 0.9
 def _smallest_leak_spec(kind: str) -> StatisticSpec:
     return StatisticSpec(
         f"smallest_leak_{kind}",
-        f"Smallest share of {_TEXT[kind]} that breaks a limit with 95 % probability.",
+        f"Smallest share of {_TEXT[kind]} with which a limit fails with 95 % probability.",
         measures="evaluation",
     )
 
@@ -389,11 +389,11 @@ class Controls(Metric):
 
     Attributes:
         smallest_leak_*: Share of canaries of a kind, relative to all rows of the release, at which
-            some limit that the table itself passes is failed with probability 95 %. If plantings of
+            some limit that holds for the table itself fails with probability 95 %. If plantings of
             the largest dose are missed, it exceeds that dose, and the note states so. Missing if no
             row can be planted.
         false_alarm_rate: Share of random relabelings of the subjects of train and holdout under
-            which the table fails a limit.
+            which a limit fails.
 
     Notes:
         Each planting grows through ``doses`` until a limit fails. Thresholds are assumed to be
@@ -428,7 +428,7 @@ class Controls(Metric):
     copies: Copies = Field(
         default_factory=Copies, json_schema_extra=DERIVED, description="settings of copies"
     )
-    max_targets: Budget = Field(
+    max_targets: MaxTargets = Field(
         default=None, description="maximum number of attacked rows; default: all rows"
     )
     n_permutations: int = Field(
@@ -437,8 +437,8 @@ class Controls(Metric):
 
     name: ClassVar[str] = "controls"
     summary: ClassVar[str] = (
-        "Would the gate have detected a leak? Planted leaks must break the limits, shuffled"
-        " labels must not."
+        "Would the gate have detected a leak? Limits must fail for planted leaks, and"
+        " not for shuffled labels."
     )
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference"})
@@ -447,7 +447,7 @@ class Controls(Metric):
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "false_alarm_rate",
-            "Share of tables without any leak that fail a limit on copies.",
+            "Share of tables without any leak for which a limit on copies fails.",
             measures="evaluation",
         ),
         *map(_smallest_leak_spec, KINDS),
@@ -499,7 +499,7 @@ class Controls(Metric):
 
         releases = PlantedReleases(inputs, self)
         inputs.progress("controls: shuffled labels")
-        alarms = self._false_alarm_rate(list(releases.relabelled(self.nulls)), counts)
+        alarms = self._false_alarm_rate(list(releases.relabeled(self.nulls)), counts)
         if not releases.held:
             reason = "the table itself fails every limit on copies"
             return self.result(inputs, (alarms, *_missing(self.statistics[1:], reason, counts)))

@@ -18,7 +18,7 @@ from privacy_assets.distances.mixed_tree import MixedTree
 from privacy_assets.distances.nearest import distinct_encoded
 from privacy_assets.infra.settings import declared
 from privacy_assets.metrics.base import Causes, Metric, Plot, Question, SharePlot
-from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
+from privacy_assets.metrics.inputs import EvaluationInputs, MaxTargets, target_rows
 from privacy_assets.policy import NARROW, Limit
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
@@ -527,7 +527,7 @@ class Copies(Metric):
     max_holders: int = Field(
         default=2, ge=1, description="maximum number of people with a row that counts as their own"
     )
-    max_targets: Budget = Field(
+    max_targets: MaxTargets = Field(
         default=20_000, description="maximum number of attacked rows; default: all rows"
     )
     n_permutations: int = Field(
@@ -540,6 +540,7 @@ class Copies(Metric):
     )
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference"})
+    counts_copies: ClassVar[bool] = True
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "copied_share",
@@ -579,21 +580,21 @@ class Copies(Metric):
         Limit(
             "copies.copied_share",
             at_most=0.04,
-            source="chosen: 5 % copies of rare rows exceed it, fresh rows of 1,700 people mostly"
+            source="chosen: 5 % copies of rare rows exceed it, holdout rows of 1,700 people mostly"
             " do not",
         ),
         Limit(
             "copies.copied_share",
             at_most=0.003,
             bound="proven",
-            source="significant at 95 %; see the lab report on leaks",
+            source="significant at 95 %; see the benchmark on leaks",
         ),
         Limit(
             "copies.changed_share",
             at_most=0.003,
             bound="proven",
             source="significant at 99.5 % over up to one and up to two changed cells jointly; see"
-            " the lab report on "
+            " the benchmark on "
             "leaks",
         ),
         Limit(
@@ -603,14 +604,14 @@ class Copies(Metric):
             source="significant at 99.5 % over all tails jointly; tolerates trees with leaves"
             " of 100"
             " people and "
-            "Bayesian networks (exceeded in 2 of 82 releases of 15 tables; see the lab report"
+            "Bayesian networks (exceeded in 2 of 82 releases of 15 tables; see the benchmark"
             " on leaks)",
         ),
         Limit(
             "copies.repeated_share",
             at_most=0.005,
             bound="proven",
-            source="significant at 95 %; see the lab report on leaks",
+            source="significant at 95 %; see the benchmark on leaks",
         ),
     )
     small_policy_limits: ClassVar[Mapping[str, float]] = {
@@ -620,9 +621,8 @@ class Copies(Metric):
     plots: ClassVar[tuple[Plot, ...]] = (
         SharePlot(
             table="matched_columns",
-            caption="Columns in which training people agree with released rows more than unseen"
-            " people do. The bars "
-            "are shares of the difference in bits among the best matching rows.",
+            caption="Columns in which training people agree with released rows more than"
+            " non-members do. The bars are shares of the difference in bits among the best matching rows.",
             label="column",
             series={"share": "share of the difference"},
         ),

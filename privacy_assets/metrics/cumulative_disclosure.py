@@ -145,13 +145,13 @@ class CumulativeDisclosure(Metric):
             "cumulative_disclosure.excess",
             at_most=0.025,
             bound="proven",
-            source="significant at 95 %; see the lab report on nights",
+            source="significant at 95 %; see the benchmark on nights",
         ),
         Limit(
             "cumulative_disclosure.share",
             at_most=0.05,
             bound="proven",
-            source="significant at 95 %: a share of about 0.06 of 8,000 people; see the lab report"
+            source="significant at 95 %: a share of about 0.06 of 8,000 people; see the benchmark"
             " on nights",
         ),
     )
@@ -199,7 +199,7 @@ class CumulativeDisclosure(Metric):
         self, name: str, value: float, error: float, counts: tuple[int, int], note: str = ""
     ) -> Estimate:
         if np.isnan(value):
-            reason = "people in train and unseen people differ too much in isolation"
+            reason = "people in train and non-members differ too much in isolation"
             return self.statistic(name).not_measurable(reason, counts)
         low = max(value - _Z * error, -1.0)
         high = min(value + _Z * error, 1.0)

@@ -223,7 +223,7 @@ class DataPrivacy(Metric):
         )
 
     def on_smaller_budget(self) -> Metric:
-        """Return the metric with smaller budgets of both attacks, see
+        """Return the metric with fewer targets of both attacks, see
         :meth:`Metric.on_smaller_budget`.
         """
         membership = cast("MembershipInference", self.membership.on_smaller_budget())

@@ -24,7 +24,7 @@ from privacy_assets.metrics.base import (
     by_name,
     table_rows,
 )
-from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
+from privacy_assets.metrics.inputs import EvaluationInputs, MaxTargets, target_rows
 from privacy_assets.policy import Limit
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
@@ -117,11 +117,11 @@ class Space:
         name: str,
         tables: Sequence[EncodedTable],
         device: str,
-        unseen: np.ndarray | None = None,
+        holdout_rows: np.ndarray | None = None,
     ) -> Space:
         """Search T u H independently of labels, and then T alone if the nearest row is not in T.
 
-        ``unseen`` contains the positions of the rows of H for ``rrd``. None: all rows.
+        ``holdout_rows`` contains the positions of the rows of H for ``rrd``. None: all rows.
         """
         train, holdout, synthetic = tables
         unique, groups = distinct_encoded(EncodedTable.stack([train, holdout]))
@@ -132,8 +132,8 @@ class Space:
         distance = pooled.distances[:, 0]
 
         is_in_holdout = ~in_train[matched]
-        if unseen is not None:
-            holdout = holdout.take(unseen)
+        if holdout_rows is not None:
+            holdout = holdout.take(holdout_rows)
         queries = EncodedTable.stack([synthetic.take(is_in_holdout), holdout])
         nearest = nearest_rows(queries, unique.take(in_train), device=device)
         to_train = nearest.distances[:, 0].astype(np.float32)
@@ -217,13 +217,13 @@ class Matches:
     synthetic: np.ndarray
 
     @classmethod
-    def of(cls, inputs: EvaluationInputs, unseen: np.ndarray | None = None) -> Matches:
-        """Search all spaces. No table may be empty. For ``unseen`` see :meth:`Space.of`."""
+    def of(cls, inputs: EvaluationInputs, holdout_rows: np.ndarray | None = None) -> Matches:
+        """Search all spaces. No table may be empty. For ``holdout_rows`` see :meth:`Space.of`."""
         encoded = inputs.encoded_tables(ROLES)
-        spaces = [Space.of("raw", encoded, inputs.device, unseen)]
+        spaces = [Space.of("raw", encoded, inputs.device, holdout_rows)]
         if inputs.embedder is not None:
             embedded = [EncodedTable.of_numbers(inputs.embedded(role)) for role in ROLES]
-            spaces.append(Space.of("embedded", embedded, inputs.device, unseen))
+            spaces.append(Space.of("embedded", embedded, inputs.device, holdout_rows))
         subjects = Subjects.of(inputs.subject_codes("train", "holdout"), len(inputs.train))
         real = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
         return cls(tuple(spaces), subjects, real, inputs.row_ids["synthetic"])
@@ -233,11 +233,11 @@ class Matches:
         spaces = tuple(space.take(rows) for space in self.spaces)
         return replace(self, spaces=spaces, synthetic=self.synthetic[rows])
 
-    def relabelled(self, member: np.ndarray) -> Matches:
+    def relabeled(self, member: np.ndarray) -> Matches:
         """Replace the labels by ``member``, bool (s,). Distances to T alone are then
         meaningless.
         """
-        return replace(self, subjects=self.subjects.relabelled(member))
+        return replace(self, subjects=self.subjects.relabeled(member))
 
 
 _ROUNDING = 1e-9
@@ -446,7 +446,9 @@ class Dcr(Metric):
     """
 
     name = "dcr"
-    summary = "Distance of synthetic rows to the closest real record, compared with unseen rows."
+    summary = (
+        "Distance of synthetic rows to the closest real record, compared with rows of non-members."
+    )
     required_inputs = frozenset(ROLES)
     optional_inputs = frozenset({"embedder"})
     statistics = (
@@ -489,9 +491,9 @@ class Dcr(Metric):
         Limit(
             "dcr.privacy_score",
             at_most=0.12,
-            source="simulated: the densest unseen rows, which disclose no member, stay within 0.106"
-            " in 100 splits of "
-            "Adult and 0.058 in 25 of UK census (8,000/2,000/8,000 rows)",
+            source="simulated: the densest rows of non-members, which disclose no member, stay"
+            " within 0.106 in 100 splits of Adult and 0.058 in 25 of UK census"
+            " (8,000/2,000/8,000 rows)",
         ),
         Limit(
             "dcr.member_excess_any",
@@ -509,8 +511,8 @@ class Dcr(Metric):
             table="distances",
             caption="Distance to the nearest training row, {} space. A leak shows as a synthetic"
             " curve that rises "
-            "before the holdout curve: synthetic rows are closer to training rows than unseen"
-            " people are.",
+            "before the holdout curve: synthetic rows are closer to training rows than those"
+            " of non-members are.",
             curves={
                 "synthetic to training (SRD)": ("srd", "quantile"),
                 "holdout to training (RRD)": ("rrd", "quantile"),
@@ -563,7 +565,7 @@ class Dcr(Metric):
         le=0.5,
         description="minimum denominator of identical_excess, as a share of the rows",
     )
-    max_targets: Budget = Field(
+    max_targets: MaxTargets = Field(
         default=None, description="maximum number of attacked rows; default: all rows"
     )
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from privacy_assets.infra.settings import declared
 from privacy_assets.metrics.base import Causes, Metric
 from privacy_assets.metrics.dcr import Dcr
-from privacy_assets.metrics.inputs import Budget, EvaluationInputs
+from privacy_assets.metrics.inputs import EvaluationInputs, MaxTargets
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import MetricResult, StatisticSpec
@@ -27,7 +27,7 @@ _ATTACKED = {"holdout": "train", "reference": "holdout"}
 @declared
 class HoldoutLeakage(Metric):
     """Statistics of ``dcr`` and ``membership_inference`` with the holdout attacked and the
-    reference as control.
+    reference as holdout.
 
     Each statistic keeps its name, direction, interval, null 0 and NaN rules. Only the raw space is
     used.
@@ -43,7 +43,7 @@ class HoldoutLeakage(Metric):
 
     Notes:
         The null holds even for a copy of train: the statistics do not depend on train. They detect
-        nothing if the reference was seen as well. If a limit is broken the release is undecided
+        nothing if the reference was seen as well. If a limit fails the release is undecided
         with this holdout; it may be with another.
     """
 
@@ -92,7 +92,7 @@ class HoldoutLeakage(Metric):
     n_permutations: int = Field(
         default=999, ge=199, description="number of permutations of the membership labels"
     )
-    max_targets: Budget = Field(
+    max_targets: MaxTargets = Field(
         default=None, description="maximum number of attacked rows; default: all rows"
     )
 

@@ -19,7 +19,7 @@ from privacy_assets.infra.objects import Location, local_copy
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.metrics.ledger import Ledger, disclosure_ratios
 from privacy_assets.stats.subjects import Subjects, order_by_content
-from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
+from privacy_assets.tables.arrays import array_digest, load_arrays, reporting_damage, save_arrays
 from privacy_assets.tables.column import row_ids
 from privacy_assets.tables.encoding import EncodedTable, MatrixCoding, TabularEncoder
 from privacy_assets.tables.inference import REAL_ROLES
@@ -68,7 +68,7 @@ class EvaluationInputs:
         progress: Receives progress messages.
         notes: Notes for the report on how the tables were read.
         relations: Relations between the columns of the real rows.
-        seal: Signed record of these tables. Empty: not signed.
+        envelope: Signed file of these tables. Empty: not signed.
     """
 
     schema: TableSchema
@@ -87,7 +87,7 @@ class EvaluationInputs:
     progress: Progress = silent
     notes: tuple[str, ...] = ()
     relations: tuple[Relation, ...] = ()
-    seal: bytes = field(default=b"", repr=False)
+    envelope: bytes = field(default=b"", repr=False)
     _cached_values: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class EvaluationInputs:
 
     @property
     def reference(self) -> Table | None:
-        """Further unseen real rows, for calibrated attacks, or None."""
+        """Further real rows of non-members, for calibrated attacks, or None."""
         return self.tables.get("reference")
 
     @property
@@ -241,8 +241,8 @@ class EvaluationInputs:
     @cached_property
     def _subject_codes(self) -> dict[str, np.ndarray]:
         roles = self.real_roles
-        unseen_ids = self.stacked_row_ids(role for role in roles if role != "train")
-        is_train_separate = not np.intersect1d(self.row_ids["train"], unseen_ids).size
+        non_member_ids = self.stacked_row_ids(role for role in roles if role != "train")
+        is_train_separate = not np.intersect1d(self.row_ids["train"], non_member_ids).size
         if not self.subjects and is_train_separate:
             return {role: self.row_ids[role] for role in roles}
 
@@ -271,7 +271,7 @@ class EvaluationInputs:
         return np.unique(stacked, return_inverse=True)[1].astype(np.int64)
 
     @cached_property
-    def labelled_subjects(self) -> Subjects:
+    def labeled_subjects(self) -> Subjects:
         """Subjects of the rows of train and holdout stacked, numbered by row content."""
         return self._subjects_of("train", "holdout")
 
@@ -452,18 +452,18 @@ class EvaluationInputs:
         return array_digest(*self._facts_and_arrays())
 
     def save(self, folder: Path) -> None:
-        """Write tables, derived values, embedder and seal into a folder, for :meth:`load`.
+        """Write tables, derived values, embedder and envelope into a folder, for :meth:`load`.
 
         Args:
             folder: Folder.
         """
-        save_arrays(folder / _FILE, *self._facts_and_arrays(), self.seal)
+        save_arrays(folder / _FILE, *self._facts_and_arrays(), self.envelope)
         if self.embedder is not None:
             self.embedder.save(folder / _EMBEDDER)
 
     @classmethod
     def load(cls, folder: Location) -> EvaluationInputs:
-        """Load the files that :meth:`save` wrote. The seal is not verified.
+        """Load the files that :meth:`save` wrote. The envelope is not verified.
 
         Args:
             folder: Folder.
@@ -474,8 +474,8 @@ class EvaluationInputs:
         Raises:
             Damaged: If a file is missing or contains something else.
         """
-        with refusing_damage(folder / _FILE, "prepare"):
-            facts, arrays, seal = load_arrays(folder / _FILE)
+        with reporting_damage(folder / _FILE, "prepare"):
+            facts, arrays, envelope = load_arrays(folder / _FILE)
             # in the same order as in _facts_and_arrays
             tables = _read_tables(facts["tables"], arrays)
             generated = _read_tables(facts["generated"], arrays)
@@ -486,7 +486,12 @@ class EvaluationInputs:
                 embedder = _StoredEmbedder(folder / _EMBEDDER, *facts["embedder"])
             schema = TableSchema.from_json(facts["schema"])
             inputs = cls(
-                schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal
+                schema,
+                tables,
+                subjects,
+                generated,
+                cast("Embedder | None", embedder),
+                envelope=envelope,
             )
             derived: dict[str, Any] = {
                 "pseudonyms": pseudonyms,
@@ -594,7 +599,7 @@ class _StoredEmbedder:
 
 
 SMALLEST = 1_000  # rows; fewer have almost no power
-Budget = Annotated[int | None, Field(ge=SMALLEST)]
+MaxTargets = Annotated[int | None, Field(ge=SMALLEST)]
 
 
 def target_rows(

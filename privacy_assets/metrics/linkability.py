@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from privacy_assets.distances.mixed_tree import squared_distances
-from privacy_assets.distances.nearest import Neighbours, distinct_encoded, nearest_rows
+from privacy_assets.distances.nearest import Neighbors, distinct_encoded, nearest_rows
 from privacy_assets.errors import ConfigError, did_you_mean, safe_repr
 from privacy_assets.infra.progress import advance
 from privacy_assets.infra.settings import InvalidSetting, Tuple, declared
@@ -55,7 +55,7 @@ class Linkage:
 
     attacked: EncodedTable
     synthetic: EncodedTable
-    nearest: Neighbours
+    nearest: Neighbors
     device: str
 
     @classmethod
@@ -115,8 +115,8 @@ class Linkage:
     def _side(self, columns: Sequence[int], rows: np.ndarray, k: int) -> _Side:
         queries = self.attacked.take(rows).pick(columns)
         points = self.synthetic.pick(columns)
-        neighbours = nearest_rows(queries, points, min(k, len(points)), device=self.device)
-        farthest = neighbours.distances[:, -1]
+        neighbors = nearest_rows(queries, points, min(k, len(points)), device=self.device)
+        farthest = neighbors.distances[:, -1]
         return _Side(queries, points, farthest**2 * (1 + TIE))
 
 
@@ -155,7 +155,7 @@ Names = Annotated[tuple[str, ...], Tuple, Field(min_length=1)]
 Pair = tuple[Names, Names]
 _ROLES = ("train", "holdout", "synthetic")
 # with 50 of 2,000 synthetic rows all of Adult is linked, so that a verbatim copy would pass
-_MOST_NEIGHBOURS = 10
+_MOST_NEIGHBORS = 10
 
 
 def _disjoint(pair: Pair | None) -> Pair | None:
@@ -224,7 +224,7 @@ class Linkability(Metric):
         ),
         StatisticSpec(
             "risk",
-            "Giomi's linkability risk: the excess as a share of the unseen people who are not"
+            "Giomi's linkability risk: the excess as a share of the non-members who are not"
             " joined.",
         ),
     )
@@ -234,14 +234,14 @@ class Linkability(Metric):
             "linkability.excess",
             at_most=0.02,
             bound="proven",
-            source="significant at 95 %; see the lab report on leaks",
+            source="significant at 95 %; see the benchmark on leaks",
         ),
     )
 
     plots: ClassVar[tuple[Plot, ...]] = (
         IntervalPlot(
             table="sets",
-            caption="Excess of members over unseen people whose halves are joined, by pair of"
+            caption="Excess of members over non-members whose halves are joined, by pair of"
             " column"
             " sets. Zero is "
             "chance; both directions identify members.",
@@ -266,7 +266,7 @@ class Linkability(Metric):
     n_neighbors: int = Field(
         default=1,
         ge=1,
-        le=_MOST_NEIGHBOURS,
+        le=_MOST_NEIGHBORS,
         description="number of nearest synthetic rows by each half",
     )
     n_permutations: int = Field(
@@ -275,7 +275,7 @@ class Linkability(Metric):
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics and the table "sets"."""
-        subjects = inputs.labelled_subjects
+        subjects = inputs.labeled_subjects
         if subjects.smallest_side < MIN_SUBJECTS_PER_SIDE or len(inputs.synthetic) == 0:
             reason = (
                 f"at least {MIN_SUBJECTS_PER_SIDE} people are required in train and in holdout,"

@@ -31,10 +31,10 @@ from privacy_assets.policy import (
     reserved_name,
 )
 from privacy_assets.stats.estimates import to_jsonable
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 PolicyLike = Policy | Mapping[str, Any] | str | Path
-# Number of members below which a leak-free release is often undecided under the shipped policies,
+# Number of members below which a non-leaking release is often undecided under the shipped policies,
 # with a holdout of six tenths of that size. Measured by the power analysis without controls. Of 12
 # such releases of Adult, UK census and the demo, 12 pass with 1,500 members under the default
 # policy and 11 with 1,000. Under small, 7 pass with 800 and 4 with 600.
@@ -85,13 +85,13 @@ def load_policy(source: PolicyLike) -> Policy:
     raise ConfigError(f"{where}: {message}")
 
 
-def read_policy(data: Mapping[str, Any], engine_version: str) -> Policy:
+def read_policy(data: Mapping[str, Any], package_version: str) -> Policy:
     """Read the policy of an attestation or of a report.
 
     Args:
         data: What :meth:`.Policy.to_dict` returned.
-        engine_version: Engine that wrote it. The shipped policies of other engines can have other
-            limits, so they are compared only if this engine wrote the policy.
+        package_version: Engine that wrote it. The shipped policies of other engines can have other
+            limits, so they are compared only if this version wrote the policy.
 
     Returns:
         The policy.
@@ -100,7 +100,7 @@ def read_policy(data: Mapping[str, Any], engine_version: str) -> Policy:
         ConfigError: The policy is invalid.
     """
     policy = Policy.parse(data)
-    if engine_version != ENGINE_VERSION:
+    if package_version != PACKAGE_VERSION:
         return policy
     return _as_shipped(policy)
 

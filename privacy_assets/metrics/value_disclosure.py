@@ -177,7 +177,7 @@ class ValueDisclosure(Metric):
     Attributes:
         foreign_cells: Share of foreign cells in the worst column. Exact, without sampling error.
         own_values: Share of subjects of train who alone have a value that is in S, less this share
-            of the unseen subjects, in the worst column.
+            of the non-members, in the worst column.
         generated_excess: Number of subjects whose text or identifier is in generated columns
             because of membership, divided by the smaller of members and synthetic rows.
 
@@ -189,7 +189,7 @@ class ValueDisclosure(Metric):
 
         ``own_values`` covers categories, and numbers and times of which at least 20 subjects have a
         value that no other subject of the real tables has. Values of public lists are left out. The
-        counts of train and unseen subjects are compared exactly, as below, and the interval is
+        counts of train and non-members are compared exactly, as below, and the interval is
         simultaneous over the columns. A generator that copies single cells from train is seen, even
         if it copies no row. In a pipeline, columns of the threshold rule are left out, because no
         subject alone has one of their published values.
@@ -260,8 +260,9 @@ class ValueDisclosure(Metric):
             "value_disclosure.own_values",
             at_most=0.005,
             bound="proven",
-            source="significant at 99 % over all columns jointly; refuses no fresh rows"
-            " (0 of 118 releases of 47 tables; see the lab report on rare values)",
+            source="significant at 99 % over all columns jointly; fails for none of the"
+            " non-leaking releases (0 of 118 releases of 47 tables; see the benchmark on"
+            " rare values)",
         ),
         Limit(
             "value_disclosure.generated_excess",
@@ -369,7 +370,7 @@ class ValueDisclosure(Metric):
             columns.append(self._excess(pieces, subjects, order, n_synthetic, confidence))
         evidence = np.array(columns)
         if min(counts) == 0 or np.isnan(evidence).any():
-            reason = "train or unseen people have no rare values"
+            reason = "train or non-members have no rare values"
             return spec.missing(reason, counts, self.confidence)
         return self._largest(spec, evidence, counts)
 

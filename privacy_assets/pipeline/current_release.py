@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from zoneinfo import ZoneInfo
 
-from privacy_assets.errors import InputError, PrivacyAssetsError, TableStopped, with_advice
+from privacy_assets.errors import InputError, PrivacyAssetsError, TableSuspended, with_advice
 from privacy_assets.gate.deployment import Deployment
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.files import names
 
 
@@ -53,7 +53,7 @@ def release_note(
 
 def situation(deployment: Deployment, target: ReleaseTarget) -> list[str]:
     """Return the sentences at the end of an alert: the release that readers have, and whether the
-    table is stopped.
+    table is suspended.
 
     Args:
         deployment: Deployment of the table.
@@ -62,8 +62,8 @@ def situation(deployment: Deployment, target: ReleaseTarget) -> list[str]:
     lines = [release_note(deployment, target, with_id=True)]
     try:
         if names(deployment.private / "log"):  # otherwise the gate would create keys
-            deployment.gate().check_not_stopped(target.table)
-    except TableStopped as error:
+            deployment.gate().check_not_suspended(target.table)
+    except TableSuspended as error:
         lines.append(with_advice(error))
     except (PrivacyAssetsError, OSError):
         return lines  # the process that sends alerts may have no keys

@@ -135,16 +135,16 @@ def summary(outcomes: Sequence[Expected]) -> dict[str, Any]:
         outcomes: Outcome of each expectation.
 
     Returns:
-        The numbers of expectations and broken ones, and one record for each broken one.
+        The numbers of expectations and broken ones, and one mapping for each broken one.
     """
     broken = [outcome for outcome in outcomes if not outcome.passed]
-    records = []
+    failed = []
     for outcome in broken:
-        records.append(
+        failed.append(
             {
                 "expectation": outcome.name,
                 "column": outcome.column,
                 "rows": outcome.unexpected,
             }
         )
-    return {"expectations": len(outcomes), "broken": len(broken), "broken expectations": records}
+    return {"expectations": len(outcomes), "broken": len(broken), "broken expectations": failed}

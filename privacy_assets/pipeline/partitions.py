@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from privacy_assets.errors import ConfigError, WrongTarget, did_you_mean, safe_repr
-from privacy_assets.gate.statements import quoted
+from privacy_assets.gate.signed_files import quoted
 from privacy_assets.tables.names import name_fault
 
 Every = Literal["hour", "day", "week", "month"]
@@ -87,7 +87,7 @@ class KeyPartitions:
             key: Partition key.
 
         Raises:
-            WrongTarget: If it is unknown, because it would have no record of earlier failures.
+            WrongTarget: If it is unknown, because it would have no log of earlier failures.
         """
         if key not in self.keys:
             raise WrongTarget(f"there is no partition {safe_repr(key)}")

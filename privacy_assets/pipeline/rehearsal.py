@@ -1,7 +1,7 @@
 """Rehearsals: the steps of a table without publication, on the people in train only.
 
 A rehearsal splits train once more with a key derived from that of the table, so each setting is
-measured on the same people. Its deployment is a temporary folder: it adds no record to the
+measured on the same people. Its deployment is a temporary folder: it adds no entry to the
 deployment of the table.
 """
 
@@ -20,7 +20,7 @@ import yaml
 
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.gate.deployment import Deployment
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.progress import Progress
 from privacy_assets.infra.work import WorkFolder
 from privacy_assets.pipeline.resolve import ResolvedTable, RowSource
@@ -147,11 +147,11 @@ def rehearse(
 
     Raises:
         InputError: If the table cannot be used.
-        PublicationRefused: If a step fails.
+        PublicationBlocked: If a step fails.
     """
     _, first = tables[0]
     rows = train_rows(
-        first, deployment.key("split"), lambda: deployment.gate().locks.columns(first.name)
+        first, deployment.key("split"), lambda: deployment.gate().accepted.columns(first.name)
     )
     for number, (tried, table) in enumerate(tables, start=1):
         settings = ", ".join(f"{name}={yaml_text(value)}" for name, value in tried.items())
@@ -186,7 +186,7 @@ def _report(
     except InputError as error:
         fix = (
             f"a rehearsal splits the {len(rows):,} rows of train only: a run may accept what it"
-            " refuses here"
+            " blocks here"
         )
         if error.fix:
             fix = f"{error.fix}; {fix}"

@@ -147,7 +147,7 @@ def source_table(
     passed_rows: pd.DataFrame | None,
     partition: str | None,
     window: Window | None,
-    locked: Mapping[str, str] | None = None,
+    accepted_columns: Mapping[str, str] | None = None,
 ) -> Table:
     """Read the private table in canonical form.
 
@@ -158,7 +158,7 @@ def source_table(
         passed_rows: Rows from the caller. None: the rows of the configured source.
         partition: Key of the partition. None: all rows.
         window: Start and end of a time partition. None: rows are selected by the key.
-        locked: Columns in the signed settings of the table, see
+        accepted_columns: Columns in the signed settings of the table, see
             :func:`~.tables.inference.joint_schema`.
 
     Raises:
@@ -168,12 +168,14 @@ def source_table(
     row_source = resolved.row_sources["source"]
     frame = read_source(row_source, passed_rows, partition, resolved.declared.read)
     _check_people_known(frame, data, "source")
-    table = canonical_table(frame, data.subject, data.kinds, resolved.declared, locked=locked)
+    table = canonical_table(
+        frame, data.subject, data.kinds, resolved.declared, accepted_columns=accepted_columns
+    )
     return _of_partition(table, resolved, "source", partition, window)
 
 
 def train_rows(
-    resolved: ResolvedTable, key: bytes, locked: Callable[[], Mapping[str, str]]
+    resolved: ResolvedTable, key: bytes, accepted_columns: Callable[[], Mapping[str, str]]
 ) -> pd.DataFrame:
     """Return the rows of the source that the split of the table assigns to train, before any
     conversion.
@@ -183,8 +185,8 @@ def train_rows(
     Args:
         resolved: Settings of the table.
         key: Key of the split.
-        locked: Returns the columns in the signed settings of the table. Without a subject column,
-            the content of a row determines its role, so the rows are read as in a run.
+        accepted_columns: Returns the columns in the signed settings of the table. Without a subject
+            column, the content of a row determines its role, so the rows are read as in a run.
 
     Raises:
         InputError: If the rows cannot be read, or a role gets no rows.
@@ -194,7 +196,9 @@ def train_rows(
     frame = read_source(resolved.row_sources["source"], None, None, resolved.declared.read)
     _check_people_known(frame, data, "source")
     if data.subject is None:
-        table = canonical_table(frame, None, data.kinds, resolved.declared, locked=locked())
+        table = canonical_table(
+            frame, None, data.kinds, resolved.declared, accepted_columns=accepted_columns()
+        )
     else:
         ids = subject_columns({"source": frame}, {"source": "source"}, data.subject, exact_ids)
         table = Table(TableSchema(()), {}, len(frame)).with_subject(ids["source"])
@@ -215,7 +219,7 @@ def user_splits(
     passed_rows: Mapping[str, pd.DataFrame],
     partition: str | None,
     window: Window | None,
-    locked: Mapping[str, str] | None = None,
+    accepted_columns: Mapping[str, str] | None = None,
 ) -> dict[str, Table]:
     """Read the external train, holdout and reference in canonical form, with one schema.
 
@@ -224,7 +228,7 @@ def user_splits(
         passed_rows: Rows from the caller, by role. Other roles have a configured source.
         partition: Key of the partition. None: all rows.
         window: Start and end of a time partition. None: rows are selected by the key.
-        locked: Columns in the signed settings of the table, see
+        accepted_columns: Columns in the signed settings of the table, see
             :func:`~.tables.inference.joint_schema`.
 
     Returns:
@@ -241,7 +245,14 @@ def user_splits(
         )
     _check_people_known(frames["train"], data, "train")
     names = {role: role for role in frames}
-    tables = real_tables(frames, names, data.subject, data.kinds, resolved.declared, locked=locked)
+    tables = real_tables(
+        frames,
+        names,
+        data.subject,
+        data.kinds,
+        resolved.declared,
+        accepted_columns=accepted_columns,
+    )
     of_partition = {}
     for role, table in tables.items():
         of_partition[role] = _of_partition(table, resolved, role, partition, window)

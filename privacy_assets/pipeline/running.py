@@ -1,10 +1,10 @@
-"""Lock of a table for the duration of a run.
+"""Lease of a table for the duration of a run.
 
-A run consists of steps in several processes, possibly on several machines, so the lock is a file: a
-lease with the id of the run and the time of its last sign of life. A lease without a sign of life
+A run consists of steps in several processes, possibly on several machines, so the lease is a file:
+a lease with the id of the run and the time of its last sign of life. A lease without a sign of life
 is free after some minutes, so that a killed process does not block the table. The lease is not
-signed, and no publication depends on it. It prevents runs from making each other's records out of
-date.
+signed, and no publication depends on it. It prevents runs from making each other's signed files out
+of date.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from privacy_assets.errors import PrivacyAssetsError, StoreUnavailable, TableBusy, is_showable
-from privacy_assets.gate.statements import quoted
+from privacy_assets.gate.signed_files import quoted
 from privacy_assets.infra.files import create_once, private_folder, put_atomic, read_regular, reason
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.work import process_text, time_text
@@ -189,20 +189,19 @@ class Lease:
         try:
             return Holder.of(data)
         except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
-            text = f"{self._file}: the lock of {self.table} is damaged"
+            text = f"{self._file}: the run lease of {self.table} is damaged"
             fix = "make sure that no run of this table is in progress, then remove this file"
             raise StoreUnavailable(
                 text, path=str(self._file), errno=errno.EINVAL, fix=fix
             ) from None
 
     def _unusable(self, error: OSError) -> StoreUnavailable:
-        refusal = StoreUnavailable.of(
-            f"the lock of {self.table} cannot be used ({reason(error)})", error, self._file
-        )
+        text = f"the run lease of {self.table} cannot be used ({reason(error)})"
+        unavailable = StoreUnavailable.of(text, error, self._file)
         # something else is in the place of the file or its folder
-        if error.errno in (errno.EINVAL, errno.ENOTDIR):
-            refusal.fix = f"remove {refusal.path}"
-        return refusal
+        if unavailable.errno in (errno.EINVAL, errno.ENOTDIR):
+            unavailable.fix = f"remove {unavailable.path}"
+        return unavailable
 
     def _entry(self, started: float) -> bytes:
         holder = Holder(self.owner, started, time.time(), os.getpid(), socket.gethostname())

@@ -3,7 +3,7 @@
 ``privacy-assets run``, stored runs, Dagster assets and Airflow tasks derive from this list. A new
 step is one entry here and one function in :mod:`privacy_assets.pipeline.work`; its texts are in
 ``airflow/task_group.py`` and ``dagster/assets.py``. A value of a new class needs an entry in
-``pipeline/values.py``, and a new kind of signed record one in ``gate/statements.py``.
+``pipeline/values.py``, and a new kind of signed file one in ``gate/signed_files.py``.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Task(NamedTuple):
 
     @isolated()
     def run(self, run: TableRun, values: Mapping[str, Any]) -> StepResult:
-        """Run the step, while its run holds the lock of the table.
+        """Run the step, while its run holds the run lease of the table.
 
-        The lock is freed after publication, a refused verdict or an error.
+        The lease is freed after publication, a failed verdict or an error.
 
         Args:
             run: Table, partition, deployment and device.
@@ -93,8 +93,8 @@ class Task(NamedTuple):
         with run.lease.held(run.ended):
             read_values = {name: values[name] for name in self.reads}
             result = self.step.work(run, self.name, read_values)
-        is_refused = isinstance(result.shown, Attested) and result.shown.stated.verdict != "pass"
-        if is_refused or self.step.verb == PUBLISH:
+        is_blocked = isinstance(result.shown, Attested) and result.shown.stated.verdict != "pass"
+        if is_blocked or self.step.verb == PUBLISH:
             run.lease.free()
         return result
 
@@ -300,7 +300,7 @@ def run_table(
     Raises:
         ConfigError: If the caller would have to pass rows of a table.
         InputError: If a table cannot be used.
-        PublicationRefused: If the gate rejects a record, or the policy does not hold.
+        PublicationBlocked: If the gate rejects a signed file, or the policy does not hold.
     """
     require_paths(run.table, run.passed_rows)
     all_tasks = list(tasks(run.table))

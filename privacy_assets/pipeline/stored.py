@@ -102,16 +102,16 @@ class StoredRun:
         Args:
             task: Task of the table. The first one calls :meth:`start`.
             references: References to the values of upstream tasks, by the name of the task. The
-                verdict includes the record of its synthetic table, so publication needs no other
-                reference.
+                verdict includes the signed file of its synthetic table, so publication needs no
+                other reference.
             device: Name of the torch device.
 
         Returns:
             The reference to the values that it stored, and its result.
 
         Raises:
-            PublicationRefused: If a reference is missing or forged, its values changed, or the gate
-                rejects a record.
+            PublicationBlocked: If a reference is missing or forged, its values changed, or the gate
+                rejects a signed file.
         """
         if not task.reads:
             self.start()
@@ -135,7 +135,7 @@ class StoredRun:
 
         Args:
             task: Task of the table.
-            values: Its values. For a verdict, also the record of the synthetic table, because
+            values: Its values. For a verdict, also the signed file of the synthetic table, because
                 publication may happen after the values of the run were removed.
 
         Returns:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import Damaged
 from privacy_assets.evaluation.evaluate import build_inputs, run_metrics
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.files import put_atomic
 from privacy_assets.infra.objects import Location, local_copy
 from privacy_assets.infra.progress import Progress, silent
@@ -21,7 +21,7 @@ from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.tables.canonical import subject_codes_of
 from privacy_assets.tables.fingerprints import file_fingerprint
 from privacy_assets.tables.table import Table
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     from privacy_assets.distances.embedder import Embedder
@@ -54,9 +54,9 @@ class Trained:
         """
         self.generator.save(folder)
         digest = content_hash(folder, TRAINED_ON)
-        seal = self.keyed_fingerprint(f"{digest} {self.train_fingerprint}")
-        record = json.dumps({"train": self.train_fingerprint, "seal": seal})
-        put_atomic(folder / TRAINED_ON, record.encode())
+        mac = self.keyed_fingerprint(f"{digest} {self.train_fingerprint}")
+        text = json.dumps({"train": self.train_fingerprint, "mac": mac})
+        put_atomic(folder / TRAINED_ON, text.encode())
 
     @classmethod
     def load(cls, stored: Location, keyed_fingerprint: Callable[[str], str]) -> Trained:
@@ -76,14 +76,14 @@ class Trained:
 
         with local_copy(stored) as folder:
             try:
-                record = json.loads((folder / TRAINED_ON).read_bytes())
-                train = str(record["train"])
-                seal = str(record["seal"])
+                content = json.loads((folder / TRAINED_ON).read_bytes())
+                train = str(content["train"])
+                mac = str(content["mac"])
             except (OSError, ValueError, KeyError, TypeError):
                 train = ""
-                seal = ""
+                mac = ""
             expected = keyed_fingerprint(f"{content_hash(folder, TRAINED_ON)} {train}")
-            if not hmac.compare_digest(seal.encode(), expected.encode()):
+            if not hmac.compare_digest(mac.encode(), expected.encode()):
                 text = "the stored generator was changed, or was not stored by this deployment"
                 raise Damaged(text, path=str(stored), redo=("fit",))
             return cls(load_generator(folder), train, keyed_fingerprint)
@@ -122,7 +122,7 @@ def fitting_seed(resolved: ResolvedTable, deployment: Deployment) -> int:
     """Return the seed for fitting the generator.
 
     Reports and attestations contain the configured seed. A generator that adds noise from its seed
-    gets one derived from the secret of the deployment instead.
+    gets one derived from the split key instead.
 
     Args:
         resolved: Settings of the table.
@@ -164,7 +164,7 @@ def trained_generator(
         seed,
         digest,
         device,
-        ENGINE_VERSION,
+        PACKAGE_VERSION,
     ]
     checkpoint = None
     if folder is not None:
@@ -296,10 +296,10 @@ def before_filter(
     inputs = build_inputs(tables, unfiltered, seed=resolved.spec.run.seed, progress=progress)
     # their fingerprints are not reported
     results = run_metrics(inputs.with_settings(fingerprints={}), metrics)
-    records = {}
+    results_as_json = {}
     for name, result in results.items():
-        records[name] = replace(result, tables={}, inputs={}).to_json()
-    return records
+        results_as_json[name] = replace(result, tables={}, inputs={}).to_json()
+    return results_as_json
 
 
 def fitted_embedder(

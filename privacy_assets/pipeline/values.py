@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.errors import InputError
-from privacy_assets.gate.statements import KINDS, RecordKind, SignedRecord
+from privacy_assets.gate.signed_files import KINDS, SignedFile, SignedFileKind
 from privacy_assets.infra import folders
 from privacy_assets.infra.files import names, open_regular, private_folder, put_atomic, read_regular
 from privacy_assets.infra.objects import Location, ObjectPath, local_copy
@@ -56,7 +56,7 @@ def store_value(value: Any, folder: Location) -> None:
     """Store a value by its type.
 
     Args:
-        value: Table, data frame, signed record, report, or an object with ``save``.
+        value: Table, data frame, signed file, report, or an object with ``save``.
         folder: Folder of the value. Files of earlier values are removed.
 
     Raises:
@@ -85,14 +85,14 @@ def _write(value: Any, folder: Location) -> Location:
         return put_atomic(
             folder / FRAME, lambda stream: pq.write_table(rows, stream, compression="zstd")
         )
-    if isinstance(value, SignedRecord):
+    if isinstance(value, SignedFile):
         return put_atomic(folder / f"{value.kind}.json", value.data)
     if isinstance(value, Published):
         return put_atomic(folder / PUBLISHED, json.dumps(asdict(value)).encode())
     if isinstance(value, Report):
         put_atomic(folder / PAGE, value.to_html().encode())
-        record = json.dumps(value.to_json(), allow_nan=False)
-        return put_atomic(folder / REPORT, record.encode())
+        text = json.dumps(value.to_json(), allow_nan=False)
+        return put_atomic(folder / REPORT, text.encode())
     if callable(getattr(value, "save", None)):
         return _store_model(value, folder)
     fix = "return a data frame, or use another IO manager for the asset"
@@ -115,7 +115,7 @@ def _rows(value: Any) -> pa.Table:
 def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:
     """Load the value that :func:`store_value` stored in ``folder``.
 
-    A generator is returned as its folder, whose signature is verified before it is read. Seals are
+    A generator is returned as its folder, whose signature is verified before it is read. Signatures are
     not verified.
 
     Args:
@@ -148,8 +148,8 @@ def _store_model(value: Any, folder: Location) -> Location:
     old_name = None
     if MODEL in names(folder):
         old_name = _folder_of(folder / MODEL)
-    record = json.dumps({"kind": _model_kind(value), "folder": name})
-    pointer = put_atomic(folder / MODEL, record.encode())
+    text = json.dumps({"kind": _model_kind(value), "folder": name})
+    pointer = put_atomic(folder / MODEL, text.encode())
     earliest = _model_name(written_at - SPARED)
     latest = _model_name(written_at + SPARED)
     for entry in names(folder):
@@ -211,8 +211,8 @@ def _load_report(path: Location) -> Any:
     return Report.from_json(json.loads(read_regular(path)))
 
 
-def _load_sealed(kind: RecordKind, path: Location) -> SignedRecord:
-    return SignedRecord(kind, read_regular(path))
+def _load_signed_file(kind: SignedFileKind, path: Location) -> SignedFile:
+    return SignedFile(kind, read_regular(path))
 
 
 def _load_published(path: Location) -> Published:
@@ -225,5 +225,5 @@ _LOADERS: dict[str, Callable[[Location], Any]] = {
     MODEL: _load_model,
     REPORT: _load_report,
     PUBLISHED: _load_published,
-    **{f"{kind}.json": partial(_load_sealed, kind) for kind in KINDS},
+    **{f"{kind}.json": partial(_load_signed_file, kind) for kind in KINDS},
 }

@@ -28,12 +28,12 @@ from privacy_assets.evaluation.evaluate import (
     sizes_of,
 )
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
-from privacy_assets.gate.attestation import Attestation, refusal
+from privacy_assets.gate.attestation import Attestation, blocking_error
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.infra.work import sweep
@@ -59,7 +59,7 @@ from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.canonical import without_rare_values
 from privacy_assets.tables.column import Column
-from privacy_assets.tables.inference import accepted_columns, published_names
+from privacy_assets.tables.inference import columns_to_accept, published_names
 from privacy_assets.tables.roles import check_published
 from privacy_assets.tables.splitting import pseudonyms, split_rows
 from privacy_assets.tables.table import Table
@@ -94,13 +94,13 @@ class Synthetic(NamedTuple):
     Attributes:
         table: The rows.
         snapshot: File in the private folder of the gate.
-        sealed: Signed record of the snapshot.
+        signed_file: Signed file of the snapshot.
         metadata: Metadata of the filters.
     """
 
     table: Table
     snapshot: Snapshot
-    sealed: SignedRecord
+    signed_file: SignedFile
     metadata: Mapping[str, Any]
 
 
@@ -138,12 +138,12 @@ class Attested(NamedTuple):
 
     Attributes:
         stated: Attestation.
-        sealed: Signed record of the attestation.
+        signed_file: Signed file of the attestation.
         report: Report of the attestation and its results.
     """
 
     stated: Attestation
-    sealed: SignedRecord
+    signed_file: SignedFile
     report: Report
 
     @property
@@ -156,7 +156,7 @@ class Attested(NamedTuple):
         """One sentence about the verdict."""
         if self.stated.verdict == "pass":
             return f"all {len(self.policy_verdict.outcomes)} limits hold"
-        return str(refusal(self.policy_verdict, self.stated.remembered))
+        return str(blocking_error(self.policy_verdict, self.stated.remembered))
 
 
 def _new_run_id() -> str:
@@ -176,8 +176,8 @@ class TableRun:
         device: Name of the torch device.
         scratch: Folder of training checkpoints. None: no checkpoints.
         passed_rows: Rows that the caller passes, by role.
-        run_id: Id of the run, the same in all of its steps. It owns the lock of the table.
-        ended: Returns True if the run with an id is known to have ended, so that its lock is free.
+        run_id: Id of the run, the same in all of its steps. It owns the run lease of the table.
+        ended: Returns True if the run with an id is known to have ended, so that its lease is free.
     """
 
     table: ResolvedTable
@@ -193,7 +193,7 @@ class TableRun:
 
     @property
     def lease(self) -> Lease:
-        """Lock of the table."""
+        """Run lease of the table."""
         return Lease(self.gate.private, self.target.table, self.run_id)
 
     @cached_property
@@ -233,10 +233,10 @@ class TableRun:
         for role, table in tables.items():
             fingerprints[role] = self.keyed_fingerprint(table)
             digest = self.deployment.keyed_fingerprint(table.digest)
-            seal = self.gate.sign_split(
+            envelope = self.gate.sign_split(
                 self.target, role, fingerprints[role], digest, self.split_setup
             )
-            signed[role] = replace(table, seal=seal.data)
+            signed[role] = replace(table, envelope=envelope.data)
         return StepResult(signed, fingerprints)
 
     def check(self, tables: Mapping[str, Table]) -> dict[str, str]:
@@ -249,14 +249,14 @@ class TableRun:
             The keyed fingerprints of the tables, by role.
 
         Raises:
-            PublicationRefused: Unless it did, under the current settings.
+            PublicationBlocked: Unless it did, under the current settings.
         """
         setup = self.split_setup
         fingerprints = {}
         for role, table in tables.items():
-            seal = SignedRecord("split", table.seal)
+            envelope = SignedFile("split", table.envelope)
             digest = self.deployment.keyed_fingerprint(table.digest)
-            fingerprints[role] = self.gate.check_split(seal, self.target, role, digest, setup)
+            fingerprints[role] = self.gate.check_split(envelope, self.target, role, digest, setup)
         return fingerprints
 
     def real(self, values: Values) -> dict[str, Table]:
@@ -269,12 +269,14 @@ class TableRun:
 
 
 def read(run: TableRun, name: str, values: Values) -> StepResult:
-    """Read the private table in canonical form. It gets a signed record of the settings under which
+    """Read the private table in canonical form. It gets a signed file of the settings under which
     it was read.
     """
-    locked = run.gate.locks.columns(run.target.table)  # checks the keys before the table is read
+    accepted_columns = run.gate.accepted.columns(
+        run.target.table
+    )  # checks the keys before the table is read
     rows = run.passed_rows.get("source")
-    source = source_table(run.table, rows, run.target.partition, run.window, locked)
+    source = source_table(run.table, rows, run.target.partition, run.window, accepted_columns)
     for note in source.notes:
         run.progress(note)
     return run.sign({"source": source})
@@ -284,26 +286,30 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     """Split the private table, or read the tables of an external split, and apply the threshold
     rule to them.
 
-    Each table gets the signed record of the split. The lock of the table is signed after all tables
-    have been read.
+    Each table gets the signed file of the split. The settings of the table are signed after all
+    tables have been read.
     """
     gate = run.gate  # checks the keys first
     table = run.table
-    gate.locks.check(run.target.table, table.policy, run.setup, new=True)
-    gate.check_not_stopped(run.target.table)
+    gate.accepted.check(run.target.table, table.policy, run.setup, new=True)
+    gate.check_not_suspended(run.target.table)
     if table.external:
-        locked = gate.locks.columns(run.target.table)
-        real = user_splits(table, run.passed_rows, run.target.partition, run.window, locked)
+        accepted_columns = gate.accepted.columns(run.target.table)
+        real = user_splits(
+            table, run.passed_rows, run.target.partition, run.window, accepted_columns
+        )
     else:
         real = _split_source(run, values["source"])
-    columns = accepted_columns(real["train"].schema)
-    if not gate.locks.columns(run.target.table):
+    columns = columns_to_accept(real["train"].schema)
+    if not gate.accepted.columns(run.target.table):
         run.progress(published_names(columns))
     min_holders = table.policy.min_holders
     real = without_rare_values(real, min_holders, table.declared, table.bounded_columns)
     result = run.sign(real)
-    entries = gate.locks.check(run.target.table, table.policy, run.setup, new=True, columns=columns)
-    gate.locks.sign(run.target.table, entries)
+    entries = gate.accepted.check(
+        run.target.table, table.policy, run.setup, new=True, columns=columns
+    )
+    gate.accepted.sign(run.target.table, entries)
     return result
 
 
@@ -366,7 +372,7 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
     rows = output.table.without_rare(rules).with_schema(train.schema)
     check_published(rows, rules, where=where)
     n_replaced = _count_replaced(output.table, rows, rules)
-    snapshot, sealed = run.gate.take_snapshot(
+    snapshot, signed_file = run.gate.take_snapshot(
         rows,
         run.target,
         train_fingerprint,
@@ -375,7 +381,9 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
         n_replaced,
         output.table,
     )
-    return StepResult({"synthetic": sealed}, Synthetic(rows, snapshot, sealed, output.metadata))
+    return StepResult(
+        {"synthetic": signed_file}, Synthetic(rows, snapshot, signed_file, output.metadata)
+    )
 
 
 def _user_rows(run: TableRun, train: Table) -> Table:
@@ -411,7 +419,7 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     ``privacy_assets.evaluate``.
 
     Raises:
-        PublicationRefused: Unless the latest split signed every real table under the current
+        PublicationBlocked: Unless the latest split signed every real table under the current
             settings.
     """
     tables = run.real(values)
@@ -439,29 +447,29 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
         "digest": keyed(inputs.digest),  # computes all embeddings now, while a device is available
         "snapshot": values["synthetic"].data.decode(),
     }
-    seal = run.gate.sign_prepared(snapshot, run.split_setup, body)
+    envelope = run.gate.sign_prepared(snapshot, run.split_setup, body)
     real = [table.without_subject() for table in tables.values()]
     prepared = Prepared(snapshot, rows, real)
-    return StepResult({"evaluation_inputs": inputs.with_settings(seal=seal.data)}, prepared)
+    return StepResult({"evaluation_inputs": inputs.with_settings(envelope=envelope.data)}, prepared)
 
 
 def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str, Any], Snapshot]:
-    """Verify prepared tables against their signed record.
+    """Verify prepared tables against their signed file.
 
     Args:
         run: Table, partition and deployment.
         inputs: Tables that :func:`prepare` prepared.
 
     Returns:
-        Signed record, with the keyed fingerprints of the tables ("inputs"), and the snapshot of the
+        Signed file, with the keyed fingerprints of the tables ("inputs"), and the snapshot of the
         synthetic table.
 
     Raises:
-        PublicationRefused: Unless this deployment signed them under the current settings.
+        PublicationBlocked: Unless this deployment signed them under the current settings.
     """
     digest = run.deployment.keyed_fingerprint(inputs.digest)
     return run.gate.prepared(
-        SignedRecord("prepared", inputs.seal), run.target, digest, run.split_setup
+        SignedFile("prepared", inputs.envelope), run.target, digest, run.split_setup
     )
 
 
@@ -507,9 +515,9 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     new_bytes = b""
     if new_ledger is not None:
         new_bytes = new_ledger.to_bytes()
-    sealed = gate.sign_result(result, snapshot, outcomes, new_bytes)
+    signed_file = gate.sign_result(result, snapshot, outcomes, new_bytes)
     row_scores = gate.keep_row_scores(result, snapshot)
-    return StepResult({name: sealed}, Scored(result, outcomes, row_scores))
+    return StepResult({name: signed_file}, Scored(result, outcomes, row_scores))
 
 
 def attest(run: TableRun, name: str, values: Values) -> StepResult:
@@ -527,9 +535,9 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
     if prepared_snapshot.sha256 != snapshot.sha256:
         raise OutOfDate("the tables were prepared with another synthetic table", redo=("prepare",))
     scores = {metric: values[metric] for metric in table.metrics}
-    results = {metric: gate.result(sealed, snapshot) for metric, sealed in scores.items()}
+    results = {metric: gate.result(signed_file, snapshot) for metric, signed_file in scores.items()}
     inputs = {**signed["inputs"], **run.check(run.real(values))}
-    attestation, sealed = gate.attest(
+    attestation, signed_file = gate.attest(
         snapshot, table.policy, scores, inputs, table.metrics, run.setup
     )
     policy = attestation.attested_policy()
@@ -559,8 +567,8 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
             "sha256": attestation.sha256,
         },
     )
-    attested = Attested(attestation, sealed, report)
-    return StepResult({"attestation": sealed, "privacy_report": report}, attested)
+    attested = Attested(attestation, signed_file, report)
+    return StepResult({"attestation": signed_file, "privacy_report": report}, attested)
 
 
 def _report_notes(
@@ -589,8 +597,8 @@ def disclosing_note(gate: Gate, table: str, verdict: Verdict) -> Iterator[str]:
     """
     _, ledger_bytes = gate.ledger(table)
     ledger_metrics = metrics_reading("ledger")
-    is_broken = any(outcome.limit.metric in ledger_metrics for outcome in verdict.broken)
-    if not ledger_bytes or not is_broken:
+    has_failed = any(outcome.limit.metric in ledger_metrics for outcome in verdict.not_passed)
+    if not ledger_bytes or not has_failed:
         return
     ids = []
     for target in gate.store.targets(table):
@@ -640,12 +648,12 @@ def publish(run: TableRun, name: str, values: Values) -> StepResult:
     return StepResult({"published": published}, release)
 
 
-def synthetic_rows(run: TableRun, synthetic: SignedRecord) -> pd.DataFrame:
+def synthetic_rows(run: TableRun, synthetic: SignedFile) -> pd.DataFrame:
     """Read the rows of the synthetic table from the private folder.
 
     Args:
         run: Table, partition and deployment.
-        synthetic: Signed record of the snapshot.
+        synthetic: Signed file of the snapshot.
     """
     return read_snapshot(run.gate.snapshot(synthetic, run.target))
 

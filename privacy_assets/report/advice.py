@@ -376,7 +376,7 @@ def advice(outcomes: Iterable[LimitOutcome], facts: TableFacts = NO_FACTS) -> li
             out.
 
     Returns:
-        Plain records: cause, meaning, keys of limits, and actions.
+        Plain mappings: cause, meaning, keys of limits, and actions.
     """
     failed_first = sorted(outcomes, key=lambda outcome: outcome.status != "fail")
     causes = {}
@@ -392,10 +392,10 @@ def advice(outcomes: Iterable[LimitOutcome], facts: TableFacts = NO_FACTS) -> li
     facts = replace(facts, copied=_largest_copied(failed_first))
     facts = _with_narrow(facts, narrow)
     facts = replace(facts, enough=_enough(too_few, facts))
-    records = []
+    entries = []
     for cause, keys in _limits_by_cause(causes).items():
-        records.append(_record(cause, keys, facts))
-    return records
+        entries.append(_advice_on(cause, keys, facts))
+    return entries
 
 
 def _limits_by_cause(causes: Mapping[str, str]) -> dict[str, list[str]]:
@@ -423,10 +423,10 @@ def _limits_by_cause(causes: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _largest_copied(outcomes: Iterable[LimitOutcome]) -> float:
-    """Return the largest positive statistic of copies, or 0."""
+    """Return the largest positive share of copied rows, or 0."""
     largest = 0.0
     for outcome in outcomes:
-        if outcome.estimate and outcome.limit.metric == "copies":
+        if outcome.estimate and METRICS[outcome.limit.metric].counts_copies:
             largest = max(largest, outcome.estimate.value)
     return largest
 
@@ -478,8 +478,8 @@ def narrow_advice(outcomes: Iterable[LimitOutcome]) -> str:
         if outcome.blind:
             blind.append(outcome)
     if undecided:
-        (record,) = advice(undecided)
-        return f"{record['means']} {record['todo'][0]['what']}."
+        (entry,) = advice(undecided)
+        return f"{entry['means']} {entry['todo'][0]['what']}."
     if not blind:
         return ""
     remedy = what_to_do(blind[0])
@@ -550,8 +550,8 @@ def first_remedy(advised: Iterable[Mapping[str, Any]]) -> str:
     """Return the first action of :func:`advice` as an imperative in lower case with a period, or
     "".
     """
-    for record in advised:
-        for action in record["todo"]:
+    for entry in advised:
+        for action in entry["todo"]:
             what = action["what"]
             return f"{what[0].lower()}{what[1:]}." if what else ""
     return ""
@@ -575,7 +575,7 @@ def cause_of(outcome: LimitOutcome) -> str:
     if outcome.status == "undecided" and not is_beyond_chance:
         return _cause_of_undecided(estimate, declared)
     statistic = outcome.limit.statistic.partition(".")[2]
-    cause = declared.by_statistic.get(statistic, declared.broken) or _ANY_LEAK
+    cause = declared.by_statistic.get(statistic, declared.failed) or _ANY_LEAK
     if cause in (*_LEAKS, _ANY_LEAK) and _avoids_members(estimate):
         return "members avoided"
     return cause
@@ -617,8 +617,8 @@ def _declared(outcome: LimitOutcome) -> Causes:
     return METRICS[metric].causes
 
 
-def _record(cause: str, limits: list[str], facts: TableFacts) -> dict[str, Any]:
-    """Return the advice on a cause as a plain record."""
+def _advice_on(cause: str, limits: list[str], facts: TableFacts) -> dict[str, Any]:
+    """Return the advice on a cause as a plain mapping."""
     cause_advice = ADVICE[cause]
     todo = []
     for action in cause_advice.actions:

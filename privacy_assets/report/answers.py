@@ -4,7 +4,7 @@ that measure them.
 Each statistic declares its question. Limits on other statistics form two groups at the end: limits
 on the gate (would a leak have been detected?) and all others, such as limits on utility.
 
-An answer is "Yes" if a limit is broken, "A small leak, within the tolerance" if the limits hold and
+An answer is "Yes" if a limit fails, "A small leak, within the tolerance" if the limits hold and
 a leak is certain, "No leak found" if they hold and none is certain, and otherwise "Cannot tell". An
 answer of "No leak found" states which leak would have been found.
 """
@@ -49,7 +49,7 @@ _BY_RULE = "No, by the threshold rule"
 SMALL_LEAK = "A small leak, within the tolerance"
 # A leak is certain if an interval of this level, jointly over the statistics of all questions, does
 # not reach the value without a leak. At this level for each question alone, 8 of 176 releases of
-# fresh rows show a leak by chance.
+# non-leaking releases show a leak by chance.
 JOINT_LEVEL = 0.99
 _LARGEST_DOSE = 0.2
 _WORDS: dict[AnswerStatus, str] = {
@@ -61,8 +61,8 @@ _WORDS: dict[AnswerStatus, str] = {
 }
 _OF_ROWS = ("copies", "singling out", "linking", "membership")  # questions about whole rows
 _UNKNOWN = "values of no real row"  # such cells could encode private rows, but need not
-_WORDS_OF_GATE: dict[AnswerStatus, str] = {"pass": "Yes", "fail": "No", "undecided": "Not shown"}
-_WORDS_OF_OTHER: dict[AnswerStatus, str] = {"pass": "Within limits", "fail": "Broken"}
+_WORDS_OF_GATE: dict[AnswerStatus, str] = {"pass": "Yes", "fail": "No", "undecided": "Cannot tell"}
+_WORDS_OF_OTHER: dict[AnswerStatus, str] = {"pass": "Within limits", "fail": "Failed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class Evidence:
         results: Results by metric.
         estimates: Statistics by full name.
         verdict: Status on the table.
-        has_copies: True if a limit on copies is broken.
+        has_copies: True if a limit on copies fails.
         sizes: Sizes of the tables.
         failed_before: Statistics with a limit that the same rows broke in an earlier evaluation.
     """
@@ -361,7 +361,7 @@ def _main_statement(
 
 
 def _with_earlier_failures(group: str, finding: _Finding, evidence: Evidence) -> _Finding:
-    """Replace the answer if the same rows broke a limit on the question in an earlier
+    """Replace the answer if a limit on the question failed for the same rows in an earlier
     evaluation.
     """
     failed_before = _names_of_group(evidence.failed_before, group)
@@ -370,7 +370,7 @@ def _with_earlier_failures(group: str, finding: _Finding, evidence: Evidence) ->
     word = _WORDS["fail"]
     if all(map(_is_on_unknown_values, failed_before)):
         word = _NOT_RULED_OUT
-    statement = "The same rows broke a limit on this in an earlier evaluation."
+    statement = "A limit on this failed for the same rows in an earlier evaluation."
     return _Finding(word, statement, "fail", None)
 
 
@@ -390,12 +390,12 @@ def _word(status: AnswerStatus, outcomes: Sequence[LimitOutcome], leaks: str) ->
 
 
 def _is_on_unknown_values(name: str) -> bool:
-    """Return True if a broken limit on this statistic shows values that no real row has."""
+    """Return True if a failed limit on this statistic shows values that no real row has."""
     metric, _, statistic = name.partition(".")
     if metric not in METRICS:
         return False
     causes = METRICS[metric].causes
-    return causes.by_statistic.get(statistic, causes.broken) == _UNKNOWN
+    return causes.by_statistic.get(statistic, causes.failed) == _UNKNOWN
 
 
 def _has_failed(outcomes: Iterable[LimitOutcome]) -> bool:
@@ -403,7 +403,7 @@ def _has_failed(outcomes: Iterable[LimitOutcome]) -> bool:
 
 
 def _causes_of_failed(outcomes: Iterable[LimitOutcome]) -> set[str]:
-    """Return the causes of the broken limits, each considered alone."""
+    """Return the causes of the failed limits, each considered alone."""
     return {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"}
 
 
@@ -452,7 +452,7 @@ def _people_of(outcome: LimitOutcome, sizes: Sizes) -> str:
 
 
 def _when_it_fails(outcome: LimitOutcome) -> str:
-    """Return a sentence on the value at which a limit is broken."""
+    """Return a sentence on the value at which a limit fails."""
     limit = outcome.limit
     value = _in_unit(limit.statistic, limit.value)
     side = "more" if limit.at_most is not None else "less"
@@ -492,7 +492,7 @@ def _answer_on_detection(
     if status == "undecided" and evidence.verdict == "fail":
         return "Yes, it detected one", _reason(strongest)
     if evidence.has_copies and strongest is None:
-        return "Yes, it found some", "Limits on copied rows are broken."
+        return "Yes, it found some", "Limits on copied rows fail."
     if planted and strongest is None:
         return _planted_answer(evidence)
     return _WORDS_OF_GATE.get(status, _WORDS[status]), _reason(strongest)
@@ -583,14 +583,11 @@ def _source(results: Mapping[str, MetricResult]) -> str:
     """Return a sentence with the columns in which training people agree with released rows, or
     "".
     """
-    result = results.get("copies")
-    if result is None:
-        return ""
-    rows = result.tables.get("matched_columns", ())
     names = []
-    for row in rows[:3]:
-        if row["share"] >= MATCHED:
-            names.append(clean(row["column"], 60))
+    for result in results.values():
+        for row in result.tables.get("matched_columns", ())[:3]:
+            if row["share"] >= MATCHED:
+                names.append(clean(row["column"], 60))
     if not names:
         return ""
     return f" Their rows agree most in these columns: {', '.join(names)}."
@@ -609,8 +606,8 @@ def _strength(outcome: LimitOutcome) -> tuple[int, bool, bool, float]:
 
 
 def _planted(evidence: Evidence, group: str) -> str:
-    """Return sentences on the smallest planted leaks that broke a limit, for a question or for all,
-    or "".
+    """Return sentences on the smallest planted leaks for which a limit failed, for a question or
+    for all, or "".
 
     They name the kind that is easiest to find and the kind that is hardest to find.
     """
@@ -647,9 +644,9 @@ def _planted_answer(evidence: Evidence) -> tuple[str, str]:
         return "Not all kinds", f"{text} {_not_always_found(hardest.kind, evidence)}"
     smallest_size = evidence.sizes.planted(planted[0].share)
     size = evidence.sizes.planted(hardest.share)
-    text += f" Copies of {size} broke a limit with 95 % probability"
+    text += f" With copies of {size}, a limit fails with 95 % probability"
     if smallest_size != size:
-        text += f"; for the kind that is easiest to find, {smallest_size} sufficed"
+        text += f"; for the kind that is easiest to find, {smallest_size} suffice"
     return f"Yes, of {size} or more", f"{text}. Smaller leaks can remain undetected."
 
 
@@ -667,7 +664,7 @@ def _not_always_found(kind: str, evidence: Evidence) -> str:
 
 
 class _PlantedLeak(NamedTuple):
-    """Smallest planted leak that broke a limit.
+    """Smallest planted leak for which a limit failed.
 
     Attributes:
         share: Share of the released rows.

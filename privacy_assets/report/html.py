@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.report.page import Page
-from privacy_assets.report.svg import COLOURS, legend
+from privacy_assets.report.svg import COLORS, legend
 from privacy_assets.report.words import clean, number, sentence
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def environment() -> Environment:
 
 def render(template: str, values: Mapping[str, Any]) -> str:
     """Fill a template of this package."""
-    return environment().get_template(template).render(values, colours=COLOURS)
+    return environment().get_template(template).render(values, colors=COLORS)
 
 
 def page_html(page: Page) -> str:

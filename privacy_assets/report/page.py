@@ -43,13 +43,13 @@ DIRECTIONS = {
 }
 BOUNDS = {
     "conservative": "The whole interval must be within it.",
-    "proven": "Broken if the whole interval is beyond it.",
+    "proven": "Fails if the whole interval is beyond it.",
     "value": "The value must be within it.",
 }
 _UNLIMITED = "the default policy limits none of these statistics"
 ON_COPY = {
-    True: "A verbatim copy of train breaks it.",
-    False: "A verbatim copy of train does not break it.",
+    True: "It fails for a verbatim copy of train.",
+    False: "It holds even for a verbatim copy of train.",
     None: "Not applicable to a copy of train.",
 }
 _SCOPE = (
@@ -111,7 +111,7 @@ class Page:
             measured.
         filter: Rows dropped by filters, see :func:`filter_entry`. None: no filter.
         sizes: Pairs: table, and its numbers of rows, columns and subjects.
-        settings: Pairs: policy, its digest, seed and engine.
+        settings: Pairs: policy, its digest, seed and package version.
         details: Pairs: name of a group, and its pairs.
     """
 
@@ -160,7 +160,7 @@ def headline(verdict: Verdict, policy: Policy | None, remembered: Sequence[str] 
         )
     if verdict.status == "undecided":
         return (
-            f"No limit is broken, but {counts}. Until all are decided, this table must not be"
+            f"No limit fails, but {counts}. Until all are decided, this table must not be"
             " published."
         )
     if policy.part_of is not None:
@@ -655,11 +655,11 @@ def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[st
         result_after = after.get(name)
         if comparison is None or result_after is None or not isinstance(result_before, Mapping):
             continue
-        record_after = result_after.to_json()
-        if not _have_equal_settings(result_before, record_after):
+        json_after = result_after.to_json()
+        if not _have_equal_settings(result_before, json_after):
             continue
         value_before = _value_of(result_before, comparison.statistic)
-        value_after = _value_of(record_after, comparison.statistic)
+        value_after = _value_of(json_after, comparison.statistic)
         if math.isfinite(value_before) and math.isfinite(value_after):
             rows.append(
                 {"statistic": comparison.label, "before": value_before, "after": value_after}
@@ -669,12 +669,12 @@ def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[st
 
 
 def _have_equal_settings(before: Entry, after: Entry) -> bool:
-    return all(before.get(key) == after[key] for key in ("settings", "seed", "engine_version"))
+    return all(before.get(key) == after[key] for key in ("settings", "seed", "package_version"))
 
 
-def _value_of(record: Entry, statistic: str) -> float:
+def _value_of(entry: Entry, statistic: str) -> float:
     """Return the value of a statistic in a result as JSON, or NaN."""
-    return as_number(record["estimates"].get(statistic, {}).get("value"))
+    return as_number(entry["estimates"].get(statistic, {}).get("value"))
 
 
 def size_facts(
@@ -712,7 +712,7 @@ def useful(
     Args:
         utility: Statistics of utility by name. The null is the value of real rows.
         results: Results of all metrics.
-        has_copies: Whether limits on copied rows are broken.
+        has_copies: Whether limits on copied rows fail.
     """
     if not utility:
         return "Not measured", "No metric compared the table with real rows."

@@ -51,7 +51,7 @@ from privacy_assets.report.page import (
 from privacy_assets.report.text import COLUMNS, page_text
 from privacy_assets.report.words import NOTHING, clean, cleaned, interval, number
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 _LIBRARIES = (
     "privacy-assets",
@@ -107,7 +107,7 @@ class Report:
         results: Results by metric.
         tables: "rows", "columns" and "subjects" of each table, by role.
         seed: Seed of the metrics.
-        engine_version: Version of this package.
+        package_version: Version of this package.
         generator: Description of the generator, read by
             :func:`~privacy_assets.report.advice.privacy_configuration`.
         fingerprints: Publishable fingerprints: the synthetic table's content hash, and keyed or
@@ -133,7 +133,7 @@ class Report:
     results: Mapping[str, MetricResult]
     tables: Mapping[str, Mapping[str, int]]
     seed: int
-    engine_version: str = ENGINE_VERSION
+    package_version: str = PACKAGE_VERSION
     generator: Mapping[str, Any] | None = None
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=installed_versions)
@@ -287,20 +287,20 @@ class Report:
 
     @property
     def advice(self) -> list[dict[str, Any]]:
-        """Advice on the limits that did not pass, by cause, as plain records; see
+        """Advice on the limits that did not pass, by cause, as plain mappings; see
         ``report.advice``.
         """
-        return advice(self.policy_verdict.broken, self.facts)
+        return advice(self.policy_verdict.not_passed, self.facts)
 
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity
         become None.
         """
         configuration = self.privacy_configuration
-        record = {
+        content = {
             "verdict": self.verdict,
             "title": self.title,
-            "engine_version": self.engine_version,
+            "package_version": self.package_version,
             "seed": self.seed,
             "metrics": {name: _metric(result) for name, result in self.results.items()},
             "limits": [to_jsonable(outcome.to_json()) for outcome in self.policy_verdict.outcomes],
@@ -319,18 +319,18 @@ class Report:
         }
         # Empty facts are left out.
         if self.remembered:
-            record["remembered"] = list(self.remembered)
+            content["remembered"] = list(self.remembered)
         if self.signed:
-            record["signed"] = to_jsonable(self.signed)
+            content["signed"] = to_jsonable(self.signed)
         if self.notes:
-            record["notes"] = list(self.notes)
+            content["notes"] = list(self.notes)
         if self.changes:
-            record["changes"] = dict(self.changes)
+            content["changes"] = dict(self.changes)
         if self.origin:
-            record["origin"] = dict(self.origin)
+            content["origin"] = dict(self.origin)
         if self.has_earlier_releases:
-            record["has_earlier_releases"] = True
-        return record
+            content["has_earlier_releases"] = True
+        return content
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Report:
@@ -344,7 +344,7 @@ class Report:
         """
         policy = None
         if data["policy"] is not None:
-            policy = read_policy(data["policy"], data["engine_version"])
+            policy = read_policy(data["policy"], data["package_version"])
         results = {name: _result(name, entry, data) for name, entry in data["metrics"].items()}
         attempt = int(data.get("attempt", 1))
         policy_verdict = judged(policy, results, attempt)
@@ -362,7 +362,7 @@ class Report:
             results=results,
             tables=data["tables"],
             seed=data["seed"],
-            engine_version=data["engine_version"],
+            package_version=data["package_version"],
             generator=data["generator"],
             fingerprints=data["fingerprints"],
             versions=data["versions"],
@@ -393,7 +393,7 @@ class Report:
         return [
             *file_facts(self.origin, self.fingerprints),
             *size_facts(self.tables, self.generator),
-            *origin_facts(self.origin, self.engine_version),
+            *origin_facts(self.origin, self.package_version),
             *signing_facts(self.policy, self.signed, self.attempt),
         ]
 
@@ -417,7 +417,7 @@ class Report:
             ("policy", title),
             ("checksum of the policy", digest),
             ("seed", str(self.seed)),
-            ("version of privacy-assets", self.engine_version),
+            ("version of privacy-assets", self.package_version),
         ]
 
     def _details(self) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -468,10 +468,10 @@ class Report:
         limits = {outcome.limit.key: limit_entry(outcome) for outcome in outcomes}
         results = self._displayed_results()
         reason = headline(self.policy_verdict, self.policy, self.remembered)
-        records = self.advice
+        advice_entries = self.advice
         summary = reason
-        if records:
-            summary = f"{reason} {records[0]['means']}"
+        if advice_entries:
+            summary = f"{reason} {advice_entries[0]['means']}"
         answered = self.answers
         utility = self.utility
         decision = ""
@@ -488,8 +488,8 @@ class Report:
             doubts=doubts(answered, outcomes),
             answers=[answer_entry(answer, results, limits) for answer in answered],
             limits=list(limits.values()),
-            limit_advice=limit_advice(self.policy_verdict.broken),
-            advice=[advice_entry(record, outcomes) for record in records],
+            limit_advice=limit_advice(self.policy_verdict.not_passed),
+            advice=[advice_entry(entry, outcomes) for entry in advice_entries],
             next_step=decision,
             configuration=self._configuration(),
             gretel_scores=self._displayed_scores(),
@@ -553,7 +553,7 @@ def _result(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Met
         tables=entry["tables"],
         settings=entry["settings"],
         seed=data["seed"],
-        engine_version=data["engine_version"],
+        package_version=data["package_version"],
         seconds=math.nan if entry["seconds"] is None else entry["seconds"],
         on_copy=_estimates_from_json(entry["on_copy"]),
     )

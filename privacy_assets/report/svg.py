@@ -29,7 +29,7 @@ Rows = Sequence[Mapping[str, Any]]
 Scale = Callable[[float], float]
 
 XMLNS = "http://www.w3.org/2000/svg"
-COLOURS = {"pass": "#0072b2", "fail": "#d55e00", "undecided": "#8a6d00"}
+COLORS = {"pass": "#0072b2", "fail": "#d55e00", "undecided": "#8a6d00"}
 SERIES = 4
 WIDTH = 560
 HEIGHT = 260
@@ -210,9 +210,9 @@ def legend() -> list[tuple[str, str]]:
     """Return SVG and meaning of each symbol of :func:`interval_svg`."""
     start = f'<svg xmlns="{XMLNS}" viewBox="0 0 24 18" width="24" height="18">'
     shapes = {
-        "pass": f'<circle cx="12" cy="9" r="5" fill="{COLOURS["pass"]}"/>',
-        "fail": f'<path d="M12 2l7 7-7 7-7-7z" fill="{COLOURS["fail"]}"/>',
-        "undecided": f'<circle cx="12" cy="9" r="5" fill="none" stroke="{COLOURS["undecided"]}"'
+        "pass": f'<circle cx="12" cy="9" r="5" fill="{COLORS["pass"]}"/>',
+        "fail": f'<path d="M12 2l7 7-7 7-7-7z" fill="{COLORS["fail"]}"/>',
+        "undecided": f'<circle cx="12" cy="9" r="5" fill="none" stroke="{COLORS["undecided"]}"'
         ' stroke-width="3"/>',
         "beyond the limit": '<rect width="24" height="18" fill="currentColor" opacity=".15"/>',
         "no leak": '<path d="M12 0v18" stroke="currentColor" stroke-dasharray="2"/>',
@@ -225,7 +225,7 @@ def legend() -> list[tuple[str, str]]:
 
 def _mark(outcome: LimitOutcome, along: _Along, x: Scale, middle: float, width: int) -> str:
     """Draw the evaluated number with its interval, or state that it was not measured."""
-    colour = COLOURS[outcome.status]
+    color = COLORS[outcome.status]
     y_words = tenth(middle - 14)
     if not math.isfinite(outcome.compared):
         return f'<text x="{tenth(width / 2)}" y="{y_words}">not measured</text>'
@@ -236,13 +236,13 @@ def _mark(outcome: LimitOutcome, along: _Along, x: Scale, middle: float, width: 
     if all(map(math.isfinite, (along.low, along.value, along.high))):
         tick = f"M{tenth(x(along.value))} {tenth(middle - 5)}v10"
         lines = (
-            f'<path d="M{tenth(x(along.low))} {y}H{tenth(x(along.high))}{tick}" stroke="{colour}"'
+            f'<path d="M{tenth(x(along.low))} {y}H{tenth(x(along.high))}{tick}" stroke="{color}"'
             ' stroke-width="2"/>'
         )
     shapes = {
-        "pass": f'<circle cx="{x_mark}" cy="{y}" r="5" fill="{colour}"/>',
-        "fail": f'<path d="M{x_mark} {tenth(middle - 7)}l7 7-7 7-7-7z" fill="{colour}"/>',
-        "undecided": f'<circle cx="{x_mark}" cy="{y}" r="5" fill="none" stroke="{colour}"'
+        "pass": f'<circle cx="{x_mark}" cy="{y}" r="5" fill="{color}"/>',
+        "fail": f'<path d="M{x_mark} {tenth(middle - 7)}l7 7-7 7-7-7z" fill="{color}"/>',
+        "undecided": f'<circle cx="{x_mark}" cy="{y}" r="5" fill="none" stroke="{color}"'
         ' stroke-width="3"/>',
     }
     x_words = tenth(_inside(x(compared), width, 20))
@@ -832,16 +832,16 @@ def pie_svg(rows: Rows) -> str:
     turn = 0.0
     for i, level in enumerate(levels):
         share = level.share / total
-        colour = f"l{_class(level.name, i % len(_LAST))}"
+        color = f"l{_class(level.name, i % len(_LAST))}"
         mark = str(i + 1)
         y = 32 + _PIE_STEP * i
         words = f"{level.name}: {_attacks(level.n_attacks)}{100 * share:.3g} %"
-        piece = _slice(colour, mark, turn, turn + share)
+        piece = _slice(color, mark, turn, turn + share)
         parts.append(f"<g><title>{escape(words)}</title>{piece}</g>")
         turn += share
         lines.append(words)
         parts.append(
-            f'<rect class="{colour}" x="{_PIE_LEGEND}" y="{y - 11}" width="14" height="14"/>'
+            f'<rect class="{color}" x="{_PIE_LEGEND}" y="{y - 11}" width="14" height="14"/>'
         )
         parts.append(text_at(_PIE_LEGEND + 30, y, mark))
         parts.append(text_at(_PIE_LEGEND + 44, y, words, anchor="start"))
@@ -860,7 +860,7 @@ def _levels(rows: Rows) -> list[_Level]:
     return sorted(levels, key=lambda level: _class(level.name, len(_LAST)))
 
 
-def _slice(colour: str, mark: str, start: float, end: float) -> str:
+def _slice(color: str, mark: str, start: float, end: float) -> str:
     """Draw a slice from ``start`` to ``end`` (shares of a turn, clockwise from the top) with its
     number outside.
     """
@@ -869,10 +869,10 @@ def _slice(colour: str, mark: str, start: float, end: float) -> str:
     x0, y0 = _rim(start, _R)
     x1, y1 = _rim(end, _R)
     if end - start > 1 - 1e-9:
-        shape = f'<circle class="{colour}" cx="{_X}" cy="{_Y}" r="{_R}"/>'
+        shape = f'<circle class="{color}" cx="{_X}" cy="{_Y}" r="{_R}"/>'
     else:
         arc = f"A{_R} {_R} 0 {int(end - start > 0.5)} 1 {tenth(x1)} {tenth(y1)}"
-        shape = f'<path class="{colour}" d="M{_X} {_Y}L{tenth(x0)} {tenth(y0)}{arc}z"/>'
+        shape = f'<path class="{color}" d="M{_X} {_Y}L{tenth(x0)} {tenth(y0)}{arc}z"/>'
     if end - start < _SMALLEST_MARKED:
         return shape
     x, y = _rim((start + end) / 2, _R + 13)

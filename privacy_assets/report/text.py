@@ -77,7 +77,7 @@ def verdict_lines(page: Page) -> list[str]:
 
     Measured numbers are left out, except those in advice and in the reason of an earlier failure.
 
-    Sentences are not wrapped, because a log has a record for each line.
+    Sentences are not wrapped, because a log has an entry for each line.
     """
     lines = [_title(page), page.headline, ""]
     for answer in page.answers:

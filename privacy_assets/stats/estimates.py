@@ -29,9 +29,9 @@ class Estimate:
         null: Mean for releases without any leak.
         direction: Which deviations from ``null`` are risks.
         confidence: Confidence level of the interval.
-        minimum_detectable_effect: 99.5 % quantile of the conservative bound for leak-free releases
-            of these sizes, in the unit of the limit. It decides whether a limit gives evidence.
-            NaN: the null distribution is unknown.
+        minimum_detectable_effect: 99.5 % quantile of the conservative bound for non-leaking
+            releases of these sizes, in the unit of the limit. It decides whether a limit gives
+            evidence. NaN: the null distribution is unknown.
         note: Explanation for readers.
         measures: "evaluation" for statistics of the evaluation itself instead of the release. They
             can show that the evaluation is underpowered but not that a release leaks, so their
@@ -265,15 +265,15 @@ class MetricResult:
     Attributes:
         metric: Name of the metric.
         estimates: Statistics.
-        tables: Small aggregates and row numbers for the report, as lists of flat records. They
+        tables: Small aggregates and row numbers for the report, as lists of flat mappings. They
             never contain private values or predicates.
         settings: Settings of the metric.
         inputs: Fingerprint of each table that was read.
         seed: Seed of the metric.
-        engine_version: Version of this package.
+        package_version: Version of this package.
         seconds: Elapsed time; NaN: unknown.
         on_copy: Limited statistics of a verbatim copy of train on a part of these tables. A limit
-            that the copy does not break cannot fail on these tables.
+            that the copy does not fail gives no evidence on these tables.
         row_scores: Private: scores of each synthetic row, as columns of equal length in the order
             of the rows. They are written to a separate file only, and are not part of
             :meth:`to_json`.
@@ -285,7 +285,7 @@ class MetricResult:
     settings: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
-    engine_version: str = ""
+    package_version: str = ""
     seconds: float = math.nan
     on_copy: tuple[Estimate, ...] = ()
     row_scores: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
@@ -313,7 +313,7 @@ class MetricResult:
             "settings": to_jsonable(self.settings),
             "inputs": dict(self.inputs),
             "seed": self.seed,
-            "engine_version": self.engine_version,
+            "package_version": self.package_version,
             "seconds": to_jsonable(self.seconds),
             "on_copy": {estimate.name: estimate.to_json() for estimate in self.on_copy},
         }

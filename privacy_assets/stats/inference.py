@@ -45,7 +45,7 @@ class Band:
         z: Distance from the null mean in standard deviations, scaled so that it equals ``critical``
             at the edge of the band.
         critical: Half-width of the band in standard deviations.
-        rare: Number of standard deviations within which all statistics are in 99.5 % of leak-free
+        rare: Number of standard deviations within which all statistics are in 99.5 % of non-leaking
             cases.
         p_value: Two-sided simultaneous p-value.
     """
@@ -79,7 +79,7 @@ def permutation_band(
             shares. A statistic that no permutation changes then gets the exact interval of 0 hits
             out of this number. None: it gets width 0 and z = 0.
     """
-    mean, sd, deviations = _standardised(null)
+    mean, sd, deviations = _standardized(null)
     critical = _quantile(deviations, confidence)
     rare = _quantile(deviations, MDE_QUANTILE)
     observed_deviation = (np.abs(observed - mean) / _or_infinite(sd)).max()
@@ -91,7 +91,7 @@ def permutation_band(
         _, half_of_constant = clopper_pearson(0, smaller_side)
     half = np.where(sd > 0, critical * sd, half_of_constant)
     if resampled is not None:
-        _, resampled_sd, resampled_deviations = _standardised(resampled)
+        _, resampled_sd, resampled_deviations = _standardized(resampled)
         half = np.maximum(half, _quantile(resampled_deviations, confidence) * resampled_sd)
     z = critical * (observed - mean) / _or_infinite(half)
     return Band(
@@ -106,7 +106,7 @@ def permutation_band(
     )
 
 
-def _standardised(statistics: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _standardized(statistics: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return mean (m,), standard deviation (m,), and each draw's largest deviation (draws,).
 
     A deviation is the distance from the mean in standard deviations.
@@ -197,8 +197,8 @@ class PermutationResult:
         """Create the estimate of one entry, with its part of the simultaneous interval.
 
         ``minimum_detectable_effect`` is the distance from the null mean within which the
-        conservative bound of this entry is in 99.5 % of leak-free cases; for two-sided statistics,
-        as if it were the most extreme entry.
+        conservative bound of this entry is in 99.5 % of non-leaking cases; for two-sided
+        statistics, as if it were the most extreme entry.
 
         Args:
             spec: Statistic.

@@ -28,12 +28,12 @@ def wilson(hits: float, n: float, confidence: float = CONFIDENCE) -> tuple[float
     if n == 0:
         return (np.nan, np.nan, np.nan)
     z = _normal(confidence)
-    centre = float(wilson_centre(hits, n, confidence))
+    center = float(wilson_center(hits, n, confidence))
     half = z / (n + z * z) * np.sqrt(hits * (n - hits) / n + z * z / 4)
-    return centre, float(max(0.0, centre - half)), float(min(1.0, centre + half))
+    return center, float(max(0.0, center - half)), float(min(1.0, center + half))
 
 
-def wilson_centre(hits: Any, n: Any, confidence: float = CONFIDENCE) -> np.ndarray:
+def wilson_center(hits: Any, n: Any, confidence: float = CONFIDENCE) -> np.ndarray:
     """Return the center of Wilson's interval.
 
     Args:

@@ -103,7 +103,7 @@ class Subjects:
         remaining, codes = np.unique(self.codes[rows], return_inverse=True)
         return Subjects(codes, self.member[remaining])
 
-    def relabelled(self, member: np.ndarray) -> Self:
+    def relabeled(self, member: np.ndarray) -> Self:
         """Return the same subjects with other labels.
 
         Args:

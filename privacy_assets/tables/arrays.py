@@ -129,7 +129,7 @@ def _reserve(file: int, size: int) -> None:
 
 
 def array_digest(facts: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> str:
-    """Return the SHA-256 (hex) of facts and arrays, which determines the file except its seal.
+    """Return the SHA-256 (hex) of facts and arrays, which determines the file except its envelope.
 
     Args:
         facts: JSON-compatible facts about the arrays.
@@ -142,7 +142,7 @@ def array_digest(facts: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> str:
 
 
 def save_arrays(
-    path: Location, facts: Mapping[str, Any], arrays: Sequence[np.ndarray], seal: bytes = b""
+    path: Location, facts: Mapping[str, Any], arrays: Sequence[np.ndarray], envelope: bytes = b""
 ) -> None:
     """Write a file of facts and arrays atomically, for :func:`load_arrays`.
 
@@ -150,12 +150,12 @@ def save_arrays(
         path: File or object.
         facts: JSON-compatible facts about the arrays.
         arrays: Arrays of numbers.
-        seal: Signed record, which the digest does not cover.
+        envelope: Signed file, which the digest does not cover.
     """
 
     def fill(stream: Any) -> None:
-        lengths = np.array([len(header), len(seal)]).tobytes()
-        for data in chain((lengths, header, seal), _bytes(arrays)):
+        lengths = np.array([len(header), len(envelope)]).tobytes()
+        for data in chain((lengths, header, envelope), _bytes(arrays)):
             stream.write(data)
             stream.write(bytes(-len(data) % _ALIGNED))
 
@@ -173,7 +173,7 @@ def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], b
         path: File or object.
 
     Returns:
-        Facts, arrays and seal.
+        Facts, arrays and envelope.
 
     Raises:
         ValueError, KeyError, TypeError: The file was not written by :func:`save_arrays`.
@@ -194,9 +194,9 @@ def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], b
         position += size + -size % _ALIGNED
         return data[start : start + size]
 
-    header_size, seal_size = next_part(16).view(np.int64).tolist()
+    header_size, envelope_size = next_part(16).view(np.int64).tolist()
     header = json.loads(next_part(header_size).tobytes())
-    seal = next_part(seal_size).tobytes()
+    envelope = next_part(envelope_size).tobytes()
     arrays = []
     for name, shape in header["arrays"]:
         dtype = np.dtype(name)
@@ -204,11 +204,11 @@ def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], b
             raise ValueError("an array does not contain numbers")
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         arrays.append(next_part(size).view(dtype).reshape(shape))
-    return header["facts"], iter(arrays), seal
+    return header["facts"], iter(arrays), envelope
 
 
 @contextmanager
-def refusing_damage(path: Location, *redo: str) -> Iterator[None]:
+def reporting_damage(path: Location, *redo: str) -> Iterator[None]:
     """Raise Damaged for errors of :func:`load_arrays` and of the conversion of its facts.
 
     Args:

@@ -83,7 +83,7 @@ def canonical_table(
     declared: Declared = NOTHING,
     *,
     where: str = "source",
-    locked: Mapping[str, str] | None = None,
+    accepted_columns: Mapping[str, str] | None = None,
 ) -> Table:
     """Convert one private table, see :func:`real_tables`.
 
@@ -93,10 +93,12 @@ def canonical_table(
         kinds: Declared kinds, see :meth:`.Meaning.of`.
         declared: Declarations about columns.
         where: Name of the table in messages.
-        locked: See :func:`real_tables`.
+        accepted_columns: See :func:`real_tables`.
     """
     frames: dict[str, Frame] = {"train": load(source, where, declared.read)}
-    tables = real_tables(frames, {"train": where}, subject, kinds, declared, locked=locked)
+    tables = real_tables(
+        frames, {"train": where}, subject, kinds, declared, accepted_columns=accepted_columns
+    )
     return tables["train"]
 
 
@@ -107,7 +109,7 @@ def real_tables(
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
     *,
-    locked: Mapping[str, str] | None = None,
+    accepted_columns: Mapping[str, str] | None = None,
     schema: TableSchema | None = None,
 ) -> dict[str, Table]:
     """Convert the real tables of a release to canonical form, with one schema. Row order is kept.
@@ -119,10 +121,10 @@ def real_tables(
         subject: Column that identifies people. None: each row is a person.
         kinds: Declared kinds, see :meth:`.Meaning.of`.
         declared: Declarations about columns.
-        locked: Contract of the columns in the lock of the table, see
+        accepted_columns: Accepted columns of the table, see
             :func:`.inference.joint_schema`.
-        schema: Schema without the subject. None: inferred from all tables together; open columns
-            are then rejected, see :func:`.roles.with_roles`.
+        schema: Schema without the subject. None: inferred from all tables together; identifying
+            columns are then rejected, see :func:`.roles.with_roles`.
 
     Returns:
         The tables by role, with notes on how columns of text are read.
@@ -155,7 +157,7 @@ def real_tables(
         if ids:
             subject_codes = np.concatenate(list(joint_codes(ids).values()))
         inferred, notes = joint_schema(
-            frames, names, kinds, declared, locked, subject_codes, are_typed
+            frames, names, kinds, declared, accepted_columns, subject_codes, are_typed
         )
     else:
         inferred = schema

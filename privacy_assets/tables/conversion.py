@@ -93,7 +93,7 @@ def column_of(
     if unit:
         problem = f"{problem} with the unit {safe_repr(unit)}"
         fix = "write all values with this unit, or without a unit"
-    _refuse(is_invalid, problem, fix, column.name, where)
+    _reject(is_invalid, problem, fix, column.name, where)
     if column.kind == "boolean":
         codes = converted.to_numpy(np.float64, na_value=-1).astype(np.int8)
         return Column.of_codes(column.name, column.kind, codes)
@@ -126,10 +126,10 @@ def check_cells(column: Column, where: str) -> None:
         where: Name of the table in messages.
     """
     if column.kind == "numeric":
-        _refuse(np.isinf(column.cells), *_INFINITE, column.name, where)
+        _reject(np.isinf(column.cells), *_INFINITE, column.name, where)
     elif column.kind == "datetime":
         outside = ((column.cells < _TIMES[0]) | (column.cells > _TIMES[1])) & ~column.missing
-        _refuse(
+        _reject(
             outside, _YEARS, "leave it empty if it means that there is no date", column.name, where
         )
 
@@ -168,7 +168,7 @@ def _has_unit(series: pd.Series, unit: str) -> bool:
     return is_text(series) and bool(pc.any(pc.match_substring(texts_of(series)[0], unit)).as_py())
 
 
-def _refuse(is_invalid: np.ndarray, problem: str, fix: str, column: str, where: str) -> None:
+def _reject(is_invalid: np.ndarray, problem: str, fix: str, column: str, where: str) -> None:
     """Raise InputError with the first row where ``is_invalid`` (n,) is true, if any."""
     rows = np.flatnonzero(is_invalid)
     if len(rows):
@@ -509,18 +509,18 @@ def _convert_numbers(series: pd.Series, form: str = "") -> pd.Series:
 
 def _convert_integers(series: pd.Series, name: str, where: str, *, rounds: bool) -> np.ndarray:
     """Convert numeric values to int64 cells. ``rounds``: fractions are rounded, otherwise
-    refused.
+    rejected.
     """
     values = series.to_numpy(dtype=np.float64, na_value=np.nan)
-    _refuse(np.isinf(values), *_INFINITE, name, where)
+    _reject(np.isinf(values), *_INFINITE, name, where)
     is_large = np.abs(values) >= 2**63
     problem = "an integer does not fit 64 bits"
-    _refuse(is_large, problem, "declare the column as categorical", name, where)
+    _reject(is_large, problem, "declare the column as categorical", name, where)
     if not pd.api.types.is_integer_dtype(series.dtype):
         is_fraction = ~np.isnan(values) & (values != np.round(values))
         if not rounds:
             fix = "round it, or declare the column as numeric"
-            _refuse(is_fraction, "a value is not an integer", fix, name, where)
+            _reject(is_fraction, "a value is not an integer", fix, name, where)
         series = pd.Series(np.round(values))
     cells: np.ndarray = series.astype("Int64").to_numpy(np.int64, na_value=MISSING)
     return cells

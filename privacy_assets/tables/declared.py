@@ -122,7 +122,7 @@ class Declared:
         digest.
 
         Args:
-            keyed_fingerprint: Computes keyed digests with the secret of the deployment.
+            keyed_fingerprint: Computes keyed digests with the split key.
         """
         allowed_values: dict[str, Any] = {}
         for name, values in self.allowed_values.items():

@@ -251,7 +251,7 @@ class EncodedTable:
 @dataclass(frozen=True)
 class _Number:
     name: str
-    centre: float
+    center: float
     scale: float
     indicator: bool
 
@@ -297,9 +297,9 @@ class TabularEncoder:
                 categories.append(_Category(name, vocabulary(parts)))
                 continue
             values = np.concatenate([part.present().floats() for part in parts])
-            centre, scale = _centre_and_scale(np.sort(values))
+            center, scale = _center_and_scale(np.sort(values))
             has_missing = have_missing(columns_named(name, (*tables, *later)))
-            numbers.append(_Number(name, centre, scale, has_missing))
+            numbers.append(_Number(name, center, scale, has_missing))
         return cls(tuple(numbers), tuple(categories))
 
     @cached_property
@@ -360,7 +360,7 @@ class TabularEncoder:
             missing = np.isnan(values)
             numeric[:, position] = 0
             if number.scale > 0:
-                scaled = np.where(missing, 0.0, (values - number.centre) / number.scale)
+                scaled = np.where(missing, 0.0, (values - number.center) / number.scale)
                 numeric[:, position] = np.clip(scaled, -_FARTHEST, _FARTHEST)
             if number.indicator:
                 codes[:, next(coded)] = missing
@@ -372,7 +372,7 @@ class TabularEncoder:
         return EncodedTable(numeric, codes, np.array(sizes, dtype=np.int64))
 
 
-def _centre_and_scale(ordered: np.ndarray) -> tuple[float, float]:
+def _center_and_scale(ordered: np.ndarray) -> tuple[float, float]:
     if len(ordered) == 0:
         return 0.0, 0.0
     if ordered[0] == ordered[-1]:

@@ -169,17 +169,17 @@ def keyed_fingerprint(fingerprint: str, key: bytes) -> str:
     return hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest()
 
 
-def derive_key(secret: bytes, purpose: str) -> bytes:
+def derive_key(split_key: bytes, purpose: str) -> bytes:
     """Derive a key for one purpose.
 
     Args:
-        secret: Secret of the deployment.
+        split_key: Split key of the deployment.
         purpose: Name of the purpose. Different purposes have independent keys.
 
     Returns:
         Key of 32 bytes.
     """
-    return hmac.new(secret, purpose.encode(), hashlib.sha256).digest()
+    return hmac.new(split_key, purpose.encode(), hashlib.sha256).digest()
 
 
 def _spelled(values: Any) -> list[bytes]:

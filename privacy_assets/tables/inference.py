@@ -147,7 +147,7 @@ def joint_schema(
     names: Mapping[str, str],
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
-    locked: Mapping[str, str] | None = None,
+    accepted_columns: Mapping[str, str] | None = None,
     subject_codes: np.ndarray | None = None,
     are_typed: bool | None = None,
 ) -> tuple[TableSchema, tuple[str, ...]]:
@@ -163,7 +163,7 @@ def joint_schema(
         names: Names of the tables in messages.
         kinds: Declared kinds, see :meth:`.Meaning.of`.
         declared: Declared missing values and time zone.
-        locked: Contract of the columns in the lock of the table, see :func:`accepted_columns`. It
+        accepted_columns: Accepted columns of the table, see :func:`columns_to_accept`. It
             decides how text is read that has several meanings: codes without a zero stay text, and
             days that may be months stay days. Text that was accepted as a category stays one. None:
             there is none.
@@ -182,7 +182,7 @@ def joint_schema(
     """
     where = [names[role] for role in frames]
     columns = columns_of(
-        list(frames.values()), where, kinds, declared, locked, subject_codes, are_typed
+        list(frames.values()), where, kinds, declared, accepted_columns, subject_codes, are_typed
     )
     schemas = []
     ambiguous = {}
@@ -212,7 +212,7 @@ def columns_of(
     names: Sequence[str],
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
-    locked: Mapping[str, str] | None = None,
+    accepted_columns: Mapping[str, str] | None = None,
     subject_codes: np.ndarray | None = None,
     are_typed: bool | None = None,
 ) -> list[InferredColumn]:
@@ -223,8 +223,8 @@ def columns_of(
         names: Name of each table in messages.
         kinds: Declared kinds, see :meth:`.Meaning.of`. None: there are none.
         declared: Declared missing values and time zone.
-        locked: What the lock of the table states about each column, see :func:`joint_schema`. None:
-            there is none.
+        accepted_columns: What the accepted settings state about each column, see
+            :func:`joint_schema`. None: there is none.
         subject_codes: Subject of each row of the stacked tables, int64 (n,). None: each row is a
             person.
         are_typed: Whether a column of the tables is not text, see :func:`joint_schema`. None: none
@@ -247,7 +247,7 @@ def columns_of(
     for name in first.columns:
         real_column = _real_column(name, frames, names, declared)
         meaning = meanings.get(name)
-        accepted = (locked or {}).get(name, "")
+        accepted = (accepted_columns or {}).get(name, "")
         column = _infer_column(real_column, meaning, accepted)
         columns[name] = column
         digits = column.text_form.digits
@@ -320,9 +320,9 @@ def _real_column(
     return _RealColumn(name, series, dtype, markers, declared.timezone)
 
 
-def accepted_columns(schema: TableSchema) -> dict[str, str]:
-    """Return what the lock of a table states about each column: its kind, and how its text and
-    times are read.
+def columns_to_accept(schema: TableSchema) -> dict[str, str]:
+    """Return what the accepted settings of a table state about each column: its kind, and how its
+    text and times are read.
 
     Integers and other numbers are one kind, and precision is left out: larger, finer and missing
     values fit, and so do new categories.
@@ -366,7 +366,7 @@ def _infer_column(column: _RealColumn, meaning: Meaning | None, accepted: str) -
     Args:
         column: The column in all real tables.
         meaning: Declared meaning. None: inferred.
-        accepted: What accepted settings state about the column, see :func:`accepted_columns`. "":
+        accepted: What accepted settings state about the column, see :func:`columns_to_accept`. "":
             nothing.
 
     Raises:

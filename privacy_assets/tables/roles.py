@@ -2,8 +2,8 @@
 
 *Closed* columns are categories, booleans, and numbers with few distinct values. Categories and
 booleans contain only values of the real tables or declared allowed values. *Numbers* and *dates*
-may be new. *Open* columns (identifiers, free text, nearly unique codes, direct identifiers) are
-rejected, because each of their values belongs to one person, whom a copied value discloses. New
+may be new. *Identifying* columns (identifiers, free text, nearly unique codes, direct identifiers)
+are rejected, because each of their values belongs to one person, whom a copied value discloses. New
 values are allowed in *generated* columns, which are declared with a reason.
 """
 
@@ -503,7 +503,7 @@ def with_roles(
             subject_codes
         )
         subject = _likely_subject(reasons, tables) if has_one_row_each else None
-        raise _refused(reasons, where, declared.drop, subject)
+        raise _rejected(reasons, where, declared.drop, subject)
     return TableSchema(tuple(columns))
 
 
@@ -519,8 +519,8 @@ def _remaining_reason(
 
 
 def _likely_subject(reasons: Mapping[str, str], tables: Sequence[Table]) -> str | None:
-    """Return the column of codes, among refused ones, that several rows of a person share. None: no
-    such column.
+    """Return the column of codes, among rejected ones, that several rows of a person share. None:
+    no such column.
     """
     shared = []
     for name, reason in reasons.items():
@@ -649,7 +649,7 @@ def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> 
         if reason:
             reasons[name] = reason
     if reasons:
-        raise _refused(
+        raise _rejected(
             reasons,
             where,
             drop,
@@ -784,7 +784,7 @@ def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Colum
     return cast("np.ndarray", (is_foreign & ~is_missing) | is_foreign_gap)
 
 
-# --- open columns
+# --- identifying columns
 # --------------------------------------------------------------------------------------------------
 
 
@@ -963,7 +963,7 @@ def _covered(column: ColumnSchema, real: Sequence[Column]) -> bool:
     return set(vocabulary(real)) <= set(allowed_values(column, []).objects())
 
 
-def _refused(
+def _rejected(
     reasons: Mapping[str, str],
     where: str,
     drop: Sequence[str],

@@ -18,7 +18,7 @@ from privacy_assets.tables.precision import Precision
 Kind = Literal["numeric", "integer", "categorical", "boolean", "datetime"]
 ColumnRole = Literal[
     "closed", "number", "date", "generated"
-]  # open columns are rejected: see .roles
+]  # identifying columns are rejected: see .roles
 
 
 class Frame(Protocol):

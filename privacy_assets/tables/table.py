@@ -12,7 +12,7 @@ import pandas as pd
 
 from privacy_assets.errors import InputError, near_name
 from privacy_assets.infra.objects import Location
-from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
+from privacy_assets.tables.arrays import array_digest, load_arrays, reporting_damage, save_arrays
 from privacy_assets.tables.column import (
     Column,
     columns_by_name,
@@ -49,7 +49,7 @@ class Table:
         columns: Columns by name, with the subject.
         n_rows: Number of rows.
         subject: Name of the column that identifies subjects, as strings. None: there is none.
-        seal: Signed record of the step that made a private table. Empty: not signed.
+        envelope: Signed file of the step that made a private table. Empty: not signed.
         notes: Notes for the report on how a private table was read. They contain no cell.
         rules: Threshold rule by column, if it was applied; see :mod:`.threshold_rule`.
         relations: Relations between columns of the real rows; see :mod:`.relations`.
@@ -59,7 +59,7 @@ class Table:
     columns: Mapping[str, Column] = field(repr=False)
     n_rows: int
     subject: str | None = None
-    seal: bytes = field(default=b"", repr=False)
+    envelope: bytes = field(default=b"", repr=False)
     notes: tuple[str, ...] = ()
     rules: Mapping[str, ColumnRule] = field(default_factory=dict, repr=False)
     relations: tuple[Relation, ...] = ()
@@ -178,7 +178,7 @@ class Table:
         return replace(self.with_columns(ids), subject=ids.name)
 
     def without_subject(self) -> Table:
-        """Return the columns of the schema, without subject, seal, notes, rules and relations."""
+        """Return the columns of the schema, without subject, envelope, notes, rules and relations."""
         return self.of_columns(self.schema, self.columns)
 
     def for_training(self) -> Table:
@@ -260,23 +260,23 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the file that :meth:`save` writes, except its seal. Keep it private."""
+        """SHA-256 (hex) of the file that :meth:`save` writes, except its envelope. Keep it private."""
         return array_digest(*self.to_arrays())
 
     def save(self, path: Location) -> None:
-        """Write the table, with subject and seal, for :meth:`load`."""
-        save_arrays(path, *self.to_arrays(), self.seal)
+        """Write the table, with subject and envelope, for :meth:`load`."""
+        save_arrays(path, *self.to_arrays(), self.envelope)
 
     @classmethod
     def load(cls, path: Location) -> Table:
-        """Load a table written by :meth:`save`. Its seal is not verified.
+        """Load a table written by :meth:`save`. Its envelope is not verified.
 
         Raises:
             Damaged: If the file is missing or contains something else.
         """
-        with refusing_damage(path, "read", "split"):
-            facts, arrays, seal = load_arrays(path)
-            return replace(cls.of_arrays(facts, arrays), seal=seal)
+        with reporting_damage(path, "read", "split"):
+            facts, arrays, envelope = load_arrays(path)
+            return replace(cls.of_arrays(facts, arrays), envelope=envelope)
 
     def to_arrays(self) -> tuple[dict[str, Any], list[np.ndarray]]:
         """Return JSON-compatible facts, and the arrays of columns and rules. Inverse:

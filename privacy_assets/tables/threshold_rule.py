@@ -34,7 +34,7 @@ import pandas as pd
 
 from privacy_assets.errors import safe_repr
 from privacy_assets.infra.objects import Location
-from privacy_assets.tables.arrays import load_arrays, mapped_copy, refusing_damage, save_arrays
+from privacy_assets.tables.arrays import load_arrays, mapped_copy, reporting_damage, save_arrays
 from privacy_assets.tables.column import (
     MISSING,
     Column,
@@ -557,7 +557,7 @@ def load_rules(path: Location) -> dict[str, ColumnRule]:
     Raises:
         Damaged: If the file is missing or contains something else.
     """
-    with refusing_damage(path):
+    with reporting_damage(path):
         facts, arrays, _ = load_arrays(path)
         return rules_from_json(facts, arrays)
 

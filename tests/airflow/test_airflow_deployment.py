@@ -31,7 +31,7 @@ from tests.stores import extend_to_null, new_bucket, s3
         ({"releases": "/r", "trusted_keys": "k"}, "trusted_keys: k is relative"),
         ({"releases": "/r", "signing_key": "k"}, "signing_key: k is relative"),
         ({"releases": "/r", "signing_key": "s3://bucket/key"}, "an object store cannot hold keys"),
-        ({"releases": "/r", "secret": "a word"}, "a DAG file must not contain the secret"),
+        ({"releases": "/r", "split_key": "a word"}, "a DAG file must not contain the secret"),
         ({"releases": "s4://bucket"}, "Did you mean s3"),
         ({"releases": 3}, "expected a path"),
         ({"releases": "gs://bucket/releases", "store_conn_id": "store"}, "only S3 is supported"),
@@ -134,9 +134,9 @@ with AirflowDeployment(releases=f"{bucket}/releases", store_conn_id="store").cre
     place.put(b"by the connection")
     print(place.read_bytes(), sorted(conf["s3"]))
 print(conf.get("s3"), "PRIVACY_ASSETS_SIGNING_KEY" in os.environ)
-with AirflowDeployment(releases="/r", signing_key="secrets:gate_key", secret="secrets:gate_secret").credentials():
-    print(os.environ["PRIVACY_ASSETS_SIGNING_KEY"][:27], os.environ["PRIVACY_ASSETS_SECRET"])
-print("PRIVACY_ASSETS_SIGNING_KEY" in os.environ, os.environ.get("PRIVACY_ASSETS_SECRET"))
+with AirflowDeployment(releases="/r", signing_key="secrets:gate_key", split_key="secrets:gate_split_key").credentials():
+    print(os.environ["PRIVACY_ASSETS_SIGNING_KEY"][:27], os.environ["PRIVACY_ASSETS_SPLIT_KEY"])
+print("PRIVACY_ASSETS_SIGNING_KEY" in os.environ, os.environ.get("PRIVACY_ASSETS_SPLIT_KEY"))
 for given in (
     {"signing_key": "secrets:other"},
     {"signing_key": "secrets:edited"},
@@ -162,7 +162,7 @@ def test_credentials_come_from_a_connection_and_keys_from_the_secrets_backend(
     first_key(tmp_path / "made/signing.key", tmp_path / "keys")
     variables = {
         "gate_key": (tmp_path / "made/signing.key").read_text(),
-        "gate_secret": "a secret of sixteen bytes",
+        "gate_split_key": "a secret of sixteen bytes",
     }
     (tmp_path / "variables.json").write_text(json.dumps(variables))
     with s3() as store, extend_to_null(store):
@@ -185,7 +185,7 @@ def test_credentials_come_from_a_connection_and_keys_from_the_secrets_backend(
             ),
             "AIRFLOW_VAR_EDITED": "a key that any user may edit",
             "AIRFLOW_CONN_EMPTY": json.dumps({"conn_type": "aws", "login": "someone"}),
-            "PRIVACY_ASSETS_SECRET": "the own one, which stays",
+            "PRIVACY_ASSETS_SPLIT_KEY": "the own one, which stays",
         }
         done = subprocess.run(
             [sys.executable, "-c", CREDENTIALS],
@@ -273,7 +273,7 @@ from airflow.sdk.module_loading import import_string
 from dataclasses import replace
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.statements import ReleaseTarget, seal
+from privacy_assets.gate.signed_files import ReleaseTarget, sign_payload
 
 place = Path(os.environ["PLACE"])
 gate = place / "deployed/releases"
@@ -326,16 +326,16 @@ people, store = ReleaseTarget("people"), ReleaseStore(gate)
 key = SigningKey(place / "deployed/private/signing.key", "", TrustedKeys((place / "deployed/trusted_keys",)))
 pointer, release = store.pointer(people, key.trusted), store.current(people, key.trusted)
 for ahead in (timedelta(minutes=9), timedelta(minutes=11)):
-    (gate / "people/_all/latest.json").write_bytes(replace(pointer, at=now + ahead).sealed(people, key))
+    (gate / "people/_all/latest.json").write_bytes(replace(pointer, at=now + ahead).signed(people, key))
     young = ReleaseSensor(task_id="young", table="people", max_age=timedelta(days=1), deployment=gate)
     print("young", young.poke({}).is_done)
-(gate / "people/_all/latest.json").write_bytes(pointer.sealed(people, key))
+(gate / "people/_all/latest.json").write_bytes(pointer.signed(people, key))
 stated = release.opened(people, key.trusted)
 release.folder.chmod(0o755)
 for ahead in (timedelta(minutes=9), timedelta(minutes=11)):
     release.attestation.unlink()
     made = replace(stated, made_at=(now + ahead).isoformat(timespec="seconds"))
-    release.attestation.write_bytes(seal(made.statement(), key).data)
+    release.attestation.write_bytes(sign_payload(made.payload(), key).data)
     new = ReleaseSensor(task_id="newer", table="people", newer_than=now, deployment=gate)
     print("new", new.poke({}).is_done)
 with DAG("outlets", default_args={"outlets": [Asset("other")]}) as dag:

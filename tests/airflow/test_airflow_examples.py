@@ -38,7 +38,7 @@ class Project:
             "AIRFLOW_HOME": str(folder / "home"),
             "AIRFLOW__CORE__DAGS_FOLDER": str(folder / dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
-            "PRIVACY_ASSETS_SECRET": "the same split in every run",
+            "PRIVACY_ASSETS_SPLIT_KEY": "the same split in every run",
             "PRIVACY_ASSETS_RELEASES": str(folder / "gate/releases"),
         }
 

@@ -12,7 +12,7 @@ from test_airflow import Ran, airflow_in, current_release, run_all
 from test_airflow_deployment import told
 
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 
 FUNCTIONS_APART = True
 
@@ -58,7 +58,7 @@ def later(table):
     PrivacyGateOperator(task_id="gate", table=table, **ROWS)
 
 
-refused = {
+blocked = {
     "sources": lambda: gate(**TF).expand(source=XY),
     "one of two tables twice": lambda: gate(**ROWS).expand(table=["a", "b", "a"]),
     "every combination": lambda: gate(**PLACE).expand(table=["a", "b"], source=XY),
@@ -109,7 +109,7 @@ accepted = {
     "a group of unknown partitions": lambda: grouped.expand(region=names()),
     "a group of kwargs": lambda: grouped.expand_kwargs([{"region": "north"}, {"region": "south"}]),
 }
-for kind, cases in (("refused", refused), ("accepted", accepted)):
+for kind, cases in (("blocked", blocked), ("accepted", accepted)):
     for name, make in cases.items():
         with DAG("dag", schedule=None, max_active_runs=1, params={"regions": ["north", "south"]}) as dag:
             try:
@@ -261,13 +261,13 @@ def test_two_mapped_gates_of_one_table_and_partition_are_an_error_when_the_dag_i
     tmp_path: Path,
 ) -> None:
     lines = script(tmp_path, PARSED)
-    refused = dict(
-        line.removeprefix("refused: ").split(": ", 1)
+    blocked = dict(
+        line.removeprefix("blocked: ").split(": ", 1)
         for line in lines
-        if line.startswith("refused")
+        if line.startswith("blocked")
     )
-    assert {name: text.partition(" Fix: ")[0] for name, text in refused.items()} == REFUSED
-    assert all("Fix: " in text for text in refused.values())
+    assert {name: text.partition(" Fix: ")[0] for name, text in blocked.items()} == REFUSED
+    assert all("Fix: " in text for text in blocked.values())
     accepted = dict(
         line.removeprefix("accepted: ").split(": ", 1)
         for line in lines

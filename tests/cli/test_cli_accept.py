@@ -1,4 +1,4 @@
-"""The command accept: it shows and signs what a refused run proposed, and lets a stopped table run
+"""The command accept: it shows and signs what a rejected run proposed, and lets a stopped table run
 again.
 """
 
@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from privacy_assets.cli.main import main
-from privacy_assets.errors import ConfigError, LockDiffers, TableStopped, with_advice
+from privacy_assets.errors import ConfigError, SettingsDiffer, TableSuspended, with_advice
+from privacy_assets.gate.accepted_settings import PROPOSED
 from privacy_assets.gate.deployment import DeploymentSettings
-from privacy_assets.gate.lock import PROPOSED
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.work import TableRun, read
@@ -71,13 +71,13 @@ def verdicts(own: TableRun, *statuses: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_refused_difference_is_shown_and_signed(home: Path, command: Command) -> None:
+def test_a_rejected_difference_is_shown_and_signed(home: Path, command: Command) -> None:
     accept = ("accept", NAME, "--releases", home / "releases")
-    assert "no lock of a table 'people'" in command(*accept, status=2).err
+    assert "no accepted settings of a table 'people'" in command(*accept, status=2).err
     split(steps(home))
     assert "there is nothing to accept" in command(*accept, status=1).out
     verdicts(steps(home), "pass")
-    with pytest.raises(LockDiffers) as caught:
+    with pytest.raises(SettingsDiffer) as caught:
         split(steps(home, most=0.2))
     lines = str(caught.value).splitlines()
     changed = "  limits 'dcr.identical_excess.proven': 0.3 -> 0.2"
@@ -85,10 +85,10 @@ def test_a_refused_difference_is_shown_and_signed(home: Path, command: Command) 
     assert with_advice(caught.value).endswith("privacy-assets accept people")
     out = command(*accept, status=2).out
     assert set(lines[1:-1]) <= set(out.splitlines()) and "is signed" not in out
-    assert "the new lock is signed" in accept_all(*accept[1:])
+    assert "the new settings are signed" in accept_all(*accept[1:])
     split(steps(home, most=0.2))
     assert "there is nothing to accept" in command(*accept, status=1).out
-    with pytest.raises(LockDiffers, match="'most 0.2' -> 'most 0.3'"):
+    with pytest.raises(SettingsDiffer, match="'most 0.2' -> 'most 0.3'"):
         split(steps(home))
     split(steps(home, most=0.2))
     assert "policy: 'most 0.2' -> 'most 0.3'" in accept_all(*accept[1:]), (
@@ -103,11 +103,11 @@ def test_another_difference_than_the_accepted_one_stops_again(home: Path, comman
     split(steps(home))
     verdicts(steps(home), "undecided")
     for wrong in ({"kinds": {"age": "numeric"}}, {"drop": ["grade"]}):
-        with pytest.raises(LockDiffers, match="differs from the lock"):
+        with pytest.raises(SettingsDiffer, match="differs from the accepted settings"):
             split(steps(home, **wrong))
     accept_all(NAME, "--releases", home / "releases")
     split(steps(home, drop=["grade"]))
-    with pytest.raises(LockDiffers, match="kinds 'age': not set -> 'numeric'"):
+    with pytest.raises(SettingsDiffer, match="kinds 'age': not set -> 'numeric'"):
         split(steps(home, kinds={"age": "numeric"}))
 
 
@@ -116,9 +116,9 @@ def test_a_stopped_table_needs_a_reason(home: Path, command: Command) -> None:
     accept = ("accept", NAME, "--releases", home / "releases")
     split(steps(home))
     verdicts(steps(home), *["fail"] * 4)
-    with pytest.raises(TableStopped, match="4 of its last 4 verdicts are 'fail'"):
+    with pytest.raises(TableSuspended, match="4 of its last 4 verdicts are 'fail'"):
         split(steps(home))
-    with pytest.raises(LockDiffers, match="differs from the lock"):
+    with pytest.raises(SettingsDiffer, match="differs from the accepted settings"):
         split(steps(home, most=0.2))
     before = sorted(path.read_bytes() for path in (home / "private").rglob("*") if path.is_file())
     digests = [f"--digest={digest}" for digest in shown_digests(command(*accept, status=2).out)]
@@ -139,7 +139,7 @@ def test_an_unsigned_proposal_cannot_disturb_the_terminal(home: Path, command: C
     split(steps(home))
     verdicts(steps(home), "pass")
     wild = "drop\x1b[2J\nnothing \u202e changed"
-    steps(home).gate.locks.file(NAME, PROPOSED).write_text(
+    steps(home).gate.accepted.file(NAME, PROPOSED).write_text(
         json.dumps({wild: "x", "subject": {wild: "\u200b"}})
     )
     out = command("accept", NAME, "--releases", home / "releases", status=2).out
@@ -150,13 +150,13 @@ def test_an_unsigned_proposal_cannot_disturb_the_terminal(home: Path, command: C
 def test_nothing_is_signed_without_the_key_of_the_deployment(home: Path, command: Command) -> None:
     split(steps(home))
     verdicts(steps(home), "pass")
-    with pytest.raises(LockDiffers, match="differs from the lock"):
+    with pytest.raises(SettingsDiffer, match="differs from the accepted settings"):
         split(steps(home, most=0.2))
-    path = steps(home).gate.locks.file(NAME, PROPOSED)
+    path = steps(home).gate.accepted.file(NAME, PROPOSED)
     kept, key = path.read_bytes(), home / "private" / "signing.key"
     path.write_bytes(b"{")
     assert (
-        "proposed lock is damaged. Fix: run the table again"
+        "proposed settings are damaged. Fix: run the table again"
         in command("accept", NAME, "--releases", home / "releases", status=2).err
     )
     path.write_bytes(kept)
@@ -171,10 +171,11 @@ def test_nothing_is_signed_without_the_key_of_the_deployment(home: Path, command
 HIDDEN = "".join(f"row {n}: 43 Basel; " for n in range(8))[:128].strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [{}, {"kinds": {"age": "numeric"}}, {"drop": ["grade"]}], ids=str
 )
-def test_route_62_rows_in_the_names_of_columns(
+def test_bypass_62_rows_in_the_names_of_columns(
     change: dict[str, object], home: Path, command: Command
 ) -> None:
     """No accepted change of other settings lets another name of a column through."""
@@ -184,10 +185,10 @@ def test_route_62_rows_in_the_names_of_columns(
     frame = pd.read_parquet("people.parquet")
     frame.assign(**{HIDDEN: 1}).to_parquet("people.parquet")
     if change:
-        with pytest.raises(LockDiffers):
+        with pytest.raises(SettingsDiffer):
             split(steps(home, **change))
         assert repr(HIDDEN) not in accept_all(*accept[1:])
-    with pytest.raises(LockDiffers, match=re.escape(f"columns {HIDDEN!r}: not set -> 'number'")):
+    with pytest.raises(SettingsDiffer, match=re.escape(f"columns {HIDDEN!r}: not set -> 'number'")):
         split(steps(home, **change))
     out = accept_all(*accept[1:])
     assert f"columns {HIDDEN!r}: not set -> 'number'" in out
@@ -198,7 +199,7 @@ def test_route_62_rows_in_the_names_of_columns(
     assert all((repr(name) in names) == (name not in dropped) for name in (*frame.columns, HIDDEN))
     split(steps(home, **change))
     frame.to_parquet("people.parquet")
-    with pytest.raises(LockDiffers, match=re.escape(f"columns {HIDDEN!r}: 'number' -> not set")):
+    with pytest.raises(SettingsDiffer, match=re.escape(f"columns {HIDDEN!r}: 'number' -> not set")):
         split(steps(home, **change))
 
 
@@ -258,7 +259,7 @@ def stopped_with_changes(home: Path) -> Path:
     """A table that is stopped, and for which another policy is proposed."""
     split(steps(home))
     verdicts(steps(home), *["fail"] * 4)
-    with pytest.raises(LockDiffers):
+    with pytest.raises(SettingsDiffer):
         split(steps(home, most=0.2))
     return home
 
@@ -280,7 +281,7 @@ def test_only_the_named_parts_are_signed(stopped_with_changes: Path, command: Co
     assert files(home) == before
 
     out = command(*accept, "--digest", changed).out
-    assert "the new lock is signed" in out and "accepted" not in out
+    assert "the new settings are signed" in out and "accepted" not in out
     assert shown_digests(command(*accept, status=2).out) == [stop], (
         "signing the settings does not accept the stop"
     )
@@ -289,13 +290,13 @@ def test_only_the_named_parts_are_signed(stopped_with_changes: Path, command: Co
     split(steps(home, most=0.2))
 
 
-def test_route_64_a_part_that_changed_meanwhile_is_not_signed(
+def test_bypass_64_a_part_that_changed_meanwhile_is_not_signed(
     stopped_with_changes: Path, command: Command
 ) -> None:
     home = stopped_with_changes
     accept = ("accept", NAME, "--releases", home / "releases", "--reason", "larger leaves")
     changed, stop = shown_digests(command(*accept, status=2).out)
-    proposal = steps(home).gate.locks.file(NAME, PROPOSED)
+    proposal = steps(home).gate.accepted.file(NAME, PROPOSED)
     exchanged = json.loads(proposal.read_text())
     exchanged["limits"] = {"dcr.identical_excess.proven": 1.0}
     proposal.write_text(json.dumps(exchanged))
@@ -327,10 +328,10 @@ def test_a_lost_ledger_is_shown_next_to_the_failed_verdicts(
         "4 of its last 4 verdicts are 'fail'" in seen.out
         and "the ledger of people is missing" in seen.out
     )
-    with pytest.raises(ConfigError, match="the causes of its stop have changed"):
+    with pytest.raises(ConfigError, match="the causes of its suspension have changed"):
         own.gate.accept(NAME, "a disk was lost", stop)
     assert "accepted" in accept_all(*accept[1:])
-    assert own.gate.stop(NAME)[0] == []
+    assert own.gate.suspension(NAME)[0] == []
 
 
 @pytest.mark.parametrize(("answers", "status", "signed"), [

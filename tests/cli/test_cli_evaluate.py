@@ -256,19 +256,21 @@ def test_several_columns_to_drop_and_one_whose_name_holds_a_comma(
         json.loads(Path(name).read_text())["tables"] for name in ("found.json", "other.json")
     )
     assert found == other and found["train"]["columns"] == 2
-    refused = command(*visits, status=2).err
-    assert """--drop 'patient,"note, long"'""" in refused  # the option in the message can be copied
+    rejected = command(*visits, status=2).err
+    assert (
+        """--drop 'patient,"note, long"'""" in rejected
+    )  # the option in the message can be copied
 
 
 @pytest.mark.slow
-def test_the_subject_of_a_synthetic_table_is_refused_or_dropped_and_told(
+def test_the_subject_of_a_synthetic_table_is_blocked_or_dropped_and_told(
     visits: list[str], command: Command
 ) -> None:
     asked = [*visits, "--subject=patient", "--json=found.json", "--html=page.html"]
-    refused = command(*asked, '--drop="note, long"', status=2).err
+    rejected = command(*asked, '--drop="note, long"', status=2).err
     assert (
-        "the synthetic table contains the subject column" in refused
-        and "--drop patient)" in refused
+        "the synthetic table contains the subject column" in rejected
+        and "--drop patient)" in rejected
     )
     said = " ".join(command(*asked, '--drop="note, long",patient', status=3).out.split())
     told = (

@@ -18,12 +18,12 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import InputError, OutOfDate
+from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
-from privacy_assets.gate.lock import entries_of
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, hash_file, read_published
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, seal
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.verification import verify_file
 from privacy_assets.infra.markers import mark_deployment
 from privacy_assets.metrics.dcr import Dcr
@@ -31,7 +31,7 @@ from privacy_assets.metrics.policies import default_policy, policy_digest, small
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from privacy_assets.tables.table import Table
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 from tests.cli.conftest import Command, Said
 
 POLICY = Policy(
@@ -63,7 +63,7 @@ class Deployment:
 
     def judge(
         self, place: ReleaseTarget, seed: int, high: float = 0.05
-    ) -> tuple[SignedRecord, SignedRecord]:
+    ) -> tuple[SignedFile, SignedFile]:
         """Return the signed attestation of a small table and its signed snapshot."""
         frame = pd.DataFrame({"a": np.random.default_rng(seed).normal(size=50)})
         snapshot, taken = self.gate.take_snapshot(Table.read(frame), place, "t")
@@ -71,9 +71,9 @@ class Deployment:
         estimate = Estimate("privacy_score", value, low, high, n=1000, subjects=1000)
         settings = json.loads(json.dumps(Dcr().settings()))
         result = MetricResult(
-            "dcr", (estimate,), settings=settings, inputs=INPUTS, engine_version=ENGINE_VERSION
+            "dcr", (estimate,), settings=settings, inputs=INPUTS, package_version=PACKAGE_VERSION
         )
-        self.gate.locks.sign(place.table, entries_of(POLICY, SETUP))
+        self.gate.accepted.sign(place.table, entries_of(POLICY, SETUP))
         score = self.gate.sign_result(result, snapshot, [])
         return self.gate.attest(snapshot, POLICY, {"dcr": score}, INPUTS, {"dcr": Dcr()}, SETUP)[
             1
@@ -136,7 +136,7 @@ def test_a_released_file_is_told_with_policy_and_limits(home: Deployment) -> Non
         assert lines["table"] == "patients" and lines["sha256"] == stated.sha256
         assert lines["found"] == f"release {release.id}, the current one"
         assert lines["policy"] == f"strict (custom), {policy_digest(POLICY)}"
-        assert lines["engine"] == ENGINE_VERSION and stated.keyid in said.out
+        assert lines["package version"] == PACKAGE_VERSION and stated.keyid in said.out
         assert [cell.strip() for cell in lines["dcr.privacy_score"].split("  ")] == [
             "conservative",
             "≤ 0.1",
@@ -190,7 +190,7 @@ def restated(home: Deployment, release: Release, **changes: Any) -> Path:
     received table.
     """
     stated = replace(release.opened(PATIENTS, home.gate.key.trusted), **changes)
-    Path("attestation.json").write_bytes(seal(stated.statement(), home.gate.key).data)
+    Path("attestation.json").write_bytes(sign_payload(stated.payload(), home.gate.key).data)
     return received(release)
 
 
@@ -269,11 +269,11 @@ def test_the_limits_of_another_engine_are_not_called_shipped(home: Deployment) -
     stated = {
         "policy": loose,
         "limits": {limit.key: "pass" for limit in policy.limits},
-        "engine_version": "0.0.1",
+        "package_version": "0.0.1",
     }
     said = home("verify", restated(home, release, setup=DECLARED, **stated)).out
-    assert "default, of engine 0.0.1, " in said and "(shipped)" not in said
-    assert "Warning: policy default is of engine 0.0.1. This version cannot compare it" in said
+    assert "default, of version 0.0.1, " in said and "(shipped)" not in said
+    assert "Warning: policy default is of version 0.0.1. This version cannot compare it" in said
 
 
 def test_declared_names_cannot_disturb_the_terminal(home: Deployment) -> None:
@@ -290,7 +290,7 @@ def test_declared_names_cannot_disturb_the_terminal(home: Deployment) -> None:
             "shadow_membership": {"generator": {wild: wild}},
         },
     }
-    file = restated(home, home.publish(PATIENTS), setup=setup, made_at=wild, engine_version=wild)
+    file = restated(home, home.publish(PATIENTS), setup=setup, made_at=wild, package_version=wild)
     said = home("verify", file).out
     assert said.replace("\n", "").replace("≤", "").replace("–", "").isprintable()
     # it is only attested
@@ -335,11 +335,11 @@ def test_the_public_key_alone_is_enough(home: Deployment, monkeypatch: pytest.Mo
 def test_the_same_bytes_released_twice_are_found_as_they_are_read(home: Deployment) -> None:
     first = home.publish(PATIENTS)
     stated = replace(first.opened(PATIENTS, home.gate.key.trusted), made_at="later")
-    attestation = seal(stated.statement(), home.gate.key).data
+    attestation = sign_payload(stated.payload(), home.gate.key).data
     key = home.gate.key
     second = home.gate.store.add(
         PATIENTS, first.table, stated.sha256, attestation,
-        lambda name: Pointer(name, 1, dt.datetime.now(dt.UTC)).sealed(PATIENTS, key), lambda: None,
+        lambda name: Pointer(name, 1, dt.datetime.now(dt.UTC)).signed(PATIENTS, key), lambda: None,
     )  # fmt: skip
     file = received(first)
     assert f"release {second.id}, the current one" in home("verify", file).out
@@ -383,11 +383,13 @@ def test_a_foreign_key_and_a_failed_verdict_are_not_released(home: Deployment) -
         in home("verify", file, "--key", foreign(Path("other")), status=1).out
     )
     failed, taken = home.judge(PATIENTS, seed=2, high=0.2)
-    again, _ = home.judge(PATIENTS, seed=2)  # remembered, although no limit is broken this time
+    again, _ = home.judge(PATIENTS, seed=2)  # remembered, although no limit fails this time
     stated = replace(home.gate.attestation(failed, PATIENTS), verdict="pass", remembered=[])
-    denied = seal(stated.statement(), home.gate.key)  # a verdict "pass" that contradicts its limits
+    denied = sign_payload(
+        stated.payload(), home.gate.key
+    )  # a verdict "pass" that contradicts its limits
     broken, before = (
-        "1 of 1 limits is broken",
+        "1 of 1 limits fails",
         "'fail': failed before: dcr.privacy_score at most 0.1",
     )
     for attestation, words in (
@@ -420,11 +422,8 @@ def test_a_verdict_that_is_undecided_exits_with_3(home: Deployment) -> None:
 def test_an_attestation_of_another_form_is_not_released(home: Deployment) -> None:
     release = home.publish(PATIENTS)
     stated = replace(release.opened(PATIENTS, home.gate.key.trusted), limits=[])
-    Path("attestation.json").write_bytes(seal(stated.statement(), home.gate.key).data)
-    assert (
-        "another version of privacy-assets (engine"
-        in home("verify", received(release), status=1).out
-    )
+    Path("attestation.json").write_bytes(sign_payload(stated.payload(), home.gate.key).data)
+    assert "another version of privacy-assets (" in home("verify", received(release), status=1).out
 
 
 @pytest.mark.parametrize(
@@ -489,7 +488,7 @@ def test_the_file_is_read_once(home: Deployment, monkeypatch: pytest.MonkeyPatch
     assert opened.count(str(file)) == 1
 
 
-def test_a_file_that_is_too_old_or_not_current_is_refused_on_request(home: Deployment) -> None:
+def test_a_file_that_is_too_old_or_not_current_is_blocked_on_request(home: Deployment) -> None:
     first = home.publish(PATIENTS)
     file = received(first)
     assert "RELEASED" in home("verify", file, "--max-age", 1).out
@@ -499,11 +498,11 @@ def test_a_file_that_is_too_old_or_not_current_is_refused_on_request(home: Deplo
     )
     old = replace(pointer, at=pointer.at - dt.timedelta(hours=2))
     (folder / "latest.json").unlink()
-    (folder / "latest.json").write_bytes(old.sealed(PATIENTS, home.gate.key))
+    (folder / "latest.json").write_bytes(old.signed(PATIENTS, home.gate.key))
     assert "last confirmed" in home("verify", file, "--max-age", 1, status=1).out
     home("verify", file)
     ahead = replace(pointer, at=pointer.at + dt.timedelta(hours=2))
-    (folder / "latest.json").write_bytes(ahead.sealed(PATIENTS, home.gate.key))
+    (folder / "latest.json").write_bytes(ahead.signed(PATIENTS, home.gate.key))
     assert "10 minutes in the future" in " ".join(
         home("verify", file, "--max-age", 1, status=1).out.split()
     )
@@ -576,7 +575,7 @@ def test_a_damaged_release_is_told_and_is_not_rolled_back_to(home: Deployment) -
     # there is no other intact release
     assert "do not use it" in said.out and "--rollback" not in said.out
     assert (
-        "refused, nothing changed"
+        "rejected, nothing changed"
         in home("releases", "patients", "--rollback", first.id, status=1).err
     )
     assert home.gate.store.current(PATIENTS, home.gate.key.trusted) == second
@@ -651,7 +650,7 @@ def test_a_withdrawn_release_is_gone_and_needs_a_reason(home: Deployment) -> Non
     assert "withdrawal" in home("log", "patients").out
 
 
-def test_route_56_an_old_copy_of_the_release_folder_is_put_back(home: Deployment) -> None:
+def test_bypass_56_an_old_copy_of_the_release_folder_is_put_back(home: Deployment) -> None:
     """Commands that can read the log notice it. Other readers need ``seen`` or ``max_age``."""
     first = home.publish(PATIENTS)
     file, folder = received(first), home.root / "releases"
@@ -709,7 +708,7 @@ def test_a_log_that_is_damaged_or_of_a_stopped_table_is_told(home: Deployment) -
         home.judge(PATIENTS, seed=seed, high=0.2)
     said = home("log", "patients", status=1).out
     assert (
-        "patients is stopped: 4 of its last 4 verdicts are 'fail'" in said
+        "patients is suspended: 4 of its last 4 verdicts are 'fail'" in said
         and "accept patients --reason" in said
     )
     entry = home.gate.private / "log" / "patients" / "00000002"

@@ -85,7 +85,7 @@ def test_the_list_is_that_of_the_registry(command: Command) -> None:
         assert row[1] == (
             "no" if not info.available else "elsewhere" if info.separate_environment else "yes"
         )
-        assert (row[2] == "yes") == GENERATORS[info.name].repeatable and info.licence in row
+        assert (row[2] == "yes") == GENERATORS[info.name].repeatable and info.license in row
         assert all(part in text for part in (info.summary, *info.settings))
         assert all(f"{name} (required)" in text for name in info.required)
     assert "Needs a separate environment, whose Python is a setting: python -m venv rtf" in text

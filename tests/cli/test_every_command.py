@@ -283,7 +283,7 @@ def test_every_command_is_listed_with_the_statuses(command: Command, tables: Pat
         "accept", "log", "prune", "inspect", "keys", "prepare", "demo", "policy",
     ]  # fmt: skip
     told = (
-        "0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is broken, but one"
+        "0 all limits hold, 1 a limit fails, 2 invalid input, 3 no limit fails, but one"
         " is undecided"
     )
     assert told in " ".join(text.split())

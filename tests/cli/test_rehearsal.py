@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from privacy_assets.gate.deployment import SECRET_VARIABLE, DeploymentSettings
+from privacy_assets.gate.deployment import SPLIT_KEY_VARIABLE, DeploymentSettings
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import source_table, train_rows
 from privacy_assets.pipeline.spec import TableSpec
@@ -47,7 +47,7 @@ def visits(seed: int = 0) -> pd.DataFrame:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with a table."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(SECRET_VARIABLE, "the same split in every run of the tests")
+    monkeypatch.setenv(SPLIT_KEY_VARIABLE, "the same split in every run of the tests")
     visits().to_parquet("visits.parquet")
     written()
     return tmp_path
@@ -152,11 +152,11 @@ def test_nothing_is_written_and_no_attempt_is_counted(place: Path, command: Comm
 def test_the_first_rehearsal_creates_the_key_that_the_run_uses(
     place: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(SECRET_VARIABLE)
+    monkeypatch.delenv(SPLIT_KEY_VARIABLE)
     first = run(command, *TRY, "--quiet")
     assert {
         path.name for path in (place / "home").rglob("*") if path.is_file() and path.name[0] != "."
-    } == {"secret.key", "secret.check"}
+    } == {"split.key", "split.check"}
     assert "publish" in run(command)[0]
     assert "pass" in (place / "reports/visits/report.json").read_text()
     assert run(command, *TRY, "--quiet") == first
@@ -166,7 +166,7 @@ def test_the_first_rehearsal_creates_the_key_that_the_run_uses(
 def test_the_lock_of_an_earlier_run_does_not_matter(
     place: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SECRET_VARIABLE, "one secret for both of them")
+    monkeypatch.setenv(SPLIT_KEY_VARIABLE, "one secret for both of them")
     frame = visits()
     frame.assign(
         town=frame["town"].where(frame.index % 3 > 0, "Elba"), cost=(frame["cost"] * 9).round(2)
@@ -260,7 +260,7 @@ def test_exit_statuses(place: Path, command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_codes_that_only_a_rehearsal_refuses_are_told_as_such(
+def test_codes_that_only_a_rehearsal_rejects_are_told_as_such(
     place: Path, command: Command
 ) -> None:
     people = pd.concat(
@@ -275,7 +275,7 @@ def test_codes_that_only_a_rehearsal_refuses_are_told_as_such(
     _, err = run(command, "--rehearse", "--quiet", status=2)
     assert (
         "'ward' (codes that only a few rows share)" in err
-        and "a run may accept what it refuses here" in err
+        and "a run may accept what it rejects here" in err
     )
     run(command, "--quiet")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from drawing import independent, memorise, people
+from drawing import independent, memorize, people
 from standins import LENIENT, QUICK, table_of
 
 from privacy_assets.dagster import demo
@@ -16,7 +16,7 @@ def test_the_honest_table_is_published_and_the_leaky_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def table(*, leak: bool) -> dg.Definitions:
-        name, generator = ("patients_leak", memorise) if leak else ("patients", independent)
+        name, generator = ("patients_leak", memorize) if leak else ("patients", independent)
         return table_of(
             name, source=tmp_path / "people.parquet", subject="pid", generator=generator, **QUICK
         )
@@ -27,7 +27,7 @@ def test_the_honest_table_is_published_and_the_leaky_one_is_not(
     said: list[str] = []
     assert [demo.run_demo(leak=leak, say=said.append) for leak in (False, True)] == [0, 1]
     text = "\n".join(said)
-    assert "run " in said[0] and "refused" in text
+    assert "run " in said[0] and "blocked" in text
     assert "PASS  patients" in text and "release      none: publication was blocked" in text
     with dg.DagsterInstance.get() as instance:
         found = {run.job_name: run for run in instance.get_runs()}

@@ -16,14 +16,14 @@ import dagster as dg
 import numpy as np
 import pandas as pd
 import pytest
-from standins import checks, people, people_table, refusal, run
+from standins import blocking_error, checks, people, people_table, run
 
 from privacy_assets import TableSpec
 from privacy_assets.errors import Damaged, InputError, NotTrusted, OutOfDate, WrongTarget
 from privacy_assets.evaluation.evaluate import run_metrics
 from privacy_assets.gate.deployment import DeploymentSettings
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
@@ -99,7 +99,7 @@ def opened(steps: TableRun, folder: Path) -> tuple[EvaluationInputs, Mapping[str
 
 
 def record_of(inputs: EvaluationInputs) -> dict[str, Any]:
-    return json.loads(base64.b64decode(json.loads(inputs.seal)["payload"]))["predicate"]
+    return json.loads(base64.b64decode(json.loads(inputs.envelope)["payload"]))["predicate"]
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_what_was_stored_measures_the_same(
     steps, before = made
     after, signed, snapshot = opened(steps, stored)
     assert (signed, snapshot) == work.checked_inputs(steps, before)
-    assert (after.digest, after.seal) == (before.digest, before.seal)
+    assert (after.digest, after.envelope) == (before.digest, before.envelope)
     assert after.embedder.description == before.embedder.description
     for given, found in ((before.tables, after.tables), (before.generated, after.generated)):
         assert list(given) == list(found)
@@ -161,7 +161,7 @@ def flipped(file: Path, at: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_changed_is_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+def test_what_was_changed_is_blocked(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     steps, file = made[0], stored / "inputs.bin"
     whole = file.read_bytes()
     opened(steps, stored)
@@ -171,20 +171,20 @@ def test_what_was_changed_is_refused(made: tuple[TableRun, EvaluationInputs], st
         lambda file, size=size: file.write_bytes(whole[:size])
         for size in (0, 10, 64, len(whole) // 2)
     ]
-    refused = 0
+    blocked = 0
     for change in (*changes, *cut, Path.unlink):
         file.write_bytes(whole)
         change(file)
         try:
             inputs = opened(steps, stored)[0]
         except (Damaged, NotTrusted, OutOfDate):
-            refused += 1
+            blocked += 1
         else:  # only bytes between the parts of the file
-            assert (inputs.digest, inputs.seal) == (made[1].digest, made[1].seal)
-    assert refused > 0.9 * (len(places) + len(cut) + 1)
+            assert (inputs.digest, inputs.envelope) == (made[1].digest, made[1].envelope)
+    assert blocked > 0.9 * (len(places) + len(cut) + 1)
 
 
-def test_another_embedder_is_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+def test_another_embedder_is_blocked(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     facts = stored / "embedder/embedder.json"
     facts.write_text(facts.read_text().replace('"width": 8', '"width": 9'))
     inputs = opened(made[0], stored)[0]
@@ -202,14 +202,14 @@ def test_the_record_has_keyed_digests_only(
     assert len(plain) == 6 and not [digest for digest in plain if digest in str(record_of(inputs))]
 
 
-def test_another_record_is_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+def test_another_record_is_blocked(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     steps, inputs = made
-    other = inputs.with_settings(seal=record_of(inputs)["snapshot"].encode())
+    other = inputs.with_settings(envelope=record_of(inputs)["snapshot"].encode())
     with pytest.raises(NotTrusted):
         work.checked_inputs(steps, other)
 
 
-def test_other_settings_of_the_split_are_refused(
+def test_other_settings_of_the_split_are_blocked(
     made: tuple[TableRun, EvaluationInputs], stored: Path
 ) -> None:
     steps, inputs = made
@@ -222,7 +222,7 @@ def test_other_settings_of_the_split_are_refused(
 
 
 @pytest.mark.slow
-def test_route_51_codes_swapped_between_encoding_and_scoring(
+def test_bypass_51_codes_swapped_between_encoding_and_scoring(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     """An attacker with access to the storage makes the scores read harmless rows, and the leaky
@@ -239,11 +239,11 @@ def test_route_51_codes_swapped_between_encoding_and_scoring(
     )
     (now,) = set(folder.glob("model-*")) - {first}
     mine = EvaluationInputs.load(now)
-    EvaluationInputs.load(held).with_settings(embedder=None, seal=mine.seal).save(now)
-    assert "was changed after it was signed" in refusal(run(other, instance, "dcr"), "dcr")
+    EvaluationInputs.load(held).with_settings(embedder=None, envelope=mine.envelope).save(now)
+    assert "was changed after it was signed" in blocking_error(run(other, instance, "dcr"), "dcr")
     # with its record: the scores are then of another table
     shutil.copy(held / "inputs.bin", now / "inputs.bin")
     run(other, instance, "dcr")
     stale = run(other, instance, "attestation")
     assert not checks(stale)["attestation", "policy_holds"].passed
-    assert "another synthetic table" in refusal(stale, "attestation")
+    assert "another synthetic table" in blocking_error(stale, "attestation")

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from drawing import half_memorised
+from drawing import half_memorized
 from standins import (
     QUICK,
     attested,
+    blocking_error,
     checks,
     failures,
     made,
     people_table,
-    refusal,
     reported,
     run,
     table_of,
@@ -24,7 +24,7 @@ from privacy_assets import read_published
 from privacy_assets.dagster.resources import load_value
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.generators.filters import as_filters
 from privacy_assets.tables.canonical import subject_codes_of
 from privacy_assets.tables.table import Table
@@ -41,7 +41,7 @@ def test_a_filtered_table_is_published_and_says_so(
     """Each filter appears in metadata, report and attestation with its settings and its count."""
     metrics = [*QUICK["metrics"], "membership_inference", "memorization"]
     filtered = people_table(
-        tmp_path, generator=half_memorised, filter=[OUTLIERS, FILTER], metrics=metrics
+        tmp_path, generator=half_memorized, filter=[OUTLIERS, FILTER], metrics=metrics
     )
     result = run(filtered, instance)
     assert result.success, failures(result)
@@ -101,7 +101,7 @@ def test_a_filtered_table_is_published_and_says_so(
         one.name: one.settings() for one in as_filters([FILTER, OUTLIERS])
     }
     turned = people_table(
-        tmp_path, generator=half_memorised, filter=[FILTER, OUTLIERS], metrics=metrics
+        tmp_path, generator=half_memorized, filter=[FILTER, OUTLIERS], metrics=metrics
     )
     assert run(turned, instance, "published").success  # in any order
 
@@ -138,7 +138,9 @@ def test_the_report_tells_how_a_private_generator_protects_its_rows(
     assert "not covered: range or few values of age" in rows["differential privacy"]["how"]
 
     result = run(people_table(tmp_path, generator=private, **limited), instance)
-    assert not result.success and "data_privacy.configuration" in refusal(result, "attestation")
+    assert not result.success and "data_privacy.configuration" in blocking_error(
+        result, "attestation"
+    )
     assert reported(tmp_path)["privacy_configuration_score"]["grade"] == "Very Good"
 
 
@@ -175,8 +177,10 @@ def test_another_filter_is_another_setup(tmp_path: Path, instance: dg.DagsterIns
     """
     assert run(people_table(tmp_path, filter=FILTER), instance).success
     now = people_table(tmp_path, filter=[FILTER, "outliers"])
-    assert "other settings (filter)" in refusal(run(now, instance, "published"), "published")
-    assert "made with another filter" in refusal(run(now, instance, "attestation"), "attestation")
+    assert "other settings (filter)" in blocking_error(run(now, instance, "published"), "published")
+    assert "made with another filter" in blocking_error(
+        run(now, instance, "attestation"), "attestation"
+    )
     assert len(ReleaseStore(tmp_path / "releases").history(ReleaseTarget("people"))) == 1
 
 
@@ -193,7 +197,7 @@ def test_the_filter_reads_every_real_table() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"source": "demo", "filter": "memorisation"}, "people.*Did you mean 'memorization'"),
+        ({"source": "demo", "filter": "memorization"}, "people.*Did you mean 'memorization'"),
         (
             {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "filter": "memorization"},
             "draws further rows",

@@ -57,7 +57,7 @@ def linked(folder):
 
 
 @pytest.mark.parametrize("change", [lambda folder: folder.chmod(0o777), linked])
-def test_folder_of_somebody_else_and_a_link_are_refused(card, tmp_path, change):
+def test_folder_of_somebody_else_and_a_link_are_blocked(card, tmp_path, change):
     with GpuResource().lease():
         pass
     folder = next(tmp_path.glob("privacy-assets-*"))

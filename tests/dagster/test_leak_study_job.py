@@ -22,9 +22,9 @@ from privacy_assets.tables.table import Table
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("deployment")
-    # the secret decides the split: the same in every run
+    # the split key decides the split: the same in every run
     with pytest.MonkeyPatch.context() as known:
-        known.setenv("PRIVACY_ASSETS_SECRET", "leak study " * 3)
+        known.setenv("PRIVACY_ASSETS_SPLIT_KEY", "leak study " * 3)
         yield folder
 
 

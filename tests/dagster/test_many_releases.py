@@ -18,7 +18,7 @@ from standins import checks, made, people, resources, table_of
 from privacy_assets import read_published
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.files import create_once
 from privacy_assets.infra.markers import mark_deployment
 
@@ -44,7 +44,7 @@ class Deployment:
         people(600).to_parquet(folder / "people.parquet")
         self.folder = folder
         mark_deployment({"private": folder / "private", "releases": folder / "releases"})
-        create_once(folder / "private" / "secret.key", b"the same split in every run of the tests")
+        create_once(folder / "private" / "split.key", b"the same split in every run of the tests")
         os.environ["NIGHTS"] = str(folder / "nights")
         function = f"{generator.__module__}:{generator.__name__}"
         nightly_other = {
@@ -84,7 +84,7 @@ class Deployment:
 
 
 @pytest.mark.slow
-def test_route_27_leak_a_little_in_each_of_many_releases(tmp_path: Path) -> None:
+def test_bypass_27_leak_a_little_in_each_of_many_releases(tmp_path: Path) -> None:
     """Each table passes alone but not together with the others; readers keep the last one that was
     released.
     """
@@ -143,8 +143,8 @@ def test_a_little_of_the_same_people_in_each_partition(tmp_path: Path) -> None:
     ]
     published = [run.success for run in runs]
     assert published[0] and sum(published) <= 3
-    for refused in (run for run in runs if not run.success):
-        assert not checks(refused)[
+    for blocked in (run for run in runs if not run.success):
+        assert not checks(blocked)[
             "cumulative_disclosure", "cumulative_disclosure_excess_proven"
         ].passed
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from standins import QUICK, independent, memorise, people, run, table_of
+from standins import QUICK, independent, memorize, people, run, table_of
 
 from privacy_assets import (
     GpuResource,
@@ -58,7 +58,7 @@ def deployed(bucket: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(
         "PRIVACY_ASSETS_SIGNING_KEY", (tmp_path / "made" / "signing.key").read_text()
     )
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "a secret of this deployment")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "a secret of this deployment")
     monkeypatch.setenv("PRIVACY_ASSETS_TRUSTED_KEYS", str(tmp_path / "keys"))
     prepare({"releases": bucket / "releases", "private": bucket / "private"})
     storage = PrivacyIOManager(base=f"{bucket}/storage", releases=f"{bucket}/releases")
@@ -181,7 +181,7 @@ def test_an_honest_table_is_published_and_a_copy_is_not(
     good = published("so[u]th")
     assert good.success
     first = read_published(f"{bucket}/releases", "people", "so[u]th")
-    assert not published("so[u]th", generator=memorise).success
+    assert not published("so[u]th", generator=memorize).success
     pd.testing.assert_frame_equal(read_published(f"{bucket}/releases", "people", "so[u]th"), first)
     with pytest.raises(InputError, match="there is no release"):
         read_published(f"{bucket}/releases", "people", "north")
@@ -193,7 +193,7 @@ def test_an_honest_table_is_published_and_a_copy_is_not(
     ("variable", "told"),
     [
         ("PRIVACY_ASSETS_SIGNING_KEY", "the signing key is not set. Fix: set this"),
-        ("PRIVACY_ASSETS_SECRET", "an object store cannot hold the secret of a deployment"),
+        ("PRIVACY_ASSETS_SPLIT_KEY", "an object store cannot hold the split key of a deployment"),
         ("PRIVACY_ASSETS_TRUSTED_KEYS", "keys in an object store are not trusted"),
     ],
 )

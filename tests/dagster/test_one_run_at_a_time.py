@@ -1,4 +1,4 @@
-"""Runs of one table do not overlap: the tag for the queue, and the lock of the gate."""
+"""Runs of one table do not overlap: the tag for the queue, and the run lease of the gate."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 import yaml
 from dagster._utils.tags import TagConcurrencyLimitsCounter
-from standins import people_table, refusal, run
+from standins import blocking_error, people_table, run
 
 from privacy_assets import TableSpec
 from privacy_assets.dagster.context import has_ended, run_of
@@ -23,7 +23,7 @@ ROOT_RUN = "dagster/root_run_id"
 
 
 def hold(place: Path, run_id: str) -> None:
-    """The lock of a run that is between two steps."""
+    """The lease of a run that is between two steps."""
     with Lease(place / "private", "people", run_id).held(lambda run: True):
         pass
 
@@ -42,9 +42,9 @@ def test_a_run_stops_while_another_one_is_in_progress(
     assert run(defs, instance, "source").success  # the instance knows that it has ended
     assert run(defs, instance, "source").success
     hold(tmp_path, other := other_run(instance, dg.DagsterRunStatus.STARTED))
-    refused = run(defs, instance, "source")
+    blocked = run(defs, instance, "source")
     assert f"people: run {other} (process {os.getpid()} on {socket.gethostname()}) started on " in (
-        text := refusal(refused, "source")
+        text := blocking_error(blocked, "source")
     )
     assert "is still in progress. Fix: wait for it, or terminate it" in text
     instance.report_run_failed(instance.get_run_by_id(other))

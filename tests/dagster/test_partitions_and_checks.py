@@ -5,7 +5,7 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from drawing import memorise_the_north
+from drawing import memorize_the_north
 from standins import (
     LENIENT,
     QUICK,
@@ -13,7 +13,7 @@ from standins import (
     failures,
     independent,
     made,
-    memorise,
+    memorize,
     people,
     people_table,
     resources,
@@ -59,7 +59,7 @@ def test_a_leak_in_one_region_leaves_the_other_published(
         frame.to_csv(tmp_path / f"people_{region}.csv", index=False)
     source = str(tmp_path / "people_{partition}.csv")
     defs = people_table(
-        tmp_path, source=source, generator=memorise_the_north, partitions_def=REGIONS
+        tmp_path, source=source, generator=memorize_the_north, partitions_def=REGIONS
     )
     assert [run(defs, instance, partition=region).success for region in ("south", "north")] == [
         True,
@@ -142,7 +142,7 @@ def test_checks_on_assets_of_the_user(
 
     @dg.asset(**split)
     def synthetic(train: pd.DataFrame) -> pd.DataFrame:
-        return (independent if region == "south" else memorise)(train.drop(columns="pid"), 500, 0)
+        return (independent if region == "south" else memorize)(train.drop(columns="pid"), 500, 0)
 
     own = [train, holdout, synthetic]
     made_checks = build_privacy_checks(

@@ -13,14 +13,14 @@ import pytest
 from standins import (
     QUICK,
     attested,
+    blocking_error,
     checks,
     failures,
     independent,
     made,
-    memorise,
+    memorize,
     people,
     people_table,
-    refusal,
     reported,
     resources,
     run,
@@ -32,7 +32,7 @@ from privacy_assets.dagster.failures import failure, is_final
 from privacy_assets.dagster.resources import load_value
 from privacy_assets.errors import ConfigError, InputError, OutOfDate, StepError, StoreUnavailable
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.tables.table import Table
 
@@ -142,7 +142,7 @@ def test_the_verdict_is_read_and_plotted_where_the_record_and_the_page_are(
 def test_a_refused_table_says_why_with_what_is_broken_first(
     changing: Path, instance: dg.DagsterInstance
 ) -> None:
-    blocked = run(people_table(changing, generator=memorise), instance)
+    blocked = run(people_table(changing, generator=memorize), instance)
     for name in ("attestation", "privacy_report"):
         told = made(blocked)[name]
         assert told["verdict"].startswith("fail: ") and told["verdict"].endswith(
@@ -211,7 +211,7 @@ def test_the_attestation_names_no_filter_and_no_plain_fingerprint_of_a_private_t
 def test_a_leaky_table_is_blocked_and_the_previous_release_stays(
     changing: Path, instance: dg.DagsterInstance
 ) -> None:
-    store, leaky = ReleaseStore(changing / "releases"), people_table(changing, generator=memorise)
+    store, leaky = ReleaseStore(changing / "releases"), people_table(changing, generator=memorize)
     place, trusted = ReleaseTarget("people"), default_trusted(store.root)
     before = (store.current(place, trusted), len(store.history(place)))
     blocked = run(leaky, instance)
@@ -235,7 +235,7 @@ def test_a_leaky_table_is_blocked_and_the_previous_release_stays(
     assert "privacy_report" in made(blocked) and "published" not in made(blocked)
 
     by_hand = run(leaky, instance, "published")
-    assert "dcr.identical_excess" in refusal(by_hand, "published")
+    assert "dcr.identical_excess" in blocking_error(by_hand, "published")
     metadata = failures(by_hand)["people__publish"].user_failure_data.metadata
     assert metadata["dcr.identical_excess.proven"].value == "fail. Use larger leaves."
     alarm = checks(by_hand)["published", "released"]
@@ -289,7 +289,7 @@ def test_a_table_made_from_rows_of_the_past_is_not_attested(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     """It discloses people who are not in the rows that the scores read today."""
-    leaky = people_table(tmp_path, generator=memorise)
+    leaky = people_table(tmp_path, generator=memorize)
     run(leaky, instance)
     people(seed=9).to_parquet(tmp_path / "people.parquet")
     stale = run(
@@ -303,7 +303,7 @@ def test_a_table_made_from_rows_of_the_past_is_not_attested(
         "attestation",
         "published",
     )
-    assert "generated from another train table" in refusal(stale, "attestation")
+    assert "generated from another train table" in blocking_error(stale, "attestation")
     assert not ReleaseStore(tmp_path / "releases").history(ReleaseTarget("people"))
 
 
@@ -365,13 +365,13 @@ def test_assets_can_be_called_directly(changing: Path) -> None:
         "attestation", dcr=score.value, **frames, evaluation_inputs=inputs.value, synthetic=snapshot
     )
     assert report.value.verdict == "pass" and check.check_name == "policy_holds"
-    forged = SignedRecord(
+    forged = SignedFile(
         "attestation", attestation.value.data.replace(b"payloadType", b"PayloadType")
     )
     steps = call("published", attestation=forged, synthetic=snapshot)
     assert not next(steps).passed
-    with pytest.raises(dg.Failure, match="signed statement") as refused:
+    with pytest.raises(dg.Failure, match="signed statement") as blocked:
         next(steps)
-    assert refused.value.allow_retries is False
+    assert blocked.value.allow_retries is False
     names = {check.check_name for check in limits}
     assert names == {"dcr_identical_excess_proven", "dcr_member_excess_proven"}

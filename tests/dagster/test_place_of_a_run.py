@@ -43,9 +43,9 @@ def outcome(step: Any, tags: dict[str, str]) -> str:
         if name not in ("context", "tables", "values")
     ]
     context = SimpleNamespace(run=SimpleNamespace(tags=tags), instance=None)
-    with pytest.raises(dg.Failure) as refused:
+    with pytest.raises(dg.Failure) as blocked:
         list(step(context, **dict.fromkeys(names)) or [])
-    return refused.value.description or ""
+    return blocked.value.description or ""
 
 
 WHOLE = steps(source="demo", generator=independent)

@@ -42,7 +42,7 @@ def world(
     tmp_path: Path, instance: dg.DagsterInstance, capfd: Any, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> World:  # fmt: skip
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "the same split in every run")
     caplog.set_level("INFO")
     return World(tmp_path, instance, "synthpop", capfd, caplog)
 

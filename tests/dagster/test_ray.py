@@ -67,7 +67,7 @@ def test_a_pipeline_on_a_cluster_publishes_the_same_statistics(
         defs = dg.Definitions.merge(
             table(folder, workers=workers), bound, dg.Definitions(resources=ray)
         )
-        monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in both folders, please")
+        monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "the same split in both folders, please")
         with ray_alone(), dg.DagsterInstance.ephemeral() as instance:
             result = defs.resolve_job_def("people_pipeline").execute_in_process(instance=instance)
         assert result.success

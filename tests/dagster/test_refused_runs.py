@@ -1,4 +1,4 @@
-"""Runs with refused input: their events, and that no retry repeats them."""
+"""Runs with blocked input: their events, and that no retry repeats them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from standins import failures, memorise, people, people_table
+from standins import failures, memorize, people, people_table
 
 from privacy_assets.errors import InputError
 from privacy_assets.pipeline import work
@@ -69,7 +69,7 @@ def test_a_refused_source_is_one_message_and_never_repeated(
     assert (tags[NEVER], tags[RETRIES]) == ("false", "false")
 
 
-def test_a_run_that_cannot_be_tagged_is_refused_for_the_same_reason(
+def test_a_run_that_cannot_be_tagged_is_blocked_for_the_same_reason(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     people(100).drop(columns="pid").to_parquet(tmp_path / "people.parquet")
@@ -99,7 +99,7 @@ def test_a_run_that_may_succeed_the_next_time_is_left_to_the_deployment(
 @pytest.mark.slow
 def test_a_refused_table_is_never_repeated(tmp_path: Path, retrying: dg.DagsterInstance) -> None:
     """The verdict is final, although its metrics ran without an error."""
-    result = launch(people_table(tmp_path, generator=memorise), retrying, "people_pipeline")
+    result = launch(people_table(tmp_path, generator=memorize), retrying, "people_pipeline")
     assert set(failures(result)) == {"people__attest"}
     tags = retrying.get_run_by_id(result.run_id).tags
     assert (tags[NEVER], tags[RETRIES]) == ("false", "false")

@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from standins import LENIENT, failures, people, refusal, resources, run
+from standins import LENIENT, blocking_error, failures, people, resources, run
 
 from privacy_assets import TableSpec, build_privacy_assets
 from privacy_assets.cli.main import main
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.running import Lease
 
 DCR = {"metrics": ["dcr"], "embedder": False}
@@ -31,9 +31,9 @@ DCR = {"metrics": ["dcr"], "embedder": False}
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with private rows, where two deployments have one secret."""
+    """A folder with private rows, where two deployments have one split key."""
     people().to_parquet(tmp_path / "people.parquet")
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "one secret for both of them")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "one secret for both of them")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -149,9 +149,9 @@ def test_a_declared_unit_gives_the_same_bytes_and_plain_numbers(place: Path) -> 
 def test_a_table_that_leaks_has_a_page_and_no_release(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ours(place, written(place, generator="drawing:memorise")) == 1
+    assert ours(place, written(place, generator="drawing:memorize")) == 1
     told = capsys.readouterr().out
-    assert "refused" in told and "release      none: the policy does not hold (" in told
+    assert "blocked" in told and "release      none: the policy does not hold (" in told
     assert (
         told.rstrip().endswith(" limits; they are listed above)") and "dcr.identical_excess" in told
     )
@@ -182,10 +182,10 @@ def test_a_run_of_a_table_that_another_run_holds_names_its_process(
             f"people: run nightly (process {os.getpid()} on {socket.gethostname()}) started on "
             in told
         )
-        refused = refusal(theirs(place, table, "alone"), "source")
+        blocked = blocking_error(theirs(place, table, "alone"), "source")
         assert (
             f"people: run nightly (process {os.getpid()} on {socket.gethostname()}) started on "
-            in refused
+            in blocked
         )
 
 
@@ -198,7 +198,7 @@ def has_times_beyond_the_calendar(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_route_59_a_lock_of_a_run_or_an_entry_of_the_log_that_blocks_the_table(
+def test_bypass_59_a_lock_of_a_run_or_an_entry_of_the_log_that_blocks_the_table(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each is named with the fix. Runs would wait for ever, or overlap, or end with an error that
@@ -213,8 +213,8 @@ def test_route_59_a_lock_of_a_run_or_an_entry_of_the_log_that_blocks_the_table(
         assert ours(place, table) == 1
         told = capsys.readouterr().err
         assert str(file) in told and "Fix: " in told
-        refused = refusal(theirs(place, table, "alone"), "source")
-        assert str(file) in refused and "Fix: " in refused
+        blocked = blocking_error(theirs(place, table, "alone"), "source")
+        assert str(file) in blocked and "Fix: " in blocked
         file.rmdir() if harm is Path.mkdir else file.unlink()
     assert ours(place, table) == 0
     file = private / "log/people" / ("9" * 255)
@@ -229,7 +229,9 @@ def test_route_59_a_lock_of_a_run_or_an_entry_of_the_log_that_blocks_the_table(
         capsys.readouterr().err.count(f"{file}: implausible entry number. Fix: remove this file.")
         == 2
     )
-    assert f"{file}: implausible entry number" in refusal(theirs(place, table, "alone"), "source")
+    assert f"{file}: implausible entry number" in blocking_error(
+        theirs(place, table, "alone"), "source"
+    )
     file.unlink()
     assert ours(place, table) == 0
 
@@ -238,7 +240,7 @@ HIDDEN = "43 Basel 1978; 51 Chur 1969"  # private values in the name of a column
 
 
 @pytest.mark.slow
-def test_route_62_the_first_run_names_the_columns_and_others_need_acceptance(
+def test_bypass_62_the_first_run_names_the_columns_and_others_need_acceptance(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = written(place)
@@ -264,7 +266,7 @@ def test_route_62_the_first_run_names_the_columns_and_others_need_acceptance(
     assert ours(place, table) == 1
     change = f"columns {HIDDEN!r}: 'number' -> not set"
     assert change in capsys.readouterr().err
-    assert change in refusal(theirs(place, table), "train")
+    assert change in blocking_error(theirs(place, table), "train")
 
 
 def test_a_table_without_limits_does_not_run(
@@ -296,7 +298,7 @@ def test_bad_input_is_told_in_one_line(
 
 
 @pytest.mark.slow
-def test_a_synthetic_table_with_the_subject_is_refused_or_published_without(
+def test_a_synthetic_table_with_the_subject_is_blocked_or_published_without(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = people()

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from standins import failed_run, memorise, people, people_table, resources, run
+from standins import failed_run, memorize, people, people_table, resources, run
 
 from privacy_assets import build_run_failure_sensor
-from privacy_assets.errors import TableStopped
+from privacy_assets.errors import TableSuspended
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.current_release import day
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
@@ -56,7 +56,7 @@ def test_one_refusal_sends_one_message(
     assert run(watch.defs, instance).success
     assert watch.tick() == []
     people(300, 1).to_parquet(tmp_path / "people.parquet")
-    leaky = people_table(tmp_path, generator=memorise)
+    leaky = people_table(tmp_path, generator=memorize)
     blocked = run(leaky, instance)
     assert sum(not check.passed for check in blocked.get_asset_check_evaluations()) == 3
     (text,) = watch.tick()
@@ -69,7 +69,7 @@ def test_one_refusal_sends_one_message(
     )
     assert place == "people:"
     assert step.startswith(
-        f"  people__attest: the policy does not hold (fail: 2 of 2 limits are broken): {reason}"
+        f"  people__attest: the policy does not hold (fail: 2 of 2 limits fail): {reason}"
     )
     assert readers == f"  Readers have the release of {day(release.time)} ({release.id})."
     assert text in capsys.readouterr().err
@@ -81,15 +81,17 @@ def test_the_failure_that_stops_a_table_says_so(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only the next one, which the stop itself fails."""
-    watch = Watch(people_table(tmp_path, generator=memorise), instance)
+    watch = Watch(people_table(tmp_path, generator=memorize), instance)
     assert not run(watch.defs, instance).success
 
     def stop(*_: object) -> None:
-        raise TableStopped("people is stopped: 4 of its last 7 verdicts are 'fail'", table="people")
+        raise TableSuspended(
+            "people is suspended: 4 of its last 7 verdicts are 'fail'", table="people"
+        )
 
-    monkeypatch.setattr(LogState, "check_not_stopped", stop)
+    monkeypatch.setattr(LogState, "check_not_suspended", stop)
     end = (
-        "people is stopped: 4 of its last 7 verdicts are 'fail'. Fix: find the cause, then:"
+        "people is suspended: 4 of its last 7 verdicts are 'fail'. Fix: find the cause, then:"
         " privacy-assets accept"
     )
     (text,) = watch.tick()
@@ -112,7 +114,7 @@ def test_fifty_passes_do_not_push_a_failure_out(
     def other() -> None:
         works()
 
-    watch = Watch(people_table(tmp_path, generator=memorise), instance)
+    watch = Watch(people_table(tmp_path, generator=memorize), instance)
     blocked = run(watch.defs, instance)
     for _ in range(50):
         assert other.execute_in_process(instance=instance).success
@@ -124,7 +126,7 @@ def test_fifty_passes_do_not_push_a_failure_out(
 @pytest.mark.slow
 def test_a_partition_is_named(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     defs = people_table(
-        tmp_path, generator=memorise, partitions_def=REGIONS, partition_column="region"
+        tmp_path, generator=memorize, partitions_def=REGIONS, partition_column="region"
     )
     blocked = run(defs, instance, partition="north")
     told: list[str] = []
@@ -205,7 +207,7 @@ def test_an_error_of_another_asset_is_reported_without_its_message(
 def test_a_release_folder_that_cannot_be_used_does_not_stop_the_message(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
-    watch = Watch(people_table(tmp_path, generator=memorise), instance)
+    watch = Watch(people_table(tmp_path, generator=memorize), instance)
     assert not run(watch.defs, instance).success
     pointer = tmp_path / "releases/people/_all/latest.json"
     pointer.parent.mkdir(parents=True)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from standins import (
     QUICK,
-    memorise,
+    memorize,
     people,
     people_table,
     resources,
@@ -25,11 +25,11 @@ from standins import (
 from privacy_assets import build_run_failure_sensor, build_source_sensor, build_table_schedule
 from privacy_assets.dagster import sensors
 from privacy_assets.dagster.sensors import TAG
-from privacy_assets.errors import TableStopped
+from privacy_assets.errors import TableSuspended
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.release import Pointer
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.current_release import day
 from privacy_assets.pipeline.running import Lease
 
@@ -478,10 +478,10 @@ def test_the_reason_of_a_tick_has_verdict_limits_and_release(
         == f"Skipped: the source has not changed since its release on {today}."
     )
     people(300, 1).to_parquet(tmp_path / "people.parquet")
-    leaky = table(tmp_path, generator=memorise)
+    leaky = table(tmp_path, generator=memorize)
     assert not run(leaky, stored).success
-    refused = "dcr.identical_excess.proven, dcr.member_excess.proven"
-    text = f"Skipped: the source has not changed since it was refused on {today} ({refused})."
+    blocked = "dcr.identical_excess.proven, dcr.member_excess.proven"
+    text = f"Skipped: the source has not changed since it was blocked on {today} ({blocked})."
     assert skipped(leaky, stored) == f"{text} The release of {today} remains current."
     (tmp_path / "releases/people/_all/latest.json").write_text("{")
     assert skipped(leaky, stored).startswith(f"{text} The current release is unknown: ")
@@ -535,11 +535,11 @@ def test_a_stopped_table_and_a_release_that_is_not_current_are_not_renewed(
     with monkeypatch.context() as stopped:
 
         def stop(*_: object) -> None:
-            raise TableStopped(
-                "people is stopped: 4 of its last 7 verdicts are 'fail'", table="people"
+            raise TableSuspended(
+                "people is suspended: 4 of its last 7 verdicts are 'fail'", table="people"
             )
 
-        stopped.setattr(LogState, "check_not_stopped", stop)
+        stopped.setattr(LogState, "check_not_suspended", stop)
         text = (
             f"Skipped: the source has not changed since its release on {today}. people is"
             " stopped: 4 of its last 7"

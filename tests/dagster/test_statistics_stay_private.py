@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 import pyarrow.parquet as pq
 import pytest
-from standins import checks, failed_run, failures, made, memorise, people_table, run
+from standins import checks, failed_run, failures, made, memorize, people_table, run
 
 from privacy_assets import build_run_failure_sensor
 from privacy_assets.cli.main import main
@@ -24,13 +24,13 @@ NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")
 NOT_MEASURED = {"confidence", "null"}
 
 
-@pytest.fixture(scope="module", params=["released", "refused"])
+@pytest.fixture(scope="module", params=["released", "blocked"])
 def told(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
     """All public output of a table, and every number that was measured on it."""
     place = tmp_path_factory.mktemp(request.param)
-    leaks = {"generator": memorise} if request.param == "refused" else {}
+    leaks = {"generator": memorize} if request.param == "blocked" else {}
     metrics = ["dcr", "holdout_leakage"]
     defs = people_table(
         place, metrics=metrics, allowed_values={"region": ["north", "south", "far away"]}, **leaks

@@ -17,8 +17,8 @@ from privacy_assets import PrivacyIOManager, ReleaseResource
 from privacy_assets.dagster.resources import Published, ReleaseAccess, load_value, store_value
 from privacy_assets.errors import ConfigError, InputError, OutOfDate
 from privacy_assets.gate.keys import TrustedKeys, first_key
-from privacy_assets.gate.statements import SignedRecord, unseal
-from privacy_assets.infra.files import read_secret
+from privacy_assets.gate.signed_files import SignedFile, verified_payload
+from privacy_assets.infra.files import read_key
 from privacy_assets.infra.markers import MARKER, mark_deployment
 from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.table import Table
@@ -37,10 +37,10 @@ def back(value: object, folder: Path, wanted: object = None) -> object:
 
 
 def test_a_private_table_comes_back_with_its_schema(tmp_path: Path) -> None:
-    table = replace(canonical_table(people(), "pid", {"age": "numeric"}), seal=b"signed")
+    table = replace(canonical_table(people(), "pid", {"age": "numeric"}), envelope=b"signed")
     loaded = back(table, tmp_path, Table)
     assert isinstance(loaded, Table)
-    assert (loaded.schema, loaded.subject, loaded.seal) == (table.schema, "pid", b"signed")
+    assert (loaded.schema, loaded.subject, loaded.envelope) == (table.schema, "pid", b"signed")
     assert loaded.schema["age"].kind == "numeric" and loaded.fingerprint == table.fingerprint
     assert loaded.digest == table.digest
     pd.testing.assert_frame_equal(loaded.frame(), table.frame())
@@ -73,17 +73,17 @@ def test_every_dtype_comes_back(column: object, tmp_path: Path) -> None:
 
 
 def test_a_synthetic_table_is_no_dataframe_before_its_release(tmp_path: Path) -> None:
-    assert back(SignedRecord("snapshot", b"{}"), tmp_path) == SignedRecord("snapshot", b"{}")
+    assert back(SignedFile("snapshot", b"{}"), tmp_path) == SignedFile("snapshot", b"{}")
     with pytest.raises(
         InputError, match="people/train: the table is not released. Fix: depend on people/published"
     ):
-        back(SignedRecord("snapshot", b"{}"), tmp_path, pd.DataFrame)
+        back(SignedFile("snapshot", b"{}"), tmp_path, pd.DataFrame)
 
 
 def test_only_the_newest_value_is_kept(tmp_path: Path) -> None:
     store_value(pd.DataFrame({"x": [1]}), tmp_path)
     assert list(back(pd.DataFrame({"x": [2]}), tmp_path)["x"]) == [2]
-    assert back(SignedRecord("snapshot", b"{}"), tmp_path) == SignedRecord("snapshot", b"{}")
+    assert back(SignedFile("snapshot", b"{}"), tmp_path) == SignedFile("snapshot", b"{}")
     assert [file.name for file in tmp_path.iterdir()] == ["snapshot.json"]
 
 
@@ -120,10 +120,10 @@ def test_a_record_that_is_not_there_is_an_empty_one_that_no_gate_lets_through(
     tmp_path: Path,
 ) -> None:
     assert load_value(
-        tmp_path, dg.AssetKey(["people", "attestation"]), None, SignedRecord
-    ) == SignedRecord("attestation", b"")
+        tmp_path, dg.AssetKey(["people", "attestation"]), None, SignedFile
+    ) == SignedFile("attestation", b"")
     with pytest.raises(OutOfDate, match="there is no attestation yet"):
-        unseal(SignedRecord("attestation", b""), TrustedKeys((_new_trusted(tmp_path),)))
+        verified_payload(SignedFile("attestation", b""), TrustedKeys((_new_trusted(tmp_path),)))
 
 
 def test_a_type_that_is_not_stored_here(tmp_path: Path) -> None:
@@ -187,39 +187,41 @@ def test_the_secret_is_made_once_and_for_the_owner_only(tmp_path: Path) -> None:
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     assert {
         file.name: stat.S_IMODE(file.stat().st_mode) for file in private.iterdir()
-    } == dict.fromkeys(("secret.key", "secret.check", MARKER, ".gitignore"), 0o600)
+    } == dict.fromkeys(("split.key", "split.check", MARKER, ".gitignore"), 0o600)
     assert deployment(tmp_path).key("split") == first
     assert deployment(tmp_path / "other").key("split") != first
 
 
 def test_a_secret_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     releases = deployment(tmp_path)
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "s" * 32)
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "s" * 32)
     assert releases.key("split") == deployment(tmp_path / "x").key("split")
-    assert [file.name for file in (tmp_path / "private").glob("[!.]*")] == ["secret.check"]
-    assert b"s" * 8 not in (tmp_path / "private" / "secret.check").read_bytes()
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "short")
-    with pytest.raises(ConfigError, match="PRIVACY_ASSETS_SECRET: the secret needs"):
+    assert [file.name for file in (tmp_path / "private").glob("[!.]*")] == ["split.check"]
+    assert b"s" * 8 not in (tmp_path / "private" / "split.check").read_bytes()
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "short")
+    with pytest.raises(ConfigError, match="PRIVACY_ASSETS_SPLIT_KEY: the split key needs"):
         releases.key("split")
 
 
-def test_another_secret_is_refused_also_in_a_process_that_goes_on(
+def test_another_secret_is_blocked_also_in_a_process_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     releases = deployment(tmp_path)
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "s" * 32)
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "s" * 32)
     first = releases.key("split")
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "t" * 32)
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "t" * 32)
     for one in (releases, deployment(tmp_path)):
-        with pytest.raises(ConfigError, match="not the secret of this deployment") as caught:
+        with pytest.raises(ConfigError, match="not the split key of this deployment") as caught:
             one.key("split")
         assert "t" * 8 not in str(caught.value)
-    monkeypatch.delenv("PRIVACY_ASSETS_SECRET")
-    with pytest.raises(ConfigError, match=r"secret\.key: the secret of this deployment is missing"):
+    monkeypatch.delenv("PRIVACY_ASSETS_SPLIT_KEY")
+    with pytest.raises(
+        ConfigError, match=r"split\.key: the split key of this deployment is missing"
+    ):
         releases.key("split")
-    # no secret was created
-    assert [file.name for file in (tmp_path / "private").glob("[!.]*")] == ["secret.check"]
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "s" * 32)
+    # no split key was created
+    assert [file.name for file in (tmp_path / "private").glob("[!.]*")] == ["split.check"]
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "s" * 32)
     assert releases.key("split") == first
 
 
@@ -233,33 +235,33 @@ def test_another_secret_is_refused_also_in_a_process_that_goes_on(
 def test_what_remembers_is_no_first_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, variable: str
 ) -> None:
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", variable)
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", variable)
     mark_deployment({"private": tmp_path / "private", "releases": tmp_path / "releases"})
     (tmp_path / there).mkdir(parents=True)
     for _ in range(2):
         with pytest.raises(ConfigError, match="[Rr]estore"):
             deployment(tmp_path).key("split")
-    assert not list((tmp_path / "private").glob("secret*"))
+    assert not list((tmp_path / "private").glob("split.*"))
 
 
-def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "secret.key"
+def test_a_secret_that_others_can_read_is_blocked(tmp_path: Path) -> None:
+    path = tmp_path / "split.key"
     path.write_bytes(b"s" * 32)
     path.chmod(0o644)
     with pytest.raises(ConfigError, match="mode 0600"):
-        read_secret(path)
+        read_key(path)
     path.chmod(0o600)
-    assert read_secret(path) == b"s" * 32
+    assert read_key(path) == b"s" * 32
     os.symlink(path, tmp_path / "link.key")
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_secret(tmp_path / "link.key")
+        read_key(tmp_path / "link.key")
     deployment(tmp_path).key("split")
-    (tmp_path / "private" / "secret.key").write_bytes(b"short")
-    with pytest.raises(ConfigError, match=r"secret\.key: the secret needs at least"):
+    (tmp_path / "private" / "split.key").write_bytes(b"short")
+    with pytest.raises(ConfigError, match=r"split\.key: the split key needs at least"):
         deployment(tmp_path).key("split")
 
 
-def test_a_private_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+def test_a_private_folder_that_others_may_enter_is_blocked(tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.mkdir()
     private.chmod(0o750)

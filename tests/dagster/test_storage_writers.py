@@ -9,14 +9,14 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from routes import World, gated, refused, with_assets
-from standins import LENIENT, independent, memorise, people
+from bypasses import World, blocked, gated, with_assets
+from standins import LENIENT, independent, memorize, people
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, TableSpec
 from privacy_assets.dagster.resources import load_value, store_value
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import read_published
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.tables.table import Table
 
@@ -89,6 +89,7 @@ def test_a_table_planted_beside_the_record_is_not_read(
         (folder / "table.parquet").unlink()
 
 
+@pytest.mark.slow
 def test_a_record_names_no_folder_and_no_key(world: World, honest: dg.Definitions) -> None:
     path = world.root / "storage/honest/published/published.json"
     told = json.loads(path.read_bytes())
@@ -101,17 +102,17 @@ def test_a_record_names_no_folder_and_no_key(world: World, honest: dg.Definition
 
 
 @pytest.mark.slow
-def test_rows_moved_between_train_and_holdout_are_refused(world: World) -> None:
+def test_rows_moved_between_train_and_holdout_are_blocked(world: World) -> None:
     """With half of train as the holdout, copies of both halves would look like chance."""
-    table = gated(world, "halved", memorise)
+    table = gated(world, "halved", memorize)
     world.run(table)
     storage = {role: world.root / "storage/halved" / role for role in ("train", "holdout")}
     train = load_value(storage["train"], dg.AssetKey(["halved", "train"]), None, Table)
     half = len(train) // 2
     for role, rows in (("train", slice(half)), ("holdout", slice(half, None))):
         store_value(train.take(rows), storage[role])
-    refused_step = world.run(table, "halved/evaluation_inputs")
-    data = next(e.step_failure_data for e in refused_step.all_events if e.is_step_failure)
+    blocked_step = world.run(table, "halved/evaluation_inputs")
+    data = next(e.step_failure_data for e in blocked_step.all_events if e.is_step_failure)
     assert "table is not the one that was split" in data.user_failure_data.description
     stale = world.run(table, "halved/attestation")
     assert not stale.success
@@ -123,7 +124,7 @@ def test_settings_restored_after_the_attestation_do_not_publish(world: World) ->
     assert world.run(gated(world, "restored", independent, seed=3)).success
     published = world.store.history(ReleaseTarget("restored"))
     result = world.run(gated(world, "restored", independent), "restored/published")
-    refused(result, "restored", "other settings (seed)")
+    blocked(result, "restored", "other settings (seed)")
     assert world.store.history(ReleaseTarget("restored")) == published
 
 

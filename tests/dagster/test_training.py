@@ -11,7 +11,7 @@ import pytest
 from standins import failures, made, people, people_table, run
 
 from privacy_assets import ReleaseResource
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.generators import build_generator
 from privacy_assets.pipeline.training import checkpoint_folder, fitting_seed, trained_generator
 from privacy_assets.tables.canonical import canonical_table
@@ -75,17 +75,17 @@ def test_a_run_that_broke_off_goes_on(
 def test_a_stored_generator_that_was_changed_makes_no_table(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
-    """Its budget statement goes into the report, so the model is sealed with the deployment's
+    """Its budget statement goes into the report, so the model is signed_file with the deployment's
     key.
     """
     defs = people_table(tmp_path, generator={"name": "privbayes", "settings": {"epsilon": 5}})
     assert "generator" in made(run(defs, instance))
     (model,) = (tmp_path / "storage/people/generator").glob("model-*")
     (state,) = (path for path in model.iterdir() if path.suffix != ".json")
-    budget, seal = (model / name for name in ("generator.json", "trained_on.json"))
+    budget, mac = (model / name for name in ("generator.json", "trained_on.json"))
     for file, old, new in (
         (budget, b"5", b"4"),
-        (seal, b'"seal": "', b'"seal": "0'),
+        (mac, b'"mac": "', b'"mac": "0'),
         (state, b"", b" "),
         (None, b"", b""),
     ):
@@ -105,7 +105,7 @@ def test_a_stored_generator_that_was_changed_makes_no_table(
 def test_no_module_is_imported_for_a_stored_generator_that_was_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
 ) -> None:
-    """A model can name a function of any module, and importing it runs code, so the seal is
+    """A model can name a function of any module, and importing it runs code, so the mac is
     verified first.
     """
     modules = tmp_path / "modules"

@@ -44,7 +44,7 @@ def serve(root: Path) -> Iterator[Served]:
         "DAGSTER_HOME": str(home),
         "DEPLOYMENT_ROOT": str(root),
         "DEPLOYMENT_SECRET": SECRET,
-        "PRIVACY_ASSETS_SECRET": "the same split in every run of the tests",
+        "PRIVACY_ASSETS_SPLIT_KEY": "the same split in every run of the tests",
         "PYTHONPATH": os.pathsep.join(
             [str(HERE.parents[1]), str(HERE.parent / "helpers"), str(HERE)]
         ),

@@ -19,7 +19,7 @@ from privacy_assets.errors import InputError
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.release import pointed
 from privacy_assets.gate.releases import ReleaseStore, hash_file
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.objects import ObjectPath, location
 from tests.rays import ray_alone
 from tests.stores import extend_to_null, new_bucket, s3
@@ -69,7 +69,7 @@ def described(root: Path, environment: dict[str, str]) -> dict[str, str]:
         assert theirs in commands
         commands = commands.replace(theirs, ours)
     *setting_up, run = (
-        commands.replace("SECRET=...", "SECRET='the secret of this deployment'")
+        commands.replace("SECRET=...", "SECRET='the split key of this deployment'")
         .strip()
         .splitlines()
     )
@@ -160,7 +160,7 @@ def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
     running = [run(environment, "asset", "materialize", "--select", ANEW) for _ in range(2)]
     ended = [one.wait(900) for one in running]
     releases = store.history(PLACE)
-    # A run that finds the table locked is refused. The same rows as before make no new release.
+    # A run that finds a run in progress is blocked. The same rows as before make no new release.
     assert ended.count(0) >= 1
     assert max(before, 1) <= len(releases) <= before + ended.count(0)
     assert pointed(*store._kind.pointer(PLACE.below(store.root))) == releases[-1].id
@@ -175,7 +175,7 @@ def test_the_tables_are_in_the_store_alone_and_the_keys_nowhere(environment) -> 
         assert part in names
     assert any(name.startswith("private/log/patients/") for name in names)
     secrets = [
-        environment[name].encode() for name in ("PRIVACY_ASSETS_SECRET", "AWS_SECRET_ACCESS_KEY")
+        environment[name].encode() for name in ("PRIVACY_ASSETS_SPLIT_KEY", "AWS_SECRET_ACCESS_KEY")
     ]
     signing = Path(environment["PRIVACY_ASSETS_SIGNING_KEY_FILE"])
     secrets.append(signing.read_bytes().splitlines()[1])

@@ -50,7 +50,7 @@ from privacy_assets.gate.keys import SIGNING_VARIABLE, TrustedKeys
 
 SIGNING, SPLIT, PASSWORD = (
     "privacy-assets-signing-key",
-    "privacy-assets-secret",
+    "privacy-assets-split-key",
     "privacy-assets-postgresql",
 )
 SETTINGS = {entry["name"]: entry["value"] for entry in SERVER["env"]}
@@ -233,7 +233,7 @@ def test_the_variables_are_those_that_the_code_reads() -> None:
 def test_no_secret_stands_in_the_example() -> None:
     texts = [path.read_text() for path in (ROOT / "deployment").rglob("*") if path.is_file()]
     assert not any("PRIVATE KEY" in text for text in texts)
-    assert not {SIGNING_VARIABLE, "PRIVACY_ASSETS_SECRET", "DAGSTER_PG_PASSWORD"} & set(SETTINGS)
+    assert not {SIGNING_VARIABLE, "PRIVACY_ASSETS_SPLIT_KEY", "DAGSTER_PG_PASSWORD"} & set(SETTINGS)
     assert (
         VALUES["generatePostgresqlPasswordSecret"] is False
         and "postgresqlPassword" not in VALUES["postgresql"]
@@ -601,7 +601,7 @@ def test_a_run_with_a_process_for_each_pod_publishes(
     signing = tmp_path / "private/signing.key"
     cluster.secrets = {
         SIGNING: {SIGNING_VARIABLE: signing.read_text()},
-        SPLIT: {"PRIVACY_ASSETS_SECRET": "s" * 32},
+        SPLIT: {"PRIVACY_ASSETS_SPLIT_KEY": "s" * 32},
         "privacy-assets-storage": {},
         PASSWORD: {"postgresql-password": "unused"},
     }
@@ -622,4 +622,4 @@ def test_a_run_with_a_process_for_each_pod_publishes(
     assert [process.wait(60) for process in cluster.processes] == [0] * len(cluster.jobs)
     assert len(cluster.jobs) > 5
     assert len(read_published(tmp_path / "releases", "people", trusted_keys=keys)) > 0
-    assert not (tmp_path / "private/secret.key").exists()
+    assert not (tmp_path / "private/split.key").exists()

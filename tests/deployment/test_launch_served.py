@@ -1,5 +1,5 @@
-"""Routes by run configuration in the launchpad of a running deployment. Without a server:
-test_routes_launch.
+"""Bypasses by run configuration in the launchpad of a running deployment. Without a server:
+test_bypasses_launch.
 """
 
 import pytest
@@ -7,7 +7,7 @@ from served import Served
 from serving import SECRET
 
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 
 pytestmark = pytest.mark.weekly
 SHOWN = {"resources": {"io_manager": {"config": {"base_dir": {"env": "DEPLOYMENT_SECRET"}}}}}
@@ -22,7 +22,7 @@ def nothing_released(served: Served, table: str) -> None:
     assert ReleaseStore(served.root / "releases").history(ReleaseTarget(table)) == []
 
 
-def test_route_33_a_variable_as_the_folder_of_the_default_io_manager(served: Served) -> None:
+def test_bypass_33_a_variable_as_the_folder_of_the_default_io_manager(served: Served) -> None:
     assert SECRET in served.told(served.launch("stock", "plain/synthetic", config=SHOWN))
     for assets in (["note"], ["note", "honest/source"]):
         assert 'unexpected config entry "base_dir"' in served.not_launched(
@@ -38,14 +38,14 @@ def test_route_33_a_variable_as_the_folder_of_the_default_io_manager(served: Ser
     nothing_released(served, "loose")
 
 
-def test_route_35_what_an_executor_is_told(served: Served) -> None:
+def test_bypass_35_what_an_executor_is_told(served: Served) -> None:
     start = {"start_method": {"forkserver": {"preload_modules": ["preloaded"]}}}
     told = {"execution": {"config": start}}
     assert served.finished(served.launch("stock", "plain/synthetic", config=told, job="apart"))
     assert (served.root / "preloaded").exists()
     (served.root / "preloaded").unlink()
-    refusal = served.not_launched("gated", "honest_told/source", config=told, job="apart")
-    assert 'unexpected config entry "start_method"' in refusal
+    blocking_error = served.not_launched("gated", "honest_told/source", config=told, job="apart")
+    assert 'unexpected config entry "start_method"' in blocking_error
     again = {"execution": {"config": {"retries": {"enabled": {}}}}}
     for asset, verb in {"source": "read", "published": "publish"}.items():
         run = served.launch("gated", f"honest_told/{asset}", config=again)
@@ -54,7 +54,7 @@ def test_route_35_what_an_executor_is_told(served: Served) -> None:
     nothing_released(served, "honest_told")
 
 
-def test_a_run_that_is_told_nothing_is_not_refused(served: Served) -> None:
+def test_a_run_that_is_told_nothing_is_not_blocked(served: Served) -> None:
     config = {"loggers": {"console": {"config": {"log_level": "INFO"}}}}
     assert served.finished(
         served.launch("gated", "note", "noted", "honest_told/source", config=config)

@@ -17,7 +17,7 @@ from privacy_assets import read_published
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.release import pointed
 from privacy_assets.gate.releases import ReleaseStore, hash_file
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.weekly
@@ -39,7 +39,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
             **database,
             "DAGSTER_HOME": str(home),
             "PRIVACY_ASSETS_ENV": "production",
-            "PRIVACY_ASSETS_SECRET": "the same split in every run of the tests",
+            "PRIVACY_ASSETS_SPLIT_KEY": "the same split in every run of the tests",
             "PRIVACY_ASSETS_STORAGE": str(root / "storage"),
             "PRIVACY_ASSETS_RELEASES": str(root / "releases"),
             "PRIVACY_ASSETS_PRIVATE": str(root / "private"),
@@ -106,7 +106,7 @@ def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
     ]
     ended = [one.wait(900) for one in running]
     releases = store.history(place)
-    # A run that finds the table locked is refused. The same rows as before make no new release.
+    # A run that finds a run in progress is blocked. The same rows as before make no new release.
     assert ended.count(0) >= 1
     assert max(before, 1) <= len(releases) <= before + ended.count(0)
     assert pointed(*store._kind.pointer(place.below(store.root))) == releases[-1].id

@@ -1,4 +1,4 @@
-"""Routes over the tags of a run that need a real webserver: see test_routes_served."""
+"""Bypasses over the tags of a run that need a real webserver: see test_bypasses_served."""
 
 import pytest
 from served import GATED, Served
@@ -7,7 +7,7 @@ from stock import KEY, Folder
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 
 pytestmark = pytest.mark.weekly
 
@@ -22,7 +22,7 @@ def night(served: Served, location: str, table: str, tags: dict[str, str]) -> st
     return served.launch(location, *[f"{table}/{asset}" for asset in assets], tags=tags)
 
 
-def refused(served: Served, table: str, tags: dict[str, str], why: str) -> None:
+def blocked(served: Served, table: str, tags: dict[str, str], why: str) -> None:
     """Neither the whole table nor its publication alone runs with these tags; both give this
     reason.
     """
@@ -36,7 +36,7 @@ def refused(served: Served, table: str, tags: dict[str, str], why: str) -> None:
     assert served.checks(alone) == {"released": False}
 
 
-def test_route_28_a_run_tag_on_a_table_without_partitions(served: Served) -> None:
+def test_bypass_28_a_run_tag_on_a_table_without_partitions(served: Served) -> None:
     nights = [
         served.finished(night(served, "stock", "nights", tags))
         for tags in ({}, {}, {KEY: "0"}, {KEY: "1"})
@@ -46,7 +46,7 @@ def test_route_28_a_run_tag_on_a_table_without_partitions(served: Served) -> Non
 
     assert served.finished(night(served, "gated", "nights", {}))
     for tags in ({KEY: "shop-0"}, {f"{KEY}/shop": "0"}, {START: "a", END: "a"}):
-        refused(served, "nights", tags, "nights has no partitions")
+        blocked(served, "nights", tags, "nights has no partitions")
     store = ReleaseStore(served.root / "releases")
     assert list(store.targets("nights")) == [ReleaseTarget("nights")]
     assert len(store.history(ReleaseTarget("nights"))) == 1
@@ -54,7 +54,7 @@ def test_route_28_a_run_tag_on_a_table_without_partitions(served: Served) -> Non
         read_published(served.root / "releases", "nights", "shop-0")
 
 
-def test_routes_29_and_30_another_spelling_of_a_partition_and_a_range(served: Served) -> None:
+def test_bypasses_29_and_30_another_spelling_of_a_partition_and_a_range(served: Served) -> None:
     keys = (DAY, DAY, "2024-1-1", "2024-01-1")
     nights = [served.finished(night(served, "stock", "nights_by_day", {KEY: key})) for key in keys]
     assert nights == [True, False, True, True]
@@ -62,8 +62,8 @@ def test_routes_29_and_30_another_spelling_of_a_partition_and_a_range(served: Se
 
     run = night(served, "gated", "nights_by_day", {KEY: DAY})
     assert served.finished(run), served.failures(run)
-    refused(served, "nights_by_day", {KEY: "2024-1-1"}, "there is no such partition")
-    refused(served, "nights_by_day", {START: DAY, END: DAY}, "do not name exactly one")
+    blocked(served, "nights_by_day", {KEY: "2024-1-1"}, "there is no such partition")
+    blocked(served, "nights_by_day", {START: DAY, END: DAY}, "do not name exactly one")
     assert not served.finished(night(served, "gated", "nights_by_day", {START: DAY, END: NEXT}))
     store = ReleaseStore(served.root / "releases")
     assert list(store.targets("nights_by_day")) == [ReleaseTarget("nights_by_day", DAY)]

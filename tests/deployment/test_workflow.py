@@ -55,6 +55,7 @@ def test_setup_leaves_the_pins_out_when_it_is_told_so(constraints: str, pinned: 
     assert "-e '.[ui]'" in shown and ("-c constraints.txt" in shown) is pinned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "extra"),
     [

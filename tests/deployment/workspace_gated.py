@@ -5,7 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 from publishers import publishers
-from standins import QUICK, independent, memorise, resources, table_of
+from standins import QUICK, independent, memorize, resources, table_of
 from turning import turning
 
 from privacy_assets import build_table_schedule, frozen_config
@@ -60,9 +60,9 @@ defs = dg.Definitions.merge(
             )
         ],
     ),
-    gated("leaky", memorise),
-    gated("leaky_regions", memorise, regions=True),
-    eagerly_published(gated("leaky_eager", memorise)),
+    gated("leaky", memorize),
+    gated("leaky_regions", memorize, regions=True),
+    eagerly_published(gated("leaky_eager", memorize)),
     gated(
         "turned",
         {"name": "callable", "settings": {"function": turning, "variables": ["DEPLOYMENT_ROOT"]}},

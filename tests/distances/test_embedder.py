@@ -200,7 +200,7 @@ def test_every_kind_of_column_counts_and_missing_and_unseen_are_values_of_their_
 
 def test_masked_is_not_missing():
     network = EmbedderNetwork([3, 6], 1, 16, 4, 0.0)
-    network.initialise(torch.Generator().manual_seed(0))
+    network.initialize(torch.Generator().manual_seed(0))
     values, codes = torch.zeros(1, 1), torch.tensor([[1, 4]])
     plain = network(values, codes)
     for column in range(2):

@@ -304,6 +304,7 @@ def adult():
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "path"),
     [

@@ -35,8 +35,8 @@ def sphere(points, dimension):
     if len(axes):
         # |y|^2 = 2 c y + constant, by least squares
         system = np.column_stack([2 * flat, np.ones(len(flat))])
-        centre = np.linalg.lstsq(system, (flat**2).sum(axis=1), rcond=None)[0][:-1]
-        mean = mean + centre @ axes
+        center = np.linalg.lstsq(system, (flat**2).sum(axis=1), rcond=None)[0][:-1]
+        mean = mean + center @ axes
     away = np.linalg.norm(points - mean, axis=1)
     return mean, away.mean(), ((away - away.mean()) ** 2).mean()
 
@@ -128,7 +128,7 @@ def test_the_radius_is_the_quantile_of_the_nearest_by_spherelets():
     assert spherelet_radius(own, train, people, 0.05) == pytest.approx(other[3])
 
 
-def test_points_of_a_sphere_have_its_centre_and_no_error():
+def test_points_of_a_sphere_have_its_center_and_no_error():
     g = np.random.default_rng(5)
     around = g.normal(size=(30, 3))
     points = 2.5 * around / np.linalg.norm(around, axis=1, keepdims=True) + [1, -4, 2]
@@ -139,7 +139,7 @@ def test_points_of_a_sphere_have_its_centre_and_no_error():
     assert spheres[0, 1] == pytest.approx(2.5) and spheres[0, 2] == pytest.approx(0, abs=1e-12)
 
 
-def test_equal_neighbourhoods_do_not_diverge_and_bent_ones_do():
+def test_equal_neighborhoods_do_not_diverge_and_bent_ones_do():
     angles = np.linspace(0, np.pi, 200)
     circle = np.column_stack([np.cos(angles), np.sin(angles), np.zeros(200)])
     line = np.column_stack([np.linspace(5, 8, 200), np.zeros((200, 2))])

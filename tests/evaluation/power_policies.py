@@ -1,4 +1,4 @@
-"""Policies that a harmless release of few people passes, fails, and cannot be assessed with."""
+"""Policies that a non-leaking release of few people passes, fails, and cannot be assessed with."""
 
 from __future__ import annotations
 

@@ -128,13 +128,13 @@ def test_bad_tables_get_one_clear_error(
     assert SECRET not in text
 
 
-def test_a_column_without_any_value_is_refused(tables: dict[str, pd.DataFrame]) -> None:
+def test_a_column_without_any_value_is_blocked(tables: dict[str, pd.DataFrame]) -> None:
     empty = {role: frame.assign(plan=None) for role, frame in tables.items() if role != "synthetic"}
     with pytest.raises(InputError, match="'plan'.*missing"):
         read_inputs(**{**tables, **empty}, subject="person")
 
 
-def test_a_holdout_made_of_train_is_refused_without_subjects(
+def test_a_holdout_made_of_train_is_blocked_without_subjects(
     tables: dict[str, pd.DataFrame],
 ) -> None:
     bare = {role: frame.drop(columns="person", errors="ignore") for role, frame in tables.items()}

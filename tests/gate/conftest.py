@@ -13,7 +13,12 @@ from tests.stores import extend_to_null, s3
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (VARIABLE, TRUSTED_VARIABLE, "PRIVACY_ASSETS_SIGNING_KEY", "PRIVACY_ASSETS_SECRET"):
+    for name in (
+        VARIABLE,
+        TRUSTED_VARIABLE,
+        "PRIVACY_ASSETS_SIGNING_KEY",
+        "PRIVACY_ASSETS_SPLIT_KEY",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 

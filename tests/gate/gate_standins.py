@@ -17,15 +17,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.errors import InputError, PrivacyAssetsError, PublicationRefused, StoreError
+from privacy_assets.errors import InputError, PrivacyAssetsError, PublicationBlocked, StoreError
+from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
-from privacy_assets.gate.lock import entries_of
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, hash_file, read_published
+from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal
 from privacy_assets.infra.files import names, put_atomic, read_regular
 from privacy_assets.infra.markers import mark_deployment, prepare
 from privacy_assets.infra.objects import location
@@ -34,7 +34,7 @@ from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.tables.table import Table
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 from tests.stores import new_bucket
 
 VARIABLE = "GATE_STANDINS_SIGNING_KEY"
@@ -104,19 +104,21 @@ def result(high: float = PASSING, **changes: Any) -> MetricResult:
         (estimate,),
         settings=to_jsonable(DCR.settings()),
         inputs=INPUTS,
-        engine_version=ENGINE_VERSION,
+        package_version=PACKAGE_VERSION,
     )
     return replace(measured, **changes)
 
 
 def signed(
     gate: Gate, snapshot: Snapshot, measured: MetricResult | None = None
-) -> dict[str, SignedRecord]:
+) -> dict[str, SignedFile]:
     """The signed result of the score step ``dcr``, without a record of the attempt or of
     failures.
     """
     body = (measured or result()).to_json()
-    return {"dcr": seal(Statement("result", snapshot.target, snapshot.sha256, body), gate.key)}
+    return {
+        "dcr": sign_payload(Payload("result", snapshot.target, snapshot.sha256, body), gate.key)
+    }
 
 
 @dataclass(frozen=True)
@@ -128,44 +130,48 @@ class Chain:
     policy: Policy
     setup: Mapping[str, Any]
     snapshot: Snapshot
-    taken: SignedRecord
-    score: SignedRecord
+    taken: SignedFile
+    score: SignedFile
     stated: Attestation
-    sealed: SignedRecord
+    signed_file: SignedFile
 
     def publish(self, **other: Any) -> Release:
-        """Publish, with parts replaced: gate, sealed, taken, target, policy, setup.
+        """Publish, with parts replaced: gate, signed_file, taken, target, policy, setup.
 
-        Signs the lock of the given policy and setup, and makes the attestation the latest one, so
+        Signs the given policy and setup, and makes the attestation the latest one, so
         that later checks are tested.
         """
         part = {**self.__dict__, **other}
-        self.put_in_force(part["target"], part["policy"], part["setup"], part["sealed"])
+        self.put_in_force(part["target"], part["policy"], part["setup"], part["signed_file"])
         return part["gate"].publish(
-            part["sealed"], part["taken"], part["target"], part["policy"], part["setup"]
+            part["signed_file"], part["taken"], part["target"], part["policy"], part["setup"]
         )
 
     def put_in_force(
-        self, target: ReleaseTarget, policy: Policy, setup: Mapping[str, Any], sealed: SignedRecord
+        self,
+        target: ReleaseTarget,
+        policy: Policy,
+        setup: Mapping[str, Any],
+        signed_file: SignedFile,
     ) -> None:
-        """Make this attestation the latest one, and sign the lock of these settings."""
+        """Make this attestation the latest one, and sign these settings."""
         latest = target.below(self.gate.private / "latest") / "attestation"
         try:
-            lock(self.gate, target, policy, setup)
-            if not latest.exists() or read_regular(latest) != sealed.data:
-                put_atomic(latest, sealed.data)
+            sign_settings(self.gate, target, policy, setup)
+            if not latest.exists() or read_regular(latest) != signed_file.data:
+                put_atomic(latest, signed_file.data)
         except StoreError as error:  # tests of failing requests: no table is published
-            raise PublicationRefused(str(error)) from None
+            raise PublicationBlocked(str(error)) from None
 
-    def restated(self, **changes: Any) -> SignedRecord:
+    def restated(self, **changes: Any) -> SignedFile:
         """The attestation with other contents, signed by the same key, as a careless or an old step
         would sign it.
         """
-        return seal(replace(self.stated, **changes).statement(), self.gate.key)
+        return sign_payload(replace(self.stated, **changes).payload(), self.gate.key)
 
-    def retaken(self, **changes: Any) -> SignedRecord:
+    def retaken(self, **changes: Any) -> SignedFile:
         """The record of the snapshot with other contents, signed by the same key."""
-        return seal(replace(self.snapshot, **changes).statement(), self.gate.key)
+        return sign_payload(replace(self.snapshot, **changes).payload(), self.gate.key)
 
 
 def rows(number: int, count: int = 3) -> pd.DataFrame:
@@ -175,16 +181,16 @@ def rows(number: int, count: int = 3) -> pd.DataFrame:
     )
 
 
-def lock(
+def sign_settings(
     gate: Gate,
     target: ReleaseTarget = PLACE,
     policy: Policy = POLICY,
     setup: Mapping[str, Any] = SETUP,
 ) -> None:
-    """Sign the lock of these settings, as if a person had accepted them."""
+    """Sign these settings, as if a person had accepted them."""
     entries = entries_of(policy, setup)
-    if gate.locks.difference(target.table, entries):
-        gate.locks.sign(target.table, entries)
+    if gate.accepted.difference(target.table, entries):
+        gate.accepted.sign(target.table, entries)
 
 
 def chain(
@@ -200,19 +206,19 @@ def chain(
     """Snapshot, one signed result and the attestation of ``frame`` (default: the table of this
     ``number``).
     """
-    lock(gate, target, policy, setup)
+    sign_settings(gate, target, policy, setup)
     given = rows(number) if frame is None else frame
     table = Table.read(given) if len(given) else Table.read(rows(number)).take(slice(0))
     snapshot, taken = gate.take_snapshot(table, target, INPUTS["train"])
     measured = result(high)
     score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes)
-    stated, sealed = gate.attest(snapshot, policy, {"dcr": score}, INPUTS, METRICS, setup)
-    return Chain(gate, target, policy, setup, snapshot, taken, score, stated, sealed)
+    stated, signed_file = gate.attest(snapshot, policy, {"dcr": score}, INPUTS, METRICS, setup)
+    return Chain(gate, target, policy, setup, snapshot, taken, score, stated, signed_file)
 
 
 def pointing(gate: Gate, target: ReleaseTarget = PLACE, number: int = 1) -> Callable[[str], bytes]:
     """A function that returns the signed pointer to a release."""
-    return lambda name: Pointer(name, number, dt.datetime.now(dt.UTC)).sealed(target, gate.key)
+    return lambda name: Pointer(name, number, dt.datetime.now(dt.UTC)).signed(target, gate.key)
 
 
 def record(gate: Gate, status: str, content: str, target: ReleaseTarget = PLACE) -> None:
@@ -285,17 +291,17 @@ def same_rows(found: pd.DataFrame, frame: pd.DataFrame, **how: bool) -> None:
     )
 
 
-def small_sealed(gate: Gate, kind: Any = "snapshot") -> SignedRecord:
-    """A small signed statement."""
-    return seal(Statement(kind, PLACE, "0" * 64, {"rows": 3}), gate.key)
+def small_signed_file(gate: Gate, kind: Any = "snapshot") -> SignedFile:
+    """A small signed payload."""
+    return sign_payload(Payload(kind, PLACE, "0" * 64, {"rows": 3}), gate.key)
 
 
 @contextmanager
-def refused(
+def blocked(
     kind: type[Exception] | tuple[type[Exception], ...], **fields: Any
 ) -> Iterator[pytest.ExceptionInfo[PrivacyAssetsError]]:
-    """Check that the block raises a refusal of exactly this class, or one of these, with these
-    fields.
+    """Check that the block raises a blocking_error of exactly this class, or one of these, with
+    these fields.
     """
     with pytest.raises(PrivacyAssetsError) as caught:
         yield caught

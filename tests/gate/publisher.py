@@ -35,12 +35,12 @@ from typing import Any
 import pytest
 from gate_standins import PLACE, POLICY, SETUP, Chain, chain, in_bucket, make_gate, rows, shown
 
-from privacy_assets.errors import InputError, PublicationRefused, StoreUnavailable, Superseded
+from privacy_assets.errors import InputError, PublicationBlocked, StoreUnavailable, Superseded
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.release import is_id
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
 from privacy_assets.infra.files import names
 
 DIED, REFUSED = 9, 3  # exit codes of a child
@@ -57,19 +57,23 @@ def begun(
     """The release that readers see before, the work, and the release that they see after it."""
     first = chain(gate, 1, target=target)
     if scenario == "first":
-        return None, lambda gate: first.publish(gate=gate), first.sealed.data
+        return None, lambda gate: first.publish(gate=gate), first.signed_file.data
     release = first.publish()
     if scenario == "again":
-        return first.sealed.data, lambda gate: first.publish(gate=gate), first.sealed.data
+        return first.signed_file.data, lambda gate: first.publish(gate=gate), first.signed_file.data
     second = chain(gate, 2, target=target)
     if scenario == "next":
-        return first.sealed.data, lambda gate: second.publish(gate=gate), second.sealed.data
+        return (
+            first.signed_file.data,
+            lambda gate: second.publish(gate=gate),
+            second.signed_file.data,
+        )
     second.publish()
     if scenario == "back":
         return (
-            second.sealed.data,
+            second.signed_file.data,
             lambda gate: gate.roll_back(target, release.id),
-            first.sealed.data,
+            first.signed_file.data,
         )
 
     def work(gate: Gate) -> None:
@@ -85,7 +89,7 @@ def begun(
         except OSError as error:
             raise StoreUnavailable.of(f"{error.strerror}", error) from None
 
-    return second.sealed.data, work, second.sealed.data
+    return second.signed_file.data, work, second.signed_file.data
 
 
 def ends_well(gate: Gate, work: Work, after: bytes, target: ReleaseTarget = PLACE) -> None:
@@ -95,7 +99,7 @@ def ends_well(gate: Gate, work: Work, after: bytes, target: ReleaseTarget = PLAC
     assert left_over(gate, target) == []
 
 
-def again(part: Chain) -> SignedRecord:
+def again(part: Chain) -> SignedFile:
     """A different attestation of the same table."""
     return part.restated(made_at=f"time {next(_times)} of {os.getpid()}")
 
@@ -173,18 +177,21 @@ def order_to_publish(gate: Gate, root: Path, number: int) -> Order:
         frame=rows(number, 80_000 if isinstance(gate.releases, Path) else 10_000),
         target=target,
     )
-    (root / "attestation").write_bytes(part.sealed.data)
+    (root / "attestation").write_bytes(part.signed_file.data)
     (root / "snapshot").write_bytes(part.taken.data)
 
     def finish() -> None:
         # the same record again, or a new one
-        sealed = part.sealed if number % 4 < 2 else again(part)
-        kept = part.publish(sealed=sealed)
-        assert shown(gate, target) in (sealed.data, part.sealed.data)  # a current release is kept
+        signed_file = part.signed_file if number % 4 < 2 else again(part)
+        kept = part.publish(signed_file=signed_file)
+        assert shown(gate, target) in (
+            signed_file.data,
+            part.signed_file.data,
+        )  # a current release is kept
         forget(gate, target, kept)
 
     line = f"publish {target.table} attestation snapshot"
-    return Order(line, part.sealed.data, partial(shown, gate, target), finish)
+    return Order(line, part.signed_file.data, partial(shown, gate, target), finish)
 
 
 def order_to_go_back(gate: Gate, root: Path, number: int) -> Order:
@@ -228,7 +235,7 @@ def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
             ".keys.lock",
             ".privacy-assets",
             "latest",
-            "locks",
+            "accepted",
             "log",
             "results",
             "signing.key",
@@ -246,8 +253,8 @@ def order_to_remove(gate: Gate, root: Path, number: int, kind: str) -> Order:
     current.publish()
 
     def seen() -> object:
-        assert shown(gate, target) == current.sealed.data
-        gate.check_not_stopped(target.table)
+        assert shown(gate, target) == current.signed_file.data
+        gate.check_not_suspended(target.table)
         return old in gate.store.history(target)
 
     def finish() -> None:
@@ -268,7 +275,7 @@ def order_to_accept(gate: Gate, root: Path, number: int) -> Order:
     chain(gate, number, target=target).publish()
 
     def seen() -> object:
-        gate.check_not_stopped(target.table)
+        gate.check_not_suspended(target.table)
         assert not [problem for *_, problem in gate.log.entries(target.table) if problem]
         return gate.log.state(target.table).first
 
@@ -474,7 +481,7 @@ def start(work: Callable[[], object], gun: tuple[int, int] | None = None) -> int
             os.read(gun[0], 1)
         work()
         code = 0
-    except PublicationRefused:
+    except PublicationBlocked:
         code = REFUSED
     except BaseException:
         traceback.print_exc()
@@ -513,8 +520,11 @@ def _do(gate: Gate, root: Path, kind: str, *rest: str) -> None:
         gate.accept(rest[0], "tried")
     else:
         attestation, snapshot = ((root / name).read_bytes() for name in rest[1:])
-        sealed, taken = SignedRecord("attestation", attestation), SignedRecord("snapshot", snapshot)
-        gate.publish(sealed, taken, ReleaseTarget(rest[0]), POLICY, SETUP)
+        signed_file, taken = (
+            SignedFile("attestation", attestation),
+            SignedFile("snapshot", snapshot),
+        )
+        gate.publish(signed_file, taken, ReleaseTarget(rest[0]), POLICY, SETUP)
 
 
 if __name__ == "__main__":

@@ -24,15 +24,15 @@ from gate_standins import (
     PLACE,
     POLICY,
     SETUP,
+    blocked,
     chain,
-    lock,
     make_gate,
     open_gate,
     read,
-    refused,
     result,
     rows,
     shown,
+    sign_settings,
     signed,
 )
 from publisher import (
@@ -50,7 +50,7 @@ from publisher import (
     on,
 )
 
-from privacy_assets.errors import PublicationRefused, StoreUnavailable
+from privacy_assets.errors import PublicationBlocked, StoreUnavailable
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.releases import hash_file
@@ -145,7 +145,7 @@ def test_death_at_every_call_that_changes_the_disk(scene: Scene, step: int) -> N
             ends_well(gate, scene.work, scene.after)
             later = chain(gate, 3)
             later.publish()
-            assert shown(gate) == later.sealed.data
+            assert shown(gate) == later.signed_file.data
     assert seen == ({True} if scene.before == scene.after else {False, True})
 
 
@@ -158,20 +158,20 @@ def test_failure_of_every_call_that_changes_the_disk(scene: Scene, for_good: boo
     """Each call fails once for lack of space and permanently with an I/O error, or the other way
     round.
     """
-    refused = 0
+    blocked = 0
     for at, name in enumerate(scene.changes):
         number, done = NUMBERS[(at + for_good) % 2], True
         with scene.copied() as gate:
             try:
                 with on(Failing(at, number, for_good)):
                     scene.work(gate)
-            except PublicationRefused as error:
-                refused, done = refused + 1, False
+            except PublicationBlocked as error:
+                blocked, done = blocked + 1, False
                 assert os.strerror(number) in str(error)
             assert shown(gate) == (scene.after if done else scene.before), (at, name)
             assert scene.removes or name in ("unlink", "rmdir") or left_over(gate) == [], (at, name)
             ends_well(gate, scene.work, scene.after)
-    assert refused > len(scene.changes) // 3  # the state of the log is written again
+    assert blocked > len(scene.changes) // 3  # the state of the log is written again
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_a_disk_that_takes_a_part_of_what_is_written(scene: Scene) -> None:
             try:
                 with on(disk):
                     scene.work(gate)
-            except PublicationRefused:
+            except PublicationBlocked:
                 done = False
             outcomes.add((type(disk), done))
             assert shown(gate) == (scene.after if done else scene.before)
@@ -205,7 +205,7 @@ def test_nothing_is_signed_without_the_record_of_its_failure(
         snapshot = gate.snapshot(taken, PLACE)
         if step == "score":
             return gate.sign_result(measured, snapshot, POLICY.judge({"dcr": measured}).outcomes)
-        lock(gate)
+        sign_settings(gate)
         return gate.attest(
             snapshot, POLICY, signed(gate, snapshot, measured), INPUTS, METRICS, SETUP
         )
@@ -218,7 +218,7 @@ def test_nothing_is_signed_without_the_record_of_its_failure(
     for at, name in enumerate(calls):
         with deployment.copied() as gate:
             done = False
-            with suppress(OSError, PublicationRefused), on(Failing(at, NUMBERS[at % 2])):
+            with suppress(OSError, PublicationBlocked), on(Failing(at, NUMBERS[at % 2])):
                 done = bool(judge(gate))
             assert remembered(gate) or not done, (at, name)
             judge(gate)
@@ -290,7 +290,7 @@ def test_a_memory_that_cannot_be_listed_refuses(
         return plain(path)
 
     monkeypatch.setattr(os, "listdir", failing)
-    with refused(StoreUnavailable):
+    with blocked(StoreUnavailable):
         part.publish()
     assert gate.store.history(PLACE) == []
 
@@ -333,7 +333,7 @@ def test_two_publishers_at_once(deployment: Deployment, same: bool) -> None:
                 assert read(gate)["number"].iloc[0] in range(1, number + 2)
             codes = sorted(publisher.ended(child) for child in children)
             assert codes in ([[0, 0]] if same else [[0, 0], [0, publisher.REFUSED]])
-            assert shown(gate) in (first.sealed.data, second.sealed.data)
+            assert shown(gate) in (first.signed_file.data, second.signed_file.data)
             assert len(gate.store.history(PLACE)) == len(known) + (
                 1 if same else 2 - bool(codes[1])
             )

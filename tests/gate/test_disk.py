@@ -21,13 +21,13 @@ from gate_standins import (
     PLACE,
     Chain,
     at_most,
+    blocked,
     chain,
     make_gate,
     mode,
     open_gate,
     overwrite,
     read,
-    refused,
     tree,
 )
 
@@ -38,14 +38,14 @@ from privacy_assets.errors import (
     InputError,
     NotTrusted,
     OutOfDate,
-    PublicationRefused,
+    PublicationBlocked,
     StoreUnavailable,
     WrongTarget,
     with_advice,
 )
 from privacy_assets.gate import release_disk
 from privacy_assets.gate.releases import POINTER, TRUSTED_VARIABLE, read_published
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.gate.verification import verify_file
 from privacy_assets.infra import files
 from privacy_assets.infra.files import (
@@ -134,7 +134,7 @@ def test_a_folder_in_the_place_of_a_file_is_named_with_the_fix(
 ) -> None:
     odd = PLACE.below(ready.gate.releases) / name
     (odd / "below" if full else odd).mkdir(parents=True)
-    with pytest.raises((ConfigError, PublicationRefused)) as caught:
+    with pytest.raises((ConfigError, PublicationBlocked)) as caught:
         ready.publish()
     said = with_advice(caught.value)
     assert str(odd) in said and said.count("Fix:") == 1 and "Fix: remove this folder" in said
@@ -153,25 +153,25 @@ def test_the_history_holds_releases_only(ready: Chain) -> None:
     pointer = made.folder.parents[1] / POINTER
     pointer.unlink()
     pointer.mkdir()
-    with refused(StoreUnavailable, retry=False, path=str(pointer.parent)):
+    with blocked(StoreUnavailable, retry=False, path=str(pointer.parent)):
         read(ready.gate)
 
 
 def moved_from(target: ReleaseTarget) -> Callable[[Chain], bytes]:
-    return lambda ready: chain(ready.gate, target=target).sealed.data
+    return lambda ready: chain(ready.gate, target=target).signed_file.data
 
 
-ATTESTATIONS: dict[str, tuple[Callable[[Chain], bytes], type[PublicationRefused]]] = {
+ATTESTATIONS: dict[str, tuple[Callable[[Chain], bytes], type[PublicationBlocked]]] = {
     "of another table": (moved_from(ReleaseTarget("others")), WrongTarget),
     "of a partition": (moved_from(ReleaseTarget("patients", "_all")), WrongTarget),
-    "of other bytes": (lambda x: chain(x.gate, 1).sealed.data, Damaged),
+    "of other bytes": (lambda x: chain(x.gate, 1).signed_file.data, Damaged),
     "of a failure": (lambda x: x.restated(verdict="fail").data, Damaged),
     "of a stranger": (
-        lambda x: chain(make_gate(x.gate.private / "stranger")).sealed.data,
+        lambda x: chain(make_gate(x.gate.private / "stranger")).signed_file.data,
         NotTrusted,
     ),
     "a result": (lambda x: x.score.data, NotTrusted),
-    "changed": (lambda x: x.sealed.data.replace(b"a", b"b", 1), NotTrusted),
+    "changed": (lambda x: x.signed_file.data.replace(b"a", b"b", 1), NotTrusted),
     "empty": (lambda _: b"", OutOfDate),
     "no envelope": (lambda _: b"{}", NotTrusted),
 }
@@ -181,10 +181,10 @@ def test_a_release_with_another_attestation_or_none_is_not_read(ready: Chain) ->
     release = ready.publish()
     for name, (other, kind) in ATTESTATIONS.items():
         overwrite(release.attestation, other(ready))
-        with refused(kind, redo=(), reader=True):
+        with blocked(kind, redo=(), reader=True):
             pytest.fail(f"{name}: {read(ready.gate)}")
     release.attestation.unlink()
-    with refused(StoreUnavailable, path=str(release.attestation), retry=False, reader=True):
+    with blocked(StoreUnavailable, path=str(release.attestation), retry=False, reader=True):
         read(ready.gate)
 
 
@@ -197,7 +197,7 @@ def test_readers_find_the_trusted_keys_beside_the_releases_or_where_the_environm
         assert len(read_published(root, "patients")) == 3
     stranger = make_gate(tmp_path / "stranger").key.trusted.places[0]
     monkeypatch.setenv(TRUSTED_VARIABLE, str(stranger))
-    with refused(NotTrusted, reader=True):
+    with blocked(NotTrusted, reader=True):
         read_published(ready.gate.releases, "patients")
     monkeypatch.setenv(TRUSTED_VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="no trusted key in .*nowhere"):
@@ -283,7 +283,7 @@ def refuses_keys(root: Path, match: str) -> None:
             act()
 
 
-def test_trusted_keys_that_others_may_change_are_refused(ready: Chain, tmp_path: Path) -> None:
+def test_trusted_keys_that_others_may_change_are_blocked(ready: Chain, tmp_path: Path) -> None:
     ready.publish()
     (file,) = (tmp_path / "trusted_keys").iterdir()
     for path, usual in ((tmp_path / "trusted_keys", 0o755), (file, 0o644)):
@@ -293,7 +293,7 @@ def test_trusted_keys_that_others_may_change_are_refused(ready: Chain, tmp_path:
         path.chmod(usual)
 
 
-def test_a_folder_above_that_others_may_change_is_refused_unless_it_is_sticky(
+def test_a_folder_above_that_others_may_change_is_blocked_unless_it_is_sticky(
     tmp_path: Path,
 ) -> None:
     gate = make_gate(tmp_path / "a" / "b")
@@ -338,7 +338,7 @@ def test_a_group_of_the_owner_alone_is_no_other(
 
 
 @as_root
-def test_keys_and_private_folders_of_another_user_are_refused(ready: Chain, tmp_path: Path) -> None:
+def test_keys_and_private_folders_of_another_user_are_blocked(ready: Chain, tmp_path: Path) -> None:
     release, gate = ready.publish(), ready.gate
     (file,) = (tmp_path / "trusted_keys").iterdir()
     for path in (tmp_path / "trusted_keys", file):
@@ -438,7 +438,7 @@ def test_no_pipe_is_waited_for(
             for act in acts:
                 try:
                     act()
-                except (PublicationRefused, ConfigError, InputError) as error:
+                except (PublicationBlocked, ConfigError, InputError) as error:
                     told += any(
                         words in str(error) for words in ("regular", "damaged", "cannot be read")
                     )

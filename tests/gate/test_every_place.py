@@ -22,12 +22,12 @@ from gate_standins import (
     SETUP,
     Behind,
     Chain,
+    blocked,
     chain,
     in_either_place,
     make_gate,
     overwrite,
     read,
-    refused,
     rows,
     same_rows,
     shown,
@@ -49,7 +49,7 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import POINTER, Release, read_published
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location
 
@@ -67,7 +67,7 @@ def local(tmp_path: Path) -> Gate:
 
 @pytest.fixture
 def older_verdicts_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the order of publications decides between verdicts: none is refused because there is a
+    """Only the order of publications decides between verdicts: none is blocked because there is a
     later one.
     """
     monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
@@ -93,7 +93,7 @@ def remove(found: Release) -> None:
 def at_once(parts: list[Chain]) -> list[Release]:
     """Publish all of them at the same time; return the outcomes.
 
-    One that is overtaken is refused for that reason only.
+    One that is overtaken is blocked for that reason only.
     """
 
     def publish(part: Chain) -> list[Release]:
@@ -116,7 +116,7 @@ def test_what_was_judged_is_published_and_read(gate: Gate) -> None:
     part = chain(gate, frame=FRAME)
     found = part.publish()
     assert read_regular(found.table) == read_regular(part.snapshot.path)
-    assert read_regular(found.attestation) == part.sealed.data == shown(gate)
+    assert read_regular(found.attestation) == part.signed_file.data == shown(gate)
     assert found.opened(PLACE, gate.key.trusted) == part.stated
     assert gate.store.current(PLACE, gate.key.trusted) == found
     for root in (gate.releases, str(gate.releases)):
@@ -145,7 +145,7 @@ def test_changed_bytes_are_refused_and_leave_nothing(gate: Gate) -> None:
     part = chain(gate)
     data = read_regular(part.snapshot.path)
     put(part.snapshot.path, b"other bytes")
-    with refused(Damaged, path=str(part.snapshot.path), redo=("sample",)):
+    with blocked(Damaged, path=str(part.snapshot.path), redo=("sample",)):
         part.publish()
     assert gate.store.history(PLACE) == left_over(gate) == []
     put(part.snapshot.path, data)
@@ -157,7 +157,7 @@ def test_a_damaged_release_is_not_read_and_the_same_attestation_puts_it_right(ga
     part = chain(gate)
     for data in (b"", b"damaged", read_regular(part.snapshot.path) + b"\0"):
         put(part.publish().table, data)
-        with refused(Damaged):
+        with blocked(Damaged):
             read(gate)
     part.publish()
     assert len(read(gate)) == 3
@@ -176,7 +176,7 @@ POINTERS: list[bytes | str] = [
 ]
 
 
-def test_a_pointer_that_names_no_release_is_refused(gate: Gate) -> None:
+def test_a_pointer_that_names_no_release_is_blocked(gate: Gate) -> None:
     made, folder = chain(gate).publish(), PLACE.below(gate.releases)
 
     def point(
@@ -184,7 +184,7 @@ def test_a_pointer_that_names_no_release_is_refused(gate: Gate) -> None:
     ) -> None:
         """Write a pointer: bytes, or a signed one to the given id."""
         if isinstance(data, str):
-            data = Pointer(data, 1, dt.datetime.now(dt.UTC)).sealed(target, key)
+            data = Pointer(data, 1, dt.datetime.now(dt.UTC)).signed(target, key)
         put(
             folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{number:012}",
             data,
@@ -192,30 +192,30 @@ def test_a_pointer_that_names_no_release_is_refused(gate: Gate) -> None:
 
     for number, data in enumerate(POINTERS, 2):
         point(number, data)
-        with refused((Damaged, NotTrusted, OutOfDate)):
+        with blocked((Damaged, NotTrusted, OutOfDate)):
             read(gate)
     number += 1
     point(number, made.id, target=ReleaseTarget("others"))
-    with refused(WrongTarget):
+    with blocked(WrongTarget):
         read(gate)
     gate.roll_back(PLACE, made.id)
     assert shown(gate)
     point(number + 2, "20240101T000000.000000Z-0123456789ab")
-    with refused(StoreUnavailable, retry=False):
+    with blocked(StoreUnavailable, retry=False):
         read(gate)
 
 
-def test_a_pointer_by_a_stranger_is_refused(gate: Gate, tmp_path: Path) -> None:
+def test_a_pointer_by_a_stranger_is_blocked(gate: Gate, tmp_path: Path) -> None:
     made, folder = chain(gate).publish(), PLACE.below(gate.releases)
-    data = Pointer(made.id, 1, dt.datetime.now(dt.UTC)).sealed(
+    data = Pointer(made.id, 1, dt.datetime.now(dt.UTC)).signed(
         PLACE, make_gate(tmp_path / "stranger").key
     )
     put(folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{2:012}", data)
-    with refused(NotTrusted):
+    with blocked(NotTrusted):
         read(gate)
 
 
-def test_readers_refuse_an_older_pointer_and_one_that_was_not_confirmed(
+def test_readers_block_an_older_pointer_and_one_that_was_not_confirmed(
     gate: Gate, tmp_path: Path
 ) -> None:
     """Publishing the same rows again makes no release, and renews the time of the pointer."""
@@ -234,24 +234,24 @@ def test_readers_refuse_an_older_pointer_and_one_that_was_not_confirmed(
     old = gate.store.pointer(PLACE, gate.key.trusted)
     put(
         folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{2:012}",
-        replace(old, at=old.at - 2 * day).sealed(PLACE, gate.key),
+        replace(old, at=old.at - 2 * day).signed(PLACE, gate.key),
     )
-    with refused(OutOfDate, reader=True) as stale:
+    with blocked(OutOfDate, reader=True) as stale:
         reading(max_age=day)
     assert "last confirmed" in str(stale.value) and "more than 1 day, 0:00:00 ago" in str(
         stale.value
     )
     assert reading() == 3
-    assert part.publish() == first and part.publish(sealed=again(part)) == first
+    assert part.publish() == first and part.publish(signed_file=again(part)) == first
     assert gate.store.history(PLACE) == [first] and reading(max_age=day) == 3
     assert gate.store.pointer(PLACE, gate.key.trusted).number == 1
     chain(gate, 2).publish()
     assert reading() == 3 and list(json.loads(seen.read_bytes()).values()) == [2]
     put(
         folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{9:012}",
-        replace(old, at=dt.datetime.now(dt.UTC)).sealed(PLACE, gate.key),
+        replace(old, at=dt.datetime.now(dt.UTC)).signed(PLACE, gate.key),
     )
-    with refused(OutOfDate, reader=True) as older:
+    with blocked(OutOfDate, reader=True) as older:
         reading(max_age=day)
     assert "older copy" in str(older.value)
     seen.write_bytes(b"[]")
@@ -267,7 +267,7 @@ def test_a_pointer_of_a_clock_that_was_ahead_is_not_young(gate: Gate) -> None:
     def reading(minutes: int, max_age: dt.timedelta | None) -> int:
         confirmed = replace(pointer, at=dt.datetime.now(dt.UTC) + dt.timedelta(minutes=minutes))
         file = folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{2:012}"
-        put(file, confirmed.sealed(PLACE, gate.key))
+        put(file, confirmed.signed(PLACE, gate.key))
         return len(
             read_published(
                 gate.releases, "patients", trusted_keys=gate.key.trusted.places[0], max_age=max_age
@@ -277,7 +277,7 @@ def test_a_pointer_of_a_clock_that_was_ahead_is_not_young(gate: Gate) -> None:
     day = dt.timedelta(days=1)
     assert reading(9, day) == 3
     assert reading(11, None) == 3
-    with refused(OutOfDate, reader=True) as ahead:
+    with blocked(OutOfDate, reader=True) as ahead:
         reading(11, day)
     assert "which is more than 10 minutes in the future" in str(ahead.value)
 
@@ -308,7 +308,7 @@ def test_what_is_published_has_no_measured_number(gate: Gate) -> None:
         "fail",
         "fail",
     ]
-    for data in (*attestations, *(part.sealed.data for part in parts)):
+    for data in (*attestations, *(part.signed_file.data for part in parts)):
         body = json.loads(base64.b64decode(json.loads(data)["payload"]))["predicate"]
         assert floats({name: value for name, value in body.items() if name != "policy"}) == []
         assert floats(body["policy"]) == [0.1]
@@ -325,7 +325,7 @@ def test_without_its_private_results_nothing_is_published(gate: Gate) -> None:
     data = read_regular(result)
     for change in (lambda: put(result, data + b" "), result.unlink):
         change()
-        with refused(Damaged, path=str(result), redo=("score", "attest")):
+        with blocked(Damaged, path=str(result), redo=("score", "attest")):
             part.publish()
         assert gate.store.history(PLACE) == left_over(gate) == []
     result.put(data) if not isinstance(result, Path) else overwrite(result, data)
@@ -348,20 +348,20 @@ def test_what_was_replaced_or_rolled_back_comes_back_by_rollback_alone(gate: Gat
         assert parts[-1].publish() == made[-1]  # the same record again
     assert gate.store.history(PLACE) == made
     turned = chain(gate, frame=rows(0).iloc[::-1])
-    for part, sealed in (
-        (parts[0], parts[0].sealed),
+    for part, signed_file in (
+        (parts[0], parts[0].signed_file),
         (parts[0], again(parts[0])),
-        (turned, turned.sealed),
+        (turned, turned.signed_file),
     ):
-        with refused(Superseded, release=made[0].id):
-            part.publish(sealed=sealed)
+        with blocked(Superseded, release=made[0].id):
+            part.publish(signed_file=signed_file)
     assert gate.store.current(PLACE, gate.key.trusted) == made[2]
     for name in (made[1].id, made[0].id, made[0].id):  # repeating a rollback has no effect
         assert (
             gate.roll_back(PLACE, name).id == gate.store.current(PLACE, gate.key.trusted).id == name
         )
     for part, one in zip(parts[1:], made[1:], strict=True):
-        with refused(Superseded, release=one.id):
+        with blocked(Superseded, release=one.id):
             part.publish()
     assert parts[0].publish() == made[0]
     gate.roll_back(PLACE, made[2].id)
@@ -369,9 +369,9 @@ def test_what_was_replaced_or_rolled_back_comes_back_by_rollback_alone(gate: Gat
     assert gate.store.history(PLACE) == made
     gate.roll_back(PLACE, made[1].id)
     remove(made[2])
-    with refused(Superseded, release=""):
+    with blocked(Superseded, release=""):
         parts[2].publish()
-    assert shown(gate) == parts[1].sealed.data
+    assert shown(gate) == parts[1].signed_file.data
 
 
 def test_a_publication_that_died_is_finished_and_one_that_was_overtaken_is_not(
@@ -394,12 +394,12 @@ def test_a_publication_that_died_is_finished_and_one_that_was_overtaken_is_not(
     lost = chain(gate, 2)
     dies(lost)
     current = chain(gate, 3).publish()
-    with refused(Superseded):
+    with blocked(Superseded):
         lost.publish()
     assert gate.store.current(PLACE, gate.key.trusted) == current
 
 
-def test_one_that_is_overtaken_between_its_record_and_its_release_is_refused(
+def test_one_that_is_overtaken_between_its_record_and_its_release_is_blocked(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next publication saw the slow one's record, and finished before it."""
@@ -413,9 +413,9 @@ def test_one_that_is_overtaken_between_its_record_and_its_release_is_refused(
         return add(self, *rest)
 
     monkeypatch.setattr(type(gate.store), "add", overtaken)
-    with refused((Superseded, StoreUnavailable)):
+    with blocked((Superseded, StoreUnavailable)):
         slow.publish()
-    assert shown(gate) == late[0].sealed.data
+    assert shown(gate) == late[0].signed_file.data
 
 
 def test_ids_are_in_the_order_of_publication_whatever_the_clock(
@@ -435,13 +435,13 @@ def test_one_attestation_makes_one_release(gate: Gate) -> None:
     part = chain(gate)
     (found,) = set(at_once([part] * 3))
     assert gate.store.history(PLACE) == [found]
-    assert shown(gate) == part.sealed.data
+    assert shown(gate) == part.signed_file.data
 
 
 @pytest.mark.usefixtures("older_verdicts_count")
 def test_attestations_of_one_table_end_in_one_order(gate: Gate) -> None:
     part = chain(gate)
-    assert at_once([replace(part, sealed=again(part)) for _ in range(3)])
+    assert at_once([replace(part, signed_file=again(part)) for _ in range(3)])
     assert gate.store.current(PLACE, gate.key.trusted) == gate.store.history(PLACE)[-1]
     assert shown(gate)
 

@@ -21,20 +21,20 @@ from gate_standins import (
     PLACE,
     POLICY,
     SETUP,
+    blocked,
     chain,
-    lock,
     make_gate,
     mode,
-    refused,
     result,
+    sign_settings,
     tree,
 )
 
-from privacy_assets.errors import FailedBefore, TableStopped
+from privacy_assets.errors import FailedBefore, TableSuspended
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
+from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFile
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.tables.table import Table
@@ -84,13 +84,13 @@ def test_the_score_step_remembers_at_once_and_before_it_signs(
 ) -> None:
     """A failure is remembered even if its result never arrives because the process was killed."""
 
-    def cut(statement: Statement, key: Any) -> SignedRecord:
-        raise OSError("cut") if statement.kind == "result" else AssertionError(statement.kind)
+    def cut(payload: Payload, key: Any) -> SignedFile:
+        raise OSError("cut") if payload.kind == "result" else AssertionError(payload.kind)
 
     snapshot, _ = gate.take_snapshot(Table.read(FRAME), PLACE, "t")
     measured = result(FAILING)
     with monkeypatch.context() as patched, pytest.raises(OSError, match="cut"):
-        patched.setattr("privacy_assets.gate.gate.seal", cut)
+        patched.setattr("privacy_assets.gate.gate.sign_payload", cut)
         gate.sign_result(measured, snapshot, POLICY.judge({"dcr": measured}).outcomes)
     assert hit(gate, snapshot)
 
@@ -99,12 +99,12 @@ def test_the_attestation_remembers_what_no_score_step_did(gate: Gate) -> None:
     """A limit that was added after the score ran is first evaluated by the attestation."""
     first = chain(gate, policy=policy(at_most=0.3), high=FAILING)
     assert not hit(gate, first.snapshot)
-    lock(gate)
+    sign_settings(gate)
     gate.attest(first.snapshot, POLICY, {"dcr": first.score}, INPUTS, METRICS, SETUP)
     assert hit(gate, first.snapshot)
 
 
-def test_a_second_look_that_passes_is_attested_as_a_failure_and_refused(gate: Gate) -> None:
+def test_a_second_look_that_passes_is_attested_as_a_failure_and_blocked(gate: Gate) -> None:
     """With another seed or split the same rows pass a limit that was loosened in between. They
     failed before.
     """
@@ -113,7 +113,7 @@ def test_a_second_look_that_passes_is_attested_as_a_failure_and_refused(gate: Ga
     again = chain(gate, high=PASSING)
     assert again.stated.verdict == "fail"
     assert set(again.stated.limits.values()) == {"pass"}
-    with refused(FailedBefore, failures=("dcr.privacy_score at most 0.1",)):
+    with blocked(FailedBefore, failures=("dcr.privacy_score at most 0.1",)):
         again.publish()
 
 
@@ -121,11 +121,11 @@ def test_rows_that_fail_after_their_attestation_are_not_published(gate: Gate) ->
     """Another run evaluates the same rows between attestation and publication."""
     attested = chain(gate, frame=FRAME, high=PASSING)
     assert hit(gate, remember(gate))
-    with refused(FailedBefore, failures=("dcr.privacy_score at most 0.1",)):
+    with blocked(FailedBefore, failures=("dcr.privacy_score at most 0.1",)):
         attested.publish()
 
 
-def test_route_63_a_cell_is_changed_within_the_group_that_is_published(gate: Gate) -> None:
+def test_bypass_63_a_cell_is_changed_within_the_group_that_is_published(gate: Gate) -> None:
     """The supplier tries again with other rows, from which the threshold rule makes the same
     ones.
     """
@@ -199,8 +199,8 @@ def test_another_table_partition_or_statistic_did_not_fail(gate: Gate) -> None:
 
 
 def test_the_rows_are_remembered_by_a_keyed_fingerprint(gate: Gate) -> None:
-    """Another secret gives another fingerprint, so the names of the records do not confirm guessed
-    tables.
+    """Another split key gives another fingerprint, so the names of the records do not confirm
+    guessed tables.
     """
     assert remember(gate).content != remember(replace(gate, content_key=b"another")).content
 
@@ -286,7 +286,7 @@ def test_failures_outlive_the_rotation_of_keys_and_the_loss_of_trust(
     rotate_key(gate.key.path, tmp_path / "trusted_keys")
     assert hit(make_gate(tmp_path), rows)
     (tmp_path / "trusted_keys" / f"{old[:16]}.pem").unlink()
-    with refused(TableStopped):
+    with blocked(TableSuspended):
         hit(make_gate(tmp_path), rows)
     make_gate(tmp_path).accept("patients", "the key was lost")
     assert hit(make_gate(tmp_path), rows)

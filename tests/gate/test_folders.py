@@ -25,7 +25,7 @@ from gate_standins import PLACE, Chain, chain, make_gate, mode, open_gate, read,
 from publisher import Disk, on
 from swaps import NOBODY, Victims, put_back, replace_by_link, swapping, swaps_of
 
-from privacy_assets.errors import ConfigError, InputError, PublicationRefused, advice
+from privacy_assets.errors import ConfigError, InputError, PublicationBlocked, advice
 from privacy_assets.gate import release_disk
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import first_key, rotate_key
@@ -104,6 +104,7 @@ def shared_deployment(root: Path) -> Gate:
     return gate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_no_swap_reaches_a_file_elsewhere(act: str, user: str, swaps: int, times
                     if number >= times and swaps_of(count) >= swaps:
                         break
                     assert time.monotonic() < end, f"only {swaps_of(count)} swaps in {number} tries"
-                    with suppress(PublicationRefused, ConfigError, InputError, OSError):
+                    with suppress(PublicationBlocked, ConfigError, InputError, OSError):
                         ACTS[act](gate, root)
                         done += 1
                     victims.check()
@@ -136,7 +137,7 @@ def test_no_swap_reaches_a_file_elsewhere(act: str, user: str, swaps: int, times
         victims.check()
         if act in ("publish", "roll back"):  # afterwards every operation works again
             for kept in gate.store.history(PLACE):
-                with suppress(PublicationRefused, InputError):
+                with suppress(PublicationBlocked, InputError):
                     gate.roll_back(PLACE, kept.id)
 
 
@@ -179,7 +180,7 @@ def test_a_swap_before_a_call_that_changes_the_disk(
     for at in range(PATTERNS.index(pattern) % step, len(disk.calls), step):
         part = chain(gate, next(_numbers))
         swap = Swap(at, pattern, gate.releases, victims.files[at % 2])
-        with suppress(PublicationRefused), on(swap):
+        with suppress(PublicationBlocked), on(swap):
             part.publish()
         victims.check()
         for path in reversed(swap.replaced):
@@ -198,7 +199,7 @@ def test_a_swap_before_a_call_that_changes_the_disk(
 
 
 @pytest.mark.parametrize("bits", [0o777, 0o757, 0o1777, 0o702])
-def test_a_release_folder_that_every_user_may_write_to_is_refused(ready: Chain, bits: int) -> None:
+def test_a_release_folder_that_every_user_may_write_to_is_blocked(ready: Chain, bits: int) -> None:
     release, gate = ready.publish(), ready.gate
     later = chain(gate, 1)
     places = [gate.releases, *list(release.folder.parents)[:3]]
@@ -283,7 +284,7 @@ def test_the_wait_for_a_lock_ends_and_names_the_process(
     for act in (later.publish, lambda: ready.gate.roll_back(PLACE, release.id)):
         with held(lock) as process:
             with pytest.raises(
-                PublicationRefused, match=f"{lock}: locked by process {process} "
+                PublicationBlocked, match=f"{lock}: locked by process {process} "
             ) as caught:
                 act()
             assert advice(caught.value).startswith("wait")
@@ -306,7 +307,7 @@ def test_the_wait_for_a_publication_names_the_process_and_the_host(
     assert ready.publish()
     with folders.opened(path) as folder, folders.locked(folder, ".lock"):
         holder = f"process {os.getpid()} on {socket.gethostname()}"
-        with pytest.raises(PublicationRefused, match=re.escape(f"locked by {holder} for more")):
+        with pytest.raises(PublicationBlocked, match=re.escape(f"locked by {holder} for more")):
             ready.publish()
     assert ready.publish()
 

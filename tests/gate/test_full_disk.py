@@ -18,7 +18,7 @@ from publisher import Disk, Failing, on
 from privacy_assets.cli.main import main
 from privacy_assets.errors import (
     ConfigError,
-    PublicationRefused,
+    PublicationBlocked,
     StepError,
     redact_foreign_errors,
     with_advice,
@@ -58,6 +58,7 @@ def steps(ready: Chain, root: Path) -> dict[str, Callable[[], object]]:
 STEPS = ["snapshot", "score", "attestation", "publication", "rotation", "first run", "storage"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [pytest.param(one, marks=() if one == errno.ENOSPC else pytest.mark.slow) for one in NUMBERS],
@@ -67,7 +68,7 @@ STEPS = ["snapshot", "score", "attestation", "publication", "rotation", "first r
 def test_a_full_disk_gives_one_sentence(
     ready: Chain, tmp_path: Path, step: str, number: int
 ) -> None:
-    refused = False
+    blocked = False
     for at, name in enumerate(_calls(ready, tmp_path, step)):
         if name not in ("create", "write", "mkdir", "fsync"):
             continue
@@ -75,16 +76,16 @@ def test_a_full_disk_gives_one_sentence(
         with on(Failing(at, number, for_good=True)):
             try:
                 steps(ready, tmp_path)[step]()
-            except (PublicationRefused, ConfigError) as error:
+            except (PublicationBlocked, ConfigError) as error:
                 ended = error
         if ended is not None:
-            refused, said = True, with_advice(ended)
+            blocked, said = True, with_advice(ended)
             assert (
                 os.strerror(number) in said and str(tmp_path) in said and NUMBERS[number] in said
             ), (name, said)
             assert "\n" not in said and said.count("Fix:") == 1
         _forget(tmp_path)
-    assert refused
+    assert blocked
 
 
 def _calls(ready: Chain, root: Path, step: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The gate: each verification refuses for its own reason, and a table that passes all of them is
+"""The gate: each verification blocks for its own reason, and a table that passes all of them is
 published.
 """
 
@@ -25,12 +25,12 @@ from gate_standins import (
     SETUP,
     Chain,
     at_most,
+    blocked,
     chain,
     make_gate,
     mode,
     overwrite,
     read,
-    refused,
     result,
     rows,
     same_rows,
@@ -45,15 +45,15 @@ from privacy_assets.errors import (
     NotTrusted,
     OutOfDate,
     PolicyNotMet,
-    PublicationRefused,
+    PublicationBlocked,
     StoreUnavailable,
     Undecided,
     WrongTarget,
 )
-from privacy_assets.gate.attestation import Attestation, refusal
+from privacy_assets.gate.attestation import Attestation, blocking_error
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import policy_digest
@@ -92,10 +92,10 @@ def attested(ready: Chain, *results: MetricResult, **changes: Any) -> Attestatio
     }
     scores = {}
     for one in results:
-        statement = Statement("result", ready.target, ready.snapshot.sha256, one.to_json())
-        scores["dcr"] = seal(statement, ready.gate.key)
-    stated, sealed = ready.gate.attest(policy=POLICY, scores=scores, **given)
-    assert ready.gate.attestation(sealed, ready.target) == stated
+        payload = Payload("result", ready.target, ready.snapshot.sha256, one.to_json())
+        scores["dcr"] = sign_payload(payload, ready.gate.key)
+    stated, signed_file = ready.gate.attest(policy=POLICY, scores=scores, **given)
+    assert ready.gate.attestation(signed_file, ready.target) == stated
     return stated
 
 
@@ -109,12 +109,12 @@ def test_an_attestation_says_what_was_judged_and_holds_no_statistic(ready: Chain
     assert stated.attempt == 1
     assert stated.keyid == ready.gate.key.signer.public_key.keyid
     assert stated.limits == {"dcr.privacy_score": "pass"}
-    body = json.dumps(stated.statement().body)
+    body = json.dumps(stated.payload().body)
     assert not [number for number in ("39435", "0.01", "-0.02", "0.03", "0.0337") if number in body]
     (kept,) = (path for path in results_of(ready) if path.stem == stated.results["dcr"])
     assert (mode(kept), mode(kept.parent)) == (0o600, 0o700)
     assert "39435" in str(
-        ready.gate.result(SignedRecord("result", kept.read_bytes()), ready.snapshot).tables
+        ready.gate.result(SignedFile("result", kept.read_bytes()), ready.snapshot).tables
     )
     assert stated.results["dcr"] != hashlib.sha256(kept.read_bytes()).hexdigest()
 
@@ -129,9 +129,9 @@ def test_results_on_other_tables_are_not_attested(ready: Chain, role: str) -> No
     """This includes a table that only one of the two sides knows."""
     changed = {**INPUTS, role: "other"}
     snapshot = replace(ready.snapshot, train_fingerprint=changed["train"])
-    with refused(OutOfDate, redo=("score",)):
+    with blocked(OutOfDate, redo=("score",)):
         attested(ready, result(), inputs=changed, snapshot=snapshot)
-    with refused(OutOfDate, redo=("score",)):
+    with blocked(OutOfDate, redo=("score",)):
         attested(ready, result(inputs=changed))
 
 
@@ -151,17 +151,17 @@ WRONG_RESULTS: dict[str, dict[str, Any]] = {
     "other seed": {"seed": 1},
     "no settings": {"settings": {}},
     "other settings": {"settings": {**DCR.settings(), "n_permutations": 199}},
-    "other engine": {"engine_version": "0.0.1"},
-    "no engine": {"engine_version": ""},
+    "other version": {"package_version": "0.0.1"},
+    "no version": {"package_version": ""},
     "another metric": {"metric": "linkability"},
 }
 
 
 def test_results_of_another_computation_are_not_attested(ready: Chain) -> None:
     for change in WRONG_RESULTS.values():
-        with refused(OutOfDate, redo=("score",)):
+        with blocked(OutOfDate, redo=("score",)):
             attested(ready, result(**change))
-    with refused(OutOfDate, redo=("score",)):  # of a metric that is not run
+    with blocked(OutOfDate, redo=("score",)):  # of a metric that is not run
         attested(ready, result(), metrics={})
 
 
@@ -197,7 +197,7 @@ def test_a_filtered_table_is_attested_as_such(ready: Chain) -> None:
 def test_a_table_that_was_filtered_otherwise_is_not_attested(
     ready: Chain, then: Any, now: Any
 ) -> None:
-    with refused(OutOfDate, redo=("sample",)):
+    with blocked(OutOfDate, redo=("sample",)):
         attested(
             ready,
             result(),
@@ -217,12 +217,12 @@ def test_a_table_of_another_generator_or_train_than_was_attacked_is_not_attested
 
     # only the owner knows the generator of an external table
     for snapshot in (made_by("baynet"), ready.snapshot):
-        assert Snapshot.of(snapshot.statement(), snapshot.path.parent) == snapshot
+        assert Snapshot.of(snapshot.payload(), snapshot.path.parent) == snapshot
         assert attested(ready, result(), snapshot=snapshot, metrics=metrics).verdict == "pass"
-    with refused(OutOfDate, redo=("fit", "sample")) as other:
+    with blocked(OutOfDate, redo=("fit", "sample")) as other:
         attested(ready, result(), snapshot=made_by("synthpop"), metrics=metrics)
     assert "another generator than shadow_membership attacks" in str(other.value)
-    with refused(OutOfDate, redo=("fit", "sample")):
+    with blocked(OutOfDate, redo=("fit", "sample")):
         attested(ready, result(), snapshot=replace(ready.snapshot, train_fingerprint="old"))
 
 
@@ -230,9 +230,9 @@ def test_a_table_of_another_generator_or_train_than_was_attacked_is_not_attested
     ("snapshot", "kind"), [({"sha256": "0" * 64}, OutOfDate), ({"target": DAY}, WrongTarget)]
 )
 def test_results_of_another_snapshot_or_partition_are_not_read(
-    ready: Chain, snapshot: dict[str, Any], kind: type[PublicationRefused]
+    ready: Chain, snapshot: dict[str, Any], kind: type[PublicationBlocked]
 ) -> None:
-    with refused(kind, redo=("score",)):
+    with blocked(kind, redo=("score",)):
         ready.gate.result(ready.score, replace(ready.snapshot, **snapshot))
 
 
@@ -246,7 +246,7 @@ def test_a_bound_that_holds_at_first_does_not_when_tried_again(gate: Gate) -> No
     """0.01 + 0.06 x 1.496 is just below the limit of 0.1, but 0.01 + 0.06 x 1.58 is not."""
     verdicts = [chain(gate, number, high=0.07).stated.verdict for number in (1, 2, 3, 4)]
     assert verdicts == ["pass", "pass", "pass", "undecided"]
-    with refused(Undecided) as caught:
+    with blocked(Undecided) as caught:
         chain(gate, 5, high=0.07).publish()
     assert [outcome.limit.key for outcome in caught.value.outcomes] == ["dcr.privacy_score"]
 
@@ -282,8 +282,8 @@ def stricter(limit: float) -> dict[str, Policy]:
     return {"policy": Policy((Limit("dcr.privacy_score", at_most=limit),))}
 
 
-def renamed(sealed: SignedRecord, kind: Any) -> SignedRecord:
-    return SignedRecord(kind, sealed.data)
+def renamed(signed_file: SignedFile, kind: Any) -> SignedFile:
+    return SignedFile(kind, signed_file.data)
 
 
 def fails_now(ready: Chain) -> None:
@@ -299,8 +299,8 @@ def keep(ready: Chain, measured: MetricResult) -> str:
     )
 
 
-def unsigned_verdict(ready: Chain) -> SignedRecord:
-    """A verdict "pass" over statistics that break a limit."""
+def unsigned_verdict(ready: Chain) -> SignedFile:
+    """A verdict "pass" over statistics that fail a limit."""
     return ready.restated(results={"dcr": keep(ready, result(FAILING))})
 
 
@@ -324,44 +324,52 @@ def another_result(ready: Chain) -> None:
     (named.with_name(f"{keep(ready, result(0.02))}.json")).replace(named)
 
 
-def result_of_a_stranger(ready: Chain) -> dict[str, SignedRecord]:
+def result_of_a_stranger(ready: Chain) -> dict[str, SignedFile]:
     digest = ready.gate._store_result(
         signed(replace(ready.gate, key=other_key(ready).key), ready.snapshot)["dcr"], ready.target
     )
-    return {"sealed": ready.restated(results={"dcr": digest})}
+    return {"signed_file": ready.restated(results={"dcr": digest})}
 
 
-def result_of_another_table(ready: Chain) -> dict[str, SignedRecord]:
-    return {"sealed": ready.restated(results=chain(ready.gate, 3).stated.results)}
+def result_of_another_table(ready: Chain) -> dict[str, SignedFile]:
+    return {"signed_file": ready.restated(results=chain(ready.gate, 3).stated.results)}
 
 
-def with_body(ready: Chain, change: Callable[[dict[str, Any]], object]) -> SignedRecord:
-    stated = ready.stated.statement()
+def with_body(ready: Chain, change: Callable[[dict[str, Any]], object]) -> SignedFile:
+    stated = ready.stated.payload()
     body = dict(stated.body)
     change(body)
-    return seal(replace(stated, body=body), ready.gate.key)
+    return sign_payload(replace(stated, body=body), ready.gate.key)
 
 
 Case = Callable[[Chain], dict[str, Any] | None]
 ATTEST, SCORES, SAMPLE = {"redo": ("attest",)}, {"redo": ("score", "attest")}, {"redo": ("sample",)}
-REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
-    "a verdict fail": (lambda x: {"sealed": x.restated(verdict="fail")}, FailedBefore, {}),
+REFUSED: dict[str, tuple[Case, type[PublicationBlocked], dict[str, Any]]] = {
+    "a verdict fail": (lambda x: {"signed_file": x.restated(verdict="fail")}, FailedBefore, {}),
     "a verdict undecided": (
-        lambda x: {"sealed": x.restated(verdict="undecided")},
+        lambda x: {"signed_file": x.restated(verdict="undecided")},
         FailedBefore,
         {},
     ),
-    "an unknown verdict": (lambda x: {"sealed": x.restated(verdict="Pass")}, FailedBefore, {}),
-    "statistics that break a limit": (lambda x: {"sealed": unsigned_verdict(x)}, PolicyNotMet, {}),
-    "statistics that are missing": (lambda x: {"sealed": x.restated(results={})}, Undecided, {}),
-    "a limit that failed": (
-        lambda x: {"sealed": x.restated(limits={"dcr.privacy_score": "fail"})},
+    "an unknown verdict": (lambda x: {"signed_file": x.restated(verdict="Pass")}, FailedBefore, {}),
+    "statistics that fail a limit": (
+        lambda x: {"signed_file": unsigned_verdict(x)},
         PolicyNotMet,
         {},
     ),
-    "no limits": (lambda x: {"sealed": x.restated(limits={})}, OutOfDate, ATTEST),
+    "statistics that are missing": (
+        lambda x: {"signed_file": x.restated(results={})},
+        Undecided,
+        {},
+    ),
+    "a limit that failed": (
+        lambda x: {"signed_file": x.restated(limits={"dcr.privacy_score": "fail"})},
+        PolicyNotMet,
+        {},
+    ),
+    "no limits": (lambda x: {"signed_file": x.restated(limits={})}, OutOfDate, ATTEST),
     "an unknown status": (
-        lambda x: {"sealed": x.restated(limits={"dcr.privacy_score": "ok"})},
+        lambda x: {"signed_file": x.restated(limits={"dcr.privacy_score": "ok"})},
         OutOfDate,
         ATTEST,
     ),
@@ -376,21 +384,21 @@ REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
     "a private result of a stranger": (result_of_a_stranger, NotTrusted, {"redo": ("score",)}),
     "a private result of other rows": (result_of_another_table, OutOfDate, {"redo": ("score",)}),
     "statistics in the attestation": (
-        lambda x: {"sealed": x.restated(results={"dcr": result().to_json()})},
+        lambda x: {"signed_file": x.restated(results={"dcr": result().to_json()})},
         StoreUnavailable,
         {"errno": errno.ENAMETOOLONG},
     ),
     "a stricter policy": (lambda _: stricter(0.06), OutOfDate, {**ATTEST}),
     "a looser policy": (lambda _: stricter(0.5), OutOfDate, {**ATTEST}),
-    "another engine": (
-        lambda x: {"sealed": x.restated(engine_version="0.0.1")},
+    "another version": (
+        lambda x: {"signed_file": x.restated(package_version="0.0.1")},
         OutOfDate,
         {**SCORES},
     ),
     "another table": (lambda _: {"target": OTHER}, WrongTarget, {**ATTEST}),
     "a partition": (lambda _: {"target": DAY}, WrongTarget, {**ATTEST}),
     "an attestation of another partition": (
-        lambda x: {"sealed": x.restated(target=DAY)},
+        lambda x: {"signed_file": x.restated(target=DAY)},
         WrongTarget,
         {**ATTEST},
     ),
@@ -411,7 +419,7 @@ REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
         {**ATTEST},
     ),
     "an attestation of a stranger": (
-        lambda x: {"sealed": chain(other_key(x)).sealed},
+        lambda x: {"signed_file": chain(other_key(x)).signed_file},
         NotTrusted,
         ATTEST,
     ),
@@ -421,33 +429,37 @@ REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
         SAMPLE,
     ),
     "a result as attestation": (
-        lambda x: {"sealed": x.score},
+        lambda x: {"signed_file": x.score},
         NotTrusted,
         {**ATTEST},
     ),
-    "a renamed result": (lambda x: {"sealed": renamed(x.score, "attestation")}, NotTrusted, ATTEST),
+    "a renamed result": (
+        lambda x: {"signed_file": renamed(x.score, "attestation")},
+        NotTrusted,
+        ATTEST,
+    ),
     "a snapshot as attestation": (
-        lambda x: {"sealed": x.taken},
+        lambda x: {"signed_file": x.taken},
         NotTrusted,
         {**ATTEST},
     ),
     "an attestation as snapshot": (
-        lambda x: {"taken": x.sealed},
+        lambda x: {"taken": x.signed_file},
         NotTrusted,
         {**SAMPLE},
     ),
     "a renamed attestation": (
-        lambda x: {"taken": renamed(x.sealed, "snapshot")},
+        lambda x: {"taken": renamed(x.signed_file, "snapshot")},
         NotTrusted,
         SAMPLE,
     ),
     "an attestation without a part": (
-        lambda x: {"sealed": with_body(x, lambda b: b.pop("n_rows"))},
+        lambda x: {"signed_file": with_body(x, lambda b: b.pop("n_rows"))},
         OutOfDate,
         ATTEST,
     ),
     "an attestation with another part": (
-        lambda x: {"sealed": with_body(x, lambda b: b.update(a=1))},
+        lambda x: {"signed_file": with_body(x, lambda b: b.update(a=1))},
         OutOfDate,
         ATTEST,
     ),
@@ -471,12 +483,12 @@ REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("change", "kind", "fields"), REFUSED.values(), ids=REFUSED.keys())
-def test_each_verification_refuses_and_the_previous_release_stays(
-    ready: Chain, change: Case, kind: type[PublicationRefused], fields: dict[str, Any]
+def test_each_verification_blocks_and_the_previous_release_stays(
+    ready: Chain, change: Case, kind: type[PublicationBlocked], fields: dict[str, Any]
 ) -> None:
     other = change(ready) or {}
     before = tree(ready.gate.releases)
-    with at_most(20), refused(kind, **fields):
+    with at_most(20), blocked(kind, **fields):
         ready.publish(**other)
     assert tree(ready.gate.releases) == before
     assert shown(ready.gate) == 1
@@ -486,17 +498,19 @@ def test_rows_that_failed_before_are_refused_for_that_if_no_limit_fails_now() ->
     undecided = LimitOutcome(
         Limit("dcr.privacy_score", at_most=0.1), "undecided", math.nan, "", None
     )
-    error = refusal(Verdict("fail", (undecided,)), ["dcr.identical_excess"])
+    error = blocking_error(Verdict("fail", (undecided,)), ["dcr.identical_excess"])
     assert isinstance(error, FailedBefore) and "failed before" in str(error)
     failed = replace(undecided, status="fail")
-    assert isinstance(refusal(Verdict("fail", (failed,)), ["dcr.identical_excess"]), PolicyNotMet)
+    assert isinstance(
+        blocking_error(Verdict("fail", (failed,)), ["dcr.identical_excess"]), PolicyNotMet
+    )
 
 
 def test_a_refusal_names_the_limits_that_broke(gate: Gate) -> None:
-    with refused(PolicyNotMet) as caught:
+    with blocked(PolicyNotMet) as caught:
         chain(gate, high=FAILING).publish()
     assert [outcome.limit for outcome in caught.value.outcomes] == list(POLICY.limits)
-    assert "1 of 1 limits is broken): dcr.privacy_score (fail)" in str(caught.value)
+    assert "1 of 1 limits fails): dcr.privacy_score (fail)" in str(caught.value)
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -507,7 +521,7 @@ def test_a_table_of_no_or_one_row_goes_the_same_way(gate: Gate, count: int) -> N
     published.publish()
     assert published.stated.n_rows == count
     same_rows(read(gate), frame)
-    with refused(PolicyNotMet):
+    with blocked(PolicyNotMet):
         chain(gate, frame=frame, high=FAILING).publish()
 
 
@@ -517,7 +531,7 @@ def test_a_table_of_no_or_one_row_goes_the_same_way(gate: Gate, count: int) -> N
 @pytest.mark.parametrize(
     "name", ["", "..", "../../others", "latest.json", "20240101T000000.000000Z-0123456789ab"]
 )
-def test_a_release_that_is_not_there_is_refused(ready: Chain, name: str) -> None:
+def test_a_release_that_is_not_there_is_blocked(ready: Chain, name: str) -> None:
     with pytest.raises(InputError, match="there is no release"):
         ready.gate.roll_back(PLACE, name)
     assert shown(ready.gate) == 1
@@ -529,12 +543,12 @@ def test_a_release_of_another_place_is_not_there(ready: Chain) -> None:
         ready.gate.roll_back(PLACE, other.id)
     moved = ready.gate.store.current(PLACE, ready.gate.key.trusted).folder.parent / other.id
     other.folder.rename(moved)
-    with refused(WrongTarget, redo=()):
+    with blocked(WrongTarget, redo=()):
         ready.gate.roll_back(PLACE, other.id)
 
 
-def planted(ready: Chain, sealed: SignedRecord) -> None:
-    overwrite(ready.gate.store.history(PLACE)[0].attestation, sealed.data)
+def planted(ready: Chain, signed_file: SignedFile) -> None:
+    overwrite(ready.gate.store.history(PLACE)[0].attestation, signed_file.data)
 
 
 def first_fails(ready: Chain) -> None:
@@ -545,16 +559,19 @@ def first_fails(ready: Chain) -> None:
     )
 
 
-BACK: dict[str, tuple[Callable[[Chain], object], type[PublicationRefused]]] = {
+BACK: dict[str, tuple[Callable[[Chain], object], type[PublicationBlocked]]] = {
     "a changed table": (lambda x: overwrite(x.gate.store.history(PLACE)[0].table, b"x"), Damaged),
     "no table": (lambda x: shed(x.gate.store.history(PLACE)[0].table), StoreUnavailable),
     "no attestation": (
         lambda x: shed(x.gate.store.history(PLACE)[0].attestation),
         StoreUnavailable,
     ),
-    "the attestation of other bytes": (lambda x: planted(x, x.sealed), Damaged),
+    "the attestation of other bytes": (lambda x: planted(x, x.signed_file), Damaged),
     "a failed attestation": (lambda x: planted(x, x.restated(verdict="fail")), Damaged),
-    "an attestation of a stranger": (lambda x: planted(x, chain(other_key(x)).sealed), NotTrusted),
+    "an attestation of a stranger": (
+        lambda x: planted(x, chain(other_key(x)).signed_file),
+        NotTrusted,
+    ),
     "a failure since": (first_fails, FailedBefore),
 }
 
@@ -566,11 +583,11 @@ def shed(path: Path) -> None:
 
 @pytest.mark.parametrize(("change", "kind"), BACK.values(), ids=BACK.keys())
 def test_a_release_that_is_not_whole_or_failed_since_is_not_rolled_back_to(
-    ready: Chain, change: Callable[[Chain], object], kind: type[PublicationRefused]
+    ready: Chain, change: Callable[[Chain], object], kind: type[PublicationBlocked]
 ) -> None:
     first, second = ready.gate.store.history(PLACE)[0], ready.publish()
     change(ready)
-    with refused(kind, redo=(), retry=False):
+    with blocked(kind, redo=(), retry=False):
         ready.gate.roll_back(PLACE, first.id)
     assert ready.gate.store.current(PLACE, ready.gate.key.trusted) == second
     assert shown(ready.gate) == 2
@@ -585,6 +602,6 @@ def test_a_stricter_limit_of_today_does_not_stop_a_rollback(ready: Chain) -> Non
     snapshot = replace(ready.snapshot, content=stated.content)
     today, found = stricter(0.01)["policy"], result(FAILING)
     ready.gate.sign_result(found, snapshot, today.judge({"dcr": found}).outcomes)
-    with refused(FailedBefore, failures=("dcr.privacy_score at most 0.01",)):
+    with blocked(FailedBefore, failures=("dcr.privacy_score at most 0.01",)):
         chain(ready.gate, 1, policy=today, high=0.005).publish()
     assert ready.gate.roll_back(PLACE, first.id) == first

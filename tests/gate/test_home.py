@@ -32,7 +32,7 @@ def marks(home: Path) -> dict[str, dict[str, object]]:
     return {role: json.loads((home / role / MARKER).read_bytes()) for role in ROLES}
 
 
-def refused(open_: Callable[[], object], home: Path, words: str) -> str:
+def blocked(open_: Callable[[], object], home: Path, words: str) -> str:
     """Check that the one error is a ConfigError and that every file is unchanged."""
     before = tree(home)
     with pytest.raises(ConfigError, match=words) as caught:
@@ -59,14 +59,14 @@ def test_a_second_private_folder_beside_the_same_keys_is_another_deployment(
     tmp_path: Path, call: Callable[[Deployment], object]
 ) -> None:
     deployment(tmp_path, "p1").gate()
-    told = refused(
+    told = blocked(
         lambda: call(deployment(tmp_path, "p2")),
         tmp_path,
         "belongs to another deployment than .*p2",
     )
     assert str(tmp_path / "releases") in told and "--home" in told
     apart = DeploymentSettings(releases=tmp_path / "r2", private=tmp_path / "p2").open()
-    told = refused(lambda: call(apart), tmp_path, "belongs to another deployment than .*p2")
+    told = blocked(lambda: call(apart), tmp_path, "belongs to another deployment than .*p2")
     assert str(tmp_path / "trusted_keys") in told
     assert not (tmp_path / "p2").exists() and not (tmp_path / "r2").exists()
     call(
@@ -83,7 +83,7 @@ def _file(path: Path) -> None:
 
 
 OLD: dict[str, Callable[[Path], object]] = {
-    "secret.check": lambda private: (private / "secret.check").write_bytes(b"x"),
+    "split.check": lambda private: (private / "split.check").write_bytes(b"x"),
     "snapshots": lambda private: _file(private / "snapshots" / "x.parquet"),
     "signing.key": lambda private: (private / "signing.key").write_bytes(b"x"),
     "anything": lambda private: _file(private / "notes" / "x"),
@@ -91,14 +91,14 @@ OLD: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("make", OLD.values(), ids=OLD)
-def test_a_private_folder_with_contents_and_no_marker_is_refused(
+def test_a_private_folder_with_contents_and_no_marker_is_blocked(
     tmp_path: Path, make: Callable[[Path], object]
 ) -> None:
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
     make(private)
     for call in (lambda: deployment(tmp_path).gate(), lambda: deployment(tmp_path).key("split")):
-        told = refused(
+        told = blocked(
             call, tmp_path, "created by another version of privacy-assets, or its marker is missing"
         )
         assert str(private) in told
@@ -106,12 +106,12 @@ def test_a_private_folder_with_contents_and_no_marker_is_refused(
 
 
 @pytest.mark.parametrize("layout", [None, 0, LAYOUT - 1, LAYOUT + 1, str(LAYOUT), True, [LAYOUT]])
-def test_a_private_folder_of_another_layout_is_refused(tmp_path: Path, layout: object) -> None:
+def test_a_private_folder_of_another_layout_is_blocked(tmp_path: Path, layout: object) -> None:
     deployment(tmp_path).gate()
     mark = json.loads((tmp_path / "private" / MARKER).read_bytes())
     (tmp_path / "private" / MARKER).write_text(json.dumps({**mark, "layout": layout}))
     for call in (lambda: deployment(tmp_path).gate(), lambda: deployment(tmp_path).key("split")):
-        refused(call, tmp_path, "has the layout of another version of privacy-assets")
+        blocked(call, tmp_path, "has the layout of another version of privacy-assets")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_nothing_that_others_read_is_in_the_private_folder(
     given = {name: tmp_path / target for name, target in places.items()}
     (tmp_path / "p").mkdir(mode=0o700)
     settings = DeploymentSettings(private=tmp_path / "p", **given)
-    refused(lambda: settings.open().gate(), tmp_path, "must not be in the private")
+    blocked(lambda: settings.open().gate(), tmp_path, "must not be in the private")
 
 
 def test_an_empty_folder_of_an_admin_is_a_new_deployment(tmp_path: Path) -> None:
@@ -136,36 +136,36 @@ def test_an_empty_folder_of_an_admin_is_a_new_deployment(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("role", ["private", "releases"])
-def test_a_lost_marker_is_refused_also_at_publication(
+def test_a_lost_marker_is_blocked_also_at_publication(
     role: str, tmp_path: Path, ready: Chain
 ) -> None:
     chain(ready.gate, 1).publish()
     (tmp_path / role / MARKER).unlink()
-    refused(ready.publish, tmp_path / "releases", str(tmp_path / role))
-    refused(lambda: deployment(tmp_path).gate(), tmp_path, str(tmp_path / role))
+    blocked(ready.publish, tmp_path / "releases", str(tmp_path / role))
+    blocked(lambda: deployment(tmp_path).gate(), tmp_path, str(tmp_path / role))
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_marker_of_another_deployment_or_role_is_refused(tmp_path: Path, role: str) -> None:
+def test_a_marker_of_another_deployment_or_role_is_blocked(tmp_path: Path, role: str) -> None:
     for name in ("a", "b"):
         deployment(tmp_path / name).gate()
     mine, others = tmp_path / "a" / role / MARKER, tmp_path / "b"
     whole = mine.read_bytes()
     mine.write_bytes((others / role / MARKER).read_bytes())
-    refused(lambda: deployment(tmp_path / "a").gate(), tmp_path, "belongs to another deployment")
+    blocked(lambda: deployment(tmp_path / "a").gate(), tmp_path, "belongs to another deployment")
     other_role = "releases" if role == "private" else "private"
     mine.write_bytes((tmp_path / "a" / other_role / MARKER).read_bytes())
-    refused(
+    blocked(
         lambda: deployment(tmp_path / "a").gate(),
         tmp_path,
         f"marked for {other_role}, not for {role}",
     )
     for damaged in (b"", b"{", b"[]", b"null", b'{"role": 1}', b"[" * 9999, b"x" * 10_000):
         mine.write_bytes(damaged)
-        refused(lambda: deployment(tmp_path / "a").gate(), tmp_path, f"{mine} is damaged")
+        blocked(lambda: deployment(tmp_path / "a").gate(), tmp_path, f"{mine} is damaged")
     mine.unlink()
     mine.symlink_to(others / role / MARKER)
-    refused(lambda: deployment(tmp_path / "a").gate(), tmp_path / "b", "cannot be read")
+    blocked(lambda: deployment(tmp_path / "a").gate(), tmp_path / "b", "cannot be read")
     mine.unlink()
     os.mkfifo(mine)
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -178,9 +178,9 @@ def test_a_marker_of_another_deployment_or_role_is_refused(tmp_path: Path, role:
 def test_a_lost_private_folder_is_no_new_deployment(tmp_path: Path, ready: Chain) -> None:
     ready.publish()
     (tmp_path / "private").rename(tmp_path / "away")
-    refused(lambda: deployment(tmp_path).gate(), tmp_path, "restore the private folder")
+    blocked(lambda: deployment(tmp_path).gate(), tmp_path, "restore the private folder")
     (tmp_path / "releases" / MARKER).unlink()
-    refused(lambda: deployment(tmp_path).gate(), tmp_path, "is not empty, and has no marker")
+    blocked(lambda: deployment(tmp_path).gate(), tmp_path, "is not empty, and has no marker")
 
 
 def test_configured_keys_need_no_marker_and_may_not_be_those_of_another_deployment(
@@ -197,7 +197,7 @@ def test_configured_keys_need_no_marker_and_may_not_be_those_of_another_deployme
         given.open().gate().key.check()
         assert not (copy / MARKER).exists()
     wrong = mine.settings.model_copy(update={"trusted_keys": str(tmp_path / "b" / "trusted_keys")})
-    refused(
+    blocked(
         wrong.open().gate, tmp_path, "b/trusted_keys: this folder belongs to another deployment"
     )
 

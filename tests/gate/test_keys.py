@@ -27,17 +27,17 @@ from gate_standins import (
     VARIABLE,
     Chain,
     at_most,
+    blocked,
     chain,
     open_gate,
     read,
-    refused,
     rows,
-    small_sealed,
+    small_signed_file,
     tree,
 )
 
 from privacy_assets.dagster.resources import ReleaseResource
-from privacy_assets.errors import ConfigError, InputError, NotTrusted, TableStopped
+from privacy_assets.errors import ConfigError, InputError, NotTrusted, TableSuspended
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key, rotate_key
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, read_published
@@ -130,7 +130,7 @@ def refuses_all(
     )
     gate = open_gate(root)
     acts = [
-        lambda: small_sealed(gate),
+        lambda: small_signed_file(gate),
         lambda: gate.take_snapshot(Table.read(rows(5)), PLACE, "t"),
         gate.key.check,
     ]
@@ -153,7 +153,7 @@ def test_a_signing_key_that_is_not_in_order_signs_and_publishes_nothing(
         read(ready.gate)
 
 
-def test_a_signing_key_of_another_user_is_refused(
+def test_a_signing_key_of_another_user_is_blocked(
     ready: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # not every user can change a file's owner
@@ -192,7 +192,7 @@ def test_a_trusted_key_that_is_not_in_order_stops_everything(
     refuses_all(ready, tmp_path, match, file)
 
 
-def test_route_60_a_hidden_file_in_the_folder_of_trusted_keys_stops_everything(
+def test_bypass_60_a_hidden_file_in_the_folder_of_trusted_keys_stops_everything(
     ready: Chain, tmp_path: Path
 ) -> None:
     """The owner, who lists the folder, does not see this signer."""
@@ -204,7 +204,7 @@ def test_route_60_a_hidden_file_in_the_folder_of_trusted_keys_stops_everything(
         read(ready.gate)
 
 
-def test_a_folder_of_trusted_keys_that_everybody_may_write_to_is_refused(
+def test_a_folder_of_trusted_keys_that_everybody_may_write_to_is_blocked(
     ready: Chain, tmp_path: Path
 ) -> None:
     """A user who can add a file there can add a signer."""
@@ -440,14 +440,14 @@ def test_what_a_removed_key_signed_is_not_read_or_rolled_back_to(
         lambda: after.roll_back(PLACE, release.id),
         lambda: left.publish(gate=after),
     ):
-        with refused((NotTrusted, TableStopped)):
+        with blocked((NotTrusted, TableSuspended)):
             act()
-    with refused(TableStopped, table="patients"):
+    with blocked(TableSuspended, table="patients"):
         chain(after, 2)
     after.accept("patients", "a stranger had the key")
     chain(after, 2).publish()
     assert read(after)["number"].iloc[0] == 2
-    left.put_in_force(PLACE, left.policy, left.setup, left.sealed)
+    left.put_in_force(PLACE, left.policy, left.setup, left.signed_file)
     gate.key.path.write_bytes(kept)  # the old private key does not sign any more
     refuses_all(left, tmp_path, "not among the trusted keys", gate.key.path)
 
@@ -463,7 +463,7 @@ def test_a_revoked_key_counts_no_more_in_a_process_that_goes_on(gate: Gate, tmp_
         lambda: gate.roll_back(PLACE, release.id),
         lambda: release.opened(PLACE, keys),
     ):
-        with refused((NotTrusted, TableStopped)):
+        with blocked((NotTrusted, TableSuspended)):
             act()
     for act in (left.publish, lambda: gate.take_snapshot(Table.read(rows(2)), PLACE, "t")):
         with pytest.raises(ConfigError, match="not among the trusted keys"):

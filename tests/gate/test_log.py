@@ -23,26 +23,32 @@ from gate_standins import (
     POLICY,
     SETUP,
     Chain,
+    blocked,
     chain,
     events,
     in_either_place,
-    lock,
     make_gate,
     read,
     record,
-    refused,
     result,
     rows,
+    sign_settings,
     signed,
     verdicts,
 )
 
-from privacy_assets.errors import OutOfDate, StoreUnavailable, Superseded, TableStopped, advice
+from privacy_assets.errors import OutOfDate, StoreUnavailable, Superseded, TableSuspended, advice
+from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
-from privacy_assets.gate.lock import entries_of
 from privacy_assets.gate.log import LogState
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal, unseal
+from privacy_assets.gate.signed_files import (
+    Payload,
+    ReleaseTarget,
+    SignedFile,
+    sign_payload,
+    verified_payload,
+)
 from privacy_assets.tables.table import Table
 
 MONDAY = ReleaseTarget("patients", "monday")
@@ -60,8 +66,8 @@ def local(tmp_path: Path) -> Gate:
 
 
 def start(gate: Gate) -> None:
-    """Check and sign the lock, as the first step of a run does."""
-    gate.locks.sign(PLACE.table, gate.locks.check(PLACE.table, POLICY, SETUP, new=True))
+    """Check and sign the settings, as the first step of a run does."""
+    gate.accepted.sign(PLACE.table, gate.accepted.check(PLACE.table, POLICY, SETUP, new=True))
 
 
 def judged(gate: Gate, number: int, high: float = PASSING, target: ReleaseTarget = PLACE) -> str:
@@ -171,7 +177,7 @@ def test_releases_of_another_partition_do_not_restart_the_count_or_dilute_the_ve
     ever.
     """
     numbers, attempts = iter(range(100)), []
-    with refused(TableStopped):
+    with blocked(TableSuspended):
         for _ in range(3):
             attempts += [
                 chain(local, next(numbers), target=MONDAY, high=FAILING).stated.attempt
@@ -196,13 +202,13 @@ def test_partitions_that_are_released_in_turn_are_first_attempts(local: Gate) ->
 
 
 def nights(gate: Gate, passing: list[bool]) -> list[str]:
-    """Return the outcome of each night, with one new table unless the run is refused."""
+    """Return the outcome of each night, with one new table unless the run is blocked."""
     found = []
     for night, passes in enumerate(passing):
         try:
             start(gate)
             found.append(judged(gate, night, PASSING if passes else FAILING))
-        except TableStopped as error:
+        except TableSuspended as error:
             assert "is stopped: 4 of its last" in str(
                 error
             ) and "accept patients --reason" in advice(error)
@@ -236,8 +242,8 @@ def test_undecided_does_not_count(local: Gate) -> None:
     for number in range(20):
         record(local, "undecided", f"{number:064x}")
     assert judged(local, 3, high=FAILING) == "fail"
-    with refused(TableStopped, table="patients"):
-        local.check_not_stopped("patients")
+    with blocked(TableSuspended, table="patients"):
+        local.check_not_suspended("patients")
 
 
 @pytest.mark.slow
@@ -245,9 +251,9 @@ def test_a_stopped_table_publishes_nothing_until_somebody_accepts_it(local: Gate
     good = chain(local, 100)
     for number in range(4):
         assert judged(local, number, high=FAILING) == "fail"
-    good = replace(good, sealed=good.restated())
+    good = replace(good, signed_file=good.restated())
     for act in (good.publish, lambda: judged(local, 5)):
-        with refused(TableStopped, table="patients") as stopped:
+        with blocked(TableSuspended, table="patients") as stopped:
             act()
         assert "4 of its last 5 verdicts" in str(stopped.value)
     assert judged(local, 3, high=FAILING) == "fail", "the step of the last verdict can be repeated"
@@ -257,8 +263,8 @@ def test_a_stopped_table_publishes_nothing_until_somebody_accepts_it(local: Gate
     assert nights(local, [True]) == ["fail"], "rows that failed stay failed"
     assert good.publish()
     assert [judged(local, 10 + number, high=FAILING) for number in range(4)] == ["fail"] * 4
-    with refused(TableStopped):
-        local.check_not_stopped("patients")
+    with blocked(TableSuspended):
+        local.check_not_suspended("patients")
 
 
 def test_verdicts_of_other_tables_do_not_count(local: Gate) -> None:
@@ -268,7 +274,7 @@ def test_verdicts_of_other_tables_do_not_count(local: Gate) -> None:
     assert judged(local, 1) == "pass"
     entry = local.private / "log" / "others" / "00000003"
     (folder_of(local) / "00000003").write_bytes(entry.read_bytes())
-    with refused(TableStopped, table="patients"):
+    with blocked(TableSuspended, table="patients"):
         start(local)
 
 
@@ -307,7 +313,7 @@ LOG: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", LOG.values(), ids=LOG.keys())
-def test_a_log_that_is_not_whole_is_refused(local: Gate, change: Callable[[Path], object]) -> None:
+def test_a_log_that_is_not_whole_is_blocked(local: Gate, change: Callable[[Path], object]) -> None:
     part = chain(local, 1)
     judged(local, 2), judged(local, 3)
     folder = folder_of(local)
@@ -321,7 +327,7 @@ def test_a_log_that_is_not_whole_is_refused(local: Gate, change: Callable[[Path]
             result(FAILING), snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes
         ),
     ):
-        with refused((StoreUnavailable, TableStopped)):
+        with blocked((StoreUnavailable, TableSuspended)):
             step()
     if folder.is_dir() and not (folder / "00000008").is_dir():
         local.accept("patients", "a disk was lost")
@@ -343,7 +349,7 @@ def test_an_entry_with_an_implausible_number_is_named(gate: Gate, name: str) -> 
         lambda: gate.accept("patients", "tried"),
         lambda: list(gate.log.entries("patients")),
     ):
-        with refused(StoreUnavailable, path=str(file), retry=False) as implausible:
+        with blocked(StoreUnavailable, path=str(file), retry=False) as implausible:
             step()
         assert advice(implausible.value) == "remove this file."
     file.unlink()
@@ -375,8 +381,8 @@ def test_a_state_that_cannot_be_believed_is_made_again(local: Gate, tmp_path: Pa
         ("state", ReleaseTarget("others"), local.key),
         ("entry", PLACE, local.key),
     ):
-        statement = Statement(kind, target, "0" * 64, asdict(LogState()))  # type: ignore[arg-type]
-        path.write_bytes(seal(statement, key).data)
+        payload = Payload(kind, target, "0" * 64, asdict(LogState()))  # type: ignore[arg-type]
+        path.write_bytes(sign_payload(payload, key).data)
         assert local.log.state("patients") == state
 
 
@@ -384,13 +390,13 @@ def test_a_statement_of_another_kind_is_no_entry(local: Gate) -> None:
     start(local)
     judged(local, 1)
     body = dict(
-        unseal(
-            SignedRecord("entry", (folder_of(local) / "00000002").read_bytes()), local.key.trusted
+        verified_payload(
+            SignedFile("entry", (folder_of(local) / "00000002").read_bytes()), local.key.trusted
         ).body
     )
-    statement = Statement("lock", PLACE, "0" * 64, {**body, "number": 3})
-    (folder_of(local) / "00000003").write_bytes(seal(statement, local.key).data)
-    with refused(TableStopped, table="patients"):
+    payload = Payload("accepted_settings", PLACE, "0" * 64, {**body, "number": 3})
+    (folder_of(local) / "00000003").write_bytes(sign_payload(payload, local.key).data)
+    with blocked(TableSuspended, table="patients"):
         start(local)
 
 
@@ -408,8 +414,8 @@ def test_entries_that_come_at_the_same_time_are_all_recorded(gate: Gate) -> None
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda number: record(gate, "pass", f"{number:064x}"), range(12)))
     assert len(gate.log.state("patients").verdicts) == gate.log.state("patients").number == 12
-    lock(gate)
-    assert gate.locks.difference("patients", entries_of(POLICY, SETUP)) == []
+    sign_settings(gate)
+    assert gate.accepted.difference("patients", entries_of(POLICY, SETUP)) == []
 
 
 # A restored backup
@@ -434,15 +440,15 @@ def test_a_log_behind_the_pointer_publishes_nothing_and_the_gap_counts_as_failed
     local: Gate, lost: int
 ) -> None:
     part = restored(local, 1 + lost)
-    with refused(TableStopped, table="patients") as stopped:
+    with blocked(TableSuspended, table="patients") as stopped:
         part.publish()
     assert "ends before a release that readers have" in str(stopped.value)
-    with refused(TableStopped):
-        local.check_not_stopped("patients")
-    with refused(TableStopped):
+    with blocked(TableSuspended):
+        local.check_not_suspended("patients")
+    with blocked(TableSuspended):
         local.roll_back(PLACE, local.store.history(PLACE)[0].id)
     local.accept("patients", "the disk was restored from the backup of Sunday")
-    local.check_not_stopped("patients")
+    local.check_not_suspended("patients")
     assert [status for _, status, _ in local.log.state("patients").recent] == ["fail"] * min(
         lost, 3
     )
@@ -452,8 +458,8 @@ def test_a_log_behind_the_pointer_publishes_nothing_and_the_gap_counts_as_failed
     for number in range(lost, 3):
         judged(local, 200 + number, high=FAILING)
     judged(local, 300, high=FAILING)
-    with refused(TableStopped):
-        local.check_not_stopped("patients")
+    with blocked(TableSuspended):
+        local.check_not_suspended("patients")
 
 
 @pytest.mark.parametrize("other", [MONDAY, PLACE])
@@ -464,13 +470,13 @@ def test_a_lost_log_is_noticed_by_every_partition(local: Gate, other: ReleaseTar
         shutil.rmtree(folder_of(local))
         if without_pointer:
             pointer.unlink()
-        with refused(TableStopped) as stopped:
+        with blocked(TableSuspended) as stopped:
             chain(local, 2, target=other).publish()
         assert "ends before a release that readers have" in str(stopped.value)
-        with refused(TableStopped):
-            local.check_not_stopped("patients")
+        with blocked(TableSuspended):
+            local.check_not_suspended("patients")
         local.accept("patients", "the log was lost")
-        local.check_not_stopped("patients")
+        local.check_not_suspended("patients")
     assert [status for _, status, _ in local.log.state("patients").recent] == ["fail"]
     assert chain(local, 3, target=other).publish()
 
@@ -495,10 +501,10 @@ def test_a_forged_entry_does_not_become_true_by_an_acceptance(local: Gate, tmp_p
             "event": event,
             **more,
         }
-        entry = seal(Statement("entry", PLACE, "0" * 64, body), stranger)
+        entry = sign_payload(Payload("entry", PLACE, "0" * 64, body), stranger)
         (folder_of(local) / f"{number:08d}").write_bytes(entry.data)
     before = local.log.believed("patients")
-    with refused(TableStopped):
+    with blocked(TableSuspended):
         local.log.state("patients")
     local.accept("patients", "an entry was damaged")
     state = local.log.state("patients")
@@ -509,18 +515,23 @@ def test_a_forged_entry_does_not_become_true_by_an_acceptance(local: Gate, tmp_p
 def test_a_lost_ledger_stops_the_table_until_it_is_accepted(local: Gate) -> None:
     part = chain(local, 1)
     score = local.sign_result(result(), part.snapshot, [], b"ledger")
-    stated, sealed = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
-    replace(part, stated=stated, sealed=sealed).publish()
+    stated, signed_file = local.attest(
+        part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP
+    )
+    replace(part, stated=stated, signed_file=signed_file).publish()
     assert local.ledger("patients") == (stated.ledger, b"ledger")
     path = local.private / "ledgers" / "patients" / f"{stated.ledger}.parquet"
     for damage in (lambda: path.write_bytes(b"older"), path.unlink):
         damage()
-        for act in (lambda: local.ledger("patients"), lambda: local.check_not_stopped("patients")):
-            with refused(TableStopped) as stopped:
+        for act in (
+            lambda: local.ledger("patients"),
+            lambda: local.check_not_suspended("patients"),
+        ):
+            with blocked(TableSuspended) as stopped:
                 act()
             assert "the ledger of patients is missing or was changed" in str(stopped.value)
     local.accept("patients", "a disk was lost")
-    local.check_not_stopped("patients")
+    local.check_not_suspended("patients")
     assert local.ledger("patients") == ("", b"")
     assert [status for _, status, _ in local.log.state("patients").recent] == ["fail"] * 3
 
@@ -533,22 +544,26 @@ def test_repeating_a_publication_keeps_the_ledger_of_a_later_release(local: Gate
         score = local.sign_result(
             result(inputs={**INPUTS, "ledger": ""}), part.snapshot, [], ledger
         )
-        stated, sealed = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
-        parts.append(replace(part, stated=stated, sealed=sealed))
+        stated, signed_file = local.attest(
+            part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP
+        )
+        parts.append(replace(part, stated=stated, signed_file=signed_file))
         parts[-1].publish()
     parts[0].publish()
     assert local.ledger("patients")[1] == b"two"
 
 
-def test_a_score_with_an_older_ledger_is_refused(local: Gate) -> None:
+def test_a_score_with_an_older_ledger_is_blocked(local: Gate) -> None:
     first, second = chain(local, 1), chain(local, 2)
     parts = []
     for part, ledger in ((first, b"one"), (second, b"two")):
         score = local.sign_result(result(), part.snapshot, [], ledger)
-        stated, sealed = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
-        parts.append(replace(part, stated=stated, sealed=sealed))
+        stated, signed_file = local.attest(
+            part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP
+        )
+        parts.append(replace(part, stated=stated, signed_file=signed_file))
     parts[0].publish()
-    with refused(OutOfDate, redo=("score", "attest")):
+    with blocked(OutOfDate, redo=("score", "attest")):
         parts[1].publish()
     assert local.ledger("patients")[1] == b"one"
 
@@ -568,25 +583,25 @@ def test_a_withdrawn_release_is_gone_for_good(gate: Gate) -> None:
     with pytest.raises(Exception, match="was withdrawn"):
         read(gate)
     for part in parts:
-        with refused(Superseded):
+        with blocked(Superseded):
             part.publish()
     turned = chain(gate, frame=rows(2).iloc[::-1])
-    with refused(Superseded):
+    with blocked(Superseded):
         turned.publish()
     assert chain(gate, 3).publish() and len(read(gate)) == 3
     assert events(gate).count("withdrawal") == 2
 
 
-def test_route_55_withdrawn_rows_in_another_partition(local: Gate) -> None:
+def test_bypass_55_withdrawn_rows_in_another_partition(local: Gate) -> None:
     first = chain(local, 1).publish()
     elsewhere = chain(local, 1, target=MONDAY)
     assert elsewhere.publish()
     assert local.withdraw(PLACE, first.id, "a person asked for it") == [MONDAY]
-    with refused(Superseded) as superseded:
+    with blocked(Superseded) as superseded:
         elsewhere.publish()
     assert "withdrawn, which holds for all partitions" in str(superseded.value)
     again = local.store.history(MONDAY)[0]
-    with refused(Superseded):
+    with blocked(Superseded):
         local.roll_back(MONDAY, again.id)
     assert local.withdraw(MONDAY, again.id, "the same rows") == []
     for part in (
@@ -594,7 +609,7 @@ def test_route_55_withdrawn_rows_in_another_partition(local: Gate) -> None:
         chain(local, 1, target=MONDAY),
         chain(local, frame=rows(1).iloc[::-1], target=MONDAY),
     ):
-        with refused(Superseded):
+        with blocked(Superseded):
             part.publish()
     assert chain(local, 2, target=MONDAY).publish()
 
@@ -610,7 +625,7 @@ def test_a_withdrawal_that_died_is_finished_by_the_next_call(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(type(local.store), "remove", dies)
         local.withdraw(PLACE, found.id, "a leak")
-    with refused(Superseded):
+    with blocked(Superseded):
         local.roll_back(PLACE, found.id)
     assert local.withdraw(PLACE, found.id, "a leak") == []
     assert local.store.history(PLACE) == []

@@ -20,17 +20,17 @@ import pytest
 from gate_standins import (
     PLACE,
     Chain,
+    blocked,
     chain,
     in_either_place,
     make_gate,
     overwrite,
     pointing,
     read,
-    refused,
     shown,
 )
 
-from privacy_assets.errors import Damaged, NotTrusted, OutOfDate, PublicationRefused
+from privacy_assets.errors import Damaged, NotTrusted, OutOfDate, PublicationBlocked
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.release import new_id
 from privacy_assets.gate.releases import POINTER
@@ -73,30 +73,30 @@ def future() -> list[str]:
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_an_id_in_the_future_is_refused_by_name(gate: Gate, copied: bool) -> None:
+def test_an_id_in_the_future_is_blocked_by_name(gate: Gate, copied: bool) -> None:
     """This includes one with the content of a release."""
     first = chain(gate, 1)
     made, later = first.publish(), chain(gate, 2)
     for name in future():
         called = f"{name[:24]}{made.id[24:]}" if copied else name
         folder = PLACE.below(gate.releases).joinpath("releases", called)
-        put(folder / "attestation.json", first.sealed.data if copied else b"{}")
+        put(folder / "attestation.json", first.signed_file.data if copied else b"{}")
         put(folder / "table.parquet", b"PAR1")
-        with refused(Damaged, path=str(folder), remove=True):
+        with blocked(Damaged, path=str(folder), remove=True):
             later.publish()
         assert shown_first(gate, first)
         gate.roll_back(PLACE, made.id)
         remove(folder)
     later = chain(gate, 3)
     later.publish()
-    assert shown(gate) == later.sealed.data
+    assert shown(gate) == later.signed_file.data
 
 
 def shown_first(gate: Gate, part: Chain) -> bool:
-    return gate.store.current(PLACE, gate.key.trusted).envelope == part.sealed.data
+    return gate.store.current(PLACE, gate.key.trusted).envelope == part.signed_file.data
 
 
-def test_a_made_up_id_is_refused_by_name(gate: Gate) -> None:
+def test_a_made_up_id_is_blocked_by_name(gate: Gate) -> None:
     """One with an invalid time; also on the first publication."""
     name = f"20241399T000000.000000Z-{END}"
     for number in (1, 2):
@@ -105,7 +105,7 @@ def test_a_made_up_id_is_refused_by_name(gate: Gate) -> None:
         for data in (b"PAR1", b""):
             put(folder / "table.parquet", data)
             put(folder / "attestation.json", b"{}")
-            with refused(Damaged, path=str(folder), remove=True):
+            with blocked(Damaged, path=str(folder), remove=True):
                 part.publish()
         remove(folder)
         part.publish()
@@ -121,7 +121,7 @@ def pointers() -> list[bytes]:
     ]
 
 
-def test_a_wrong_pointer_is_refused_by_name_also_by_the_publisher(gate: Gate) -> None:
+def test_a_wrong_pointer_is_blocked_by_name_also_by_the_publisher(gate: Gate) -> None:
     first = chain(gate, 1)
     made, later, folder = first.publish(), chain(gate, 2), PLACE.below(gate.releases)
     for number, data in enumerate(pointers()):
@@ -131,9 +131,9 @@ def test_a_wrong_pointer_is_refused_by_name_also_by_the_publisher(gate: Gate) ->
             else folder / "pointers" / f"{2 * number + 2:012}"
         )
         put(path, data)
-        with refused((Damaged, NotTrusted, OutOfDate)):
+        with blocked((Damaged, NotTrusted, OutOfDate)):
             read(gate)
-        with refused(Damaged, path=str(path), remove=True):
+        with blocked(Damaged, path=str(path), remove=True):
             later.publish()
         gate.roll_back(PLACE, made.id)
         assert shown_first(gate, first)
@@ -177,7 +177,7 @@ def test_large_files_do_not_fill_the_memory_of_a_reader(tmp_path: Path) -> None:
         ):
             kept = path.read_bytes()
             sparse(path, size)
-            with pytest.raises(PublicationRefused):
+            with pytest.raises(PublicationBlocked):
                 read(gate)
             if path == release.attestation:
                 assert not verify_file(received, gate.key.trusted, gate.releases, path).passed
@@ -196,12 +196,12 @@ def parquet(frame: pd.DataFrame) -> bytes:
 def test_a_table_that_declares_too_much_is_not_decompressed(tmp_path: Path) -> None:
     bomb = parquet(pd.DataFrame({"number": np.zeros(8_000_000)}))
     assert len(bomb) < 64_000
-    with refused(Damaged, path="table.parquet"):
+    with blocked(Damaged, path="table.parquet"):
         open_parquet(bomb, "table.parquet", 8_000_000)
     small = parquet(pd.DataFrame({"number": [1, 2]}))
-    with refused(Damaged):
+    with blocked(Damaged):
         open_parquet(small, "table.parquet", 3)
-    with refused(Damaged, path="table.parquet"):
+    with blocked(Damaged, path="table.parquet"):
         open_parquet(b"PAR1", "table.parquet")
     assert open_parquet(small, "table.parquet", 2).read().num_rows == 2
 
@@ -213,6 +213,6 @@ def test_a_signed_table_with_another_number_of_rows_is_not_read(tmp_path: Path) 
     gate.store.add(
         PLACE, part.snapshot.path, part.snapshot.sha256, wrong.data, pointing(gate), lambda: None
     )
-    with refused(Damaged):
+    with blocked(Damaged):
         read(gate)
     assert hashlib.sha256(part.snapshot.path.read_bytes()).hexdigest() == part.snapshot.sha256

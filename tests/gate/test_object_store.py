@@ -21,12 +21,12 @@ from gate_standins import (
     POLICY,
     SETUP,
     Chain,
+    blocked,
     chain,
     in_bucket,
     make_gate,
     pointing,
     read,
-    refused,
     shown,
 )
 from publisher import begun, ends_well
@@ -36,14 +36,14 @@ from privacy_assets.errors import (
     Damaged,
     InputError,
     NotTrusted,
-    PublicationRefused,
+    PublicationBlocked,
     StoreUnavailable,
     Superseded,
 )
 from privacy_assets.gate import release_objects
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import hash_file
-from privacy_assets.gate.statements import ReleaseTarget, seal
+from privacy_assets.gate.signed_files import ReleaseTarget, sign_payload
 from privacy_assets.infra.markers import (
     MARKER,
     PROBE,
@@ -86,7 +86,7 @@ def answering(call: Any) -> Iterator[None]:
 # Objects that are created once
 
 
-def test_an_object_is_created_once_whatever_words_the_server_refuses_in(bucket: ObjectPath) -> None:
+def test_an_object_is_created_once_whatever_words_the_server_blocks_in(bucket: ObjectPath) -> None:
     for number in (None, errno.EINVAL, errno.EIO, errno.EBUSY):
 
         async def other(plain: Any, *rest: Any, number: int | None = number, **named: Any) -> Any:
@@ -149,15 +149,15 @@ def test_other_stores_are_not_written_to(url: str) -> None:
 def test_a_changed_attestation_is_neither_read_nor_replaced(gate: Gate, tmp_path: Path) -> None:
     part = chain(gate)
     made, stranger = part.publish(), make_gate(tmp_path / "other")
-    made.attestation.put(seal(part.stated.statement(), stranger.key).data)
-    with refused(Damaged, path=str(made.folder), remove=True):
+    made.attestation.put(sign_payload(part.stated.payload(), stranger.key).data)
+    with blocked(Damaged, path=str(made.folder), remove=True):
         part.publish()
-    with refused(NotTrusted):
+    with blocked(NotTrusted):
         read(gate)
 
 
 @pytest.mark.slow
-def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Gate) -> None:
+def test_a_damaged_claim_is_blocked_and_one_that_is_gone_is_found_again(gate: Gate) -> None:
     part = chain(gate)
     first = part.publish()
     newer = chain(gate, 1)
@@ -167,11 +167,11 @@ def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Ga
     (PLACE.below(gate.releases) / "pointers").remove_below()
     for name in claims.names():
         (claims / name).put(b"20240101T000000.000000Z-000000000000")
-    with refused(Damaged, remove=True):
+    with blocked(Damaged, remove=True):
         newer.publish()
     claims.remove_below()
     assert newer.publish() == later
-    with refused(Superseded, release=first.id):
+    with blocked(Superseded, release=first.id):
         part.publish()  # not a new release
     assert gate.store.current(PLACE, gate.key.trusted) == later
 
@@ -180,24 +180,29 @@ def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Ga
 def test_a_release_that_was_overtaken_before_it_was_whole_says_so(gate: Gate) -> None:
     part, other = chain(gate), chain(gate, 1)
     claimed = release_objects._claimed(
-        PLACE.below(gate.releases), part.snapshot.sha256, part.sealed.data
+        PLACE.below(gate.releases), part.snapshot.sha256, part.signed_file.data
     )
 
     def add(one: Chain, number: int) -> None:
         pointer = pointing(gate, number=number)
         gate.store.add(
-            PLACE, one.snapshot.path, one.snapshot.sha256, one.sealed.data, pointer, lambda: None
+            PLACE,
+            one.snapshot.path,
+            one.snapshot.sha256,
+            one.signed_file.data,
+            pointer,
+            lambda: None,
         )
 
     add(other, 1)
-    with refused(Superseded, redo=("score", "attest")):
+    with blocked(Superseded, redo=("score", "attest")):
         add(part, 0)
     assert claimed not in [release.id for release in gate.store.history(PLACE)]
 
 
-def test_a_number_that_no_pointer_reaches_is_refused(gate: Gate) -> None:
+def test_a_number_that_no_pointer_reaches_is_blocked(gate: Gate) -> None:
     PLACE.below(gate.releases).joinpath("pointers", "9" * 12).put(b"{}")
-    with refused(Damaged, remove=True) as caught:
+    with blocked(Damaged, remove=True) as caught:
         chain(gate).publish()
     assert caught.value.path.endswith("pointers/" + "9" * 12)
 
@@ -253,7 +258,7 @@ def whole(gate: Gate, target: ReleaseTarget) -> bytes | None:
 def goes_on(gate: Gate, target: ReleaseTarget) -> None:
     later = chain(gate, 3, target=target)
     later.publish()
-    assert shown(gate, target) == later.sealed.data
+    assert shown(gate, target) == later.signed_file.data
 
 
 @pytest.mark.slow
@@ -261,8 +266,8 @@ def goes_on(gate: Gate, target: ReleaseTarget) -> None:
     ("scenario", "step"), weekly_except([("next", 5), ("next", 1), ("back", 1)], ("next", 5))
 )
 def test_every_request_may_fail(gate: Gate, scenario: str, step: int) -> None:
-    """A target is reused while no request has changed it; a refusal leaves no objects there."""
-    seen, refused, untouched = set(), 0, False
+    """A target is reused while no request has changed it; a blocked publication leaves no objects there."""
+    seen, blocked, untouched = set(), 0, False
     for at in itertools.count(0, step):
         if not untouched:
             target = ReleaseTarget(f"{scenario} {at}")
@@ -271,8 +276,8 @@ def test_every_request_may_fail(gate: Gate, scenario: str, step: int) -> None:
             try:
                 work(gate)
                 allowed = after
-            except PublicationRefused:
-                refused += 1
+            except PublicationBlocked:
+                blocked += 1
                 allowed = before
         assert whole(gate, target) == allowed, (at, calls[at:])
         seen.add(allowed == after)
@@ -282,7 +287,7 @@ def test_every_request_may_fail(gate: Gate, scenario: str, step: int) -> None:
         if len(calls) <= at:
             break
     assert (
-        refused > at // step // 2
+        blocked > at // step // 2
     )  # a listing without results checks again whether there is an object
     assert seen == {False, True}
     goes_on(gate, target)
@@ -300,7 +305,7 @@ def test_a_death_after_each_change_of_the_store(gate: Gate, scenario: str) -> No
             try:
                 work(gate)
                 dead = False
-            except PublicationRefused:
+            except PublicationBlocked:
                 dead = True
         found = whole(gate, target)
         assert found in ([before, after] if dead else [after]), changes
@@ -332,7 +337,7 @@ def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate) ->
         gate.store.current(PLACE, gate.key.trusted)
     part = chain(gate)
     part.publish()
-    with dead_after(0), refused(StoreUnavailable, retry=True):
+    with dead_after(0), blocked(StoreUnavailable, retry=True):
         read(gate)
     unknown = replace(
         gate, releases=ObjectPath("s4://bucket/releases"), private=ObjectPath("s4://bucket/private")
@@ -346,7 +351,7 @@ def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate) ->
 
 
 @pytest.mark.slow
-def test_a_store_that_is_away_refuses_without_its_secrets(
+def test_a_store_that_is_away_blocks_without_its_secrets(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = chain(gate)
@@ -360,7 +365,7 @@ def test_a_store_that_is_away_refuses_without_its_secrets(
             part.publish,
             lambda: gate.attest(part.snapshot, POLICY, {"dcr": part.score}, INPUTS, METRICS, SETUP),
         ):
-            with pytest.raises(PublicationRefused) as caught:
+            with pytest.raises(PublicationBlocked) as caught:
                 work()
             assert "s3cret" not in str(caught.value)
     finally:

@@ -62,18 +62,18 @@ def seen(private: Location, seconds_ago: float, run: str = "first") -> None:
 def test_a_second_run_stops_with_one_sentence(private: Location) -> None:
     with lease(private, "first").held(never):
         pass  # between two steps
-    with pytest.raises(TableBusy) as refused, lease(private, "second").held(never):
+    with pytest.raises(TableBusy) as blocked, lease(private, "second").held(never):
         raise AssertionError
     at = time.strftime(
         "%d %b at %H:%M", time.gmtime(json.loads(file_of(private).read_bytes())["started"])
     )
-    assert with_advice(refused.value) == (
+    assert with_advice(blocked.value) == (
         f"patients: run first (process {os.getpid()} on {socket.gethostname()}) started on {at}"
         " UTC is still in"
-        " progress. Fix: wait for it, or terminate it; then run again. The lock of a killed run"
+        " progress. Fix: wait for it, or terminate it; then run again. The lease of a killed run"
         " ends after 5 minutes."
     )
-    assert refused.value.retry and (refused.value.table, refused.value.run) == ("patients", "first")
+    assert blocked.value.retry and (blocked.value.table, blocked.value.run) == ("patients", "first")
     with lease(private, "second", "visits").held(never):  # another table
         pass
 
@@ -87,7 +87,7 @@ def test_steps_of_one_run_share_the_lock_and_the_last_one_frees_it(private: Loca
     first.free()
     second = lease(private, "second")
     with second.held(never):
-        first.free()  # another run holds the lock
+        first.free()  # another run holds the lease
         assert file_of(private).exists()
 
 
@@ -136,13 +136,13 @@ def test_the_lock_of_a_run_that_ended_is_taken_over_at_once(private: Location) -
         assert json.loads(file_of(private).read_bytes())["run"] == "second"
 
 
-def refused_for(file: Location, run: Lease) -> None:
-    """Check that a run is refused with the path of its lock and the fix, and does not wait."""
-    with at_most(20), pytest.raises(StoreUnavailable) as refused, run.held(never):
+def blocked_for(file: Location, run: Lease) -> None:
+    """Check that a run is blocked with the path of its lease and the fix, and does not wait."""
+    with at_most(20), pytest.raises(StoreUnavailable) as blocked, run.held(never):
         raise AssertionError
-    assert str(file) in str(refused.value) and not refused.value.retry
-    assert "then remove" in with_advice(refused.value) or "Fix: remove" in with_advice(
-        refused.value
+    assert str(file) in str(blocked.value) and not blocked.value.retry
+    assert "then remove" in with_advice(blocked.value) or "Fix: remove" in with_advice(
+        blocked.value
     )
 
 
@@ -171,8 +171,8 @@ def test_a_damaged_lock_starts_no_second_run(private: Location, data: bytes) -> 
     file = file_of(private)
     data = data.replace(b"%d", f"{time.time():.0f}".encode())
     _ = file.write_bytes(data) if isinstance(file, Path) else file.put(data)
-    refused_for(file, lease(private, "second"))
-    refused_for(file, lease(private, "a"))
+    blocked_for(file, lease(private, "second"))
+    blocked_for(file, lease(private, "a"))
     file.unlink()
     with lease(private, "second").held(never):
         assert json.loads(file_of(private).read_bytes())["run"] == "second"
@@ -190,7 +190,7 @@ def link(file: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [dangling, link, Path.mkdir, os.mkfifo])
-@pytest.mark.parametrize("above", [False, True], ids=["lock", "folder of locks"])
+@pytest.mark.parametrize("above", [False, True], ids=["lease", "folder of leases"])
 def test_what_is_no_file_in_the_place_of_a_lock_is_named(
     tmp_path: Path, make: Callable[[Path], Any], above: bool
 ) -> None:
@@ -200,7 +200,7 @@ def test_what_is_no_file_in_the_place_of_a_lock_is_named(
         return
     file.parent.mkdir(parents=True)
     make(file)
-    refused_for(file, lease(private, "first"))
+    blocked_for(file, lease(private, "first"))
     file.rmdir() if make is Path.mkdir else file.unlink()
     with lease(private, "first").held(never):
         pass

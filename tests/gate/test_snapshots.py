@@ -12,9 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from gate_standins import FRAME, Chain, chain, mode, read, refused, rows, same_rows
+from gate_standins import FRAME, Chain, blocked, chain, mode, read, rows, same_rows
 
-from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable
+from privacy_assets.errors import Damaged, PublicationBlocked, StoreUnavailable
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import check_bytes, hash_file
 from privacy_assets.gate.snapshot import read_hashed, read_snapshot, write_snapshot
@@ -112,7 +112,7 @@ def test_a_snapshot_is_private_and_named_by_its_bytes(ready: Chain) -> None:
     assert (mode(path), mode(path.parent)) == (0o600, 0o700)
     for change in (lambda: path.write_bytes(path.read_bytes() + b"x"), path.unlink):
         change()
-        with refused((Damaged, StoreUnavailable), path=str(path), redo=("sample",)):
+        with blocked((Damaged, StoreUnavailable), path=str(path), redo=("sample",)):
             read_snapshot(ready.snapshot)
 
 
@@ -130,7 +130,7 @@ def test_no_flipped_bit_of_a_table_is_accepted(tmp_path: Path) -> None:
             data[:position] + bytes([data[position] ^ (1 << position % 8)]) + data[position + 1 :]
         )
         for look in (check_bytes, read_hashed):
-            with pytest.raises(PublicationRefused):
+            with pytest.raises(PublicationBlocked):
                 look(path, sha256)
     path.write_bytes(data)
     check_bytes(path, sha256)

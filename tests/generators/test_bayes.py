@@ -384,7 +384,7 @@ def test_without_limit_on_epsilon_it_is_baynet(degree: int) -> None:
 # Epsilon that an attacker can certify
 
 # Rows as numbers of BITS, by number of columns; the second table replaces one row of the first.
-NEIGHBOURS = {1: ([0], [1]), 2: ([0], [3]), 3: ([0, 7, 0, 7], [0, 7, 0, 1])}
+NEIGHBORS = {1: ([0], [1]), 2: ([0], [3]), 3: ([0, 7, 0, 7], [0, 7, 0, 1])}
 
 
 def certified(one: np.ndarray, other: np.ndarray) -> float:
@@ -449,7 +449,7 @@ def drawn_events(
 
 def found(events: object, columns: int, epsilon: float, quiet: float = 1.0) -> float:
     one, other = (
-        events(rows, columns, epsilon, quiet, seed) for seed, rows in enumerate(NEIGHBOURS[columns])
+        events(rows, columns, epsilon, quiet, seed) for seed, rows in enumerate(NEIGHBORS[columns])
     )  # type: ignore[operator]
     return certified(one, other)
 
@@ -488,7 +488,7 @@ def test_drawers_know_public_categories_that_no_cell_has() -> None:
     assert drawn[0].tolist().count(3) > 300, "a value that no cell has gets its share of the noise"
 
 
-def test_tables_too_large_for_noise_are_refused() -> None:
+def test_tables_too_large_for_noise_are_rejected() -> None:
     train = table(**{name: [f"{name}{k}" for k in range(200)] for name in "abc"})
     PrivBayes(degree=1).fit(train, seed=0)
     with pytest.raises(InputError, match="cells"):

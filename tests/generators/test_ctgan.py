@@ -186,6 +186,7 @@ def test_values_that_are_missing_together_are_drawn_so() -> None:
     assert (sample["a"].isna() == sample["b"].isna()).mean() > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOTH)
 def test_numbers_of_any_size_keep_their_spread(name: str) -> None:
     x = np.random.default_rng(0).normal(size=60)
@@ -351,6 +352,7 @@ DAMAGES: list[tuple[str, Callable[[np.ndarray], np.ndarray]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "damage"), DAMAGES)
 def test_parts_that_do_not_fit_each_other(
     name: str, damage: Callable[[np.ndarray], np.ndarray], fitted: FittedLibrary, tmp_path: Path
@@ -385,7 +387,7 @@ def test_settings_are_those_of_the_library() -> None:
         known = {key: value.default for key, value in inspect.signature(theirs).parameters.items()}
         assert {**known, **ours().settings()} == known
     infos = {info.name: info for info in generator_info()}
-    assert all(infos[name].licence == "BUSL-1.1" and infos[name].extra == "ctgan" for name in BOTH)
+    assert all(infos[name].license == "BUSL-1.1" and infos[name].extra == "ctgan" for name in BOTH)
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ def test_a_damaged_folder_is_told(name: str, tmp_path: Path) -> None:
     fitted(name).save(folder)
     whole = {path: path.read_bytes() for path in folder.glob("[!.]*")}
 
-    def refused() -> None:
+    def rejected() -> None:
         with pytest.raises(
             InputError, match=r"is incomplete \(|no fitted generator can|unknown generator"
         ) as caught:
@@ -150,24 +150,24 @@ def test_a_damaged_folder_is_told(name: str, tmp_path: Path) -> None:
             *([flipped] if path.suffix != ".parquet" else []),
         ):
             path.write_bytes(damaged)
-            refused()
+            rejected()
         path.unlink()
-        refused()
+        rejected()
     manifest = json.loads(whole[folder / "generator.json"])
     for key in manifest:
         (folder / "generator.json").write_text(
             json.dumps({k: v for k, v in manifest.items() if k != key})
         )
-        refused()
+        rejected()
     if folder / "arrays.npz" in whole:
         with np.load(folder / "arrays.npz") as stored:
             arrays = dict(stored)
         needed = [key for key in arrays if "num_batches_tracked" not in key]  # which are never read
         for key in needed[:: max(len(needed) // 20, 1)]:
             np.savez(folder / "arrays.npz", **{k: v for k, v in arrays.items() if k != key})
-            refused()
+            rejected()
         np.savez(folder / "arrays.npz", **{**arrays, key: np.array([object()])})
-        refused()
+        rejected()
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -185,6 +185,7 @@ def test_one_column_of_each_kind(name: str, kind: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_hardly_any_rows_and_columns_without_choice(name: str, n: int, tmp_path: Path) -> None:
@@ -228,6 +229,7 @@ def test_fits_on_coded_cells_are_those_of_the_seed_in_any_thread(name: str) -> N
             assert set(drawn[column]) <= set(cells[column, rows])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRIED)
 def test_no_rows_to_learn_from_and_none_to_draw(name: str) -> None:
     with pytest.raises(InputError, match="without rows"):

@@ -55,7 +55,7 @@ RULES = {
     "memorization": lambda people: (people > 0) & (people < 4 - 1e-6),
     "outliers": lambda people: people < 4 - 1e-6,
 }
-OF_FOUR = {"similarity": {}, "memorization": {"crowd": 4}, "outliers": {"neighbours": 4}}
+OF_FOUR = {"similarity": {}, "memorization": {"crowd": 4}, "outliers": {"n_neighbors": 4}}
 
 
 NEAR = [
@@ -113,7 +113,7 @@ def test_the_radius_of_outliers_is_the_naive_one(people, rows_each):
     np.testing.assert_allclose(
         distance_to_subjects(table, subjects, people), expected, rtol=1e-6, atol=1e-9
     )
-    fitted = OutlierFilter(neighbours=people, quantile=0.8).fit([real], schema, subjects)
+    fitted = OutlierFilter(n_neighbors=people, quantile=0.8).fit([real], schema, subjects)
     assert fitted.radius == pytest.approx(np.sort(expected)[int(np.ceil(0.8 * 120)) - 1], rel=1e-6)
 
 
@@ -129,10 +129,10 @@ def test_a_person_with_many_rows_reaches_as_far_as_it_takes(monkeypatch):
     np.testing.assert_array_equal(distance_to_subjects(table, subjects, 40), whole)
     assert (
         np.isfinite(whole).all()
-        and OutlierFilter(neighbours=51).fit([real], real.schema, subjects).radius > 0
+        and OutlierFilter(n_neighbors=51).fit([real], real.schema, subjects).radius > 0
     )
-    with pytest.raises(InputError, match="52 people were given.*lower neighbours"):
-        OutlierFilter(neighbours=52).fit([real], real.schema, subjects)
+    with pytest.raises(InputError, match="52 people were given.*lower neighbors"):
+        OutlierFilter(n_neighbors=52).fit([real], real.schema, subjects)
 
 
 def test_fresh_rows_are_no_outliers_beyond_the_quantile_and_strange_ones_are():
@@ -153,8 +153,8 @@ def test_fresh_rows_are_no_outliers_beyond_the_quantile_and_strange_ones_are():
 
 FOURS = [*range(8), *(8 + np.arange(8) // 4), *[10] * 4]  # in y and z each person has four rows
 SMALL = [
-    (OutlierFilter(neighbours=3, radius=0.5), "x" * 8 + "y" * 8 + "z" * 4, None, ""),
-    (OutlierFilter(neighbours=3, radius=0.5), "x" * 8 + "y" * 8 + "z" * 4, FOURS, "yz"),
+    (OutlierFilter(n_neighbors=3, radius=0.5), "x" * 8 + "y" * 8 + "z" * 4, None, ""),
+    (OutlierFilter(n_neighbors=3, radius=0.5), "x" * 8 + "y" * 8 + "z" * 4, FOURS, "yz"),
     (SimilarityFilter(), "x" * 6 + "y" * 4, None, "xy"),
     (MemorizationFilter(), "x" * 6 + "y" * 4, None, "y"),
     (MemorizationFilter(radius=0.0), "x" * 6 + "y" * 4 + "z", None, "yz"),
@@ -309,7 +309,7 @@ def test_alpha_m_counts_the_first_draw_only():
 
 def test_filters_are_named():
     with pytest.raises(ConfigError, match="Did you mean 'memorization'"):
-        build_filter("memorisation")
+        build_filter("memorization")
     with pytest.raises(ConfigError, match="filter similarity has no setting 'crowd'"):
         build_filter("similarity", {"crowd": 3})
     assert {name: kind.name for name, kind in FILTERS.items()} == {

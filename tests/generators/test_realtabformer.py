@@ -158,7 +158,7 @@ def test_the_training_curve_of_the_worker_is_read(stand_in: object, tmp_path: Pa
     ],
     ids=range(16),
 )
-def test_anything_else_in_its_place_is_refused(stand_in: object, history: str) -> None:
+def test_anything_else_in_its_place_is_blocked(stand_in: object, history: str) -> None:
     with pytest.raises(
         StepError, match="generator realtabformer: python.* failed, took longer than"
     ) as caught:
@@ -202,7 +202,7 @@ def test_a_ratio_of_one_is_no_over_fitting() -> None:
 
 def test_it_is_listed_and_its_environment_may_be_elsewhere() -> None:
     info = next(info for info in generator_info() if info.name == "realtabformer")
-    assert info.licence == "MIT" and info.extra == "realtabformer" and info.available
+    assert info.license == "MIT" and info.extra == "realtabformer" and info.available
     fitted = build_generator("realtabformer", {"python": "/nowhere/python"})
     with pytest.raises(StepError, match=r"python could not be started \(FileNotFoundError\)"):
         fitted.fit(TABLE, seed=0)

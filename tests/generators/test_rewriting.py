@@ -32,7 +32,7 @@ GENERATORS: dict[str, Generator] = {
             "town",
             "paid",
             "cigarettes",
-            "colour",
+            "color",
             "middle",
             "smokes",
             "amount",
@@ -63,7 +63,7 @@ def stays(n: int = N, seed: int = 0) -> pd.DataFrame:
         "town": [f"town {value // 2}" for value in code],
         "smokes": smokes,
         "cigarettes": np.where(smokes, rng.integers(1, 40, n), np.nan),
-        "colour": rng.choice(["red", "green", "blue"], n),
+        "color": rng.choice(["red", "green", "blue"], n),
     })  # fmt: skip
 
 
@@ -346,6 +346,7 @@ def test_relations_hold_after_the_threshold_rule(name: str, train: Table, tmp_pa
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("shape", ["chain", "coarse", "closed", "dates"])
 def test_levels_that_are_not_shared_break_no_order(shape: str, seed: int) -> None:
@@ -355,7 +356,7 @@ def test_levels_that_are_not_shared_break_no_order(shape: str, seed: int) -> Non
     rng = np.random.default_rng(seed)
     low = np.round(rng.gamma(2, 50, N), 2)
     high = low + np.round(rng.exponential(30, N), 2)
-    frame = pd.DataFrame({"low": low, "high": high, "colour": rng.choice(["red", "blue"], N)})
+    frame = pd.DataFrame({"low": low, "high": high, "color": rng.choice(["red", "blue"], N)})
     if shape == "chain":
         frame["between"] = np.round(low + (high - low) * rng.random(N), 2)
         frame.loc[rng.random(N) < 0.2, "between"] = None
@@ -397,11 +398,11 @@ def test_closed_numbers_keep_their_order_and_their_values() -> None:
 
 def test_a_length_of_stay_is_kept() -> None:
     rng = np.random.default_rng(3)
-    frame = stays(3_000)[["start", "end", "colour"]]
+    frame = stays(3_000)[["start", "end", "color"]]
     ward = rng.integers(0, 3, 3_000)
     frame["ward"] = np.array(["a", "b", "c"])[ward]
     frame["end"] = frame["start"] + pd.to_timedelta(rng.poisson(1 + 8 * ward), unit="D")
-    frame = frame[["ward", "start", "end", "colour"]]
+    frame = frame[["ward", "start", "end", "color"]]
     drawn = SynthPop().fit(read(frame), seed=0).sample(3_000, seed=0).frame()
     real = (frame["end"] - frame["start"]).dt.days.groupby(frame["ward"]).mean()
     synthetic = (drawn["end"] - drawn["start"]).dt.days.groupby(drawn["ward"]).mean()
@@ -525,7 +526,7 @@ def test_a_gap_that_is_filled_gets_what_its_value_determines() -> None:
 
 
 def test_a_circle_of_declared_codes_keeps_both() -> None:
-    frame = stays()[["town", "colour"]]
+    frame = stays()[["town", "color"]]
     frame["alias"] = frame["town"].str.replace("town", "place")
     train = read(frame, {"town -> alias": True, "alias -> town": True})
     assert {relation.name for relation in train.relations} == {"town -> alias", "alias -> town"}
@@ -535,10 +536,10 @@ def test_a_circle_of_declared_codes_keeps_both() -> None:
 
 
 def test_codes_of_codes_and_of_booleans() -> None:
-    frame = stays()[["town", "postcode", "colour"]]
+    frame = stays()[["town", "postcode", "color"]]
     frame["state"] = [f"state {int(town.split()[1]) // 4}" for town in frame["town"]]
     frame["is_north"] = frame["state"].isin(["state 0", "state 2"])
-    frame = frame[["is_north", "state", "town", "postcode", "colour"]]
+    frame = frame[["is_north", "state", "town", "postcode", "color"]]
     train = read(frame)
     assert len(train.relations) == 3
     for generator in (SynthPop(min_samples_leaf=20), BayNet()):
@@ -717,7 +718,7 @@ def test_a_category_of_one_person_that_a_public_list_keeps_determines_nothing() 
     frame = sales()
     frame.loc[0, "product"] = "product 99"
     allowed = {
-        "product": {"values": [f"product {code}" for code in range(100)], "source": "catalogue"}
+        "product": {"values": [f"product {code}" for code in range(100)], "source": "catalog"}
     }
     table = canonical_table(frame, None, None, Declared.of_settings(None, None, allowed))
     train = published(table)
@@ -748,7 +749,7 @@ def test_privbayes_keeps_a_declared_price_unless_its_bounds_are_public() -> None
 def test_a_table_without_relations_is_trained_as_it_is(
     generator: Generator, tmp_path: Path
 ) -> None:
-    frame = stays(400)[["start", "paid", "colour", "smokes"]]
+    frame = stays(400)[["start", "paid", "color", "smokes"]]
     train = read(frame)
     assert train.relations == ()
     without = Table.read(frame).with_schema(train.schema)

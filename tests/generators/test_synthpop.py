@@ -92,6 +92,7 @@ PEOPLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [0, 2, 3, 40])
 @pytest.mark.parametrize(("smallest", "levels"), [(1, 3), (2, 12), (5, 50), (20, 4)])
 @pytest.mark.parametrize("whose", PEOPLE)
@@ -247,6 +248,7 @@ def test_a_split_is_made_if_it_is_better_than_a_random_one(kinds: int) -> None:
     assert 0 < sum(made) < 80
 
 
+@pytest.mark.slow
 def test_equal_rows_of_a_person_are_one_row_for_the_comparison_with_chance() -> None:
     for kinds in (0, 2, 5):
         places, goal = grid(kinds, 200, kinds, 6)
@@ -471,6 +473,7 @@ def test_a_value_is_moved_as_far_as_a_fifth_of_its_leaf(people: np.ndarray, smal
     np.testing.assert_allclose(found, np.concatenate(twin))
 
 
+@pytest.mark.slow
 def test_smoothed_numbers_are_nobodys_and_spikes_stay() -> None:
     rng = np.random.default_rng(0)
     pay = np.where(rng.random(2000) < 0.3, 0.0, rng.lognormal(8, 1, 2000).round(2))
@@ -598,6 +601,7 @@ CODING = MatrixCoding.fit([TRAIN], SCHEMA)
 CELLS = CODING.code(TRAIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("visit", [None, SCHEMA.names[::-1]])
 @pytest.mark.parametrize("smoothing", [False, True])
 def test_drawn_cells_are_distributed_as_those_of_the_fitted_generator(

@@ -150,6 +150,7 @@ QUICK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ending",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ENDINGS],
@@ -184,7 +185,7 @@ def test_without_a_log_the_message_asks_for_one(program: object) -> None:
     assert str(caught.value) == FAILED.format("python", 60, UNLOGGED)
 
 
-def test_a_log_that_cannot_be_opened_is_refused_before_the_program_runs(
+def test_a_log_that_cannot_be_opened_is_blocked_before_the_program_runs(
     program: object, tmp_path: Path
 ) -> None:
     fitted = program(f"open({str(tmp_path / 'ran')!r}, 'w')", log=str(tmp_path / "no" / "log"))  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Golden statistics: frozen releases of known truth, and the expected results of the engine.
+"""Golden statistics: frozen releases of known truth, and the expected results of the package.
 
     python tests/golden/golden.py build               # once: tables and embeddings in this folder
     python tests/golden/golden.py write               # the expected report of each release
@@ -43,8 +43,8 @@ HERE = Path(__file__).parent
 SEED = 7
 REAL = ("train", "holdout", "reference")
 ENDS = ("low", "high", "minimum_detectable_effect", "measured")
-# not computed by the engine
-_UNSTABLE = ("seconds", "versions", "engine_version", "fingerprints", "inputs")
+# not computed by the package
+_UNSTABLE = ("seconds", "versions", "package_version", "fingerprints", "inputs")
 _ALSO = ("copies", "memorization", "vulnerability", "fidelity", "cumulative_disclosure")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from golden import RELEASES, Golden, moved
 
-from privacy_assets.dagster.metadata import broken_metadata, limit_metadata
+from privacy_assets.dagster.metadata import failed_limits_metadata, limit_metadata
 from privacy_assets.report.report import Report
 from tests.helpers.marks import weekly_except
 
@@ -57,7 +57,7 @@ def test_no_check_contradicts_the_cause_that_the_report_tells(release: Golden) -
     """
     expected = release.expected()
     metrics = {name: {**entry, "seconds": 0.0} for name, entry in expected["metrics"].items()}
-    absent: dict[str, Any] = {"engine_version": "", "fingerprints": {}, "versions": {}}
+    absent: dict[str, Any] = {"package_version": "", "fingerprints": {}, "versions": {}}
     report = Report.from_json({**expected, **absent, "metrics": metrics})
     told = {cause["cause"] for cause in report.advice}
     assert told
@@ -68,5 +68,5 @@ def test_no_check_contradicts_the_cause_that_the_report_tells(release: Golden) -
         assert causes == {
             one["cause"] for one in report.advice if outcome.limit.key in one["limits"]
         }
-    held = broken_metadata(report.policy_verdict.broken, report.advice)["advice"]
+    held = failed_limits_metadata(report.policy_verdict.broken, report.advice)["advice"]
     assert {record.data["cause"] for record in held.records} == told

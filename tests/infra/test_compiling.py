@@ -89,7 +89,7 @@ def cached_in(folder, double, monkeypatch):
 
 
 @pytest.mark.parametrize("writable", ["folder", "below", "index", "data", "above"])
-def test_route_54_code_that_others_can_write_is_not_run(
+def test_bypass_54_code_that_others_can_write_is_not_run(
     double, tmp_path, caplog, monkeypatch, writable
 ):
     above = tmp_path / "above"

@@ -97,7 +97,7 @@ def alive(pid):
     )
 
 
-def refused(folder, match="held by", **options):
+def rejected(folder, match="held by", **options):
     with (
         pytest.raises(LeaseTimeout, match=match),
         lease_device(folder, **{"timeout": 0, **options}),
@@ -154,13 +154,13 @@ def test_a_card_has_one_holder_under_any_number_and_until_an_error(cards, tmp_pa
     cards(*CARDS)
     with lease_device(tmp_path, timeout=0) as first, lease_device(tmp_path, timeout=0) as second:
         assert [first, second] == ["cuda:0", "cuda:1"]
-        refused(tmp_path, device="cuda")
+        rejected(tmp_path, device="cuda")
     with pytest.raises(KeyError), lease_device(tmp_path, "cuda:1", timeout=0):
         raise KeyError
     with lease_device(tmp_path, "cuda:1", timeout=0) as name:
         assert name == "cuda:1"
         cards(Device("cuda:0", CARDS[1].identity))
-        refused(tmp_path)
+        rejected(tmp_path)
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_threads_exclude_each_other_and_hear_of_the_holder(cards, tmp_path):
 @pytest.mark.slow
 def test_processes_exclude_each_other(cards, tmp_path, start_holder):
     holders, heard = [start_holder(2) for _ in range(2)], []
-    refused(tmp_path, rf"process {holders[0].pid}", slots=2, timeout=0.5, on_wait=heard.append)
+    rejected(tmp_path, rf"process {holders[0].pid}", slots=2, timeout=0.5, on_wait=heard.append)
     assert len(heard) == 1 and all(f"process {holder.pid}" in heard[0] for holder in holders)
     holders[-1].terminate()
     with lease_device(tmp_path, slots=2, timeout=120) as name:
@@ -208,7 +208,7 @@ def test_processes_exclude_each_other(cards, tmp_path, start_holder):
 
 def test_killed_holder_frees_the_device_though_its_children_live(cards, tmp_path, start_holder):
     holder = start_holder(1, "children")
-    refused(tmp_path)
+    rejected(tmp_path)
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     with lease_device(tmp_path, timeout=120) as name:
@@ -219,7 +219,7 @@ def test_killed_holder_frees_the_device_though_its_children_live(cards, tmp_path
 def test_neither_a_look_at_the_holder_nor_a_forked_child_ends_its_lease(cards, tmp_path):
     """A forked child's own request fails, and closing its copies releases no lock."""
     with lease_device(tmp_path, timeout=0):
-        refused(tmp_path, match=str(os.getpid()))
+        rejected(tmp_path, match=str(os.getpid()))
         child = os.fork()
         if child == 0:
             code = 1
@@ -244,7 +244,7 @@ def test_lock_files_that_were_deleted_or_are_links(cards, tmp_path, monkeypatch)
     (path,) = tmp_path.glob("*.lock")
     path.unlink()
     with lease_device(tmp_path, timeout=0):
-        refused(tmp_path)
+        rejected(tmp_path)
     lock, deleted = folders.lock, []
 
     def just_deleted(*given):

@@ -106,6 +106,7 @@ def restored() -> Any:
     assert state() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ODD)
 def test_a_computation_has_the_default_state_and_restores_that_of_the_host(
     name: str, restored: ExitStack

@@ -1,4 +1,4 @@
-"""Threads of the engine's own loops."""
+"""Threads of the package's own loops."""
 
 from __future__ import annotations
 

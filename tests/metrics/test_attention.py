@@ -179,8 +179,8 @@ def played(sets: int, planted: bool, seed: int = 1, **settings):
 def test_a_planted_target_is_found_and_nothing_where_there_is_nothing(planted, settings, low, high):
     attack, features, labels = played(300, planted, closest=12, **settings)
     score = attack.fit(features, labels, np.random.default_rng(2))
-    _, unseen, truth = played(400, planted, seed=3, closest=12)
-    assert low < roc_auc_score(truth, score(unseen)) <= high
+    _, held_out_scores, truth = played(400, planted, seed=3, closest=12)
+    assert low < roc_auc_score(truth, score(held_out_scores)) <= high
 
 
 def test_the_same_seed_gives_the_same_scores_and_no_global_state_moves():
@@ -222,9 +222,11 @@ def test_training_ends_when_patience_does_and_tells_how_far_it_is():
 def test_a_tenth_of_the_sets_chooses_the_epoch_and_is_scored_as_unseen():
     attack, features, labels = played(60, True)
     scorer = attack.fit(features, labels, np.random.default_rng(0))
-    held_out = np.isfinite(scorer.unseen)
-    assert scorer.unseen.shape == (60,) and held_out.sum() == 6
-    np.testing.assert_allclose(scorer.unseen[held_out], scorer(features)[held_out], rtol=1e-5)
+    held_out = np.isfinite(scorer.held_out_scores)
+    assert scorer.held_out_scores.shape == (60,) and held_out.sum() == 6
+    np.testing.assert_allclose(
+        scorer.held_out_scores[held_out], scorer(features)[held_out], rtol=1e-5
+    )
     attack.fit(features[:2], labels[:2], np.random.default_rng(0))
 
 

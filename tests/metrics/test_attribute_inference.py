@@ -71,7 +71,7 @@ def trial_of(inputs: EvaluationInputs) -> tuple[Trial, np.ndarray]:
 
 
 @pytest.mark.parametrize(("rows", "k"), [(3, 1), (3, 3), (700, 5)])
-def test_neighbours_without_a_column_are_those_of_the_table_without_it(rows: int, k: int) -> None:
+def test_neighbors_without_a_column_are_those_of_the_table_without_it(rows: int, k: int) -> None:
     inputs = given(*parts((60, 40, rows), 0))
     trial, order = trial_of(inputs)
     assert len(trial.attacked.rows) == 80
@@ -101,7 +101,7 @@ def test_ties_go_to_the_earlier_point_and_a_far_outlier_hides_nothing() -> None:
     ).all()
 
 
-def test_neighbours_by_a_few_columns_of_each_row() -> None:
+def test_neighbors_by_a_few_columns_of_each_row() -> None:
     inputs = given(*parts((50, 50, 400), 1))
     trial, order = trial_of(inputs)
     known = np.random.default_rng(0).permuted(np.tile(np.arange(8), (100, 1)), axis=1)[:, :3]
@@ -143,7 +143,7 @@ def test_what_counts_as_right(
     assert codes.correct(codes.synthetic, GIOMI).tolist() == [True, True, False, False]
 
 
-def test_guesses_are_the_mode_or_the_mean_of_the_neighbours() -> None:
+def test_guesses_are_the_mode_or_the_mean_of_the_neighbors() -> None:
     codes = Target("x", np.zeros(4, dtype=np.int64), np.array([7, 3, 3, 5, -1]))
     order = np.array([[0, 1, 2, 3, 4], [0, 1, 3, 4, 2], [4, 1, 3, 0, 2], [3, 0, 4, 1, 4]])
     assert codes.guess(order).tolist() == [3, 3, 3, -1]
@@ -283,7 +283,7 @@ def test_gretels_attack_is_set_by_two_settings() -> None:
     train, holdout, fresh = parts((300, 200, 300), 4)
     metric = AttributeInference(n_permutations=199, n_quasi_identifiers=2, n_neighbors=3)
     result = run(train, holdout, fresh, metric)
-    asked = [(row["quasi_identifiers"], row["neighbours"]) for row in result.tables["attacks"]]
+    asked = [(row["quasi_identifiers"], row["neighbors"]) for row in result.tables["attacks"]]
     assert asked == [(2, 1), (2, 3), (4, 1), (4, 3), (7, 1), (7, 3)]
     assert result.tables["grade"][0]["gretel"] == result.tables["attacks"][1]["gretel"]
     assert result.estimates[0].subjects == 2 * 200, "all people up to the number in the holdout"
@@ -362,7 +362,7 @@ def test_a_copy_is_the_worst_and_half_of_it_stands_between(
         assert row["train"] >= row["holdout"] and row["low"] <= row["excess"] <= row["high"]
     assert sum(row["weight"] for row in copied.tables["columns"]) == pytest.approx(1)
     attacks, shown = copied.tables["attacks"], copied.tables["grade"][0]
-    assert [(row["quasi_identifiers"], row["neighbours"]) for row in attacks] == [
+    assert [(row["quasi_identifiers"], row["neighbors"]) for row in attacks] == [
         (3, 1),
         (3, 5),
         (4, 1),

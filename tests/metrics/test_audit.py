@@ -203,7 +203,7 @@ def test_who_is_removed_and_the_targets_other_rows_are_in_no_training_set(monkey
     assert len(set().union(*(rows for _, rows in drawn))) > 200
 
 
-def test_rows_of_the_same_person_are_no_neighbours_and_one_of_them_is_chosen():
+def test_rows_of_the_same_person_are_no_neighbors_and_one_of_them_is_chosen():
     frame = (
         mixed(np.random.default_rng(12), 200)
         .iloc[[0] * 6 + list(range(6, 200))]
@@ -280,7 +280,7 @@ def test_an_interrupted_audit_goes_on_with_the_same_result(tmp_path, monkeypatch
     assert told == []
 
 
-def test_a_checkpoint_of_another_audit_is_refused(tmp_path):
+def test_a_checkpoint_of_another_audit_is_blocked(tmp_path):
     same = {"generator": Blind(), **QUICK, "checkpoint": tmp_path / "c"}
     small_audit(**same)
     table = small_table()
@@ -330,7 +330,7 @@ def test_a_folder_that_holds_something_else_and_a_damaged_checkpoint_are_named(
         ({"attack_settings": {1: 2}}, "attack_settings"),
     ],
 )
-def test_bad_plans_are_refused_when_they_are_made(settings, words):
+def test_bad_plans_are_rejected_when_they_are_made(settings, words):
     with pytest.raises(ConfigError, match=words):
         AuditConfig(Blind(), **settings)
 
@@ -360,7 +360,7 @@ ONE = mixed(np.random.default_rng(0), 1)
         ({"seed": -1}, ConfigError, "seed"),
     ],
 )
-def test_plans_that_do_not_fit_the_table_are_refused(settings, error, words, tmp_path):
+def test_plans_that_do_not_fit_the_table_are_rejected(settings, error, words, tmp_path):
     with pytest.raises(error, match=words):
         small_audit(Blind(), **{"checkpoint": tmp_path / "c", **settings})
 

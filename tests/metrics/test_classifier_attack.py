@@ -148,7 +148,7 @@ def test_copy_is_worst_and_fresh_rows_are_the_null(with_reference):
     assert copy.estimate("tpr_1_fpr").value > 0.95
     attacks = [
         "distance",
-        "distance / neighbour",
+        "distance / neighbor",
         *(["distance / reference"] if with_reference else []),
     ]
     attacks += ["DPI", "DOMIAS", "Gen-LRA"] if with_reference else []
@@ -167,7 +167,7 @@ def test_other_statistics_do_not_change_with_the_classifier():
     )
     for name in NAMES:
         assert off.estimate(name).note == "not measurable: the setting classifier is off"
-    assert {row["score"] for row in off.tables["low_rates"]} == {"distance", "distance / neighbour"}
+    assert {row["score"] for row in off.tables["low_rates"]} == {"distance", "distance / neighbor"}
     for estimate in off.estimates:
         if estimate.name not in (*NAMES, *LOW_RATES):
             assert estimate.to_json() == on.estimate(estimate.name).to_json()

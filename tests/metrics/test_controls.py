@@ -187,7 +187,7 @@ def test_a_table_that_leaks_itself_is_no_false_alarm() -> None:
     """With shuffled labels, a copy of train is unrelated to membership."""
     result = Controls(draws=4).measure(inputs_of(TRAIN))
     assert result.estimate("false_alarm_rate").value <= 0.1
-    # Planting copies cannot break a limit that these copies already break.
+    # Planting copies cannot fail a limit that these copies already break.
     assert math.isnan(result.estimate("smallest_leak_exact").value)
     assert "itself fails every limit" in result.estimate("smallest_leak_exact").note
 

@@ -177,7 +177,7 @@ def test_where_everybody_shares_their_row_no_row_is_ones_own() -> None:
     assert found == pytest.approx(0, abs=1e-12)
 
 
-def test_permuted_labels_have_the_law_of_all_labellings() -> None:
+def test_permuted_labels_have_the_law_of_all_labelings() -> None:
     """Of eight people with distinct rows, four rows are copied: 4 members hold k of them with C(4,
     k)^2 / 70.
 

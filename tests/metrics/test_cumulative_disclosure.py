@@ -315,7 +315,7 @@ def test_renamed_columns_and_other_kinds_hide_no_copy() -> None:
     assert judged(inputs_of(FRESH, copied, population(300, 8)))[1] == "fail"
 
 
-def test_releases_without_a_common_column_are_refused() -> None:
+def test_releases_without_a_common_column_are_rejected() -> None:
     strange = population(300, 8).rename(columns=str.upper)
     with pytest.raises(
         InputError, match="earlier releases: they and this table have no common column"

@@ -101,7 +101,7 @@ def test_the_score_is_the_mean_of_both_metrics_and_a_copy_is_the_worst(
 
 
 @pytest.mark.slow
-def test_a_limit_on_the_score_refuses_a_copy_and_accepts_fresh_rows(
+def test_a_limit_on_the_score_rejects_a_copy_and_accepts_fresh_rows(
     tables: list[pd.DataFrame],
 ) -> None:
     train, holdout, fresh = tables

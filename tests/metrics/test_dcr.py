@@ -350,7 +350,7 @@ def test_copies_among_poor_rows_of_uk_census_are_seen(uk_census):
 
 
 @pytest.mark.slow
-def test_dropping_rows_near_train_is_refused(uk_census):
+def test_dropping_rows_near_train_is_blocked(uk_census):
     train, holdout, fresh = cut(uk_census, *SIZES)
     inputs = given(train, holdout, fresh)
     away = nearest(inputs.encoded("synthetic").dense, inputs.encoded("train").dense).distances[:, 0]

@@ -51,7 +51,7 @@ NOT_OF_COPIES = {
 # A copy is useful, creates no values, and is not a canary.
 NOT_OF_LEAKS = {
     name for name, metric in METRICS.items()
-    if metric.causes.broken in ("poor fit", "values of no real row")
+    if metric.causes.failed in ("poor fit", "values of no real row")
     or all(spec.measures == "evaluation" for spec in metric.statistics)
 }  # fmt: skip
 TOWNS = ["Kilburn", "Leith", "Morden", "Neath", "Oban", "Poole"]

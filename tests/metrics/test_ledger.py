@@ -162,7 +162,7 @@ GOOD = {
         table_file(**{**GOOD, "ratio": np.array([np.nan, 1], np.float32)}),
     ],
 )
-def test_other_files_are_refused(data: bytes) -> None:
+def test_other_files_are_rejected(data: bytes) -> None:
     with pytest.raises(Damaged, match="the ledger of disclosure"):
         Ledger.from_bytes(data)
     assert len(Ledger.from_bytes(table_file(**GOOD)).exact) == 2

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.distances.nearest import Neighbours
+from privacy_assets.distances.nearest import Neighbors
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics import linkability
 from privacy_assets.metrics.linkability import (
@@ -118,7 +118,7 @@ def test_hits_agree_with_brute_force(make, k: int, monkeypatch: pytest.MonkeyPat
             assert all(found[-5:])  # copies
             assert searched.hits(*sets[::-1], k=k).tolist() == truth
             # The nearest row is a shortcut. Without it all rows are searched, with the same result.
-            blind = Neighbours(
+            blind = Neighbors(
                 np.full((len(attacked), 1), 1e-200), np.zeros((len(attacked), 1), dtype=np.int64)
             )
             assert replace(searched, nearest=blind).hits(*sets, k=k).tolist() == truth
@@ -190,7 +190,7 @@ def test_people_are_drawn_alike_on_both_sides(most: int, of_each: int) -> None:
     train, holdout, synthetic = parts((240, 60, 10), 0)
     subjects = {"train": np.repeat(np.arange(60), 4), "holdout": np.repeat(np.arange(60, 75), 4)}
     inputs = given(train, holdout, synthetic, subjects=subjects)
-    rows = target_rows(inputs, inputs.labelled_subjects, most)
+    rows = target_rows(inputs, inputs.labeled_subjects, most)
     assert len(np.unique(rows)) == len(rows)
     owner = np.concatenate([subjects["train"], subjects["holdout"]])[rows]
     assert set(np.unique(owner, return_counts=True)[1]) == {of_each}
@@ -352,6 +352,6 @@ def test_sets_of_ones_own() -> None:
         "ab",
     ],
 )
-def test_sets_that_are_none_are_refused_when_the_metric_is_built(columns: object) -> None:
+def test_sets_that_are_none_are_rejected_when_the_metric_is_built(columns: object) -> None:
     with pytest.raises(ConfigError, match="column_sets: .*two disjoint lists of column names"):
         Linkability(column_sets=columns)

@@ -41,7 +41,7 @@ def judged(result):
 
 
 def broken(result):
-    return {outcome.limit.key for outcome in judged(result).broken}
+    return {outcome.limit.key for outcome in judged(result).not_passed}
 
 
 # ------------------------------------------------------------------------- cross-fitted rates
@@ -58,7 +58,7 @@ def random_case(seed, subjects=60, decimals=1):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("decimals", [-2, 0, 1, 8])
-def test_rates_of_each_labelling_are_the_naive_ones_with_ties(seed, decimals):
+def test_rates_of_each_labeling_are_the_naive_ones_with_ties(seed, decimals):
     score, codes, half, member = random_case(seed, decimals=decimals)
     g, shares = np.random.default_rng(seed), (0.001, 0.01, 0.1, 0.25, 0.5, 1.0)
     labels = np.stack([g.permutation(member) for _ in range(3)])
@@ -147,7 +147,7 @@ def test_distances_are_the_naive_ones():
     naive = {
         "distance": d,
         "distance / reference": naive_ratio(d, r),
-        "distance / neighbour": naive_ratio(d, n),
+        "distance / neighbor": naive_ratio(d, n),
     }
     handed = build_population(inputs, score_rows(inputs).distances)  # the search is not repeated
     rows = np.r_[0:4, 60:100]
@@ -210,7 +210,7 @@ def test_more_copies_are_never_safer():
 
 
 @pytest.mark.slow
-def test_avoiding_the_training_rows_is_refused():
+def test_avoiding_the_training_rows_is_blocked():
     train, holdout, fresh, reference = release(3000, 1000, 3000, 1000)
     inputs = given(train, holdout, fresh)
     away = nearest_rows(inputs.encoded("synthetic"), inputs.encoded("train")).distances[:, 0]
@@ -288,7 +288,7 @@ def test_jittered_copies_of_isolated_people_are_seen_where_all_together_are_not(
     train, holdout, fresh, reference = cut(adult, 8000, 2000, 8000, 2000)
     g, outliers = (
         np.random.default_rng(0),
-        build_population(given(train, holdout, fresh)).neighbour[: len(train)],
+        build_population(given(train, holdout, fresh)).neighbor[: len(train)],
     )
     jittered = train.iloc[np.argsort(-outliers)[:40]].copy()
     for name in jittered.select_dtypes("number"):

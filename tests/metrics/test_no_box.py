@@ -17,7 +17,7 @@ from privacy_assets.metrics.membership_inference import MembershipInference, no_
 from privacy_assets.metrics.membership_inference.no_box import (
     BANDWIDTHS,
     INFLUENCED,
-    NEIGHBOURS,
+    NEIGHBORS,
     SPECS,
     NoBoxScores,
     auc_estimates,
@@ -136,7 +136,7 @@ def naive_index(near, away, n_synthetic, n_reference):
     positions.
     """
     both = sorted([*near, *away])
-    k = min(NEIGHBOURS, len(both))
+    k = min(NEIGHBORS, len(both))
     last = both[k - 1]
     left = k - sum(d < last for d in both)
     copied = sum(d < last for d in near) + left * sum(d == last for d in near) / sum(
@@ -150,7 +150,7 @@ def test_the_index_is_the_naive_one_with_ties(seed):
     g = np.random.default_rng(seed)
     near, away = (np.sort(g.integers(0, 6, g.integers(1, 21)).astype(float)) for _ in range(2))
     padded = [
-        np.pad(found, (0, NEIGHBOURS - len(found)), constant_values=np.inf)[None]
+        np.pad(found, (0, NEIGHBORS - len(found)), constant_values=np.inf)[None]
         for found in (near, away)
     ]
     np.testing.assert_allclose(
@@ -158,7 +158,7 @@ def test_the_index_is_the_naive_one_with_ties(seed):
         [naive_index(near, away, len(near), len(away))],
     )
     # tables with more rows than the attack reads
-    full = np.sort(g.integers(0, 6, (2, 1, NEIGHBOURS)).astype(float))
+    full = np.sort(g.integers(0, 6, (2, 1, NEIGHBORS)).astype(float))
     np.testing.assert_allclose(
         plagiarism_index(*full, 500, 3000), [naive_index(*full[:, 0], 500, 3000)]
     )

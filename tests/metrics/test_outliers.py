@@ -28,7 +28,7 @@ def population(near, alone, codes, member):
     people in train.
     """
     return Population(
-        codes, member, {"distance / neighbour": near}, alone, np.zeros(len(member), dtype=bool)
+        codes, member, {"distance / neighbor": near}, alone, np.zeros(len(member), dtype=bool)
     )
 
 
@@ -48,10 +48,10 @@ def drawn(seed, people=2000, share=0.8, rows=1, copied=0):
 
 def naive(found):
     """k, k_T, u, u_T by loops over rows."""
-    cut = np.quantile(found.neighbour, 0.9, method="inverted_cdf")
+    cut = np.quantile(found.neighbor, 0.9, method="inverted_cdf")
     best = {}
     for near, alone, code in zip(
-        found.scores["distance / neighbour"], found.neighbour, found.codes, strict=True
+        found.scores["distance / neighbor"], found.neighbor, found.codes, strict=True
     ):
         if alone >= cut:
             best[code] = min(best.get(code, (math.inf, 0.0)), (near, -alone))
@@ -72,8 +72,8 @@ def test_against_a_naive_twin(share, rows):
         )
         if seed % 2:  # many ties
             near, alone = (
-                np.round(found.scores["distance / neighbour"], 1),
-                np.round(found.neighbour),
+                np.round(found.scores["distance / neighbor"], 1),
+                np.round(found.neighbor),
             )
             found = population(near, alone, found.codes, found.member)
         k, k_t, u, u_t = naive(found)
@@ -107,7 +107,7 @@ def test_copies_of_outliers_are_significant_however_few_are_not_members(
 
 def test_avoided_members_are_significant_from_the_other_side():
     found = drawn(0, people=10_000)
-    found.scores["distance / neighbour"][found.member[found.codes]] += 2
+    found.scores["distance / neighbor"][found.member[found.codes]] += 2
     estimate = outlier_excess(found)
     assert estimate.value == pytest.approx(-1) and estimate.high < -0.4
 
@@ -148,17 +148,17 @@ def test_matches_against_a_naive_twin(share, rows):
         found = drawn(seed, share=share, rows=rows, copied=seed * 5)
         if seed % 2:  # many ties
             found = population(
-                np.round(found.scores["distance / neighbour"], 1),
-                np.round(found.neighbour),
+                np.round(found.scores["distance / neighbor"], 1),
+                np.round(found.neighbor),
                 found.codes,
                 found.member,
             )
         every = list(
-            zip(found.scores["distance / neighbour"], found.neighbour, found.codes, strict=True)
+            zip(found.scores["distance / neighbor"], found.neighbor, found.codes, strict=True)
         )
         told = []
         for share_within, reach in ((0.9, 0.25), (0.9, 0.01), (0.98, 0.25)):
-            cut = sorted(found.neighbour)[math.ceil(share_within * len(found.neighbour)) - 1]
+            cut = sorted(found.neighbor)[math.ceil(share_within * len(found.neighbor)) - 1]
             apart = [(near, code) for near, alone, code in every if alone > cut]
             outliers, matched = (
                 {code for _, code in apart},
@@ -187,11 +187,11 @@ def test_where_chance_meets_many_the_farthest_are_asked_by_themselves():
     for seed in range(10):
         found = drawn(seed, people=10_000, share=0.5)
         near, rng = np.ones(10_000), np.random.default_rng(seed)
-        remote = found.neighbour > np.quantile(found.neighbour, 0.98)
+        remote = found.neighbor > np.quantile(found.neighbor, 0.98)
         near[~remote & (rng.random(10_000) < 0.1)] = 0.1
-        fresh = population(near.copy(), found.neighbour, found.codes, found.member)
+        fresh = population(near.copy(), found.neighbor, found.codes, found.member)
         near[np.flatnonzero(remote & found.member[found.codes])[:15]] = 0.2
-        leaking = population(near, found.neighbour, found.codes, found.member)
+        leaking = population(near, found.neighbor, found.codes, found.member)
         assert (
             outlier_matches(leaking).low > 0
             and outlier_matches(leaking).note == "15 of 200 outliers have such a row"
@@ -205,10 +205,10 @@ def test_where_chance_comes_near_to_many_the_same_row_is_asked_for():
         found = drawn(seed, people=10_000, share=0.5)
         near, rng = np.ones(10_000), np.random.default_rng(seed)
         near[rng.random(10_000) < 0.25] = 0.2
-        fresh = population(near.copy(), found.neighbour, found.codes, found.member)
-        remote = found.neighbour > np.quantile(found.neighbour, 0.98)
+        fresh = population(near.copy(), found.neighbor, found.codes, found.member)
+        remote = found.neighbor > np.quantile(found.neighbor, 0.98)
         near[np.flatnonzero(remote & found.member[found.codes])[:13]] = 0.0
-        leaking = population(near, found.neighbour, found.codes, found.member)
+        leaking = population(near, found.neighbor, found.codes, found.member)
         assert (
             outlier_matches(leaking).low > 0
             and outlier_matches(leaking).note == "13 of 1000 outliers have such a row"
@@ -221,12 +221,12 @@ def far(seed, copied):
     are copied.
     """
     found = drawn(seed, people=8000, share=0.625)
-    near = np.maximum(found.scores["distance / neighbour"], 0.3)
+    near = np.maximum(found.scores["distance / neighbor"], 0.3)
     outliers = np.flatnonzero(
-        (found.neighbour > np.quantile(found.neighbour, 0.9)) & found.member[found.codes]
+        (found.neighbor > np.quantile(found.neighbor, 0.9)) & found.member[found.codes]
     )
     near[outliers[:copied]] = 0.0
-    return population(near, found.neighbour, found.codes, found.member)
+    return population(near, found.neighbor, found.codes, found.member)
 
 
 def test_fifteen_of_the_most_isolated_are_seen_and_fresh_rows_are_none():
@@ -271,11 +271,11 @@ def test_the_reference_is_unseen_as_the_holdout_is(rows, most):
         apart, build_population(apart, rows=target_rows(apart, ("train", "holdout"), most, "x"))
     )
     if most is None:
-        assert np.array_equal(two.neighbour, one.neighbour)
+        assert np.array_equal(two.neighbor, one.neighbor)
         assert outlier_matches(two) == outlier_matches(one)
     else:
         assert len(two.codes) <= most + len(reference)
-        assert set(two.neighbour) <= set(one.neighbour)
+        assert set(two.neighbor) <= set(one.neighbor)
     plain = build_population(given(train, holdout, release))
     assert with_reference(given(train, holdout, release), plain) is plain
 

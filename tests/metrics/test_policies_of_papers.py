@@ -1,4 +1,4 @@
-"""The policies in examples/policies refuse a copy of train, and accept rows of other people."""
+"""The policies in examples/policies reject a copy of train, and accept rows of other people."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def test_univariate_queries_are_the_unique_and_extreme_values_of_the_synthetic_t
 
 
 @pytest.mark.parametrize(("share", "words"), [(0.05, 1), (0.95, 2)])
-def test_matches_and_relabelled_hits_are_counted_by_subject(
+def test_matches_and_relabeled_hits_are_counted_by_subject(
     share: float, words: int, tables
 ) -> None:
     coded, real = tables[3:]

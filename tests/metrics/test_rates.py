@@ -64,6 +64,7 @@ LAWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("n", [20, 100])
 def test_the_interval_of_the_auc_covers_the_truth(law, n):

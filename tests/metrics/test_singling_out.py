@@ -19,7 +19,7 @@ from privacy_assets.metrics.singling_out import metric as singling_out
 from privacy_assets.metrics.singling_out.metric import Configuration, exactly_one, giomi_risk, risks
 from privacy_assets.policy import Limit, judge_limit
 from privacy_assets.stats.estimates import MetricResult
-from privacy_assets.stats.intervals import wilson_centre
+from privacy_assets.stats.intervals import wilson_center
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.table import Table
 from tests.metrics.given_tables import given
@@ -58,16 +58,18 @@ def test_giomi_brings_the_larger_side_to_the_size_of_the_smaller(members: int, o
     expected = sum(np.mean([len(way & set(range(x))) == 1 for way in ways]) for x in large)
     exact = (small == 1).sum()
     hits = (expected, exact) if others < members else (exact, expected)
-    train, control = (wilson_centre(x, 40) for x in hits)
+    train, control = (wilson_center(x, 40) for x in hits)
     assert giomi_risk(k, m, members, others)[0] == pytest.approx(
         (train - control) / (1 - control), abs=1e-12
     )
 
 
 @pytest.mark.parametrize(
-    ("hits_train", "hits_unseen"), [(0, 0), (7, 0), (90, 30), (30, 90), (200, 199), (200, 0)]
+    ("hits_train", "hits_non_members"), [(0, 0), (7, 0), (90, 30), (30, 90), (200, 199), (200, 0)]
 )
-def test_giomis_interval_is_that_of_equations_6_and_7(hits_train: int, hits_unseen: int) -> None:
+def test_giomis_interval_is_that_of_equations_6_and_7(
+    hits_train: int, hits_non_members: int
+) -> None:
     """Wilson's interval by the roots of its quadratic, and delta_R by numeric derivatives of eq.
     7.
     """
@@ -82,13 +84,15 @@ def test_giomis_interval_is_that_of_equations_6_and_7(hits_train: int, hits_unse
     def risk(train: float, control: float) -> float:
         return (train - control) / (1 - control)
 
-    (train, d_train), (control, d_control) = rate(hits_train), rate(hits_unseen)
+    (train, d_train), (control, d_control) = rate(hits_train), rate(hits_non_members)
     step = 1e-6
     slope_train = (risk(train + step, control) - risk(train - step, control)) / (2 * step)
     slope_control = (risk(train, control + step) - risk(train, control - step)) / (2 * step)
     half = math.sqrt((slope_train * d_train) ** 2 + (slope_control * d_control) ** 2)
     value = risk(train, control)
-    found = giomi_risk(*(np.arange(queries) < hits for hits in (hits_train, hits_unseen)), 50, 50)
+    found = giomi_risk(
+        *(np.arange(queries) < hits for hits in (hits_train, hits_non_members)), 50, 50
+    )
     assert found == pytest.approx((value, value - half, min(value + half, 1.0)), rel=1e-6, abs=1e-6)
 
 
@@ -159,7 +163,7 @@ def test_hits_under_permuted_labels_follow_their_exact_law() -> None:
         )
     found, people = attacked[0]
     for one in found:
-        chance = exactly_one(len(people), one.in_train + one.in_unseen, people.members).sum()
+        chance = exactly_one(len(people), one.in_train + one.in_non_members, people.members).sum()
         error = one.null_hits.std() / np.sqrt(len(one.null_hits))
         assert abs(one.null_hits.mean() - chance) < 4.5 * error
 

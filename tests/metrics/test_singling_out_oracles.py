@@ -40,7 +40,7 @@ def test_rates_and_giomis_risk_are_anonymeters(found: dict, request: pytest.Fixt
     for peer in found["attacks"]:
         ours = rows[peer["columns"]]
         assert ours["attacks"] == attacks
-        for side, theirs in (("hits_train", "hits_train"), ("hits_unseen", "hits_holdout")):
+        for side, theirs in (("hits_train", "hits_train"), ("hits_non_members", "hits_holdout")):
             # for two samples of the existing queries
             share = (ours[side] + peer[theirs]) / (2 * attacks)
             assert abs(ours[side] - peer[theirs]) <= 3.5 * math.sqrt(

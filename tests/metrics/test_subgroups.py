@@ -52,7 +52,7 @@ def drawn(seed, n_train=1600, n_holdout=1600, rows=1, copied=""):
     near[(frame["ward"] == copied).to_numpy() & member[codes]] *= 0.3
     half = g.permutation(n) % 2 == 1
     return frame, Population(
-        codes, member, {"distance": near, "distance / neighbour": near / alone}, alone, half
+        codes, member, {"distance": near, "distance / neighbor": near / alone}, alone, half
     )
 
 
@@ -195,7 +195,7 @@ def test_a_leak_of_one_group_is_significant_where_averages_tolerate_it():
     )
     leaking, honest = result_of(*release(copied=60)), result_of(*release())
     broken = {
-        outcome.limit.key for outcome in limited.judge({"membership_inference": leaking}).broken
+        outcome.limit.key for outcome in limited.judge({"membership_inference": leaking}).not_passed
     }
     # the copied outliers do not represent the average
     few = "membership_inference.outlier_matches.proven"
@@ -234,7 +234,7 @@ def test_small_groups_are_not_measurable():
         (["ward", "income"], "'income' is numeric, not categorical"),
     ],
 )
-def test_what_is_no_list_of_columns_of_groups_is_refused(subgroups, words):
+def test_what_is_no_list_of_columns_of_groups_is_blocked(subgroups, words):
     settings = {"membership_inference": {"subgroups": subgroups}}
     with pytest.raises(ConfigError) as caught:
         evaluate(*cut(people(40, 0), 20, 10, 10), metrics=settings, embedder=False)

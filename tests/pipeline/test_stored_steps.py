@@ -21,16 +21,16 @@ from privacy_assets import Policy
 from privacy_assets.errors import (
     ConfigError,
     Damaged,
-    LockDiffers,
     NotTrusted,
     OutOfDate,
     PolicyNotMet,
+    SettingsDiffer,
     TableBusy,
 )
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.keys import first_key
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.markers import prepare
 from privacy_assets.infra.objects import ObjectPath, location
 from privacy_assets.pipeline import stored as stored_steps
@@ -54,7 +54,7 @@ LENIENT = {
 
 @pytest.fixture(autouse=True)
 def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "the same split in every run")
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def stored(
 ) -> StoredRun:
     given = {"releases": folder / "releases", "private": folder / "private", **places}
     plan = ResolvedTable.of(chosen, partitioned=partition is not None)
-    # Runs overlap here, because the gate must reject what they make even without the lock of the
-    # table.
+    # Runs overlap here, because the gate must reject what they make even without the run lease of
+    # the table.
     table_run = TableRun(
         plan,
         DeploymentSettings(**given).open(),
@@ -193,7 +193,7 @@ def test_filters_embedders_and_tables_of_ones_own(
 
 
 @pytest.mark.slow
-def test_a_table_that_leaks_is_refused_with_limit_and_value(rows: Path, tmp_path: Path) -> None:
+def test_a_table_that_leaks_is_blocked_with_limit_and_value(rows: Path, tmp_path: Path) -> None:
     steps = stored(spec(rows, leak=True), tmp_path)
     found = through(steps)
     with pytest.raises(PolicyNotMet, match=r"dcr\.member_excess"):
@@ -307,7 +307,7 @@ def test_a_step_that_is_run_again_mends_its_damaged_values(rows: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_an_older_split_or_verdict_of_the_same_run_is_refused(
+def test_an_older_split_or_verdict_of_the_same_run_is_blocked(
     rows: Path, tmp_path: Path, adult: pd.DataFrame
 ) -> None:
     steps = stored(spec(rows), tmp_path)
@@ -337,7 +337,7 @@ def test_a_changed_table_stops_before_anything_is_trained(rows: Path, tmp_path: 
         spec(rows, policy={**LENIENT, "name": "other"}),
     ):
         other = stored(changed, tmp_path, "other")
-        with pytest.raises(LockDiffers):
+        with pytest.raises(SettingsDiffer):
             through(other)
         assert not list(other.folder.glob("split/*"))
     assert published(steps, found)
@@ -345,7 +345,7 @@ def test_a_changed_table_stops_before_anything_is_trained(rows: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_a_second_run_of_the_table_waits_for_the_first_one(rows: Path, tmp_path: Path) -> None:
-    """The lock belongs to the run of the orchestrator, whose steps are separate processes, and to
+    """The lease belongs to the run of the orchestrator, whose steps are separate processes, and to
     all partitions.
     """
 
@@ -465,7 +465,7 @@ def test_policies_are_those_of_now(rows: Path, tmp_path: Path) -> None:
     )
     found = through(lenient)
     strict = stored(spec(rows, leak=True), tmp_path)
-    with pytest.raises((LockDiffers, OutOfDate)):
+    with pytest.raises((SettingsDiffer, OutOfDate)):
         published(strict, found)
     assert isinstance(strict.run.table.policy, Policy) and os.listdir(tmp_path / "private")
 

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from privacy_assets import read_published
-from privacy_assets.errors import PublicationRefused, TableStopped
+from privacy_assets.errors import PublicationBlocked, TableSuspended
 from privacy_assets.gate.deployment import DeploymentSettings
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import run_table
@@ -52,7 +52,7 @@ class Series:
         self.outcomes = list[str]()
 
     def night(self) -> str:
-        """Exchange people, write the tables, and run the pipeline; return "published", "refused" or
+        """Exchange people, write the tables, and run the pipeline; return "published", "blocked" or
         "stopped".
         """
         number = len(self.outcomes)
@@ -75,10 +75,10 @@ class Series:
             self._run()
             self.out |= set(leaked)
             outcome = "published"
-        except TableStopped:
+        except TableSuspended:
             outcome = "stopped"
-        except PublicationRefused:
-            outcome = "refused"
+        except PublicationBlocked:
+            outcome = "blocked"
         self.outcomes.append(outcome)
         return outcome
 
@@ -110,8 +110,8 @@ def test_a_slow_leak_stops_the_series_before_it_adds_up(tmp_path: Path) -> None:
     """
     series = Series(tmp_path, leak=LEAK)
     found = [series.night() for _ in range(NIGHTS)]
-    first, stopped = found.index("refused"), found.index("stopped")
+    first, stopped = found.index("blocked"), found.index("stopped")
     assert found[:first] == ["published"] * first and first >= 3
-    # The fourth refusal stops the table within its run.
-    assert found[first:stopped].count("refused") == 3 and set(found[stopped:]) == {"stopped"}
+    # The fourth failure suspends the table within its run.
+    assert found[first:stopped].count("blocked") == 3 and set(found[stopped:]) == {"stopped"}
     assert len(series.out) <= 0.07 * PEOPLE / 2

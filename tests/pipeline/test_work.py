@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.errors import OutOfDate, PolicyNotMet, PublicationRefused
+from privacy_assets.errors import OutOfDate, PolicyNotMet, PublicationBlocked
 from privacy_assets.gate.deployment import DeploymentSettings
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
@@ -31,7 +31,7 @@ LENIENT = {
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableRun:
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "the same split in every run")
     rng = np.random.default_rng(0)
     rows = pd.DataFrame(
         {
@@ -174,8 +174,11 @@ def test_a_person_whose_id_changes_its_spelling_keeps_side_and_ledger_entry(run:
 def test_rows_of_another_split_are_rejected(run: TableRun) -> None:
     values = until_prepared(run)
     train, holdout = values["train"], values["holdout"]
-    for changed in (replace(train, seal=holdout.seal), replace(holdout, seal=train.seal)):
-        with pytest.raises(PublicationRefused):
+    for changed in (
+        replace(train, envelope=holdout.envelope),
+        replace(holdout, envelope=train.envelope),
+    ):
+        with pytest.raises(PublicationBlocked):
             run.check({"train": changed})
 
 
@@ -185,19 +188,21 @@ def test_scores_on_an_earlier_synthetic_table_are_not_attested(run: TableRun) ->
     rows = Table.of(
         work.synthetic_rows(run, values["synthetic"]), values["train"].schema, where="synthetic"
     )
-    _, sealed = run.gate.take_snapshot(
+    _, signed_file = run.gate.take_snapshot(
         rows.take(slice(1, None)), run.target, run.keyed_fingerprint(values["train"])
     )
     with pytest.raises(OutOfDate) as caught:
-        work.attest(run, "", values | {"synthetic": sealed})
+        work.attest(run, "", values | {"synthetic": signed_file})
     assert caught.value.redo == ("prepare",)
 
 
 def test_a_broken_limit_is_the_reason_and_is_not_published(run: TableRun) -> None:
     values = until_prepared(run)
     copy = values["train"].without_subject()
-    _, sealed = run.gate.take_snapshot(copy, run.target, run.keyed_fingerprint(values["train"]))
-    values["synthetic"] = sealed
+    _, signed_file = run.gate.take_snapshot(
+        copy, run.target, run.keyed_fingerprint(values["train"])
+    )
+    values["synthetic"] = signed_file
     values |= work.prepare(run, "", values).values
     values |= work.score(run, "dcr", values).values
     attested = work.attest(run, "", values)

@@ -381,7 +381,7 @@ ODD_FORMATS = ["%%%s", "%", "%Y%", "%Q", "%Y-%Y", "%U", "%G", "%-d.%m.%Y", "plai
 
 
 @pytest.mark.parametrize("encoding", ODD_ENCODINGS)
-def test_route_61_an_encoding_that_reads_no_text_is_a_wrong_setting(
+def test_bypass_61_an_encoding_that_reads_no_text_is_a_wrong_setting(
     encoding: str, tmp_path: Path, capsys: Any
 ) -> None:
     tables = dict.fromkeys(ROLES, TRAIN[:50])
@@ -402,7 +402,7 @@ def test_encodings_of_text_are_read(encoding: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ODD_FORMATS)
-def test_route_61_a_format_that_reads_no_time_is_a_wrong_setting(
+def test_bypass_61_a_format_that_reads_no_time_is_a_wrong_setting(
     form: str, tmp_path: Path, capsys: Any
 ) -> None:
     tables = dict.fromkeys(ROLES, TRAIN[:50])
@@ -413,9 +413,10 @@ def test_route_61_a_format_that_reads_no_time_is_a_wrong_setting(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", "  "])
 @pytest.mark.parametrize("unnamed", [("synthetic",), ROLES])
-def test_route_61_a_column_without_a_name_is_not_published(
+def test_bypass_61_a_column_without_a_name_is_not_published(
     name: str, unnamed: tuple[str, ...], tmp_path: Path, capsys: Any
 ) -> None:
     tables = dict(zip(ROLES, (TRAIN, HOLDOUT, FRESH), strict=True))
@@ -438,7 +439,7 @@ def test_a_column_without_a_name_is_shown(tmp_path: Path, capsys: Any) -> None:
     assert "it has no name: name the column or drop it" in " ".join(capsys.readouterr().out.split())
 
 
-def test_route_61_a_small_file_of_many_rows_is_refused_by_its_footer(
+def test_bypass_61_a_small_file_of_many_rows_is_blocked_by_its_footer(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reading(*_: object) -> None:
@@ -478,7 +479,7 @@ def evaluated(folder: Path, frames: dict[str, pd.DataFrame], *options: str) -> l
     ]
 
 
-def test_route_61_evaluate_reads_no_row_of_a_small_file_of_many_rows(
+def test_bypass_61_evaluate_reads_no_row_of_a_small_file_of_many_rows(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reading(*_: object) -> None:
@@ -511,6 +512,7 @@ def test_the_number_of_rows_of_an_evaluated_table_is_an_option(
     assert "max_synthetic_rows must be an integer of at least 1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_number_of_rows_of_a_brought_table_is_an_accepted_setting(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -529,6 +531,7 @@ IBANS = ["DE89370400440532013000", "GB29NWBK60161331926819", "FR1420041010050500
 CODES = [f"LOC-{n:05d}" for n in range(600)]  # near-unique
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
@@ -539,7 +542,7 @@ CODES = [f"LOC-{n:05d}" for n in range(600)]  # near-unique
     ],
     ids=["addresses", "IBANs", "one address", "codes"],
 )
-def test_route_57_a_public_list_of_direct_identifiers(
+def test_bypass_57_a_public_list_of_direct_identifiers(
     values: list[str], reason: str, tmp_path: Path, capsys: Any
 ) -> None:
     listed = {"contact": {"values": sorted(set(values)), "source": "a register"}}

@@ -13,7 +13,7 @@ from privacy_assets.errors import InputError
 from privacy_assets.tables.canonical import canonical_table, real_tables, synthetic_table
 from privacy_assets.tables.codes import has_code_name
 from privacy_assets.tables.declared import Declared
-from privacy_assets.tables.inference import accepted_columns
+from privacy_assets.tables.inference import columns_to_accept
 from privacy_assets.tables.schema import Frame
 from privacy_assets.tables.table import Table
 
@@ -158,8 +158,8 @@ def test_inspect_reads_tables_with_missing_ids(
 def test_a_column_that_the_lock_states_as_a_number_stays_a_number() -> None:
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"area": CODES, "age": rng.integers(18, 90, N)})
-    locked = {"area": "number", "age": "number"}
-    assert kinds_of(canonical_table(frame, None, None, locked=locked)) == {
+    accepted_columns = {"area": "number", "age": "number"}
+    assert kinds_of(canonical_table(frame, None, None, accepted_columns=accepted_columns)) == {
         "area": "integer",
         "age": "integer",
     }
@@ -169,11 +169,11 @@ def test_a_column_that_the_lock_states_as_a_number_stays_a_number() -> None:
 def test_an_accepted_order_of_day_and_month_is_taken_for_ambiguous_dates(timezone: str) -> None:
     declared = Declared(timezone=timezone)
     clear = pd.DataFrame({"day": ["13/02/2024", "28/02/2024"] * 20})
-    accepted = accepted_columns(read(clear, declared=declared).schema)
+    accepted = columns_to_accept(read(clear, declared=declared).schema)
     ambiguous = pd.DataFrame({"day": ["01/02/2024", "03/02/2024"] * 20})
     with pytest.raises(InputError, match="ambiguous"):
         read(ambiguous, declared=declared)
-    days = read(ambiguous, declared=declared, locked=accepted).frame()["day"]
+    days = read(ambiguous, declared=declared, accepted_columns=accepted).frame()["day"]
     noon = days + pd.Timedelta("12h")  # midnight in Berlin is in the month before in UTC
     assert noon.dt.month.unique().tolist() == [2]
 

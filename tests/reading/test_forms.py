@@ -24,7 +24,7 @@ METRICS = ["dcr", "copies"]
 FAST, SLOW = 5, 135  # numbers of draws
 WEEKLY = 25  # from this draw on
 
-# Forms that are not yet read as labelled, with the reason. Remove a form when it is.
+# Forms that are not yet read as labeled, with the reason. Remove a form when it is.
 OPEN: dict[str, str] = {
     "csv missing as NA everywhere": "NA stays a category, because it may be a country; equal"
     " categories"
@@ -170,6 +170,7 @@ def case(number: int) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "names"), [case(number) for number in range(FAST + SLOW)])
 def test_a_form_does_not_change_statistics_and_verdict(
     kind: str, names: dict[str, str], tmp_path: Path

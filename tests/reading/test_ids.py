@@ -232,7 +232,7 @@ def test_exact_ids_are_different_people() -> None:
         {},
     ],
 )
-def test_other_subjects_are_refused(subject: Any) -> None:
+def test_other_subjects_are_rejected(subject: Any) -> None:
     with pytest.raises(
         ConfigError, match="subject must be the name of a column, .each_row: true. or .column: id"
     ):

@@ -22,7 +22,7 @@ import yaml
 from privacy_assets import evaluate
 from privacy_assets.cli.main import main
 from privacy_assets.errors import ConfigError, InputError, StoreError
-from privacy_assets.gate.lock import entries_of
+from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.infra.objects import ObjectPath
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import partition_path, source_table
@@ -97,8 +97,8 @@ def run_of(folder: Path, **data: Any) -> list[str]:
     ]
 
 
-def refused(place: str, told: str, work: Path, capsys: Any) -> None:
-    """Reading, ``inspect``, ``evaluate`` and ``run`` refuse a place with one message."""
+def rejected(place: str, told: str, work: Path, capsys: Any) -> None:
+    """Reading, ``inspect``, ``evaluate`` and ``run`` reject a place with one message."""
     for read in (open_table, read_table):
         with pytest.raises(InputError, match=told) as caught:
             read(place)
@@ -281,11 +281,12 @@ REFUSED: dict[str, tuple[dict[str, Content], str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("files", "path", "told"), REFUSED.values(), ids=REFUSED.keys())
 def test_files_that_are_not_one_table(
     files: dict[str, Content], path: str, told: str, tmp_path: Path, capsys: Any
 ) -> None:
-    refused(f"{write(tmp_path / 'in', files)}{path}", f"(?s){told}", tmp_path, capsys)
+    rejected(f"{write(tmp_path / 'in', files)}{path}", f"(?s){told}", tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +306,7 @@ def read_both(place: str) -> pd.DataFrame:
     return frame.astype({"person": int}).sort_values("person", ignore_index=True)
 
 
-HONEST: dict[str, tuple[dict[str, Content], str]] = {
+NON_LEAKING: dict[str, tuple[dict[str, Content], str]] = {
     "parts": ({"a.parquet": A, "b.pq.parquet": B, **LEFT_OUT}, ""),
     "parts of a glob": ({"a.parquet": A, "b.parquet": B, **LEFT_OUT}, "/*"),
     "compressed parts": ({"a.csv": A, "b.csv.gz": B}, ""),
@@ -315,7 +316,7 @@ HONEST: dict[str, tuple[dict[str, Content], str]] = {
 }
 
 
-@pytest.mark.parametrize(("files", "path"), HONEST.values(), ids=HONEST.keys())
+@pytest.mark.parametrize(("files", "path"), NON_LEAKING.values(), ids=NON_LEAKING.keys())
 def test_honest_folders_and_globs(files: dict[str, Content], path: str, tmp_path: Path) -> None:
     for place in (str(write(tmp_path, files)), put(f"{tmp_path.name}", files)):
         found = read_both(f"{place}{path}")
@@ -610,7 +611,7 @@ def test_files_of_other_types_are_named(
     first: bytes, second: bytes, told: str, tmp_path: Path, capsys: Any
 ) -> None:
     place = str(write(tmp_path / "in", {"1.parquet": first, "2.parquet": second}))
-    refused(place, rf"\d\.parquet, column 'x'.*{told}", tmp_path, capsys)
+    rejected(place, rf"\d\.parquet, column 'x'.*{told}", tmp_path, capsys)
     hive = write(tmp_path / "hive", {"k=1/1.parquet": first, "k=2/2.parquet": second})
     with pytest.raises(InputError, match=told):
         open_table(hive)

@@ -18,7 +18,7 @@ from privacy_assets import Report, evaluate
 from privacy_assets.cli.main import main
 from privacy_assets.cli.options import kinds as kinds_of_options
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.tables.inference import accepted_columns, infer_schema, joint_schema
+from privacy_assets.tables.inference import columns_to_accept, infer_schema, joint_schema
 from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.text import recognize_text, texts_of
@@ -271,6 +271,7 @@ def notes_of(frame: pd.DataFrame, kinds: Any = None) -> str:
     return " ".join(joint_schema({"train": frame}, {"train": "train"}, kinds)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READ)
 def test_numbers_with_marks_are_the_plain_numbers(name: str, tmp_path: Path) -> None:
     rows = TRAIN[["a", "b"]]
@@ -298,6 +299,7 @@ def plain() -> dict[str, list[float | None]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -395,6 +397,7 @@ def test_a_text_with_e_is_a_number_if_a_program_writes_it(
     assert infer_schema(frame, {"a": "numeric"})["a"].kind == "numeric"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("synthetic", ["fresh", "moved"])
 def test_a_release_has_plain_numbers_and_exact_codes(
     synthetic: str, tmp_path: Path, capsys: Any
@@ -452,6 +455,7 @@ def test_a_missing_value_may_have_a_unit() -> None:
     assert statistics(reports[0]) == statistics(reports[1]) == statistics(reports[2])
 
 
+@pytest.mark.slow
 def test_real_tables_with_and_without_a_unit_stop() -> None:
     dollars = written(TRAIN, READ["$5"])
     for other in (HOLDOUT, written(HOLDOUT, str), written(HOLDOUT, READ["5 €"])):
@@ -532,12 +536,13 @@ def test_a_subject_with_a_unit_stays_exact_text() -> None:
 
 
 def test_accepted_settings_state_the_unit() -> None:
-    dollars = accepted_columns(infer_schema(written(TRAIN, READ["$5"])))
-    euros = accepted_columns(infer_schema(written(TRAIN, READ["5 €"])))
+    dollars = columns_to_accept(infer_schema(written(TRAIN, READ["$5"])))
+    euros = columns_to_accept(infer_schema(written(TRAIN, READ["5 €"])))
     assert dollars["a"] == "number, format $" and euros["a"] == "number, format €"
-    assert accepted_columns(infer_schema(TRAIN))["a"] == "number"
+    assert columns_to_accept(infer_schema(TRAIN))["a"] == "number"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "write",
     [lambda x: f"{x % 101} %", pytest.param(lambda x: f"{x % 101 + 0.5}%", marks=pytest.mark.slow)],
@@ -577,7 +582,7 @@ def test_a_message_names_no_unit_that_few_people_have() -> None:
 def test_an_accepted_category_stays_one_and_a_note_says_so() -> None:
     frames = {"train": written(TRAIN, READ["$5"])}
     schema, notes = joint_schema(
-        frames, {"train": "train"}, locked=dict.fromkeys(NAMES, "categorical")
+        frames, {"train": "train"}, accepted_columns=dict.fromkeys(NAMES, "categorical")
     )
     assert schema.of_kind("categorical") == NAMES
     assert (

@@ -12,7 +12,7 @@ from typing import Any
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import Estimate, MetricResult
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 HOSTILE = (
     "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202egnp.exe\x1b[31m\x00\n"
@@ -54,7 +54,7 @@ def dcr(excess: float = 0.004, identical: float = 0.01) -> MetricResult:
     settings = {"alpha": 0.02, "tails": [0.005, 0.02], "nested": {"k": math.nan}}
     inputs = {"train": PRIVATE_HASH, "synthetic": "ab" * 32}
     tables = {"distances": distances, "tails": tails}
-    return MetricResult("dcr", estimates, tables, settings, inputs, 3, ENGINE_VERSION, 1.25)
+    return MetricResult("dcr", estimates, tables, settings, inputs, 3, PACKAGE_VERSION, 1.25)
 
 
 def membership(advantage: float = 0.01) -> MetricResult:

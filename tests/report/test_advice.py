@@ -111,7 +111,7 @@ def test_causes_of_releases_of_known_truth_are_told_apart(release: str, expected
     policy_verdict = Policy(tuple(Limit(**limit) for limit in data["policy"]["limits"])).judge(
         results
     )
-    assert {found["cause"] for found in advice(policy_verdict.broken)} == expected
+    assert {found["cause"] for found in advice(policy_verdict.not_passed)} == expected
 
 
 def test_every_default_limit_has_a_cause_when_it_is_broken() -> None:
@@ -139,7 +139,7 @@ def test_members_who_are_avoided_are_another_cause_than_members_who_leak() -> No
     avoided = [
         broken(limit, -1)
         for limit in LIMITS.values()
-        if METRICS[limit.metric].causes.broken != "earlier releases"
+        if METRICS[limit.metric].causes.failed != "earlier releases"
     ]
     leaks = [
         x
@@ -221,7 +221,7 @@ LEAVES, LARGER = (
 def test_the_number_of_all_releases_and_its_limit_are_stated(
     low: float, stated: str, advised: bool
 ) -> None:
-    """Larger leaves are advised from half of the limit on; a broken limit has its own advice."""
+    """Larger leaves are advised from half of the limit on; a failed limit has its own advice."""
     states = [
         outcome(LIMITS["cumulative_disclosure.excess.proven"], low + 0.02),
         outcome(FIRST, 0.05),
@@ -421,7 +421,7 @@ def test_every_protection_is_told_with_its_settings_beside_statistics_that_there
     assert states(TOLD) == {
         "memorization": ("on", "quantile 0.02, crowd 5, 1,200 of 12,000 rows removed"),
         "similarity": ("off", ""),
-        "outliers": ("on", "neighbours 5, quantile 0.9, 400 of 12,000 rows removed"),
+        "outliers": ("on", "n_neighbors 5, quantile 0.9, 400 of 12,000 rows removed"),
         "alpha_m": ("off", ""),
         "over-fitting": ("on", "leaves of 50 rows"),
         "differential privacy": (

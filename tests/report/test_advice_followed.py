@@ -18,9 +18,9 @@ import yaml
 from standins import run_functions_here
 
 from privacy_assets import evaluate
-from privacy_assets.errors import PublicationRefused
+from privacy_assets.errors import PublicationBlocked
 from privacy_assets.gate.deployment import Deployment, DeploymentSettings
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.generators import build_generator
 from privacy_assets.infra.progress import silent
 from privacy_assets.metrics.policies import default_policy, load_policy
@@ -104,7 +104,7 @@ def opened(given: dict[str, Any]) -> Iterator[tuple[ResolvedTable, Deployment]]:
     """A table with these settings, in a new deployment with the same split."""
     rows = given.pop("rows", 4000)
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
+        patch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "the same split in every run")
         run_functions_here(patch)
         adult()[:rows].to_parquet(Path(folder) / "adult.parquet")
         data = {"source": Path(folder) / "adult.parquet", "each_row": True, **given.pop("data", {})}
@@ -121,7 +121,7 @@ def released(settings: str) -> Report:
     """The report of a pipeline with these settings, as JSON."""
     with opened(json.loads(settings)) as (table, deployment):
         run, reports = TableRun(table, deployment, ReleaseTarget("adult")), list[Report]()
-        with suppress(PublicationRefused):
+        with suppress(PublicationBlocked):
             for task, result in run_table(
                 run, lambda _: nullcontext("cpu"), lambda _: nullcontext()
             ):
@@ -176,7 +176,7 @@ def check_followed(before: Report, after: Report, what: str) -> None:
     assert (before.verdict, after.verdict) in {("fail", "pass"), ("undecided", "pass")}
     again = [
         action["what"]
-        for one in advice(before.policy_verdict.broken, after.facts)
+        for one in advice(before.policy_verdict.not_passed, after.facts)
         for action in one["todo"]
     ]
     assert what not in again
@@ -252,7 +252,7 @@ def test_a_brought_table_that_fits_its_people_passes_with_rounded_numbers_or_a_p
     )
     asked: dict[str, Any] = {"policy": Policy(tuple(limits), part_of="default", embedder=False)}
     before = brought(train, holdout, copula(train, N, 0), **asked)
-    assert [one.limit.statistic for one in before.policy_verdict.broken] == [
+    assert [one.limit.statistic for one in before.policy_verdict.not_passed] == [
         "copies.partial_advantage"
     ]
     what, let = remedies(before, "over-fitting", ROUND, PIPELINE)

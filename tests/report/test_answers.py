@@ -24,8 +24,8 @@ def test_counts_in_words() -> None:
     passed, failed = passing().policy_verdict.outcomes[0], failing().policy_verdict.outcomes[1]
     unjudged = undecided().policy_verdict.outcomes[-1]
     assert tally([passed]) == "the limit holds" and tally([passed] * 2) == "all 2 limits hold"
-    assert tally([failed, passed]) == "1 of 2 limits is broken"
-    assert tally([failed, failed, unjudged]) == "2 of 3 limits are broken"
+    assert tally([failed, passed]) == "1 of 2 limits fails"
+    assert tally([failed, failed, unjudged]) == "2 of 3 limits fail"
     assert tally([unjudged, passed]) == "1 of 2 limits is undecided"
 
 
@@ -183,7 +183,7 @@ def test_a_broken_limit_on_rows_names_the_columns_that_match() -> None:
     assert broken.answers[0].statement.endswith(named)
 
 
-def test_members_who_are_avoided_are_recognised_as_members() -> None:
+def test_members_who_are_avoided_are_recognized_as_members() -> None:
     copies, _, _, _, members, _ = report(
         dcr(-0.31), limits=(Limit("dcr.member_excess", at_most=0.05),)
     ).answers[:6]

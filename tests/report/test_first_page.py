@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,10 @@ def drawn(rng: np.random.Generator) -> Report:
     )
 
 
-REPORTS = [drawn(np.random.default_rng(seed)) for seed in range(200)]
+@cache
+def reports() -> list[Report]:
+    """200 drawn reports."""
+    return [drawn(np.random.default_rng(seed)) for seed in range(200)]
 
 
 def is_certain(outcomes: tuple[LimitOutcome, ...]) -> bool:
@@ -94,7 +98,7 @@ def is_certain(outcomes: tuple[LimitOutcome, ...]) -> bool:
 
 def test_each_word_agrees_with_limits_intervals_and_power() -> None:
     words: dict[str, int] = {}
-    for made in REPORTS:
+    for made in reports():
         for answer in made.answers[:6]:
             if not answer.outcomes:
                 continue
@@ -123,7 +127,7 @@ def test_each_word_agrees_with_limits_intervals_and_power() -> None:
 
 def test_a_question_without_evidence_does_not_pass() -> None:
     n_unanswered = 0
-    for made in REPORTS:
+    for made in reports():
         for answer in made.answers[:6]:
             alone = [
                 judge_limit(one.limit, made.results[one.limit.metric]) for one in answer.outcomes
@@ -136,7 +140,7 @@ def test_a_question_without_evidence_does_not_pass() -> None:
 
 def test_shares_are_shown_within_their_range_and_no_distance_is_negative() -> None:
     n_cut = 0
-    for made in REPORTS:
+    for made in reports():
         for outcome in made.policy_verdict.outcomes:
             estimate = outcome.estimate
             assert estimate is not None and outcome.interval is not None
@@ -293,7 +297,7 @@ def test_each_limited_statistic_has_a_sentence_with_a_slot_for_its_number() -> N
 def test_a_small_leak_states_the_value_at_which_the_table_fails() -> None:
     """The strictest limit on the statistic decides, not the widest one."""
     n_small = 0
-    for made in REPORTS:
+    for made in reports():
         for answer in made.answers[:6]:
             found = re.search(r"fails only if more than ([\d.]+) % is proven", answer.statement)
             if answer.word != SMALL_LEAK:

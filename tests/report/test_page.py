@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from privacy_assets.dagster.metadata import limit_metadata
-from privacy_assets.gate.attestation import refusal
+from privacy_assets.gate.attestation import blocking_error
 from privacy_assets.metrics.memorization import alpha_table
 from privacy_assets.metrics.policies import policy_digest
 from privacy_assets.metrics.registry import METRICS
@@ -94,7 +94,7 @@ def test_report_without_results_is_undecided_and_renders():
 def test_headline():
     absent = estimate("privacy_score_embedded", math.nan, note="not measured: no embedder")
     blind = report(replace(dcr(), estimates=(*dcr().estimates, absent)))
-    three = "3 of 7 limits are broken. This table must not be published."
+    three = "3 of 7 limits fail. This table must not be published."
     for made, words in (
         (passing(), "All 6 limits hold"),
         (failing(), three),
@@ -110,7 +110,7 @@ def test_headline():
 
 def result(metric, name, value, **changes):
     return MetricResult(
-        metric, (estimate(name, value),), **{"settings": {"a": 1}, "engine_version": "1"} | changes
+        metric, (estimate(name, value),), **{"settings": {"a": 1}, "package_version": "1"} | changes
     )
 
 
@@ -134,7 +134,7 @@ def test_statistics_before_and_after_a_filter():
     assert len(bars(svg)) == 2 + 2  # the legend has two
     for nothing in ({}, None, "text", {"membership_inference": 1}, {"membership_inference": {}}):
         assert before_and_after(nothing, after)[1] == ""
-    for otherwise in ({"settings": {"a": 2}}, {"seed": 4}, {"engine_version": "2"}):
+    for otherwise in ({"settings": {"a": 2}}, {"seed": 4}, {"package_version": "2"}):
         assert before_and_after(before, {guess[0]: result(*guess, 0.5, **otherwise)})[1] == ""
 
 
@@ -304,7 +304,7 @@ def test_the_count_of_limits_is_the_same_in_report_and_refusal(make) -> None:
         and count.lower() in made.to_text().lower().replace("\n", " ")
     )
     if made.verdict != "pass":
-        assert count in str(refusal(made.policy_verdict))
+        assert count in str(blocking_error(made.policy_verdict))
         assert f"{sum(x.status == 'fail' for x in outcomes)} of" in count or "undecided" in count
 
 
@@ -329,7 +329,7 @@ def test_page_one_says_why_and_that_a_leak_was_seen_where_planted_ones_were_not_
     )
     harmless = report(passing().results["dcr"], planted, limits=limits[1:])
     assert (
-        harmless.answers[-1].word == "Not shown"
+        harmless.answers[-1].word == "Cannot tell"
         and "copies" not in harmless.to_html().partition("<ol")[0]
     )
 

@@ -16,7 +16,7 @@ from privacy_assets.report.advice import what_to_do
 from privacy_assets.report.answers import TITLES
 from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 from tests.report.report_examples import (
     ALL,
     PRIVATE_HASH,
@@ -43,7 +43,7 @@ def again(made: Report) -> Report:
 def test_json_has_the_documented_form_and_gives_the_same_report_in_every_form(make):
     data = make().to_json()
     assert data["verdict"] in {"pass", "fail", "undecided"}
-    assert (data["engine_version"], data["seed"]) == (ENGINE_VERSION, 3)
+    assert (data["package_version"], data["seed"]) == (PACKAGE_VERSION, 3)
     for metric in data["metrics"].values():
         assert set(metric) == {"estimates", "tables", "settings", "seconds", "on_copy"}
         for values in metric["estimates"].values():
@@ -103,7 +103,7 @@ def test_rows_that_failed_before_fail_on_their_page_too():
     words = {answer.title: answer.word for answer in again(told).answers}
     assert words[TITLES["copies"]] == "Yes" and words[TITLES["singling out"]] == "No leak found"
     singled_out = replace(passing(), remembered=("singling_out.risk at most 0.09",)).answers[1]
-    assert singled_out.statement == "The same rows broke a limit on this in an earlier evaluation."
+    assert singled_out.statement == "The same rows failed a limit on this in an earlier evaluation."
     foreign = replace(passing(), remembered=("value_disclosure.foreign_cells at most 0",)).answers[
         5
     ]

@@ -16,7 +16,7 @@ from privacy_assets.metrics.membership_inference.gretel import level_table
 from privacy_assets.policy import WORST_FIRST, Limit, judge_limit
 from privacy_assets.report.page import plots_of
 from privacy_assets.report.svg import (
-    COLOURS,
+    COLORS,
     drawn_number,
     interval_markdown,
     interval_svg,
@@ -72,12 +72,12 @@ def test_limits_are_drawn_small_well_formed_and_finite():
         assert ET.fromstring(unquote(address)).tag.endswith("svg")
 
 
-def test_each_status_of_a_limit_has_its_colour_and_its_shape():
+def test_each_status_of_a_limit_has_its_color_and_its_shape():
     base = passing().policy_verdict.outcomes[0]
-    texts = {status: interval_svg(replace(base, status=status)) for status in COLOURS}
+    texts = {status: interval_svg(replace(base, status=status)) for status in COLORS}
     for status, text in texts.items():
-        assert [s for s, colour in COLOURS.items() if colour in text] == [status]
-    assert len({text.replace(COLOURS[status], "") for status, text in texts.items()}) == 3
+        assert [s for s, color in COLORS.items() if color in text] == [status]
+    assert len({text.replace(COLORS[status], "") for status, text in texts.items()}) == 3
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_intervals_stand_around_the_line_of_the_null():
 # --------------------------------------------------------------------------------------------------
 
 
-def test_bars_have_the_length_and_the_colour_of_their_points():
+def test_bars_have_the_length_and_the_color_of_their_points():
     points = (100.0, None, 19.9, 60.0, math.nan, -5.0)
     svg = points_svg(
         [{"column": f"c{at}", "points": value} for at, value in enumerate(points)],

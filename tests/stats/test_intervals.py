@@ -16,9 +16,9 @@ from privacy_assets.stats.subjects import permute_labels, random_sets, resample_
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 10), (3, 10), (10, 10), (57, 2000), (1, 1)])
 def test_proportions_agree_with_statsmodels(hits: int, n: int) -> None:
-    centre, low, high = wilson(hits, n)
+    center, low, high = wilson(hits, n)
     assert (low, high) == pytest.approx(proportion_confint(hits, n, method="wilson"), abs=1e-12)
-    assert low <= centre <= high
+    assert low <= center <= high
     assert clopper_pearson(hits, n) == pytest.approx(
         proportion_confint(hits, n, method="beta"), abs=1e-12
     )

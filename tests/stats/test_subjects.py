@@ -19,7 +19,7 @@ def test_labels_and_counts() -> None:
         2,
         12,
     ]
-    assert found.relabelled(~found.member).members == 1
+    assert found.relabeled(~found.member).members == 1
 
 
 def test_a_subject_without_rows_keeps_its_label_and_is_removed_by_a_selection() -> None:

@@ -61,7 +61,7 @@ def test_the_points_are_those_of_the_paper_on_its_own_table_2():
     assert np.isnan(achilles.points_of({"distance": 0.8, "random": 0.6})[-1])
 
 
-def test_the_points_of_the_lab_report_follow_from_its_tables():
+def test_the_points_of_the_benchmark_follow_from_its_tables():
     """Means are rounded to 0.001, so differences can be off by 0.1 points."""
     page = (Path(__file__).parents[2] / "benchmarks/results/achilles.md").read_text()
     tables, ranking = (
@@ -136,10 +136,10 @@ def test_values_beyond_the_whiskers_are_rings():
     assert len(list(plot.iter("circle"))) == 1
 
 
-@pytest.mark.parametrize("study", ["neighbours", "distances", "epsilon"])
+@pytest.mark.parametrize("study", ["neighbors", "distances", "epsilon"])
 def test_the_statistics_run_too(table, tmp_path, monkeypatch, capsys, study):
     for name, fewer in (
-        ("NEIGHBOURS", (1, 5)),
+        ("NEIGHBORS", (1, 5)),
         ("DISTANCES", ("cosine", "minkowski2")),
         ("RECORDS", 2),
     ):
@@ -164,7 +164,7 @@ def test_the_statistics_run_too(table, tmp_path, monkeypatch, capsys, study):
         path.get("d") for path in plot.iter(f"{{{XMLNS}}}path") if "mark" in path.get("class", "")
     ]
     # the legend has one
-    assert len(marks) == {"neighbours": 2, "distances": 2, "epsilon": 3 + 1}[study]
+    assert len(marks) == {"neighbors": 2, "distances": 2, "epsilon": 3 + 1}[study]
     assert shown.count(f"## {study}: adult") == (3 if study == "epsilon" else 1)
 
 

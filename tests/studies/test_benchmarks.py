@@ -181,7 +181,7 @@ def test_a_peer_that_fails_is_shown_as_failed(frame: pd.DataFrame, tmp_path: Pat
 # --------------------------------------------------------------------------------------------------
 
 
-def test_ratios_are_of_one_size_and_extrapolation_is_labelled() -> None:
+def test_ratios_are_of_one_size_and_extrapolation_is_labeled() -> None:
     works = [Work("w", "dcr", [], {}, [PAIRWISE, DIRECT]), Work("alone", "dcr", [], {})]
     runs = [run("w", "here", 4_000, **timed(2.0)), run("alone", "here", 4_000, **timed(1.0))]
     runs += [

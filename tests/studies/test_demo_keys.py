@@ -1,4 +1,4 @@
-"""The demo under the split keys with which it was once refused."""
+"""The demo under the split keys with which it was once rejected."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from privacy_assets.pipeline.resolve import ResolvedTable
 
 @pytest.mark.weekly
 @pytest.mark.parametrize("key", [18, 106])
-def test_the_demo_is_not_refused_by_chance(key: int) -> None:
-    """Controls once refused it with both keys, when they had limits."""
+def test_the_demo_is_not_rejected_by_chance(key: int) -> None:
+    """Controls once rejected it with both keys, when they had limits."""
     settings = ResolvedTable.of(demo_spec())
     found = demo_keys.scored(
         settings,

@@ -154,7 +154,7 @@ def test_who_is_copied_is_who_may_be_and_the_oracles_see_it(
     assert (np.median(seen, axis=0) < 0.1).all()
 
 
-def test_doses_above_one_that_is_always_refused_are_left_out(
+def test_doses_above_one_that_is_always_rejected_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = {"share": 0.0, "verdict": "pass", "copied_share": "pass"}

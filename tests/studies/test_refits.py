@@ -39,7 +39,7 @@ def test_a_copula_keeps_margins_and_dependence(rows: pd.DataFrame) -> None:
 
 
 @pytest.mark.weekly
-def test_a_generator_that_copies_leaks_and_one_that_does_not_is_never_refused(
+def test_a_generator_that_copies_leaks_and_one_that_does_not_is_never_rejected(
     rows: pd.DataFrame,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

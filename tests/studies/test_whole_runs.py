@@ -1,4 +1,4 @@
-"""The study of whole runs: a refused table is rehearsed and run again with the setting that the
+"""The study of whole runs: a rejected table is rehearsed and run again with the setting that the
 rehearsal prints.
 """
 
@@ -14,15 +14,15 @@ import yaml
 
 from benchmarks import whole_runs
 from benchmarks.leak_tables import PERSON
-from privacy_assets.gate.deployment import SECRET_VARIABLE
+from privacy_assets.gate.deployment import SPLIT_KEY_VARIABLE
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict, Sequence[str]]]:
-    """Replace the command by one that refuses tables without shrinkage, and return the tables and
+    """Replace the command by one that rejects tables without shrinkage, and return the tables and
     their options.
     """
-    monkeypatch.setenv(SECRET_VARIABLE, "restored after the test")
+    monkeypatch.setenv(SPLIT_KEY_VARIABLE, "restored after the test")
     calls = []
 
     def command(arguments: Sequence[str]) -> int:
@@ -48,7 +48,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict, Sequence[str]]]:
     return calls
 
 
-def test_a_refused_table_is_rehearsed_and_run_with_what_was_found(
+def test_a_rejected_table_is_rehearsed_and_run_with_what_was_found(
     asked: list[tuple[dict, Sequence[str]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = pd.DataFrame({PERSON: [1, 1, 2], "a": [1.5, 2.5, 3.5]})
@@ -58,11 +58,11 @@ def test_a_refused_table_is_rehearsed_and_run_with_what_was_found(
     former, results = str(tmp_path / "former.jsonl"), str(tmp_path / "results.jsonl")
     tried = ["--generator", "shrinkage=0", "--try", "shrinkage=10,30"]
     for _ in range(2):  # the second time nothing is left to run
-        whole_runs.main(["--results", former, "--secrets", "2", *tried, "--", *tables])
+        whole_runs.main(["--results", former, "--split-keys", "2", *tried, "--", *tables])
     assert len(asked) == 2 * 2 * 3
     assert [spec["data"]["subject"] for spec, _ in asked[::3]] == [PERSON, {"each_row": True}] * 2
     assert asked[1][1][-2:] == ["--try", "shrinkage=10,30"]
-    whole_runs.main(["--results", results, "--secrets", "1", "--", tables[0]])
+    whole_runs.main(["--results", results, "--split-keys", "1", "--", tables[0]])
     whole_runs.main(["--report", former, results])
     told = capsys.readouterr().out
     assert "| visits, shrinkage=0 | 0 of 2 | `c.d` | 2 of 2 | 2 of 2 |" in told

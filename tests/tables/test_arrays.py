@@ -1,4 +1,4 @@
-"""Roundtrip of table files, and refusal of changed ones."""
+"""Roundtrip of table files, and rejection of changed ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privacy_assets.tables.table import Table
 
 @pytest.fixture
 def table() -> Table:
-    """Every kind of column, with missing values, subjects and a seal."""
+    """Every kind of column, with missing values, subjects and an envelope."""
     frame = pd.DataFrame(
         {
             "number": [0.0, -0.0, 1.5, np.nan, 1e300, 0.1] * 5,
@@ -31,7 +31,7 @@ def table() -> Table:
             "person": [f"p{row // 2}" for row in range(30)],
         }
     )
-    return replace(canonical_table(frame, "person", None), seal=b"signed")
+    return replace(canonical_table(frame, "person", None), envelope=b"signed")
 
 
 @pytest.mark.parametrize("large", [1, 1 << 24])
@@ -42,7 +42,7 @@ def test_a_table_comes_back(
     table.save(tmp_path / "table.bin")
     found = Table.load(tmp_path / "table.bin")
     (tmp_path / "table.bin").write_bytes(b"later bytes")
-    assert (found.schema, found.subject, found.seal) == (table.schema, "person", b"signed")
+    assert (found.schema, found.subject, found.envelope) == (table.schema, "person", b"signed")
     assert (found.digest, found.fingerprint) == (table.digest, table.fingerprint)
     pd.testing.assert_frame_equal(found.frame(), table.frame())
     assert [c.cells.dtype for c in found.columns.values()] == [
@@ -65,7 +65,7 @@ def test_the_digest_covers_all_but_the_seal(table: Table) -> None:
         ),
     ]
     assert len({table.digest, *(one.digest for one in changed)}) == 6
-    assert replace(table, seal=b"other").digest == table.digest
+    assert replace(table, envelope=b"other").digest == table.digest
     assert other.equals(number) and table.with_columns(other).fingerprint == table.fingerprint
 
 
@@ -79,13 +79,13 @@ def test_a_part_has_no_values_of_other_parts(table: Table, tmp_path: Path) -> No
 
 def test_neither_a_generator_nor_a_release_gets_the_subject(table: Table) -> None:
     bare = table.without_subject()
-    assert (bare.subject, bare.seal, bare.subject_ids) == (None, b"", None)
+    assert (bare.subject, bare.envelope, bare.subject_ids) == (None, b"", None)
     for columns in (bare.columns, bare.frame(), table.to_published_frame()):
         assert "person" not in columns
     assert next(iter(table.frame())) == "person"
 
 
-def test_every_damaged_file_is_refused_or_the_same(table: Table, tmp_path: Path) -> None:
+def test_every_damaged_file_is_blocked_or_the_same(table: Table, tmp_path: Path) -> None:
     path = tmp_path / "table.bin"
     table.save(path)
     whole = path.read_bytes()
@@ -93,17 +93,17 @@ def test_every_damaged_file_is_refused_or_the_same(table: Table, tmp_path: Path)
     flipped = [
         whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(0, len(whole), 7)
     ]
-    refused = 0
+    rejected = 0
     for data in (*cut, *flipped):
         path.write_bytes(data)
         try:
-            refused += Table.load(path).digest != table.digest
+            rejected += Table.load(path).digest != table.digest
         except Damaged as error:
-            refused += 1
+            rejected += 1
             assert error.redo == ("read", "split") and "table.bin is missing, was changed" in str(
                 error
             )
-    assert refused > len(whole) / 7 / 2
+    assert rejected > len(whole) / 7 / 2
     path.unlink()
     with pytest.raises(Damaged):
         Table.load(path)
@@ -136,7 +136,7 @@ def facts(**changes: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_cells_that_would_be_read_beyond_their_values_are_refused(
+def test_cells_that_would_be_read_beyond_their_values_are_rejected(
     facts: dict[str, Any], cells: np.ndarray, tmp_path: Path
 ) -> None:
     save_arrays(tmp_path / "table.bin", facts, [cells])
@@ -153,7 +153,7 @@ def test_an_array_of_objects_is_not_read(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_pinned() -> None:
-    """Another digest would refuse the values of a run that was started by an earlier engine."""
+    """Another digest would reject the values of a run that was started by an earlier version."""
     assert (
         array_digest({"a": 1}, [np.arange(3), np.zeros((0, 2), np.float32)])[:16]
         == "4a6c5df47428bd47"

@@ -1,4 +1,4 @@
-"""E-mail addresses and IBANs are refused from the first value on, in every table and spelling."""
+"""E-mail addresses and IBANs are rejected from the first value on, in every table and spelling."""
 
 from __future__ import annotations
 
@@ -193,13 +193,13 @@ TOLD = (
 )
 
 
-def refused(caught: pytest.ExceptionInfo[InputError]) -> None:
+def rejected(caught: pytest.ExceptionInfo[InputError]) -> None:
     assert not any(part in str(caught.value) for part in ("bob", "x.org", "DE89", "3704"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["train", "holdout", "reference", "synthetic"])
-def test_a_fifth_of_the_cells_of_a_real_table_or_one_synthetic_cell_is_refused(role: str) -> None:
+def test_a_fifth_of_the_cells_of_a_real_table_or_one_synthetic_cell_is_blocked(role: str) -> None:
     tables = {
         name: frame(seed)
         for seed, name in enumerate(("train", "holdout", "reference", "synthetic"))
@@ -217,15 +217,15 @@ def test_a_fifth_of_the_cells_of_a_real_table_or_one_synthetic_cell_is_refused(r
         tables[role] = frame(7, **BOTH)
     with pytest.raises(InputError, match=TOLD) as caught:
         evaluate(**tables, metrics="dcr", embedder=False)
-    refused(caught)
+    rejected(caught)
     report = evaluate(**tables, metrics="dcr", embedder=False, drop=["note", "pay"])
     assert report.tables["synthetic"]["columns"] == 1
 
 
-def test_the_steps_of_a_table_refuse_it_as_well(tmp_path: Path) -> None:
+def test_the_steps_of_a_table_reject_it_as_well(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=TOLD) as caught:
         canonical_table(frame(0, **BOTH, rows=0.2), None, None)
-    refused(caught)
+    rejected(caught)
     with pytest.raises(InputError, match=TOLD):
         real_tables(
             {role: frame(number, **BOTH, rows=0.2) for number, role in enumerate(NAMES)}, NAMES

@@ -254,7 +254,7 @@ def brute_force(a: pd.Series, b: pd.Series, encoder: TabularEncoder) -> float:
         x, y = days(a[number.name]), days(b[number.name])
         if number.scale:
             total += (
-                (np.nan_to_num(x, nan=number.centre) - np.nan_to_num(y, nan=number.centre))
+                (np.nan_to_num(x, nan=number.center) - np.nan_to_num(y, nan=number.center))
                 / number.scale
             ) ** 2
         total += number.indicator and np.isnan(x) != np.isnan(y)

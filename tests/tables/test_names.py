@@ -14,7 +14,7 @@ from dagster._core.errors import DagsterInvalidDefinitionError
 
 from privacy_assets import build_privacy_assets
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.metrics.fidelity import Fidelity
 from privacy_assets.metrics.linkability import Linkability
 from privacy_assets.metrics.membership_inference.metric import MembershipInference
@@ -76,7 +76,7 @@ FINE = [
 
 
 @pytest.mark.parametrize("name", UNSEEN.values(), ids=UNSEEN)
-def test_a_name_with_a_character_that_cannot_be_seen_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_name_with_a_character_that_cannot_be_seen_is_blocked(name: str, tmp_path: Path) -> None:
     code = "U\\+[0-9A-F]{4,6}"
     with pytest.raises(
         InputError,

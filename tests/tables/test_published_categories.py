@@ -152,6 +152,7 @@ CODES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(
     st.lists(st.tuples(CODES, st.integers(0, 25)), min_size=K, max_size=60),

@@ -543,7 +543,7 @@ def places(n: int = 1_200) -> pd.DataFrame:
             "state": [f"state {value // 8}" for value in code],
             "smokes": np.where(smokes, "yes", "no"),
             "cigarettes": np.where(smokes, rng.integers(1, 40, n), np.nan),
-            "colour": rng.choice(["red", "green", "blue"], n),
+            "color": rng.choice(["red", "green", "blue"], n),
         }
     )
 
@@ -600,7 +600,7 @@ def test_a_relation_that_is_found_may_be_declared_as_well() -> None:
     ],
 )
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_a_name_of_another_form_is_refused(name: str, is_kept: bool) -> None:
+def test_a_name_of_another_form_is_blocked(name: str, is_kept: bool) -> None:
     with pytest.raises(ConfigError) as caught:
         read(places(), {name: is_kept})
     assert f"relations: {name!r} is not a relation of two columns. Fix: " in str(caught.value)
@@ -653,7 +653,7 @@ def test_names_of_columns_may_contain_the_signs() -> None:
         ),
     ],
 )
-def test_a_declared_relation_that_does_not_hold_is_refused(name: str, expected: str) -> None:
+def test_a_declared_relation_that_does_not_hold_is_blocked(name: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(places(), {name: True})
     assert expected in str(caught.value) and "remove" in str(caught.value)
@@ -671,7 +671,7 @@ def test_a_declared_relation_that_does_not_hold_is_refused(name: str, expected: 
         ({"start <= end": None}, "{start <= end: false} switches it off"),
     ],
 )
-def test_settings_of_another_form_are_refused(relations: Any, expected: str) -> None:
+def test_settings_of_another_form_are_rejected(relations: Any, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Declared.of_settings(None, None, None, relations=relations)
     assert expected in str(caught.value)

@@ -86,14 +86,14 @@ OPEN: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_an_open_column_is_refused_by_name_and_without_a_value(name: str) -> None:
+def test_an_open_column_is_blocked_by_name_and_without_a_value(name: str) -> None:
     reason, values = OPEN[name]
     frame = pd.DataFrame({"x": X, name: values})
     with pytest.raises(
         InputError, match=rf"values of individual people.*'{name}' \({reason}.*drop: \[{name}\]"
-    ) as refused:
+    ) as rejected:
         roles(frame)
-    told = str(refused.value)
+    told = str(rejected.value)
     assert "new_values" in told and "kinds" in told
     assert not any(
         str(value) in told
@@ -216,7 +216,7 @@ def test_the_subject_has_no_role_in_either_unicode_form(form: Any) -> None:
         Declared.of_settings([], {"prénom": "made up"}, {}, subject=subject)
 
 
-def test_evaluate_refuses_the_same_columns_and_sets_generated_ones_apart() -> None:
+def test_evaluate_rejects_the_same_columns_and_sets_generated_ones_apart() -> None:
     frame = pd.DataFrame(
         {"id": [f"K{i}" for i in range(600)], "x": X[:600], "e": ["a@b.example"] * 600}
     )

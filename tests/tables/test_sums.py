@@ -145,6 +145,7 @@ def test_a_table_with_more_than_two_hundred_columns_of_numbers_has_none() -> Non
     assert sums_in(frame[["c0", "c1", "two"]]) == ["two = c0 + c1"]
 
 
+@pytest.mark.slow
 def test_random_tables_have_no_sums() -> None:
     n_with_sums = 0
     for seed in range(100):

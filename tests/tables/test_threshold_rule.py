@@ -299,7 +299,7 @@ def test_only_a_list_with_a_source_exempts_its_values(tmp_path: Path) -> None:
     "wrong",
     [["a"], [], [0], ["3"], 3, {"prefix": [3]}],
 )
-def test_a_wrong_hierarchy_is_refused(wrong: Any) -> None:
+def test_a_wrong_hierarchy_is_blocked(wrong: Any) -> None:
     with pytest.raises(
         ConfigError, match=r"prefix_lengths: 'code' needs a list of lengths.*code: \[5, 3, 1\]"
     ):

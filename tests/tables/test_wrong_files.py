@@ -31,7 +31,7 @@ from privacy_assets.tables.stored import open_table
 SECRET = "Zebulon-77123"
 
 
-def refused(path: Path, message: str) -> InputError:
+def rejected(path: Path, message: str) -> InputError:
     """Read and open ``path``; return the one error, which has no cause or context and quotes no
     cell.
     """
@@ -92,7 +92,7 @@ def test_a_csv_file_is_wrong_in_a_line(
 ) -> None:
     path = tmp_path / "people.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert refused(path, rf"people\.csv.*{message}").row == row
+    assert rejected(path, rf"people\.csv.*{message}").row == row
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_csv_file_is_wrong_in_a_line(
 )
 def test_a_first_line_that_is_a_row_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "people.csv").write_text(content)
-    error = refused(tmp_path / "people.csv", "line 1 looks like a row")
+    error = rejected(tmp_path / "people.csv", "line 1 looks like a row")
     assert not any(
         cell in error.problem for cell in content.split("\n")[0].split(",") if len(cell) > 1
     )
@@ -154,7 +154,7 @@ def test_a_parquet_file_that_is_cut_or_damaged(tmp_path: Path, codec: str, capsy
     )
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    refused(
+    rejected(
         path,
         "cannot be read as parquet, because the file is cut off or damaged. Fix: copy or write"
         " the file",
@@ -180,7 +180,7 @@ def test_a_compressed_file_that_is_cut_or_damaged(
     path = tmp_path / f"people{suffix}"
     rows = "".join(f"{i},{i * i % 97}\n" for i in range(500))
     path.write_bytes(change(gzip.compress(f"a,b\n{rows}".encode(), mtime=0)))
-    refused(
+    rejected(
         path,
         "cannot be read as csv, because the file is cut off or damaged. Fix: copy or write the"
         " file again",
@@ -194,7 +194,7 @@ def test_an_index_with_the_name_of_a_column(tmp_path: Path) -> None:
         frame = pd.DataFrame(columns)
         frame.index = pd.Index([5, 6], name="x")
         frame.to_parquet(tmp_path / "people.parquet")
-        refused(
+        rejected(
             tmp_path / "people.parquet",
             r"column 'x': the index has the name of a column.*index=False",
         )
@@ -233,7 +233,7 @@ def test_a_resource_that_the_process_lacks_is_named(
     monkeypatch.setattr(pa.parquet.ParquetFile, "read", lacks)
     monkeypatch.setattr(pa.csv, "read_csv", lacks)
     message = rf"people\.{kind}: cannot be read \(.*{told}"
-    assert "repair" not in str(refused(path, message))
+    assert "repair" not in str(rejected(path, message))
     with pytest.raises(InputError, match=message):
         read_inputs(path, path, path)
 
@@ -261,14 +261,14 @@ def test_a_parquet_file_and_a_suffix_that_are_none(tmp_path: Path) -> None:
         ("c.txt", SECRET.encode(), "unknown file type '.txt'"),
     ):
         (tmp_path / name).write_bytes(content)
-        refused(tmp_path / name, message)
+        rejected(tmp_path / name, message)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_files_of_other_columns_are_no_table(tmp_path: Path, suffix: str) -> None:
     for name, columns in (("1", {"a": [1], "b": [2]}), ("2", {"a": [1]})):
         getattr(pd.DataFrame(columns), f"to_{suffix}")(tmp_path / f"{name}.{suffix}", index=False)
-    refused(tmp_path, rf"2\.{suffix}, column 'b': the columns differ from .*1\.{suffix}")
+    rejected(tmp_path, rf"2\.{suffix}, column 'b': the columns differ from .*1\.{suffix}")
 
 
 def numbers(stray: object, row: int) -> pd.DataFrame:
@@ -334,7 +334,7 @@ def soon() -> Iterator[None]:
 def test_a_pipe_is_never_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "people.csv")
     for place in (tmp_path / "people.csv", tmp_path, tmp_path / "*.csv"):
-        refused(place, r"people\.csv: this is a pipe or device, not a file")
+        rejected(place, r"people\.csv: this is a pipe or device, not a file")
     os.mkfifo(tmp_path / "policy.yaml")
     with pytest.raises(ConfigError, match=r"policy\.yaml: this is a pipe or device, not a file"):
         load_policy(tmp_path / "policy.yaml")
@@ -349,7 +349,7 @@ def test_folders_and_globs_without_tables(tmp_path: Path) -> None:
         "*.csv": "inner.csv: this is a folder, not a file",
         "absent.csv": "no such file",
     }.items():
-        refused(tmp_path / name, message)
+        rejected(tmp_path / name, message)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from airflow.sdk import DAG
 
 from privacy_assets.airflow import privacy_gate
 
-with DAG("patients", schedule=None, max_active_runs=1) as honest:
+with DAG("patients", schedule=None, max_active_runs=1) as non_leaking:
     privacy_gate("patients", source="demo", subject="person")
 
 MEMORIZING = {

@@ -135,8 +135,8 @@ class WganSteps:
         self.validation = validation
         self.shape = network.shape
         self.device = train.codes.device
-        self.generator_optimiser = torch.optim.Adam(network.parameters(), learning_rate, _BETAS)
-        self.critic_optimiser = torch.optim.Adam(critic.parameters(), learning_rate, _BETAS)
+        self.generator_optimizer = torch.optim.Adam(network.parameters(), learning_rate, _BETAS)
+        self.critic_optimizer = torch.optim.Adam(critic.parameters(), learning_rate, _BETAS)
 
     @property
     def parts(self) -> Mapping[str, Any]:
@@ -144,8 +144,8 @@ class WganSteps:
         return {
             "network": self.network,
             "critic": self.critic,
-            "generator_optimiser": self.generator_optimiser,
-            "critic_optimiser": self.critic_optimiser,
+            "generator_optimizer": self.generator_optimizer,
+            "critic_optimizer": self.critic_optimizer,
         }
 
     def critic_step(self, n_rows: int) -> float:
@@ -159,7 +159,7 @@ class WganSteps:
         generated = self.network.rows(n_rows, self.device).detach()
         distance = self.critic(generated).mean() - self.critic(real).mean()
         penalty = gradient_penalty(self.critic, real, generated)
-        return step(self.critic_optimiser, distance + _PENALTY * penalty)
+        return step(self.critic_optimizer, distance + _PENALTY * penalty)
 
     def generator_step(self, n_rows: int) -> float:
         """Take a step, and return its loss.
@@ -168,7 +168,7 @@ class WganSteps:
             n_rows: Number of generated rows.
         """
         generated = self.network.rows(n_rows, self.device)
-        return step(self.generator_optimiser, -self.critic(generated).mean())
+        return step(self.generator_optimizer, -self.critic(generated).mean())
 
     def validation_distance(self) -> float:
         """Return the sliced Wasserstein distance between validation rows and the same number of

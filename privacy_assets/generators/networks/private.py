@@ -131,14 +131,14 @@ class PrivateSteps:
         self.critic = GradSampleModuleFastGradientClipping(
             critic, loss_reduction="sum", max_grad_norm=max_grad_norm
         )
-        self.generator_optimiser = self._optimiser(sampler.parameters(), learning_rate)
-        self.critic_optimiser = self._optimiser(self.critic.parameters(), learning_rate)
+        self.generator_optimizer = self._optimizer(sampler.parameters(), learning_rate)
+        self.critic_optimizer = self._optimizer(self.critic.parameters(), learning_rate)
         self.noise_scale = max_grad_norm * noise
         self.n_expected = max(1.0, rate * len(codes))
         # generated rows have no privacy cost; batch normalization needs two
         self.n_generated = max(2, round(self.n_expected))
 
-    def _optimiser(
+    def _optimizer(
         self, weights: Iterator[nn.Parameter], learning_rate: float
     ) -> torch.optim.Optimizer:
         if self.wasserstein is None:
@@ -155,8 +155,8 @@ class PrivateSteps:
         return {
             "network": self.sampler,
             "critic": self.critic,
-            "own": self.generator_optimiser,
-            "noisy": self.critic_optimiser,
+            "own": self.generator_optimizer,
+            "noisy": self.critic_optimizer,
         }
 
     def critic_step(self) -> float:
@@ -176,7 +176,7 @@ class PrivateSteps:
         for weight, private_gradient, generated_gradient in gradients:
             noisy_gradient = (private_gradient + self._noise(weight)) / self.n_expected
             weight.grad = noisy_gradient + generated_gradient / len(losses)
-        self.critic_optimiser.step()
+        self.critic_optimizer.step()
         if self.wasserstein is not None:
             with torch.no_grad():
                 for weight in weights:
@@ -225,7 +225,7 @@ class PrivateSteps:
         self.critic.enable_hooks()
         for weight, gradient in zip(weights, gradients, strict=True):
             weight.grad = gradient
-        self.generator_optimiser.step()
+        self.generator_optimizer.step()
         return float(loss.detach())
 
     def _generate(self, n_rows: int) -> tuple[Tensor, Tensor]:
@@ -432,7 +432,7 @@ class PateSteps:
         self.batch_size = batch_size
         self.scale = scale
         self.device = data.device
-        self.optimisers = {
+        self.optimizers = {
             "sampler": torch.optim.Adam(sampler.parameters(), _GENERATOR_RATE, _BETAS),
             "teachers": torch.optim.Adam(teachers.parameters(), _TEACHER_RATE, _BETAS),
             "student": torch.optim.Adam(student.parameters(), _STUDENT_RATE, _BETAS),
@@ -442,8 +442,8 @@ class PateSteps:
     def parts(self) -> Mapping[str, Any]:
         """Modules and optimizers to store in a checkpoint."""
         modules = {"network": self.sampler, "teachers": self.teachers, "student": self.student}
-        optimisers = {f"{name} optimiser": part for name, part in self.optimisers.items()}
-        return {**modules, **optimisers}
+        optimizers = {f"{name} optimizer": part for name, part in self.optimizers.items()}
+        return {**modules, **optimizers}
 
     def teach(self) -> None:
         """Take one step of every teacher on its own rows and on generated ones."""
@@ -453,7 +453,7 @@ class PateSteps:
         real = self.data.gather(1, row_positions[:, :, None].expand(-1, -1, self.data.shape[2]))
         generated = self._generate(_TEACHER_BATCH).detach().expand(n_teachers, -1, -1)
         losses = F.softplus(-self.teachers(real)) + F.softplus(self.teachers(generated))
-        step(self.optimisers["teachers"], losses.mean(1).sum())
+        step(self.optimizers["teachers"], losses.mean(1).sum())
         with torch.no_grad():
             for weight in self.teachers.parameters():
                 weight.clamp_(-_MAX_WEIGHT, _MAX_WEIGHT)
@@ -491,9 +491,9 @@ class PateSteps:
         labels = self.student.labels[: epoch + 1].flatten()
         batch = torch.randint(len(rows), (self.batch_size,), device=self.device)
         label_loss = F.mse_loss(self.student(rows[batch]), labels[batch])
-        student_loss = step(self.optimisers["student"], label_loss)
+        student_loss = step(self.optimizers["student"], label_loss)
         mean_label = self.student(self._generate(self.batch_size)).mean()
-        return student_loss, step(self.optimisers["sampler"], -mean_label)
+        return student_loss, step(self.optimizers["sampler"], -mean_label)
 
     def _generate(self, n_rows: int, n_redrawn: int = 0) -> Tensor:
         """Generate inputs of the networks: choices as drawn (with gradients of relaxed ones) and

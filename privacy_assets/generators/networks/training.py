@@ -29,7 +29,7 @@ from privacy_assets.generators.base import Training
 from privacy_assets.generators.layout import Layout
 from privacy_assets.infra.files import private_folder, put_atomic
 from privacy_assets.infra.progress import advance
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 _CHECKPOINT_FILE = "training.pt"
 _DIGEST_BYTES = 32
@@ -111,7 +111,7 @@ class Loop:
         if self.training.subject_codes is not None:
             subject_bytes = np.asarray(self.training.subject_codes, dtype=np.int64).tobytes()
         digest = hashlib.sha256(subject_bytes).hexdigest()
-        return f"{ENGINE_VERSION} {self.name} {self.training.seed} {digest} {fingerprint}"
+        return f"{PACKAGE_VERSION} {self.name} {self.training.seed} {digest} {fingerprint}"
 
     def _is_over(self, history: list[dict[str, float]]) -> bool:
         if not history:
@@ -247,19 +247,19 @@ def batches(n_rows: int, size: int) -> list[Tensor]:
     return list(torch.randperm(n_rows).tensor_split(n_batches))
 
 
-def step(optimiser: torch.optim.Optimizer, loss: Tensor) -> float:
+def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
     """Take a gradient step.
 
     Args:
-        optimiser: Optimizer of the weights.
+        optimizer: Optimizer of the weights.
         loss: Loss, a scalar.
 
     Returns:
         The loss before the step.
     """
-    optimiser.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=True)
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     return float(loss.detach())
 
 

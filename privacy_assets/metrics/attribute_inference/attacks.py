@@ -50,7 +50,7 @@ class Targets(Subjects):
         Returns:
             The drawn subjects.
         """
-        subjects = inputs.labelled_subjects
+        subjects = inputs.labeled_subjects
         rng = inputs.rng("attribute_inference people")
         n_per_side = max(1, round(max_targets * len(subjects) / len(subjects.codes)))
         n_per_side = min(n_per_side, subjects.smallest_side)
@@ -88,18 +88,18 @@ class Target:
         """True for numbers and dates."""
         return self.truth.dtype == np.float64
 
-    def guess(self, neighbours: np.ndarray) -> np.ndarray:
+    def guess(self, neighbors: np.ndarray) -> np.ndarray:
         """Predict the value of each attacked row from its neighbors.
 
         Args:
-            neighbours: Positions of synthetic rows, nearest first, int64 (n, k).
+            neighbors: Positions of synthetic rows, nearest first, int64 (n, k).
 
         Returns:
             Predictions (n,), in the form of ``truth``.
         """
-        values = self.synthetic[neighbours]
-        n_neighbours = values.shape[1]
-        if n_neighbours == 1:
+        values = self.synthetic[neighbors]
+        n_neighbors = values.shape[1]
+        if n_neighbors == 1:
             return values[:, 0]
         if not self.numeric:
             votes = (values[:, :, None] == values[:, None, :]).sum(axis=2)
@@ -109,7 +109,7 @@ class Target:
         n_present = is_present.sum(axis=1)
         totals = np.where(is_present, values, 0.0).sum(axis=1)
         means = totals / np.maximum(n_present, 1)
-        return np.where(2 * n_present > n_neighbours, means, np.nan)
+        return np.where(2 * n_present > n_neighbors, means, np.nan)
 
     def reach(self, truth: np.ndarray, tolerance: float) -> np.ndarray:
         """Return the tolerated error of each true number.
@@ -206,13 +206,13 @@ class Attack:
 
     Attributes:
         quasi_identifiers: Number of known columns.
-        neighbours: Number of neighbors.
+        neighbors: Number of neighbors.
         right: Right predictions by subject and column, float32 (s, columns).
         guesses: All predictions by subject and column, float32 (s, columns).
     """
 
     quasi_identifiers: int
-    neighbours: int
+    neighbors: int
     right: np.ndarray
     guesses: np.ndarray
 
@@ -315,16 +315,16 @@ class Trial:
             is_target = np.ones((n_rows, n_columns), dtype=bool)
             np.put_along_axis(is_target, quasi_identifiers, False, axis=1)
             nearest = kernels.nearest_by(*shared, quasi_identifiers, k)
-            neighbours = np.repeat(nearest[:, None, :], n_columns, axis=1)
+            neighbors = np.repeat(nearest[:, None, :], n_columns, axis=1)
             for n_used in n_neighbors_options:
-                gretel.append(self._attack(size, n_used, neighbours, is_target, GRETEL))
+                gretel.append(self._attack(size, n_used, neighbors, is_target, GRETEL))
 
         most = n_columns - 1
-        neighbours = kernels.nearest_without(*shared, k)
+        neighbors = kernels.nearest_without(*shared, k)
         is_target = np.ones((n_rows, n_columns), dtype=bool)
         for n_used in n_neighbors_options:
-            gretel.append(self._attack(most, n_used, neighbours, is_target, GRETEL))
-        return gretel, self._attack(most, 1, neighbours, is_target, GIOMI)
+            gretel.append(self._attack(most, n_used, neighbors, is_target, GRETEL))
+        return gretel, self._attack(most, 1, neighbors, is_target, GIOMI)
 
     def _rounding_slack(self) -> float:
         """Return the relative error of a sum of float32 parts. Mismatches of codes are exact."""
@@ -336,17 +336,17 @@ class Trial:
         self,
         size: int,
         n_neighbors: int,
-        neighbours: np.ndarray,
+        neighbors: np.ndarray,
         is_target: np.ndarray,
         tolerance: float,
     ) -> Attack:
-        """Count right predictions from the nearest of ``neighbours``, int64 (n, columns, k).
+        """Count right predictions from the nearest of ``neighbors``, int64 (n, columns, k).
 
         ``is_target``, bool (n, columns), is False for quasi-identifiers.
         """
         is_right = np.empty(is_target.shape, dtype=bool)
         for i, target in enumerate(self.targets):
-            guess = target.guess(neighbours[:, i, :n_neighbors])
+            guess = target.guess(neighbors[:, i, :n_neighbors])
             is_right[:, i] = target.correct(guess, tolerance)
         right = self._by_subject(is_right & is_target)
         return Attack(size, n_neighbors, right, self._by_subject(is_target))

@@ -40,7 +40,7 @@ from privacy_assets.policy import Limit
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.stats.inference import N_BOOTSTRAPS, permutation_band
-from privacy_assets.stats.intervals import excess_success, wilson_centre
+from privacy_assets.stats.intervals import excess_success, wilson_center
 from privacy_assets.stats.subjects import Subjects, permute_labels
 
 MEAN = "mean over columns"
@@ -169,9 +169,9 @@ class Outcome:
         n_guesses = self.giomi.guesses[:, :1]
         n_train = np.float64(labels @ n_guesses)
         n_holdout = np.float64((1 - labels) @ n_guesses)
-        train_centre = wilson_centre(train * n_train, n_train)
-        holdout_centre = wilson_centre(holdout * n_holdout, n_holdout)
-        return excess_success(train_centre, holdout_centre)
+        train_center = wilson_center(train * n_train, n_train)
+        holdout_center = wilson_center(holdout * n_holdout, n_holdout)
+        return excess_success(train_center, holdout_center)
 
     def _giomi_rates(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rates of Giomi's attack on members and non-members, (b, columns) each."""
@@ -365,7 +365,7 @@ def _attack_table(outcome: Outcome, scores: np.ndarray) -> TableRows:
         table.append(
             {
                 "quasi_identifiers": attack.quasi_identifiers,
-                "neighbours": attack.neighbours,
+                "neighbors": attack.neighbors,
                 "protection": float(score),
                 "grade": grade(float(score)),
                 "gretel": float(100 * (1 - risk.mean())),
@@ -395,8 +395,8 @@ class AttributeInference(Metric):
             the columns and their entropy-weighted mean.
         risk: Giomi's risk of the worst column. The maximum is above 0 by chance.
         protection_score: Entropy-weighted mean of Gretel's protection points over columns, for the
-            strongest attack. Random losses count and random gains do not, so the mean for leak-free
-            tables is below 100.
+            strongest attack. Random losses count and random gains do not, so the mean for
+            non-leaking tables is below 100.
 
     Notes:
         Giomi et al. (Anonymeter): each column in turn is the target, all others are known, and the
@@ -533,6 +533,6 @@ class AttributeInference(Metric):
 
     def _default_attack(self, outcome: Outcome, n_columns: int) -> int:
         """Return the position of the attack with the sizes of the settings."""
-        sizes = [(attack.quasi_identifiers, attack.neighbours) for attack in outcome.gretel]
+        sizes = [(attack.quasi_identifiers, attack.neighbors) for attack in outcome.gretel]
         n_quasi_identifiers = min(self.n_quasi_identifiers, n_columns - 1)
         return sizes.index((n_quasi_identifiers, self.n_neighbors))

@@ -82,11 +82,11 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
 
     scores = np.empty(len(attacked))
     for half in (0, 1):
-        unseen_cells = _sample_cells(real, np.flatnonzero(groups != half), real_ids, rng)
+        non_member_cells = _sample_cells(real, np.flatnonzero(groups != half), real_ids, rng)
         synthetic_cells = _sample_cells(
             synthetic, np.arange(len(synthetic_ids)), synthetic_ids, rng
         )
-        model = _fit_classifier(unseen_cells, synthetic_cells, rng)
+        model = _fit_classifier(non_member_cells, synthetic_cells, rng)
         in_half = halves[attacked] == half
         cells = _cells(real.take(attacked[in_half]))
         scores[in_half] = model.predict_proba(cells)[:, 1]

@@ -23,7 +23,7 @@ from privacy_assets.metrics.base import (
     not_measurable_estimates,
     table_rows,
 )
-from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
+from privacy_assets.metrics.inputs import EvaluationInputs, MaxTargets, target_rows
 from privacy_assets.metrics.membership_inference import classifier, gretel, no_box, outliers
 from privacy_assets.metrics.membership_inference import no_box as one_run
 from privacy_assets.metrics.membership_inference.outliers import SPEC as ADVANTAGE_SUBGROUPS
@@ -419,7 +419,7 @@ class MembershipInference(Metric):
 
         - ``distance``: d(x, S);
         - ``distance / reference``: d(x, S) / d(x, R), if there is a reference table R;
-        - ``distance / neighbour``: d(x, S) / distance from x to the nearest row of another subject
+        - ``distance / neighbor``: d(x, S) / distance from x to the nearest row of another subject
           in T u H. Calibrated without using labels.
 
         If S does not depend on which subjects were in T, the labels of subjects are exchangeable
@@ -439,7 +439,7 @@ class MembershipInference(Metric):
         json_schema_extra=BY_TABLE,
         description="columns that define subgroups; people with each value are attacked separately",
     )
-    max_targets: Budget = Field(
+    max_targets: MaxTargets = Field(
         default=None, description="maximum number of attacked rows; default: all rows"
     )
     excellent: gretel.Excellent = Field(
@@ -467,13 +467,13 @@ class MembershipInference(Metric):
             at_most=0.7,
             source="chosen: releases without a leak stay within 0.67 if 1,500 people are in train"
             " (48 of 48; see the "
-            "lab report on leaks)",
+            "benchmark on leaks)",
         ),
         Limit(
             "membership_inference.precision",
             at_most=0.535,
             bound="proven",
-            source="significant at 95 %; see the lab report on leaks",
+            source="significant at 95 %; see the benchmark on leaks",
         ),
     )
     small_policy_limits: ClassVar[Mapping[str, float]] = {"membership_inference.precision": 0.75}

@@ -37,7 +37,7 @@ from privacy_assets.stats.intervals import CONFIDENCE, MDE_QUANTILE, exact_low
 from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE
 from privacy_assets.tables.encoding import EncodedTable
 
-NEIGHBOURS = 20  # number of neighbors of DPI in Ward et al.
+NEIGHBORS = 20  # number of neighbors of DPI in Ward et al.
 INFLUENCED = 5  # 1, 5 and 20 detect members about equally well (Adult, UK census)
 # in standard deviations, 0.05 to 3.2
 BANDWIDTHS = tuple(float(h) for h in 0.05 * 2 ** (np.arange(13) / 2))
@@ -103,17 +103,17 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
     width = choose_bandwidth(reference, inputs.subject_codes("reference"), inputs.device)
     density_parts = []
     for rows in _blocks(synthetic):
-        neighbours = nearest_rows(rows, reference, NEIGHBOURS, device=inputs.device)
-        density_parts.append(log_sums(neighbours.distances, width))
+        neighbors = nearest_rows(rows, reference, NEIGHBORS, device=inputs.device)
+        density_parts.append(log_sums(neighbors.distances, width))
     log_densities = np.concatenate(density_parts)
 
     # sums over the nearest rows become means over all rows of a table
     log_size_ratio = np.log(len(reference) / len(synthetic))
     blocks = []
     for rows in _blocks(pool):
-        nearest = nearest_rows(rows, synthetic, NEIGHBOURS, device=inputs.device)
+        nearest = nearest_rows(rows, synthetic, NEIGHBORS, device=inputs.device)
         near = nearest.distances
-        away = nearest_rows(rows, reference, NEIGHBOURS, device=inputs.device).distances
+        away = nearest_rows(rows, reference, NEIGHBORS, device=inputs.device).distances
         block = _BlockScores(
             to_synthetic=near[:, 0],
             to_reference=away[:, 0],
@@ -160,7 +160,7 @@ def plagiarism_index(
     Returns:
         Index, float64 (n,).
     """
-    k = min(NEIGHBOURS, n_synthetic + n_reference)
+    k = min(NEIGHBORS, n_synthetic + n_reference)
     distances = np.concatenate([near, away], axis=1)
     last = np.partition(distances, k - 1, axis=1)[:, k - 1 : k]
     n_below_near = (near < last).sum(axis=1)
@@ -231,10 +231,10 @@ def choose_bandwidth(reference: EncodedTable, codes: np.ndarray, device: str = "
     """
     from privacy_assets.distances.nearest import nearest_rows
 
-    neighbours = nearest_rows(reference, reference, NEIGHBOURS, exclude_self=True, device=device)
-    is_own_row = codes[neighbours.indices] == codes[:, None]
+    neighbors = nearest_rows(reference, reference, NEIGHBORS, exclude_self=True, device=device)
+    is_own_row = codes[neighbors.indices] == codes[:, None]
     has_only_own_rows = is_own_row.all(axis=1, keepdims=True)
-    away = np.where(is_own_row & ~has_only_own_rows, np.inf, neighbours.distances)
+    away = np.where(is_own_row & ~has_only_own_rows, np.inf, neighbors.distances)
     nearest = away.min(axis=1)
     away = away[nearest <= np.quantile(nearest, _TYPICAL, method="inverted_cdf")]
     n_numbers = int((np.ptp(reference.numeric, axis=0) > 0).sum())
@@ -261,7 +261,7 @@ def auc_estimates(
     Intervals permute labels by subject or, where wider, use the standard deviation over subjects
     (DeLong et al. 1988; Obuchowski 1997 for several rows per subject), which is larger if there is
     a leak. ``minimum_detectable_effect`` is the distance from 0.5 within which the farther end of a
-    leak-free release stays in 99.5 % of cases.
+    non-leaking release stays in 99.5 % of cases.
 
     Args:
         population: Attacked rows.
@@ -343,7 +343,7 @@ def _half_width(ranks: np.ndarray, codes: np.ndarray, member: np.ndarray) -> flo
 
 GUESSED = 0.05  # share of pairs with a prediction
 FEWEST_GUESSES = 20  # or all pairs, if there are fewer
-SCORE = "distance / neighbour"
+SCORE = "distance / neighbor"
 
 SPEC = StatisticSpec(
     "epsilon_one_run",

@@ -112,7 +112,7 @@ def outlier_excess(population: Population) -> Estimate:
     outliers = population.outliers()
     if not outliers.measurable:
         return OUTLIER_EXCESS.not_measurable(_TOO_FEW, outliers.counts)
-    row_ranks = _ranks(outliers.scores["distance / neighbour"], -outliers.neighbour)
+    row_ranks = _ranks(outliers.scores["distance / neighbor"], -outliers.neighbor)
     subjects, codes = np.unique(outliers.codes, return_inverse=True)
     subject_ranks = np.full(len(subjects), len(row_ranks))
     np.minimum.at(subject_ranks, codes, row_ranks)
@@ -138,9 +138,9 @@ def apart_rows(population: Population, tail: float = VARIANTS[0][0]) -> np.ndarr
     Returns:
         True for the selected rows, bool (n,).
     """
-    neighbour = population.neighbour
-    cut = np.quantile(neighbour, 1 - tail, method="inverted_cdf")
-    return np.asarray((neighbour > cut) & np.isfinite(neighbour))
+    neighbor = population.neighbor
+    cut = np.quantile(neighbor, 1 - tail, method="inverted_cdf")
+    return np.asarray((neighbor > cut) & np.isfinite(neighbor))
 
 
 def outlier_matches(population: Population) -> Estimate:
@@ -204,7 +204,7 @@ def _matched(population: Population, tail: float, near: float) -> _Matched:
     """
     outliers = population.among(apart_rows(population, tail))
     subjects = np.unique(outliers.codes)
-    is_near = outliers.scores["distance / neighbour"] <= near
+    is_near = outliers.scores["distance / neighbor"] <= near
     matched = np.unique(outliers.codes[is_near])
     n_members = int(population.member[subjects].sum())
     if n_members == 0 or n_members == len(subjects):

@@ -162,14 +162,14 @@ class Population(Subjects):
 
     Attributes:
         scores: Scores by name, shape (n,).
-        neighbour: Distance to the nearest row of another subject, attacked or not, shape (n,).
+        neighbor: Distance to the nearest row of another subject, attacked or not, shape (n,).
         half: Half of each subject, bool (s,).
         rows: Positions in T stacked on H, shape (n,). None: all rows.
         reference: Distance to the nearest row of R, shape (n,). None: there is no reference.
     """
 
     scores: Mapping[str, np.ndarray]
-    neighbour: np.ndarray
+    neighbor: np.ndarray
     half: np.ndarray
     rows: np.ndarray | None = None
     reference: np.ndarray | None = None
@@ -177,7 +177,7 @@ class Population(Subjects):
     @property
     def outlier_rows(self) -> np.ndarray:
         """The most isolated tenth of the rows, bool (n,). Ties at the cut are included."""
-        return np.asarray(self.neighbour >= np.quantile(self.neighbour, 0.9, method="inverted_cdf"))
+        return np.asarray(self.neighbor >= np.quantile(self.neighbor, 0.9, method="inverted_cdf"))
 
     def outliers(self) -> Population:
         """Select the outliers. Subjects keep their codes."""
@@ -200,7 +200,7 @@ class Population(Subjects):
             self.codes[rows],
             self.member,
             scores,
-            self.neighbour[rows],
+            self.neighbor[rows],
             self.half,
             positions,
             reference,
@@ -281,18 +281,18 @@ def build_population(
         return nearest_rows(attacked, inputs.encoded(role), device=inputs.device).distances[:, 0]
 
     distance = nearest("synthetic")
-    neighbour = distance_to_other_subjects(pool, codes, inputs.device, rows)
-    scores = {"distance": distance, "distance / neighbour": ratio(distance, neighbour)}
+    neighbor = distance_to_other_subjects(pool, codes, inputs.device, rows)
+    scores = {"distance": distance, "distance / neighbor": ratio(distance, neighbor)}
     reference = None
     if inputs.reference is not None:
         reference = nearest("reference")
         scores["distance / reference"] = ratio(distance, reference)
     half = inputs.rng("membership_inference.halves").permutation(len(subjects)) % 2 == 1
-    return Population(subjects.codes, subjects.member, scores, neighbour, half, rows, reference)
+    return Population(subjects.codes, subjects.member, scores, neighbor, half, rows, reference)
 
 
 def with_reference(inputs: EvaluationInputs, population: Population) -> Population:
-    """Add the subjects of R as non-members. Only the score "distance / neighbour" is kept.
+    """Add the subjects of R as non-members. Only the score "distance / neighbor" is kept.
 
     Neighbors are then rows of T, H and R. The population is returned unchanged if there is no
     reference.
@@ -314,14 +314,12 @@ def with_reference(inputs: EvaluationInputs, population: Population) -> Populati
         to_other_subjects = np.minimum(to_other_subjects, within_reference)
 
     distances = np.append(population.scores["distance"], to_synthetic)
-    neighbours = np.append(
-        np.minimum(population.neighbour, population.reference), to_other_subjects
-    )
+    neighbors = np.append(np.minimum(population.neighbor, population.reference), to_other_subjects)
     members = np.append(population.member, np.zeros(int(codes.max()) + 1, dtype=bool))
     return Population(
         codes=np.append(population.codes, len(population) + codes),
         member=members,
-        scores={"distance / neighbour": ratio(distances, neighbours)},
-        neighbour=neighbours,
+        scores={"distance / neighbor": ratio(distances, neighbors)},
+        neighbor=neighbors,
         half=np.zeros_like(members),
     )

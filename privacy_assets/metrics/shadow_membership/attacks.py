@@ -226,12 +226,12 @@ class Forest:
 
     Attributes:
         trees: The trees.
-        unseen: Out-of-bag scores of the training sets, float64 of shape (sets,). NaN if every tree
-            drew the set.
+        held_out_scores: Out-of-bag scores of the training sets, float64 of shape (sets,). NaN if
+            every tree drew the set.
     """
 
     trees: list[ForestTree]
-    unseen: np.ndarray
+    held_out_scores: np.ndarray
 
     @classmethod
     def fit(
@@ -262,10 +262,10 @@ class Forest:
         def grow_tree(tree_rng: np.random.Generator) -> tuple[ForestTree, np.ndarray, np.ndarray]:
             n_draws = np.bincount(tree_rng.integers(0, n_sets, n_sets), minlength=n_sets)
             tree = grow(codes, member, n_draws, usable, depth, n_tries, tree_rng)
-            out_of_bag = np.flatnonzero(n_draws == 0)
+            held_out_scores = np.flatnonzero(n_draws == 0)
             scores = np.zeros(n_sets)
             votes = np.zeros(n_sets)
-            add_shares(codes, *tree, out_of_bag, scores, votes)
+            add_shares(codes, *tree, held_out_scores, scores, votes)
             return tree, scores, votes
 
         grown, scores_by_tree, votes_by_tree = zip(
@@ -273,8 +273,8 @@ class Forest:
         )
         scores = np.sum(scores_by_tree, axis=0)
         votes = np.sum(votes_by_tree, axis=0)
-        unseen = np.where(votes > 0, scores / np.maximum(votes, 1), np.nan)
-        return cls(list(grown), unseen)
+        held_out_scores = np.where(votes > 0, scores / np.maximum(votes, 1), np.nan)
+        return cls(list(grown), held_out_scores)
 
     def scores(self, codes: np.ndarray, sets: int) -> np.ndarray:
         """Return the mean predicted share of members of each set, float64 (sets,).
@@ -297,11 +297,11 @@ class Scorer(Protocol):
     """A fitted attack. Higher scores indicate membership of the target.
 
     Attributes:
-        unseen: Scores of the shadow sets by models not fitted to them, float64 of shape (s,), NaN
-            if there are none. Thresholds are chosen on them.
+        held_out_scores: Scores of the shadow sets by models not fitted to them, float64 of shape
+            (s,), NaN if there are none. Thresholds are chosen on them.
     """
 
-    unseen: np.ndarray
+    held_out_scores: np.ndarray
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Return the scores, float64 (t,), for the stacked features of t synthetic tables."""
@@ -404,7 +404,7 @@ class QueryScorer:
     def __init__(self, coded: CountCodes, forest: Forest) -> None:
         self.coded = coded
         self.forest = forest
-        self.unseen = forest.unseen
+        self.held_out_scores = forest.held_out_scores
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Implement :class:`Scorer`."""

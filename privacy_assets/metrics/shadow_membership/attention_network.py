@@ -186,8 +186,8 @@ class Network:
 
 
 class AttentionScorer:
-    """A trained network; ``unseen`` float64 (s,) are the scores of the validation tables, NaN for
-    training tables.
+    """A trained network; ``held_out_scores`` float64 (s,) are the scores of the validation
+    tables, NaN for training tables.
     """
 
     def __init__(self, run: _Run, sizes: np.ndarray, weights: Tensor) -> None:
@@ -195,9 +195,9 @@ class AttentionScorer:
         self.sizes = sizes
         self.weights = weights
         self.device = run.labels.device
-        self.unseen = np.full(len(run.sets), np.nan)
+        self.held_out_scores = np.full(len(run.sets), np.nan)
         logits = _score(run.network, weights, run.sets, run.validation)
-        self.unseen[run.validation.cpu().numpy()] = logits.cpu().numpy()
+        self.held_out_scores[run.validation.cpu().numpy()] = logits.cpu().numpy()
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Return the log odds of membership, float64 (t,), for the features of t synthetic
@@ -280,7 +280,7 @@ class _Run:
         self.settings = network.settings
         self.target = sets.target
         self.weights = network.weights.to(labels.device).requires_grad_()
-        self.optimiser = torch.optim.Adamax([self.weights], lr=self.settings.learning_rate)
+        self.optimizer = torch.optim.Adamax([self.weights], lr=self.settings.learning_rate)
         set_ids = torch.randperm(len(sets), generator=order)
         n_validation = max(1, round(self.settings.validation * len(sets)))
         n_validation = min(n_validation, len(sets) - 1)
@@ -326,10 +326,10 @@ class _Run:
                     self.target,
                     self.dropout,
                 )
-            self.optimiser.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
             loss = F.binary_cross_entropy_with_logits(logits.float(), self.labels[set_ids])
             loss.backward()
-            self.optimiser.step()
+            self.optimizer.step()
 
     def _validation_loss(self) -> float:
         logits = _score(self.network, self.weights, self.sets, self.validation)

@@ -644,7 +644,7 @@ class _Run:
         rng = self.rng("shadow attack", record.id)
         scorer = self.attack.fit(stacked[: game.shadows], shadow_labels, rng, count.progress)
         scores = np.asarray(scorer(stacked[game.shadows :]), dtype=np.float64)
-        cut = choose_cut(scorer.unseen, shadow_labels, game.tests)
+        cut = choose_cut(scorer.held_out_scores, shadow_labels, game.tests)
         return RecordAudit(
             id=record.id,
             vulnerability=record.vulnerability,

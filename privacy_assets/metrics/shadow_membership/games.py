@@ -24,7 +24,7 @@ from privacy_assets.infra.files import private_folder, put_atomic
 from privacy_assets.infra.parallel import at_once, in_parallel, on_cluster, threads
 from privacy_assets.metrics.shadow_membership.attacks import Attack
 from privacy_assets.tables.encoding import MatrixCoding
-from privacy_assets.version import ENGINE_VERSION
+from privacy_assets.version import PACKAGE_VERSION
 
 CODED_BLOCK = 512  # sets between checkpoints for generators that take milliseconds
 FRAME_BLOCK = 8  # sets between checkpoints, per process, for generators that take up to minutes
@@ -222,7 +222,7 @@ class Checkpoint:
         """
         if folder is None:
             return cls(None)
-        mark = {"engine": ENGINE_VERSION, "fingerprint": fingerprint}
+        mark = {"package_version": PACKAGE_VERSION, "fingerprint": fingerprint}
         fix = "Fix: give an empty folder, or the same table, options and seed as before"
         if (folder / _MARK).exists():
             if _json(folder / _MARK) != mark:

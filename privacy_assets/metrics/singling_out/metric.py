@@ -68,7 +68,7 @@ class Configuration:
         attack: Name of the attack.
         columns: Number of columns of a query.
         in_train: Number of members that each query matches, int64 (queries,).
-        in_unseen: Number of non-members that each query matches, int64 (queries,).
+        in_non_members: Number of non-members that each query matches, int64 (queries,).
         null_hits: Number of queries that match exactly one member, for each relabeling, int64
             (n_permutations,).
     """
@@ -76,7 +76,7 @@ class Configuration:
     attack: str
     columns: int
     in_train: np.ndarray
-    in_unseen: np.ndarray
+    in_non_members: np.ndarray
     null_hits: np.ndarray
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ def _risk(
     for queries in group:
         hits += int((queries.in_train == 1).sum())
         null_hits += queries.null_hits
-        matched_by_configuration.append(queries.in_train + queries.in_unseen)
+        matched_by_configuration.append(queries.in_train + queries.in_non_members)
 
     n_matched = np.concatenate(matched_by_configuration)
     chance = exactly_one(len(subjects), n_matched, subjects.members).sum()
@@ -145,23 +145,23 @@ def _risk(
 def describe(configuration: Configuration, subjects: Subjects) -> dict[str, Any]:
     """Return the table row of a configuration, without its risk: counts and rates only."""
     in_train = configuration.in_train
-    in_unseen = configuration.in_unseen
+    in_non_members = configuration.in_non_members
     n_others = len(subjects) - subjects.members
-    giomi, giomi_low, giomi_high = giomi_risk(in_train, in_unseen, subjects.members, n_others)
+    giomi, giomi_low, giomi_high = giomi_risk(in_train, in_non_members, subjects.members, n_others)
 
     n_queries = len(configuration)
     hits_train = (in_train == 1).sum()
-    hits_unseen = (in_unseen == 1).sum()
+    hits_non_members = (in_non_members == 1).sum()
     rate_train, _, _ = wilson(hits_train, n_queries)
-    rate_unseen, _, _ = wilson(hits_unseen, n_queries)
+    rate_non_members, _, _ = wilson(hits_non_members, n_queries)
     return {
         "attack": configuration.attack,
         "columns": configuration.columns,
         "attacks": n_queries,
         "hits_train": int(hits_train),
-        "hits_unseen": int(hits_unseen),
+        "hits_non_members": int(hits_non_members),
         "rate_train": rate_train,
-        "rate_unseen": rate_unseen,
+        "rate_non_members": rate_non_members,
         "risk": math.nan,
         "low": math.nan,
         "high": math.nan,
@@ -172,7 +172,7 @@ def describe(configuration: Configuration, subjects: Subjects) -> dict[str, Any]
 
 
 def giomi_risk(
-    in_train: np.ndarray, in_unseen: np.ndarray, n_members: int, n_others: int
+    in_train: np.ndarray, in_non_members: np.ndarray, n_members: int, n_others: int
 ) -> tuple[float, float, float]:
     """Return the singling-out risk of the papers: R, R - delta_R and R + delta_R (Palacios eq. 6-7,
     Giomi et al.).
@@ -192,7 +192,7 @@ def giomi_risk(
 
     Args:
         in_train: Number of members that each query matches, int64 (queries,).
-        in_unseen: Number of non-members that each query matches, int64 (queries,).
+        in_non_members: Number of non-members that each query matches, int64 (queries,).
         n_members: Number of members.
         n_others: Number of non-members.
 
@@ -204,7 +204,7 @@ def giomi_risk(
         return math.nan, math.nan, math.nan
     size = min(n_members, n_others)
     train_hits = exactly_one(n_members, in_train, size).sum()
-    control_hits = exactly_one(n_others, in_unseen, size).sum()
+    control_hits = exactly_one(n_others, in_non_members, size).sum()
     r_train, *train_ends = wilson(train_hits, n_queries)
     r_control, *control_ends = wilson(control_hits, n_queries)
 
@@ -247,7 +247,7 @@ POOL_FROM = 6  # minimum number of columns of configurations pooled in the limit
 _UP_TO_1 = (-math.inf, 1.0)  # a risk can exceed 1 if non-members match too
 _NO_QUERY = "no query isolates a synthetic row"
 _NO_EMBEDDER = "no embedder was passed"
-NEIGHBOURS = 5  # an outlier is far from its nearest synthetic rows, this many
+NEIGHBORS = 5  # an outlier is far from its nearest synthetic rows, this many
 
 
 @declared
@@ -365,7 +365,7 @@ class SinglingOut(Metric):
             "singling_out.risk",
             at_most=0.01,
             bound="proven",
-            source="significant at 95 %; see the lab report on leaks",
+            source="significant at 95 %; see the benchmark on leaks",
         ),
     )
 
@@ -534,9 +534,9 @@ class SinglingOut(Metric):
                 queries, real, subjects.codes, subjects.member, labels
             )
             in_train = n_matched[:, 1]
-            in_unseen = n_matched[:, 0]
+            in_non_members = n_matched[:, 0]
             null_hits = null_hits[: self.n_permutations]
-            return Configuration(plan.attack, plan.columns, in_train, in_unseen, null_hits)
+            return Configuration(plan.attack, plan.columns, in_train, in_non_members, null_hits)
 
         inputs.progress(f"singling out: {len(plans)} configurations of queries")
         planned = []
@@ -583,13 +583,13 @@ def _outliers(embedding: np.ndarray, n_outliers: int, device: str) -> np.ndarray
     """Return the positions of the ``n_outliers`` rows with the largest mean distance to their 5
     nearest other rows.
     """
-    n_neighbours = min(NEIGHBOURS, len(embedding) - 1)
-    if n_neighbours == 0:
+    n_neighbors = min(NEIGHBORS, len(embedding) - 1)
+    if n_neighbors == 0:
         return np.arange(len(embedding))
     from privacy_assets.distances.nearest import nearest
 
-    neighbours = nearest(embedding, embedding, n_neighbours, exclude_self=True, device=device)
-    mean_distances = neighbours.distances.mean(axis=1)
+    neighbors = nearest(embedding, embedding, n_neighbors, exclude_self=True, device=device)
+    mean_distances = neighbors.distances.mean(axis=1)
     return np.argsort(-mean_distances, kind="stable")[:n_outliers]
 
 

@@ -17,7 +17,7 @@ from tests.code_counts import cycles
 
 PACKAGE = Path(__file__).parents[1] / "privacy_assets"
 # Each may import the packages listed before it.
-ROOMS = (
+LAYERS = (
     "errors",
     "version",
     "infra",
@@ -91,23 +91,23 @@ def texts(tree: ast.AST) -> Iterator[str]:
         yield from texts(node)
 
 
-def room(name: str) -> str:
+def layer(name: str) -> str:
     return name.partition(".")[0]
 
 
 def test_every_module_stands_in_a_room() -> None:
-    assert {room(name) for name in modules()} == set(ROOMS)
+    assert {layer(name) for name in modules()} == set(LAYERS)
 
 
-@pytest.mark.parametrize("name", ROOMS)
+@pytest.mark.parametrize("name", LAYERS)
 def test_imports_run_one_way(name: str) -> None:
-    above = ROOMS[ROOMS.index(name) + 1 :]
+    above = LAYERS[LAYERS.index(name) + 1 :]
     wrong = [
         (one, other)
         for one in modules()
-        if room(one) == name
+        if layer(one) == name
         for other in imported(one)
-        if room(other) in above
+        if layer(other) in above
     ]
     assert wrong == []
 
@@ -116,8 +116,8 @@ def test_imports_form_no_cycle() -> None:
     assert cycles({name: imported(name) for name in modules()}) == []
 
 
-@pytest.mark.parametrize(("library", "rooms"), ORCHESTRATORS.items())
-def test_only_its_room_imports_an_orchestrator(library: str, rooms: set[str]) -> None:
+@pytest.mark.parametrize(("library", "layers"), ORCHESTRATORS.items())
+def test_only_its_room_imports_an_orchestrator(library: str, layers: set[str]) -> None:
     def asks(name: str) -> bool:
         roots = set()
         for node in statements(modules()[name]):
@@ -129,7 +129,7 @@ def test_only_its_room_imports_an_orchestrator(library: str, rooms: set[str]) ->
             roots |= {one.partition(".")[0] for one in names}
         return library in roots
 
-    assert {room(name) for name in modules() if asks(name)} <= rooms
+    assert {layer(name) for name in modules() if asks(name)} <= layers
 
 
 def words(text: str) -> set[str]:
@@ -142,13 +142,13 @@ def test_metrics_are_named_in_their_room_alone() -> None:
         name: set().union(*map(words, texts(tree))) & NAMES for name, tree in modules().items()
     }
     assert (
-        set().union(*(found for name, found in named.items() if room(name) == "metrics")) == NAMES
+        set().union(*(found for name, found in named.items() if layer(name) == "metrics")) == NAMES
     )
     wrong = {
         (name, metric)
         for name, found in named.items()
         for metric in found
-        if room(name) != "metrics" and name not in OTHERWISE.get(metric, ())
+        if layer(name) != "metrics" and name not in OTHERWISE.get(metric, ())
     }
     assert wrong == set()
     assert {
@@ -163,12 +163,58 @@ def test_metrics_are_named_in_their_room_alone() -> None:
     assert pages == []
 
 
+# Modules of single metrics that other packages import.
+SINGLE_METRICS = {
+    ("report.report", "metrics.data_privacy"),
+    ("report.report", "metrics.membership_inference.gretel"),
+    ("report.advice", "metrics.data_privacy"),
+    ("pipeline.work", "metrics.cumulative_disclosure"),
+    ("cli.audit", "metrics.shadow_membership.audit"),
+    ("cli.audit", "metrics.shadow_membership.rates"),
+}
+OF_ALL_METRICS = {"base", "inputs", "ledger", "policies", "registry"}
+
+
+def test_other_packages_import_single_metrics_only_where_the_interface_states_it() -> None:
+    importers = {
+        (name, module)
+        for name in modules()
+        for module in imported(name)
+        if layer(name) != "metrics"
+        and layer(module) == "metrics"
+        and module.split(".")[1] not in OF_ALL_METRICS
+    }
+    assert importers == SINGLE_METRICS
+
+
+def looked_up_names(tree: ast.AST) -> Iterator[str]:
+    """Names that are compared with the metric of a limit, or looked up in results."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(ast.Attribute(attr="metric"), _, [ast.Constant(str(name))]):
+                yield name
+            case ast.Subscript(ast.Name("results"), ast.Constant(str(name))):
+                yield name
+            case ast.Call(ast.Attribute(ast.Name("results"), "get"), [ast.Constant(str(name)), *_]):
+                yield name
+
+
+def test_other_packages_look_no_metric_up_by_its_name() -> None:
+    found = {
+        (name, metric)
+        for name, tree in modules().items()
+        if layer(name) != "metrics"
+        for metric in looked_up_names(tree)
+    }
+    assert found & {(name, metric) for name, _ in found for metric in METRICS} == set()
+
+
 def test_no_orchestrator_knows_the_other() -> None:
     others = {"dagster": "airflow", "airflow": "dagster"}
     wrong = [
         (name, one)
         for name in modules()
         for one in imported(name)
-        if room(one) == others.get(room(name))
+        if layer(one) == others.get(layer(name))
     ]
     assert wrong == []

@@ -1,9 +1,9 @@
-"""Routes around the gate that need a real webserver and daemon: stock checks let each pass, the
+"""Bypasses of the gate that need a real webserver and daemon: stock checks let each pass, the
 gate none.
 
 Every test does the same to two tables. From a table of ``stock.py`` the private rows must be
 published, otherwise the test is not meaningful. From a gated table whose generator memorizes, no
-row may be published, and the refusal must give the reason.
+row may be published, and the error must give the reason.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from stock import Folder
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
 from privacy_assets.gate.releases import Release, ReleaseStore, default_trusted
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def leaked(served: Served, run_id: str, table: str) -> None:
     Folder(served.root).leaked(table, run_id)
 
 
-def refused(served: Served, run_id: str, table: str, why: str = "policy does not hold") -> None:
+def blocked(served: Served, run_id: str, table: str, why: str = "policy does not hold") -> None:
     """The run failed at ``published`` with this reason, and left a failed check for the alert
     sensor.
     """
@@ -102,7 +102,7 @@ def nothing_published(served: Served, table: str, partition: str | None = None) 
 LEAKY = {"leaky": None, "leaky_regions": "north"}  # the partition of each
 
 
-def test_route_01_published_alone_after_a_failed_check(served: Served, runs: Runs) -> None:
+def test_bypass_01_published_alone_after_a_failed_check(served: Served, runs: Runs) -> None:
     stock = [served.launch("stock", "plain/published"), served.command("stock", "plain/published")]
     gated = {
         table: [
@@ -115,20 +115,23 @@ def test_route_01_published_alone_after_a_failed_check(served: Served, runs: Run
         leaked(served, run, "plain")
     for table, partition in LEAKY.items():
         for run in gated[table]:
-            refused(served, run, table)
+            blocked(served, run, table)
         nothing_published(served, table, partition)
 
 
-def test_route_10_only_the_step_of_a_failed_run(served: Served, runs: Runs) -> None:
+def test_bypass_10_only_the_step_of_a_failed_run(served: Served, runs: Runs) -> None:
     again = {table: served.execute_step_again(runs[table], f"{table}__publish") for table in LEAKY}
     again["plain"] = served.execute_step_again(runs["plain"], "plain__published")
     leaked(served, again["plain"], "plain")
     for table, partition in LEAKY.items():
-        refused(served, again[table], table)
+        blocked(served, again[table], table)
         nothing_published(served, table, partition)
 
 
-def test_route_12_automation_after_checks_that_failed_or_warned(served: Served, runs: Runs) -> None:
+@pytest.mark.weekly
+def test_bypass_12_automation_after_checks_that_failed_or_warned(
+    served: Served, runs: Runs
+) -> None:
     """The stock tables whose checks raised or never ran are part of the same run."""
     checked = [f"{table}/score:few_copies" for table in EAGER if table != "eager_unchecked"]
     stock = served.launch(
@@ -141,22 +144,22 @@ def test_route_12_automation_after_checks_that_failed_or_warned(served: Served, 
         "eager_failed__score_few_copies",
         "eager_raised__score_few_copies",
     }
-    refused(served, served.automated("gated", "leaky_eager/published"), "leaky_eager")
+    blocked(served, served.automated("gated", "leaky_eager/published"), "leaky_eager")
     since = served.after_a_tick("gated")
     served.report_check("leaky_eager/attestation", "policy_holds", passed=False, severity="WARN")
     served.report_materialization("leaky_eager/attestation")
-    refused(served, served.automated("gated", "leaky_eager/published", since), "leaky_eager")
+    blocked(served, served.automated("gated", "leaky_eager/published", since), "leaky_eager")
     nothing_published(served, "leaky_eager")
 
 
 @pytest.mark.weekly
-def test_route_12_automation_after_scores_that_never_ran_or_raised(
+def test_bypass_12_automation_after_scores_that_never_ran_or_raised(
     served: Served, turned: Release
 ) -> None:
     """The last verdict is the honest table's "pass". The stock half is in the test above."""
     since = served.after_a_tick("gated")
     assert served.finished(served.launch("gated", "turned/generator", "turned/synthetic"))
-    refused(
+    blocked(
         served,
         served.automated("gated", "turned/published", since),
         "turned",
@@ -166,7 +169,7 @@ def test_route_12_automation_after_scores_that_never_ran_or_raised(
     since = served.after_a_tick("gated")
     scored = served.launch("gated", "turned/synthetic", "turned/evaluation_inputs", "turned/dcr")
     assert sorted(served.failures(scored)) == ["turned__prepare", "turned__synthetic_contract"]
-    refused(
+    blocked(
         served,
         served.automated("gated", "turned/published", since),
         "turned",
@@ -175,7 +178,8 @@ def test_route_12_automation_after_scores_that_never_ran_or_raised(
     assert history(served, "turned") == [turned]
 
 
-def test_route_13_sensors_and_schedules(served: Served, runs: Runs) -> None:
+@pytest.mark.weekly
+def test_bypass_13_sensors_and_schedules(served: Served, runs: Runs) -> None:
     sensors = ("by_selection", "by_job", "by_asset")
     for location in ("stock", "gated"):
         for sensor in sensors:
@@ -185,14 +189,14 @@ def test_route_13_sensors_and_schedules(served: Served, runs: Runs) -> None:
     ]
     for trigger in triggers:
         leaked(served, served.launched_by("stock", *trigger), "plain")
-        refused(served, served.launched_by("gated", *trigger), "leaky")
+        blocked(served, served.launched_by("gated", *trigger), "leaky")
     for location in ("stock", "gated"):
         served.stop_schedule(runs[location])
     nothing_published(served, "leaky")
 
 
 @pytest.mark.weekly
-def test_route_18_a_publisher_in_another_code_location(served: Served, runs: Runs) -> None:
+def test_bypass_18_a_publisher_in_another_code_location(served: Served, runs: Runs) -> None:
     stock, gated = (
         served.launch("elsewhere", asset) for asset in ("stock_publisher", "gated_publisher")
     )
@@ -203,7 +207,7 @@ def test_route_18_a_publisher_in_another_code_location(served: Served, runs: Run
 
 
 @pytest.mark.weekly
-def test_route_19_a_check_in_another_code_location(served: Served, runs: Runs) -> None:
+def test_bypass_19_a_check_in_another_code_location(served: Served, runs: Runs) -> None:
     leaked(served, served.launch("stock", *of("far", STOCK)), "far")
     attempts = [
         served.launch("elsewhere", checks=["far/synthetic:far_has_no_copies"]),
@@ -221,11 +225,11 @@ def test_route_19_a_check_in_another_code_location(served: Served, runs: Runs) -
         served.launch("gated", "leaky/published"),
     )
     leaked(served, stock, "far")
-    refused(served, gated, "leaky")
+    blocked(served, gated, "leaky")
     nothing_published(served, "leaky")
 
 
-def test_route_20_a_forged_check_result(served: Served, runs: Runs) -> None:
+def test_bypass_20_a_forged_check_result(served: Served, runs: Runs) -> None:
     """The automation condition waits for the checks; the forged results trigger it."""
     scored = served.launch("stock", *[a for t in FORGED for a in of(t, STOCK, but="published")])
     assert not served.finished(scored)
@@ -236,9 +240,9 @@ def test_route_20_a_forged_check_result(served: Served, runs: Runs) -> None:
     served.report_check_by_graphql("forged_by_graphql/score", "few_copies")
     served.report_materialization("leaky/attestation")
     served.report_check("leaky/attestation", "policy_holds", passed=True)
-    refused(served, served.automated("gated", "leaky/published", since), "leaky")
+    blocked(served, served.automated("gated", "leaky/published", since), "leaky")
     served.report_check_by_graphql("leaky/attestation", "policy_holds")
-    refused(served, served.launch("gated", "leaky/published"), "leaky")
+    blocked(served, served.launch("gated", "leaky/published"), "leaky")
     for table in FORGED:
         leaked(served, served.automated("stock", f"{table}/published", since), table)
     nothing_published(served, "leaky")

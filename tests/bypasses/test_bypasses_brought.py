@@ -1,5 +1,5 @@
-"""Routes around the cells of a user's own table: data hidden in the encoding of its rows (see
-test_routes).
+"""Bypasses of the cells of a user's own table: data hidden in the encoding of its rows (see
+test_bypasses).
 
 An author who has seen the training rows hides them in a table that looks harmless: below the
 precision of a column, in the order of rows, in unused dictionary values, in the metadata of the
@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from routes import World, gated, released, stock
+from bypasses import World, gated, released, stock
 from standins import LENIENT, independent, people
 
 from privacy_assets import read_published
@@ -133,7 +133,7 @@ def files(world: World) -> dict[Hide, tuple[Path, Path]]:
 Files = dict[Hide, tuple[Path, Path]]
 
 
-def test_route_37_rows_in_the_low_digits_of_numbers(world: World, files: Files) -> None:
+def test_bypass_37_rows_in_the_low_digits_of_numbers(world: World, files: Files) -> None:
     taken, released_file = files[in_digits]
     secret, rows = tuple(world.private["age"]), len(world.private)
     assert ages(pd.read_parquet(taken)) == {secret}
@@ -150,7 +150,7 @@ def test_route_37_rows_in_the_low_digits_of_numbers(world: World, files: Files) 
     assert hidden.fingerprints["synthetic"] == plain.fingerprints["synthetic"]
 
 
-def test_route_37_rows_in_the_low_digits_of_a_generator_of_ones_own(world: World) -> None:
+def test_bypass_37_rows_in_the_low_digits_of_a_generator_of_ones_own(world: World) -> None:
     defs = gated(world, "generated_digits", generated_digits, **MEMBER)
     assert world.run(defs).success
     public = read_published(world.root / "releases", "generated_digits")
@@ -162,7 +162,7 @@ def generated_digits(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     return in_digits(made, made)
 
 
-def test_route_37_the_precision_is_that_of_all_partitions(world: World) -> None:
+def test_bypass_37_the_precision_is_that_of_all_partitions(world: World) -> None:
     """A part of the source keeps the precision of the whole, even if its own rows happen to be
     coarse.
     """
@@ -175,7 +175,7 @@ def test_route_37_the_precision_is_that_of_all_partitions(world: World) -> None:
     assert (found["income"], found["age"], found["joined"], found["plan"]) == (2, 0, "day", None)
 
 
-def test_route_38_rows_in_the_order_of_the_private_ones(world: World, files: Files) -> None:
+def test_bypass_38_rows_in_the_order_of_the_private_ones(world: World, files: Files) -> None:
     private = world.private["income"].fillna(0).rank()
     taken, own = (
         float(private.corr(pd.read_parquet(file)["income"].rank())) for file in files[in_order]
@@ -184,7 +184,7 @@ def test_route_38_rows_in_the_order_of_the_private_ones(world: World, files: Fil
     assert abs(own) < 0.35  # five standard deviations
 
 
-def test_route_39_rows_in_unused_dictionary_values(world: World, files: Files) -> None:
+def test_bypass_39_rows_in_unused_dictionary_values(world: World, files: Files) -> None:
     taken, released_file = files[in_unused_values]
     assert set(spelled(world.private)) <= set(pd.read_parquet(taken)["plan"].cat.categories)
     assert everything(released_file).count('"age"') == everything(released_file).count("{") == 0
@@ -192,7 +192,7 @@ def test_route_39_rows_in_unused_dictionary_values(world: World, files: Files) -
     assert set(public["plan"].cat.categories) == {"a", "b", "c"}
 
 
-def test_route_40_rows_in_file_metadata(world: World, files: Files) -> None:
+def test_bypass_40_rows_in_file_metadata(world: World, files: Files) -> None:
     taken, released_file = files[in_metadata]
     assert pd.read_parquet(taken).attrs["rows"] == spelled(world.private)
     metadata = pq.ParquetFile(released_file).metadata

@@ -1,4 +1,4 @@
-"""Signed lock of a table: the settings that determine its verdicts.
+"""Accepted settings of a table, signed: the settings that determine its verdicts.
 
 A run with other settings is rejected until a user accepts the difference.
 """
@@ -10,18 +10,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from privacy_assets.errors import LockDiffers, PublicationRefused
+from privacy_assets.errors import PublicationBlocked, SettingsDiffer
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.log import Log
-from privacy_assets.gate.statements import (
+from privacy_assets.gate.signed_files import (
+    Payload,
     ReleaseTarget,
-    SignedRecord,
-    Statement,
+    SignedFile,
     quoted,
-    records,
-    seal,
     shown_digest,
-    unseal,
+    sign_payload,
+    signed_files,
+    verified_payload,
 )
 from privacy_assets.infra.files import put_atomic
 from privacy_assets.infra.objects import Location
@@ -49,8 +49,8 @@ _DECLARED = (
 
 
 def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a lock: the settings that determine the verdicts of a table, without
-    private values.
+    """Return the entries of accepted settings: the settings that determine the verdicts of a table,
+    without private values.
 
     Args:
         policy: Policy in force.
@@ -76,9 +76,9 @@ def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Locks:
-    """Signed locks of tables in ``private/locks``. One that is missing or not signed by a trusted
-    key counts as empty.
+class AcceptedSettings:
+    """Accepted settings of tables, signed, in ``private/accepted``. A file that is missing or not
+    signed by a trusted key counts as empty.
 
     Attributes:
         private: Private folder.
@@ -98,26 +98,28 @@ class Locks:
         new: bool = False,
         columns: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Reject a run that differs from the lock, and every run while the table is stopped.
+        """Reject a run that differs from the accepted settings, and every run while the table is
+        suspended.
 
         Args:
             table: Name of the table.
             policy: Policy of the run.
             setup: All other settings of the run, see :meth:`.ResolvedTable.setup`.
-            content: Keyed fingerprint of synthetic rows. Rows that failed are not stopped by their
-                own failure, so their attestation can be repeated.
-            new: The run starts, so its lock may replace the one in force if the table has no
+            content: Keyed fingerprint of synthetic rows. Rows that failed are not suspended by
+                their own failure, so their attestation can be repeated.
+            new: The run starts, so its settings may replace the accepted ones if the table has no
                 verdict yet.
             columns: Kinds of the columns to accept, see
-                :func:`~privacy_assets.tables.inference.accepted_columns`. None: the columns are
+                :func:`~privacy_assets.tables.inference.columns_to_accept`. None: the columns are
                 not known here, and are not compared.
 
         Returns:
-            The entries of the lock that the run proposes.
+            The entries that the run proposes.
 
         Raises:
-            LockDiffers: If the run differs from the lock. The proposed lock is stored, unsigned.
-            TableStopped: If the table is stopped.
+            SettingsDiffer: If the run differs from the accepted settings. The proposed settings are
+                stored, unsigned.
+            TableSuspended: If the table is suspended.
         """
         state = Log(self.private, self.key).state(table)
         proposed = entries_of(policy, setup)
@@ -134,14 +136,17 @@ class Locks:
             lines = self.difference(table, proposed)
         if lines and (has_verdict or not new):
             put_atomic(self.file(table, PROPOSED), _proposal(proposed))
-            title = f"{table}: this run differs from the lock of the table (lock -> this run):"
+            title = (
+                f"{table}: this run differs from the accepted settings of the table"
+                " (accepted -> this run):"
+            )
             text = "\n  ".join([title, *lines])
-            raise LockDiffers(text, table=table, differences=tuple(lines))
-        state.check_not_stopped(table, content)
+            raise SettingsDiffer(text, table=table, differences=tuple(lines))
+        state.check_not_suspended(table, content)
         return proposed
 
     def columns(self, table: str) -> dict[str, str]:
-        """Return the accepted columns in the lock of ``table``, or {} if it has no verdict or no
+        """Return the accepted columns of ``table``, or {} if it has no verdict or no
         accepted columns yet.
 
         Until the first verdict, each run accepts its own columns.
@@ -155,34 +160,36 @@ class Locks:
         return dict(self._entries(table).get("columns", {}))
 
     def sign(self, table: str, entries: Mapping[str, Any], why: str = "") -> None:
-        """Sign ``entries`` as the lock of ``table`` unless they are in force, and remove the
-        proposal of them.
+        """Sign ``entries`` as the accepted settings of ``table`` unless they are in force, and
+        remove the proposal of them.
 
         Args:
             table: Name of the table.
-            entries: Entries of the lock, see :func:`entries_of`.
+            entries: Entries to sign, see :func:`entries_of`.
             why: Reason for the change, which is signed.
         """
         if self.difference(table, entries):
             body = {"entries": entries, "reason": why}
-            sealed = seal(Statement("lock", ReleaseTarget(table), "", body), self.key)
-            put_atomic(self.file(table), sealed.data)
+            signed_file = sign_payload(
+                Payload("accepted_settings", ReleaseTarget(table), "", body), self.key
+            )
+            put_atomic(self.file(table), signed_file.data)
         if self._stored(table, PROPOSED) == _proposal(entries):
             self.file(table, PROPOSED).unlink(missing_ok=True)
 
     def end_proposal(self, table: str) -> None:
-        """Remove the proposed lock: a run with the lock in force was published after it."""
+        """Remove the proposed settings: a run with the accepted ones was published after it."""
         self.file(table, PROPOSED).unlink(missing_ok=True)
 
     def difference(self, table: str, proposed: Mapping[str, Any]) -> list[str]:
-        """Return one line for each entry of the lock that ``proposed`` changes.
+        """Return one line for each accepted entry that ``proposed`` changes.
 
         Of lists, it names the values that are added and removed: up to 1,000 in whole, else their
         numbers and a digest.
 
         Args:
             table: Name of the table.
-            proposed: Entries of the proposed lock.
+            proposed: Entries of the proposed settings.
         """
         in_force = dict(self._entries(table))
         if "columns" not in proposed:
@@ -198,12 +205,12 @@ class Locks:
         return lines
 
     def digest(self, table: str, proposed: Mapping[str, Any]) -> str:
-        """Return the digest of a proposed lock and of the entries in force, from which its entries
-        differ.
+        """Return the digest of proposed settings and of the entries in force, from which its
+        entries differ.
 
         Args:
             table: Name of the table.
-            proposed: Entries of the proposed lock.
+            proposed: Entries of the proposed settings.
         """
         displayed = {"table": table, "in force": self._entries(table), "proposed": proposed}
         return shown_digest(displayed)
@@ -230,32 +237,32 @@ class Locks:
         return ", ".join(changes)
 
     def _entries(self, table: str) -> Mapping[str, Any]:
-        sealed = SignedRecord("lock", self._stored(table))
+        signed_file = SignedFile("accepted_settings", self._stored(table))
         try:
-            lock = unseal(sealed, self.key.trusted)
-        except PublicationRefused:
+            accepted = verified_payload(signed_file, self.key.trusted)
+        except PublicationBlocked:
             return {}
-        if lock.target != ReleaseTarget(table):
+        if accepted.target != ReleaseTarget(table):
             return {}
-        return dict(lock.body["entries"])
+        return dict(accepted.body["entries"])
 
     def _stored(self, table: str, suffix: str = ".json") -> bytes:
         name = f"{quoted(table)}{suffix}"
-        stored = records(self.private / "locks", f"lock of {table}", name)
+        stored = signed_files(self.private / "accepted", f"accepted settings of {table}", name)
         return stored.get(name, b"")
 
     def file(self, table: str, suffix: str = ".json") -> Location:
-        """Return the path of the lock of a table, or of its proposal.
+        """Return the path of the accepted settings of a table, or of their proposal.
 
         Args:
             table: Name of the table.
             suffix: ``PROPOSED`` for the proposal.
         """
-        return self.private / "locks" / f"{quoted(table)}{suffix}"
+        return self.private / "accepted" / f"{quoted(table)}{suffix}"
 
 
 def _proposal(entries: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a proposed lock."""
+    """Return the bytes of proposed settings."""
     return json.dumps(entries, indent=2).encode()
 
 
@@ -264,7 +271,7 @@ def _without(columns: Mapping[str, str], dropped: Collection[str]) -> dict[str, 
 
 
 class _NotSet:
-    """An entry that a lock does not have."""
+    """An entry that the settings do not have."""
 
     def __repr__(self) -> str:
         return "not set"

@@ -1,7 +1,7 @@
-"""Routes through the gate itself: each publishes only if the verification against it is switched
+"""Bypasses through the gate itself: each publishes only if the verification against it is switched
 off.
 
-If several verifications prevent a route, each is shown to refuse alone. All tables here hold copies
+If several verifications prevent a bypass, each is shown to block alone. All tables here hold copies
 of the private rows: ``true`` are the copied rows and a holdout, ``decoy`` are rows of other people,
 compared with which the copies look harmless. The last tests are the honest ways to a release.
 """
@@ -16,15 +16,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from routes import (
+from bypasses import (
     HOLDS,
     REGIONS,
     World,
     accept,
+    blocked,
     gated,
     nothing_published,
     reason,
-    refused,
     released,
     with_checks,
 )
@@ -34,10 +34,10 @@ from stock import copies
 from privacy_assets import PrivacyIOManager, evaluate, read_published
 from privacy_assets.cli.main import main
 from privacy_assets.gate import gate as gate_module
+from privacy_assets.gate.accepted_settings import AcceptedSettings
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.lock import Locks
 from privacy_assets.gate.log import LogState
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
 from privacy_assets.tables.canonical import real_tables, without_rare_values
 from privacy_assets.tables.table import Table
@@ -56,7 +56,7 @@ TIGHT, LOOSE = ({"policy": {"name": name, "limits": [{**SCORE, "at_most": most}]
                 for name, most in (("tight", 0.3), ("loose", 0.8)))  # fmt: skip
 FEWER = {"policy": {"name": "fewer", "limits": [MEMBER], **FEW_DRAWS}}
 BEFORE, OTHER = "these rows failed before", "under another policy"
-LOCKED, LATEST = "differs from the lock of the table", "is not the latest one"
+LOCKED, LATEST = "differs from the accepted settings of the table", "is not the latest one"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -109,7 +109,7 @@ OFF: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
         name: silent(gate_module, f"check_{name}")
         for name in ("target", "result", "policy", "verdict")
     },
-    "lock": silent(Locks, "check"),
+    "lock": silent(AcceptedSettings, "check"),
     "latest": silent(Gate, "_check_latest"),
     "memory": silent(LogState, "failures", []),
     "estimates": as_stated,
@@ -125,15 +125,15 @@ def withstood(
     private: pd.DataFrame | None = None,
     **where: Any,
 ) -> None:
-    """Check that all ``layers`` together and each alone refuse the attack, and that it publishes
+    """Check that all ``layers`` together and each alone block the attack, and that it publishes
     without them.
     """
-    refused(attack(), table, next(iter(layers.values())), **where)
+    blocked(attack(), table, next(iter(layers.values())), **where)
     for layer, why in layers.items() if len(layers) > 1 else ():
         with pytest.MonkeyPatch.context() as patch:
             for other in layers.keys() - {layer}:
                 OFF[other](patch)
-            refused(attack(), table, why, **where)
+            blocked(attack(), table, why, **where)
     nothing_published(world, table, partition)
     with pytest.MonkeyPatch.context() as patch:
         for layer in layers:
@@ -163,7 +163,7 @@ def copy_stored(world: World, asset: str, source: ReleaseTarget, target: Release
 
 @pytest.mark.slow
 @pytest.mark.parametrize("partition", [slow(None), "north"])
-def test_route_21_an_attestation_of_another_table_or_partition(
+def test_bypass_21_an_attestation_of_another_table_or_partition(
     world: World, partition: str | None
 ) -> None:
     """``other`` has the people compared with whom the copies look harmless, and ``target`` the real
@@ -209,7 +209,7 @@ def test_route_21_an_attestation_of_another_table_or_partition(
 
 
 @pytest.mark.slow
-def test_route_22_the_holdout_is_replaced_after_the_check(world: World) -> None:
+def test_bypass_22_the_holdout_is_replaced_after_the_check(world: World) -> None:
     """The holdout of the scores was copied into the table as well, so no person appears to be
     disclosed.
     """
@@ -239,8 +239,8 @@ def test_route_22_the_holdout_is_replaced_after_the_check(world: World) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failed_before", [False, slow(True)])
-def test_route_23_a_limit_loosened_then_restored(world: World, failed_before: bool) -> None:
-    """Under the strict policy these rows were never evaluated (as in route 21), or they failed
+def test_bypass_23_a_limit_loosened_then_restored(world: World, failed_before: bool) -> None:
+    """Under the strict policy these rows were never evaluated (as in bypass 21), or they failed
     before.
     """
     table, layers = (
@@ -259,14 +259,14 @@ def test_route_23_a_limit_loosened_then_restored(world: World, failed_before: bo
 
 
 @pytest.mark.slow
-def test_route_24_a_limit_deleted_from_the_definitions(world: World) -> None:
+def test_bypass_24_a_limit_deleted_from_the_definitions(world: World) -> None:
     half = {"synthetic": world.root / "half.parquet"}
     real = external(world, "deleted", **half)
     assert not checks(world.run(real, *of("deleted", SCORED)))[
         "dcr", "dcr_identical_excess_proven"
     ].passed
     fewer = external(world, "deleted", **half, **FEWER)
-    refused(
+    blocked(
         world.run(fewer, "deleted/attestation"),
         "deleted",
         LOCKED,
@@ -285,11 +285,11 @@ def test_route_24_a_limit_deleted_from_the_definitions(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_route_24_definitions_without_any_checks(world: World) -> None:
+def test_bypass_24_definitions_without_any_checks(world: World) -> None:
     stripped = with_checks(external(world, "stripped"), specs=False)
     result = world.run(stripped)
     assert checks(result) == {}
-    refused(result, "stripped", HOLDS, "attestation", check=None)
+    blocked(result, "stripped", HOLDS, "attestation", check=None)
     layers = {"verdict": HOLDS, "memory": BEFORE}
     withstood(
         world, lambda: world.run(stripped, "stripped/published"), "stripped", layers, check=None
@@ -298,7 +298,7 @@ def test_route_24_definitions_without_any_checks(world: World) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["seed", *map(slow, ["split", "row_order", "csv"])])
-def test_route_25_retry_until_it_passes(world: World, form: str) -> None:
+def test_bypass_25_retry_until_it_passes(world: World, form: str) -> None:
     """The same rows, with other settings or in another form.
 
     A score that was computed but never attested counts, too.
@@ -328,7 +328,7 @@ def with_notes(frame: pd.DataFrame, first: str) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_route_63_a_cell_is_changed_within_its_group(
+def test_bypass_63_a_cell_is_changed_within_its_group(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The changed table is compared with people with whom the copies look harmless, by the
@@ -387,7 +387,7 @@ def after_the_rule(
 
 
 @pytest.mark.slow
-def test_route_26_draw_new_tables_until_one_passes(world: World) -> None:
+def test_bypass_26_draw_new_tables_until_one_passes(world: World) -> None:
     """A table, half copies, meets a limit by a fifth of its interval: a first attempt releases it,
     a second not.
     """
@@ -421,7 +421,7 @@ def test_route_26_draw_new_tables_until_one_passes(world: World) -> None:
     assert not checks(result)["attestation", "policy_holds"].passed
     shown = checks(result)["attestation", "policy_holds"].metadata["dcr.member_excess"].value
     assert "at attempt 2 since the last release" in shown
-    refused(
+    blocked(
         world.run(external(world, "drawn_again", **half, **lucky), "drawn_again/published"),
         "drawn_again",
         HOLDS,

@@ -1,7 +1,7 @@
-"""Signed statements: in-toto Statements in DSSE envelopes, about the bytes of one synthetic table.
+"""Signed files: in-toto Statements in DSSE envelopes, about the bytes of one synthetic table.
 
-Pipeline steps pass statements to the gate as :class:`SignedRecord` bytes. They are used only after
-:func:`unseal` has verified the signature of a trusted key.
+Pipeline steps pass signed files to the gate as :class:`SignedFile` bytes. They are used only after
+:func:`verified_payload` has verified the signature of a trusted key.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope
     from securesystemslib.signer import SSlibKey
 
-RecordKind = Literal[
-    "split", "snapshot", "prepared", "result", "attestation", "lock", "entry", "state", "pointer"
-]
-KINDS: tuple[RecordKind, ...] = get_args(RecordKind)
+SignedFileKind = Literal[
+    "split", "snapshot", "prepared", "result", "attestation", "accepted_settings", "entry", "state",
+    "pointer",
+]  # fmt: skip
+KINDS: tuple[SignedFileKind, ...] = get_args(SignedFileKind)
 STATEMENT = "https://in-toto.io/Statement/v1"
 Root = TypeVar("Root", Path, ObjectPath, Location)
 PAYLOAD = "application/vnd.in-toto+json"
@@ -93,34 +94,34 @@ class ReleaseTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedRecord:
+class SignedFile:
     """Unverified bytes of a signed envelope. Empty: no envelope."""
 
-    kind: RecordKind
+    kind: SignedFileKind
     data: bytes
 
 
 @dataclass(frozen=True)
-class Statement:
-    """Statement about a file.
+class Payload:
+    """Content of a signed file: what it states about another file.
 
     Attributes:
-        kind: Kind of the record.
+        kind: Kind of the signed file.
         target: Table and partition.
-        sha256: SHA-256 of the file. In some kinds a keyed fingerprint. Empty: :func:`seal` takes
-            that of the body.
+        sha256: SHA-256 of the file. In some kinds a keyed fingerprint. Empty: :func:`sign_payload`
+            takes that of the body.
         body: Content, JSON serializable.
         keyid: Trusted key that signed it. Empty if not verified.
     """
 
-    kind: RecordKind
+    kind: SignedFileKind
     target: ReleaseTarget
     sha256: str
     body: Mapping[str, Any]
     keyid: str = ""
 
 
-def records(folder: Location, what: str, only: str | None = None) -> dict[str, bytes]:
+def signed_files(folder: Location, what: str, only: str | None = None) -> dict[str, bytes]:
     """Return the bytes of every file in a folder of the gate by name, or raise StoreUnavailable.
 
     Args:
@@ -135,8 +136,8 @@ def records(folder: Location, what: str, only: str | None = None) -> dict[str, b
         raise StoreUnavailable.of(f"the {what} cannot be read ({why})", error, folder) from None
 
 
-def redo_of(kind: RecordKind) -> tuple[str, ...]:
-    """Return the verb of the step that makes records of ``kind``. Empty: no step makes them
+def redo_of(kind: SignedFileKind) -> tuple[str, ...]:
+    """Return the verb of the step that makes signed files of ``kind``. Empty: no step makes them
     again.
     """
     if kind not in _MADE_BY:
@@ -144,11 +145,11 @@ def redo_of(kind: RecordKind) -> tuple[str, ...]:
     return (_MADE_BY[kind],)
 
 
-def seal(statement: Statement, key: SigningKey) -> SignedRecord:
-    """Sign a statement.
+def sign_payload(payload: Payload, key: SigningKey) -> SignedFile:
+    """Sign a payload.
 
     Args:
-        statement: Statement to sign.
+        payload: Payload to sign.
         key: Signing key.
 
     Returns:
@@ -159,28 +160,30 @@ def seal(statement: Statement, key: SigningKey) -> SignedRecord:
     """
     from securesystemslib.dsse import Envelope
 
-    digest = statement.sha256 or hashlib.sha256(_canonical(dict(statement.body))).hexdigest()
-    target = statement.target
+    digest = payload.sha256 or hashlib.sha256(_canonical(dict(payload.body))).hexdigest()
+    target = payload.target
     subject = {"name": f"{quoted(target.table)}.parquet", "digest": {"sha256": digest}}
-    payload = {
+    statement = {
         "_type": STATEMENT,
         "subject": [subject],
-        "predicateType": _predicate_type(statement.kind),
-        "predicate": {"table": target.table, "partition": target.partition, **statement.body},
+        "predicateType": _predicate_type(payload.kind),
+        "predicate": {"table": target.table, "partition": target.partition, **payload.body},
     }
-    envelope = Envelope(_canonical(payload), PAYLOAD, {})
+    envelope = Envelope(_canonical(statement), PAYLOAD, {})
     envelope.sign(key.signer)
-    return SignedRecord(statement.kind, _canonical(envelope.to_dict()))
+    return SignedFile(payload.kind, _canonical(envelope.to_dict()))
 
 
-def unseal(sealed: SignedRecord, trusted: TrustedKeys | Mapping[str, SSlibKey]) -> Statement:
-    """Return the statement in a signed envelope.
+def verified_payload(
+    signed_file: SignedFile, trusted: TrustedKeys | Mapping[str, SSlibKey]
+) -> Payload:
+    """Return the payload in a signed envelope.
 
     The envelope must equal its canonical form byte by byte: white space, key order, repeated keys
     and spare base64 bits cannot vary.
 
     Args:
-        sealed: Signed envelope.
+        signed_file: Signed envelope.
         trusted: Trusted keys, or a mapping of key ids to keys.
 
     Raises:
@@ -192,76 +195,81 @@ def unseal(sealed: SignedRecord, trusted: TrustedKeys | Mapping[str, SSlibKey]) 
     from securesystemslib.exceptions import FormatError, VerificationError
 
     keys = trusted if isinstance(trusted, Mapping) else trusted.by_id
-    redo = redo_of(sealed.kind)
-    if not sealed.data:
-        raise OutOfDate(f"there is no {sealed.kind} yet", redo=redo)
+    redo = redo_of(signed_file.kind)
+    if not signed_file.data:
+        raise OutOfDate(f"there is no {signed_file.kind} yet", redo=redo)
     try:
-        envelope = Envelope.from_dict(json.loads(sealed.data))
-        keyid = _only_keyid(envelope, sealed)
+        envelope = Envelope.from_dict(json.loads(signed_file.data))
+        keyid = _only_keyid(envelope, signed_file)
         if keyid not in keys:
             raise NotTrusted(
-                f"the {sealed.kind} was signed by key {keyid[:12]}, which is not trusted", redo=redo
+                f"the {signed_file.kind} was signed by key {keyid[:12]}, which is not trusted",
+                redo=redo,
             )
         envelope.verify([keys[keyid]], 1)
-        return _statement(json.loads(envelope.payload), sealed.kind, keyid)
+        return _payload(json.loads(envelope.payload), signed_file.kind, keyid)
     except VerificationError:
         text = (
-            f"the signature of the {sealed.kind} is not valid: it was changed after it was signed"
+            f"the signature of the {signed_file.kind} is not valid: it was changed after it was"
+            " signed"
         )
         raise NotTrusted(text, redo=redo) from None
     except (ValueError, KeyError, TypeError, AttributeError, FormatError, RecursionError):
         raise NotTrusted(
-            f"the {sealed.kind} cannot be read as a signed statement", redo=redo
+            f"the {signed_file.kind} cannot be read as a signed file", redo=redo
         ) from None
 
 
-def _only_keyid(envelope: Envelope, sealed: SignedRecord) -> str:
+def _only_keyid(envelope: Envelope, signed_file: SignedFile) -> str:
     """Return the id of the only key that signed an envelope.
 
     Raises:
         NotTrusted: If its bytes are not canonical, or there is not exactly one signature.
     """
-    is_canonical = _canonical(envelope.to_dict()) == sealed.data
+    is_canonical = _canonical(envelope.to_dict()) == signed_file.data
     signatures = envelope.signatures
     # The library keeps unknown fields of signatures, which are not signed.
     has_unsigned_fields = any(signature.unrecognized_fields for signature in signatures.values())
     has_form = envelope.payload_type == PAYLOAD and len(signatures) == 1
     if not is_canonical or not has_form or has_unsigned_fields:
-        text = f"the {sealed.kind} is not in the form that this version signs"
-        raise NotTrusted(text, redo=redo_of(sealed.kind))
+        text = f"the {signed_file.kind} is not in the form that this version signs"
+        raise NotTrusted(text, redo=redo_of(signed_file.kind))
     (keyid,) = signatures
     return str(keyid)
 
 
-def unverified(sealed: SignedRecord) -> Statement | None:
-    """Return the statement in an envelope whose signature is not verified, or None if it cannot be
+def unverified(signed_file: SignedFile) -> Payload | None:
+    """Return the payload in an envelope whose signature is not verified, or None if it cannot be
     read.
 
-    Only for decisions that any statement can make stricter, never laxer.
+    Only for decisions that any payload can make stricter, never laxer.
 
     Args:
-        sealed: Envelope.
+        signed_file: Envelope.
     """
     try:
-        content = json.loads(base64.b64decode(json.loads(sealed.data)["payload"], validate=True))
-        return _statement(content, sealed.kind, "")
+        content = json.loads(
+            base64.b64decode(json.loads(signed_file.data)["payload"], validate=True)
+        )
+        return _payload(content, signed_file.kind, "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotTrusted):
         return None
 
 
-def _statement(content: Mapping[str, Any], kind: RecordKind, keyid: str) -> Statement:
+def _payload(content: Mapping[str, Any], kind: SignedFileKind, keyid: str) -> Payload:
     (subject,) = content["subject"]
     if content["_type"] != STATEMENT or content["predicateType"] != _predicate_type(kind):
         text = (
-            f"expected a signed {kind} of this version, got a statement of another kind or version"
+            f"expected a signed {kind} of this version, got a signed file of another kind or"
+            " version"
         )
         raise NotTrusted(text, redo=redo_of(kind))
     body = dict(content["predicate"])
     target = ReleaseTarget(body.pop("table"), body.pop("partition"))
-    return Statement(kind, target, subject["digest"]["sha256"], body, keyid)
+    return Payload(kind, target, subject["digest"]["sha256"], body, keyid)
 
 
-def _predicate_type(kind: RecordKind) -> str:
+def _predicate_type(kind: SignedFileKind) -> str:
     return f"urn:privacy-assets:{kind}:1"
 
 

@@ -1,5 +1,5 @@
-"""Routes through single cells: private rows in a category, and personal identifiers in a published
-column.
+"""Bypasses through single cells: private rows in a category, and personal identifiers in a
+published column.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from routes import HOLDS, World, gated, nothing_published, reason, refused, released
+from bypasses import HOLDS, World, blocked, gated, nothing_published, reason, released
 from standins import checks, independent, resources, table_of
 
 from privacy_assets import read_published
@@ -81,8 +81,9 @@ def external(
     return gated(world, name, subject=EACH, **{**VALUES, **paths, **more})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, N // 2])
-def test_route_41_private_rows_in_a_category(world: World, rows: int) -> None:
+def test_bypass_41_private_rows_in_a_category(world: World, rows: int) -> None:
     def smuggle(train: pd.DataFrame) -> pd.DataFrame:
         told = [json.dumps(row) for row in train.to_dict("records")]
         return independent(train, len(train), 0).assign(region=told).iloc[:rows]
@@ -100,12 +101,12 @@ def test_route_41_private_rows_in_a_category(world: World, rows: int) -> None:
 @pytest.mark.parametrize(
     "make", [steal, lambda train, rows, seed: invent(train, rows, 0).assign(note=train["note"])]
 )
-def test_route_42_real_identifiers_in_a_generated_column(world: World, make: Any) -> None:
+def test_bypass_42_real_identifiers_in_a_generated_column(world: World, make: Any) -> None:
     name = "stolen" if make is steal else "stolen_notes"
     defs = external(world, name, lambda train: make(train, len(train), 0), new_values=WHY)
     result = world.run(defs)
     assert not result.success and not checks(result)["attestation", "policy_holds"].passed
-    refused(world.run(defs, f"{name}/published"), name, HOLDS)
+    blocked(world.run(defs, f"{name}/published"), name, HOLDS)
     assert not checks(result)["value_disclosure", "value_disclosure_generated_excess_proven"].passed
     nothing_published(world, name)
 
@@ -126,7 +127,7 @@ def test_invented_identifiers_of_a_brought_table_are_published_and_the_reason_is
     assert main(["verify", str(release.table), "--releases", str(world.root / "releases")]) == 0
     assert WHY["claim_id"] in capsys.readouterr().out
     changed = external(world, "invented", inventing, new_values={**WHY, "note": "other"})
-    refused(
+    blocked(
         world.run(changed, "invented/published"),
         "invented",
         f"new_values 'note': {WHY['note']!r} -> 'other'",
@@ -228,7 +229,7 @@ def test_a_column_that_is_not_there_is_told_where_the_table_is_read(world: World
     assert "there is no column 'claimid'. Did you mean 'claim_id'?" in told
 
 
-def test_route_50_a_policy_that_says_two_things(tmp_path: Path) -> None:
+def test_bypass_50_a_policy_that_says_two_things(tmp_path: Path) -> None:
     """A reader sees 0.01; the parser, and so the gate, would use the value further down."""
     path = tmp_path / "policy.yaml"
     path.write_text(

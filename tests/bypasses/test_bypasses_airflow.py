@@ -1,4 +1,4 @@
-"""Routes around the gate on Airflow: each publishes a leaky table of plain tasks, and no rows of a
+"""Bypasses of the gate on Airflow: each publishes a leaky table of plain tasks, and no rows of a
 gated table.
 
 One Airflow on the loopback serves all of them, with its API, its scheduler and workers as
@@ -35,7 +35,7 @@ from privacy_assets import read_published
 from privacy_assets.errors import InputError
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from tests.helpers.accepting import accept_all
 
 pytestmark = pytest.mark.weekly
@@ -60,7 +60,7 @@ def act(function: Callable[[Airflow], Act]) -> Callable[[Airflow], Act]:
 
 
 def note(airflow: Airflow, name: str, dag: str, run: str, task: str) -> None:
-    """Keep the current log of the last try of a task, because the next route runs it again."""
+    """Keep the current log of the last try of a task, because the next bypass runs it again."""
     (airflow.place / "noted").mkdir(exist_ok=True)
     (airflow.place / "noted" / name).write_text(log_of(airflow.place, dag, run, task))
 
@@ -74,7 +74,7 @@ def values(airflow: Airflow, table: str, dag: str, run: str, step: str) -> Path:
 
 @act
 def plain(airflow: Airflow) -> Act:
-    """All routes of one run for the table of plain tasks."""
+    """All bypasses of one run for the table of plain tasks."""
     both = [airflow.trigger("plain", run) for run in ("first", "second")]
     yield lambda: all(ready() for ready in both)
     for name in ("publish", "publish_by_score"):
@@ -147,7 +147,7 @@ def plain_shared(airflow: Airflow) -> Act:
 
 @act
 def leaks(airflow: Airflow) -> Act:
-    """A gated table: two concurrent runs, one of them with other settings, then the routes around
+    """A gated table: two concurrent runs, one of them with other settings, then the bypasses of
     the first.
     """
     given = {
@@ -256,7 +256,7 @@ def torn(airflow: Airflow) -> Act:
 @act
 def laxer(airflow: Airflow) -> Act:
     yield airflow.trigger("strict", "first")
-    yield airflow.trigger("lax", "refused")
+    yield airflow.trigger("lax", "blocked")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(
             "PRIVACY_ASSETS_SIGNING_KEY", (airflow.place / "vault/privacy_signing_key").read_text()
@@ -414,7 +414,7 @@ def prepare(place: Path) -> dict[str, str]:
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     (place / "vault/privacy_signing_key").write_bytes(private_pem)
-    (place / "vault/privacy_split_secret").write_text(secrets.token_hex(16))
+    (place / "vault/privacy_split_key").write_text(secrets.token_hex(16))
     (place / "deployment/trusted_keys/key.pem").write_bytes(public_pem)
     return {
         "AIRFLOW__SECRETS__BACKEND": "airflow_vault.Vault",
@@ -424,10 +424,10 @@ def prepare(place: Path) -> dict[str, str]:
 
 def everything(place: Path) -> None:
     """Start Airflow, and play all acts."""
-    with serving(place, ("stock_dags.py", "routes_dags.py"), **prepare(place)) as airflow:
+    with serving(place, ("stock_dags.py", "bypasses_dags.py"), **prepare(place)) as airflow:
         for name in ("RELEASES", "PRIVATE", "TRUSTED_KEYS", "SIGNING_KEY", "SECRET", "POLICY"):
             airflow.ask("POST", "variables", key=f"PRIVACY_ASSETS_{name}", value="edited by a user")
-        for name in ("privacy_signing_key", "privacy_split_secret"):
+        for name in ("privacy_signing_key", "privacy_split_key"):
             airflow.ask("POST", "variables", key=name, value="edited by another user")
         failed = airflow.play({name: function(airflow) for name, function in ACTS.items()})
     (place / "said.txt").write_text("\n".join(airflow.said))
@@ -448,9 +448,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 @dataclass(frozen=True)
-class Route:
-    """A route around the gate: the file that plain tasks published by it, and the gate's
-    refusal.
+class Bypass:
+    """A bypass of the gate: the file that plain tasks published by it, and the gate's
+    blocking_error.
     """
 
     stock: str
@@ -469,44 +469,44 @@ NOTHING = "leaks: step attest has no values in this run. Fix: rerun the step att
 MARKED, BY_SCORE, SHARED = (
     "plain/first/publish.csv", "plain/first/publish_by_score.csv", "plain_shared/honest/publish.csv"
 )  # fmt: skip
-ROUTES = (
-    Route("plain/first/publish_all_done.csv", "publish_all_done", POLICY),
-    Route(MARKED, "marked", POLICY),
-    Route(SHARED, "cleared", POLICY),
-    Route("plain_event/*/publish_by_event.csv", "consumer/*/read", "leaks: there is no release"),
-    Route("plain_event/*/publish_by_event.csv", "consumer/*/wait", "AirflowSensorTimeout"),
-    Route(BY_SCORE, "forged_of_another_run", GONE.format("attest")),
-    Route(BY_SCORE, "forged_of_another_table", NO_REFERENCE),
-    Route(BY_SCORE, "forged_of_another_step", NO_REFERENCE),
-    Route(BY_SCORE, "forged_a_path", NO_REFERENCE),
-    Route(BY_SCORE, "forged_a_digest_that_is_a_path", NO_REFERENCE),
-    Route(BY_SCORE, "forged_a_huge_text", NO_REFERENCE),
-    Route(BY_SCORE, "forged_a_list", NO_REFERENCE),
-    Route(BY_SCORE, "forged_a_number", NO_REFERENCE),
-    Route(BY_SCORE, "forged_missing", NOTHING),
-    Route(
+BYPASSES = (
+    Bypass("plain/first/publish_all_done.csv", "publish_all_done", POLICY),
+    Bypass(MARKED, "marked", POLICY),
+    Bypass(SHARED, "cleared", POLICY),
+    Bypass("plain_event/*/publish_by_event.csv", "consumer/*/read", "leaks: there is no release"),
+    Bypass("plain_event/*/publish_by_event.csv", "consumer/*/wait", "AirflowSensorTimeout"),
+    Bypass(BY_SCORE, "forged_of_another_run", GONE.format("attest")),
+    Bypass(BY_SCORE, "forged_of_another_table", NO_REFERENCE),
+    Bypass(BY_SCORE, "forged_of_another_step", NO_REFERENCE),
+    Bypass(BY_SCORE, "forged_a_path", NO_REFERENCE),
+    Bypass(BY_SCORE, "forged_a_digest_that_is_a_path", NO_REFERENCE),
+    Bypass(BY_SCORE, "forged_a_huge_text", NO_REFERENCE),
+    Bypass(BY_SCORE, "forged_a_list", NO_REFERENCE),
+    Bypass(BY_SCORE, "forged_a_number", NO_REFERENCE),
+    Bypass(BY_SCORE, "forged_missing", NOTHING),
+    Bypass(
         BY_SCORE,
         "without_scores",
         "leaks: step dcr has no values in this run. Fix: rerun the step dcr.",
     ),
-    Route("plain/second/publish.csv", "tasks_test", NOTHING),
-    Route("plain/manual*/publish.csv", "dags_test", NOTHING),
-    Route("plain/first/publish_teardown.csv", "publish_teardown", POLICY),
-    Route("plain/first/publish_teardown.csv", "törn.1/first/publish", POLICY, "torn"),
-    Route("plain/first/publish_none_failed.csv", "skips/first/publish", NOTHING),
-    Route("plain/first/publish_one_success.csv", "skips/first/publish_one_success", NOTHING),
-    Route("plain_settings/after/publish_conf.csv", "second_attest", POLICY),
-    Route("plain_settings/after/publish_param.csv", "second_attest", POLICY),
-    Route("plain_settings/after/publish_variable.csv", "second_attest", POLICY),
-    Route("plain_settings/after/publish_connection.csv", "second_attest", POLICY),
-    Route(SHARED, "first_attest", POLICY),  # while another run of the same table was active
-    Route(SHARED, "swapped_attest", POLICY),
-    Route(SHARED, "overwritten_attest", GONE.format("attest")),
-    Route(SHARED, "overwritten_prepare", GONE.format("prepare")),
-    Route(SHARED, "overwritten_fit", GONE.format("fit")),
-    Route(SHARED, "overwritten_split", GONE.format("split")),
-    Route("plain_retried/first/publish.csv", "draws/first/publish", POLICY, "draws"),
-    Route("plain_again/first/publish.csv", "draws/first/publish", POLICY, "draws"),
+    Bypass("plain/second/publish.csv", "tasks_test", NOTHING),
+    Bypass("plain/manual*/publish.csv", "dags_test", NOTHING),
+    Bypass("plain/first/publish_teardown.csv", "publish_teardown", POLICY),
+    Bypass("plain/first/publish_teardown.csv", "törn.1/first/publish", POLICY, "torn"),
+    Bypass("plain/first/publish_none_failed.csv", "skips/first/publish", NOTHING),
+    Bypass("plain/first/publish_one_success.csv", "skips/first/publish_one_success", NOTHING),
+    Bypass("plain_settings/after/publish_conf.csv", "second_attest", POLICY),
+    Bypass("plain_settings/after/publish_param.csv", "second_attest", POLICY),
+    Bypass("plain_settings/after/publish_variable.csv", "second_attest", POLICY),
+    Bypass("plain_settings/after/publish_connection.csv", "second_attest", POLICY),
+    Bypass(SHARED, "first_attest", POLICY),  # while another run of the same table was active
+    Bypass(SHARED, "swapped_attest", POLICY),
+    Bypass(SHARED, "overwritten_attest", GONE.format("attest")),
+    Bypass(SHARED, "overwritten_prepare", GONE.format("prepare")),
+    Bypass(SHARED, "overwritten_fit", GONE.format("fit")),
+    Bypass(SHARED, "overwritten_split", GONE.format("split")),
+    Bypass("plain_retried/first/publish.csv", "draws/first/publish", POLICY, "draws"),
+    Bypass("plain_again/first/publish.csv", "draws/first/publish", POLICY, "draws"),
 )
 
 
@@ -514,14 +514,14 @@ def test_every_act_could_be_played(ran: Ran) -> None:
     assert ran.failed == {}
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=str)
+@pytest.mark.parametrize("bypass", BYPASSES, ids=str)
 def test_plain_tasks_publish_by_this_route_and_the_gate_says_why_it_does_not(
-    ran: Ran, route: Route
+    ran: Ran, bypass: Bypass
 ) -> None:
-    ran.leaked(route.stock)
-    said = ran.log(*route.ours.split("/")) if "/" in route.ours else ran.noted(route.ours)
-    assert route.why in said
-    ran.nothing(route.table)
+    ran.leaked(bypass.stock)
+    said = ran.log(*bypass.ours.split("/")) if "/" in bypass.ours else ran.noted(bypass.ours)
+    assert bypass.why in said
+    ran.nothing(bypass.table)
 
 
 @pytest.mark.parametrize("name", [*KEYS, "none"])
@@ -575,8 +575,10 @@ def test_a_run_of_a_dag_with_a_laxer_policy_publishes_nothing_through_the_strict
     """The owner of the private folder accepts the other policy, and the release states which one
     was applied.
     """
-    assert "privacy-assets accept laxly" in ran.log("lax", "refused", "judge")
-    assert "this run differs from the lock of the table" in ran.noted("of_a_laxer_policy")
+    assert "privacy-assets accept laxly" in ran.log("lax", "blocked", "judge")
+    assert "this run differs from the accepted settings of the table" in ran.noted(
+        "of_a_laxer_policy"
+    )
     releases, trusted = ran.place / "deployment/releases", ran.place / "deployment/trusted_keys"
     (release,) = ReleaseStore(releases).history(ReleaseTarget("laxly"))
     stated = release.opened(ReleaseTarget("laxly"), TrustedKeys((trusted,)))
@@ -652,7 +654,7 @@ def test_no_private_value_is_kept_by_airflow(ran: Ran) -> None:
 def test_no_secret_is_kept_by_airflow(ran: Ran) -> None:
     key, secret = (
         (ran.place / "vault" / name).read_text()
-        for name in ("privacy_signing_key", "privacy_split_secret")
+        for name in ("privacy_signing_key", "privacy_split_key")
     )
     (key,) = [line for line in key.splitlines() if "-" not in line]
     assert {
@@ -678,7 +680,7 @@ def test_xcoms_are_references_and_hold_no_path(ran: Ran) -> None:
 
 def test_what_is_run_by_dags_test_tells_its_steps_and_its_verdict(ran: Ran) -> None:
     said = ran.noted("dags_test")
-    for line in ("step split", "step dcr", "step publish: refused"):
+    for line in ("step split", "step dcr", "step publish: blocked"):
         assert line in said
 
 

@@ -1,4 +1,4 @@
-"""Routes over run tags, the spelling of partitions and the Dagster instance (see test_routes)."""
+"""Bypasses over run tags, the spelling of partitions and the Dagster instance (see test_bypasses)."""
 
 import os
 import re
@@ -10,19 +10,19 @@ import dagster as dg
 import pandas as pd
 import pytest
 import yaml
-from dotenv import dotenv_values
-from routes import (
+from bypasses import (
     REGIONS,
     World,
+    blocked,
     exporter,
     gated,
     nothing_published,
     reason,
-    refused,
     released,
     stock,
     with_assets,
 )  # fmt: skip
+from dotenv import dotenv_values
 from standins import QUICK, failures, independent, people, table_of
 from stock import KEY, quota_table
 
@@ -35,7 +35,7 @@ from privacy_assets import (
 )
 from privacy_assets.dagster.component import PrivacyGateParams, PrivacyGateScaffolder
 from privacy_assets.errors import ConfigError
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.spec import TableSpec
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def nightly(
 
 
 @pytest.mark.slow
-def test_route_28_a_run_tag_on_a_table_without_partitions(world: World) -> None:
+def test_bypass_28_a_run_tag_on_a_table_without_partitions(world: World) -> None:
     plain = nightly(world, "nights")
     assert [world.run(plain).success, world.run(plain).success] == [True, False]
     assert all(world.run(plain, tags={KEY: f"shop-{shop}"}).success for shop in range(2))
@@ -71,7 +71,7 @@ def test_route_28_a_run_tag_on_a_table_without_partitions(world: World) -> None:
         result = world.run(defs, tags=tags)
         assert list(failures(result)) == ["tagged__read"]
         assert "tagged has no partitions" in reason(result, "tagged__read")
-        refused(
+        blocked(
             world.run(defs, "tagged/published", tags=tags), "tagged", "tagged has no partitions"
         )
     assert list(world.store.targets("tagged")) == [ReleaseTarget("tagged")]
@@ -80,7 +80,7 @@ def test_route_28_a_run_tag_on_a_table_without_partitions(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_route_29_another_spelling_of_a_partition(world: World) -> None:
+def test_bypass_29_another_spelling_of_a_partition(world: World) -> None:
     plain = nightly(world, "spelt", DAYS)
     assert [world.run(plain, partition=DAY).success for _ in range(2)] == [True, False]
     assert all(world.run(plain, tags={KEY: key}).success for key in ("2024-1-1", "2024-01-1"))
@@ -91,7 +91,7 @@ def test_route_29_another_spelling_of_a_partition(world: World) -> None:
     for key in ("2024-1-1", "2024-01-1", "2023-12-31", "2024-01-04"):
         assert list(failures(world.run(defs, tags={KEY: key}))) == ["leaky_spelt__read"]
         nothing_published(world, "leaky_spelt", key)
-    refused(
+    blocked(
         world.run(defs, "leaky_spelt/published", tags={KEY: "2024-1-1"}),
         "leaky_spelt",
         "no such partition",
@@ -104,7 +104,7 @@ RANGES = [{START: "north", END: "north"}, {START: "north", END: "south"}, {}]
 
 
 @pytest.mark.slow
-def test_route_30_a_range_of_partitions(world: World) -> None:
+def test_bypass_30_a_range_of_partitions(world: World) -> None:
     plain = stock(world, "ranged", generator=independent, partitions=REGIONS)
     result = world.run(plain, tags=RANGES[0])
     assert result.success
@@ -123,7 +123,7 @@ def test_route_30_a_range_of_partitions(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_route_31_a_reader_of_one_partition_given_the_record_of_another(world: World) -> None:
+def test_bypass_31_a_reader_of_one_partition_given_the_record_of_another(world: World) -> None:
     plain = with_assets(
         stock(world, "swapped", generator=independent, partitions=REGIONS),
         exporter(world, "swapped", "synthetic", "of_north", partitions_def=REGIONS),
@@ -167,7 +167,7 @@ def test_route_31_a_reader_of_one_partition_given_the_record_of_another(world: W
             world.run(defs, "of_all", "unannotated"),
         ):
             assert all(
-                "this is the record of a release of" in reason(result, step)
+                "this is the file of a release of" in reason(result, step)
                 for step in failures(result)
             )
             assert not result.success
@@ -228,7 +228,7 @@ SHARED = {"policy": None, "metrics": None, "shared_subjects": True}
         (DAYS, BESIDE, True),
     ],
 )
-def test_route_52_a_partition_key_that_a_user_of_the_ui_adds(
+def test_bypass_52_a_partition_key_that_a_user_of_the_ui_adds(
     partitions: dg.PartitionsDefinition, given: dict[str, object], closed: bool
 ) -> None:
     """A second key for the same rows would be a partition without a history."""
@@ -243,7 +243,7 @@ def test_route_52_a_partition_key_that_a_user_of_the_ui_adds(
 
 
 @pytest.mark.slow
-def test_route_32_a_release_in_a_folder_that_goes_with_the_instance(
+def test_bypass_32_a_release_in_a_folder_that_goes_with_the_instance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
@@ -291,7 +291,7 @@ defs = unplaced(people_table(Path.cwd()))
 
 
 @pytest.mark.weekly
-def test_route_32_a_dagster_command_without_a_home_and_with_that_of_the_scaffold(
+def test_bypass_32_a_dagster_command_without_a_home_and_with_that_of_the_scaffold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)

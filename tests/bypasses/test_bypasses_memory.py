@@ -1,5 +1,5 @@
-"""Routes around the memory of the gate, and around the folders and keys it relies on (see
-test_routes).
+"""Bypasses of the memory of the gate, and around the folders and keys it relies on (see
+test_bypasses).
 """
 
 import datetime as dt
@@ -11,18 +11,18 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from routes import REGIONS, World, accept, gated, nothing_published, reason, refused, released
+from bypasses import REGIONS, World, accept, blocked, gated, nothing_published, reason, released
 from standins import failures, independent, slow
 
 from privacy_assets import read_published
 from privacy_assets.cli.main import main
-from privacy_assets.errors import NotTrusted, OutOfDate, PublicationRefused
+from privacy_assets.errors import NotTrusted, OutOfDate, PublicationBlocked
 from privacy_assets.gate import release, release_disk
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.releases import default_trusted
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 
 AGAIN = "is no longer current"
 HOUR = dt.timedelta(hours=1)
@@ -66,7 +66,7 @@ def roll_back(world: World, table: str, name: str) -> None:
 
 
 @pytest.mark.weekly
-def test_route_43_a_rollback_undone_by_the_same_bytes(
+def test_bypass_43_a_rollback_undone_by_the_same_bytes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new attestation of the bytes that were rolled back, or that a later release replaced."""
@@ -77,16 +77,16 @@ def test_route_43_a_rollback_undone_by_the_same_bytes(
     roll_back(world, "undone", first.id)
     kept = read(world, "undone")
     for assets in (("attestation", "published"), ("published",)):
-        refused(
+        blocked(
             world.run(newer, *(f"undone/{asset}" for asset in assets)),
             "undone",
             f"{second.id}, and {AGAIN}",
         )
-    refused(world.run(newer), "undone", AGAIN)
+    blocked(world.run(newer), "undone", AGAIN)
     pd.testing.assert_frame_equal(read(world, "undone"), kept)
     assert world.run(older).success  # the current table may be published again
     roll_back(world, "undone", second.id)
-    refused(world.run(older), "undone", AGAIN)  # replaced
+    blocked(world.run(older), "undone", AGAIN)  # replaced
     assert world.run(newer).success
     assert not read(world, "undone").equals(kept)
 
@@ -105,7 +105,7 @@ def test_route_43_a_rollback_undone_by_the_same_bytes(
         pytest.param(False, id="ordered by the clock alone", marks=pytest.mark.slow),
     ],
 )
-def test_route_44_the_clock_is_set_back(
+def test_bypass_44_the_clock_is_set_back(
     world: World, monkeypatch: pytest.MonkeyPatch, checked_step: bool
 ) -> None:
     """By the clock, the replaced attestation is the newer one."""
@@ -127,9 +127,9 @@ def test_route_44_the_clock_is_set_back(
             world.store.current(ReleaseTarget("clock"), default_trusted(world.store.root))
             == released(world, "clock")[-1]
         )
-        refused(world.run(older, "clock/published"), "clock", "is not the latest one")
+        blocked(world.run(older, "clock/published"), "clock", "is not the latest one")
         monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
-        refused(world.run(older, "clock/published"), "clock", AGAIN)
+        blocked(world.run(older, "clock/published"), "clock", AGAIN)
         pd.testing.assert_frame_equal(read(world, "clock"), current)
         return
     monkeypatch.setattr(LogState, "history", lambda *_: [])
@@ -140,7 +140,7 @@ def test_route_44_the_clock_is_set_back(
 
 
 @pytest.mark.slow
-def test_route_55_withdrawn_rows_in_another_partition(
+def test_bypass_55_withdrawn_rows_in_another_partition(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both partitions have the same people, so their tables are equal."""
@@ -169,7 +169,7 @@ def test_route_55_withdrawn_rows_in_another_partition(
     )
     told = capsys.readouterr()
     assert "parts, south" in told.out + told.err
-    refused(
+    blocked(
         world.run(defs, partition="south"), "parts", "withdrawn, which holds for all partitions"
     )
     with monkeypatch.context() as patch:
@@ -178,7 +178,7 @@ def test_route_55_withdrawn_rows_in_another_partition(
 
 
 @pytest.mark.slow
-def test_route_58_a_release_confirmed_while_the_clock_was_ahead(
+def test_bypass_58_a_release_confirmed_while_the_clock_was_ahead(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its time, the pointer stays young until the other clocks have passed it."""
@@ -200,13 +200,13 @@ def test_route_58_a_release_confirmed_while_the_clock_was_ahead(
 @pytest.mark.parametrize(
     ("file", "now"),
     [
-        ("secret.key", b""),
-        slow(("secret.key", b"another secret of this length")),
-        slow(("secret.check", b"")),
+        ("split.key", b""),
+        slow(("split.key", b"another split key of this length")),
+        slow(("split.check", b"")),
     ],
 )
-def test_route_45_a_lost_or_changed_secret(world: World, file: str, now: bytes) -> None:
-    """With another secret failed rows are not recognized, and the splits change."""
+def test_bypass_45_a_lost_or_changed_secret(world: World, file: str, now: bytes) -> None:
+    """With another split key failed rows are not recognized, and the splits change."""
     defs, secret = gated(world, "secret"), world.root / "private" / file
     assert not world.run(defs).success  # copies: the verdict is remembered
     kept = secret.read_bytes()
@@ -221,11 +221,11 @@ def test_route_45_a_lost_or_changed_secret(world: World, file: str, now: bytes) 
     nothing_published(world, "secret")
     secret.write_bytes(kept)
     secret.chmod(0o600)
-    refused(world.run(defs, "secret/published"), "secret", "policy does not hold")
+    blocked(world.run(defs, "secret/published"), "secret", "policy does not hold")
 
 
 @pytest.mark.parametrize("what", [*map(slow, ["release", "table", "releases"])])
-def test_route_46_a_symlinked_release_folder(world: World, what: str) -> None:
+def test_bypass_46_a_symlinked_release_folder(world: World, what: str) -> None:
     """A process that follows the link publishes, cleans up and reads in another place."""
     defs = gated(world, "linked", independent)
     assert world.run(defs).success
@@ -236,7 +236,7 @@ def test_route_46_a_symlinked_release_folder(world: World, what: str) -> None:
     moved.rename(elsewhere)
     moved.symlink_to(elsewhere)
     before = sorted(str(path) for path in elsewhere.rglob("*"))
-    with pytest.raises(PublicationRefused, match=f"{moved.name} is a link"):
+    with pytest.raises(PublicationBlocked, match=f"{moved.name} is a link"):
         read(world, "linked")
     result = world.run(gated(world, "linked", independent, seed=1))
     assert result.success is (what == "release")  # a new release is a new folder
@@ -258,7 +258,7 @@ def test_route_46_a_symlinked_release_folder(world: World, what: str) -> None:
 
 
 @pytest.mark.slow
-def test_route_47_a_revoked_key(world: World) -> None:
+def test_bypass_47_a_revoked_key(world: World) -> None:
     """The process that signed and verified with the key continues."""
     defs = gated(world, "revoked", independent)
     assert world.run(defs).success
@@ -274,10 +274,12 @@ def test_route_47_a_revoked_key(world: World) -> None:
     os.unlink(revoked)
     with pytest.raises(NotTrusted):
         first.opened(ReleaseTarget("revoked"), gate.key.trusted)
-    refused(world.run(defs, "revoked/published"), "revoked", "not trusted")
+    blocked(world.run(defs, "revoked/published"), "revoked", "not trusted")
     # the log was signed by that key
     assert "not signed by a trusted key" in reason(world.run(defs), "revoked__read")
     accept(world, "revoked", "--reason", "a stranger had the key")
-    assert "differs from the lock" in reason(world.run(defs), "revoked__split")  # so was the lock
+    assert "differs from the accepted settings" in reason(
+        world.run(defs), "revoked__split"
+    )  # so were the settings
     accept(world, "revoked", "--reason", "a stranger had the key")
     assert world.run(defs).success  # all steps again, with the new key

@@ -12,25 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gate_standins import VARIABLE, make_gate, small_sealed
+from gate_standins import VARIABLE, make_gate, small_signed_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from securesystemslib.dsse import Envelope
 
-from privacy_assets.errors import ConfigError, NotTrusted, OutOfDate, PublicationRefused
+from privacy_assets.errors import ConfigError, NotTrusted, OutOfDate, PublicationBlocked
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, rotate_key
-from privacy_assets.gate.statements import (
+from privacy_assets.gate.signed_files import (
     KINDS,
     PAYLOAD,
     STATEMENT,
+    Payload,
     ReleaseTarget,
-    SignedRecord,
-    Statement,
+    SignedFile,
     quoted,
     redo_of,
-    seal,
-    unseal,
+    sign_payload,
+    verified_payload,
 )
 
 Json = dict[str, Any]
@@ -48,39 +48,39 @@ def spelled(content: Any) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
-def content_of(sealed: SignedRecord) -> Json:
-    return json.loads(base64.b64decode(json.loads(sealed.data)["payload"]))
+def content_of(signed_file: SignedFile) -> Json:
+    return json.loads(base64.b64decode(json.loads(signed_file.data)["payload"]))
 
 
-def signed(gate: Gate, payload: bytes, payload_type: str = PAYLOAD) -> SignedRecord:
+def signed(gate: Gate, payload: bytes, payload_type: str = PAYLOAD) -> SignedFile:
     """An envelope about any payload, with a valid signature and in canonical form."""
     envelope = Envelope(payload, payload_type, {})
     envelope.sign(gate.key.signer)
-    return SignedRecord("snapshot", spelled(envelope.to_dict()))
+    return SignedFile("snapshot", spelled(envelope.to_dict()))
 
 
-def refuses(sealed: SignedRecord, trusted: TrustedKeys, match: str | None = None) -> None:
-    with pytest.raises(NotTrusted if sealed.data else OutOfDate, match=match) as caught:
-        unseal(sealed, trusted)
-    assert caught.value.redo == redo_of(sealed.kind)
+def blocks(signed_file: SignedFile, trusted: TrustedKeys, match: str | None = None) -> None:
+    with pytest.raises(NotTrusted if signed_file.data else OutOfDate, match=match) as caught:
+        verified_payload(signed_file, trusted)
+    assert caught.value.redo == redo_of(signed_file.kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_sealed_is_unsealed_with_its_signer(gate: Gate, kind: Any) -> None:
-    stated = Statement(
+    stated = Payload(
         kind,
         ReleaseTarget("t", "2024-01-01"),
         "a" * 64,
         {"rows": 3, "nested": {"list": [1, None, "é"]}},
     )
-    assert unseal(seal(stated, gate.key), gate.key.trusted) == replace(
+    assert verified_payload(sign_payload(stated, gate.key), gate.key.trusted) == replace(
         stated, keyid=gate.key.signer.public_key.keyid
     )
 
 
 def test_it_is_an_in_toto_statement_in_a_dsse_envelope(gate: Gate) -> None:
-    sealed = small_sealed(gate)
-    envelope, content = json.loads(sealed.data), content_of(sealed)
+    signed_file = small_signed_file(gate)
+    envelope, content = json.loads(signed_file.data), content_of(signed_file)
     assert envelope.keys() == {"payload", "payloadType", "signatures"}
     assert envelope["payloadType"] == PAYLOAD == "application/vnd.in-toto+json"
     assert content["_type"] == STATEMENT == "https://in-toto.io/Statement/v1"
@@ -110,12 +110,12 @@ def test_any_table_partition_and_body_come_back(
     gate: Gate, table: str, partition: str | None, body: Json
 ) -> None:
     try:
-        sealed = seal(
-            Statement("result", ReleaseTarget(table, partition), "b" * 64, body), gate.key
+        signed_file = sign_payload(
+            Payload("result", ReleaseTarget(table, partition), "b" * 64, body), gate.key
         )
     except UnicodeEncodeError:
         pytest.fail("a name must never stop a signature")
-    found = unseal(sealed, gate.key.trusted)
+    found = verified_payload(signed_file, gate.key.trusted)
     assert (found.target, found.body) == (ReleaseTarget(table, partition), body)
 
 
@@ -124,37 +124,37 @@ def test_no_flipped_bit_of_an_envelope_is_accepted(gate: Gate) -> None:
     """It is rejected both as spelled and in canonical form, where the signature itself is
     checked.
     """
-    sealed, trusted = small_sealed(gate), gate.key.trusted
-    assert unseal(sealed, trusted)
-    for data in flips(sealed.data):
-        refuses(SignedRecord("snapshot", data), trusted)
+    signed_file, trusted = small_signed_file(gate), gate.key.trusted
+    assert verified_payload(signed_file, trusted)
+    for data in flips(signed_file.data):
+        blocks(SignedFile("snapshot", data), trusted)
     for part in ("payload", "sig"):
-        envelope = json.loads(sealed.data)
+        envelope = json.loads(signed_file.data)
         holder = envelope if part == "payload" else envelope["signatures"][0]
         for data in flips(base64.b64decode(holder[part])):
             holder[part] = base64.b64encode(data).decode()
-            refuses(
-                SignedRecord("snapshot", spelled(envelope)),
+            blocks(
+                SignedFile("snapshot", spelled(envelope)),
                 trusted,
                 "signature of the snapshot is not valid",
             )
 
 
 def test_no_flipped_bit_of_a_trusted_key_lets_another_payload_or_signer_through(gate: Gate) -> None:
-    sealed, outcomes = small_sealed(gate), Counter[str]()
+    signed_file, outcomes = small_signed_file(gate), Counter[str]()
     (file,) = gate.key.trusted.places[0].glob("*.pem")
-    whole, trusted = unseal(sealed, gate.key.trusted), TrustedKeys((file.parent,))
+    whole, trusted = verified_payload(signed_file, gate.key.trusted), TrustedKeys((file.parent,))
     for pem in flips(file.read_bytes()):
         file.write_bytes(pem)
         try:
-            assert unseal(sealed, trusted) == whole
+            assert verified_payload(signed_file, trusted) == whole
             assert list(trusted.by_id) == [gate.key.signer.public_key.keyid]
             outcomes["same"] += 1
         except ConfigError:
             outcomes["unloadable"] += 1
-        except PublicationRefused:
-            outcomes["refused"] += 1
-    assert min(outcomes["refused"], outcomes["unloadable"]) >= 10
+        except PublicationBlocked:
+            outcomes["blocked"] += 1
+    assert min(outcomes["blocked"], outcomes["unloadable"]) >= 10
 
 
 def test_no_flipped_bit_of_the_signing_key_signs_as_another(gate: Gate) -> None:
@@ -242,31 +242,35 @@ SPELLINGS: dict[str, Callable[[Json], bytes]] = {
 def test_an_envelope_has_one_spelling(gate: Gate, spelling: Callable[[Json], bytes]) -> None:
     # until its signature has a character that differs in the url-safe alphabet
     for rows in range(100):
-        sealed = seal(Statement("snapshot", ReleaseTarget("t"), "0" * 64, {"rows": rows}), gate.key)
-        if {"+", "/"} & set(json.loads(sealed.data)["signatures"][0]["sig"]):
+        signed_file = sign_payload(
+            Payload("snapshot", ReleaseTarget("t"), "0" * 64, {"rows": rows}), gate.key
+        )
+        if {"+", "/"} & set(json.loads(signed_file.data)["signatures"][0]["sig"]):
             break
-    data = spelling(json.loads(sealed.data))
-    assert data != sealed.data
-    refuses(SignedRecord("snapshot", data), gate.key.trusted, "snapshot")
+    data = spelling(json.loads(signed_file.data))
+    assert data != signed_file.data
+    blocks(SignedFile("snapshot", data), gate.key.trusted, "snapshot")
 
 
 def test_two_signatures_are_refused_even_when_both_are_trusted(gate: Gate, tmp_path: Path) -> None:
-    first = json.loads(small_sealed(gate).data)
+    first = json.loads(small_signed_file(gate).data)
     rotate_key(gate.key.path, gate.key.trusted.places[0])
-    second = json.loads(small_sealed(make_gate(tmp_path)).data)
-    assert unseal(SignedRecord("snapshot", spelled(second)), make_gate(tmp_path).key.trusted)
+    second = json.loads(small_signed_file(make_gate(tmp_path)).data)
+    assert verified_payload(
+        SignedFile("snapshot", spelled(second)), make_gate(tmp_path).key.trusted
+    )
     both = spelled({**first, "signatures": first["signatures"] + second["signatures"]})
-    refuses(SignedRecord("snapshot", both), make_gate(tmp_path).key.trusted, "not in the form")
+    blocks(SignedFile("snapshot", both), make_gate(tmp_path).key.trusted, "not in the form")
 
 
 def test_only_trusted_keys_count(gate: Gate, tmp_path: Path) -> None:
     stranger = make_gate(tmp_path / "stranger")
-    sealed = small_sealed(stranger)
-    refuses(sealed, gate.key.trusted, "which is not trusted")
-    envelope = json.loads(sealed.data)
+    signed_file = small_signed_file(stranger)
+    blocks(signed_file, gate.key.trusted, "which is not trusted")
+    envelope = json.loads(signed_file.data)
     envelope["signatures"][0]["keyid"] = gate.key.signer.public_key.keyid
-    refuses(
-        SignedRecord("snapshot", spelled(envelope)),
+    blocks(
+        SignedFile("snapshot", spelled(envelope)),
         gate.key.trusted,
         "signature of the snapshot is not valid",
     )
@@ -275,38 +279,40 @@ def test_only_trusted_keys_count(gate: Gate, tmp_path: Path) -> None:
 def test_the_name_of_a_key_file_decides_nothing(gate: Gate, tmp_path: Path) -> None:
     """A key's id is computed from the key, so another key under a trusted name is not trusted."""
     stranger = make_gate(tmp_path / "stranger")
-    sealed = small_sealed(gate)
+    signed_file = small_signed_file(gate)
     (theirs,), (ours,) = (list(one.key.trusted.places[0].glob("*.pem")) for one in (stranger, gate))
     ours.write_bytes(theirs.read_bytes())
-    refuses(sealed, TrustedKeys((ours.parent,)), "not trusted")
+    blocks(signed_file, TrustedKeys((ours.parent,)), "not trusted")
     assert (
-        unseal(small_sealed(stranger), TrustedKeys((ours,))).keyid
+        verified_payload(small_signed_file(stranger), TrustedKeys((ours,))).keyid
         == stranger.key.signer.public_key.keyid
     )
 
 
-def test_another_payload_type_is_refused(gate: Gate) -> None:
-    payload = spelled(content_of(small_sealed(gate)))
-    assert unseal(signed(gate, payload), gate.key.trusted)
+def test_another_payload_type_is_blocked(gate: Gate) -> None:
+    payload = spelled(content_of(small_signed_file(gate)))
+    assert verified_payload(signed(gate, payload), gate.key.trusted)
     for payload_type in ("application/json", PAYLOAD + " ", PAYLOAD.upper(), ""):
-        refuses(signed(gate, payload, payload_type), gate.key.trusted, "not in the form")
+        blocks(signed(gate, payload, payload_type), gate.key.trusted, "not in the form")
 
 
 def test_a_statement_of_one_kind_does_not_stand_for_another(gate: Gate) -> None:
     for stated, claimed in itertools.product(KINDS, KINDS):
-        sealed = small_sealed(gate, stated)
+        signed_file = small_signed_file(gate, stated)
         if stated == claimed:
-            assert unseal(sealed, gate.key.trusted).kind == stated
+            assert verified_payload(signed_file, gate.key.trusted).kind == stated
         else:
-            refuses(
-                SignedRecord(claimed, sealed.data), gate.key.trusted, f"expected a signed {claimed}"
+            blocks(
+                SignedFile(claimed, signed_file.data),
+                gate.key.trusted,
+                f"expected a signed {claimed}",
             )
 
 
-OTHER_KIND, UNREADABLE = "another kind or version", "cannot be read as a signed statement"
+OTHER_KIND, UNREADABLE = "another kind or version", "cannot be read as a signed file"
 # The whole payload, or a change of a valid one. All of it is signed.
 PAYLOADS: dict[str, tuple[bytes | Callable[[Json], object], str]] = {
-    "another statement type": (
+    "another payload type": (
         lambda x: x.update(_type="https://in-toto.io/Statement/v0.1"),
         OTHER_KIND,
     ),
@@ -323,7 +329,7 @@ PAYLOADS: dict[str, tuple[bytes | Callable[[Json], object], str]] = {
     "two subjects": (lambda x: x.update(subject=x["subject"] * 2), UNREADABLE),
     "no subject": (lambda x: x.update(subject=[]), UNREADABLE),
     "no JSON": (b"{", UNREADABLE),
-    "no statement": (b"{}", UNREADABLE),
+    "no payload": (b"{}", UNREADABLE),
     "a list": (b"[]", UNREADABLE),
     "null": (b"null", UNREADABLE),
     "no text": (b"\xff", UNREADABLE),
@@ -332,13 +338,13 @@ PAYLOADS: dict[str, tuple[bytes | Callable[[Json], object], str]] = {
 
 
 @pytest.mark.parametrize(("payload", "match"), PAYLOADS.values(), ids=PAYLOADS.keys())
-def test_a_signed_payload_that_is_no_such_statement_is_refused(
+def test_a_signed_payload_that_is_no_such_statement_is_blocked(
     gate: Gate, payload: Any, match: str
 ) -> None:
-    content = content_of(small_sealed(gate))
+    content = content_of(small_signed_file(gate))
     if callable(payload):
         payload(content)
-    refuses(
+    blocks(
         signed(gate, spelled(content) if callable(payload) else payload), gate.key.trusted, match
     )
 
@@ -346,13 +352,13 @@ def test_a_signed_payload_that_is_no_such_statement_is_refused(
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_json_does_not_know_is_never_signed(gate: Gate, number: float) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
-        seal(Statement("result", ReleaseTarget("t"), "0" * 64, {"value": number}), gate.key)
+        sign_payload(Payload("result", ReleaseTarget("t"), "0" * 64, {"value": number}), gate.key)
 
 
 def test_without_trusted_keys_nothing_is_believed(gate: Gate, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no trusted key"):
-        unseal(small_sealed(gate), TrustedKeys((tmp_path / "nowhere",)))
-    refuses(small_sealed(gate), TrustedKeys(()), "not trusted")
+        verified_payload(small_signed_file(gate), TrustedKeys((tmp_path / "nowhere",)))
+    blocks(small_signed_file(gate), TrustedKeys(()), "not trusted")
 
 
 hostile = (
@@ -382,4 +388,4 @@ def test_every_place_has_a_folder_of_its_own_inside_the_root(
 
 def test_the_private_key_is_in_no_statement(gate: Gate) -> None:
     assert gate.key.path is not None and gate.key.path.name == SIGNING_KEY
-    assert gate.key.path.read_text().splitlines()[1] not in small_sealed(gate).data.decode()
+    assert gate.key.path.read_text().splitlines()[1] not in small_signed_file(gate).data.decode()

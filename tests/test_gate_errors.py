@@ -16,16 +16,16 @@ from privacy_assets.errors import (
     FailedBefore,
     InputError,
     LeaseTimeout,
-    LockDiffers,
     NotTrusted,
     OutOfDate,
     PolicyNotMet,
-    PublicationRefused,
+    PublicationBlocked,
+    SettingsDiffer,
     StoreError,
     StoreUnavailable,
     Superseded,
     TableBusy,
-    TableStopped,
+    TableSuspended,
     Undecided,
     WrongTarget,
     for_readers,
@@ -41,7 +41,7 @@ RENDERED = [
     (NotTrusted("event", redo=("score",)), "event. Fix: rerun the step score."),
     (
         NotTrusted("event"),
-        "event. Fix: restore the record, or add the key that signed it to the trusted keys.",
+        "event. Fix: restore the file, or add the key that signed it to the trusted keys.",
     ),
     (
         WrongTarget("event"),
@@ -85,33 +85,33 @@ RENDERED = [
         "event. Fix: check that p exists and can be read.",
     ),
     (
-        LockDiffers("lines\n  policy: 1 -> 2", table="t"),
+        SettingsDiffer("lines\n  policy: 1 -> 2", table="t"),
         "lines\n  policy: 1 -> 2\nFix: undo the change, or accept it: privacy-assets accept t",
     ),
     (
         TableBusy("event", table="t", run="r"),
-        "event. Fix: wait for it, or terminate it; then run again. The lock of a killed run"
+        "event. Fix: wait for it, or terminate it; then run again. The lease of a killed run"
         " ends after 5 minutes.",
     ),
     (
-        TableStopped("event", table="t"),
+        TableSuspended("event", table="t"),
         'event. Fix: find the cause, then: privacy-assets accept t --reason "..."',
     ),
 ]
 
 
-def subclasses(kind: type[PublicationRefused]) -> set[type[PublicationRefused]]:
+def subclasses(kind: type[PublicationBlocked]) -> set[type[PublicationBlocked]]:
     return {kind for one in kind.__subclasses__() for kind in (one, *subclasses(one))}
 
 
 @pytest.mark.parametrize(("error", "text"), RENDERED)
-def test_each_class_has_one_sentence_of_advice(error: PublicationRefused, text: str) -> None:
+def test_each_class_has_one_sentence_of_advice(error: PublicationBlocked, text: str) -> None:
     assert with_advice(error) == text
     assert str(error) == error.event
 
 
 def test_every_class_is_rendered() -> None:
-    assert {type(error) for error, _ in RENDERED} == subclasses(PublicationRefused)
+    assert {type(error) for error, _ in RENDERED} == subclasses(PublicationBlocked)
 
 
 def test_every_refusal_in_the_package_is_of_a_subclass() -> None:
@@ -119,7 +119,7 @@ def test_every_refusal_in_the_package_is_of_a_subclass() -> None:
     for path in root.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id
-            assert named != "PublicationRefused", (
+            assert named != "PublicationBlocked", (
                 f"{path.relative_to(root)}:{getattr(node, 'lineno', 0)}"
             )
 
@@ -127,7 +127,7 @@ def test_every_refusal_in_the_package_is_of_a_subclass() -> None:
 @pytest.mark.parametrize(
     "error", [error for error, _ in RENDERED if not isinstance(error, StoreUnavailable)]
 )
-def test_readers_ask_the_publisher(error: PublicationRefused) -> None:
+def test_readers_ask_the_publisher(error: PublicationBlocked) -> None:
     data = {**vars(error), "reader": False}
     with pytest.raises(type(error)) as caught, for_readers():
         raise type(error)(**data)

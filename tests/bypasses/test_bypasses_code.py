@@ -1,4 +1,4 @@
-"""Routes through the code of the generator: it searches for the gate's keys, or its step is
+"""Bypasses through the code of the generator: it searches for the gate's keys, or its step is
 killed.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bypasses import World, gated, stock
 from processes import gone, killed
-from routes import World, gated, stock
 from thieves import looks_around
 
 from privacy_assets.gate.keys import SIGNING_VARIABLE, first_key
@@ -30,14 +30,14 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.slow
-def test_route_48_code_that_reads_the_keys_from_its_environment(
+def test_bypass_48_code_that_reads_the_keys_from_its_environment(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first_key(world.root / "keys" / "signing.key", world.root / "trusted_keys")
     key = (world.root / "keys" / "signing.key").read_text()
     (world.root / "private").mkdir(mode=0o700)
     monkeypatch.setenv(SIGNING_VARIABLE, key)
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", SECRET)
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", SECRET)
     monkeypatch.setenv("DAGSTER_HOME", str(world.root / "home"))
     taken = {}
     for name in ("plain", "walled"):
@@ -63,7 +63,7 @@ def test_route_48_code_that_reads_the_keys_from_its_environment(
 KILLED = """
 import sys
 from pathlib import Path
-from routes import World, gated
+from bypasses import World, gated
 
 with World.open(Path(sys.argv[1])) as world:
     settings = {"function": "thieves:stays", "variables": ["LOOT"]}
@@ -72,7 +72,7 @@ with World.open(Path(sys.argv[1])) as world:
 
 
 @pytest.mark.slow
-def test_route_49_a_killed_step_leaves_private_rows_and_a_running_program(
+def test_bypass_49_a_killed_step_leaves_private_rows_and_a_running_program(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = world.root / "tmp"

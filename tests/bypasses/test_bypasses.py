@@ -1,9 +1,9 @@
-"""Routes around the gate: stock checks let each one through, the gate none.
+"""Bypasses of the gate: stock checks let each one through, the gate none.
 
 Every test does the same to two tables. From a table that only Dagster's blocking checks guard, the
 private rows must be published, otherwise the test is not meaningful. From a gated table no row may
-be published, and the refusal must give the reason. tests/deployment has the routes that need a
-webserver or a daemon, test_routes_gate those against the gate itself.
+be published, and the error must give the reason. tests/deployment has the bypasses that
+need a webserver or a daemon, test_bypasses_gate those against the gate itself.
 """
 
 import base64
@@ -17,30 +17,30 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
-from drawing import memorise_the_north
-from routes import (
+from bypasses import (
     EVERY,
     HOLDS,
     REGIONS,
     World,
     after,
+    blocked,
     exporter,
     gated,
     leaked,
     nothing_published,
     reason,
-    refused,
     released,
     stock,
     with_assets,
     with_checks,
 )  # fmt: skip
+from drawing import memorize_the_north
 from standins import LENIENT, checks, independent, made
 from stock import copies
 
 from privacy_assets import PrivacyIOManager, read_published
-from privacy_assets.errors import PublicationRefused
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
+from privacy_assets.errors import PublicationBlocked
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import load_policy
 
@@ -64,24 +64,24 @@ def failed(world: World) -> Tables:
     return tables
 
 
-def stated(record: SignedRecord) -> dict[str, Any]:
-    """The statement of a sealed record, unverified."""
+def stated(record: SignedFile) -> dict[str, Any]:
+    """The payload of a signed file, unverified."""
     return json.loads(base64.b64decode(json.loads(record.data)["payload"]))["predicate"]
 
 
 @pytest.mark.slow
-def test_route_02_synthetic_again_then_published_alone(world: World, failed: Tables) -> None:
+def test_bypass_02_synthetic_again_then_published_alone(world: World, failed: Tables) -> None:
     plain, leaky = failed
     assert (
         world.run(plain, "plain/synthetic").success and world.run(leaky, "leaky/synthetic").success
     )
     leaked(world, world.run(plain, "plain/published"), "plain")
-    refused(world.run(leaky, "leaky/published"), "leaky", HOLDS)
+    blocked(world.run(leaky, "leaky/published"), "leaky", HOLDS)
     nothing_published(world, "leaky")
 
 
 @pytest.mark.slow
-def test_route_03_a_derived_asset_in_a_later_run(world: World, failed: Tables) -> None:
+def test_bypass_03_a_derived_asset_in_a_later_run(world: World, failed: Tables) -> None:
     seen: list[Any] = []
 
     @dg.asset(ins={"rows": dg.AssetIn(key=["leaky", "synthetic"])})
@@ -123,7 +123,7 @@ def test_route_03_a_derived_asset_in_a_later_run(world: World, failed: Tables) -
 
 
 @pytest.mark.slow
-def test_route_04_the_check_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bypass_04_the_check_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, leaky = stock(world, "raising", raises=True), gated(world, "raised")
     assert not world.run(plain).success
     leaked(world, world.run(plain, "raising/published"), "raising")
@@ -134,19 +134,19 @@ def test_route_04_the_check_raises(world: World, monkeypatch: pytest.MonkeyPatch
     with monkeypatch.context() as patch:
         patch.setattr(Dcr, "measure", broken)
         assert "broken" in reason(world.run(leaky), "raised__score")
-        refused(world.run(leaky, "raised/published"), "raised", "there is no attestation yet")
+        blocked(world.run(leaky, "raised/published"), "raised", "there is no attestation yet")
         nothing_published(world, "raised")
     # The earlier pass does not apply to the next rows, whose score raises an error.
     assert world.run(gated(world, "raised", independent)).success
     (honest,) = released(world, "raised")
     monkeypatch.setattr(Dcr, "measure", broken)
     assert not world.run(leaky).success
-    refused(world.run(leaky, "raised/published"), "raised", "another synthetic table")
+    blocked(world.run(leaky, "raised/published"), "raised", "another synthetic table")
     assert released(world, "raised") == [honest]
 
 
 @pytest.mark.slow
-def test_route_05_a_failed_check_with_severity_warn(world: World) -> None:
+def test_bypass_05_a_failed_check_with_severity_warn(world: World) -> None:
     result = world.run(stock(world, "warned", severity=dg.AssetCheckSeverity.WARN))
     assert not checks(result)["score", "few_copies"].passed
     leaked(world, result, "warned")
@@ -161,15 +161,15 @@ def test_route_05_a_failed_check_with_severity_warn(world: World) -> None:
     result = world.run(with_checks(gated(world, "leaky_warned"), warn))
     found = checks(result)["attestation", "policy_holds"]
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
-    refused(result, "leaky_warned", HOLDS, "attestation", check=None)  # fails by itself as well
-    refused(
+    blocked(result, "leaky_warned", HOLDS, "attestation", check=None)  # fails by itself as well
+    blocked(
         world.run(gated(world, "leaky_warned"), "leaky_warned/published"), "leaky_warned", HOLDS
     )
     nothing_published(world, "leaky_warned")
 
 
 @pytest.mark.slow
-def test_route_06_a_check_that_omits_its_result(world: World) -> None:
+def test_bypass_06_a_check_that_omits_its_result(world: World) -> None:
     @dg.multi_asset_check(
         specs=[dg.AssetCheckSpec("few_copies", asset=["omitted", "score"], blocking=True)],
         can_subset=True,
@@ -187,15 +187,15 @@ def test_route_06_a_check_that_omits_its_result(world: World) -> None:
 
     result = world.run(with_checks(gated(world, "leaky_omitted"), omit))
     assert ("attestation", "policy_holds") not in checks(result)
-    refused(result, "leaky_omitted", HOLDS, "attestation", check=None)  # fails by itself as well
-    refused(
+    blocked(result, "leaky_omitted", HOLDS, "attestation", check=None)  # fails by itself as well
+    blocked(
         world.run(gated(world, "leaky_omitted"), "leaky_omitted/published"), "leaky_omitted", HOLDS
     )
     nothing_published(world, "leaky_omitted")
 
 
 @pytest.mark.slow
-def test_route_07_a_job_that_selects_only_the_passing_check(world: World, failed: Tables) -> None:
+def test_bypass_07_a_job_that_selects_only_the_passing_check(world: World, failed: Tables) -> None:
     @dg.asset_check(asset=["plain", "score"], blocking=True)
     def is_there() -> dg.AssetCheckResult:
         return dg.AssetCheckResult(passed=True)
@@ -218,11 +218,12 @@ def test_route_07_a_job_that_selects_only_the_passing_check(world: World, failed
     result = world.execute(world.job(with_checks(leaky), passing))
     assert set(checks(result)) == {("dcr", "dcr_member_excess_proven")}
     # fails by itself as well, so that nothing runs after it
-    refused(result, "leaky", HOLDS, "attestation", check=None)
+    blocked(result, "leaky", HOLDS, "attestation", check=None)
     nothing_published(world, "leaky")
 
 
-def test_route_08_checked_asset_and_publisher_in_one_step(world: World, failed: Tables) -> None:
+@pytest.mark.slow
+def test_bypass_08_checked_asset_and_publisher_in_one_step(world: World, failed: Tables) -> None:
     @dg.multi_asset(
         specs=[dg.AssetSpec(["one", "synthetic"]), dg.AssetSpec(["one", "published"])],
         check_specs=[dg.AssetCheckSpec("few_copies", asset=["one", "synthetic"], blocking=True)],
@@ -240,27 +241,27 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World, failed: 
     assert not checks(result)["synthetic", "few_copies"].passed
     leaked(world, result, "one")
     records = {name: dg.AssetIn(key=["leaky", name]) for name in ("synthetic", "attestation")}
-    refusals: list[str] = []
+    blocking_errors: list[str] = []
 
     @dg.asset(ins=records, required_resource_keys={"releases"})
     def own(
-        context: dg.AssetExecutionContext, synthetic: SignedRecord, attestation: SignedRecord
+        context: dg.AssetExecutionContext, synthetic: SignedFile, attestation: SignedFile
     ) -> None:
         asked = ReleaseTarget("leaky"), load_policy(LENIENT), stated(attestation)["setup"]
         for given in (attestation, synthetic, replace(synthetic, kind="attestation")):
-            with pytest.raises(PublicationRefused) as refusal:
+            with pytest.raises(PublicationBlocked) as blocking_error:
                 context.resources.releases.gate().publish(given, synthetic, *asked)
-            refusals.append(str(refusal.value))
+            blocking_errors.append(str(blocking_error.value))
 
     result = world.run(with_assets(failed[1], own), "own")
     assert result.success, reason(result, "own")
-    for why, said in zip((HOLDS, "signed snapshot", "another kind"), refusals, strict=True):
+    for why, said in zip((HOLDS, "signed snapshot", "another kind"), blocking_errors, strict=True):
         assert why in said
     nothing_published(world, "leaky")
 
 
 @pytest.mark.slow
-def test_route_09_the_publisher_does_not_depend_on_the_scores(world: World) -> None:
+def test_bypass_09_the_publisher_does_not_depend_on_the_scores(world: World) -> None:
     result = world.run(
         with_assets(stock(world, "aside"), exporter(world, "aside", "synthetic", "of_aside"))
     )
@@ -278,7 +279,7 @@ def test_route_09_the_publisher_does_not_depend_on_the_scores(world: World) -> N
 
 
 @pytest.mark.slow
-def test_route_11_without_checks(world: World, failed: Tables) -> None:
+def test_bypass_11_without_checks(world: World, failed: Tables) -> None:
     def published_only(defs: dg.Definitions, table: str) -> dg.JobDefinition:
         """The steps that a launch of ``published`` with an empty selection of checks runs."""
         chosen = {dg.AssetKey([table, "published"])}
@@ -302,7 +303,7 @@ def test_route_11_without_checks(world: World, failed: Tables) -> None:
     for stopped, job in jobs.items():
         result = world.execute(job)
         assert checks(result) == {}
-        refused(result, "leaky", HOLDS, stopped, check=None)
+        blocked(result, "leaky", HOLDS, stopped, check=None)
     nothing_published(world, "leaky")
 
 
@@ -311,8 +312,8 @@ def parts(world: World) -> Tables:
     """``part`` with stock checks and ``leaky_part`` behind the gate; their partition north was
     stopped.
     """
-    plain = stock(world, "part", generator=memorise_the_north, partitions=REGIONS)
-    leaky = gated(world, "leaky_part", memorise_the_north, regions=True)
+    plain = stock(world, "part", generator=memorize_the_north, partitions=REGIONS)
+    leaky = gated(world, "leaky_part", memorize_the_north, regions=True)
     for defs in (plain, leaky):
         assert [world.run(defs, partition=region).success for region in ("north", "south")] == [
             False,
@@ -322,10 +323,10 @@ def parts(world: World) -> Tables:
 
 
 @pytest.mark.slow
-def test_route_14_a_failed_partition_published_alone(world: World, parts: Tables) -> None:
+def test_bypass_14_a_failed_partition_published_alone(world: World, parts: Tables) -> None:
     plain, leaky = parts
     leaked(world, world.run(plain, "part/published", partition="north"), "part")
-    refused(world.run(leaky, "leaky_part/published", partition="north"), "leaky_part", HOLDS)
+    blocked(world.run(leaky, "leaky_part/published", partition="north"), "leaky_part", HOLDS)
     nothing_published(world, "leaky_part", "north")
     assert set(read_published(world.root / "releases", "leaky_part", "south")["region"]) == {
         "south"
@@ -333,7 +334,7 @@ def test_route_14_a_failed_partition_published_alone(world: World, parts: Tables
 
 
 @pytest.mark.slow
-def test_route_15_an_unpartitioned_publisher_over_all_partitions(
+def test_bypass_15_an_unpartitioned_publisher_over_all_partitions(
     world: World, parts: Tables
 ) -> None:
     @dg.asset(ins={"rows": dg.AssetIn(key=["part", "synthetic"])})
@@ -365,7 +366,7 @@ def test_route_15_an_unpartitioned_publisher_over_all_partitions(
 
 
 @pytest.mark.slow
-def test_route_16_another_run_overwrites_the_table(world: World) -> None:
+def test_bypass_16_another_run_overwrites_the_table(world: World) -> None:
     plain = stock(world, "overwritten", generator=independent)
     run_b = stock(world, "overwritten")
 
@@ -388,12 +389,12 @@ def test_route_16_another_run_overwrites_the_table(world: World) -> None:
     job = world.job(gated(world, "leaky_overwritten", independent), EVERY)
     result = world.execute(after(job, "leaky_overwritten__attest", overwrite_gated))
     assert checks(result)["attestation", "policy_holds"].passed
-    refused(result, "leaky_overwritten", "belongs to another synthetic table")
+    blocked(result, "leaky_overwritten", "belongs to another synthetic table")
     nothing_published(world, "leaky_overwritten")
 
 
 @pytest.mark.slow
-def test_route_17_the_file_is_tampered_with(world: World) -> None:
+def test_bypass_17_the_file_is_tampered_with(world: World) -> None:
     def pickled() -> None:
         world.private.to_pickle(world.root / "stock" / "tampered" / "synthetic")
 
@@ -411,7 +412,7 @@ def test_route_17_the_file_is_tampered_with(world: World) -> None:
     defs = gated(world, table, independent)
     result = world.execute(after(world.job(defs, EVERY), f"{table}__attest", rewritten))
     assert checks(result)["attestation", "policy_holds"].passed
-    refused(result, table, "changed after it was evaluated")
+    blocked(result, table, "changed after it was evaluated")
     # The records cannot be changed to name another file either.
     (file,) = snapshots.glob("*.parquet")
     copied = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -421,12 +422,12 @@ def test_route_17_the_file_is_tampered_with(world: World) -> None:
             dg.AssetKey([table, asset])
         )
         rename(folder / f"{kind}.json", file.stem, copied)
-    refused(world.run(defs, f"{table}/published"), table, "the signature of the attestation")
+    blocked(world.run(defs, f"{table}/published"), table, "the signature of the attestation")
     nothing_published(world, table)
 
 
 def rename(record: Path, old: str, new: str) -> None:
-    """Replace the hash in a signed record."""
+    """Replace the hash in a signed file."""
     envelope = json.loads(record.read_bytes())
     payload = base64.b64decode(envelope["payload"])
     assert old.encode() in payload

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 from dagster._utils.error import serializable_error_info_from_exc_info
 from planting import PLANTED, SPELLINGS, World, leaks, plain, private, row_of, traces
-from standins import LENIENT, QUICK, look_anew, memorise, run_functions_here, slow, sqlite_instance
+from standins import LENIENT, QUICK, look_anew, memorize, run_functions_here, slow, sqlite_instance
 
 from privacy_assets import PrivacyIOManager, build_privacy_checks, build_source_sensor
 from privacy_assets.cli.main import main
@@ -46,7 +46,7 @@ FUNCTIONS_APART = True
 def world(
     tmp_path: Path, capfd: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
-    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
+    monkeypatch.setenv("PRIVACY_ASSETS_SPLIT_KEY", "the same split in every run")
     caplog.set_level(logging.INFO)
     with dg.DagsterInstance.ephemeral() as instance:
         yield World(tmp_path, instance, wrong.honest, capfd, caplog)
@@ -116,8 +116,8 @@ quoting_case(
 
 
 @case("dcr_identical_excess_proven is red")
-def a_memorised_table(world: World, _: pytest.MonkeyPatch) -> str:
-    world.table(generator=memorise)
+def a_memorized_table(world: World, _: pytest.MonkeyPatch) -> str:
+    world.table(generator=memorize)
     told = world.run()
     assert "policy_holds is red" in told
     return told + world.run("attestation") + world.run("published")
@@ -407,7 +407,7 @@ def test_an_interrupt_passes_without_its_words(kind: type[BaseException]) -> Non
 
 # One for each kind of failure location; the redaction itself is tested above.
 QUICK_CASES = {
-    "a_memorised_table", "a_ragged_csv", "metric raises",
+    "a_memorized_table", "a_ragged_csv", "metric raises",
     "checks_on_tables_of_ones_own", "sensors_and_schedules_that_raise",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The lock of a table: a change stops a run."""
+"""The accepted settings of a table: a change stops a run."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ from gate_standins import (
     PLACE,
     POLICY,
     SETUP,
+    blocked,
     chain,
     make_gate,
     mode,
     record,
-    refused,
     result,
     rows,
     signed,
 )
 
 from privacy_assets.errors import (
-    LockDiffers,
     OutOfDate,
+    SettingsDiffer,
     StoreUnavailable,
 )
+from privacy_assets.gate.accepted_settings import PROPOSED, entries_of
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.lock import PROPOSED, entries_of
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, seal, unseal
+from privacy_assets.gate.signed_files import (
+    ReleaseTarget,
+    SignedFile,
+    sign_payload,
+    verified_payload,
+)
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.tables.table import Table
 
@@ -92,17 +97,19 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def start(gate: Gate, setup: Mapping[str, Any] = SETUP, policy: Policy = POLICY) -> None:
-    """Check and sign the lock, as the first step of a run does."""
-    gate.locks.sign(PLACE.table, gate.locks.check(PLACE.table, policy, setup, new=True))
+    """Check and sign the settings, as the first step of a run does."""
+    gate.accepted.sign(PLACE.table, gate.accepted.check(PLACE.table, policy, setup, new=True))
 
 
 def stored(gate: Gate) -> dict[str, Any]:
-    data = (gate.private / "locks" / "patients.json").read_bytes()
-    return dict(unseal(SignedRecord("lock", data), gate.key.trusted).body["entries"])
+    data = (gate.private / "accepted" / "patients.json").read_bytes()
+    return dict(
+        verified_payload(SignedFile("accepted_settings", data), gate.key.trusted).body["entries"]
+    )
 
 
 def proposed(gate: Gate) -> dict[str, Any]:
-    return dict(json.loads(gate.locks.file("patients", PROPOSED).read_bytes()))
+    return dict(json.loads(gate.accepted.file("patients", PROPOSED).read_bytes()))
 
 
 def judged(gate: Gate, number: int, high: float = PASSING, target: ReleaseTarget = PLACE) -> str:
@@ -113,7 +120,7 @@ def judged(gate: Gate, number: int, high: float = PASSING, target: ReleaseTarget
     )[0].verdict
 
 
-# The lock
+# Accepted settings
 
 
 def test_a_lock_states_what_verdicts_depend_on_and_no_private_value(gate: Gate) -> None:
@@ -129,7 +136,7 @@ def test_a_lock_states_what_verdicts_depend_on_and_no_private_value(gate: Gate) 
         "table settings",
     }
     assert set(found) == {"policy", "policy digest", "limits", "min_holders", "settings", *declared}
-    assert mode(gate.private / "locks" / "patients.json") == 0o600
+    assert mode(gate.private / "accepted" / "patients.json") == 0o600
     assert entries_of(POLICY, DECLARED) == entries_of(POLICY, {**DECLARED, "seed": 7})
 
 
@@ -142,37 +149,37 @@ def test_a_change_replaces_the_lock_before_the_first_verdict_and_stops_a_run_lat
         start(gate, setup)
     record(gate, "undecided", "c" * 64)
     before = stored(gate)
-    with refused(LockDiffers, table="patients") as e:
+    with blocked(SettingsDiffer, table="patients") as e:
         start(gate, changed)
     assert line in str(e.value) and any(line in one for one in e.value.differences)
     assert stored(gate) == before
     assert proposed(gate) == entries_of(POLICY, changed)
     start(gate, DECLARED)
     assert proposed(gate) == entries_of(POLICY, changed), (
-        "a run that agrees with the lock leaves the proposal"
+        "a run that agrees with the accepted settings leaves the proposal"
     )
-    gate.locks.sign("patients", proposed(gate), "agreed")
+    gate.accepted.sign("patients", proposed(gate), "agreed")
     assert (
         stored(gate) == entries_of(POLICY, changed)
-        and not gate.locks.file("patients", PROPOSED).exists()
+        and not gate.accepted.file("patients", PROPOSED).exists()
     )
 
 
 @pytest.mark.parametrize("most", [0.05, 0.2], ids=["stricter", "laxer"])
-def test_another_policy_is_refused_by_every_step(gate: Gate, most: float) -> None:
+def test_another_policy_is_blocked_by_every_step(gate: Gate, most: float) -> None:
     other = Policy((Limit("dcr.privacy_score", at_most=most),), name="other")
     part = chain(gate)
     for step in (
         lambda: start(gate, policy=other),
         lambda: gate.attest(part.snapshot, other, {"dcr": part.score}, INPUTS, METRICS, SETUP),
-        lambda: gate.publish(part.sealed, part.taken, PLACE, other, SETUP),
+        lambda: gate.publish(part.signed_file, part.taken, PLACE, other, SETUP),
     ):
-        with refused(LockDiffers) as differs:
+        with blocked(SettingsDiffer) as differs:
             step()
         assert "policy: 'test' -> 'other'" in differs.value.differences
     assert not gate.store.history(PLACE)
-    gate.locks.sign("patients", proposed(gate), "agreed")
-    with refused(LockDiffers) as differs:
+    gate.accepted.sign("patients", proposed(gate), "agreed")
+    with blocked(SettingsDiffer) as differs:
         start(gate)
     assert "policy: 'other' -> 'test'" in differs.value.differences
     start(gate, policy=other)
@@ -182,11 +189,11 @@ def test_attestation_and_publication_need_a_lock_before_the_first_verdict_as_wel
     gate: Gate,
 ) -> None:
     snapshot, _ = gate.take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])
-    with refused(LockDiffers) as differs:
+    with blocked(SettingsDiffer) as differs:
         gate.attest(snapshot, POLICY, signed(gate, snapshot), INPUTS, METRICS, SETUP)
     assert "policy: not set -> 'test'" in differs.value.differences
     start(gate, {**SETUP, "subject": "pid"})
-    with refused(LockDiffers, differences=("subject: 'pid' -> not set",)):
+    with blocked(SettingsDiffer, differences=("subject: 'pid' -> not set",)):
         gate.attest(snapshot, POLICY, signed(gate, snapshot), INPUTS, METRICS, SETUP)
 
 
@@ -197,19 +204,19 @@ def flip(path: Path) -> None:
 
 
 def by_a_stranger(path: Path) -> None:
-    statement = unseal(
-        SignedRecord("lock", path.read_bytes()), make_gate(path.parents[2]).key.trusted
+    payload = verified_payload(
+        SignedFile("accepted_settings", path.read_bytes()), make_gate(path.parents[2]).key.trusted
     )
-    path.write_bytes(seal(statement, make_gate(path.parents[2] / "stranger").key).data)
+    path.write_bytes(sign_payload(payload, make_gate(path.parents[2] / "stranger").key).data)
 
 
 def of_another_table(path: Path) -> None:
-    statement = unseal(
-        SignedRecord("lock", path.read_bytes()), make_gate(path.parents[2]).key.trusted
+    payload = verified_payload(
+        SignedFile("accepted_settings", path.read_bytes()), make_gate(path.parents[2]).key.trusted
     )
     path.write_bytes(
-        seal(
-            replace(statement, target=ReleaseTarget("others")), make_gate(path.parents[2]).key
+        sign_payload(
+            replace(payload, target=ReleaseTarget("others")), make_gate(path.parents[2]).key
         ).data
     )
 
@@ -219,48 +226,48 @@ def test_a_lock_that_cannot_be_believed_counts_as_empty(
     gate: Gate, change: Callable[[Path], object]
 ) -> None:
     part = chain(gate)
-    change(gate.private / "locks" / "patients.json")
+    change(gate.private / "accepted" / "patients.json")
     for step in (
         lambda: start(gate),
-        lambda: gate.publish(part.sealed, part.taken, PLACE, POLICY, SETUP),
+        lambda: gate.publish(part.signed_file, part.taken, PLACE, POLICY, SETUP),
     ):
-        with refused(LockDiffers) as differs:
+        with blocked(SettingsDiffer) as differs:
             step()
         assert "policy: not set -> 'test'" in differs.value.differences
 
 
-def test_a_lock_that_cannot_be_read_is_refused(gate: Gate) -> None:
+def test_a_lock_that_cannot_be_read_is_blocked(gate: Gate) -> None:
     start(gate)
-    path = gate.private / "locks" / "patients.json"
+    path = gate.private / "accepted" / "patients.json"
     path.unlink()
     path.mkdir()
-    with refused(StoreUnavailable, path=str(path), retry=False):
+    with blocked(StoreUnavailable, path=str(path), retry=False):
         start(gate)
 
 
 # Records that were replaced
 
 
-def test_an_older_verdict_is_refused(gate: Gate) -> None:
+def test_an_older_verdict_is_blocked(gate: Gate) -> None:
     first, second = chain(gate, 1), chain(gate, 2)
-    with refused(OutOfDate, redo=("attest",)):
-        gate.publish(first.sealed, first.taken, PLACE, POLICY, SETUP)
+    with blocked(OutOfDate, redo=("attest",)):
+        gate.publish(first.signed_file, first.taken, PLACE, POLICY, SETUP)
     other = chain(gate, 3, target=ReleaseTarget("patients", "monday"))
-    assert gate.publish(second.sealed, second.taken, PLACE, POLICY, SETUP)
-    assert gate.publish(other.sealed, other.taken, other.target, POLICY, SETUP)
+    assert gate.publish(second.signed_file, second.taken, PLACE, POLICY, SETUP)
+    assert gate.publish(other.signed_file, other.taken, other.target, POLICY, SETUP)
     (gate.private / "latest" / "patients" / "_all" / "attestation").unlink()
-    with refused(OutOfDate, redo=("attest",)):
-        gate.publish(second.sealed, second.taken, PLACE, POLICY, SETUP)
+    with blocked(OutOfDate, redo=("attest",)):
+        gate.publish(second.signed_file, second.taken, PLACE, POLICY, SETUP)
 
 
-def test_an_older_split_is_refused_and_the_same_one_is_not(gate: Gate) -> None:
+def test_an_older_split_is_blocked_and_the_same_one_is_not(gate: Gate) -> None:
     first = gate.sign_split(PLACE, "train", "t", "t file", SETUP)
     assert gate.sign_split(PLACE, "train", "t", "t file", SETUP) == first
     gate.sign_split(PLACE, "holdout", "h", "h file", SETUP)
     gate.sign_split(ReleaseTarget("patients", "monday"), "train", "m", "m file", SETUP)
     gate.check_split(first, PLACE, "train", "t file", SETUP)
     gate.sign_split(PLACE, "train", "later", "later file", SETUP)
-    with refused(OutOfDate, redo=("split", "prepare", "score", "attest")):
+    with blocked(OutOfDate, redo=("split", "prepare", "score", "attest")):
         gate.check_split(first, PLACE, "train", "t file", SETUP)
 
 
@@ -270,7 +277,7 @@ def test_changes_of_lists_are_shown_in_whole_up_to_a_thousand_values(gate: Gate)
     record(gate, "undecided", "c" * 64)
 
     def change_to(listed: list[Any]) -> str:
-        with refused(LockDiffers) as differs:
+        with blocked(SettingsDiffer) as differs:
             start(gate, {**DECLARED, "missing": {"ward": listed}})
         (line,) = differs.value.differences
         return str(line)
@@ -286,22 +293,22 @@ def test_changes_of_lists_are_shown_in_whole_up_to_a_thousand_values(gate: Gate)
     )
     many = change_to(values)
     assert many.startswith("missing 'ward': 1,100 values added and 0 removed (SHA-256 ")
-    assert str(gate.locks.file("patients", ".proposed.json")) in many
+    assert str(gate.accepted.file("patients", ".proposed.json")) in many
     assert many != change_to([*values[:-1], "another"])
 
 
 def test_one_and_true_are_different_settings(gate: Gate) -> None:
     start(gate, {**DECLARED, "missing": {"ward": [1]}})
     record(gate, "undecided", "c" * 64)
-    with refused(LockDiffers, differences=("missing 'ward': added [True], removed [1]",)):
+    with blocked(SettingsDiffer, differences=("missing 'ward': added [True], removed [1]",)):
         start(gate, {**DECLARED, "missing": {"ward": [True]}})
 
 
 def test_a_proposal_ends_when_a_run_with_the_lock_in_force_is_published(gate: Gate) -> None:
     chain(gate, 1).publish()
     later = chain(gate, 2)
-    with refused(LockDiffers):
+    with blocked(SettingsDiffer):
         start(gate, {**SETUP, "subject": "another"})
-    assert gate.locks.file("patients", ".proposed.json").exists()
+    assert gate.accepted.file("patients", ".proposed.json").exists()
     later.publish()
-    assert not gate.locks.file("patients", ".proposed.json").exists()
+    assert not gate.accepted.file("patients", ".proposed.json").exists()

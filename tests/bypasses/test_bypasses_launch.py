@@ -1,7 +1,7 @@
-"""Routes by launch configuration: resources, executors, and configuration of steps.
+"""Bypasses by launch configuration: resources, executors, and configuration of steps.
 
-As in test_routes, each is first taken where only Dagster's own checks guard the table.
-tests/deployment/test_launch_served.py tests these routes from a browser.
+As in test_bypasses, each is first taken where only Dagster's own checks guard the table.
+tests/deployment/test_launch_served.py tests these bypasses from a browser.
 """
 
 import functools
@@ -20,8 +20,8 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
+from bypasses import EVERY, World, gated, nothing_published, reason, released, with_assets
 from dagster._core.definitions.job_definition import default_job_io_manager
-from routes import EVERY, World, gated, nothing_published, reason, released, with_assets
 from standins import QUICK, independent, made, resources, table_of
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, frozen_config
@@ -35,7 +35,7 @@ Config = Mapping[str, Any]
 
 @pytest.fixture(autouse=True)
 def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The secret is in the environment of all steps."""
+    """The split key is in the environment of all steps."""
     monkeypatch.setenv("SECRET", SECRET)
 
 
@@ -109,7 +109,7 @@ def replies(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_route_33_the_default_io_manager_shows_a_variable(world: World) -> None:
+def test_bypass_33_the_default_io_manager_shows_a_variable(world: World) -> None:
     evil = base({"env": "SECRET"})
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(world.root)  # where the folder of that name is made
@@ -131,7 +131,7 @@ def test_route_33_the_default_io_manager_shows_a_variable(world: World) -> None:
     assert launch(world, defs, {}, "bound/source", "note").success
 
 
-def test_route_33_the_default_io_manager_unpickles_a_reply(world: World, tmp_path: Path) -> None:
+def test_bypass_33_the_default_io_manager_unpickles_a_reply(world: World, tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
     (tmp_path / "note").write_bytes(pickle.dumps(Trap(sprung)))
     with replies(tmp_path) as address:
@@ -145,7 +145,7 @@ def test_route_33_the_default_io_manager_unpickles_a_reply(world: World, tmp_pat
 
 
 @pytest.mark.slow
-def test_route_34_the_upstream_asset_of_a_table(world: World, tmp_path: Path) -> None:
+def test_bypass_34_the_upstream_asset_of_a_table(world: World, tmp_path: Path) -> None:
     rows = pd.read_parquet(world.root / "people.parquet")
 
     @dg.asset(io_manager_key="lake")
@@ -192,7 +192,7 @@ def test_route_34_the_upstream_asset_of_a_table(world: World, tmp_path: Path) ->
     ],
     ids=str,
 )
-def test_route_35_an_executor_or_resource_of_the_run(world: World, config: Config) -> None:
+def test_bypass_35_an_executor_or_resource_of_the_run(world: World, config: Config) -> None:
     (section,) = config
     result = launch(world, gated(world, "told", independent), config)
     assert f"launched with '{section}'" in reason(result, "told__read")
@@ -200,7 +200,7 @@ def test_route_35_an_executor_or_resource_of_the_run(world: World, config: Confi
 
 
 @pytest.mark.slow
-def test_route_35_every_step_looks_before_it_does_anything(world: World) -> None:
+def test_bypass_35_every_step_looks_before_it_does_anything(world: World) -> None:
     """The first run is an honest one, so that each step has its inputs."""
     defs = gated(world, "stepwise", independent)
     assert launch(world, defs, {}).success
@@ -232,7 +232,7 @@ def lit(lamp: Lamp) -> dg.MaterializeResult:
 
 
 @pytest.mark.slow
-def test_route_36_a_resource_of_the_users_that_is_open_at_launch(world: World) -> None:
+def test_bypass_36_a_resource_of_the_users_that_is_open_at_launch(world: World) -> None:
     evil = {"resources": {"lamp": {"config": {"label": {"env": "SECRET"}}}}}
     lamp = dg.Definitions(assets=[lit], resources={"lamp": Lamp()})
     assert SECRET in shown(launch(world, lamp, evil))

@@ -1,4 +1,4 @@
-"""Routes over the GraphQL API of Dagster: deleting, wiping, reporting and executing again.
+"""Bypasses over the GraphQL API of Dagster: deleting, wiping, reporting and executing again.
 
 The gate keeps its memory in the private folder, so none of this removes a failed verdict or an
 attempt. The server runs in the process of the test; tests/deployment has one with a daemon.
@@ -160,7 +160,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def failed(api: Api) -> str:
-    """A run of the leaky table, refused."""
+    """A run of the leaky table, blocked."""
     run = api.launch()
     assert "policy does not hold" in api.why(run)
     return run
@@ -218,7 +218,7 @@ Act = Callable[[Api, str], list[str]]
 @pytest.mark.parametrize(
     "act", [*map(slow, [wiped, deleted, reported, executed_again, as_part_of_another_run])]
 )
-def test_route_53_what_the_instance_forgets(api: Api, failed: str, act: Act) -> None:
+def test_bypass_53_what_the_instance_forgets(api: Api, failed: str, act: Act) -> None:
     for run in act(api, failed):
         assert "policy does not hold" in api.why(run)
     assert api.attempts("leaky") == 1  # the same rows
@@ -226,7 +226,7 @@ def test_route_53_what_the_instance_forgets(api: Api, failed: str, act: Act) -> 
 
 
 @pytest.mark.slow
-def test_route_53_a_dynamic_partition_that_is_deleted_and_added(api: Api) -> None:
+def test_bypass_53_a_dynamic_partition_that_is_deleted_and_added(api: Api) -> None:
     """Its backfill is cancelled and resumed, its key deleted and added again, and the run
     redirected to another key.
     """
