@@ -264,7 +264,8 @@ def _keys(table: DagsterTable, task: Task) -> set[Any]:
     keys: set[Any] = set()
     for asset in task.makes:
         keys.add(table.key(asset))
-        keys.update(spec.key for spec in _check_specs(table, asset))
+        for spec in _check_specs(table, asset):
+            keys.add(spec.key)
     return keys
 
 

@@ -161,8 +161,8 @@ def _synthetic(finished: FinishedTask) -> dg.Output[Any]:
     table = finished.table
     synthetic = finished.result.shown
     sha256 = synthetic.snapshot.sha256
-    real_roles = [role for role in finished.task.reads if role in table.resolved.roles]
-    upstream = [table.key(role) for role in real_roles]
+    real_roles = table.resolved.roles
+    upstream = [table.key(name) for name in finished.task.reads if name in real_roles]
     frame = synthetic.table.to_published_frame()
     metadata = {**synthetic_metadata(frame, sha256, *upstream), **synthetic.metadata}
     return finished.output("synthetic", metadata, sha256)

@@ -147,15 +147,17 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
     metadata: dict[str, Any] = {}
     for outcome in outcomes:
         metadata[f"limit: {outcome.limit.key}"] = picture(outcome)
-    if result.estimates:
-        records = [_estimate_record(estimate) for estimate in result.estimates]
+    numbers = {}
+    records = []
+    for estimate in result.estimates:
+        numbers[estimate.name] = estimate.value
+        records.append(_estimate_record(estimate))
+    if records:
         metadata["statistics"] = dg.MetadataValue.table(records)
     ranking = result.tables.get("ranking")
     if ranking:
-        records = [_ranking_record(row) for row in ranking]
-        metadata["most exposed records"] = dg.MetadataValue.table(records)
-
-    numbers = {estimate.name: estimate.value for estimate in result.estimates}
+        exposed = [_ranking_record(row) for row in ranking]
+        metadata["most exposed records"] = dg.MetadataValue.table(exposed)
     for outcome in outcomes:
         numbers.update(_compared_numbers(outcome))
     numbers["seconds"] = result.seconds
@@ -252,8 +254,11 @@ def report_metadata(report: Report) -> dict[str, Any]:
     outcomes = sorted(
         report.policy_verdict.outcomes, key=lambda outcome: WORST_FIRST.index(outcome.status)
     )
-    limits = [_limit_record(outcome) for outcome in outcomes]
-    statuses = [outcome.status for outcome in outcomes]
+    limits = []
+    n_by_status = dict.fromkeys(reversed(WORST_FIRST), 0)
+    for outcome in outcomes:
+        limits.append(_limit_record(outcome))
+        n_by_status[outcome.status] += 1
     scores = {}
     grades = []
     for name, (score, grade) in report.gretel_scores.items():
@@ -268,8 +273,8 @@ def report_metadata(report: Report) -> dict[str, Any]:
         "Gretel's grades": ", ".join(grades) or NOTHING,
         **_plotted(scores),
     }
-    for status in reversed(WORST_FIRST):
-        metadata[f"limits: {status}"] = statuses.count(status)
+    for status, n_limits in n_by_status.items():
+        metadata[f"limits: {status}"] = n_limits
     return metadata
 
 
@@ -312,8 +317,10 @@ def verdict_line(report: Report) -> str:
     reason = f"{statuses.count(status)} of {len(statuses)} limits"
     if report.remembered and status != "fail":
         reason = "these rows failed before"
-    causes = [record["cause"] for record in report.advice]
-    return ", ".join([f"{report.verdict}: {reason}", *causes])
+    parts = [f"{report.verdict}: {reason}"]
+    for record in report.advice:
+        parts.append(record["cause"])
+    return ", ".join(parts)
 
 
 def limit_metadata(
