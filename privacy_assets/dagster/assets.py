@@ -172,7 +172,7 @@ class _Group:
 
     @property
     def row_sources(self) -> dict[str, RowSource]:
-        """Sources of rows that the step reads itself, by role."""
+        """Sources of the rows that the step accepts, by role."""
         row_sources = self.table.resolved.row_sources
         roles = self.first.step.accepts(self.table.resolved)
         return {role: row_sources[role] for role in roles if role in row_sources}
@@ -235,6 +235,7 @@ class _Group:
     def _run_task(
         self, context: dg.AssetExecutionContext, task: Task, values: Mapping[str, Any]
     ) -> FinishedTask:
+        """Run a task, and return it with its result."""
         row_sources = self.row_sources
         run = run_of(context, self.table)
         check_row_sources(context, self.table, row_sources)
