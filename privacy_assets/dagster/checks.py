@@ -1,6 +1,7 @@
 """Privacy checks on the user's own assets, without the pipeline."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -25,35 +26,43 @@ from privacy_assets.evaluation.evaluate import (
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Lines
+from privacy_assets.metrics.base import Metric
 from privacy_assets.pipeline.expectations import Expected, check_contract, summary
 from privacy_assets.pipeline.resolve import PolicyLike, resolve_columns, resolve_metrics
 from privacy_assets.pipeline.spec import Data
 from privacy_assets.pipeline.work import synthetic_rows
-from privacy_assets.policy import Limit
+from privacy_assets.policy import Limit, Policy
+from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.table import Table
 
 ALPHA = 0.001  # expected false alarms: one in a thousand splits
+_WHERE = "privacy checks"  # in messages about settings
+Asset = str | Sequence[str] | dg.AssetKey | dg.AssetsDefinition
 
 
 def build_table_checks(table: DagsterTable) -> list[dg.AssetChecksDefinition]:
-    """Build the checks of one table that are not part of its policy."""
+    """Build the checks of one table that are not part of its policy.
+
+    Args:
+        table: The table.
+    """
+    checks = [_contract_check(table)]
     # A split by key is exchangeable by construction.
-    return [
-        _contract_check(table),
-        *([_exchangeability_check(table)] if table.resolved.external else []),
-    ]
+    if table.resolved.external:
+        checks.append(_exchangeability_check(table))
+    return checks
 
 
 def _contract_check(table: DagsterTable) -> dg.AssetChecksDefinition:
-    def found(
-        context: dg.AssetCheckExecutionContext, synthetic: Any, *tables: Table
+    def check_rows(
+        context: dg.AssetCheckExecutionContext, synthetic: Any, *real: Table
     ) -> dg.AssetCheckResult:
-        made = Table.of(
-            synthetic_rows(run_of(context, table), synthetic), tables[0].schema, where="synthetic"
+        frame = synthetic_rows(run_of(context, table), synthetic)
+        synthetic_table = Table.of(frame, real[0].schema, where="synthetic")
+        outcomes = check_contract(
+            synthetic_table.frame(), [real_table.without_subject() for real_table in real]
         )
-        return expectation_result(
-            check_contract(made.frame(), [one.without_subject() for one in tables])
-        )
+        return expectation_result(outcomes)
 
     check = dg.asset_check(
         asset=table.key("synthetic"),
@@ -70,25 +79,25 @@ def _contract_check(table: DagsterTable) -> dg.AssetChecksDefinition:
 
         @check
         @checked_step
-        def of_two(
+        def contract(
             context: dg.AssetCheckExecutionContext, synthetic: Any, train: Table, holdout: Table
         ) -> dg.AssetCheckResult:
-            return found(context, synthetic, train, holdout)
+            return check_rows(context, synthetic, train, holdout)
 
-        return of_two
+        return contract
 
     @check
     @checked_step
-    def of_three(
+    def contract_with_reference(
         context: dg.AssetCheckExecutionContext,
         synthetic: Any,
         train: Table,
         holdout: Table,
         reference: Table,
     ) -> dg.AssetCheckResult:
-        return found(context, synthetic, train, holdout, reference)
+        return check_rows(context, synthetic, train, holdout, reference)
 
-    return of_three
+    return contract_with_reference
 
 
 def _exchangeability_check(table: DagsterTable) -> dg.AssetChecksDefinition:
@@ -109,58 +118,72 @@ def _exchangeability_check(table: DagsterTable) -> dg.AssetChecksDefinition:
         context: dg.AssetCheckExecutionContext, holdout: Table, train: Table
     ) -> dg.AssetCheckResult:
         target_of(context, table)
-        return exchangeability_result(
-            {"train": train, "holdout": holdout}, table.resolved.spec.run.seed
-        )
+        tables = {"train": train, "holdout": holdout}
+        return exchangeability_result(tables, table.resolved.spec.run.seed)
 
     return exchangeable_with_train
 
 
 def exchangeability_result(tables: dict[str, Table], seed: int) -> dg.AssetCheckResult:
-    """Test whether train and holdout are exchangeable. The check fails if p <= 0.001."""
+    """Test whether train and holdout are exchangeable. The check fails if p <= 0.001.
+
+    Args:
+        tables: Train and holdout, by role.
+        seed: Seed of the test.
+    """
     from privacy_assets.evaluation.exchangeability import exchangeability
 
-    found = exchangeability(build_inputs(tables, tables["train"], seed=seed))
-    passed = found.p_value > ALPHA
-    columns = sorted(found.columns, key=lambda record: -float(record["z"]))
-    records = [
-        dg.TableRecord({k: v if isinstance(v, str) else f"{v:.4g}" for k, v in r.items()})
-        for r in columns
-    ]
+    outcome = exchangeability(build_inputs(tables, tables["train"], seed=seed))
+    passed = outcome.p_value > ALPHA
+    # Alerts contain the description, so it names no column.
+    description = "train and holdout differ; the metadata lists columns"
+    if passed:
+        description = "train and holdout do not differ"
+    most_different_first = sorted(outcome.columns, key=lambda record: -float(record["z"]))
+    columns = [_difference_record(record) for record in most_different_first]
     return dg.AssetCheckResult(
         passed=passed,
         severity=dg.AssetCheckSeverity.ERROR,
-        # Alerts contain the description, so it names no column.
-        description="train and holdout do not differ"
-        if passed
-        else "train and holdout differ; the metadata lists columns",
+        description=description,
         metadata={
-            "p_value": found.p_value,
+            "p_value": outcome.p_value,
             "limit": ALPHA,
-            "n": found.n,
-            "subjects": found.subjects,
-            "columns": dg.MetadataValue.table(records),
+            "n": outcome.n,
+            "subjects": outcome.subjects,
+            "columns": dg.MetadataValue.table(columns),
         },
     )
 
 
+def _difference_record(difference: Mapping[str, float | str]) -> dg.TableRecord:
+    """Return the difference in a column, with rounded numbers."""
+    cells = {}
+    for key, value in difference.items():
+        cells[key] = value
+        if not isinstance(value, str):
+            cells[key] = f"{value:.4g}"
+    return dg.TableRecord(cells)
+
+
 def expectation_result(outcomes: list[Expected]) -> dg.AssetCheckResult:
-    """Combine expectations into one check result with names, verdicts and counts."""
-    found = summary(outcomes)
-    if records := found.pop("broken expectations"):
-        found["broken expectations"] = dg.MetadataValue.table(
-            [dg.TableRecord(record) for record in records]
-        )
+    """Combine expectations into one check result with names, verdicts and counts.
+
+    Args:
+        outcomes: Outcome of each expectation.
+    """
+    metadata = summary(outcomes)
+    n_broken = metadata["broken"]
+    broken = metadata.pop("broken expectations")
+    if broken:
+        records = [dg.TableRecord(record) for record in broken]
+        metadata["broken expectations"] = dg.MetadataValue.table(records)
+    n_expectations = metadata["expectations"]
     return dg.AssetCheckResult(
-        passed=not found["broken"],
+        passed=n_broken == 0,
         severity=dg.AssetCheckSeverity.ERROR,
-        description=f"{found['expectations'] - found['broken']} of {found['expectations']}"
-        " expectations hold",
-        metadata=found,
+        description=f"{n_expectations - n_broken} of {n_expectations} expectations hold",
+        metadata=metadata,
     )
-
-
-Asset = str | Sequence[str] | dg.AssetKey | dg.AssetsDefinition
 
 
 def build_privacy_checks(  # noqa: PLR0913
@@ -228,81 +251,151 @@ def build_privacy_checks(  # noqa: PLR0913
         ConfigError: If a setting is invalid, the policy limits a metric that is not run, or an
             asset has two roles.
     """
-    given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
-    external = [role for role, key in given.items() if key is not None]
-    chosen, in_force = resolve_metrics(
-        metrics, policy, "privacy checks", external=external, embedder=embedder
+    all_roles = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
+    assets = {role: asset for role, asset in all_roles.items() if asset is not None}
+    metrics_by_name, in_force = resolve_metrics(
+        metrics, policy, _WHERE, external=list(assets), embedder=embedder
     )
-    keys = {
-        role: dg.AssetKey.from_coercible_or_definition(key)
-        for role, key in given.items()
-        if key is not None
+    keys = _distinct_keys(assets)
+    op_tags = resolve_tags(gpu_tags, _WHERE)
+    settings: dict[str, Any] = {
+        "subject": subject,
+        "kinds": kinds or {},
+        "missing": missing or {},
+        "timezone": timezone,
+        "drop": tuple(drop or ()),
+        "new_values": new_values or {},
+        "allowed_values": allowed_values or {},
+        "max_synthetic_rows": max_synthetic_rows,
     }
-    if len(set(keys.values())) != len(keys):
-        raise ConfigError(
-            "privacy checks: train, holdout, reference and synthetic must be different assets."
-        )
-    tuned = (
-        in_force.embedder if embedder is not False and wants_embedder(chosen.values()) else False
-    )
-    embeds = tuned is not False
-    on_device = embeds or any(metric.uses_device for metric in chosen.values())
-    tags = resolve_tags(gpu_tags, "privacy checks")
-    stated = {
+    data = Data(**settings)
+    reading = {
+        "subject": data.subject,
         "kinds": kinds,
-        "missing": missing,
-        "new_values": new_values,
-        "allowed_values": allowed_values,
+        "declared": resolve_columns(data, _WHERE),
+        "each_row": data.each_row,
+        "max_synthetic_rows": max_synthetic_rows,
+        "seed": seed,
     }
-    data: dict[str, Any] = {name: one or {} for name, one in stated.items()}
-    data.update(
-        subject=subject,
-        timezone=timezone,
-        drop=tuple(drop or ()),
-        max_synthetic_rows=max_synthetic_rows,
+    evaluation = _Evaluation(
+        keys["synthetic"],
+        reading,
+        metrics_by_name,
+        in_force,
+        _embedder_settings(embedder, in_force, metrics_by_name),
     )
-    stated_data = Data(**data)
-    declared = resolve_columns(stated_data, "privacy checks")
     arguments = {
         "name": "__".join([*keys["synthetic"].path, "privacy_checks"]),
         "specs": [_spec(limit, keys, blocking, partitions_def) for limit in in_force.limits],
         "ins": {role: dg.AssetIn(key=key) for role, key in keys.items()},
-        "required_resource_keys": {GPU} if on_device else set(),
-        "op_tags": tags if on_device else {},
+        **evaluation.device_arguments(op_tags),
     }
+    if reference is None:
+        return [_without_reference(arguments, evaluation)]
+    return [_with_reference(arguments, evaluation)]
 
-    def measured(
-        context: dg.AssetCheckExecutionContext, tables: dict[str, Any]
+
+def _distinct_keys(assets: Mapping[str, Asset]) -> dict[str, dg.AssetKey]:
+    """Return the key of each asset, by role.
+
+    Raises:
+        ConfigError: If an asset has two roles.
+    """
+    keys = {}
+    for role, asset in assets.items():
+        keys[role] = dg.AssetKey.from_coercible_or_definition(asset)
+    if len(set(keys.values())) != len(keys):
+        raise ConfigError(
+            f"{_WHERE}: train, holdout, reference and synthetic must be different assets."
+        )
+    return keys
+
+
+def _embedder_settings(
+    embedder: bool, policy: Policy, metrics: Mapping[str, Metric]
+) -> Mapping[str, Any] | None:
+    """Return the settings of the embedder, or None if none is trained."""
+    if embedder is False or policy.embedder is False:
+        return None
+    if not wants_embedder(metrics.values()):
+        return None
+    return policy.embedder
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """Evaluation of the user's assets in one step.
+
+    Attributes:
+        synthetic_key: Asset under evaluation.
+        reading: Arguments of :func:`.read_inputs`, except tables, device and progress.
+        metrics: Metrics by name.
+        policy: Policy in force.
+        embedder: Settings of the embedder. None: no embedder is trained.
+    """
+
+    synthetic_key: dg.AssetKey
+    reading: Mapping[str, Any]
+    metrics: Mapping[str, Metric]
+    policy: Policy
+    embedder: Mapping[str, Any] | None
+
+    @property
+    def uses_device(self) -> bool:
+        """Whether the step can use an accelerator."""
+        if self.embedder is not None:
+            return True
+        return any(metric.uses_device for metric in self.metrics.values())
+
+    def device_arguments(self, op_tags: Mapping[str, Any]) -> dict[str, Any]:
+        """Return resources and op tags of the step, as arguments of Dagster's decorator.
+
+        Args:
+            op_tags: Op tags of a step that can use a device.
+        """
+        if not self.uses_device:
+            return {"required_resource_keys": set(), "op_tags": {}}
+        return {"required_resource_keys": {GPU}, "op_tags": op_tags}
+
+    def check_results(
+        self, context: dg.AssetCheckExecutionContext, tables: dict[str, Any]
     ) -> Iterator[dg.AssetCheckResult]:
-        with device_of(context, on_device) as device, isolated():
-            inputs = read_inputs(
-                **tables, subject=stated_data.subject, kinds=kinds, declared=declared,
-                each_row=stated_data.each_row, max_synthetic_rows=max_synthetic_rows,
-                seed=seed, device=device, progress=Lines(context.log.info),
-            )  # fmt: skip
-            check_categories(inputs)
-            inputs = with_shift_note(inputs)
-            if tuned is not False:
-                inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
-            results = without_shift(
-                inputs, chosen, run_metrics(inputs, chosen, in_force.limits), in_force.limits
-            )
+        """Evaluate the policy.
+
+        Args:
+            context: Context of the step.
+            tables: Tables by role.
+
+        Yields:
+            Result of each limit.
+        """
         from privacy_assets.report.advice import advice
 
-        outcomes = in_force.judge(results).outcomes
+        results = self._measure(context, tables)
+        outcomes = self.policy.judge(results).outcomes
         advised = advice([outcome for outcome in outcomes if not outcome.passed])
         for outcome in outcomes:
-            yield limit_result(keys["synthetic"], outcome, advised)
+            yield limit_result(self.synthetic_key, outcome, advised)
 
-    return [
-        _with_reference(arguments, measured)
-        if reference is not None
-        else _without_reference(arguments, measured)
-    ]
+    def _measure(
+        self, context: dg.AssetCheckExecutionContext, tables: dict[str, Any]
+    ) -> dict[str, MetricResult]:
+        """Return the result of each metric, by name."""
+        limits = self.policy.limits
+        with device_of(context, self.uses_device) as device, isolated():
+            inputs = read_inputs(
+                **tables, **self.reading, device=device, progress=Lines(context.log.info)
+            )
+            check_categories(inputs)
+            inputs = with_shift_note(inputs)
+            if self.embedder is not None:
+                inputs = attach_embedder(inputs, fit_embedder(inputs, **self.embedder))
+            results = run_metrics(inputs, self.metrics, limits)
+            return without_shift(inputs, self.metrics, results, limits)
 
 
 # Dagster reads the input types from the signature, so each case needs its own function.
-def _with_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
+def _with_reference(arguments: dict[str, Any], evaluation: _Evaluation) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(**arguments)
     @redact_step
     def privacy(
@@ -312,15 +405,20 @@ def _with_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksD
         reference: pd.DataFrame,
         synthetic: pd.DataFrame,
     ) -> Iterator[dg.AssetCheckResult]:
-        yield from measured(
-            context,
-            {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic},
-        )
+        tables = {
+            "train": train,
+            "holdout": holdout,
+            "reference": reference,
+            "synthetic": synthetic,
+        }
+        yield from evaluation.check_results(context, tables)
 
     return privacy
 
 
-def _without_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
+def _without_reference(
+    arguments: dict[str, Any], evaluation: _Evaluation
+) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(**arguments)
     @redact_step
     def privacy(
@@ -329,7 +427,8 @@ def _without_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChec
         holdout: pd.DataFrame,
         synthetic: pd.DataFrame,
     ) -> Iterator[dg.AssetCheckResult]:
-        yield from measured(context, {"train": train, "holdout": holdout, "synthetic": synthetic})
+        tables = {"train": train, "holdout": holdout, "synthetic": synthetic}
+        yield from evaluation.check_results(context, tables)
 
     return privacy
 

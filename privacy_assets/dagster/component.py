@@ -49,12 +49,18 @@ Partitions = Annotated[
 def as_written(context: dg.ResolutionContext, value: Any) -> Any:
     """Resolve the templates in ``value`` and keep the rest as it is; Dagster would convert a quoted
     "5" to a number.
+
+    Args:
+        context: Context of the component, with the scope of its templates.
+        value: Value from YAML.
     """
     if isinstance(value, dict):
-        return {key: as_written(context, one) for key, one in value.items()}
+        return {key: as_written(context, entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [as_written(context, one) for one in value]
-    return context.resolve_value(value) if isinstance(value, str) and "{{" in value else value
+        return [as_written(context, entry) for entry in value]
+    if isinstance(value, str) and "{{" in value:
+        return context.resolve_value(value)
+    return value
 
 
 def _written(kind: Any, description: str) -> Any:
@@ -64,8 +70,8 @@ def _written(kind: Any, description: str) -> Any:
 
 def _described(name: str) -> str:
     """Return the description of a setting in :class:`TableSpec` or its ``data``."""
-    found = TableSpec.model_fields.get(name) or Data.model_fields[name]
-    return found.description or ""
+    setting = TableSpec.model_fields.get(name) or Data.model_fields[name]
+    return setting.description or ""
 
 
 def _group_field(group: type[Group]) -> Any:
@@ -152,51 +158,58 @@ class PrivacyGateScaffolder(dg.Scaffolder[PrivacyGateParams]):
             request: Target folder and parameters.
         """
         params = request.params or PrivacyGateParams(source="demo", subject=None)
-        subject = params.subject or ("person" if params.source == "demo" else None)
-        attributes: dict[str, Any] = {
-            "name": request.target_path.name.replace("-", "_"),
-            "source": params.source,
-        }
-        if subject:
-            attributes["subject"] = subject
-        dg.scaffold_component(request, attributes)
+        dg.scaffold_component(request, _attributes(params, request.target_path.name))
         if request.scaffold_format == "yaml":
             file = request.target_path
             if not request.append:
                 file /= "defs.yaml"
-            _append(file, COMMON_SETTINGS)
+            _append_line(file, COMMON_SETTINGS)
         resources = request.target_path.parent / "privacy_resources.py"
         if not resources.exists():
             resources.write_text(RESOURCES, encoding="utf-8")
         if request.project_root is not None and not os.environ.get("DAGSTER_HOME"):
-            _keep_home(request.project_root)
+            _set_home(request.project_root)
 
 
-def _keep_home(project: Path) -> None:
+def _attributes(params: PrivacyGateParams, name: str) -> dict[str, Any]:
+    """Return the attributes of a new component."""
+    attributes = {"name": name.replace("-", "_"), "source": params.source}
+    if params.subject:
+        attributes["subject"] = params.subject
+    elif params.source == "demo":
+        attributes["subject"] = "person"
+    return attributes
+
+
+def _set_home(project: Path) -> None:
     """Set DAGSTER_HOME in ``.env``, which Dagster's commands read. They require an absolute
     path.
     """
-    env, ignored = project / ".env", project / ".gitignore"
+    env = project / ".env"
     if re.search(r"^\s*(export\s+)?DAGSTER_HOME\s*=", _text(env), re.MULTILINE):
         return
     home = home_below(project)
-    _append(env, f"DAGSTER_HOME='{home}'")
-    if ignored.exists():
-        lines = {line.strip().strip("/") for line in _text(ignored).splitlines()}
-        for name in (env.name, home.name):
-            if name not in lines:
-                _append(ignored, name)
+    _append_line(env, f"DAGSTER_HOME='{home}'")
+    gitignore = project / ".gitignore"
+    if not gitignore.exists():
+        return
+    ignored = {line.strip().strip("/") for line in _text(gitignore).splitlines()}
+    for name in (env.name, home.name):
+        if name not in ignored:
+            _append_line(gitignore, name)
 
 
 def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8") if file.exists() else ""
+    if not file.exists():
+        return ""
+    return file.read_text(encoding="utf-8")
 
 
-def _append(file: Path, line: str) -> None:
+def _append_line(file: Path, line: str) -> None:
     text = _text(file)
-    file.write_text(
-        text + ("" if text.endswith("\n") or not text else "\n") + line + "\n", encoding="utf-8"
-    )
+    if text and not text.endswith("\n"):
+        text += "\n"
+    file.write_text(f"{text}{line}\n", encoding="utf-8")
 
 
 @dg.scaffold_with(PrivacyGateScaffolder)
@@ -277,12 +290,15 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
             ConfigError: If a setting is invalid, or ``defs.yaml`` contains a key twice.
         """
         folder = Path(context.path)
-        if (folder / "defs.yaml").is_file():  # Dagster's parser accepts duplicate keys
-            load_yaml((folder / "defs.yaml").read_text(encoding="utf-8"), str(folder / "defs.yaml"))
-        said = {name: getattr(self, name) for name in type(self).model_fields}
-        own = {
-            name: said.pop(name)
-            for name in list(said)
-            if name not in (*TableSpec.short, *TableSpec.model_fields)
-        }
-        return build_privacy_assets(TableSpec.of(said, folder), **own)
+        defs_yaml = folder / "defs.yaml"
+        if defs_yaml.is_file():  # Dagster's parser accepts duplicate keys
+            load_yaml(defs_yaml.read_text(encoding="utf-8"), str(defs_yaml))
+        table_settings = {}
+        dagster_settings = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if name in TableSpec.short or name in TableSpec.model_fields:
+                table_settings[name] = value
+            else:
+                dagster_settings[name] = value
+        return build_privacy_assets(TableSpec.of(table_settings, folder), **dagster_settings)

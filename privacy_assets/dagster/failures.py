@@ -27,58 +27,75 @@ REFUSALS = (PublicationRefused, ConfigError, InputError, OSError)
 def failure(error: Exception) -> dg.Failure:
     """Return the failure of a rejected step. Dagster may retry it only if a store was not
     available.
+
+    Args:
+        error: Error of the step.
     """
-    retry = isinstance(error, PrivacyAssetsError) and error.retry
-    return dg.Failure(error_text(error), metadata=_metadata(error), allow_retries=retry)
+    may_retry = isinstance(error, PrivacyAssetsError) and error.retry
+    return dg.Failure(error_text(error), metadata=_refusal_metadata(error), allow_retries=may_retry)
 
 
 def is_final(error: Exception) -> bool:
-    """Return True if a retry would fail again."""
+    """Return True if a retry would fail again.
+
+    Args:
+        error: Failure of Dagster, or another error of a step.
+    """
     if isinstance(error, dg.Failure):
         return not error.allow_retries
-    return (
-        isinstance(error, PrivacyAssetsError)
-        and not isinstance(error, StepError)
-        and not error.retry
-    )
+    if isinstance(error, StepError):
+        return False
+    return isinstance(error, PrivacyAssetsError) and not error.retry
 
 
 def refused_check(asset: dg.AssetKey, name: str, error: Exception) -> dg.AssetCheckResult:
-    """Return the failed check of a rejected step."""
+    """Return the failed check of a rejected step.
+
+    Args:
+        asset: Key of the asset that the step would make.
+        name: Name of the check.
+        error: Error of the step.
+    """
     return dg.AssetCheckResult(
         asset_key=asset,
         check_name=name,
         passed=False,
         severity=dg.AssetCheckSeverity.ERROR,
         description=error_text(error),
-        metadata=_metadata(error),
+        metadata=_refusal_metadata(error),
     )
 
 
 def error_text(error: Exception) -> str:
-    """Return the message of an error, or only type and location if it is not of this package."""
-    return with_advice(error if isinstance(error, PrivacyAssetsError) else StepError.hiding(error))
+    """Return the message of an error, or only type and location if it is not of this package.
+
+    Args:
+        error: Any error.
+    """
+    if not isinstance(error, PrivacyAssetsError):
+        error = StepError.hiding(error)
+    return with_advice(error)
 
 
-def _metadata(error: Exception) -> dict[str, Any]:
-    """Return the limits that do not hold, without measured numbers, because readers of alerts see
-    them.
+def _refusal_metadata(error: Exception) -> dict[str, Any]:
+    """Return which release is current and the limits that do not hold. They are without measured
+    numbers, because readers of alerts see them.
     """
     from privacy_assets.report.words import sentence
 
-    stays = "the previous release, if there is one; this table was not published"
+    current_release = "the previous release, if there is one; this table was not published"
     if not outcome_known(error):
-        stays = "unknown: this table may have been published"
-    outcomes = error.outcomes if isinstance(error, PolicyNotMet) else ()
-    limits = {x.limit.key: f"{x.status}. {sentence(x.limit.advice)}" for x in outcomes}
-    return {
-        "current release": stays,
-        **{key: dg.MetadataValue.text(text.strip()) for key, text in limits.items()},
-    }
+        current_release = "unknown: this table may have been published"
+    metadata: dict[str, Any] = {"current release": current_release}
+    if isinstance(error, PolicyNotMet):
+        for outcome in error.outcomes:
+            text = f"{outcome.status}. {sentence(outcome.limit.advice)}"
+            metadata[outcome.limit.key] = dg.MetadataValue.text(text.strip())
+    return metadata
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-NO_RETRY = {"dagster/retry_on_asset_or_op_failure": "false"}  # tag of a run
+_NO_RETRY = {"dagster/retry_on_asset_or_op_failure": "false"}  # tag of a run
 # Exceptions by which Dagster and Python control a step.
 _PASSING = (dg.Failure, dg.RetryRequested, dg.DagsterError)
 _INTERRUPTS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt, GeneratorExit)
@@ -94,19 +111,22 @@ def checked_step(function: F) -> F:
     From the first call on, exceptions in threads of this process are printed to standard error as
     type and location, without their message. This persists after the step, because a thread may
     outlive it.
+
+    Args:
+        function: Compute function, or generator function.
     """
 
     def start() -> None:
         redact_thread_errors()
         check_launch()
 
-    def shown(error: BaseException) -> BaseException:
+    def to_safe(error: BaseException) -> BaseException:
         safe = _step_failure(error)
         if isinstance(safe, Exception) and is_final(safe):
             _never_retry()
         return safe
 
-    return redact(function, shown, start)
+    return redact(function, to_safe, start)
 
 
 def redact_step(function: F) -> F:
@@ -115,6 +135,9 @@ def redact_step(function: F) -> F:
 
     Dagster shows the message of a Failure without the stack trace of the step, and does not retry
     it unless a disk, store or device was not available.
+
+    Args:
+        function: Compute function, or generator function.
     """
     return redact(function, _step_failure, lambda: None)
 
@@ -128,6 +151,9 @@ def redact_exceptions(function: F) -> F:
     was not available. Errors of this package, ``Failure`` and Dagster's exceptions are raised
     without cause, context and notes, interrupts without message, and all others as StepError.
     Returned, yielded and logged values are not redacted.
+
+    Args:
+        function: Function, or generator function.
     """
     return redact(function, _safe_exception, lambda: None)
 
@@ -149,7 +175,7 @@ def _never_retry() -> None:
     except dg.DagsterInvariantViolationError:
         return
     try:
-        context.instance.add_run_tags(context.run_id, NO_RETRY)
+        context.instance.add_run_tags(context.run_id, _NO_RETRY)
     except Exception:  # noqa: BLE001 (an error of the database must not replace the refusal)
         context.log.warning("this run could not be tagged, so the deployment may retry it")
 
@@ -158,5 +184,6 @@ def _safe_exception(error: BaseException) -> BaseException:
     if isinstance(error, PublicationRefused):
         return failure(error)
     safe = without_values(error, _PASSING, _INTERRUPTS)
-    # its message states the reason
-    return safe.with_traceback(None) if isinstance(safe, dg.Failure) else safe
+    if isinstance(safe, dg.Failure):
+        return safe.with_traceback(None)  # its message states the reason
+    return safe

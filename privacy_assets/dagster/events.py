@@ -1,0 +1,250 @@
+"""Outputs and check results of the tasks of a table."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import dagster as dg
+
+from privacy_assets.dagster.failures import failure
+from privacy_assets.dagster.metadata import (
+    BROKEN,
+    broken_metadata,
+    earlier_numbers,
+    limit_result,
+    report_metadata,
+    score_metadata,
+    synthetic_metadata,
+    table_metadata,
+    training_metadata,
+)
+from privacy_assets.dagster.table import DagsterTable, key_of
+from privacy_assets.gate.attestation import Attestation, refusal
+from privacy_assets.metrics.policies import size_warning
+from privacy_assets.pipeline.steps import Task
+from privacy_assets.pipeline.work import Attested, Scored, StepResult, TableRun, published_rows
+from privacy_assets.report.advice import first_remedy
+
+# Data versions are in beta.
+warnings.filterwarnings("ignore", category=dg.BetaWarning, module=__name__)
+
+HOLDS = "policy_holds"  # check of the attestation
+RELEASED = "released"  # check of the published table
+_PREFIX = 16  # characters of a hash
+Metadata = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class FinishedTask:
+    """A task of a table that has run in a Dagster step.
+
+    Attributes:
+        context: Context of the step.
+        table: Settings of the table.
+        run: Run of the task.
+        task: The task.
+        result: Its result.
+        version: Metadata of the version of the source. Empty unless the task reads it.
+    """
+
+    context: dg.AssetExecutionContext
+    table: DagsterTable
+    run: TableRun
+    task: Task
+    result: StepResult
+    version: Metadata
+
+    def output(self, name: str, metadata: Metadata, version: str | None = None) -> dg.Output[Any]:
+        """Return a value of the task as an output.
+
+        Args:
+            name: Name of the value.
+            metadata: Metadata of the output.
+            version: Data version. None: Dagster computes one.
+        """
+        data_version = None
+        if version is not None:
+            data_version = dg.DataVersion(version)
+        return dg.Output(
+            self.result.values[name],
+            output_name=name,
+            metadata=dict(metadata),
+            data_version=data_version,
+        )
+
+
+def events(finished: FinishedTask) -> Iterator[Any]:
+    """Yield the outputs of a task with their metadata, and its check results.
+
+    Args:
+        finished: The task with its result.
+
+    Yields:
+        Outputs and check results.
+
+    Raises:
+        dagster.Failure: If the policy does not hold.
+    """
+    match finished.task.step.verb:
+        case "read":
+            yield _source(finished)
+        case "split":
+            yield from _real_tables(finished)
+        case "embed":
+            yield _embedder(finished)
+        case "fit":
+            yield _generator(finished)
+        case "sample":
+            yield _synthetic(finished)
+        case "prepare":
+            yield _evaluation_inputs(finished)
+        case "score":
+            yield from _score(finished)
+        case "attest":
+            yield from _attestation(finished)
+        case "publish":
+            yield from _published(finished)
+        case _:
+            for name in finished.result.values:
+                yield finished.output(name, {})
+
+
+def _source(finished: FinishedTask) -> dg.Output[Any]:
+    resolved = finished.table.resolved
+    fingerprint = finished.result.shown["source"]
+    source = finished.result.values["source"]
+    metadata = {**table_metadata(source, fingerprint), **finished.version}
+    n_members = round(resolved.shares["train"] * metadata["subjects"])
+    warning = size_warning(resolved.policy, n_members)
+    if warning:
+        finished.context.log.warning(warning)
+        metadata["too few people"] = warning
+    return finished.output("source", metadata, fingerprint)
+
+
+def _real_tables(finished: FinishedTask) -> Iterator[dg.Output[Any]]:
+    table = finished.table
+    for role, part in finished.result.values.items():
+        upstream: dg.AssetKey | None = table.key("source")
+        if table.resolved.external:
+            upstream = key_of(table.resolved.row_sources[role])
+        fingerprint = finished.result.shown[role]
+        yield finished.output(role, table_metadata(part, fingerprint, upstream), fingerprint)
+
+
+def _embedder(finished: FinishedTask) -> dg.Output[Any]:
+    embedder = finished.result.values["embedder"]
+    history = [asdict(epoch) for epoch in embedder.history]
+    metadata = {"device": finished.run.device, **training_metadata(history)}
+    return finished.output("embedder", metadata)
+
+
+def _generator(finished: FinishedTask) -> dg.Output[Any]:
+    resolved = finished.table.resolved
+    device = finished.run.device
+    fitted = finished.result.values["generator"].generator
+    metadata = {
+        "generator": resolved.generator_label,
+        "settings": dg.MetadataValue.json(resolved.generator.settings()),
+        "privacy budget": str(fitted.privacy),
+        "same seed, same rows": resolved.generator.repeatable and device == "cpu",
+        "device": device,
+        **training_metadata(fitted.history),
+    }
+    return finished.output("generator", metadata)
+
+
+def _synthetic(finished: FinishedTask) -> dg.Output[Any]:
+    table = finished.table
+    synthetic = finished.result.shown
+    sha256 = synthetic.snapshot.sha256
+    real_roles = table.resolved.roles
+    upstream = [table.key(name) for name in finished.task.reads if name in real_roles]
+    frame = synthetic.table.to_published_frame()
+    metadata = {**synthetic_metadata(frame, sha256, *upstream), **synthetic.metadata}
+    return finished.output("synthetic", metadata, sha256)
+
+
+def _evaluation_inputs(finished: FinishedTask) -> dg.Output[Any]:
+    inputs = finished.result.values["evaluation_inputs"]
+    metadata: dict[str, Any] = {}
+    for role, table in inputs.tables.items():
+        metadata[f"{role} rows"] = len(table)
+    metadata["sha256"] = finished.result.shown.snapshot.sha256
+    return finished.output("evaluation_inputs", metadata)
+
+
+def _score(finished: FinishedTask) -> Iterator[Any]:
+    scored: Scored = finished.result.shown
+    metadata = score_metadata(scored.result, scored.outcomes)
+    metadata["seed"] = str(finished.table.resolved.spec.run.seed)
+    if scored.row_scores is not None:
+        metadata["scores of each row (private)"] = str(scored.row_scores)
+    key = finished.table.key(finished.task.name)
+    partition = finished.run.target.partition
+    earlier = earlier_numbers(finished.context.instance, key, partition)
+    yield finished.output(finished.task.name, metadata)
+    for outcome in scored.outcomes:
+        yield limit_result(key, outcome, earlier=earlier)
+
+
+def _attestation(finished: FinishedTask) -> Iterator[Any]:
+    """Yield attestation and report before the check, so that a rejected table has a report with the
+    reasons.
+
+    Every verdict other than "pass" also raises ``dagster.Failure`` with the reason, because the
+    message of the failed blocking check alone does not contain one.
+    """
+    attested: Attested = finished.result.shown
+    attestation = attested.stated
+    advised = attested.report.advice
+    broken = attested.policy_verdict.broken
+    summary = report_metadata(attested.report)
+    metadata = dict(summary)
+    if broken:
+        metadata[BROKEN] = ", ".join(outcome.limit.key for outcome in broken)
+    metadata["attempt"] = attestation.attempt
+    metadata["policy"] = finished.table.resolved.policy.title
+    metadata.update(_hash_prefixes(attestation))
+    yield finished.output("attestation", metadata)
+    yield finished.output("privacy_report", summary)
+    yield dg.AssetCheckResult(
+        asset_key=finished.table.key("attestation"),
+        check_name=HOLDS,
+        passed=attestation.verdict == "pass",
+        description=attested.reason,
+        metadata={"verdict": summary["verdict"], **broken_metadata(broken, advised)},
+    )
+    if attestation.verdict != "pass":
+        remedy = first_remedy(advised)
+        raise failure(refusal(attested.policy_verdict, attestation.remembered, remedy))
+
+
+def _hash_prefixes(attestation: Attestation) -> dict[str, str]:
+    """Return the starts of the hashes in an attestation, because the UI truncates tables with long
+    values. The record contains the full hashes.
+    """
+    return {
+        "sha256": attestation.sha256[:_PREFIX],
+        "policy_digest": attestation.policy_digest[:_PREFIX],
+        "signed by": attestation.keyid[:_PREFIX],
+    }
+
+
+def _published(finished: FinishedTask) -> Iterator[Any]:
+    release = finished.result.shown
+    frame, attestation = published_rows(finished.run, release)
+    yield dg.AssetCheckResult(
+        asset_key=finished.table.key("published"),
+        check_name=RELEASED,
+        passed=True,
+        metadata={"release": release.id},
+    )
+    synthetic_key = finished.table.key("synthetic")
+    metadata = synthetic_metadata(frame, attestation.sha256, synthetic_key)
+    metadata["release"] = release.id
+    metadata["folder"] = dg.MetadataValue.path(str(release.folder))
+    yield finished.output("published", metadata, attestation.sha256)
