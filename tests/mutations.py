@@ -402,7 +402,7 @@ MUTATIONS = [
     Mutation(
         "a failed verdict is published",
         "gate/attestation.py",
-        'if verdict.status != "pass" or verdict.broken:',
+        'if verdict.status != "pass" or verdict.not_passed:',
         "if False:",
         ("gate/test_gate.py",),
     ),

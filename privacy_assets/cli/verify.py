@@ -248,7 +248,7 @@ def _facts(verification: Verification, root: Location) -> Iterator[tuple[str, st
     yield "policy", _policy(attestation)
     yield "rare values", _rare_values(verification)
     yield "attempt", clean(attestation.attempt)
-    yield "package version", clean(attestation.package_version)
+    yield "version", clean(attestation.package_version)
     yield from _declarations(verification.declared)
 
 

@@ -31,7 +31,7 @@ from tests.stores import extend_to_null, new_bucket, s3
         ({"releases": "/r", "trusted_keys": "k"}, "trusted_keys: k is relative"),
         ({"releases": "/r", "signing_key": "k"}, "signing_key: k is relative"),
         ({"releases": "/r", "signing_key": "s3://bucket/key"}, "an object store cannot hold keys"),
-        ({"releases": "/r", "split_key": "a word"}, "a DAG file must not contain the secret"),
+        ({"releases": "/r", "split_key": "a word"}, "a DAG file must not contain the split key"),
         ({"releases": "s4://bucket"}, "Did you mean s3"),
         ({"releases": 3}, "expected a path"),
         ({"releases": "gs://bucket/releases", "store_conn_id": "store"}, "only S3 is supported"),

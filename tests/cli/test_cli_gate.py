@@ -136,7 +136,7 @@ def test_a_released_file_is_told_with_policy_and_limits(home: Deployment) -> Non
         assert lines["table"] == "patients" and lines["sha256"] == stated.sha256
         assert lines["found"] == f"release {release.id}, the current one"
         assert lines["policy"] == f"strict (custom), {policy_digest(POLICY)}"
-        assert lines["package version"] == PACKAGE_VERSION and stated.keyid in said.out
+        assert lines["version"] == PACKAGE_VERSION and stated.keyid in said.out
         assert [cell.strip() for cell in lines["dcr.privacy_score"].split("  ")] == [
             "conservative",
             "≤ 0.1",
@@ -575,7 +575,7 @@ def test_a_damaged_release_is_told_and_is_not_rolled_back_to(home: Deployment) -
     # there is no other intact release
     assert "do not use it" in said.out and "--rollback" not in said.out
     assert (
-        "rejected, nothing changed"
+        "blocked, nothing changed"
         in home("releases", "patients", "--rollback", first.id, status=1).err
     )
     assert home.gate.store.current(PATIENTS, home.gate.key.trusted) == second
@@ -698,7 +698,7 @@ def test_the_log_is_shown_without_a_measured_number(home: Deployment) -> None:
         and "next attempt     2" in said.out
     )
     told = json.loads(home("log", "patients", "--json").out)
-    assert told["recent"] == ["pass", "fail"] and told["stopped"] == ""
+    assert told["recent"] == ["pass", "fail"] and told["suspended"] == ""
     assert told["entries"][2]["what"].startswith("sha256 ")
     assert "Did you mean 'patients'?" in home("log", "patient", status=2).err
 
@@ -713,7 +713,7 @@ def test_a_log_that_is_damaged_or_of_a_stopped_table_is_told(home: Deployment) -
     )
     entry = home.gate.private / "log" / "patients" / "00000002"
     entry.write_bytes(b"{}")
-    assert "cannot be read as a signed statement" in home("log", "patients", status=1).out
+    assert "cannot be read as a signed file" in home("log", "patients", status=1).out
     entry.unlink()
     assert "is missing" in home("log", "patients", status=1).out
 

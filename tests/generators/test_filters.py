@@ -131,7 +131,7 @@ def test_a_person_with_many_rows_reaches_as_far_as_it_takes(monkeypatch):
         np.isfinite(whole).all()
         and OutlierFilter(n_neighbors=51).fit([real], real.schema, subjects).radius > 0
     )
-    with pytest.raises(InputError, match="52 people were given.*lower neighbors"):
+    with pytest.raises(InputError, match="52 people were given.*lower n_neighbors"):
         OutlierFilter(n_neighbors=52).fit([real], real.schema, subjects)
 
 
@@ -442,12 +442,12 @@ def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limi
             <= (before.estimate("precision").value - 0.5) / 2
         )
         assert after.estimate("advantage").value < before.estimate("advantage").value / 2
-        assert judged.status == "pass", [outcome.reason for outcome in judged.broken]
+        assert judged.status == "pass", [outcome.reason for outcome in judged.not_passed]
     # absence discloses no subject: every limit is two-sided
     for chosen in (*near, (OutlierFilter(),)):
         honest, judged = measured(left(fresh, *chosen))
         assert honest.estimate("advantage").low < 0.01
-        assert judged.status == "pass", [outcome.reason for outcome in judged.broken]
+        assert judged.status == "pass", [outcome.reason for outcome in judged.not_passed]
     alone, _ = measured(left(leaky, OutlierFilter()))  # it protects outliers only
     isolated = [result.estimate("advantage_outliers").value for result in (before, alone)]
     assert isolated[1] < isolated[0]
@@ -456,4 +456,4 @@ def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limi
     # DESIGN warns of this filter: distance to train alone.
     for chosen in near[:2]:
         _, judged = measured(left(fresh, *chosen, real=(train,)))
-        assert "dcr.member_excess_any.proven" in {outcome.limit.key for outcome in judged.broken}
+        assert "dcr.member_excess_any.proven" in {outcome.limit.key for outcome in judged.not_passed}

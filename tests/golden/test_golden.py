@@ -61,12 +61,12 @@ def test_no_check_contradicts_the_cause_that_the_report_tells(release: Golden) -
     report = Report.from_json({**expected, **absent, "metrics": metrics})
     told = {cause["cause"] for cause in report.advice}
     assert told
-    for outcome in report.policy_verdict.broken:
+    for outcome in report.policy_verdict.not_passed:
         alone, beside = limit_metadata(outcome), limit_metadata(outcome, report.advice)
         assert "see privacy_report" in alone["advice"]
         causes = {record.data["cause"] for record in getattr(beside.get("advice"), "records", ())}
         assert causes == {
             one["cause"] for one in report.advice if outcome.limit.key in one["limits"]
         }
-    held = failed_limits_metadata(report.policy_verdict.broken, report.advice)["advice"]
+    held = failed_limits_metadata(report.policy_verdict.not_passed, report.advice)["advice"]
     assert {record.data["cause"] for record in held.records} == told

@@ -78,9 +78,9 @@ def test_scores_of_unseen_sets_do_not_know_their_labels():
     codes, member = data(0, 800, informative=0)
     forest = fit(codes, member)
     assert roc_auc_score(member, forest.scores(codes, 800)) > 0.9
-    assert abs(roc_auc_score(member, forest.unseen) - 0.5) < 0.07
+    assert abs(roc_auc_score(member, forest.held_out_scores) - 0.5) < 0.07
     one = fit(codes[:, :4], member[:4], trees=1)
-    assert np.isnan(one.unseen).any() and np.isfinite(one.unseen).any(), (
+    assert np.isnan(one.held_out_scores).any() and np.isfinite(one.held_out_scores).any(), (
         "what every tree drew has no such score"
     )
 
@@ -91,8 +91,8 @@ def test_the_same_seed_gives_the_same_forest_on_any_number_of_threads(monkeypatc
     monkeypatch.setattr("privacy_assets.infra.parallel.threads", lambda: 3)
     again = fit(codes, member, trees=20)
     np.testing.assert_array_equal(again.scores(codes, 200), first.scores(codes, 200))
-    np.testing.assert_array_equal(again.unseen, first.unseen)
-    assert not np.array_equal(fit(codes, member, seed=1, trees=20).unseen, first.unseen)
+    np.testing.assert_array_equal(again.held_out_scores, first.held_out_scores)
+    assert not np.array_equal(fit(codes, member, seed=1, trees=20).held_out_scores, first.held_out_scores)
 
 
 def test_only_usable_features_are_looked_at():

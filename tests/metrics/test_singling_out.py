@@ -114,7 +114,7 @@ def test_the_published_risk_is_the_largest_configuration(copied: int) -> None:
     for row in result.tables["configurations"]:
         n, z2 = row["attacks"], 1.959964**2
         rate_train, rate_control = (
-            (row[f"hits_{side}"] + z2 / 2) / (n + z2) for side in ("train", "unseen")
+            (row[f"hits_{side}"] + z2 / 2) / (n + z2) for side in ("train", "non_members")
         )
         by_hand[row["attack"] == "embedded"].append(
             (rate_train - rate_control) / (1 - rate_control)

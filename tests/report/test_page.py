@@ -41,7 +41,7 @@ def test_verdict_stands_first_then_what_to_do():
     text = failing().to_html()
     order = [
         "Fail</strong>",
-        "are broken",
+        "limits fail",
         "traced to a real person",
         "What to do",
         "Filter the copied rows.",

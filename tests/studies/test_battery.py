@@ -139,7 +139,7 @@ def test_the_report_counts_and_explains_what_was_wrong() -> None:
     ]
     text = battery.report(found, TINY)
     assert f"| {TINY[0].name} |  | pass | **fail** | no leak | **no verdict** |" in text
-    assert "1 of 1 (1 harmless rejected, 0 let through, 0 no verdict)" in text
+    assert "1 of 1 (1 harmless refused, 0 let through, 0 no verdict)" in text
     assert (
         "Wrong:\n\n- normal: tiny, fresh rows: `dcr.member_excess` fail: 0.9 is above the limit 0.7"
         in text
