@@ -27,8 +27,9 @@ class Folder:
 
     def write_public(self, frame: pd.DataFrame, name: str, run_id: str) -> None:
         """Publish without a gate, one file per run."""
-        (self.root / "public" / name).mkdir(parents=True, exist_ok=True)
-        frame.to_parquet(self.root / "public" / name / f"{run_id}.parquet")
+        folder = self.root / "public" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        frame.to_parquet(folder / f"{run_id}.parquet")
 
     def leaked(self, name: str, run_id: str) -> None:
         """The run published private rows."""
@@ -37,21 +38,20 @@ class Folder:
 
     def gave_away_all(self, name: str) -> None:
         """The publications together hold every private row; the check allowed each."""
-        out = pd.concat(
-            [pd.read_parquet(file) for file in (self.root / "public" / name).rglob("*.parquet")]
-        )
-        assert copies(out, self.private) == 1
+        files = (self.root / "public" / name).rglob("*.parquet")
+        published = pd.concat([pd.read_parquet(file) for file in files])
+        assert copies(published, self.private) == 1
 
 
 def copies(private: pd.DataFrame, frame: pd.DataFrame) -> float:
     """Share of private rows in ``frame``, in all columns but the income, which pipelines round."""
-    return float(_spelled(frame).isin(set(_spelled(private))).mean())
+    is_copy = _spelled(frame).isin(set(_spelled(private)))
+    return float(is_copy.mean())
 
 
 def _spelled(frame: pd.DataFrame) -> pd.Series:
-    return (
-        frame[sorted(set(frame.columns) - {"income"})].astype(str).fillna("").agg("|".join, axis=1)
-    )
+    columns = sorted(set(frame.columns) - {"income"})
+    return frame[columns].astype(str).fillna("").agg("|".join, axis=1)
 
 
 def stock_table(
@@ -71,10 +71,9 @@ def stock_table(
     @dg.asset(key=[name, "synthetic"], partitions_def=partitions)
     def synthetic(context: dg.AssetExecutionContext) -> pd.DataFrame:
         rows = folder.private
-        chosen = (
-            rows[rows["region"] == context.partition_key] if context.has_partition_key else rows
-        )
-        return generator(chosen, len(chosen), 0)
+        if context.has_partition_key:
+            rows = rows[rows["region"] == context.partition_key]
+        return generator(rows, len(rows), 0)
 
     @dg.asset(key=[name, "score"], ins={"synthetic": ins["synthetic"]}, partitions_def=partitions)
     def score(synthetic: pd.DataFrame) -> float:
@@ -107,19 +106,22 @@ def quota_table(
     """
     public = folder.root / "public" / name
 
-    def place(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> Path:
+    def public_folder(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> Path:
         return public / context.run.tags.get(KEY, "_all")
 
     @dg.asset(key=[name, "piece"], partitions_def=partitions)
     def piece() -> pd.DataFrame:
-        return folder.private.iloc[len(list(public.rglob("*.parquet"))) :: 3]
+        n_published = len(list(public.rglob("*.parquet")))
+        return folder.private.iloc[n_published::3]
 
     @dg.asset_check(asset=[name, "piece"], blocking=True, partitions_def=partitions)
     def few_in_all(
         context: dg.AssetCheckExecutionContext, piece: pd.DataFrame
     ) -> dg.AssetCheckResult:
-        out = [pd.read_parquet(file) for file in place(context).glob("*.parquet")]
-        return dg.AssetCheckResult(passed=copies(pd.concat([piece, *out]), folder.private) < 0.5)
+        files = public_folder(context).glob("*.parquet")
+        published = [pd.read_parquet(file) for file in files]
+        share = copies(pd.concat([piece, *published]), folder.private)
+        return dg.AssetCheckResult(passed=share < 0.5)
 
     @dg.asset(
         key=[name, "published"],
@@ -127,7 +129,8 @@ def quota_table(
         partitions_def=partitions,
     )
     def published(context: dg.AssetExecutionContext, piece: pd.DataFrame) -> None:
-        place(context).mkdir(parents=True, exist_ok=True)
-        piece.to_parquet(place(context) / f"{context.run.run_id}.parquet")
+        run_folder = public_folder(context)
+        run_folder.mkdir(parents=True, exist_ok=True)
+        piece.to_parquet(run_folder / f"{context.run.run_id}.parquet")
 
     return dg.Definitions(assets=[piece, published], asset_checks=[few_in_all])
