@@ -62,7 +62,19 @@ class Airflow:
     waiting: dict[str, tuple[Act, Ready]] = field(default_factory=dict)
 
     def ask(self, method: str, path: str, **body: Any) -> Any:
-        """Send one request to the public API."""
+        """Send one request to the public API.
+
+        Args:
+            method: HTTP method.
+            path: Path below ``/api/v2/``.
+            **body: Fields of the JSON body. None: no body.
+
+        Returns:
+            The JSON of the answer.
+
+        Raises:
+            RuntimeError: If the answer is an error, after some attempts if it is one of the server.
+        """
         url = f"http://127.0.0.1:{self.port}/api/v2/{path}"
         headers = {"Content-Type": "application/json"}
         data = json.dumps(body).encode() if body else None
@@ -79,7 +91,16 @@ class Airflow:
         return None
 
     def trigger(self, dag: str, run: str, **fields: Any) -> Ready:
-        """Start a run; return a condition that holds when it has ended."""
+        """Start a run.
+
+        Args:
+            dag: Id of the DAG.
+            run: Id of the run.
+            **fields: Further fields of the request.
+
+        Returns:
+            A condition that holds when the run has ended.
+        """
         body = {"dag_run_id": run, "logical_date": None, **fields}
         self.ask("POST", f"dags/{quote(dag)}/dagRuns", **body)
         return self.ended(dag, run)
@@ -90,7 +111,17 @@ class Airflow:
         return self.ended(dag, run)
 
     def clear(self, dag: str, run: str, *tasks: str, downstream: bool = False) -> Ready:
-        """Run tasks again, including ``downstream`` tasks if requested."""
+        """Run tasks again.
+
+        Args:
+            dag: Id of the DAG.
+            run: Id of the run.
+            *tasks: Ids of the tasks.
+            downstream: Also run the tasks downstream of them again.
+
+        Returns:
+            A condition that holds when the run has ended.
+        """
         body = {
             "dry_run": False,
             "only_failed": False,
@@ -110,7 +141,14 @@ class Airflow:
             self.ask("POST", path, key="return_value", value=value)
 
     def forget(self, dag: str, run: str, task: str, instance: int = -1) -> None:
-        """Remove the XCom of a task, or of an ``instance`` of a mapped one."""
+        """Remove the XCom of a task.
+
+        Args:
+            dag: Id of the DAG.
+            run: Id of the run.
+            task: Id of the task.
+            instance: Index of a mapped task. -1: the task is not mapped.
+        """
         path = f"{_run(dag, run)}/taskInstances/{task}/xcomEntries/return_value"
         self.ask("DELETE", f"{path}?map_index={instance}")
 
@@ -124,7 +162,12 @@ class Airflow:
         return lambda: self.runs.get((dag, run)) in ENDS
 
     def all_ended(self, dag: str, least: int) -> Ready:
-        """Condition: a DAG has this number of runs, and all have ended."""
+        """Return a condition: a DAG has at least ``least`` runs, and all have ended.
+
+        Args:
+            dag: Id of the DAG.
+            least: Minimum number of runs.
+        """
 
         def ready() -> bool:
             states = [state for (dag_id, _), state in self.runs.items() if dag_id == dag]
@@ -133,7 +176,12 @@ class Airflow:
         return ready
 
     def commands(self, *words: Sequence[str], seconds: float = 600) -> str:
-        """Run Airflow commands one after the other; return their output."""
+        """Run Airflow commands one after the other, and return their output.
+
+        Args:
+            *words: Words of each command.
+            seconds: Time limit of all of them.
+        """
         done = subprocess.run(
             [sys.executable, "-c", _COMMANDS, json.dumps(words)],
             env=dict(self.environment),
@@ -164,9 +212,16 @@ class Airflow:
             )
 
     def play(self, acts: Mapping[str, Act], seconds: float = 900) -> dict[str, str]:
-        """Play all acts concurrently, in turns; return the failed ones with the reason.
+        """Play all acts concurrently, in turns.
 
         The scheduler starts after the first turn, and again if SQLite was too slow for it.
+
+        Args:
+            acts: Acts by name.
+            seconds: Time limit of all of them.
+
+        Returns:
+            The reason of each act that failed, by name.
         """
         failed = dict[str, str]()
         waiting = self.waiting
@@ -203,7 +258,13 @@ def _run(dag: str, run: str) -> str:
 
 @contextmanager
 def serving(folder: Path, dags: Sequence[str], **variables: str) -> Iterator[Airflow]:
-    """Run an Airflow below ``folder`` with the given DAG files, and its API."""
+    """Run an Airflow and its API in the ``with`` block.
+
+    Args:
+        folder: Empty folder for all of its files.
+        dags: DAG files in this folder of helpers.
+        **variables: Further environment variables of its processes.
+    """
     for name in ("home", "dags", "home/config"):
         (folder / name).mkdir()
     (folder / "home/config/airflow_local_settings.py").write_text(_SETTINGS)
@@ -271,8 +332,13 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
 
 
 def log_of(folder: Path, dag: str, run: str, task: str) -> str:
-    """Return the log of a task's last try, or of all instances of a mapped task. ``run`` is a
-    pattern.
+    """Return the log of a task's last try, or of all instances of a mapped task.
+
+    Args:
+        folder: Folder of the Airflow.
+        dag: Id of the DAG.
+        run: Id of the run, or a pattern such as ``*``.
+        task: Id of the task.
     """
     tries = folder.glob(f"home/logs/dag_id={dag}/run_id={run}/task_id={task}/**/*.log")
     last_tries = {}
@@ -293,6 +359,12 @@ def _readable(line: str) -> str:
 
 
 def database(folder: Path, question: str, *values: str) -> list[tuple[Any, ...]]:
-    """Rows of Airflow's database."""
+    """Return rows of Airflow's database.
+
+    Args:
+        folder: Folder of the Airflow.
+        question: SQL query.
+        *values: Values of its placeholders.
+    """
     with sqlite3.connect(folder / "home/airflow.db") as opened:
         return opened.execute(question, values).fetchall()

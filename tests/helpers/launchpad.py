@@ -198,7 +198,12 @@ VALUES = st.sampled_from(
 
 
 def sections(names: tuple[str, ...], fields: tuple[str, ...]) -> st.SearchStrategy[Any]:
-    """A section of the launchpad: configuration of some of ``names``."""
+    """Return a strategy for a section of the launchpad.
+
+    Args:
+        names: Objects that the section can configure.
+        fields: Fields of each object.
+    """
     values = st.dictionaries(st.sampled_from(fields), VALUES, max_size=2)
     config = st.one_of(st.just({}), values)
     section = st.builds(lambda field_values: {"config": field_values}, config)
@@ -308,7 +313,14 @@ def _attested_rows(pad: Launchpad) -> set[str]:
 
 
 def loaded(pad: Launchpad, table: str, asset: str, partition: str | None) -> str:
-    """The rows that storage gives to a reader, or "" if it refuses."""
+    """Return the fingerprint of the rows that storage gives to a reader, or "" if it refuses.
+
+    Args:
+        pad: The deployment.
+        table: Name of the table.
+        asset: Name of the asset below it.
+        partition: Key of the partition, or None.
+    """
     key = dg.AssetKey([table, asset])
     folder = PrivacyIOManager(base=str(pad.root / "storage")).folder(key, partition)
     releases = Readable(pad.root / "releases")

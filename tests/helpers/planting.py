@@ -136,7 +136,13 @@ class World:
         return files[0]
 
     def run(self, *only: str, partition: str | None = None, upstream: bool = False) -> str:
-        """Run the pipeline or some of its assets; return the texts of all failures."""
+        """Run the pipeline, and return the texts of all failures.
+
+        Args:
+            *only: Names of the assets to materialize. None: all.
+            partition: Key of the partition, or None.
+            upstream: Also materialize the assets of other tables, with all checks.
+        """
         names = [dg.AssetKey.from_user_string(f"people/{name}") for name in only]
         keys = whole_steps(names) or None
         if upstream:

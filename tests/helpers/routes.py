@@ -64,7 +64,14 @@ class World(Folder):
         partition: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> dg.ExecuteInProcessResult:
-        """Materialize ``assets`` ("table/asset"; default: all) with their checks."""
+        """Materialize assets with their checks.
+
+        Args:
+            defs: Definitions with the assets.
+            *assets: Assets, such as ``table/asset``. None: all.
+            partition: Key of the partition, or None.
+            tags: Tags of the launch.
+        """
         keys = whole_steps([dg.AssetKey.from_user_string(asset) for asset in assets])
         selection = EVERY
         if keys:
@@ -83,7 +90,13 @@ class World(Folder):
         partition: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> dg.ExecuteInProcessResult:
-        """Execute ``job`` with these launch ``tags``."""
+        """Execute a job.
+
+        Args:
+            job: The job.
+            partition: Key of the partition, or None.
+            tags: Tags of the launch.
+        """
         return job.execute_in_process(
             instance=self.instance,
             raise_on_error=False,
@@ -93,7 +106,13 @@ class World(Folder):
 
 
 def stock(world: World, name: str, **settings: Any) -> dg.Definitions:
-    """A table without a gate."""
+    """Return a table without a gate.
+
+    Args:
+        world: The deployment.
+        name: Name of the table.
+        **settings: Further arguments of :func:`.stock.stock_table`.
+    """
     storage = dg.FilesystemIOManager(base_dir=str(world.root / "stock"))
     environment = dg.Definitions(resources={"io_manager": storage}, executor=dg.in_process_executor)
     return dg.Definitions.merge(stock_table(world, name, **settings), environment)
@@ -107,7 +126,16 @@ def gated(
     regions: bool = False,
     **changes: Any,
 ) -> dg.Definitions:
-    """The same table behind the gate, without the checks of schema and split, which are slow."""
+    """Return the same table behind the gate, without the checks of schema and split, which are
+    slow.
+
+    Args:
+        world: The deployment.
+        name: Name of the table.
+        generator: Function that creates the rows.
+        regions: Whether the table has a partition for each region.
+        **changes: Further settings of the table.
+    """
     settings: dict[str, Any] = {"subject": "pid", **QUICK}
     if "synthetic" not in changes:
         settings |= {"source": world.root / "people.parquet", "generator": generator}
@@ -129,10 +157,12 @@ Change = Callable[[dg.AssetCheckResult], dg.AssetCheckResult | None]
 def with_checks(
     defs: dg.Definitions, change: Change = lambda said: said, *, specs: bool = True
 ) -> dg.Definitions:
-    """The table as a colleague wrapped it.
+    """Return a table as a colleague wrapped it: its steps can run without their checks.
 
-    Its steps can run without their checks; if ``specs`` is False they have none. ``change``
-    replaces each check result (None: no result).
+    Args:
+        defs: Definitions of the table.
+        change: Replaces each check result. It returns None to drop the result.
+        specs: False: the steps have no checks.
     """
     assets = []
     for asset in defs.assets:
@@ -189,7 +219,13 @@ def _wrapped(asset: dg.AssetsDefinition, change: Change, specs: bool) -> dg.Asse
 
 
 def after(job: dg.JobDefinition, step: str, do: Callable[[], None]) -> dg.JobDefinition:
-    """``job`` with a user's action after ``step`` has succeeded."""
+    """Return a job with a user's action after one of its steps.
+
+    Args:
+        job: The job.
+        step: Name of the step.
+        do: The action, called if the step has succeeded.
+    """
 
     @dg.success_hook(name="meanwhile")
     def meanwhile(context: dg.HookContext) -> None:
@@ -202,7 +238,15 @@ def after(job: dg.JobDefinition, step: str, do: Callable[[], None]) -> dg.JobDef
 def exporter(
     world: Folder, table: str, asset: str, name: str, **arguments: Any
 ) -> dg.AssetsDefinition:
-    """A colleague's asset that publishes ``<table>/<asset>`` (a DataFrame)."""
+    """Return a colleague's asset that publishes an asset of a table, which is a DataFrame.
+
+    Args:
+        world: The deployment.
+        table: Name of the table.
+        asset: Name of the asset below it.
+        name: Name of the colleague's asset.
+        **arguments: Further arguments of ``dagster.asset``.
+    """
 
     @dg.asset(name=name, ins={"rows": dg.AssetIn(key=[table, asset])}, **arguments)
     def exported(context: dg.AssetExecutionContext, rows: pd.DataFrame) -> None:
@@ -231,8 +275,15 @@ def refused(
     asset: str = "published",
     check: str | None = "released",
 ) -> None:
-    """The gate refused the step: a failure with its reason as metadata, and a failed check with the
-    same reason.
+    """Check that the gate refused a step: a failure with its reason as metadata, and a failed check
+    with the same reason.
+
+    Args:
+        result: Result of the run.
+        table: Name of the table.
+        why: Part of the reason.
+        asset: Asset that the step makes.
+        check: Name of its check. None: the check did not run.
     """
     step = step_of(table, asset)
     failure = failures(result)[step].user_failure_data

@@ -173,7 +173,15 @@ def run(
     partition: str | None = None,
     table: str = "people",
 ) -> dg.ExecuteInProcessResult:
-    """Run the job of a table, or some of its assets, without raising."""
+    """Run the job of a table without raising.
+
+    Args:
+        defs: Definitions of the table.
+        instance: Instance of Dagster.
+        *only: Names of the assets to materialize. None: all.
+        partition: Key of the partition, or None.
+        table: Name of the table.
+    """
     job = defs.resolve_job_def(f"{table}_pipeline")
     selection = whole_steps([dg.AssetKey([table, asset]) for asset in only])
     return job.execute_in_process(
@@ -260,7 +268,13 @@ def failed_run(
     instance: dg.DagsterInstance,
     defs: dg.Definitions | None = None,
 ) -> dg.RunFailureSensorContext:
-    """The context of a failed run of ``defs``, as the sensor gets it."""
+    """Return the context of a failed run, as the sensor gets it.
+
+    Args:
+        result: Result of the run.
+        instance: Instance of Dagster.
+        defs: Definitions of the run. None: the sensor has no code location and no deployment.
+    """
     releases = ReleaseResource(home="nowhere")
     repository = None
     if defs is not None:
@@ -279,15 +293,27 @@ def failed_run(
 
 
 def table_of(name: str, **settings: Any) -> dg.Definitions:
-    """``build_privacy_assets`` from settings without a group; assets named in data fields become
-    asset keys.
+    """Call ``build_privacy_assets`` with settings without their group.
+
+    Args:
+        name: Name of the table.
+        **settings: See :func:`spec_and`.
     """
     spec, arguments = spec_and(name, settings)
     return build_privacy_assets(spec, **arguments)
 
 
 def spec_and(name: str, settings: dict[str, Any]) -> tuple[TableSpec, dict[str, Any]]:
-    """The spec of these settings, and the remaining settings, which are Dagster's."""
+    """Assign settings to the groups of a spec.
+
+    Args:
+        name: Name of the table.
+        settings: Settings of all groups, and arguments of ``build_privacy_assets``. A role of the
+            data may be an asset.
+
+    Returns:
+        The spec, and the arguments of ``build_privacy_assets``.
+    """
     remaining = dict(settings)
     generator = remaining.pop("generator", None)
     if not isinstance(generator, Mapping):

@@ -26,7 +26,13 @@ class Folder:
         return pd.read_parquet(self.root / "people.parquet").drop(columns="pid")
 
     def write_public(self, frame: pd.DataFrame, name: str, run_id: str) -> None:
-        """Publish without a gate, one file per run."""
+        """Publish without a gate, one file per run.
+
+        Args:
+            frame: Rows to publish.
+            name: Name of the publication.
+            run_id: Id of the run.
+        """
         folder = self.root / "public" / name
         folder.mkdir(parents=True, exist_ok=True)
         frame.to_parquet(folder / f"{run_id}.parquet")
@@ -44,7 +50,13 @@ class Folder:
 
 
 def copies(private: pd.DataFrame, frame: pd.DataFrame) -> float:
-    """Share of private rows in ``frame``, in all columns but the income, which pipelines round."""
+    """Return the share of rows that are private rows, in all columns except the income, which
+    pipelines round.
+
+    Args:
+        private: Private rows.
+        frame: Rows to compare, with the same columns.
+    """
     is_copy = _spelled(frame).isin(set(_spelled(private)))
     return float(is_copy.mean())
 
@@ -65,7 +77,19 @@ def stock_table(
     checked: bool = True,
     condition: dg.AutomationCondition | None = None,
 ) -> dg.Definitions:
-    """``synthetic`` -> ``score`` -> ``published``, with a blocking check on ``score``."""
+    """Return the assets ``synthetic`` -> ``score`` -> ``published`` with a blocking check on
+    ``score``.
+
+    Args:
+        folder: Private rows, and the folder of publications.
+        name: Name of the table.
+        generator: Function that creates the rows.
+        partitions: Partitions by region, or None.
+        severity: Severity of the check.
+        raises: Whether the check raises an error.
+        checked: False: there is no check.
+        condition: Condition that materializes ``published``, or None.
+    """
     ins = {role: dg.AssetIn(key=[name, role]) for role in ("synthetic", "score")}
 
     @dg.asset(key=[name, "synthetic"], partitions_def=partitions)
@@ -99,10 +123,15 @@ def stock_table(
 def quota_table(
     folder: Folder, name: str, partitions: dg.PartitionsDefinition | None = None
 ) -> dg.Definitions:
-    """``piece`` -> ``published``: a third of the rows each night; a blocking check allows less than
-    half in total.
+    """Return the assets ``piece`` -> ``published``: a third of the rows each night; a blocking
+    check allows less than half in total.
 
     It remembers the published rows by the run's partition.
+
+    Args:
+        folder: Private rows, and the folder of publications.
+        name: Name of the table.
+        partitions: Partitions, or None.
     """
     public = folder.root / "public" / name
 
