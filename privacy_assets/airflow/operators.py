@@ -590,7 +590,8 @@ class PrivacyGateOperator(_GateOperator):
         """Check that the tasks of a mapped group have different partitions; their table is the
         same.
         """
-        argument = getattr(self.partition, "_key", "")  # of the group. Empty: it is none
+        # name of the argument of the group that is the partition; "" if it is none
+        argument = getattr(self.partition, "_key", "")
         tasks_of_group = list[Mapping[str, Any]]()
         for task in known_tasks(group._expand_input.value):
             if task is None:
