@@ -67,7 +67,7 @@ class Airflow:
         Args:
             method: HTTP method.
             path: Path below ``/api/v2/``.
-            **body: Fields of the JSON body. None: no body.
+            **body: Fields of the JSON body. Empty: no body.
 
         Returns:
             The JSON of the answer.

@@ -139,12 +139,12 @@ class World:
         """Run the pipeline, and return the texts of all failures.
 
         Args:
-            *only: Names of the assets to materialize. None: all.
+            *only: Names of the assets to materialize. Empty: all.
             partition: Key of the partition, or None.
             upstream: Also materialize the assets of other tables, with all checks.
         """
-        names = [dg.AssetKey.from_user_string(f"people/{name}") for name in only]
-        keys = whole_steps(names) or None
+        asset_keys = [dg.AssetKey.from_user_string(f"people/{name}") for name in only]
+        keys = whole_steps(asset_keys) or None
         if upstream:
             result = dg.materialize(
                 [*self.defs.assets, *(self.defs.asset_checks or [])],

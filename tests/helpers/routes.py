@@ -68,7 +68,7 @@ class World(Folder):
 
         Args:
             defs: Definitions with the assets.
-            *assets: Assets, such as ``table/asset``. None: all.
+            *assets: Assets, such as ``table/asset``. Empty: all.
             partition: Key of the partition, or None.
             tags: Tags of the launch.
         """

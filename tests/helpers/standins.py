@@ -178,7 +178,7 @@ def run(
     Args:
         defs: Definitions of the table.
         instance: Instance of Dagster.
-        *only: Names of the assets to materialize. None: all.
+        *only: Names of the assets to materialize. Empty: all.
         partition: Key of the partition, or None.
         table: Name of the table.
     """
