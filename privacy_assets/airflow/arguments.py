@@ -124,8 +124,10 @@ def known_tasks(mapped: Any) -> list[Mapping[str, Any] | None]:
         return [None]
     tasks = list[Mapping[str, Any] | None]()
     for task in mapped:
-        is_known = not is_reference(task)
-        tasks.append(task if is_known else None)
+        if is_reference(task):
+            tasks.append(None)
+        else:
+            tasks.append(task)
     return tasks
 
 
@@ -147,13 +149,13 @@ def check_pairs(task_id: str, tasks: Iterable[Mapping[str, Any]]) -> None:
             continue
         if partition is None:
             partition = task.get("partitions")  # of which the run selects one
-        pair = table_name(table), repr(partition)
+        name = table_name(table)
+        pair = (name, repr(partition))
         if pair in seen:
-            text = (
+            raise ConfigError(
                 f"{task_id}: two mapped tasks have the same table and partition (table:"
-                f" {pair[0] or 'mapped'})"
+                f" {name or 'mapped'}). Fix: map table or partition, with different values."
             )
-            raise ConfigError(f"{text}. Fix: map table or partition, with different values.")
         seen.add(pair)
 
 
@@ -170,7 +172,7 @@ def _checked(operator: MappedOperator, mapped: Any) -> MappedOperator:
     """Check the known tasks of a mapped gate, and set the arguments that depend on all of them."""
     tables = list[str | None]()
     outlets = list[Any]()
-    known = list[Mapping[str, Any]]()
+    known_arguments = list[Mapping[str, Any]]()
     for task in known_tasks(mapped):
         arguments = {**operator.partial_kwargs, **(task or {})}
         table = table_name(arguments.get("table"))
@@ -178,8 +180,8 @@ def _checked(operator: MappedOperator, mapped: Any) -> MappedOperator:
         if arguments.get("publish", True):
             outlets.append(NAMED_LATER if table is None else release_asset(table))
         if task is not None:
-            known.append(arguments)
-    check_pairs(operator.task_id, known)
+            known_arguments.append(arguments)
+    check_pairs(operator.task_id, known_arguments)
     operator.outlets = [*operator.outlets, *dict.fromkeys(outlets)]
     if "table" in operator.partial_kwargs or len(set(tables)) < len(tables):
         one_at_a_time(operator)

@@ -9,7 +9,7 @@ Credentials of an object store may come from a Connection, because the buckets a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 REPORT_URL_VARIABLE = "PRIVACY_ASSETS_REPORT_URL"
 WEB = ("https://", "http://")
 _BACKEND = "secrets:"
+_LOCATIONS = ("home", "releases", "private", "trusted_keys", "values")  # settings
+_YAML_SUFFIXES = (".yaml", ".yml")
 
 
 class AirflowDeployment(DeploymentSettings):
@@ -85,37 +87,48 @@ class AirflowDeployment(DeploymentSettings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        named = {
-            name: getattr(self, name)
-            for name in ("home", "releases", "private", "trusted_keys", "values")
-        }
-        places = [self.locate(given, name) for name, given in named.items() if given is not None]
+        locations = [
+            self.locate(getattr(self, name), name)
+            for name in _LOCATIONS
+            if getattr(self, name) is not None
+        ]
         _check_report_url(self.report_url, "report_url")
-        key = self.signing_key or ""
-        if (
-            key
-            and not key.startswith(_BACKEND)
-            and isinstance(self.locate(key, "signing_key"), ObjectPath)
-        ):
+        self._check_signing_key()
+        self._check_store_connection(locations)
+        self._check_secret()
+        for _, value in self:
+            _check_no_template(value)
+        return self
+
+    def _check_signing_key(self) -> None:
+        """Raise ConfigError if the signing key is relative or in an object store."""
+        path = self.signing_key
+        if not path or path.startswith(_BACKEND):
+            return
+        if isinstance(self.locate(path, "signing_key"), ObjectPath):
             raise ConfigError(
                 "signing_key: an object store cannot hold keys. Fix: use a path of the worker,"
                 " or secrets:NAME."
             )
-        if self.store_conn_id is not None and {"gs", "gcs"} & {
-            x.protocol for x in places if isinstance(x, ObjectPath)
-        }:
+
+    def _check_store_connection(self, locations: Iterable[Location]) -> None:
+        """Raise ConfigError if a Connection is set for a store other than S3."""
+        if self.store_conn_id is None:
+            return
+        protocols = {path.protocol for path in locations if isinstance(path, ObjectPath)}
+        if "gs" in protocols or "gcs" in protocols:
             raise ConfigError(
                 "store_conn_id: only S3 is supported; other stores use the credentials in the"
                 " workers' environment."
             )
+
+    def _check_secret(self) -> None:
+        """Raise ConfigError if the secret itself is set instead of the name of a variable."""
         if self.secret is not None and not self.secret.startswith(_BACKEND):
             raise ConfigError(
                 f"secret: a DAG file must not contain the secret. Fix: set {_BACKEND}NAME, or"
                 f" {SECRET_VARIABLE}."
             )
-        for _, given in self:
-            _check_no_template(given)
-        return self
 
     def __str__(self) -> str:
         """Return the names of the settings that were set. Airflow stores this text for mapped
@@ -130,42 +143,44 @@ class AirflowDeployment(DeploymentSettings):
         return name in self.model_fields_set and getattr(self, name) is not None
 
     @classmethod
-    def of(cls, given: AirflowDeployment | str | Path | None) -> AirflowDeployment:
+    def of(cls, deployment: AirflowDeployment | str | Path | None) -> AirflowDeployment:
         """Return the settings of a deployment.
 
         Args:
-            given: The settings, which are returned unchanged, or the folder of releases. None: all
-                are unset.
+            deployment: The settings, which are returned unchanged, or the folder of releases. None:
+                all are unset.
 
         Raises:
-            ConfigError: If ``given`` has another type.
+            ConfigError: If ``deployment`` has another type.
         """
-        if given is None or isinstance(given, (str, Path)):
-            return cls(releases=None if given is None else path_text(given))
-        if not isinstance(given, AirflowDeployment):
+        if deployment is None:
+            return cls(releases=None)
+        if isinstance(deployment, (str, Path)):
+            return cls(releases=path_text(deployment))
+        if not isinstance(deployment, AirflowDeployment):
             raise ConfigError(
                 "deployment: expected an AirflowDeployment or the release folder, got"
-                f" {safe_repr(given)}."
+                f" {safe_repr(deployment)}."
             )
-        return given
+        return deployment
 
-    def locate(self, given: str | Location, setting: str) -> Location:
+    def locate(self, path: str | Location, setting: str) -> Location:
         """Return the location of a folder or file.
 
         Args:
-            given: Path or URL.
+            path: Path or URL.
             setting: Name of the setting or environment variable.
 
         Raises:
             ConfigError: If it is relative, or neither a path nor a URL.
         """
-        found = location(given)
-        if isinstance(found, Path) and not found.is_absolute():
+        located = location(path)
+        if isinstance(located, Path) and not located.is_absolute():
             raise ConfigError(
-                f"{setting}: {found} is relative, and tasks start in any folder. Fix: set the"
+                f"{setting}: {located} is relative, and tasks start in any folder. Fix: set the"
                 " absolute path."
             )
-        return found
+        return located
 
     def trusted(self, *, reading: bool = False) -> TrustedKeys:
         """Return the trusted public keys.
@@ -202,11 +217,9 @@ class AirflowDeployment(DeploymentSettings):
         Args:
             deployment: The resolved deployment, used if ``values`` is None.
         """
-        return (
-            deployment.private / "values"
-            if self.values is None
-            else self.locate(self.values, "values")
-        )
+        if self.values is None:
+            return deployment.private / "values"
+        return self.locate(self.values, "values")
 
     def page(self, report: Location, values: Location) -> str:
         """Return the address of a report: below the report URL if set, otherwise the path or URL of
@@ -218,27 +231,33 @@ class AirflowDeployment(DeploymentSettings):
         """
         file = report / "report.html"
         url = self.report_url or os.environ.get(REPORT_URL_VARIABLE)
-        if url:
-            check_no_credentials(url)
-            return f"{url.rstrip('/')}/{quote(str(file).removeprefix(str(values)).lstrip('/'))}"
-        return str(file)
+        if not url:
+            return str(file)
+        check_no_credentials(url)
+        relative_path = str(file).removeprefix(str(values)).lstrip("/")
+        return f"{url.rstrip('/')}/{quote(relative_path)}"
 
     @contextmanager
     def credentials(self) -> Iterator[None]:
         """Set the signing key, the secret and the store's credentials of this process within the
         block.
         """
-        given = {self.signing_key_variable: self.signing_key, self.secret_variable: self.secret}
-        secrets = {
-            variable: _secret(value) for variable, value in given.items() if value is not None
+        settings = {
+            self.signing_key_variable: self.signing_key,
+            self.secret_variable: self.secret,
         }
-        before = {variable: os.environ.get(variable) for variable in secrets}
+        secrets = {
+            variable: _secret(setting)
+            for variable, setting in settings.items()
+            if setting is not None
+        }
+        previous = {variable: os.environ.get(variable) for variable in secrets}
         _set(secrets)
         try:
             with self.store_credentials():
                 yield
         finally:
-            _set(before)
+            _set(previous)
 
     @contextmanager
     def store_credentials(self) -> Iterator[None]:
@@ -248,22 +267,25 @@ class AirflowDeployment(DeploymentSettings):
             return
         from fsspec.config import conf
 
-        own = _of_connection(self.store_conn_id)
-        before = {protocol: conf.get(protocol) for protocol in ("s3", "s3a")}
-        for protocol in before:
-            conf[protocol] = {**conf.get(protocol, {}), **own}
+        credentials = _connection_credentials(self.store_conn_id)
+        previous = {protocol: conf.get(protocol) for protocol in ("s3", "s3a")}
+        for protocol in previous:
+            conf[protocol] = {**conf.get(protocol, {}), **credentials}
         try:
             yield
         finally:
-            for protocol, settings in before.items():
+            for protocol, settings in previous.items():
                 conf.pop(protocol, None)
                 if settings is not None:
                     conf[protocol] = settings
 
 
-def _check_no_template(given: object) -> None:
+def _check_no_template(value: object) -> None:
     """Raise ConfigError if the value of a setting, or a key of partitions, is a template."""
-    for text in given.keys if isinstance(given, KeyPartitions) else [given]:
+    texts: Iterable[object] = (value,)
+    if isinstance(value, KeyPartitions):
+        texts = value.keys
+    for text in texts:
         if isinstance(text, str):
             check_no_template(text)
 
@@ -287,7 +309,7 @@ def _set(variables: Mapping[str, str | None]) -> None:
             os.environ[variable] = value
 
 
-def _of_connection(name: str) -> dict[str, str]:
+def _connection_credentials(name: str) -> dict[str, str]:
     """Return key, secret and token of an S3 store.
 
     Raises:
@@ -296,24 +318,29 @@ def _of_connection(name: str) -> dict[str, str]:
     from airflow.sdk import Connection
 
     try:
-        found = Connection.get(name)
+        connection = Connection.get(name)
     except Exception as error:  # noqa: BLE001 (depends on the version of Airflow; can quote the Connection)
         ConfigError(
             f"store_conn_id: no Connection {safe_repr(name)} ({type(error).__name__})."
         ).raise_without_context()
-    if not found.login or not found.password:
+    if not connection.login or not connection.password:
         raise ConfigError(
             f"Connection {safe_repr(name)} has no login or no password. Fix: set them to the"
-            " key and secret of the"
-            " object store."
+            " key and secret of the object store."
         )
-    token = (found.extra_dejson or {}).get("token")
-    return {"key": found.login, "secret": found.password, **({"token": token} if token else {})}
+    credentials = {"key": connection.login, "secret": connection.password}
+    extra = connection.extra_dejson or {}
+    token = extra.get("token")
+    if token:
+        credentials["token"] = token
+    return credentials
 
 
-def _secret(given: str) -> str | None:
+def _secret(setting: str) -> str | None:
     """Return the named secret, or None for a file, so that the environment variable is removed."""
-    return _from_backend(given.removeprefix(_BACKEND)) if given.startswith(_BACKEND) else None
+    if not setting.startswith(_BACKEND):
+        return None
+    return _from_backend(setting.removeprefix(_BACKEND))
 
 
 def _from_backend(name: str) -> str:
@@ -329,13 +356,14 @@ def _from_backend(name: str) -> str:
             f"{_BACKEND}{name}: this worker has no secrets backend. Fix: [secrets] backend in"
             " airflow.cfg."
         )
-    found = backend.get_variable(name)
-    if not found:
+    value = backend.get_variable(name)
+    if not value:
         raise ConfigError(
             f"{_BACKEND}{name}: the secrets backend of this worker has no such variable."
         )
-    _mask(str(found))
-    return str(found)
+    secret = str(value)
+    _mask(secret)
+    return secret
 
 
 def _mask(secret: str) -> None:
@@ -345,9 +373,6 @@ def _mask(secret: str) -> None:
         from airflow.sdk.execution_time.secrets_masker import mask_secret
 
     mask_secret(secret)
-
-
-_FILES = (".yaml", ".yml")
 
 
 def _task_id(context: Context) -> str:
@@ -360,7 +385,7 @@ def _task_id(context: Context) -> str:
 
 def _loaded(table: TableSpec | str | Path) -> TableSpec | str:
     """Return the spec of a YAML file; a spec and a name are returned unchanged."""
-    if isinstance(table, Path) or (isinstance(table, str) and table.endswith(_FILES)):
+    if isinstance(table, Path) or (isinstance(table, str) and table.endswith(_YAML_SUFFIXES)):
         return TableSpec.load(table)
     return table
 
@@ -380,7 +405,9 @@ def table_name(table: Any) -> str | None:
     spec: Any = _loaded(table)
     if isinstance(spec, TableSpec):
         return spec.name
-    return spec if isinstance(spec, str) else None
+    if isinstance(spec, str):
+        return spec
+    return None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -406,7 +433,7 @@ class AirflowTable:
         table: AirflowTable | TableSpec | str | Path,
         deployment: AirflowDeployment | str | Path | None = None,
         partitions: Any = None,
-        **short: Any,
+        **table_settings: Any,
     ) -> AirflowTable:
         """Create the settings; see :class:`PrivacyGateOperator`.
 
@@ -414,8 +441,8 @@ class AirflowTable:
             table: Spec, path of its YAML file, or name.
             deployment: Settings of the deployment, or its folder of releases.
             partitions: Partitions or list of keys.
-            **short: Settings of the table: ``source``, ``subject``, ``generator``, ``policy`` and
-                the groups ``data``, ``split``, ``evaluation`` and ``run``.
+            **table_settings: ``source``, ``subject``, ``generator``, ``policy`` and the groups
+                ``data``, ``split``, ``evaluation`` and ``run``.
 
         Returns:
             The table. An AirflowTable is returned unchanged.
@@ -425,10 +452,12 @@ class AirflowTable:
         """
         if isinstance(table, AirflowTable):
             return table
-        spec = spec_of(_loaded(table), **short)
-        settings, known = AirflowDeployment.of(deployment), as_partitions(partitions)
-        _check_no_template(known)
-        return cls(ResolvedTable.of(spec, partitioned=known is not None), settings, known)
+        spec = spec_of(_loaded(table), **table_settings)
+        deployment = AirflowDeployment.of(deployment)
+        partitions = as_partitions(partitions)
+        _check_no_template(partitions)
+        resolved = ResolvedTable.of(spec, partitioned=partitions is not None)
+        return cls(resolved, deployment, partitions)
 
     def __str__(self) -> str:
         return self.resolved.name
@@ -452,13 +481,7 @@ class AirflowTable:
             return ReleaseTarget(self.resolved.name)
         if partition is not None:
             return ReleaseTarget(self.resolved.name, self.partitions.check(partition))
-        asked: Mapping[str, Any] = context  # lacks the partition before Airflow 3.2
-        key, when = asked.get("partition_key"), asked.get("partition_date")
-        if not isinstance(self.partitions, KeyPartitions):
-            when = when or (
-                None if key else asked.get("data_interval_start") or asked.get("logical_date")
-            )
-            key = self.partitions.of(when) if isinstance(when, datetime) else key
+        key = _run_partition(self.partitions, context)
         if not isinstance(key, str):
             raise WrongTarget(f"table {self.resolved.name} has partitions, and this run has none")
         return ReleaseTarget(self.resolved.name, self.partitions.check(key))
@@ -474,13 +497,29 @@ class AirflowTable:
             say: Receives messages.
             partition: Partition of the task. None: that of the run.
         """
-        target, deployment = self.target(context, partition), self.deployment.open()
-        window = (
-            None
-            if self.partitions is None or target.partition is None
-            else self.partitions.window(target.partition)
-        )
+        target = self.target(context, partition)
+        deployment = self.deployment.open()
+        window = None
+        if self.partitions is not None and target.partition is not None:
+            window = self.partitions.window(target.partition)
         # no dag_id contains a slash
         run_id = f"{context['dag_run'].dag_id}/{context['dag_run'].run_id}"
         run = TableRun(self.resolved, deployment, target, window, Lines(say), run_id=run_id)
         return StoredRun(run, self.deployment.values_of(deployment), run_id, _task_id(context))
+
+
+def _run_partition(partitions: Partitions, context: Mapping[str, Any]) -> Any:
+    """Return the partition key of a run, or None if it has none.
+
+    The key of a time window follows from a time of the run if it has one. Before Airflow 3.2, the
+    context contains no partition.
+    """
+    key = context.get("partition_key")
+    if isinstance(partitions, KeyPartitions):
+        return key
+    when = context.get("partition_date")
+    if not when and not key:
+        when = context.get("data_interval_start") or context.get("logical_date")
+    if isinstance(when, datetime):
+        return partitions.of(when)
+    return key

@@ -25,12 +25,12 @@ def release_dataset(asset: Asset, lineage_context: Any = None) -> Dataset:
     """
     from openlineage.client.event_v2 import Dataset
 
-    parts = urlsplit(asset.uri)
-    return Dataset(namespace=f"{parts.scheme}://{parts.netloc}", name=parts.path.lstrip("/"))
+    url = urlsplit(asset.uri)
+    return Dataset(namespace=f"{url.scheme}://{url.netloc}", name=url.path.lstrip("/"))
 
 
 def operator_lineage(
-    inlets: Iterable[Any], outlets: Iterable[Any], asset: Asset, released: Mapping[str, str]
+    inlets: Iterable[Any], outlets: Iterable[Any], asset: Asset, facets: Mapping[str, str]
 ) -> OperatorLineage:
     """Return the inlets and outlets of a task as datasets.
 
@@ -38,24 +38,34 @@ def operator_lineage(
         inlets: Inlets of the task.
         outlets: Outlets of the task.
         asset: The release among the outlets.
-        released: Facets of a published release: ``release`` (its id), ``verdict`` and ``sha256``.
-            Empty: there is none.
+        facets: ``release`` (the id), ``verdict`` and ``sha256`` of the published release. Empty:
+            there is none.
     """
     from airflow.providers.openlineage.extractors import OperatorLineage
-    from airflow.providers.openlineage.extractors.manager import ExtractorManager
     from openlineage.client.facet_v2 import dataset_version_dataset, tags_dataset
 
-    datasets = ExtractorManager.convert_to_ol_dataset
-    outputs = [dataset for outlet in outlets if outlet != asset and (dataset := datasets(outlet))]
     release = release_dataset(asset)
-    if released:
+    if facets:
         tags = [
-            tags_dataset.TagsDatasetFacetFields(key=name, value=released[name], source=_SOURCE)
+            tags_dataset.TagsDatasetFacetFields(key=name, value=facets[name], source=_SOURCE)
             for name in ("verdict", "sha256")
         ]
         version = dataset_version_dataset.DatasetVersionDatasetFacet(
-            datasetVersion=released["release"]
+            datasetVersion=facets["release"]
         )
         release.facets = {"version": version, "tags": tags_dataset.TagsDatasetFacet(tags=tags)}
-    inputs = [dataset for inlet in inlets if (dataset := datasets(inlet))]
+    inputs = _datasets(inlets)
+    outputs = _datasets(outlet for outlet in outlets if outlet != asset)
     return OperatorLineage(inputs=inputs, outputs=[release, *outputs])
+
+
+def _datasets(assets: Iterable[Any]) -> list[Dataset]:
+    """Convert inlets or outlets to datasets, without those that are none for OpenLineage."""
+    from airflow.providers.openlineage.extractors.manager import ExtractorManager
+
+    datasets = []
+    for asset in assets:
+        dataset = ExtractorManager.convert_to_ol_dataset(asset)
+        if dataset:
+            datasets.append(dataset)
+    return datasets

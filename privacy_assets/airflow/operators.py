@@ -28,7 +28,7 @@ from privacy_assets.airflow.arguments import (
     one_at_a_time,
 )
 from privacy_assets.airflow.deployment import WEB, AirflowDeployment, AirflowTable, table_name
-from privacy_assets.airflow.outlets import NAMED_LATER, own_outlets, release_asset
+from privacy_assets.airflow.outlets import NAMED_LATER, release_asset, task_outlets
 from privacy_assets.errors import (
     ConfigError,
     InputError,
@@ -39,6 +39,7 @@ from privacy_assets.errors import (
 )
 from privacy_assets.gate.attestation import refusal
 from privacy_assets.gate.releases import Release
+from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.infra.objects import check_no_template
 from privacy_assets.pipeline.current_release import situation
 from privacy_assets.pipeline.redaction import (
@@ -84,25 +85,30 @@ _INTERRUPTS = (AirflowTaskTimeout, AirflowTaskTerminated, KeyboardInterrupt, Gen
 
 
 def redact_exceptions(function: F) -> F:
-    """Ensure that no exception raised by ``function``, an operator's ``execute``, can contain
-    private values.
+    """Ensure that no exception raised by a function can contain private values.
 
     - Publication refusals, invalid settings, missing packages and unusable tables become
-      AirflowFailException, which is
-    not retried, or AirflowException, which is, if a disk or network was not available.
+      AirflowFailException, which is not retried. If a disk or network was not available, they
+      become AirflowException, which is retried.
     - Other errors of this package lose their cause, context and notes; interrupts lose their
       message.
     - All other exceptions become StepError.
 
     Tracebacks are removed, because Airflow 3.0 and error reporters show the local variables of
     frames, which include tables.
+
+    Args:
+        function: The ``execute`` of an operator, or a method that it calls.
     """
     return redact(function, _safe_exception, redact_thread_errors)
 
 
 def _safe_exception(error: BaseException) -> BaseException:
     if isinstance(error, _REFUSALS):
-        return (AirflowException if error.retry else AirflowFailException)(with_advice(error))
+        message = with_advice(error)
+        if error.retry:
+            return AirflowException(message)
+        return AirflowFailException(message)
     return without_values(error, (), _INTERRUPTS).with_traceback(None)
 
 
@@ -113,26 +119,24 @@ def _explained(error: PublicationRefused, run: TableRun) -> PublicationRefused:
     if not error.event.startswith(run.target.table):
         error.event = f"{run.target}: {error.event}"
     if error.outcome_known:
-        known = with_advice(error)
-        error.release_note = " ".join(
-            one for one in situation(run.deployment, run.target) if one not in known
-        )
+        message = with_advice(error)
+        sentences = situation(run.deployment, run.target)
+        error.release_note = " ".join(text for text in sentences if text not in message)
     return error
 
 
 Table = AirflowTable | TableSpec | str | Path
-_XCOM = "return_value"
+_RETURN_VALUE = "return_value"  # key of the XCom that a task returns
 REPORT = "privacy_report"  # key of the XCom with the address of the report
 PUBLISHES = (
     "Publishes the table after verifying the signed verdict, policy, failure records and bytes."
-    " It does not"
-    " rely on state, XCom values or events of Airflow. Until it succeeds, the previous release"
-    " stays current."
+    " It does not rely on state, XCom values or events of Airflow. Until it succeeds, the previous"
+    " release stays current."
 )
 _ALL_STEPS = (
     "Splits a private table by person, generates a synthetic table, attacks it, and evaluates"
-    " the policy on the"
-    " results. It fails if a limit does not hold. The log ends with the limits and advice."
+    " the policy on the results. It fails if a limit does not hold. The log ends with the limits"
+    " and advice."
 )
 
 
@@ -143,15 +147,14 @@ def warn_of_overlaps(dag: Any, table: str) -> None:
         dag: The DAG, or None.
         table: Name of the table.
     """
-    if dag is not None and dag.max_active_runs != 1:
-        text = (
-            f"DAG {dag.dag_id}: up to {dag.max_active_runs} runs are active at a time, and of"
-            " overlapping runs of"
-        )
-        warnings.warn(
-            f"{text} the table {table} all but one fail. Fix: DAG(..., max_active_runs=1).",
-            stacklevel=3,
-        )
+    if dag is None or dag.max_active_runs == 1:
+        return
+    text = (
+        f"DAG {dag.dag_id}: up to {dag.max_active_runs} runs are active at a time, and of"
+        f" overlapping runs of the table {table} all but one fail."
+        " Fix: DAG(..., max_active_runs=1)."
+    )
+    warnings.warn(text, stacklevel=3)
 
 
 class PrivacyReportLink(BaseOperatorLink):
@@ -170,16 +173,16 @@ class PrivacyReportLink(BaseOperatorLink):
 
 
 @dataclass(frozen=True)
-class _Done:
+class _TaskResult:
     """Result of a task.
 
     Attributes:
-        value: XCom of the task.
+        xcom: Return value of the task.
         last_lines: Final lines of the log.
         refusal: Reason of the failure, or None.
     """
 
-    value: dict[str, Any]
+    xcom: dict[str, Any]
     last_lines: Sequence[str] = ()
     refusal: PublicationRefused | None = None
 
@@ -213,23 +216,29 @@ class _GateOperator(BaseOperator):
         partition: str | None = NOT_GIVEN,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            **{"logger_name": "privacy_assets", **kwargs}
-        )  # short, because each line of a log ends with it
-        short = {"source": source, "subject": subject, "generator": generator, "policy": policy}
-        short |= {"data": data, "split": split, "evaluation": evaluation, "run": run}
-        _check_known({"table": table, "partitions": partitions, **short})
-        self.gated = AirflowTable.of(table, deployment, partitions, **short)
+        # a short name, because each line of a log ends with it
+        super().__init__(**{"logger_name": "privacy_assets", **kwargs})
+        table_settings = {
+            "source": source,
+            "subject": subject,
+            "generator": generator,
+            "policy": policy,
+            "data": data,
+            "split": split,
+            "evaluation": evaluation,
+            "run": run,
+        }
+        _check_known({"table": table, "partitions": partitions, **table_settings})
+        self.gated = AirflowTable.of(table, deployment, partitions, **table_settings)
         passed = given_arguments(self, partition=partition)
-        self._given = tuple(passed)
+        self._passed_names = tuple(passed)
         self.partition = passed.get("partition")
         if not passed:
             self.template_fields = ()  # otherwise Airflow stores and shows a rendered None
         elif self.gated.partitions is None:
-            fix = "set partitions, too"
             raise ConfigError(
                 f"table {self.gated}: partition was given, and the table has no partitions."
-                f" Fix: {fix}."
+                " Fix: set partitions, too."
             )
         self._lineage = dict[str, str]()  # of the published release
 
@@ -262,29 +271,29 @@ class _GateOperator(BaseOperator):
         # closes.
         self._log = self.log.bind() if hasattr(self.log, "bind") else self.log
         with suppress_output(), self.gated.deployment.credentials(), self._workers():
-            check_rendered(self, self._given)
+            check_rendered(self, self._passed_names)
             stored = self.gated.stored(context, self.log.info, self.partition)
             try:
-                done = self._work(stored, context)
+                result = self._work(stored, context)
             except PublicationRefused as error:
                 raise _explained(error, stored.run) from None
-            if done.refusal is not None:
-                _explained(done.refusal, stored.run)
+            if result.refusal is not None:
+                _explained(result.refusal, stored.run)
         if self.page:
             context["ti"].xcom_push(key=REPORT, value=self.page)
-        for line in done.last_lines:
+        for line in result.last_lines:
             self.log.info(line)
-        if done.refusal is not None:
-            if done.value:  # lets a publication task that runs nevertheless reject the verdict
-                context["ti"].xcom_push(key=_XCOM, value=done.value)
-            raise done.refusal
-        return done.value
+        if result.refusal is not None:
+            if result.xcom:  # lets a publication task that runs nevertheless reject the verdict
+                context["ti"].xcom_push(key=_RETURN_VALUE, value=result.xcom)
+            raise result.refusal
+        return result.xcom
 
-    def _work(self, stored: StoredRun, context: Context) -> _Done:
+    def _work(self, stored: StoredRun, context: Context) -> _TaskResult:
         raise NotImplementedError
 
-    def _device(self, wanted: bool) -> AbstractContextManager[str]:
-        if not wanted:
+    def _device(self, uses_device: bool) -> AbstractContextManager[str]:
+        if not uses_device:
             return nullcontext("cpu")
         from privacy_assets.infra.devices import lease_device
 
@@ -300,44 +309,48 @@ class _GateOperator(BaseOperator):
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
         """Log the start and the end of a step."""
+
+        def log_end(seconds: float | None) -> None:
+            if seconds is None:
+                self.log.info(f"step {name}: refused")
+            else:
+                self.log.info(f"step {name}: {seconds:.1f} s")
+
         self.log.info(f"step {name}")
-        say = self.log.info
-        with timed(
-            lambda seconds: say(
-                f"step {name}: {'refused' if seconds is None else f'{seconds:.1f} s'}"
-            )
-        ):
+        with timed(log_end):
             yield
 
-    def _contract(self, shown: Any, context: Context) -> tuple[str, ...]:
+    def _contract_lines(self, prepared: Any, context: Context) -> tuple[str, ...]:
         """Return a line on the contract of the columns of a release, and push its counts as XCom
         "contract".
 
-        Returns nothing for other values, or if great_expectations is not installed.
+        Returns nothing for the summaries of other steps, or if great_expectations is not installed.
         """
-        if not isinstance(shown, Prepared) or find_spec("great_expectations") is None:
+        if not isinstance(prepared, Prepared) or find_spec("great_expectations") is None:
             return ()
         from privacy_assets.pipeline.expectations import check_contract, summary
 
-        found = summary(check_contract(shown.table.frame(), shown.real))
-        context["ti"].xcom_push(key="contract", value=found)
-        held = found["expectations"] - found["broken"]
-        return (f"contract of the columns: {held} of {found['expectations']} expectations hold",)
+        counts = summary(check_contract(prepared.table.frame(), prepared.real))
+        context["ti"].xcom_push(key="contract", value=counts)
+        n_expectations = counts["expectations"]
+        n_met = n_expectations - counts["broken"]
+        return (f"contract of the columns: {n_met} of {n_expectations} expectations hold",)
 
-    def _judged(self, attested: Attested, reference: dict[str, Any], stored: StoredRun) -> _Done:
+    def _verdict_result(
+        self, attested: Attested, xcom: dict[str, Any], stored: StoredRun
+    ) -> _TaskResult:
         """Return the result of a task that computed a verdict."""
         self.page = self.gated.deployment.page(stored.reports, stored.base)
-        refused = None
-        if attested.stated.verdict != "pass":
-            remedy = first_remedy(attested.report.advice)
-            refused = refusal(attested.policy_verdict, attested.stated.remembered, remedy)
-        return _Done(
-            reference, (*verdict_lines(attested.report.page()), f"report: {self.page}"), refused
-        )
+        lines = (*verdict_lines(attested.report.page()), f"report: {self.page}")
+        if attested.stated.verdict == "pass":
+            return _TaskResult(xcom, lines)
+        remedy = first_remedy(attested.report.advice)
+        reason = refusal(attested.policy_verdict, attested.stated.remembered, remedy)
+        return _TaskResult(xcom, lines, reason)
 
-    def _released(
+    def _release_result(
         self, release: Release, stored: StoredRun, context: Context, lines: Sequence[str] = ()
-    ) -> _Done:
+    ) -> _TaskResult:
         """Add the release to the event of its asset, and return the result of a task that published
         it.
         """
@@ -347,26 +360,31 @@ class _GateOperator(BaseOperator):
             "partition": run.target.partition,
             "release": release.id,
         }
-        asset = release_asset(run.target.table)
         extra = dict(release_ref)
         # a hash that cannot be read does not undo the publication
         with suppress(PublicationRefused):
-            stated = release.opened(run.target, run.gate.key.trusted)
-            extra["sha256"] = stated.sha256
+            attestation = release.opened(run.target, run.gate.key.trusted)
+            extra["sha256"] = attestation.sha256
             self._lineage = {
                 "release": release.id,
-                "verdict": stated.verdict,
-                "sha256": stated.sha256,
+                "verdict": attestation.verdict,
+                "sha256": attestation.sha256,
             }
+        self._add_event(run.target, extra, context)
+        last_line = f"release {release.id} of {run.target} is published"
+        return _TaskResult(release_ref, (*lines, last_line))
+
+    def _add_event(self, target: ReleaseTarget, extra: dict[str, Any], context: Context) -> None:
+        """Add information on a release to the event of its asset, if the task has this outlet."""
+        asset = release_asset(target.table)
         if asset in self.outlets:
             event = context["outlet_events"][asset]
             event.extra = extra
             # Airflow 3.2 or later
-            if run.target.partition is not None and hasattr(event, "add_partitions"):
-                event.add_partitions(run.target.partition)
+            if target.partition is not None and hasattr(event, "add_partitions"):
+                event.add_partitions(target.partition)
         elif NAMED_LATER in self.outlets:
             context["outlet_events"][NAMED_LATER].add(asset, extra=extra)
-        return _Done(release_ref, (*lines, f"release {release.id} of {run.target} is published"))
 
 
 def _check_known(arguments: Mapping[str, Any]) -> None:
@@ -375,9 +393,9 @@ def _check_known(arguments: Mapping[str, Any]) -> None:
     """
     for name, value in arguments.items():
         if is_reference(value):
-            fix = "map it with PrivacyGateOperator.partial(...).expand(...)"
             raise ConfigError(
-                f"{name}: the result of a task is not known when the DAG is parsed. Fix: {fix}."
+                f"{name}: the result of a task is not known when the DAG is parsed."
+                " Fix: map it with PrivacyGateOperator.partial(...).expand(...)."
             )
 
 
@@ -406,47 +424,62 @@ class PrivacyStepOperator(_GateOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.step, self.task_ids, self.metric = step, dict(task_ids or {}), metric
+        self.step = step
+        self.task_ids = dict(task_ids or {})
+        self.metric = metric
         self.operator_extra_links = (PrivacyReportLink(),) if step == ATTEST else ()
-        known = [task for task in tasks(self.gated.resolved) if task.step.verb != PUBLISH]
-        own = {task.name: task for task in known if task.step.verb == step}
-        if not own:
-            hint = did_you_mean(step, {task.step.verb for task in known})
-            raise ConfigError(f"table {self.gated}: there is no step {step!r}.{hint}")
-        name = metric if next(iter(own.values())).step.one_each else step
-        if name not in own:
-            raise ConfigError(
-                f"table {self.gated}: there is no metric {metric!r}.{did_you_mean(metric, own)}"
-            )
-        self._task = own[name]
-        verbs = [one.step.verb for one in upstream(self.gated.resolved, self._task)]
-        if absent := [verb for verb in verbs if verb not in self.task_ids]:
-            raise ConfigError(
-                f"table {self.gated}, step {step}: task_ids lacks the step {absent[0]}. Fix:"
-                " add it."
-            )
+        self._task = self._find_task()
+        for earlier in upstream(self.gated.resolved, self._task):
+            verb = earlier.step.verb
+            if verb not in self.task_ids:
+                raise ConfigError(
+                    f"table {self.gated}, step {step}: task_ids lacks the step {verb}. Fix: add it."
+                )
 
-    def _work(self, stored: StoredRun, context: Context) -> _Done:
+    def _find_task(self) -> Task:
+        """Return the task of the step, or of the metric if the step has a task for each.
+
+        Raises:
+            ConfigError: If step or metric are unknown.
+        """
+        candidates = [task for task in tasks(self.gated.resolved) if task.step.verb != PUBLISH]
+        of_step = {task.name: task for task in candidates if task.step.verb == self.step}
+        if not of_step:
+            hint = did_you_mean(self.step, {task.step.verb for task in candidates})
+            raise ConfigError(f"table {self.gated}: there is no step {self.step!r}.{hint}")
+        first_task = next(iter(of_step.values()))
+        if not first_task.step.one_each:
+            return first_task
+        if self.metric not in of_step:
+            hint = did_you_mean(self.metric, of_step)
+            raise ConfigError(f"table {self.gated}: there is no metric {self.metric!r}.{hint}")
+        return of_step[self.metric]
+
+    def _work(self, stored: StoredRun, context: Context) -> _TaskResult:
         task = self._task
         references = {
-            one.name: self._reference(one, context) for one in upstream(stored.run.table, task)
+            earlier.name: self._reference(earlier, context)
+            for earlier in upstream(stored.run.table, task)
         }
         with self._device(task.uses_device) as device, self._step(task.name):
             reference, result = stored.run_task(task, references, device)
         if isinstance(result.shown, Attested):
-            return self._judged(result.shown, reference, stored)
-        return _Done(reference, self._contract(result.shown, context))
+            return self._verdict_result(result.shown, reference, stored)
+        return _TaskResult(reference, self._contract_lines(result.shown, context))
 
     def _reference(self, task: Task, context: Context) -> Any:
         """Return the reference of an upstream task, which can be one of several mapped tasks."""
-        ids = self.task_ids[task.step.verb]
-        for task_id in [ids] if isinstance(ids, str) else ids:
-            pulled = context["ti"].xcom_pull(task_ids=task_id, key=_XCOM)
+        task_ids = self.task_ids[task.step.verb]
+        if isinstance(task_ids, str):
+            task_ids = [task_ids]
+        for task_id in task_ids:
+            xcom = context["ti"].xcom_pull(task_ids=task_id, key=_RETURN_VALUE)
             if not task.step.one_each:
-                return pulled
-            for one in pulled if isinstance(pulled, list) else [pulled]:
-                if isinstance(one, Mapping) and one.get("step") == task.name:
-                    return one
+                return xcom
+            references = xcom if isinstance(xcom, list) else [xcom]
+            for reference in references:
+                if isinstance(reference, Mapping) and reference.get("step") == task.name:
+                    return reference
         return None
 
 
@@ -473,17 +506,17 @@ class PrivacyPublishOperator(_GateOperator):
 
     def __init__(self, *, attested_by: str, **kwargs: Any) -> None:
         super().__init__(**{"doc_md": PUBLISHES, **kwargs})
-        self.outlets = own_outlets(self.outlets, str(self.gated), publishes=True)
+        self.outlets = task_outlets(self.outlets, str(self.gated), publishes=True)
         check_no_template(attested_by)
         self.attested_by = attested_by
 
-    def _work(self, stored: StoredRun, context: Context) -> _Done:
-        references = {ATTEST: context["ti"].xcom_pull(task_ids=self.attested_by, key=_XCOM)}
+    def _work(self, stored: StoredRun, context: Context) -> _TaskResult:
+        verdict = context["ti"].xcom_pull(task_ids=self.attested_by, key=_RETURN_VALUE)
         self.page = self.gated.deployment.page(stored.reports, stored.base)
-        (task,) = (task for task in tasks(stored.run.table) if task.step.verb == PUBLISH)
-        with self._step(task.name):
-            _, result = stored.run_task(task, references)
-        return self._released(result.shown, stored, context)
+        (publish,) = [task for task in tasks(stored.run.table) if task.step.verb == PUBLISH]
+        with self._step(publish.name):
+            _, result = stored.run_task(publish, {ATTEST: verdict})
+        return self._release_result(result.shown, stored, context)
 
 
 class PrivacyGateOperator(_GateOperator):
@@ -546,7 +579,7 @@ class PrivacyGateOperator(_GateOperator):
 
     def __init__(self, *, publish: bool = True, **kwargs: Any) -> None:
         super().__init__(**{"doc_md": _ALL_STEPS, **kwargs})
-        self.outlets = own_outlets(self.outlets, str(self.gated), publishes=publish)
+        self.outlets = task_outlets(self.outlets, str(self.gated), publishes=publish)
         self.publish = publish
         warn_of_overlaps(self.get_dag(), str(self.gated))
         group = self.get_closest_mapped_task_group()
@@ -557,33 +590,44 @@ class PrivacyGateOperator(_GateOperator):
         """Check that the tasks of a mapped group have different partitions; their table is the
         same.
         """
-        name = getattr(self.partition, "_key", "")  # of the argument of the group, if it is one
+        # name of the argument of the group that is the partition; "" if it is none
+        argument = getattr(self.partition, "_key", "")
         tasks_of_group = list[Mapping[str, Any]]()
         for task in known_tasks(group._expand_input.value):
-            if task is not None:
-                partition = task.get(name) if name else self.partition
-                tasks_of_group.append({"table": self.gated, "partition": partition})
+            if task is None:
+                continue
+            partition = self.partition
+            if argument:
+                partition = task.get(argument)
+            tasks_of_group.append({"table": self.gated, "partition": partition})
         check_pairs(self.task_id, tasks_of_group)
         one_at_a_time(self)
 
-    def _work(self, stored: StoredRun, context: Context) -> _Done:
+    def _work(self, stored: StoredRun, context: Context) -> _TaskResult:
         stored.start()
-        done, synthetic, contract = _Done({}), dict[str, Any](), tuple[str, ...]()
+        task_result = _TaskResult({})
+        synthetic = dict[str, Any]()
+        contract_lines = tuple[str, ...]()
         try:
             for task, result in run_table(stored.run, self._device, self._step):
                 if "synthetic" in task.makes:
                     synthetic = dict(result.values)
-                contract = (*contract, *self._contract(result.shown, context))
+                contract_lines += self._contract_lines(result.shown, context)
                 if task.step.verb == ATTEST:
                     reference = stored.save(task, {**synthetic, **result.values})
-                    done = self._judged(result.shown, {} if self.publish else reference, stored)
-                    done = replace(done, last_lines=(*contract, *done.last_lines))
-                    if done.refusal is not None or not self.publish:
+                    if self.publish:
+                        reference = {}  # the XCom is that of the publication
+                    task_result = self._verdict_result(result.shown, reference, stored)
+                    lines = (*contract_lines, *task_result.last_lines)
+                    task_result = replace(task_result, last_lines=lines)
+                    if task_result.refusal is not None or not self.publish:
                         break
                 if task.step.verb == PUBLISH:
-                    done = self._released(result.shown, stored, context, done.last_lines)
+                    task_result = self._release_result(
+                        result.shown, stored, context, task_result.last_lines
+                    )
         except PublicationRefused as error:
-            if not done.last_lines:  # no verdict yet
+            if not task_result.last_lines:  # no verdict yet
                 raise
-            done = replace(done, refusal=error)
-        return done
+            task_result = replace(task_result, refusal=error)
+        return task_result

@@ -24,7 +24,7 @@ def release_asset(table: str) -> Asset:
     return Asset(name=f"{table}_release", uri=f"{_URI}{table}", group="privacy_assets")
 
 
-def own_outlets(outlets: Iterable[Any], table: str, *, publishes: bool) -> list[Any]:
+def task_outlets(outlets: Iterable[Any], table: str, *, publishes: bool) -> list[Any]:
     """Return the outlets of the task of one table.
 
     Args:
@@ -38,16 +38,18 @@ def own_outlets(outlets: Iterable[Any], table: str, *, publishes: bool) -> list[
         publishes it.
     """
     asset = release_asset(table)
-    others = list[Any]()
+    custom = list[Any]()
     releases = list[Any]()
     for outlet in outlets:
-        kept = releases if _is_release(outlet) else others
-        kept.append(outlet)
+        if _is_release(outlet):
+            releases.append(outlet)
+        else:
+            custom.append(outlet)
     if not publishes:
-        return others
+        return custom
     if NAMED_LATER in releases and asset not in releases:
-        return [*others, NAMED_LATER]
-    return [*others, asset]
+        return [*custom, NAMED_LATER]
+    return [*custom, asset]
 
 
 def _is_release(outlet: Any) -> bool:

@@ -10,25 +10,24 @@ def get_provider_info() -> dict[str, Any]:
     """Return the operators, sensors, triggers and links (entry point
     ``apache_airflow_provider``).
     """
-    place = "privacy_assets.airflow"
+    package = "privacy_assets.airflow"
     integration = {"integration-name": "privacy-assets"}
     return {
         "package-name": "privacy-assets",
         "name": "privacy-assets",
         "description": "A privacy gate for synthetic tables: split, generate, attack, evaluate,"
-        " and only"
-        " then publish.",
+        " and only then publish.",
         "versions": [version("privacy-assets")],
         "integrations": [{**integration, "tags": ["service"]}],
-        "operators": [{**integration, "python-modules": [f"{place}.operators"]}],
-        "sensors": [{**integration, "python-modules": [f"{place}.sensor"]}],
-        "triggers": [{**integration, "python-modules": [f"{place}.sensor"]}],
-        "extra-links": [f"{place}.operators.PrivacyReportLink"],
+        "operators": [{**integration, "python-modules": [f"{package}.operators"]}],
+        "sensors": [{**integration, "python-modules": [f"{package}.sensor"]}],
+        "triggers": [{**integration, "python-modules": [f"{package}.sensor"]}],
+        "extra-links": [f"{package}.operators.PrivacyReportLink"],
         "asset-uris": [
             {
                 "schemes": ["x-privacy-assets"],
                 "handler": None,
-                "to_openlineage_converter": f"{place}.lineage.release_dataset",
+                "to_openlineage_converter": f"{package}.lineage.release_dataset",
             }
         ],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -77,7 +78,7 @@ class ReleaseSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         check_no_template(table)
         passed = given_arguments(self, partition=partition, newer_than=newer_than)
-        self._given = tuple(passed)
+        self._passed_names = tuple(passed)
         self.table = table
         self.partition = passed.get("partition")
         self.newer_than = passed.get("newer_than")
@@ -102,8 +103,8 @@ class ReleaseSensor(BaseSensorOperator):
         Args:
             context: Context of the task.
         """
-        found = self._release()
-        return PokeReturnValue(found is not None, found)
+        release = self._release()
+        return PokeReturnValue(release is not None, release)
 
     def execute(self, context: Context) -> Any:
         """Wait, in this process or in the triggerer.
@@ -115,8 +116,9 @@ class ReleaseSensor(BaseSensorOperator):
             return super().execute(context)
         # Created before the check, so that a release in between is not missed.
         trigger = ReleaseTrigger(*self._watched(), self.poke_interval)
-        if (found := self._release()) is not None:
-            return found
+        release = self._release()
+        if release is not None:
+            return release
         return self.defer(
             trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout)
         )
@@ -132,10 +134,13 @@ class ReleaseSensor(BaseSensorOperator):
 
     @redact_exceptions
     def _release(self) -> dict[str, Any] | None:
-        """Return the current release after verification, or None if none is new enough."""
+        """Return the XCom of the current release after verification, or None if none is new
+        enough.
+        """
         newer_than = self._bound()
         with self.deployment.store_credentials():
-            root, trusted = self.deployment.release_folder(), self.deployment.trusted(reading=True)
+            root = self.deployment.release_folder()
+            trusted = self.deployment.trusted(reading=True)
             return _verified(root, self.target, trusted, newer_than, self.max_age)
 
     @redact_exceptions
@@ -143,35 +148,33 @@ class ReleaseSensor(BaseSensorOperator):
         """Return the location watched by the trigger and the digest of its current pointer."""
         self._bound()
         root = self.deployment.release_folder()
-        return (
-            str(root),
-            self.target.table,
-            self.target.partition,
-            ReleaseStore(root).watched(self.target),
-        )
+        digest = ReleaseStore(root).watched(self.target)
+        return str(root), self.target.table, self.target.partition, digest
 
     def _bound(self) -> datetime | None:
         """Return ``newer_than`` as a time, after checking that all given arguments have a value."""
         newer_than = _time(self.newer_than)
-        check_rendered(self, self._given)
+        check_rendered(self, self._passed_names)
         return newer_than
 
 
-def _time(given: object) -> datetime | None:
+def _time(value: object) -> datetime | None:
     """Return a time of the DAG, or the one that a template was rendered to.
 
     Raises:
         ConfigError: If it is neither None nor a time with a time zone.
     """
-    found = given
-    if isinstance(given, str):
-        try:
-            found = datetime.fromisoformat(given)
-        except ValueError:
-            found = given
-    if found is None or (isinstance(found, datetime) and found.tzinfo is not None):
-        return found
-    fault = "has no time zone" if isinstance(found, date) else f"is {safe_repr(given)}, not a time"
+    time = value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            time = datetime.fromisoformat(value)
+    if time is None:
+        return None
+    if isinstance(time, datetime) and time.tzinfo is not None:
+        return time
+    fault = f"is {safe_repr(value)}, not a time"
+    if isinstance(time, date):
+        fault = "has no time zone"
     fix = "set a time with a time zone, for example datetime(2026, 1, 1, tzinfo=UTC)"
     raise ConfigError(f"ReleaseSensor: newer_than {fault}. Fix: {fix}.")
 
@@ -192,16 +195,16 @@ def _verified(
             return None
         if pointer.problem(target, max_age):
             return None
-        stated = release.opened(target, trusted)
-        made_at = datetime.fromisoformat(stated.made_at)
+        attestation = release.opened(target, trusted)
+        made_at = datetime.fromisoformat(attestation.made_at)
         if newer_than is not None and (made_at <= newer_than or is_ahead(made_at)):
             return None
-        check_bytes(release.table, stated.sha256, release.root)
+        check_bytes(release.table, attestation.sha256, release.root)
     return {
         "table": target.table,
         "partition": target.partition,
         "release": release.id,
-        "sha256": stated.sha256,
+        "sha256": attestation.sha256,
     }
 
 
@@ -223,27 +226,28 @@ class ReleaseTrigger(BaseTrigger):
         self, releases: str, table: str, partition: str | None, seen: str | None, every: float
     ) -> None:
         super().__init__()
-        self.releases, self.table, self.partition, self.seen, self.every = (
-            releases,
-            table,
-            partition,
-            seen,
-            every,
-        )
+        self.releases = releases
+        self.table = table
+        self.partition = partition
+        self.seen = seen
+        self.every = every
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments, from which Airflow recreates the trigger."""
-        given = ("releases", "table", "partition", "seen", "every")
-        return f"{type(self).__module__}.{type(self).__name__}", {
-            name: getattr(self, name) for name in given
+        path = f"{type(self).__module__}.{type(self).__name__}"
+        arguments = {
+            "releases": self.releases,
+            "table": self.table,
+            "partition": self.partition,
+            "seen": self.seen,
+            "every": self.every,
         }
+        return path, arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event when there is another release, or the current one was confirmed again."""
-        store, target = (
-            ReleaseStore(location(self.releases)),
-            ReleaseTarget(self.table, self.partition),
-        )
+        store = ReleaseStore(location(self.releases))
+        target = ReleaseTarget(self.table, self.partition)
         while await asyncio.to_thread(store.watched, target) in (None, self.seen):
             await asyncio.sleep(self.every)
         yield TriggerEvent({"table": self.table, "partition": self.partition})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from privacy_assets.airflow.operators import (
     Table,
     warn_of_overlaps,
 )
-from privacy_assets.pipeline.steps import ATTEST, PUBLISH, grouped_tasks, upstream
+from privacy_assets.pipeline.steps import ATTEST, PUBLISH, Task, grouped_tasks, upstream
 from privacy_assets.policy import Policy
 
 _DOCS = {
@@ -30,9 +31,7 @@ _DOCS = {
     "score": "Measures one metric: how much the table discloses about people. The result is"
     " signed.",
     ATTEST: "Evaluates the policy on all scores, and signs the verdict. It fails if a limit"
-    " does not"
-    " hold. The log ends"
-    " with the limits, advice, and the address of the report.",
+    " does not hold. The log ends with the limits, advice, and the address of the report.",
 }
 
 
@@ -91,47 +90,72 @@ def privacy_gate(  # noqa: PLR0913
     Raises:
         ConfigError: If settings are invalid; raised when the DAG is parsed, which reads no data.
     """
-    short = {"source": source, "subject": subject, "generator": generator, "policy": policy}
-    short |= {"data": data, "split": split, "evaluation": evaluation, "run": run}
-    gated = AirflowTable.of(table, deployment, partitions, **short)
+    table_settings = {
+        "source": source,
+        "subject": subject,
+        "generator": generator,
+        "policy": policy,
+        "data": data,
+        "split": split,
+        "evaluation": evaluation,
+        "run": run,
+    }
+    gated = AirflowTable.of(table, deployment, partitions, **table_settings)
     group = TaskGroup(group_id or gated.resolved.name, tooltip=f"The privacy gate of {gated}")
     warn_of_overlaps(group.dag, str(gated))
+    operators = dict[str, list[Any]]()  # by verb of their step
     with group:
-        operators = dict[str, dict[str, Any]]()  # by verb and name of the group
-        for name, (task, *others) in grouped_tasks(gated.resolved).items():
-            verb, before = task.step.verb, dict[str, dict[str, Any]]()
-            for other in upstream(gated.resolved, task):
-                before[other.step.verb] = operators[other.step.verb]
-            own = {**kwargs, **_pool(gated, task.uses_device), "task_id": name, "table": gated}
+        for name, tasks in grouped_tasks(gated.resolved).items():
+            task = tasks[0]
+            upstream_operators = _upstream_operators(gated, task, operators)
+            arguments = {**kwargs, **_pool(gated, task.uses_device)}
+            arguments |= {"task_id": name, "table": gated}
             operator: Any
-            if verb == PUBLISH:
-                before = {ATTEST: before[ATTEST]}
-                (attest,) = before[ATTEST].values()
+            if task.step.verb == PUBLISH:
+                (attest,) = upstream_operators[ATTEST]
                 operator = PrivacyPublishOperator(
-                    **own, attested_by=attest.task_id, outlets=outlets
+                    **arguments, attested_by=attest.task_id, outlets=outlets
                 )
             else:
-                own |= {
-                    "step": verb,
-                    "task_ids": {one: _ids(found) for one, found in before.items()},
-                }
-                own["doc_md"] = _DOCS.get(verb, "")
-                if task.step.one_each:
-                    mapped = PrivacyStepOperator.partial(
-                        **own, map_index_template="{{ task.metric }}"
-                    )
-                    operator = mapped.expand(metric=[one.name for one in (task, *others)])
-                else:
-                    operator = PrivacyStepOperator(**own)
-            operator.set_upstream([one for found in before.values() for one in found.values()])
-            operators.setdefault(verb, {})[name] = operator
+                operator = _step_operator(tasks, arguments, upstream_operators)
+            operator.set_upstream(list(chain.from_iterable(upstream_operators.values())))
+            operators.setdefault(task.step.verb, []).append(operator)
     return group
+
+
+def _upstream_operators(
+    gated: AirflowTable, task: Task, operators: Mapping[str, list[Any]]
+) -> dict[str, list[Any]]:
+    """Return those of the earlier operators that run directly before a task, by verb.
+
+    Publication reads the verdict only.
+    """
+    if task.step.verb == PUBLISH:
+        return {ATTEST: operators[ATTEST]}
+    verbs = [earlier.step.verb for earlier in upstream(gated.resolved, task)]
+    return {verb: operators[verb] for verb in verbs}
+
+
+def _step_operator(
+    tasks: Sequence[Task],
+    arguments: Mapping[str, Any],
+    upstream_operators: Mapping[str, list[Any]],
+) -> Any:
+    """Return the operator of a step, which is mapped over the metrics if they have a task each."""
+    step = tasks[0].step
+    task_ids = dict[str, list[str]]()
+    for verb, operators in upstream_operators.items():
+        task_ids[verb] = [operator.task_id for operator in operators]
+    doc_md = _DOCS.get(step.verb, "")
+    arguments = {**arguments, "step": step.verb, "task_ids": task_ids, "doc_md": doc_md}
+    if not step.one_each:
+        return PrivacyStepOperator(**arguments)
+    partial = PrivacyStepOperator.partial(**arguments, map_index_template="{{ task.metric }}")
+    return partial.expand(metric=[task.name for task in tasks])
 
 
 def _pool(gated: AirflowTable, on_device: bool) -> dict[str, str]:
     pool = gated.resolved.spec.run.airflow_pool
-    return {"pool": pool} if on_device and pool else {}
-
-
-def _ids(operators: Mapping[str, Any]) -> list[str]:
-    return [operator.task_id for operator in operators.values()]
+    if on_device and pool:
+        return {"pool": pool}
+    return {}

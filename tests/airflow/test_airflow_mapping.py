@@ -171,7 +171,7 @@ class Seen(ReleaseSensor):
     def poke(self, context):
         from privacy_assets.airflow.arguments import check_rendered
 
-        check_rendered(self, self._given)
+        check_rendered(self, self._passed_names)
         print(said, f"({self.partition}, {self.newer_than})")
         return True
 

@@ -21,12 +21,13 @@ def accept_all(*words: object) -> str:
     printed.
     """
     command = ["accept", *map(str, words)]
-    shown = io.StringIO()
-    with redirect_stdout(shown), redirect_stderr(io.StringIO()):
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(io.StringIO()):
         status = main(command)
-    digests = shown_digests(shown.getvalue())
-    assert status == 2 and digests, shown.getvalue()
+    digests = shown_digests(printed.getvalue())
+    assert status == 2 and digests, printed.getvalue()
     signed = io.StringIO()
+    options = [f"--digest={digest}" for digest in digests]
     with redirect_stdout(signed):
-        assert main([*command, *(f"--digest={digest}" for digest in digests)]) == 0
+        assert main([*command, *options]) == 0
     return signed.getvalue()

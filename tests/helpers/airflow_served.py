@@ -62,32 +62,47 @@ class Airflow:
     waiting: dict[str, tuple[Act, Ready]] = field(default_factory=dict)
 
     def ask(self, method: str, path: str, **body: Any) -> Any:
-        """Send one request to the public API."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/api/v2/{path}",
-            json.dumps(body).encode() if body else None,
-            {"Content-Type": "application/json"},
-            method=method,
-        )
+        """Send one request to the public API.
+
+        Args:
+            method: HTTP method.
+            path: Path below ``/api/v2/``.
+            **body: Fields of the JSON body. Empty: no body.
+
+        Returns:
+            The JSON of the answer.
+
+        Raises:
+            RuntimeError: If the answer is an error, after some attempts if it is one of the server.
+        """
+        url = f"http://127.0.0.1:{self.port}/api/v2/{path}"
+        headers = {"Content-Type": "application/json"}
+        data = json.dumps(body).encode() if body else None
+        request = urllib.request.Request(url, data, headers, method=method)
         for wait in (1, 1, 2, 4, 8, 0):
             try:
                 with urllib.request.urlopen(request, timeout=60) as answer:
                     return json.loads(answer.read() or b"null")
             except urllib.error.HTTPError as error:
                 if error.code < 500 or not wait:  # SQLite is locked while others write
-                    raise RuntimeError(
-                        f"{method} {path}: {error.code} {error.read().decode()[:500]}"
-                    ) from None
+                    text = error.read().decode()[:500]
+                    raise RuntimeError(f"{method} {path}: {error.code} {text}") from None
                 time.sleep(wait)
         return None
 
-    def trigger(self, dag: str, run: str, **more: Any) -> Ready:
-        """Start a run; return a condition that holds when it has ended."""
-        self.ask(
-            "POST",
-            f"dags/{quote(dag)}/dagRuns",
-            **{"dag_run_id": run, "logical_date": None, **more},
-        )
+    def trigger(self, dag: str, run: str, **fields: Any) -> Ready:
+        """Start a run.
+
+        Args:
+            dag: Id of the DAG.
+            run: Id of the run.
+            **fields: Further fields of the request.
+
+        Returns:
+            A condition that holds when the run has ended.
+        """
+        body = {"dag_run_id": run, "logical_date": None, **fields}
+        self.ask("POST", f"dags/{quote(dag)}/dagRuns", **body)
         return self.ended(dag, run)
 
     def mark(self, dag: str, run: str, task: str, state: str) -> Ready:
@@ -96,9 +111,25 @@ class Airflow:
         return self.ended(dag, run)
 
     def clear(self, dag: str, run: str, *tasks: str, downstream: bool = False) -> Ready:
-        """Run tasks again, including ``downstream`` tasks if requested."""
-        given = {"dry_run": False, "only_failed": False, "dag_run_id": run, "task_ids": tasks}
-        self.ask("POST", f"dags/{dag}/clearTaskInstances", **given, include_downstream=downstream)
+        """Run tasks again.
+
+        Args:
+            dag: Id of the DAG.
+            run: Id of the run.
+            *tasks: Ids of the tasks.
+            downstream: Also run the tasks downstream of them again.
+
+        Returns:
+            A condition that holds when the run has ended.
+        """
+        body = {
+            "dry_run": False,
+            "only_failed": False,
+            "dag_run_id": run,
+            "task_ids": tasks,
+            "include_downstream": downstream,
+        }
+        self.ask("POST", f"dags/{dag}/clearTaskInstances", **body)
         return self.ended(dag, run)
 
     def forge(self, dag: str, run: str, task: str, value: Any) -> None:
@@ -110,31 +141,47 @@ class Airflow:
             self.ask("POST", path, key="return_value", value=value)
 
     def forget(self, dag: str, run: str, task: str, instance: int = -1) -> None:
-        """Remove the XCom of a task, or of an ``instance`` of a mapped one."""
+        """Remove the XCom of a task.
+
+        Args:
+            dag: Id of the DAG.
+            run: Id of the run.
+            task: Id of the task.
+            instance: Index of a mapped task. -1: the task is not mapped.
+        """
         path = f"{_run(dag, run)}/taskInstances/{task}/xcomEntries/return_value"
         self.ask("DELETE", f"{path}?map_index={instance}")
 
     def xcom(self, dag: str, run: str, task: str) -> Any:
         """Return a task's XCom."""
-        return self.ask("GET", f"{_run(dag, run)}/taskInstances/{task}/xcomEntries/return_value")[
-            "value"
-        ]
+        path = f"{_run(dag, run)}/taskInstances/{task}/xcomEntries/return_value"
+        return self.ask("GET", path)["value"]
 
     def ended(self, dag: str, run: str) -> Ready:
         """Condition: the run has ended."""
         return lambda: self.runs.get((dag, run)) in ENDS
 
     def all_ended(self, dag: str, least: int) -> Ready:
-        """Condition: a DAG has this number of runs, and all have ended."""
+        """Return a condition: a DAG has at least ``least`` runs, and all have ended.
+
+        Args:
+            dag: Id of the DAG.
+            least: Minimum number of runs.
+        """
 
         def ready() -> bool:
-            found = [state for (of, _), state in self.runs.items() if of == dag]
-            return len(found) >= least and set(found) <= ENDS
+            states = [state for (dag_id, _), state in self.runs.items() if dag_id == dag]
+            return len(states) >= least and set(states) <= ENDS
 
         return ready
 
     def commands(self, *words: Sequence[str], seconds: float = 600) -> str:
-        """Run Airflow commands one after the other; return their output."""
+        """Run Airflow commands one after the other, and return their output.
+
+        Args:
+            *words: Words of each command.
+            seconds: Time limit of all of them.
+        """
         done = subprocess.run(
             [sys.executable, "-c", _COMMANDS, json.dumps(words)],
             env=dict(self.environment),
@@ -165,11 +212,19 @@ class Airflow:
             )
 
     def play(self, acts: Mapping[str, Act], seconds: float = 900) -> dict[str, str]:
-        """Play all acts concurrently, in turns; return the failed ones with the reason.
+        """Play all acts concurrently, in turns.
 
         The scheduler starts after the first turn, and again if SQLite was too slow for it.
+
+        Args:
+            acts: Acts by name.
+            seconds: Time limit of all of them.
+
+        Returns:
+            The reason of each act that failed, by name.
         """
-        failed, waiting = dict[str, str](), self.waiting
+        failed = dict[str, str]()
+        waiting = self.waiting
         for name, act in acts.items():
             _next(name, act, waiting, failed)
         end = time.monotonic() + seconds
@@ -177,8 +232,8 @@ class Airflow:
             self.serve("scheduler")
             time.sleep(1)
             with suppress(OSError):  # the server is busy: ask again
-                found = self.ask("GET", "dags/~/dagRuns?limit=500")["dag_runs"]
-                self.runs = {(run["dag_id"], run["dag_run_id"]): run["state"] for run in found}
+                runs = self.ask("GET", "dags/~/dagRuns?limit=500")["dag_runs"]
+                self.runs = {(run["dag_id"], run["dag_run_id"]): run["state"] for run in runs}
                 for name, (act, ready) in list(waiting.items()):
                     if ready():
                         _next(name, act, waiting, failed)
@@ -190,7 +245,7 @@ def _next(
 ) -> None:
     waiting.pop(name, None)
     try:
-        waiting[name] = act, next(act)
+        waiting[name] = (act, next(act))
     except StopIteration:
         return
     except Exception as error:  # reported by the test of all acts
@@ -202,42 +257,48 @@ def _run(dag: str, run: str) -> str:
 
 
 @contextmanager
-def serving(place: Path, dags: Sequence[str], **more: str) -> Iterator[Airflow]:
-    """Run an Airflow below ``place`` with the given DAG files, and its API."""
-    for folder in ("home", "dags"):
-        (place / folder).mkdir()
-    (place / "home/config").mkdir()
-    (place / "home/config/airflow_local_settings.py").write_text(_SETTINGS)
+def serving(folder: Path, dags: Sequence[str], **variables: str) -> Iterator[Airflow]:
+    """Run an Airflow and its API in the ``with`` block.
+
+    Args:
+        folder: Empty folder for all of its files.
+        dags: DAG files in this folder of helpers.
+        **variables: Further environment variables of its processes.
+    """
+    for name in ("home", "dags", "home/config"):
+        (folder / name).mkdir()
+    (folder / "home/config/airflow_local_settings.py").write_text(_SETTINGS)
     for name in dags:
-        shutil.copy(HERE / name, place / "dags")
+        shutil.copy(HERE / name, folder / "dags")
     port = free_port()
+    url = f"http://127.0.0.1:{port}"
     environment = {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "HOME": str(place / "home"),
+        "HOME": str(folder / "home"),
         "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
         "OMP_NUM_THREADS": "1",
         "NUMBA_NUM_THREADS": "1",
-        "PLACE": str(place),
-        "AIRFLOW_HOME": str(place / "home"),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(place / "dags"),
+        "PLACE": str(folder),
+        "AIRFLOW_HOME": str(folder / "home"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__PARALLELISM": "3",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "false",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "true",
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
-        "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__MAXIMUM_PAGE_LIMIT": "500",
         "AIRFLOW__API__SECRET_KEY": "of this test",
-        "AIRFLOW__API_AUTH__JWT_SECRET": "of this test, and of nothing else that there is in"
-        " the world",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "of this test, and of nothing else that there is"
+        " in the world",
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
         "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "false",
-        **more,
+        **variables,
     }
-    airflow = Airflow(place, port, environment)
+    airflow = Airflow(folder, port, environment)
     airflow.commands(["db", "migrate"], ["dags", "reserialize"])
     try:
         airflow.serve("api-server", "--host=127.0.0.1", f"--port={port}", "--workers=1")
@@ -270,26 +331,40 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
             continue
 
 
-def log_of(place: Path, dag: str, run: str, task: str) -> str:
-    """Return the log of a task's last try, or of all instances of a mapped task. ``run`` is a
-    pattern.
+def log_of(folder: Path, dag: str, run: str, task: str) -> str:
+    """Return the log of a task's last try, or of all instances of a mapped task.
+
+    Args:
+        folder: Folder of the Airflow.
+        dag: Id of the DAG.
+        run: Id of the run, or a pattern such as ``*``.
+        task: Id of the task.
     """
-    found = place.glob(f"home/logs/dag_id={dag}/run_id={run}/task_id={task}/**/*.log")
-    files = {file.parent: file for file in sorted(found, key=lambda file: file.stat().st_mtime)}
-    return "\n".join(
-        _readable(line) for file in files.values() for line in file.read_text().splitlines()
-    )
+    tries = folder.glob(f"home/logs/dag_id={dag}/run_id={run}/task_id={task}/**/*.log")
+    last_tries = {}
+    for file in sorted(tries, key=lambda file: file.stat().st_mtime):
+        last_tries[file.parent] = file
+    lines = []
+    for file in last_tries.values():
+        lines.extend(map(_readable, file.read_text().splitlines()))
+    return "\n".join(lines)
 
 
 def _readable(line: str) -> str:
-    found = json.loads(line)
-    causes = [
-        f"{cause['exc_type']}: {cause['exc_value']}" for cause in found.get("error_detail") or ()
-    ]
-    return "\n".join([str(found["event"]), *causes])
+    entry = json.loads(line)
+    lines = [str(entry["event"])]
+    for cause in entry.get("error_detail") or ():
+        lines.append(f"{cause['exc_type']}: {cause['exc_value']}")
+    return "\n".join(lines)
 
 
-def database(place: Path, question: str, *values: str) -> list[tuple[Any, ...]]:
-    """Rows of Airflow's database."""
-    with sqlite3.connect(place / "home/airflow.db") as opened:
+def database(folder: Path, question: str, *values: str) -> list[tuple[Any, ...]]:
+    """Return rows of Airflow's database.
+
+    Args:
+        folder: Folder of the Airflow.
+        question: SQL query.
+        *values: Values of its placeholders.
+    """
+    with sqlite3.connect(folder / "home/airflow.db") as opened:
         return opened.execute(question, values).fetchall()

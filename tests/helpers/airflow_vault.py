@@ -16,7 +16,9 @@ class Vault(BaseSecretsBackend):
 
     def get_variable(self, key: str, team_name: str | None = None) -> str | None:
         file = self.folder / key
-        return file.read_text() if file.is_file() else None
+        if not file.is_file():
+            return None
+        return file.read_text()
 
     def get_conn_value(self, conn_id: str, team_name: str | None = None) -> str | None:
         return None

@@ -34,9 +34,8 @@ class Worker(BaseExecutor):
                 client=InProcessTestSupervisor._api_client(),
                 log_path=str(logs / work.log_path),
             )
-            self.change_state(
-                work.ti.key, TaskInstanceState.FAILED if status else TaskInstanceState.SUCCESS
-            )
+            state = TaskInstanceState.FAILED if status else TaskInstanceState.SUCCESS
+            self.change_state(work.ti.key, state)
 
     def end(self) -> None:
         """Do nothing, because no task is running."""
@@ -46,10 +45,10 @@ if __name__ == "__main__":
     from airflow.sdk import DAG
 
     module = runpy.run_path(sys.argv[1])
-    for found in [one for one in module.values() if isinstance(one, DAG)]:
-        dated = (
-            {"logical_date": module["DATES"][found.dag_id]}
-            if found.dag_id in module.get("DATES", {})
-            else {}
-        )
-        found.test(use_executor=True, **dated)
+    dates = module.get("DATES", {})
+    dags = [dag for dag in module.values() if isinstance(dag, DAG)]
+    for dag in dags:
+        options = {}
+        if dag.dag_id in dates:
+            options["logical_date"] = dates[dag.dag_id]
+        dag.test(use_executor=True, **options)

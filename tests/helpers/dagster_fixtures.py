@@ -23,13 +23,13 @@ from standins import look_once, run_functions_here
 
 from privacy_assets.gate import deployment
 
-_SECRETS = SimpleNamespace(made=0)
+_SECRETS = SimpleNamespace(n_made=0)
 
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as found:
-        yield found
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def _quicker(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _token_bytes(size: int) -> bytes:
-    _SECRETS.made += 1
-    return hashlib.sha256(f"secret {_SECRETS.made}".encode()).digest()[:size]
+    _SECRETS.n_made += 1
+    return hashlib.sha256(f"secret {_SECRETS.n_made}".encode()).digest()[:size]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,7 +60,7 @@ def _known_secrets() -> Iterator[None]:
 
     The scope is the module, because fixtures of modules create deployments, too.
     """
-    _SECRETS.made = 0
+    _SECRETS.n_made = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deployment, "secrets", SimpleNamespace(token_bytes=_token_bytes))
         yield
@@ -68,4 +68,4 @@ def _known_secrets() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _known_secrets_of_a_test(_known_secrets: None) -> None:
-    _SECRETS.made = 0
+    _SECRETS.n_made = 0

@@ -29,15 +29,17 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
 
 def row_of(frame: pd.DataFrame) -> str:
     """One planted row as text."""
-    return str(frame[frame["name"] == PLANTED["name"]].iloc[0].to_dict())
+    planted = frame[frame["name"] == PLANTED["name"]]
+    return str(planted.iloc[0].to_dict())
 
 
 def independent(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     """Draw each column independently, so rows are copies only by chance."""
     rng = np.random.default_rng(seed + 1)  # the rows of seed 0 exceed a limit by chance
-    return pd.DataFrame(
-        {name: train[name].sample(rows, replace=True, random_state=rng).array for name in train}
-    )
+    columns = {}
+    for name in train:
+        columns[name] = train[name].sample(rows, replace=True, random_state=rng).array
+    return pd.DataFrame(columns)
 
 
 def memorise(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
@@ -52,12 +54,16 @@ def memorise_anew(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
 
 def half_memorised(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     """Return independent rows, of which a third is replaced by training rows."""
-    made_up, copies = independent(train, rows, seed), memorise(train, rows, seed)
-    return pd.concat([copies.iloc[: rows // 3], made_up.iloc[rows // 3 :]], ignore_index=True)
+    n_copies = rows // 3
+    made_up = independent(train, rows, seed)
+    copies = memorise(train, rows, seed)
+    return pd.concat([copies.iloc[:n_copies], made_up.iloc[n_copies:]], ignore_index=True)
 
 
 def memorise_the_north(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    return (memorise if set(train["region"]) == {"north"} else independent)(train, rows, seed)
+    if set(train["region"]) == {"north"}:
+        return memorise(train, rows, seed)
+    return independent(train, rows, seed)
 
 
 def people(subjects: int = 400, seed: int = 0) -> pd.DataFrame:

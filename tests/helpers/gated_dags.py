@@ -49,16 +49,20 @@ def split(run: TableRun, name: str, values: Mapping[str, Any]) -> StepResult:
     return work.split(run, name, values)
 
 
-steps.STEPS = tuple(
-    replace(step, work=split) if step.verb == "split" else step for step in steps.STEPS
-)
+def with_split(step: steps.Step) -> steps.Step:
+    if step.verb != "split":
+        return step
+    return replace(step, work=split)
+
+
+steps.STEPS = tuple(map(with_split, steps.STEPS))
 
 with DAG("honest", schedule=None) as honest:
-    extract = (
-        [runpy.run_path(str(PLACE / "extract.py"))["extract"]()]
-        if (PLACE / "extract.py").exists()
-        else []
-    )
+    script = PLACE / "extract.py"
+    extract = []
+    if script.exists():
+        module = runpy.run_path(str(script))
+        extract.append(module["extract"]())
     publish = PrivacyGateOperator(
         task_id="publish",
         table=PLACE / "honest.yaml",

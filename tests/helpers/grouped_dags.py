@@ -27,16 +27,14 @@ OWN = "broken_generators:honest"
 DATES = {"dated": datetime(2026, 1, 10, tzinfo=UTC)}  # of the run that airflow_worker.py starts
 
 
-def like_honest(name: str, **more: object) -> TableSpec:
-    return TableSpec(
-        **{
-            "name": name,
-            "data": HONEST.data,
-            "evaluation": HONEST.evaluation,
-            "policy": HONEST.policy,
-            **more,
-        }
-    )
+def like_honest(name: str, **settings: object) -> TableSpec:
+    defaults = {
+        "name": name,
+        "data": HONEST.data,
+        "evaluation": HONEST.evaluation,
+        "policy": HONEST.policy,
+    }
+    return TableSpec(**{**defaults, **settings})
 
 
 with DAG("grouped", schedule=None) as grouped:
@@ -51,11 +49,8 @@ with DAG("grouped", schedule=None) as grouped:
     privacy_gate(PLACE / "honest.yaml", deployment=GATE, retries=0) >> wait >> read()
 
 with DAG("grouped_leak", schedule=None) as grouped_leak:
-    privacy_gate(
-        like_honest("leak", generator="drawing:memorise", run={"airflow_pool": "gpu"}),
-        deployment=GATE,
-        retries=2,
-    )
+    leaky = like_honest("leak", generator="drawing:memorise", run={"airflow_pool": "gpu"})
+    privacy_gate(leaky, deployment=GATE, retries=2)
 
 daily = CronDataIntervalTimetable("@daily", timezone="UTC")
 with DAG(
@@ -69,13 +64,9 @@ with DAG(
     privacy_gate(months, deployment=GATE, partitions=TimePartitions("2026-01-01", "month"))
 
 with DAG("looked_at", schedule=None) as looked_at:
-    judge = PrivacyGateOperator(
-        task_id="judge", table=like_honest("seen", generator=OWN), deployment=GATE, publish=False
-    )
+    seen = like_honest("seen", generator=OWN)
+    judge = PrivacyGateOperator(task_id="judge", table=seen, deployment=GATE, publish=False)
     publish = PrivacyPublishOperator(
-        task_id="publish",
-        table=like_honest("seen", generator=OWN),
-        deployment=GATE,
-        attested_by="judge",
+        task_id="publish", table=seen, deployment=GATE, attested_by="judge"
     )
     judge >> publish

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.tables import splitting
+from privacy_assets.tables.schema import ColumnSchema
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import ColumnRule
 
-GONE = "a missing value"
+MISSING = "a missing value"
 
 
 def fewest_holders(rows: Table, real: Sequence[Table]) -> dict[str, int]:
@@ -21,34 +22,41 @@ def fewest_holders(rows: Table, real: Sequence[Table]) -> dict[str, int]:
 
     Columns that share their levels count together. Left out are generated columns, columns without
     a rule because their bounds are public, and values of public lists.
+
+    Args:
+        rows: Release.
+        real: Real tables, all with the same rules and columns.
+
+    Returns:
+        The number of each column, by name.
     """
     rules = real[0].rules
-    stacked = pd.concat([table.frame() for table in real], ignore_index=True)
+    schema = real[0].schema
     subject = real[0].subject
+    released = rows.frame()
+    stacked = pd.concat([table.frame() for table in real], ignore_index=True)
     people = pd.Series(stacked.index) if subject is None else stacked[subject]
     fewest = {}
     for name, rule in rules.items():
-        column = real[0].schema[name]
-        alike = [other for other, its in rules.items() if other != name and same_levels(rule, its)]
-        held = pd.concat(
-            [
-                pd.DataFrame({"value": cells(stacked[other]), "person": people})
-                for other in [name, *alike]
-            ]
-        )
-        holders = held.groupby("value")["person"].nunique()
-        public = (
-            set(cells(pd.Series(list(column.allowed_values), dtype=object)))
-            if column.source
-            else set()
-        )
-        if public and column.kind != "categorical":
-            public = {float(value) for value in public}
-        shown = set(cells(rows.frame()[name])) | set(cells(stacked[name]))
-        fewest[name] = min(
-            (int(holders.get(value, 0)) for value in shown - public), default=sys.maxsize
-        )
+        frames = []
+        for column, column_rule in rules.items():
+            if column == name or same_levels(rule, column_rule):
+                frames.append(pd.DataFrame({"value": cells(stacked[column]), "person": people}))
+        holders = pd.concat(frames).groupby("value")["person"].nunique()
+        values = set(cells(released[name])) | set(cells(stacked[name]))
+        counts = [int(holders.get(value, 0)) for value in values - _public_values(schema[name])]
+        fewest[name] = min(counts, default=sys.maxsize)
     return fewest
+
+
+def _public_values(column: ColumnSchema) -> set[object]:
+    """Return the values of the public list of a column; empty without one."""
+    if not column.source:
+        return set()
+    values = set(cells(pd.Series(list(column.allowed_values), dtype=object)))
+    if column.kind == "categorical":
+        return values
+    return {float(value) for value in values}
 
 
 def same_levels(first: ColumnRule, second: ColumnRule) -> bool:
@@ -58,7 +66,7 @@ def same_levels(first: ColumnRule, second: ColumnRule) -> bool:
 
 
 def cells(column: pd.Series) -> pd.Series:
-    return column.astype(object).where(column.notna(), GONE)
+    return column.astype(object).where(column.notna(), MISSING)
 
 
 def install() -> None:
@@ -71,11 +79,14 @@ def install() -> None:
         frame = sys._getframe(1)
         while frame is not None and not {"run", "rows", "tables"} <= set(frame.f_locals):
             frame = frame.f_back  # of a comprehension
-        if frame is not None and table is next(iter(frame.f_locals["tables"].values())):
-            k = frame.f_locals["run"].table.policy.min_holders
-            fewest = fewest_holders(frame.f_locals["rows"], list(frame.f_locals["tables"].values()))
-            rare = {name: n for name, n in fewest.items() if n < k}
-            assert not rare, f"cells of fewer than {k} people: {rare}"
+        if frame is None:
+            return original(table, key, exact_ids)
+        real = list(frame.f_locals["tables"].values())
+        if table is real[0]:
+            min_holders = frame.f_locals["run"].table.policy.min_holders
+            fewest = fewest_holders(frame.f_locals["rows"], real)
+            rare = {name: n for name, n in fewest.items() if n < min_holders}
+            assert not rare, f"cells of fewer than {min_holders} people: {rare}"
         return original(table, key, exact_ids)
 
     splitting.pseudonyms = counted

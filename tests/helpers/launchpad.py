@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,16 @@ from privacy_assets.gate.releases import ReleaseStore, check_bytes, read_publish
 from privacy_assets.gate.statements import ReleaseTarget
 
 READ = (None, "north", "south", "shop-0", "")
-PLACES = [
+TARGETS = [  # of which there may be a release
     ReleaseTarget("honest"),
     ReleaseTarget("regional", "north"),
     ReleaseTarget("regional", "south"),
-]  # where a release may be stored
+]
 VERDICT = ("privacy_report", "attestation", "published")
 PIPELINE = ("source", "train", "generator", "synthetic", "evaluation_inputs", "dcr", *VERDICT)
 TABLES = ("honest", "leaky", "regional", "fed")
-CANARY, CANARY_NAME = "canary-7d1f0c52e9b84a36", "LAUNCHPAD_CANARY"
+CANARY = "canary-7d1f0c52e9b84a36"
+CANARY_NAME = "LAUNCHPAD_CANARY"
 
 
 @dataclass
@@ -55,9 +57,8 @@ class Launchpad:
     def open(cls, root: Path) -> Iterator["Launchpad"]:
         people(100).to_parquet(root / "people.parquet")
         with sqlite_instance(root) as instance:
-            yield cls(
-                root, instance, definitions(Folder(root)).resolve_implicit_global_asset_job_def()
-            )
+            job = definitions(Folder(root)).resolve_implicit_global_asset_job_def()
+            yield cls(root, instance, job)
 
     def launch(self, launch: "Launch") -> str | None:
         """Execute it unless a run of the same shape was executed; return the id of its run, or
@@ -89,35 +90,33 @@ class Launchpad:
         """Texts that must not appear in any output, in each encoding of their bytes."""
         pem = (self.root / "private" / "signing.key").read_bytes()
         lines = [line for line in pem.splitlines() if b"-----" not in line]
+        key = base64.b64decode(b"".join(lines))[-32:]
         secret = (self.root / "private" / "secret.key").read_bytes()
-        raw = base64.b64decode(b"".join(lines))[-32:]
+        escaped_secret = repr(secret)[2:-1].encode()
+        secrets = [secret, secret.hex().encode(), base64.b64encode(secret), escaped_secret]
         return {
-            "signing key": [*lines, raw, raw.hex().encode()],
-            "secret": [
-                secret,
-                secret.hex().encode(),
-                base64.b64encode(secret),
-                repr(secret)[2:-1].encode(),
-            ],
+            "signing key": [*lines, key, key.hex().encode()],
+            "secret": secrets,
             "variable": [CANARY.encode()],
         }
 
     def databases(self) -> bytes:
         """All rows of the databases of the instance."""
-        text = []
+        statements = []
         for file in (self.root / "home").rglob("*.db"):
             with sqlite3.connect(file) as connection:
-                text += list(connection.iterdump())
-        return "\n".join(text).encode()
+                statements += list(connection.iterdump())
+        return "\n".join(statements).encode()
 
     def written(self) -> Iterator[tuple[Path, bytes]]:
         """Every file except those of the private folder."""
+        private = self.root / "private"
         for file in self.root.rglob("*"):
-            if file.is_file() and (self.root / "private") not in file.parents:
+            if file.is_file() and private not in file.parents:
                 yield file, file.read_bytes()
 
 
-def definitions(place: Folder) -> dg.Definitions:
+def definitions(folder: Folder) -> dg.Definitions:
     """Four gated tables, of which one leaks and one reads a colleague's asset, and colleagues'
     assets reading them.
     """
@@ -127,21 +126,25 @@ def definitions(place: Folder) -> dg.Definitions:
         return people(100)
 
     tables = [
-        gated(place, "honest", independent),
-        gated(place, "leaky"),
-        gated(place, "regional", independent, regions=True),
-        gated(place, "fed", source=raw),
+        gated(folder, "honest", independent),
+        gated(folder, "leaky"),
+        gated(folder, "regional", independent, regions=True),
+        gated(folder, "fed", source=raw),
     ]
     readers = [
-        exporter(place, "honest", "published", "reads_honest"),
-        exporter(place, "regional", "published", "reads_region", partitions_def=REGIONS),
-        exporter(place, "regional", "published", "reads_regions"),
-        exporter(place, "leaky", "synthetic", "reads_leaky"),
+        exporter(folder, "honest", "published", "reads_honest"),
+        exporter(folder, "regional", "published", "reads_region", partitions_def=REGIONS),
+        exporter(folder, "regional", "published", "reads_regions"),
+        exporter(folder, "leaky", "synthetic", "reads_leaky"),
     ]
-    bound, root = resources(place.root), place.root
+    assets: list[Any] = [raw, *readers]
+    for table in tables:
+        assets.extend(table.assets or [])
+    root = folder.root
+    bound = resources(root)
     storage = PrivacyIOManager(base=str(root / "storage"), releases=str(root / "releases"))
     return dg.Definitions(
-        assets=[raw, *readers, *(asset for table in tables for asset in table.assets or [])],
+        assets=assets,
         resources={**(bound.resources or {}), "io_manager": storage},
         executor=bound.executor,
     )
@@ -160,13 +163,14 @@ class Launch:
         """Identifies equivalent launches: the same assets and tags, and configuration in the same
         sections.
         """
-        return repr((sorted(self.assets), sorted(self.tags.items()), _places(self.config)))
+        return repr((sorted(self.assets), sorted(self.tags.items()), _structure(self.config)))
 
 
-def _places(config: Any) -> Any:
-    if isinstance(config, Mapping):
-        return sorted((key, _places(value)) for key, value in config.items() if value != {})
-    return type(config).__name__
+def _structure(config: Any) -> Any:
+    """Return the names of all sections that are not empty, and the types of their values."""
+    if not isinstance(config, Mapping):
+        return type(config).__name__
+    return sorted((key, _structure(value)) for key, value in config.items() if value != {})
 
 
 COLLEAGUES = ("raw", "reads_honest", "reads_region", "reads_regions", "reads_leaky")
@@ -194,14 +198,26 @@ VALUES = st.sampled_from(
 
 
 def sections(names: tuple[str, ...], fields: tuple[str, ...]) -> st.SearchStrategy[Any]:
-    """A section of the launchpad: configuration of some of ``names``."""
-    config = st.one_of(st.just({}), st.dictionaries(st.sampled_from(fields), VALUES, max_size=2))
-    return st.dictionaries(
-        st.sampled_from(names), st.builds(lambda own: {"config": own}, config), max_size=2
-    )
+    """Return a strategy for a section of the launchpad.
+
+    Args:
+        names: Objects that the section can configure.
+        fields: Fields of each object.
+    """
+    values = st.dictionaries(st.sampled_from(fields), VALUES, max_size=2)
+    config = st.one_of(st.just({}), values)
+    section = st.builds(lambda field_values: {"config": field_values}, config)
+    return st.dictionaries(st.sampled_from(names), section, max_size=2)
 
 
-STEPS = tuple(dict.fromkeys(step_of(table, asset) for table in TABLES for asset in PIPELINE))
+def _paths() -> Iterator[tuple[str, str]]:
+    """Yield each table and each asset of its pipeline."""
+    for table in TABLES:
+        for asset in PIPELINE:
+            yield table, asset
+
+
+STEPS = tuple(dict.fromkeys(step_of(table, asset) for table, asset in _paths()))
 LOADED = st.sampled_from(
     [{"value": 1}, {"json": {"path": "people.parquet"}}, {"pickle": {"path": "people.parquet"}}]
 )
@@ -209,37 +225,32 @@ INPUTS = st.dictionaries(
     st.sampled_from(["generator", "train", "synthetic"]), LOADED, min_size=1, max_size=1
 )
 OUTPUTS = st.dictionaries(st.sampled_from(["source", "train"]), LOADED, min_size=1, max_size=1)
-GIVEN = st.one_of(
+OP_CONFIG = st.one_of(
     VALUES.map(lambda value: {"config": value}),
     INPUTS.map(lambda value: {"inputs": value}),
     OUTPUTS.map(lambda value: {"outputs": [value]}),
 )
-OPS = st.dictionaries(st.sampled_from((*STEPS, *COLLEAGUES)), GIVEN, max_size=2)
-RESOURCES = sections(
-    ("io_manager", "privacy_io", "releases", "gpu"),
-    (
-        "base",
-        "base_dir",
-        "releases",
-        "private",
-        "signing_key",
-        "trusted_keys",
-        "secret_variable",
-        "device",
-    ),
+OPS = st.dictionaries(st.sampled_from((*STEPS, *COLLEAGUES)), OP_CONFIG, max_size=2)
+RESOURCE_FIELDS = (
+    "base",
+    "base_dir",
+    "releases",
+    "private",
+    "signing_key",
+    "trusted_keys",
+    "secret_variable",
+    "device",
 )
+RESOURCES = sections(("io_manager", "privacy_io", "releases", "gpu"), RESOURCE_FIELDS)
+EXECUTOR = sections(("config",), ("retries", "max_concurrent", "start_method"))
 EXECUTION = st.one_of(
-    sections(("config",), ("retries", "max_concurrent", "start_method")).map(
-        lambda own: own.get("config", {})
-    ),
+    EXECUTOR.map(lambda section: section.get("config", {})),
     st.sampled_from([{"config": {"in_process": {}}}, {"config": {"retries": {"disabled": {}}}}]),
 )
 LOGGERS = sections(("console",), ("log_level", "name"))
 SECTIONS = {"ops": OPS, "resources": RESOURCES, "execution": EXECUTION, "loggers": LOGGERS}
 CONFIG = st.one_of(st.just({}), st.fixed_dictionaries({}, optional=SECTIONS))
-EVERY = st.sampled_from(
-    [*COLLEAGUES, *(f"{table}/{asset}" for table in TABLES for asset in PIPELINE)]
-)
+EVERY = st.sampled_from([*COLLEAGUES, *(f"{table}/{asset}" for table, asset in _paths())])
 ASSETS = st.one_of(
     st.sampled_from(TABLES).map(lambda table: whole(table)),
     st.sampled_from(TABLES).map(lambda table: (f"{table}/published",)),
@@ -250,8 +261,10 @@ ASSETS = st.one_of(
 
 def whole(table: str) -> tuple[str, ...]:
     """All assets of a table; for ``fed`` including the colleague's."""
-    own = tuple(f"{table}/{asset}" for asset in (*PIPELINE, "holdout", "reference"))
-    return (*own, "raw") if table == "fed" else own
+    assets = tuple(f"{table}/{asset}" for asset in (*PIPELINE, "holdout", "reference"))
+    if table == "fed":
+        return (*assets, "raw")
+    return assets
 
 
 LAUNCHES = st.builds(Launch, ASSETS, TAGS, CONFIG)
@@ -261,52 +274,61 @@ def nothing_uncovered(pad: Launchpad) -> None:
     """Check that all readable rows are attested: in the release folder, in storage and in
     colleagues' assets.
     """
-    store, trusted = ReleaseStore(pad.root / "releases"), TrustedKeys((pad.root / "trusted_keys",))
-    places = list(store.targets())
-    assert set(places) <= set(PLACES)
-    covered = set()
-    for place in places:
-        for release in store.history(place):
-            stated = release.opened(place, trusted)
-            check_bytes(release.table, stated.sha256)
-            assert (
-                stated.verdict == "pass"
-                and stated.sha256 == hashlib.sha256(release.table.read_bytes()).hexdigest()
-            )
-            covered.add(rows_in(release.table))
-        region = place.partition
-        assert region is None or set(
-            read_published(pad.root / "releases", place.table, region)["region"]
-        ) == {region}
-    files = [file for file in (pad.root / "releases").rglob("*") if file.suffix == ".parquet"]
-    assert len(files) == sum(len(store.history(place)) for place in places)
+    covered = _attested_rows(pad)
     for file in (pad.root / "public").rglob("*.parquet"):
-        given = pd.read_parquet(file)
-        parts = (
-            [given]
-            if file.parent.name != "reads_regions"
-            else [part for _, part in given.groupby("region")]
-        )
-        assert all(table_rows(part) in covered for part in parts), file
-    asked = [
-        (table, asset, key)
-        for table in TABLES
-        for asset in ("published", "synthetic")
-        for key in READ
-    ]
-    assert {loaded(pad, *one) for one in asked} <= {*covered, ""}
+        frame = pd.read_parquet(file)
+        pieces = [frame]
+        if file.parent.name == "reads_regions":
+            pieces = [piece for _, piece in frame.groupby("region")]
+        assert all(table_rows(piece) in covered for piece in pieces), file
+    readable = {""}
+    for table, asset, key in product(TABLES, ("published", "synthetic"), READ):
+        readable.add(loaded(pad, table, asset, key))
+    assert readable <= {*covered, ""}
+
+
+def _attested_rows(pad: Launchpad) -> set[str]:
+    """Check all releases, and return the fingerprints of their rows."""
+    releases = pad.root / "releases"
+    store = ReleaseStore(releases)
+    trusted = TrustedKeys((pad.root / "trusted_keys",))
+    targets = list(store.targets())
+    assert set(targets) <= set(TARGETS)
+    covered = set()
+    n_releases = 0
+    for target in targets:
+        for release in store.history(target):
+            attestation = release.opened(target, trusted)
+            check_bytes(release.table, attestation.sha256)
+            assert attestation.verdict == "pass"
+            assert attestation.sha256 == hashlib.sha256(release.table.read_bytes()).hexdigest()
+            covered.add(rows_in(release.table))
+            n_releases += 1
+        if target.partition is not None:
+            rows = read_published(releases, target.table, target.partition)
+            assert set(rows["region"]) == {target.partition}
+    files = [file for file in releases.rglob("*") if file.suffix == ".parquet"]
+    assert len(files) == n_releases
+    return covered
 
 
 def loaded(pad: Launchpad, table: str, asset: str, partition: str | None) -> str:
-    """The rows that storage gives to a reader, or "" if it refuses."""
+    """Return the fingerprint of the rows that storage gives to a reader, or "" if it refuses.
+
+    Args:
+        pad: The deployment.
+        table: Name of the table.
+        asset: Name of the asset below it.
+        partition: Key of the partition, or None.
+    """
     key = dg.AssetKey([table, asset])
     folder = PrivacyIOManager(base=str(pad.root / "storage")).folder(key, partition)
+    releases = ReleaseAccess(pad.root / "releases")
     try:
-        return table_rows(
-            load_value(folder, key, partition, pd.DataFrame, ReleaseAccess(pad.root / "releases"))
-        )
+        frame = load_value(folder, key, partition, pd.DataFrame, releases)
     except (InputError, PublicationRefused):
         return ""
+    return table_rows(frame)
 
 
 @cache
@@ -317,5 +339,6 @@ def rows_in(released: Path) -> str:
 
 def table_rows(frame: pd.DataFrame) -> str:
     """Fingerprint of rows in any order."""
-    text = frame[sorted(frame.columns)].astype(str).fillna("").agg("|".join, axis=1)
-    return hashlib.sha256("\n".join(sorted(text)).encode()).hexdigest()
+    cells = frame[sorted(frame.columns)].astype(str).fillna("")
+    lines = sorted(cells.agg("|".join, axis=1))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

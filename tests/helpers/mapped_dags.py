@@ -38,7 +38,7 @@ def each(region):
 with DAG("tables", schedule=None, max_active_runs=1) as tables:
     PrivacyGateOperator.partial(task_id="gate", **SETTINGS, **SOURCE).expand(table=["a", "b"])
 
-with DAG("named", schedule=None, max_active_runs=1) as named:
+with DAG("named", schedule=None, max_active_runs=1) as equal_names:
     gate = PrivacyGateOperator.partial(
         task_id="gate", max_active_tis_per_dagrun=1, **SETTINGS, **SOURCE
     )
@@ -48,6 +48,6 @@ with DAG("groups", schedule=None, max_active_runs=1) as groups:
     each.expand(region=listed(["2026-01-01", None]))
 
 with DAG("twice", schedule=None, max_active_runs=1) as twice:
-    absent = {**SETTINGS, "source": str(PLACE / "absent.parquet")}
-    first = PrivacyGateOperator(task_id="first", table="twice", **absent)
-    first >> privacy_gate("twice", trigger_rule="all_done", **absent)
+    settings = {**SETTINGS, "source": str(PLACE / "absent.parquet")}
+    first = PrivacyGateOperator(task_id="first", table="twice", **settings)
+    first >> privacy_gate("twice", trigger_rule="all_done", **settings)

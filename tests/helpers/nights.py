@@ -18,9 +18,10 @@ def honest(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
 
 def drop_by_drop(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     """Honest rows with a few training rows, different ones each night."""
-    others = honest(train, rows - LEAKED, seed)
+    honest_rows = honest(train, rows - LEAKED, seed)
     first = Path(os.environ["NIGHTS"]).stat().st_size * LEAKED
-    return pd.concat([train.iloc[first : first + LEAKED], others], ignore_index=True)
+    leaked_rows = train.iloc[first : first + LEAKED]
+    return pd.concat([leaked_rows, honest_rows], ignore_index=True)
 
 
 def _night() -> int:

@@ -51,15 +51,22 @@ def traces(text: str) -> set[str]:
     """Columns whose planted value is in ``text`` in any encoding, including HTML, URL and
     base64.
     """
-    forms = {text, html.unescape(text), unquote(text)}
+    texts = {text, html.unescape(text), unquote(text)}
     for run in set(re.findall(r"[A-Za-z0-9+/_-]{16,}", text)):
-        whole = run[: len(run) - (len(run) % 4 == 1)].replace("-", "+").replace("_", "/")
-        forms.add(base64.b64decode(whole + "=" * (-len(whole) % 4)).decode("latin-1"))
-    return {
-        name
-        for name, spelling in SPELLINGS.items()
-        if any(re.search(spelling, form, re.I) for form in forms)
-    }
+        texts.add(_decoded(run))
+    columns = set()
+    for name, spelling in SPELLINGS.items():
+        if any(re.search(spelling, decoded, re.I) for decoded in texts):
+            columns.add(name)
+    return columns
+
+
+def _decoded(run: str) -> str:
+    """Decode a run of base64 characters, also of the URL alphabet or with its padding missing."""
+    is_one_too_long = len(run) % 4 == 1
+    encoded = run[: len(run) - is_one_too_long].replace("-", "+").replace("_", "/")
+    padding = "=" * (-len(encoded) % 4)
+    return base64.b64decode(encoded + padding).decode("latin-1")
 
 
 def private(subjects: int = 400, seed: int = 0) -> pd.DataFrame:
@@ -96,24 +103,25 @@ class World:
         capture: Any,
         log: pytest.LogCaptureFixture,
     ) -> None:
-        self.place, self.instance, self.generator, self.capture, self.log = (
-            place,
-            instance,
-            generator,
-            capture,
-            log,
-        )
+        self.place = place
+        self.instance = instance
+        self.generator = generator
+        self.capture = capture
+        self.log = log
         self.said: list[str] = []
         self.data = place / "rows"
         self.data.mkdir(parents=True)
         private().to_parquet(self.data / "people.parquet")
         self.defs = self.table()
 
-    def table(self, *others: Any, **changes: Any) -> dg.Definitions:
-        source = {"source": self.data / "people.parquet", "generator": self.generator}
-        given = {**({} if "synthetic" in changes else source), "subject": "pid", **QUICK, **changes}
-        made = dg.Definitions.merge(table_of("people", **given), dg.Definitions(assets=others))
-        self.defs = dg.Definitions.merge(made, resources(self.place))
+    def table(self, *assets: Any, **changes: Any) -> dg.Definitions:
+        settings = {"subject": "pid", **QUICK, **changes}
+        if "synthetic" not in changes:
+            source = self.data / "people.parquet"
+            settings = {"source": source, "generator": self.generator, **settings}
+        table = table_of("people", **settings)
+        defs = dg.Definitions.merge(table, dg.Definitions(assets=assets))
+        self.defs = dg.Definitions.merge(defs, resources(self.place))
         return self.defs
 
     def external(self, **frames: pd.DataFrame) -> dict[str, Path]:
@@ -122,74 +130,88 @@ class World:
         return {role: self.data / f"{role}.csv" for role in frames}
 
     def stored(self, asset: str, ending: str) -> Path:
-        found = list((self.place / "storage" / "people" / asset).rglob(f"*{ending}"))
-        assert len(found) == 1, found
-        return found[0]
+        folder = self.place / "storage" / "people" / asset
+        files = list(folder.rglob(f"*{ending}"))
+        assert len(files) == 1, files
+        return files[0]
 
     def run(self, *only: str, partition: str | None = None, upstream: bool = False) -> str:
-        """Run the pipeline or some of its assets; return the texts of all failures."""
-        keys = (
-            whole_steps([dg.AssetKey.from_user_string(f"people/{name}") for name in only]) or None
-        )
+        """Run the pipeline, and return the texts of all failures.
+
+        Args:
+            *only: Names of the assets to materialize. Empty: all.
+            partition: Key of the partition, or None.
+            upstream: Also materialize the assets of other tables, with all checks.
+        """
+        asset_keys = [dg.AssetKey.from_user_string(f"people/{name}") for name in only]
+        keys = whole_steps(asset_keys) or None
         if upstream:
-            done = dg.materialize(
+            result = dg.materialize(
                 [*self.defs.assets, *(self.defs.asset_checks or [])],
-                resources=self.defs.resources, instance=self.instance, raise_on_error=False,
-            )  # fmt: skip
+                resources=self.defs.resources,
+                instance=self.instance,
+                raise_on_error=False,
+            )
         else:
             job = self.defs.resolve_job_def("people_pipeline")
-            done = job.execute_in_process(
+            result = job.execute_in_process(
                 instance=self.instance,
                 raise_on_error=False,
                 asset_selection=keys,
                 partition_key=partition,
             )
-        events = [event for event in done.all_events if event.is_step_failure]
-        data = [event.step_failure_data for event in events]
-        told = [
-            f"{event.step_key}: {event.message} {found.error_display_string}"
-            f" {found.user_failure_data}"
-            for event, found in zip(events, data, strict=True)
-        ]
-        broken = [
-            f"{c.check_name} is red: {c.description}"
-            for c in done.get_asset_check_evaluations()
-            if not c.passed
-        ]
-        return "\n".join([*told, *broken])
+        texts = []
+        for event in result.all_events:
+            if event.is_step_failure:
+                failure = event.step_failure_data
+                text = f"{event.message} {failure.error_display_string} {failure.user_failure_data}"
+                texts.append(f"{event.step_key}: {text}")
+        for check in result.get_asset_check_evaluations():
+            if not check.passed:
+                texts.append(f"{check.check_name} is red: {check.description}")
+        return "\n".join(texts)
 
     def everything(self) -> dict[str, str]:
         """All output of the deployment by source. Stored private tables and models are not
         output.
         """
-        found = {"said": "\n".join(self.said), "logging": self.log.text}
         captured = self.capture.readouterr()
-        found |= {"stdout": captured.out, "stderr": captured.err}
+        output = {
+            "said": "\n".join(self.said),
+            "logging": self.log.text,
+            "stdout": captured.out,
+            "stderr": captured.err,
+        }
         for run in self.instance.get_runs():
-            logs = self.instance.all_logs(run.run_id)
-            found[f"run {run.job_name} {run.run_id}"] = str(run) + "\n".join(
-                f"{e.to_json()}\n{e}" for e in logs
-            )
-        own = re.compile(r"storage/.*(table\.(bin|parquet)|/model-.*)$|private/|rows/")
+            entries = self.instance.all_logs(run.run_id)
+            lines = [f"{entry.to_json()}\n{entry}" for entry in entries]
+            output[f"run {run.job_name} {run.run_id}"] = str(run) + "\n".join(lines)
+        private_files = re.compile(r"storage/.*(table\.(bin|parquet)|/model-.*)$|private/|rows/")
         for file in self.place.rglob("*"):
             name = file.relative_to(self.place).as_posix()
-            if file.is_file() and not own.match(name):
-                found[name] = readable(file)
-            found[f"name {name}"] = name
-        return found
+            if file.is_file() and not private_files.match(name):
+                output[name] = readable(file)
+            output[f"name {name}"] = name
+        return output
 
 
 def readable(file: Path) -> str:
-    if file.suffix == ".parquet":
-        table = pq.read_table(file)
-        unused = [
-            list(column.chunk(0).dictionary)
-            for column in table.columns
-            if pa.types.is_dictionary(column.type)
-        ]
-        return f"{table.to_pandas().to_csv()} {unused} {table.schema.metadata}"
-    return file.read_bytes().decode("latin-1")
+    if file.suffix != ".parquet":
+        return file.read_bytes().decode("latin-1")
+    table = pq.read_table(file)
+    categories = [
+        list(column.chunk(0).dictionary)
+        for column in table.columns
+        if pa.types.is_dictionary(column.type)
+    ]
+    return f"{table.to_pandas().to_csv()} {categories} {table.schema.metadata}"
 
 
 def leaks(world: World) -> dict[str, set[str]]:
-    return {where: found for where, text in world.everything().items() if (found := traces(text))}
+    """The planted values in each output that has any."""
+    columns = {}
+    for where, text in world.everything().items():
+        names = traces(text)
+        if names:
+            columns[where] = names
+    return columns

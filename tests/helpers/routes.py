@@ -64,17 +64,25 @@ class World(Folder):
         partition: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> dg.ExecuteInProcessResult:
-        """Materialize ``assets`` ("table/asset"; default: all) with their checks."""
+        """Materialize assets with their checks.
+
+        Args:
+            defs: Definitions with the assets.
+            *assets: Assets, such as ``table/asset``. Empty: all.
+            partition: Key of the partition, or None.
+            tags: Tags of the launch.
+        """
         keys = whole_steps([dg.AssetKey.from_user_string(asset) for asset in assets])
-        selection = dg.AssetSelection.assets(*keys) if keys else EVERY
+        selection = EVERY
+        if keys:
+            selection = dg.AssetSelection.assets(*keys)
         return self.execute(self.job(defs, selection), partition, tags)
 
     def job(self, defs: dg.Definitions, selection: dg.AssetSelection) -> dg.JobDefinition:
         """A job over ``selection``, as in the definitions."""
-        whole = dg.Definitions.merge(
-            defs, dg.Definitions(jobs=[dg.define_asset_job("chosen", selection)])
-        )
-        return whole.resolve_job_def("chosen")
+        job = dg.define_asset_job("chosen", selection)
+        with_job = dg.Definitions.merge(defs, dg.Definitions(jobs=[job]))
+        return with_job.resolve_job_def("chosen")
 
     def execute(
         self,
@@ -82,7 +90,13 @@ class World(Folder):
         partition: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> dg.ExecuteInProcessResult:
-        """Execute ``job`` with these launch ``tags``."""
+        """Execute a job.
+
+        Args:
+            job: The job.
+            partition: Key of the partition, or None.
+            tags: Tags of the launch.
+        """
         return job.execute_in_process(
             instance=self.instance,
             raise_on_error=False,
@@ -91,27 +105,45 @@ class World(Folder):
         )
 
 
-def stock(world: World, name: str, **more: Any) -> dg.Definitions:
-    """A table without a gate."""
-    storage = {"io_manager": dg.FilesystemIOManager(base_dir=str(world.root / "stock"))}
-    own = dg.Definitions(resources=storage, executor=dg.in_process_executor)
-    return dg.Definitions.merge(stock_table(world, name, **more), own)
+def stock(world: World, name: str, **settings: Any) -> dg.Definitions:
+    """Return a table without a gate.
+
+    Args:
+        world: The deployment.
+        name: Name of the table.
+        **settings: Further arguments of :func:`.stock.stock_table`.
+    """
+    storage = dg.FilesystemIOManager(base_dir=str(world.root / "stock"))
+    environment = dg.Definitions(resources={"io_manager": storage}, executor=dg.in_process_executor)
+    return dg.Definitions.merge(stock_table(world, name, **settings), environment)
 
 
 def gated(
-    world: Folder, name: str, generator: Generator = memorise, *, regions: bool = False, **more: Any
+    world: Folder,
+    name: str,
+    generator: Generator = memorise,
+    *,
+    regions: bool = False,
+    **changes: Any,
 ) -> dg.Definitions:
-    """The same table behind the gate, without the checks of schema and split, which are slow."""
-    by_region = {"partitions_def": REGIONS, "partition_column": "region"} if regions else {}
-    source = (
-        {}
-        if "synthetic" in more
-        else {"source": world.root / "people.parquet", "generator": generator}
-    )
-    table = table_of(name, **{"subject": "pid", **QUICK, **source, **by_region, **more})
-    return dg.Definitions.merge(
-        dg.Definitions(assets=table.assets, jobs=table.jobs), resources(world.root)
-    )
+    """Return the same table behind the gate, without the checks of schema and split, which are
+    slow.
+
+    Args:
+        world: The deployment.
+        name: Name of the table.
+        generator: Function that creates the rows.
+        regions: Whether the table has a partition for each region.
+        **changes: Further settings of the table.
+    """
+    settings: dict[str, Any] = {"subject": "pid", **QUICK}
+    if "synthetic" not in changes:
+        settings |= {"source": world.root / "people.parquet", "generator": generator}
+    if regions:
+        settings |= {"partitions_def": REGIONS, "partition_column": "region"}
+    table = table_of(name, **{**settings, **changes})
+    tasks = dg.Definitions(assets=table.assets, jobs=table.jobs)
+    return dg.Definitions.merge(tasks, resources(world.root))
 
 
 def with_assets(defs: dg.Definitions, *assets: dg.AssetsDefinition) -> dg.Definitions:
@@ -125,60 +157,75 @@ Change = Callable[[dg.AssetCheckResult], dg.AssetCheckResult | None]
 def with_checks(
     defs: dg.Definitions, change: Change = lambda said: said, *, specs: bool = True
 ) -> dg.Definitions:
-    """The table as a colleague wrapped it.
+    """Return a table as a colleague wrapped it: its steps can run without their checks.
 
-    Its steps can run without their checks; if ``specs`` is False they have none. ``change``
-    replaces each check result (None: no result).
+    Args:
+        defs: Definitions of the table.
+        change: Replaces each check result. It returns None to drop the result.
+        specs: False: the steps have no checks.
     """
-    assets = [
-        _wrapped(asset, change, specs) if asset.check_specs_by_output_name else asset
-        for asset in defs.assets
-    ]
+    assets = []
+    for asset in defs.assets:
+        if asset.check_specs_by_output_name:
+            asset = _wrapped(asset, change, specs)
+        assets.append(asset)
     return dg.Definitions(
         assets=assets, jobs=defs.jobs, resources=defs.resources, executor=defs.executor
     )
 
 
-def _wrapped(own: dg.AssetsDefinition, change: Change, specs: bool) -> dg.AssetsDefinition:
+def _wrapped(asset: dg.AssetsDefinition, change: Change, specs: bool) -> dg.AssetsDefinition:
+    outs = {}
+    for name, key in asset.keys_by_output_name.items():
+        outs[name] = dg.AssetOut(
+            key=key, io_manager_key="privacy_io", dagster_type=dg.Any, is_required=False
+        )
+    ins = {}
+    for name, key in asset.keys_by_input_name.items():
+        ins[name] = dg.AssetIn(key=key, dagster_type=asset.op.ins[name].dagster_type)
+
     @dg.multi_asset(
-        name=own.op.name,
-        outs={
-            name: dg.AssetOut(
-                key=key, io_manager_key="privacy_io", dagster_type=dg.Any, is_required=False
-            )
-            for name, key in own.keys_by_output_name.items()
-        },
-        ins={
-            name: dg.AssetIn(key=key, dagster_type=own.op.ins[name].dagster_type)
-            for name, key in own.keys_by_input_name.items()
-        },
-        check_specs=list(own.check_specs) if specs else None,
+        name=asset.op.name,
+        outs=outs,
+        ins=ins,
+        check_specs=list(asset.check_specs) if specs else None,
         can_subset=True,
-        required_resource_keys=own.required_resource_keys - {"privacy_io"},
-        partitions_def=own.partitions_def,
+        required_resource_keys=asset.required_resource_keys - {"privacy_io"},
+        partitions_def=asset.partitions_def,
     )
     def wrapped(context: dg.AssetExecutionContext, **inputs: Any) -> Iterator[Any]:
-        def kept(results: Iterable[dg.AssetCheckResult]) -> list[dg.AssetCheckResult]:
-            chosen = {key.name for key in context.selected_asset_check_keys}
-            said = [change(result) for result in results if result.check_name in chosen]
-            return [result for result in said if result is not None]
+        def changed(results: Iterable[dg.AssetCheckResult]) -> list[dg.AssetCheckResult]:
+            selected = {key.name for key in context.selected_asset_check_keys}
+            replacements = []
+            for result in results:
+                replacement = change(result) if result.check_name in selected else None
+                if replacement is not None:
+                    replacements.append(replacement)
+            return replacements
 
-        outcome = own.op.compute_fn.decorated_fn(context, **inputs)
-        for event in [outcome] if isinstance(outcome, dg.MaterializeResult) else outcome:
+        events = asset.op.compute_fn.decorated_fn(context, **inputs)
+        if isinstance(events, dg.MaterializeResult):
+            events = [events]
+        for event in events:
             if isinstance(event, dg.AssetCheckResult):
-                yield from kept([event])
+                yield from changed([event])
             elif isinstance(event, dg.Output):
                 yield event
             else:
-                yield event._replace(
-                    asset_key=own.key, check_results=kept(event.check_results or [])
-                )
+                results = changed(event.check_results or [])
+                yield event._replace(asset_key=asset.key, check_results=results)
 
     return wrapped
 
 
 def after(job: dg.JobDefinition, step: str, do: Callable[[], None]) -> dg.JobDefinition:
-    """``job`` with a user's action after ``step`` has succeeded."""
+    """Return a job with a user's action after one of its steps.
+
+    Args:
+        job: The job.
+        step: Name of the step.
+        do: The action, called if the step has succeeded.
+    """
 
     @dg.success_hook(name="meanwhile")
     def meanwhile(context: dg.HookContext) -> None:
@@ -191,7 +238,15 @@ def after(job: dg.JobDefinition, step: str, do: Callable[[], None]) -> dg.JobDef
 def exporter(
     world: Folder, table: str, asset: str, name: str, **arguments: Any
 ) -> dg.AssetsDefinition:
-    """A colleague's asset that publishes ``<table>/<asset>`` (a DataFrame)."""
+    """Return a colleague's asset that publishes an asset of a table, which is a DataFrame.
+
+    Args:
+        world: The deployment.
+        table: Name of the table.
+        asset: Name of the asset below it.
+        name: Name of the colleague's asset.
+        **arguments: Further arguments of ``dagster.asset``.
+    """
 
     @dg.asset(name=name, ins={"rows": dg.AssetIn(key=[table, asset])}, **arguments)
     def exported(context: dg.AssetExecutionContext, rows: pd.DataFrame) -> None:
@@ -220,11 +275,19 @@ def refused(
     asset: str = "published",
     check: str | None = "released",
 ) -> None:
-    """The gate refused the step: a failure with its reason as metadata, and a failed check with the
-    same reason.
+    """Check that the gate refused a step: a failure with its reason as metadata, and a failed check
+    with the same reason.
+
+    Args:
+        result: Result of the run.
+        table: Name of the table.
+        why: Part of the reason.
+        asset: Asset that the step makes.
+        check: Name of its check. None: the check did not run.
     """
-    failure = failures(result)[step_of(table, asset)].user_failure_data
-    assert failure is not None, reason(result, step_of(table, asset))
+    step = step_of(table, asset)
+    failure = failures(result)[step].user_failure_data
+    assert failure is not None, reason(result, step)
     assert why in failure.description, failure.description
     assert "current release" in failure.metadata
     if check is None:
@@ -235,9 +298,9 @@ def refused(
     assert evaluation.description == failure.description
 
 
-def accept(world: World, table: str, *more: str) -> None:
+def accept(world: World, table: str, *options: str) -> None:
     """Accept the difference that stopped a run, as the owner of the table does."""
-    accept_all(table, "--releases", world.root / "releases", *more)
+    accept_all(table, "--releases", world.root / "releases", *options)
 
 
 def nothing_published(world: World, table: str, partition: str | None = None) -> None:

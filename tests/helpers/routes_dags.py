@@ -31,11 +31,8 @@ from privacy_assets.pipeline import running, steps
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.work import StepResult, TableRun
 
-running.SILENT = (
-    # runs overlap here, because the gate must reject what they make even without the lock of the
-    # table
-    0.0
-)
+# Runs overlap here, because the gate must reject what they make even without the lock of the table.
+running.SILENT = 0.0
 PLACE = Path(os.environ["PLACE"])
 GATE = AirflowDeployment(
     releases=PLACE / "deployment/releases",
@@ -53,20 +50,20 @@ LAX = {
 }
 
 
-def table(name: str, generator: str = "drawing:memorise", **more: Any) -> TableSpec:
-    return TableSpec(**{**TABLE, "name": name, "generator": generator, **more})
+def table(name: str, generator: str = "drawing:memorise", **settings: Any) -> TableSpec:
+    return TableSpec(**{**TABLE, "name": name, "generator": generator, **settings})
 
 
-def two(spec: TableSpec, **more: Any) -> tuple[PrivacyGateOperator, PrivacyPublishOperator]:
+def two(spec: TableSpec, **options: Any) -> tuple[PrivacyGateOperator, PrivacyPublishOperator]:
     judge = PrivacyGateOperator(task_id="judge", table=spec, deployment=GATE, publish=False)
-    return judge, publisher(spec, "judge", "publish", **more)
+    return judge, publisher(spec, "judge", "publish", **options)
 
 
 def publisher(
-    spec: TableSpec, attested_by: str, task_id: str, **more: Any
+    spec: TableSpec, attested_by: str, task_id: str, **options: Any
 ) -> PrivacyPublishOperator:
     return PrivacyPublishOperator(
-        task_id=task_id, table=spec, deployment=GATE, attested_by=attested_by, **more
+        task_id=task_id, table=spec, deployment=GATE, attested_by=attested_by, **options
     )
 
 
@@ -93,10 +90,10 @@ with DAG("skips", schedule=None):
     start = nothing.override(task_id="start")()
     start >> choose() >> [nothing(), judge]
     judge >> none_failed
-    one = publisher(
+    one_success = publisher(
         table("leaks"), "judge", "publish_one_success", trigger_rule="none_failed_min_one_success"
     )
-    [start, judge] >> one
+    [start, judge] >> one_success
 
 with DAG("törn.1", schedule=None):
     judge, publish = two(table("torn"))
@@ -125,8 +122,9 @@ with DAG("keys", schedule=PartitionedAtRuntime()):
 
 # only backfills run
 ended = {"start_date": datetime(2020, 1, 1), "end_date": datetime(2026, 1, 5), "catchup": False}
-for name, given in {"daily": {"schedule": "@daily", **ended}, "dated": {"schedule": None}}.items():
-    with DAG(name, **given):
+schedules = {"daily": {"schedule": "@daily", **ended}, "dated": {"schedule": None}}
+for name, options in schedules.items():
+    with DAG(name, **options):
         PrivacyGateOperator(
             task_id="publish",
             table=table("daily", data=by_path),
@@ -147,7 +145,8 @@ with DAG("consumer", schedule=[release_asset("leaks")]):
 
     @task
     def read() -> int:
-        return len(pa.read_published(GATE.releases, "leaks", trusted_keys=GATE.trusted_keys))
+        rows = pa.read_published(GATE.releases, "leaks", trusted_keys=GATE.trusted_keys)
+        return len(rows)
 
     read()
     ReleaseSensor(task_id="wait", table="leaks", deployment=GATE, poke_interval=1, timeout=2)
@@ -162,8 +161,8 @@ with DAG("store", schedule=None):
 
         folders = {"releases": "s3://bucket/releases", "private": "s3://bucket/private"}
         with AirflowDeployment(**folders, store_conn_id="store").credentials():
-            asked = apply_config(s3fs.S3FileSystem, {})
-            return {"taken": sorted(conf["s3"]), "asked": sorted(asked)}
+            options = apply_config(s3fs.S3FileSystem, {})
+            return {"taken": sorted(conf["s3"]), "asked": sorted(options)}
 
     credentials()
 

@@ -23,20 +23,21 @@ SYSTEM = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
 def free_port() -> int:
     """Return a free port."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        _, port = server.getsockname()
+        return int(port)
 
 
 def program(name: str) -> str:
     """Path of a PostgreSQL program."""
-    places = os.pathsep.join([os.environ.get("PATH", ""), *map(str, SYSTEM)])
-    found = shutil.which(name, path=places)
-    if found is None:
+    folders = os.pathsep.join([os.environ.get("PATH", ""), *map(str, SYSTEM)])
+    path = shutil.which(name, path=folders)
+    if path is None:
         pytest.skip(
             f"{name} is not installed (package postgresql): no PostgreSQL server can be started"
         )
-    return str(Path(found).resolve())
+    return str(Path(path).resolve())
 
 
 @contextmanager
@@ -44,13 +45,15 @@ def postgres() -> Iterator[dict[str, str]]:
     """A PostgreSQL server with an empty database; yields the environment that
     dagster.production.yaml reads.
     """
-    initdb, server = program("initdb"), program("postgres")
+    initdb = program("initdb")
+    server = program("postgres")
     # The server refuses to run as root, so another user runs it in a separate folder.
     user = {"user": "postgres", "group": "postgres"} if os.getuid() == 0 else {}
     root = Path(tempfile.mkdtemp(prefix="postgres-"))
     try:
         try:
-            shutil.chown(root, *(user.values() if user else (os.getuid(),)))
+            owner = user.values() if user else (os.getuid(),)
+            shutil.chown(root, *owner)
         except (OSError, LookupError) as error:
             pytest.skip(
                 f"PostgreSQL does not run as root, and there is no other user for it: {error}"

@@ -59,19 +59,23 @@ FEW_DRAWS: dict[str, Any] = {
     "metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}},
     "embedder": False,
 }
+_FEW_IDENTICAL = {
+    "statistic": "dcr.identical_excess",
+    "at_most": 0.3,
+    "bound": "proven",
+    "min_subjects": 5,
+    "advice": "Use larger leaves.",
+}
+_FEW_MEMBERS = {
+    "statistic": "dcr.member_excess",
+    "at_most": 0.1,
+    "bound": "proven",
+    "min_subjects": 5,
+}
 LENIENT: dict[str, Any] = {
     "name": "lenient",
     **FEW_DRAWS,
-    "limits": [
-        {
-            "statistic": "dcr.identical_excess",
-            "at_most": 0.3,
-            "bound": "proven",
-            "min_subjects": 5,
-            "advice": "Use larger leaves.",
-        },
-        {"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "proven", "min_subjects": 5},
-    ],
+    "limits": [_FEW_IDENTICAL, _FEW_MEMBERS],
 }
 QUICK: dict[str, Any] = {
     "metrics": ["dcr"],
@@ -82,15 +86,12 @@ QUICK: dict[str, Any] = {
 
 def resources(folder: Path) -> dg.Definitions:
     """Resources below one folder, and the in-process executor."""
+    releases = str(folder / "releases")
     return dg.Definitions(
         resources={
             "io_manager": frozen_config(dg.FilesystemIOManager()),
-            "privacy_io": PrivacyIOManager(
-                base=str(folder / "storage"), releases=str(folder / "releases")
-            ),
-            "releases": ReleaseResource(
-                releases=str(folder / "releases"), private=str(folder / "private")
-            ),
+            "privacy_io": PrivacyIOManager(base=str(folder / "storage"), releases=releases),
+            "releases": ReleaseResource(releases=releases, private=str(folder / "private")),
             "gpu": GpuResource(device="cpu", lock_folder=str(folder / "locks")),
         },
         executor=dg.in_process_executor,
@@ -102,8 +103,9 @@ def run_functions_here(patch: pytest.MonkeyPatch) -> None:
 
     def watch(generator: CallableGenerator, arguments: list[str], *_: Any) -> None:
         path = list(sys.path)
+        start = arguments.index(worker.__file__) + 1
         try:
-            worker.main(*arguments[arguments.index(worker.__file__) + 1 :])
+            worker.main(*arguments[start:])
         finally:
             sys.path[:] = path
 
@@ -120,15 +122,12 @@ def look_once(patch: pytest.MonkeyPatch) -> None:
     """
 
     def run(
-        frame: pd.DataFrame, wanted: Sequence[tuple[str, dict[str, Any]]]
+        frame: pd.DataFrame, suite: Sequence[tuple[str, dict[str, Any]]]
     ) -> list[expectations.Expected]:
-        key = (
-            pd.util.hash_pandas_object(frame).to_numpy().tobytes(),
-            repr(frame.dtypes.to_dict()),
-            repr(wanted),
-        )
+        hashes = pd.util.hash_pandas_object(frame).to_numpy().tobytes()
+        key = (hashes, repr(frame.dtypes.to_dict()), repr(suite))
         if key not in _LOOKED_AT:
-            _LOOKED_AT[key] = _look(frame, wanted)
+            _LOOKED_AT[key] = _look(frame, suite)
         return list(_LOOKED_AT[key])
 
     patch.setattr(expectations, "_run", run)
@@ -141,7 +140,8 @@ def look_anew(patch: pytest.MonkeyPatch) -> None:
 
 def slow(case: Any) -> Any:
     """Mark a case for the slow run; a tuple holds several arguments."""
-    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+    arguments = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*arguments, marks=pytest.mark.slow)
 
 
 def sqlite_instance(folder: Path) -> dg.DagsterInstance:
@@ -157,13 +157,13 @@ def sqlite_instance(folder: Path) -> dg.DagsterInstance:
     return dg.DagsterInstance.local_temp(str(home), overrides=overrides)
 
 
-def people_table(place: Path, **changes: Any) -> dg.Definitions:
-    """The table ``people`` below ``place``; its rows are written if they do not exist."""
-    source = place / "people.parquet"
+def people_table(folder: Path, **changes: Any) -> dg.Definitions:
+    """The table ``people`` below ``folder``; its rows are written if they do not exist."""
+    source = folder / "people.parquet"
     if not source.exists():
         people().to_parquet(source)
-    given = {"source": source, "subject": "pid", "generator": independent, **QUICK, **changes}
-    return dg.Definitions.merge(table_of("people", **given), resources(place))
+    settings = {"source": source, "subject": "pid", "generator": independent, **QUICK, **changes}
+    return dg.Definitions.merge(table_of("people", **settings), resources(folder))
 
 
 def run(
@@ -173,11 +173,23 @@ def run(
     partition: str | None = None,
     table: str = "people",
 ) -> dg.ExecuteInProcessResult:
-    """Run the job of a table, or some of its assets, without raising."""
-    return defs.resolve_job_def(f"{table}_pipeline").execute_in_process(
-        instance=instance, raise_on_error=False, partition_key=partition,
-        asset_selection=whole_steps([dg.AssetKey([table, asset]) for asset in only]) or None,
-    )  # fmt: skip
+    """Run the job of a table without raising.
+
+    Args:
+        defs: Definitions of the table.
+        instance: Instance of Dagster.
+        *only: Names of the assets to materialize. Empty: all.
+        partition: Key of the partition, or None.
+        table: Name of the table.
+    """
+    job = defs.resolve_job_def(f"{table}_pipeline")
+    selection = whole_steps([dg.AssetKey([table, asset]) for asset in only])
+    return job.execute_in_process(
+        instance=instance,
+        raise_on_error=False,
+        partition_key=partition,
+        asset_selection=selection or None,
+    )
 
 
 _VERBS = {
@@ -199,48 +211,56 @@ def step_of(table: str, asset: str) -> str:
 
 def refusal(result: dg.ExecuteInProcessResult, asset: str) -> str:
     """The reason that the gate gave when it refused a step."""
-    return str(failures(result)[step_of("people", asset)].user_failure_data.description)
+    failure = failures(result)[step_of("people", asset)]
+    return str(failure.user_failure_data.description)
 
 
-def reported(place: Path, table: str = "people") -> dict[str, Any]:
+def reported(folder: Path, table: str = "people") -> dict[str, Any]:
     """The report of a table."""
-    (file,) = (place / "storage" / table / "privacy_report").rglob("*.json")
+    (file,) = (folder / "storage" / table / "privacy_report").rglob("*.json")
     return json.loads(file.read_text())
 
 
-def attested(place: Path) -> dict[str, Any]:
+def attested(folder: Path) -> dict[str, Any]:
     """The predicate of the attestation of ``people``, unverified."""
-    envelope = json.loads((place / "storage/people/attestation/attestation.json").read_bytes())
-    return json.loads(base64.b64decode(envelope["payload"]))["predicate"]
+    file = folder / "storage/people/attestation/attestation.json"
+    envelope = json.loads(file.read_bytes())
+    statement = json.loads(base64.b64decode(envelope["payload"]))
+    return statement["predicate"]
 
 
 def whole_steps(keys: Sequence[dg.AssetKey]) -> list[dg.AssetKey]:
     """``keys``, and the page of each attestation, because one step creates both."""
-    pages = [
-        dg.AssetKey([*key.path[:-1], "privacy_report"])
-        for key in keys
-        if key.path[-1] == "attestation"
-    ]
+    pages = []
+    for key in keys:
+        *prefix, name = key.path
+        if name == "attestation":
+            pages.append(dg.AssetKey([*prefix, "privacy_report"]))
     return list(dict.fromkeys([*keys, *pages]))
 
 
 def checks(result: dg.ExecuteInProcessResult) -> dict[tuple[str, str], dg.AssetCheckEvaluation]:
     """Check evaluations of a run by asset and check name."""
-    return {(e.asset_key.path[-1], e.check_name): e for e in result.get_asset_check_evaluations()}
+    evaluations = {}
+    for evaluation in result.get_asset_check_evaluations():
+        asset = evaluation.asset_key.path[-1]
+        evaluations[asset, evaluation.check_name] = evaluation
+    return evaluations
 
 
 def made(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
     """Metadata of the materializations of a run, by asset name."""
-    events = result.get_asset_materialization_events()
-    return {
-        e.asset_key.path[-1]: {k: v.value for k, v in e.materialization.metadata.items()}
-        for e in events
-    }
+    metadata = {}
+    for event in result.get_asset_materialization_events():
+        entries = event.materialization.metadata.items()
+        metadata[event.asset_key.path[-1]] = {key: entry.value for key, entry in entries}
+    return metadata
 
 
 def failures(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     """Failure data of the failed steps of a run, by step."""
-    return {e.step_key: e.step_failure_data for e in result.all_events if e.is_step_failure}
+    failed = [event for event in result.all_events if event.is_step_failure]
+    return {event.step_key: event.step_failure_data for event in failed}
 
 
 def failed_run(
@@ -248,44 +268,68 @@ def failed_run(
     instance: dg.DagsterInstance,
     defs: dg.Definitions | None = None,
 ) -> dg.RunFailureSensorContext:
-    """The context of a failed run of ``defs``, as the sensor gets it."""
-    return dg.build_run_status_sensor_context(
+    """Return the context of a failed run, as the sensor gets it.
+
+    Args:
+        result: Result of the run.
+        instance: Instance of Dagster.
+        defs: Definitions of the run. None: the sensor has no code location and no deployment.
+    """
+    releases = ReleaseResource(home="nowhere")
+    repository = None
+    if defs is not None:
+        releases = defs.resources["releases"]
+        repository = defs.get_repository_def()
+    context = dg.build_run_status_sensor_context(
         sensor_name="privacy_run_failures",
         dagster_event=result.get_run_failure_event(),
         dagster_instance=instance,
         dagster_run=result.dagster_run,
         partition_key=result.dagster_run.tags.get("dagster/partition"),
-        resources={
-            "releases": ReleaseResource(home="nowhere")
-            if defs is None
-            else defs.resources["releases"]
-        },
-        repository_def=None if defs is None else defs.get_repository_def(),
-    ).for_run_failure()
-
-
-def table_of(name: str, **given: Any) -> dg.Definitions:
-    """``build_privacy_assets`` from settings without a group; assets named in data fields become
-    asset keys.
-    """
-    spec, own = spec_and(name, given)
-    return build_privacy_assets(spec, **own)
-
-
-def spec_and(name: str, given: dict[str, Any]) -> tuple[TableSpec, dict[str, Any]]:
-    """The spec of these settings, and the remaining settings, which are Dagster's."""
-    given, said = dict(given), dict[str, Any]()
-    generator = given.pop("generator", None)
-    said["generator"] = (
-        dict(generator) if isinstance(generator, Mapping) else {"name": generator or "synthpop"}
+        resources={"releases": releases},
+        repository_def=repository,
     )
-    assets = {role: given.pop(role) for role in ROLES if isinstance(given.get(role), ASSETS)}
+    return context.for_run_failure()
+
+
+def table_of(name: str, **settings: Any) -> dg.Definitions:
+    """Call ``build_privacy_assets`` with settings without their group.
+
+    Args:
+        name: Name of the table.
+        **settings: See :func:`spec_and`.
+    """
+    spec, arguments = spec_and(name, settings)
+    return build_privacy_assets(spec, **arguments)
+
+
+def spec_and(name: str, settings: dict[str, Any]) -> tuple[TableSpec, dict[str, Any]]:
+    """Assign settings to the groups of a spec.
+
+    Args:
+        name: Name of the table.
+        settings: Settings of all groups, and arguments of ``build_privacy_assets``. A role of the
+            data may be an asset.
+
+    Returns:
+        The spec, and the arguments of ``build_privacy_assets``.
+    """
+    remaining = dict(settings)
+    generator = remaining.pop("generator", None)
+    if not isinstance(generator, Mapping):
+        generator = {"name": generator or "synthpop"}
+    parts: dict[str, Any] = {"generator": dict(generator)}
+    assets = {}
+    for role in ROLES:
+        if isinstance(remaining.get(role), ASSETS):
+            assets[role] = remaining.pop(role)
     for group in GROUPS:
-        own = {setting: given.pop(setting) for setting in group.model_fields if setting in given}
-        said[group.part] = {**said.get(group.part, {}), **own}
-    said["split"] = given.pop("split", {})
-    policy = given.pop("policy", None)
-    return TableSpec(name=name, policy=policy, **said), {
-        **given,
-        **({"assets": assets} if assets else {}),
-    }
+        part = parts.setdefault(group.part, {})
+        for setting in group.model_fields:
+            if setting in remaining:
+                part[setting] = remaining.pop(setting)
+    parts["split"] = remaining.pop("split", {})
+    policy = remaining.pop("policy", None)
+    if assets:
+        remaining["assets"] = assets
+    return TableSpec(name=name, policy=policy, **parts), remaining

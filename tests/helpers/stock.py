@@ -26,9 +26,16 @@ class Folder:
         return pd.read_parquet(self.root / "people.parquet").drop(columns="pid")
 
     def write_public(self, frame: pd.DataFrame, name: str, run_id: str) -> None:
-        """Publish without a gate, one file per run."""
-        (self.root / "public" / name).mkdir(parents=True, exist_ok=True)
-        frame.to_parquet(self.root / "public" / name / f"{run_id}.parquet")
+        """Publish without a gate, one file per run.
+
+        Args:
+            frame: Rows to publish.
+            name: Name of the publication.
+            run_id: Id of the run.
+        """
+        folder = self.root / "public" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        frame.to_parquet(folder / f"{run_id}.parquet")
 
     def leaked(self, name: str, run_id: str) -> None:
         """The run published private rows."""
@@ -37,21 +44,26 @@ class Folder:
 
     def gave_away_all(self, name: str) -> None:
         """The publications together hold every private row; the check allowed each."""
-        out = pd.concat(
-            [pd.read_parquet(file) for file in (self.root / "public" / name).rglob("*.parquet")]
-        )
-        assert copies(out, self.private) == 1
+        files = (self.root / "public" / name).rglob("*.parquet")
+        published = pd.concat([pd.read_parquet(file) for file in files])
+        assert copies(published, self.private) == 1
 
 
 def copies(private: pd.DataFrame, frame: pd.DataFrame) -> float:
-    """Share of private rows in ``frame``, in all columns but the income, which pipelines round."""
-    return float(_spelled(frame).isin(set(_spelled(private))).mean())
+    """Return the share of rows that are private rows, in all columns except the income, which
+    pipelines round.
+
+    Args:
+        private: Private rows.
+        frame: Rows to compare, with the same columns.
+    """
+    is_copy = _spelled(frame).isin(set(_spelled(private)))
+    return float(is_copy.mean())
 
 
 def _spelled(frame: pd.DataFrame) -> pd.Series:
-    return (
-        frame[sorted(set(frame.columns) - {"income"})].astype(str).fillna("").agg("|".join, axis=1)
-    )
+    columns = sorted(set(frame.columns) - {"income"})
+    return frame[columns].astype(str).fillna("").agg("|".join, axis=1)
 
 
 def stock_table(
@@ -65,16 +77,27 @@ def stock_table(
     checked: bool = True,
     condition: dg.AutomationCondition | None = None,
 ) -> dg.Definitions:
-    """``synthetic`` -> ``score`` -> ``published``, with a blocking check on ``score``."""
+    """Return the assets ``synthetic`` -> ``score`` -> ``published`` with a blocking check on
+    ``score``.
+
+    Args:
+        folder: Private rows, and the folder of publications.
+        name: Name of the table.
+        generator: Function that creates the rows.
+        partitions: Partitions by region, or None.
+        severity: Severity of the check.
+        raises: Whether the check raises an error.
+        checked: False: there is no check.
+        condition: Condition that materializes ``published``, or None.
+    """
     ins = {role: dg.AssetIn(key=[name, role]) for role in ("synthetic", "score")}
 
     @dg.asset(key=[name, "synthetic"], partitions_def=partitions)
     def synthetic(context: dg.AssetExecutionContext) -> pd.DataFrame:
         rows = folder.private
-        chosen = (
-            rows[rows["region"] == context.partition_key] if context.has_partition_key else rows
-        )
-        return generator(chosen, len(chosen), 0)
+        if context.has_partition_key:
+            rows = rows[rows["region"] == context.partition_key]
+        return generator(rows, len(rows), 0)
 
     @dg.asset(key=[name, "score"], ins={"synthetic": ins["synthetic"]}, partitions_def=partitions)
     def score(synthetic: pd.DataFrame) -> float:
@@ -100,26 +123,34 @@ def stock_table(
 def quota_table(
     folder: Folder, name: str, partitions: dg.PartitionsDefinition | None = None
 ) -> dg.Definitions:
-    """``piece`` -> ``published``: a third of the rows each night; a blocking check allows less than
-    half in total.
+    """Return the assets ``piece`` -> ``published``: a third of the rows each night; a blocking
+    check allows less than half in total.
 
     It remembers the published rows by the run's partition.
+
+    Args:
+        folder: Private rows, and the folder of publications.
+        name: Name of the table.
+        partitions: Partitions, or None.
     """
     public = folder.root / "public" / name
 
-    def place(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> Path:
+    def public_folder(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> Path:
         return public / context.run.tags.get(KEY, "_all")
 
     @dg.asset(key=[name, "piece"], partitions_def=partitions)
     def piece() -> pd.DataFrame:
-        return folder.private.iloc[len(list(public.rglob("*.parquet"))) :: 3]
+        n_published = len(list(public.rglob("*.parquet")))
+        return folder.private.iloc[n_published::3]
 
     @dg.asset_check(asset=[name, "piece"], blocking=True, partitions_def=partitions)
     def few_in_all(
         context: dg.AssetCheckExecutionContext, piece: pd.DataFrame
     ) -> dg.AssetCheckResult:
-        out = [pd.read_parquet(file) for file in place(context).glob("*.parquet")]
-        return dg.AssetCheckResult(passed=copies(pd.concat([piece, *out]), folder.private) < 0.5)
+        files = public_folder(context).glob("*.parquet")
+        published = [pd.read_parquet(file) for file in files]
+        share = copies(pd.concat([piece, *published]), folder.private)
+        return dg.AssetCheckResult(passed=share < 0.5)
 
     @dg.asset(
         key=[name, "published"],
@@ -127,7 +158,8 @@ def quota_table(
         partitions_def=partitions,
     )
     def published(context: dg.AssetExecutionContext, piece: pd.DataFrame) -> None:
-        place(context).mkdir(parents=True, exist_ok=True)
-        piece.to_parquet(place(context) / f"{context.run.run_id}.parquet")
+        run_folder = public_folder(context)
+        run_folder.mkdir(parents=True, exist_ok=True)
+        piece.to_parquet(run_folder / f"{context.run.run_id}.parquet")
 
     return dg.Definitions(assets=[piece, published], asset_checks=[few_in_all])

@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 
@@ -32,14 +33,16 @@ ENDED = {"start_date": datetime(2020, 1, 1), "end_date": datetime(2026, 1, 5), "
 
 
 def lines(*files: Path) -> list[str]:
-    return [line for file in files for line in file.read_text().splitlines()]
+    texts = [file.read_text() for file in files]
+    return list(chain.from_iterable(text.splitlines() for text in texts))
 
 
 def table() -> Path:
     """Path of this DAG's table between two tasks; ``plain_event`` publishes the table of
     ``plain``.
     """
-    return PLACE / "made" / f"{get_current_context()['dag'].dag_id.removesuffix('_event')}.csv"
+    dag_id = get_current_context()["dag"].dag_id
+    return PLACE / "made" / f"{dag_id.removesuffix('_event')}.csv"
 
 
 def refuse(share: float, at_most: float = HALF) -> None:
@@ -48,8 +51,10 @@ def refuse(share: float, at_most: float = HALF) -> None:
 
 
 def copies(*files: Path) -> float:
-    private, made = set(lines(PLACE / "people.csv")), lines(*files)
-    return sum(line in private for line in made) / len(made)
+    private = set(lines(PLACE / "people.csv"))
+    rows = lines(*files)
+    n_copies = sum(row in private for row in rows)
+    return n_copies / len(rows)
 
 
 def released() -> Path:
@@ -59,8 +64,9 @@ def released() -> Path:
 
 
 def copy_out() -> None:
+    task_id = get_current_context()["ti"].task_id
     released().mkdir(parents=True, exist_ok=True)
-    shutil.copy(table(), released() / f"{get_current_context()['ti'].task_id}.csv")
+    shutil.copy(table(), released() / f"{task_id}.csv")
 
 
 @task
@@ -100,21 +106,19 @@ def nothing() -> None: ...
 
 
 with DAG("plain", schedule=None) as plain:
-    made, checked = make(), check()
-    (
-        made
-        >> checked
-        >> [publish(), publish.override(task_id="publish_all_done", trigger_rule="all_done")()]
-    )
-    checked >> publish.override(task_id="publish_teardown")().as_teardown()
-    made >> score() >> publish_by_score()
+    makes = make()
+    checks = check()
+    all_done = publish.override(task_id="publish_all_done", trigger_rule="all_done")
+    makes >> checks >> [publish(), all_done()]
+    checks >> publish.override(task_id="publish_teardown")().as_teardown()
+    makes >> score() >> publish_by_score()
     maybe = check.override(task_id="check_maybe")()
-    made >> choose() >> [nothing(), maybe]
+    makes >> choose() >> [nothing(), maybe]
     maybe >> publish.override(task_id="publish_none_failed", trigger_rule="none_failed")()
     last = publish.override(
         task_id="publish_one_success", trigger_rule="none_failed_min_one_success"
     )()
-    [made, maybe] >> last
+    [makes, maybe] >> last
 
 with DAG("plain_event", schedule=[Asset("plain_score")]):
 
@@ -134,7 +138,8 @@ with DAG("plain_settings", schedule=None, params={"at_most": HALF}):
 
     @task
     def check_conf() -> None:
-        refuse(copies(table()), (get_current_context()["dag_run"].conf or {}).get("limit", HALF))
+        conf = get_current_context()["dag_run"].conf or {}
+        refuse(copies(table()), conf.get("limit", HALF))
 
     @task
     def check_variable() -> None:
@@ -143,18 +148,15 @@ with DAG("plain_settings", schedule=None, params={"at_most": HALF}):
     @task
     def check_connection() -> None:
         try:
-            given = Connection.get("limits").extra_dejson
+            limits = Connection.get("limits").extra_dejson
         except AirflowRuntimeError:
-            given = {}
-        refuse(copies(table()), given.get("at_most", HALF))
+            limits = {}
+        refuse(copies(table()), limits.get("at_most", HALF))
 
-    made = make()
-    for checked in (check_param(), check_conf(), check_variable(), check_connection()):
-        (
-            made
-            >> checked
-            >> publish.override(task_id=checked.operator.task_id.replace("check", "publish"))()
-        )
+    makes = make()
+    for checks in (check_param(), check_conf(), check_variable(), check_connection()):
+        task_id = checks.operator.task_id.replace("check", "publish")
+        makes >> checks >> publish.override(task_id=task_id)()
 
 
 def quota(dag_id: str, schedule: object) -> DAG:
@@ -175,25 +177,21 @@ def quota(dag_id: str, schedule: object) -> DAG:
 
         @task
         def check_all_of_it() -> None:
-            refuse(
-                len(lines(table(), *partition().glob("*.csv"))) / len(lines(PLACE / "people.csv"))
-            )
+            n_published = len(lines(table(), *partition().glob("*.csv")))
+            refuse(n_published / len(lines(PLACE / "people.csv")))
 
         @task
         def publish_piece() -> None:
+            run_id = str(get_current_context()["run_id"])
             partition().mkdir(parents=True, exist_ok=True)
-            shutil.copy(
-                table(), partition() / f"{quote(str(get_current_context()['run_id']), safe='')}.csv"
-            )
+            shutil.copy(table(), partition() / f"{quote(run_id, safe='')}.csv")
 
         piece() >> check_all_of_it() >> publish_piece()
     return dag
 
 
-plain_keys, plain_daily = (
-    quota("plain_keys", PartitionedAtRuntime()),
-    quota("plain_daily", "@daily"),
-)
+plain_keys = quota("plain_keys", PartitionedAtRuntime())
+plain_daily = quota("plain_daily", "@daily")
 
 
 def noisy(dag_id: str, retries: int) -> DAG:
@@ -204,19 +202,22 @@ def noisy(dag_id: str, retries: int) -> DAG:
 
         @task
         def make_half() -> None:
-            private = lines(PLACE / "people.csv")
-            table().write_text("\n".join([*private[::2], *(["made up"] * len(private[::2]))]))
+            copied = lines(PLACE / "people.csv")[::2]
+            made_up = ["made up"] * len(copied)
+            table().write_text("\n".join([*copied, *made_up]))
 
         @task
         def check_one_row() -> None:
-            drawn = random.Random(get_current_context()["ti"].try_number).choice(lines(table()))
-            refuse(float(drawn != "made up"))
+            rng = random.Random(get_current_context()["ti"].try_number)
+            row = rng.choice(lines(table()))
+            refuse(float(row != "made up"))
 
         make_half() >> check_one_row() >> publish()
     return dag
 
 
-plain_retried, plain_again = noisy("plain_retried", 9), noisy("plain_again", 0)
+plain_retried = noisy("plain_retried", 9)
+plain_again = noisy("plain_again", 0)
 
 with DAG("plain_shared", schedule=None):
 
