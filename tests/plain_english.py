@@ -75,8 +75,8 @@ RULES = [
     (name, re.compile(rule, re.M if "^" in rule else re.I), instead)
     for name, rule, instead in PATTERNS
 ]
-# A concept, the only word for it, and other words, which are errors. They hold for the whole text of
-# the files below ``ONE_WORD_FOLDERS``, with code spans and names.
+# A concept, the only word for it, and other words, which are errors. They hold for the whole text
+# of the files below ``ONE_WORD_FOLDERS``, with code spans and names.
 SYNONYMS = (
     ("limit that does not hold", "fails", r"\bbr(?:eaks?|oken?) (?:(?:an?|the|no|its|any) )?limits?"
      r"\b|\blimits? (?:is|are) broken\b"),
@@ -90,7 +90,8 @@ SYNONYMS = (
     ("key of the split", "split key", r"\bsecret of the\b|\bASSETS_SECRET\b|\bsecret\.key\b"),
     ("signed settings of a table", "accepted settings", r"\block of (?:the|a|its) table\b"
      r"|\bproposed lock\b"),
-    ("version of the package", "package version", r"\bengine version\b|\b(?:this|another) engine\b"),
+    ("version of the package", "package version", r"\bengine version\b"
+     r"|\b(?:this|another) engine\b"),
     ("folder in the order of imports", "layer", r"\brooms? of the (?:code|package)\b"),
     ("study with its figures", "benchmark", r"\blab reports?\b"),
     ("release without a leak", "non-leaking", r"\bharmless\b|\bleak-free\b|\bhonest\b"),

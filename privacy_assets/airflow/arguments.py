@@ -191,8 +191,8 @@ def _checked(operator: MappedOperator, mapped: Any) -> MappedOperator:
 def one_at_a_time(operator: Any) -> None:
     """Let the tasks of a mapped gate run one after the other, unless their number was set.
 
-    The lock of a table does not separate tasks of the same run, and a verdict can depend on the
-    releases before it.
+    The run lease of a table does not separate tasks of the same run, and a verdict can depend on
+    the releases before it.
 
     Args:
         operator: The operator.

@@ -20,10 +20,15 @@ from urllib.parse import quote
 from pydantic import model_validator
 
 from privacy_assets.errors import ConfigError, WrongTarget, redact_foreign_errors, safe_repr
-from privacy_assets.gate.deployment import SECRET_VARIABLE, Deployment, DeploymentSettings, Folder
+from privacy_assets.gate.deployment import (
+    SPLIT_KEY_VARIABLE,
+    Deployment,
+    DeploymentSettings,
+    Folder,
+)
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.objects import (
     Location,
     ObjectPath,
@@ -54,7 +59,7 @@ class AirflowDeployment(DeploymentSettings):
     """Settings of a deployment for all tasks of a table.
 
     Unset values are read from the worker's environment. Locations must be absolute, because tasks
-    start in arbitrary folders and a new private folder would contain no record of earlier failures.
+    start in arbitrary folders and a new private folder would contain no log of earlier failures.
     All workers need the same locations.
 
     Attributes:
@@ -62,7 +67,7 @@ class AirflowDeployment(DeploymentSettings):
             variable NAME of the secrets backend in Airflow's configuration; variables from the UI
             are not used. None: PRIVACY_ASSETS_SIGNING_KEY, otherwise the file in the private
             folder.
-        secret: ``secrets:NAME`` for the secret of the split. None: PRIVACY_ASSETS_SECRET, otherwise
+        split_key: ``secrets:NAME`` for the split key. None: PRIVACY_ASSETS_SPLIT_KEY, otherwise
             the file in the private folder.
         values: Folder for values passed between steps, which contain private rows. The next run
             deletes values more than a day old. None: ``values`` in the private folder.
@@ -79,7 +84,7 @@ class AirflowDeployment(DeploymentSettings):
         ConfigError: If a location is relative or a setting is invalid.
     """
 
-    secret: str | None = None
+    split_key: str | None = None
     values: Folder = None
     report_url: str | None = None
     store_conn_id: str | None = None
@@ -95,7 +100,7 @@ class AirflowDeployment(DeploymentSettings):
         _check_report_url(self.report_url, "report_url")
         self._check_signing_key()
         self._check_store_connection(locations)
-        self._check_secret()
+        self._check_split_key()
         for _, value in self:
             _check_no_template(value)
         return self
@@ -122,12 +127,12 @@ class AirflowDeployment(DeploymentSettings):
                 " workers' environment."
             )
 
-    def _check_secret(self) -> None:
-        """Raise ConfigError if the secret itself is set instead of the name of a variable."""
-        if self.secret is not None and not self.secret.startswith(_BACKEND):
+    def _check_split_key(self) -> None:
+        """Raise ConfigError if the split key itself is set instead of the name of a variable."""
+        if self.split_key is not None and not self.split_key.startswith(_BACKEND):
             raise ConfigError(
-                f"secret: a DAG file must not contain the secret. Fix: set {_BACKEND}NAME, or"
-                f" {SECRET_VARIABLE}."
+                f"split_key: a DAG file must not contain the split key. Fix: set {_BACKEND}NAME, or"
+                f" {SPLIT_KEY_VARIABLE}."
             )
 
     def __str__(self) -> str:
@@ -239,12 +244,12 @@ class AirflowDeployment(DeploymentSettings):
 
     @contextmanager
     def credentials(self) -> Iterator[None]:
-        """Set the signing key, the secret and the store's credentials of this process within the
+        """Set the signing key, the split key and the store's credentials of this process within the
         block.
         """
         settings = {
             self.signing_key_variable: self.signing_key,
-            self.secret_variable: self.secret,
+            self.split_key_variable: self.split_key,
         }
         secrets = {
             variable: _secret(setting)
@@ -326,7 +331,7 @@ def _connection_credentials(name: str) -> dict[str, str]:
     if not connection.login or not connection.password:
         raise ConfigError(
             f"Connection {safe_repr(name)} has no login or no password. Fix: set them to the"
-            " key and secret of the object store."
+            " access key and secret key of the object store."
         )
     credentials = {"key": connection.login, "secret": connection.password}
     extra = connection.extra_dejson or {}

@@ -33,13 +33,13 @@ from privacy_assets.errors import (
     ConfigError,
     InputError,
     MissingPackage,
-    PublicationRefused,
+    PublicationBlocked,
     did_you_mean,
     with_advice,
 )
-from privacy_assets.gate.attestation import refusal
+from privacy_assets.gate.attestation import blocking_error
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.objects import check_no_template
 from privacy_assets.pipeline.current_release import situation
 from privacy_assets.pipeline.redaction import (
@@ -80,14 +80,14 @@ except ImportError:  # Airflow 3.0 and 3.1
 F = TypeVar("F", bound=Callable[..., Any])
 # A retry fails again and counts as another publication attempt, unless a disk or network was not
 # available.
-_REFUSALS = (PublicationRefused, ConfigError, InputError, MissingPackage)
+_BLOCKING_ERRORS = (PublicationBlocked, ConfigError, InputError, MissingPackage)
 _INTERRUPTS = (AirflowTaskTimeout, AirflowTaskTerminated, KeyboardInterrupt, GeneratorExit)
 
 
 def redact_exceptions(function: F) -> F:
     """Ensure that no exception raised by a function can contain private values.
 
-    - Publication refusals, invalid settings, missing packages and unusable tables become
+    - Errors of the gate, invalid settings, missing packages and unusable tables become
       AirflowFailException, which is not retried. If a disk or network was not available, they
       become AirflowException, which is retried.
     - Other errors of this package lose their cause, context and notes; interrupts lose their
@@ -104,7 +104,7 @@ def redact_exceptions(function: F) -> F:
 
 
 def _safe_exception(error: BaseException) -> BaseException:
-    if isinstance(error, _REFUSALS):
+    if isinstance(error, _BLOCKING_ERRORS):
         message = with_advice(error)
         if error.retry:
             return AirflowException(message)
@@ -112,9 +112,9 @@ def _safe_exception(error: BaseException) -> BaseException:
     return without_values(error, (), _INTERRUPTS).with_traceback(None)
 
 
-def _explained(error: PublicationRefused, run: TableRun) -> PublicationRefused:
-    """Add table, partition and current release to a refusal, because callbacks see only its
-    message.
+def _explained(error: PublicationBlocked, run: TableRun) -> PublicationBlocked:
+    """Add table, partition and current release to an error of the gate, because callbacks see only
+    its message.
     """
     if not error.event.startswith(run.target.table):
         error.event = f"{run.target}: {error.event}"
@@ -129,7 +129,7 @@ Table = AirflowTable | TableSpec | str | Path
 _RETURN_VALUE = "return_value"  # key of the XCom that a task returns
 REPORT = "privacy_report"  # key of the XCom with the address of the report
 PUBLISHES = (
-    "Publishes the table after verifying the signed verdict, policy, failure records and bytes."
+    "Publishes the table after verifying the signed verdict, policy, log of failures and bytes."
     " It does not rely on state, XCom values or events of Airflow. Until it succeeds, the previous"
     " release stays current."
 )
@@ -179,12 +179,12 @@ class _TaskResult:
     Attributes:
         xcom: Return value of the task.
         last_lines: Final lines of the log.
-        refusal: Reason of the failure, or None.
+        blocked_by: Reason of the failure, or None.
     """
 
     xcom: dict[str, Any]
     last_lines: Sequence[str] = ()
-    refusal: PublicationRefused | None = None
+    blocked_by: PublicationBlocked | None = None
 
 
 class _GateOperator(BaseOperator):
@@ -264,7 +264,7 @@ class _GateOperator(BaseOperator):
             The XCom; see the class.
 
         Raises:
-            AirflowFailException: If publication is refused, or settings or tables are invalid.
+            AirflowFailException: If publication is blocked, or settings or tables are invalid.
             StepError: On unexpected errors, whose messages could contain private values.
         """
         # Bind before `suppress_output`: a logger first bound within it writes to a stream that it
@@ -275,18 +275,18 @@ class _GateOperator(BaseOperator):
             stored = self.gated.stored(context, self.log.info, self.partition)
             try:
                 result = self._work(stored, context)
-            except PublicationRefused as error:
+            except PublicationBlocked as error:
                 raise _explained(error, stored.run) from None
-            if result.refusal is not None:
-                _explained(result.refusal, stored.run)
+            if result.blocked_by is not None:
+                _explained(result.blocked_by, stored.run)
         if self.page:
             context["ti"].xcom_push(key=REPORT, value=self.page)
         for line in result.last_lines:
             self.log.info(line)
-        if result.refusal is not None:
+        if result.blocked_by is not None:
             if result.xcom:  # lets a publication task that runs nevertheless reject the verdict
                 context["ti"].xcom_push(key=_RETURN_VALUE, value=result.xcom)
-            raise result.refusal
+            raise result.blocked_by
         return result.xcom
 
     def _work(self, stored: StoredRun, context: Context) -> _TaskResult:
@@ -312,7 +312,7 @@ class _GateOperator(BaseOperator):
 
         def log_end(seconds: float | None) -> None:
             if seconds is None:
-                self.log.info(f"step {name}: refused")
+                self.log.info(f"step {name}: blocked")
             else:
                 self.log.info(f"step {name}: {seconds:.1f} s")
 
@@ -345,7 +345,7 @@ class _GateOperator(BaseOperator):
         if attested.stated.verdict == "pass":
             return _TaskResult(xcom, lines)
         remedy = first_remedy(attested.report.advice)
-        reason = refusal(attested.policy_verdict, attested.stated.remembered, remedy)
+        reason = blocking_error(attested.policy_verdict, attested.stated.remembered, remedy)
         return _TaskResult(xcom, lines, reason)
 
     def _release_result(
@@ -362,7 +362,7 @@ class _GateOperator(BaseOperator):
         }
         extra = dict(release_ref)
         # a hash that cannot be read does not undo the publication
-        with suppress(PublicationRefused):
+        with suppress(PublicationBlocked):
             attestation = release.opened(run.target, run.gate.key.trusted)
             extra["sha256"] = attestation.sha256
             self._lineage = {
@@ -487,7 +487,7 @@ class PrivacyPublishOperator(_GateOperator):
     """Publish the table that the task ``attested_by`` attested in this run.
 
     This task does not rely on Airflow's state. It verifies the signed verdict, the policy in force,
-    the record of failures and the bytes, so other trigger rules, manually set states, and forged
+    the log of failures and the bytes, so other trigger rules, manually set states, and forged
     XComs or events cannot publish a table that violates its policy. A custom task, such as an
     approval, may run between both tasks.
 
@@ -533,7 +533,7 @@ class PrivacyGateOperator(_GateOperator):
 
     Only ``partition`` is a template, and only keys that ``partitions`` defines are accepted. So
     settings that can be edited in the UI (params, Variables, Connections, run configuration) affect
-    neither the evaluated table nor policy, keys and record of failures.
+    neither the evaluated table nor policy, keys and log of failures.
 
     Each table and partition has one such task in a run. Mapped gates need different values of
     ``table`` or ``partition``: where two are known to have the same, parsing fails, otherwise the
@@ -620,14 +620,14 @@ class PrivacyGateOperator(_GateOperator):
                     task_result = self._verdict_result(result.shown, reference, stored)
                     lines = (*contract_lines, *task_result.last_lines)
                     task_result = replace(task_result, last_lines=lines)
-                    if task_result.refusal is not None or not self.publish:
+                    if task_result.blocked_by is not None or not self.publish:
                         break
                 if task.step.verb == PUBLISH:
                     task_result = self._release_result(
                         result.shown, stored, context, task_result.last_lines
                     )
-        except PublicationRefused as error:
+        except PublicationBlocked as error:
             if not task_result.last_lines:  # no verdict yet
                 raise
-            task_result = replace(task_result, refusal=error)
+            task_result = replace(task_result, blocked_by=error)
         return task_result

@@ -24,7 +24,7 @@ from privacy_assets.errors import ConfigError, InputError, for_readers, safe_rep
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.release import is_ahead
 from privacy_assets.gate.releases import ReleaseStore, check_bytes
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.objects import Location, check_no_template, is_template, location
 
 if TYPE_CHECKING:

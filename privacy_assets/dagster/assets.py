@@ -18,12 +18,12 @@ from privacy_assets.dagster.context import (
 )
 from privacy_assets.dagster.events import HOLDS, RELEASED, FinishedTask, events
 from privacy_assets.dagster.failures import (
-    REFUSALS,
+    BLOCKING_ERRORS,
+    blocked_check,
     checked_step,
     error_text,
     failure,
     is_final,
-    refused_check,
 )
 from privacy_assets.dagster.frozen_config import RELEASES
 from privacy_assets.dagster.metadata import check_name, limit_sentence
@@ -35,7 +35,7 @@ from privacy_assets.dagster.table import (
     source_version,
 )
 from privacy_assets.errors import InputError
-from privacy_assets.gate.statements import SignedRecord
+from privacy_assets.gate.signed_files import SignedFile
 from privacy_assets.metrics.inputs import REAL_ROLES
 from privacy_assets.pipeline.resolve import ResolvedTable, RowSource
 from privacy_assets.pipeline.steps import Task, grouped_tasks
@@ -47,7 +47,7 @@ PRIVATE = dg.PythonObjectDagsterType(Table, name="PrivacyAssetsPrivateTable")
 USER_TABLE = dg.DagsterType(
     lambda _context, _value: True, name="PrivacyAssetsTable", typing_type=pd.DataFrame
 )
-SEALED = dg.PythonObjectDagsterType(SignedRecord, name="PrivacyAssetsSealed")
+SIGNED_FILE = dg.PythonObjectDagsterType(SignedFile, name="PrivacyAssetsSignedFile")
 
 _GATE_CHECKS = {"attestation": HOLDS, "published": RELEASED}
 _DESCRIPTIONS = {
@@ -86,7 +86,7 @@ def type_of(table: DagsterTable, asset: str) -> Any:
     if asset in ("source", *REAL_ROLES):
         return PRIVATE
     if asset in ("synthetic", "attestation", *table.resolved.metrics):
-        return SEALED
+        return SIGNED_FILE
     return dg.Any
 
 
@@ -223,12 +223,12 @@ class _Group:
         """
         try:
             finished = self._run_task(context, task, values)
-        except REFUSALS as error:
+        except BLOCKING_ERRORS as error:
             asset = task.makes[0]
             check = _GATE_CHECKS.get(asset)
             if check is None:
                 raise
-            yield refused_check(self.table.key(asset), check, error)
+            yield blocked_check(self.table.key(asset), check, error)
             raise failure(error) from None
         yield from events(finished)
 

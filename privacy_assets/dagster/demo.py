@@ -16,14 +16,14 @@ from privacy_assets.dagster.definitions import build_privacy_assets
 from privacy_assets.dagster.resources import PrivacyIOManager, load_value, resources
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.values import PAGE
 
 if TYPE_CHECKING:
     from privacy_assets.report.report import Report
 
-HONEST = "patients"
+NON_LEAKING = "patients"
 LEAKY = "patients_leak"
 HOME = ".dagster_home"  # below the current folder, when DAGSTER_HOME is not set
 # Output of the steps is not stored, because it can contain private rows.
@@ -55,7 +55,7 @@ def demo_spec(*, leak: bool = False) -> TableSpec:
             "settings": {"min_samples_leaf": 1, "shrinkage": 0, "smoothing": False},
         }
         return TableSpec(name=LEAKY, source="demo", subject="person", generator=memorizing)
-    return TableSpec(name=HONEST, source="demo", subject="person")
+    return TableSpec(name=NON_LEAKING, source="demo", subject="person")
 
 
 def run_demo(*, leak: bool, say: Say, format_report: Callable[[Report], str] = str) -> int:
@@ -69,8 +69,8 @@ def run_demo(*, leak: bool, say: Say, format_report: Callable[[Report], str] = s
     Returns:
         0 if the table was published, 3 if its verdict is "undecided", otherwise 1.
     """
-    name = LEAKY if leak else HONEST
-    generator = "a generator that memorizes" if leak else "an honest generator"
+    name = LEAKY if leak else NON_LEAKING
+    generator = "a generator that memorizes" if leak else "a non-leaking generator"
     settings = dg.Definitions(resources=resources(), executor=dg.in_process_executor)
     definitions = dg.Definitions.merge(demo_table(leak=leak), settings)
     job = definitions.resolve_job_def(f"{name}_pipeline")
@@ -126,7 +126,7 @@ def _report_step(entry: Any, say: Say) -> None:
         seconds = event.step_success_data.duration_ms / 1000
         say(f"  {step:<24} {seconds:6.1f} s")
     elif event.is_step_failure:
-        say(f"  {step:<24} refused")
+        say(f"  {step:<24} blocked")
 
 
 def _report_result(

@@ -11,9 +11,9 @@ import dagster as dg
 
 from privacy_assets.dagster.failures import failure
 from privacy_assets.dagster.metadata import (
-    BROKEN,
-    broken_metadata,
+    FAILED_LIMITS,
     earlier_numbers,
+    failed_limits_metadata,
     limit_result,
     report_metadata,
     score_metadata,
@@ -22,7 +22,7 @@ from privacy_assets.dagster.metadata import (
     training_metadata,
 )
 from privacy_assets.dagster.table import DagsterTable, key_of
-from privacy_assets.gate.attestation import Attestation, refusal
+from privacy_assets.gate.attestation import Attestation, blocking_error
 from privacy_assets.metrics.policies import size_warning
 from privacy_assets.pipeline.steps import Task
 from privacy_assets.pipeline.work import Attested, Scored, StepResult, TableRun, published_rows
@@ -201,11 +201,11 @@ def _attestation(finished: FinishedTask) -> Iterator[Any]:
     attested: Attested = finished.result.shown
     attestation = attested.stated
     advised = attested.report.advice
-    broken = attested.policy_verdict.broken
+    broken = attested.policy_verdict.not_passed
     summary = report_metadata(attested.report)
     metadata = dict(summary)
     if broken:
-        metadata[BROKEN] = ", ".join(outcome.limit.key for outcome in broken)
+        metadata[FAILED_LIMITS] = ", ".join(outcome.limit.key for outcome in broken)
     metadata["attempt"] = attestation.attempt
     metadata["policy"] = finished.table.resolved.policy.title
     metadata.update(_hash_prefixes(attestation))
@@ -216,11 +216,11 @@ def _attestation(finished: FinishedTask) -> Iterator[Any]:
         check_name=HOLDS,
         passed=attestation.verdict == "pass",
         description=attested.reason,
-        metadata={"verdict": summary["verdict"], **broken_metadata(broken, advised)},
+        metadata={"verdict": summary["verdict"], **failed_limits_metadata(broken, advised)},
     )
     if attestation.verdict != "pass":
         remedy = first_remedy(advised)
-        raise failure(refusal(attested.policy_verdict, attestation.remembered, remedy))
+        raise failure(blocking_error(attested.policy_verdict, attestation.remembered, remedy))
 
 
 def _hash_prefixes(attestation: Attestation) -> dict[str, str]:

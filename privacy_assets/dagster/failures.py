@@ -1,4 +1,4 @@
-"""Refusals of the gate as failed checks, and as failures."""
+"""Errors of the gate as failed checks, and as failures."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from privacy_assets.errors import (
     InputError,
     PolicyNotMet,
     PrivacyAssetsError,
-    PublicationRefused,
+    PublicationBlocked,
     StepError,
     outcome_known,
     with_advice,
 )
 from privacy_assets.pipeline.redaction import redact, redact_thread_errors, without_values
 
-REFUSALS = (PublicationRefused, ConfigError, InputError, OSError)
+BLOCKING_ERRORS = (PublicationBlocked, ConfigError, InputError, OSError)
 
 
 def failure(error: Exception) -> dg.Failure:
@@ -32,7 +32,7 @@ def failure(error: Exception) -> dg.Failure:
         error: Error of the step.
     """
     may_retry = isinstance(error, PrivacyAssetsError) and error.retry
-    return dg.Failure(error_text(error), metadata=_refusal_metadata(error), allow_retries=may_retry)
+    return dg.Failure(error_text(error), metadata=_error_metadata(error), allow_retries=may_retry)
 
 
 def is_final(error: Exception) -> bool:
@@ -48,7 +48,7 @@ def is_final(error: Exception) -> bool:
     return isinstance(error, PrivacyAssetsError) and not error.retry
 
 
-def refused_check(asset: dg.AssetKey, name: str, error: Exception) -> dg.AssetCheckResult:
+def blocked_check(asset: dg.AssetKey, name: str, error: Exception) -> dg.AssetCheckResult:
     """Return the failed check of a rejected step.
 
     Args:
@@ -62,7 +62,7 @@ def refused_check(asset: dg.AssetKey, name: str, error: Exception) -> dg.AssetCh
         passed=False,
         severity=dg.AssetCheckSeverity.ERROR,
         description=error_text(error),
-        metadata=_refusal_metadata(error),
+        metadata=_error_metadata(error),
     )
 
 
@@ -77,7 +77,7 @@ def error_text(error: Exception) -> str:
     return with_advice(error)
 
 
-def _refusal_metadata(error: Exception) -> dict[str, Any]:
+def _error_metadata(error: Exception) -> dict[str, Any]:
     """Return which release is current and the limits that do not hold. They are without measured
     numbers, because readers of alerts see them.
     """
@@ -147,7 +147,7 @@ def redact_exceptions(function: F) -> F:
     user code.
 
     For sensors and schedules (below Dagster's decorator; generators too) and methods of IO
-    managers. A refusal of the gate is converted to a Failure, which may be retried only if a store
+    managers. An error of the gate is converted to a Failure, which may be retried only if a store
     was not available. Errors of this package, ``Failure`` and Dagster's exceptions are raised
     without cause, context and notes, interrupts without message, and all others as StepError.
     Returned, yielded and logged values are not redacted.
@@ -176,12 +176,12 @@ def _never_retry() -> None:
         return
     try:
         context.instance.add_run_tags(context.run_id, _NO_RETRY)
-    except Exception:  # noqa: BLE001 (an error of the database must not replace the refusal)
+    except Exception:  # noqa: BLE001 (an error of the database must not replace the error of the gate)
         context.log.warning("this run could not be tagged, so the deployment may retry it")
 
 
 def _safe_exception(error: BaseException) -> BaseException:
-    if isinstance(error, PublicationRefused):
+    if isinstance(error, PublicationBlocked):
         return failure(error)
     safe = without_values(error, _PASSING, _INTERRUPTS)
     if isinstance(safe, dg.Failure):

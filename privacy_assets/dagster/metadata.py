@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 warnings.filterwarnings("ignore", category=dg.BetaWarning, module=__name__)
 
 PACKAGE = Path(__file__).parents[1]
-BROKEN = "limits that do not hold"  # metadata of attestations
+FAILED_LIMITS = "limits that do not hold"  # metadata of attestations
 _SIGNS: dict[Status, str] = {"pass": "✓", "fail": "✗", "undecided": "?"}
 _ASK_REPORT = (
     "the cause depends on all limits of the table: see privacy_report, or the check policy_holds"
@@ -409,7 +409,7 @@ def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
     return dg.MetadataValue.md(markdown)
 
 
-def broken_metadata(
+def failed_limits_metadata(
     outcomes: Sequence[LimitOutcome], advised: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """Return one entry per limit that does not hold, with the measured number, and the advice.

@@ -25,7 +25,7 @@ from privacy_assets.gate.deployment import Deployment, DeploymentSettings
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import key_path
 from privacy_assets.gate.releases import read_published
-from privacy_assets.gate.statements import RecordKind, ReleaseTarget, SignedRecord, quoted
+from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, SignedFileKind, quoted
 from privacy_assets.infra.devices import lease_device
 from privacy_assets.infra.objects import Location, location
 from privacy_assets.pipeline.values import PAGE, PUBLISHED, Published, load_stored, store_value
@@ -35,7 +35,7 @@ from privacy_assets.tables.table import Table
 # prefix of the temporary homes of `dagster dev` and other commands
 _TEMPORARY_HOME = ".tmp_dagster_home_"
 # kind and file of the record that is the value of an asset, by the name of the asset
-_RECORD_KINDS: dict[str, RecordKind] = {"synthetic": "snapshot", "attestation": "attestation"}
+_SIGNED_KINDS: dict[str, SignedFileKind] = {"synthetic": "snapshot", "attestation": "attestation"}
 _RECORD_FILES = {
     "synthetic": "snapshot.json",
     "attestation": "attestation.json",
@@ -52,9 +52,9 @@ class ReleaseResource(FixedConfig, DeploymentSettings, dg.ConfigurableResource):
     DAGSTER_HOME), unless ``releases`` and ``private`` are set, which are never read from the
     environment.
 
-    The secret determines the split: which subjects are in train, holdout and reference. Keep it,
-    and keep it secret. It is created on first use. ``secret.check`` in the private folder, a keyed
-    hash of a constant, detects a changed or lost secret, which is not replaced.
+    The split key determines the split: which subjects are in train, holdout and reference. Keep it,
+    and keep it secret. It is created on first use. ``split.check`` in the private folder, a keyed
+    hash of a constant, detects a changed or lost split key, which is not replaced.
 
     The first key pair is created only if no key was configured, no key is trusted and no release
     exists. If keys are configured, the private folder must exist. Provide the variable of the
@@ -62,8 +62,8 @@ class ReleaseResource(FixedConfig, DeploymentSettings, dg.ConfigurableResource):
     the configuration of other assets, which can refer to any variable.
 
     In an object store, ``releases`` and ``private`` must be prepared by ``privacy-assets prepare``.
-    Object stores cannot hold keys: set the variables of the signing key and the secret, and use a
-    local folder of trusted keys.
+    Object stores cannot hold keys: set the variables of the signing key and the split key, and use
+    a local folder of trusted keys.
 
     The attributes are paths and names, never keys, because the UI displays them. Run configuration
     cannot change them.
@@ -102,7 +102,7 @@ class ReleaseResource(FixedConfig, DeploymentSettings, dg.ConfigurableResource):
         return self.deployment.gate()
 
     def key(self, purpose: str) -> bytes:
-        """Derive a key from the secret.
+        """Derive a key from the split key.
 
         Args:
             purpose: Purpose of the key. Different purposes have independent keys.
@@ -257,8 +257,8 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
             obj: Value. None is not stored.
 
         Raises:
-            InputError: If the asset has the name of a record of the gate, and ``obj`` is another
-                value.
+            InputError: If the asset has the name of a signed file of the gate, and ``obj`` is
+                another value.
         """
         if obj is None:
             return
@@ -268,15 +268,15 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
             partition = context.asset_partition_key
         home = home_of(context.step_context.instance)
         folder = self.folder(key, partition, home=home)
-        is_record = isinstance(obj, SignedRecord | Published)
-        if key.path[-1] in _RECORD_FILES and not is_record:
+        is_signed = isinstance(obj, SignedFile | Published)
+        if key.path[-1] in _RECORD_FILES and not is_signed:
             fix = "rename the asset, or give it another IO manager"
             raise InputError(
-                "only a record of the gate can be stored there", where=str(folder), fix=fix
+                "only a signed file of the gate can be stored there", where=str(folder), fix=fix
             )
         store_value(obj, folder)
         metadata: dict[str, dg.MetadataValue[Any]] = {"path": dg.MetadataValue.path(str(folder))}
-        is_attestation = isinstance(obj, SignedRecord) and obj.kind == "attestation"
+        is_attestation = isinstance(obj, SignedFile) and obj.kind == "attestation"
         if isinstance(obj, Report) or is_attestation:
             report_key = dg.AssetKey([*key.path[:-1], "privacy_report"])
             metadata["page"] = self.page(report_key, partition, home=home)
@@ -292,7 +292,7 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         Raises:
             InputError: If it was not materialized, several partitions of a value other than a table
                 are requested, or rows of a table that is not released.
-            PublicationRefused: If the release fails verification.
+            PublicationBlocked: If the release fails verification.
         """
         home = home_of(context.instance)
         partitions: list[str | None] = [None]
@@ -393,13 +393,13 @@ def load_value(
         access: Access to published tables. None: their rows cannot be read.
 
     Returns:
-        The value. If there is none and ``input_type`` is SignedRecord, an empty record, which the
+        The value. If there is none and ``input_type`` is SignedFile, an empty file, which the
         gate rejects.
 
     Raises:
         InputError: If there is no value, a private table has no schema, a table cannot be converted
             to ``input_type``, or a data frame is requested for a table that is not released.
-        PublicationRefused: If the release fails verification.
+        PublicationBlocked: If the release fails verification.
     """
     asset = key.path[-1]
     files = []
@@ -409,8 +409,8 @@ def load_value(
     value = load_stored(folder, files)
     if value is not None:
         return _as_input(value, input_type, key, partition, access)
-    if input_type is SignedRecord:  # the gate rejects it with its own message
-        return SignedRecord(_RECORD_KINDS.get(asset, "result"), b"")
+    if input_type is SignedFile:  # the gate rejects it with its own message
+        return SignedFile(_SIGNED_KINDS.get(asset, "result"), b"")
     raise InputError(
         "it was not materialized yet", where=_name_of(key, partition), fix="materialize it first"
     )
@@ -439,7 +439,7 @@ def _as_input(
     if input_type is Table:
         fix = "materialize it again; only the pipeline may write this file"
         raise InputError("the table has no schema", where=where, fix=fix)
-    if isinstance(value, SignedRecord) and _type_name(input_type) in _CONVERTERS:
+    if isinstance(value, SignedFile) and _type_name(input_type) in _CONVERTERS:
         published_key = dg.AssetKey([*key.path[:-1], "published"])
         raise InputError(
             "the table is not released",
@@ -462,7 +462,7 @@ def _released_rows(
     target = ReleaseTarget(record.table, record.partition)
     table_name = "".join(key.path[-2:-1])
     if access is None or target != ReleaseTarget(table_name, partition):
-        text = f"{_name_of(key, partition)}: this is the record of a release of {target}"
+        text = f"{_name_of(key, partition)}: this is the file of a release of {target}"
         raise WrongTarget(text, redo=("publish",))
     return read_published(
         access.releases, target.table, target.partition, trusted_keys=access.trusted_keys

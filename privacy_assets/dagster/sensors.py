@@ -10,7 +10,7 @@ import dagster as dg
 
 from privacy_assets.dagster.failures import redact_exceptions
 from privacy_assets.dagster.frozen_config import RELEASES
-from privacy_assets.dagster.metadata import BROKEN
+from privacy_assets.dagster.metadata import FAILED_LIMITS
 from privacy_assets.dagster.table import (
     FINGERPRINT,
     TABLE,
@@ -23,7 +23,7 @@ from privacy_assets.dagster.table import (
 )
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, with_advice
 from privacy_assets.gate.deployment import Deployment
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.pipeline.current_release import day, release_note
 from privacy_assets.pipeline.resolve import RowSource
@@ -236,7 +236,7 @@ def _gives_verdict(watched: Watched, run: dg.DagsterRun) -> bool:
 
 
 def _described(watched: Watched, run: dg.DagsterRun) -> str:
-    """Return the id of a run, with process, host and start if it holds the lock of the table."""
+    """Return the id of a run, with process, host and start if it holds the run lease of the table."""
     holder = Lease(watched.deployment.private, watched.name, run.run_id).holder()
     if holder is not None and holder.run in (run.run_id, run.root_run_id):
         return str(holder)
@@ -253,8 +253,8 @@ def _unchanged(watched: Watched, partition: str | None, verdict: Any) -> Decisio
     unchanged = f"{skipped}: the source has not changed since"
     status = _metadata_text(verdict, "verdict").partition(":")[0]
     if status not in ("pass", ""):
-        result = "refused" if status == "fail" else status
-        limits = _metadata_text(verdict, BROKEN) or "these rows failed before"
+        result = "blocked" if status == "fail" else status
+        limits = _metadata_text(verdict, FAILED_LIMITS) or "these rows failed before"
         note = release_note(deployment, target, watched.zone)
         return dg.SkipReason(
             f"{unchanged} it was {result} on {watched.day(verdict.timestamp)} ({limits}). {note}"
@@ -299,7 +299,7 @@ def _renewal(watched: Watched, partition: str | None, last: float, text: str) ->
     if latest.date() >= today:
         return dg.SkipReason(text)
     try:
-        watched.deployment.gate().check_not_stopped(watched.name)
+        watched.deployment.gate().check_not_suspended(watched.name)
     except PrivacyAssetsError as error:
         return dg.SkipReason(f"{text} {with_advice(error)}")
     return dg.RunRequest(

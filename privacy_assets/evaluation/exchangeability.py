@@ -1,10 +1,10 @@
 """Test of exchangeability of train and holdout, column by column, with labels permuted by subject.
 
 Statistics that compare the people of train with those of the holdout take their exchangeability for
-granted. A holdout that differs for its own reasons (later years, other units) makes limits fail without
-any copy, because rows like those of train are nearer to train. Such limits are therefore also
-evaluated for people who are taken out of train, in place of the release, and are undecided if these
-break them as well.
+granted. A holdout that differs for its own reasons (later years, other units) makes limits fail
+without any copy, because rows like those of train are nearer to train. Such limits are therefore
+also evaluated for people who are taken out of train, in place of the release, and are undecided if
+these break them as well.
 """
 
 from __future__ import annotations

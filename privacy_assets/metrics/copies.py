@@ -622,7 +622,8 @@ class Copies(Metric):
         SharePlot(
             table="matched_columns",
             caption="Columns in which training people agree with released rows more than"
-            " non-members do. The bars are shares of the difference in bits among the best matching rows.",
+            " non-members do. The bars are shares of the difference in bits among the best"
+            " matching rows.",
             label="column",
             series={"share": "share of the difference"},
         ),

@@ -115,8 +115,8 @@ def _rows(value: Any) -> pa.Table:
 def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:
     """Load the value that :func:`store_value` stored in ``folder``.
 
-    A generator is returned as its folder, whose signature is verified before it is read. Signatures are
-    not verified.
+    A generator is returned as its folder, whose signature is verified before it is read. Signatures
+    are not verified.
 
     Args:
         folder: Folder of the value.

@@ -266,7 +266,9 @@ def goes_on(gate: Gate, target: ReleaseTarget) -> None:
     ("scenario", "step"), weekly_except([("next", 5), ("next", 1), ("back", 1)], ("next", 5))
 )
 def test_every_request_may_fail(gate: Gate, scenario: str, step: int) -> None:
-    """A target is reused while no request has changed it; a blocked publication leaves no objects there."""
+    """A target is reused while no request has changed it; a blocked publication leaves no objects
+    there.
+    """
     seen, blocked, untouched = set(), 0, False
     for at in itertools.count(0, step):
         if not untouched:

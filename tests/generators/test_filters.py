@@ -456,4 +456,6 @@ def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limi
     # DESIGN warns of this filter: distance to train alone.
     for chosen in near[:2]:
         _, judged = measured(left(fresh, *chosen, real=(train,)))
-        assert "dcr.member_excess_any.proven" in {outcome.limit.key for outcome in judged.not_passed}
+        assert "dcr.member_excess_any.proven" in {
+            outcome.limit.key for outcome in judged.not_passed
+        }

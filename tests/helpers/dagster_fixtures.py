@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import dagster as dg
 import pytest
-from routes import World
+from bypasses import World
 from standins import look_once, run_functions_here
 
 from privacy_assets.gate import deployment

@@ -42,27 +42,27 @@ def independent(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def memorise(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+def memorize(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     """Draw rows of the training table."""
     return train.sample(rows, replace=True, random_state=seed).reset_index(drop=True)
 
 
-def memorise_anew(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+def memorize_anew(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     """Draw rows of the training table, different ones each time."""
-    return memorise(train, rows, time.time_ns() % 2**32)
+    return memorize(train, rows, time.time_ns() % 2**32)
 
 
-def half_memorised(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+def half_memorized(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     """Return independent rows, of which a third is replaced by training rows."""
     n_copies = rows // 3
     made_up = independent(train, rows, seed)
-    copies = memorise(train, rows, seed)
+    copies = memorize(train, rows, seed)
     return pd.concat([copies.iloc[:n_copies], made_up.iloc[n_copies:]], ignore_index=True)
 
 
-def memorise_the_north(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+def memorize_the_north(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     if set(train["region"]) == {"north"}:
-        return memorise(train, rows, seed)
+        return memorize(train, rows, seed)
     return independent(train, rows, seed)
 
 

@@ -1,5 +1,5 @@
-"""DAGs with the tasks publish and read: an honest table, a leaky one, and one whose step prints its
-rows.
+"""DAGs with the tasks publish and read: a non-leaking table, a leaky one, and one whose step prints
+its rows.
 """
 
 import logging
@@ -24,7 +24,7 @@ from privacy_assets.pipeline.work import StepResult, TableRun
 
 PLACE = Path(os.environ["PLACE"])
 RELEASES = PLACE / "deployment/releases"
-HONEST = TableSpec.load(PLACE / "honest.yaml")
+NON_LEAKING = TableSpec.load(PLACE / "honest.yaml")
 
 
 @task(inlets=[release_asset("honest")])
@@ -57,7 +57,7 @@ def with_split(step: steps.Step) -> steps.Step:
 
 steps.STEPS = tuple(map(with_split, steps.STEPS))
 
-with DAG("honest", schedule=None) as honest:
+with DAG("honest", schedule=None) as non_leaking:
     script = PLACE / "extract.py"
     extract = []
     if script.exists():
@@ -73,10 +73,10 @@ with DAG("honest", schedule=None) as honest:
 with DAG("leaks", schedule=None) as leaks:
     table = TableSpec(
         name="leaks",
-        data=HONEST.data,
-        evaluation=HONEST.evaluation,
-        policy=HONEST.policy,
-        generator="drawing:memorise",
+        data=NON_LEAKING.data,
+        evaluation=NON_LEAKING.evaluation,
+        policy=NON_LEAKING.policy,
+        generator="drawing:memorize",
     )
     publish = PrivacyGateOperator(
         task_id="publish",
@@ -91,10 +91,10 @@ with DAG("says", schedule=None) as says:
     publish = PrivacyGateOperator(
         task_id="publish",
         table="says",
-        source=HONEST.data.source,
+        source=NON_LEAKING.data.source,
         subject="pid",
         generator="broken_generators:honest",
-        policy=HONEST.policy,
+        policy=NON_LEAKING.policy,
         deployment=RELEASES,
         retries=1,
         retry_delay=timedelta(0),

@@ -1,5 +1,5 @@
-"""DAGs of the task group: an honest table and its reader, a leaky one, one by date, and one that a
-person publishes.
+"""DAGs of the task group: a non-leaking table and its reader, a leaky one, one by date, and one
+that a person publishes.
 """
 
 import os
@@ -22,7 +22,7 @@ PLACE = Path(os.environ["PLACE"])
 GATE = AirflowDeployment(
     releases=PLACE / "grouped/releases", device="cpu", report_url="https://reports.example/"
 )
-HONEST = TableSpec.load(PLACE / "honest.yaml")
+NON_LEAKING = TableSpec.load(PLACE / "honest.yaml")
 OWN = "broken_generators:honest"
 DATES = {"dated": datetime(2026, 1, 10, tzinfo=UTC)}  # of the run that airflow_worker.py starts
 
@@ -30,9 +30,9 @@ DATES = {"dated": datetime(2026, 1, 10, tzinfo=UTC)}  # of the run that airflow_
 def like_honest(name: str, **settings: object) -> TableSpec:
     defaults = {
         "name": name,
-        "data": HONEST.data,
-        "evaluation": HONEST.evaluation,
-        "policy": HONEST.policy,
+        "data": NON_LEAKING.data,
+        "evaluation": NON_LEAKING.evaluation,
+        "policy": NON_LEAKING.policy,
     }
     return TableSpec(**{**defaults, **settings})
 
@@ -49,7 +49,7 @@ with DAG("grouped", schedule=None) as grouped:
     privacy_gate(PLACE / "honest.yaml", deployment=GATE, retries=0) >> wait >> read()
 
 with DAG("grouped_leak", schedule=None) as grouped_leak:
-    leaky = like_honest("leak", generator="drawing:memorise", run={"airflow_pool": "gpu"})
+    leaky = like_honest("leak", generator="drawing:memorize", run={"airflow_pool": "gpu"})
     privacy_gate(leaky, deployment=GATE, retries=2)
 
 daily = CronDataIntervalTimetable("@daily", timezone="UTC")

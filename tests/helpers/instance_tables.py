@@ -1,15 +1,15 @@
 """Code location of leaky gated tables, loaded by an in-process GraphQL server
-(test_routes_instance).
+(test_bypasses_instance).
 """
 
 import os
 from pathlib import Path
 
 import dagster as dg
-from standins import QUICK, memorise, resources, table_of
+from standins import QUICK, memorize, resources, table_of
 
 ROOT = Path(os.environ["INSTANCE_ROOT"])
-LEAKY = {"source": ROOT / "people.parquet", "subject": "pid", "generator": memorise, **QUICK}
+LEAKY = {"source": ROOT / "people.parquet", "subject": "pid", "generator": memorize, **QUICK}
 SHOPS = {
     "partitions_def": dg.DynamicPartitionsDefinition(name="shops"),
     "partition_column": "region",

@@ -13,21 +13,21 @@ from typing import Any
 
 import dagster as dg
 import pandas as pd
+from bypasses import REGIONS, exporter, gated
 from dagster._check import CheckError
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.errors import DagsterError
 from dagster._core.execution.api import execute_run
 from hypothesis import strategies as st
-from routes import REGIONS, exporter, gated
 from standins import independent, people, resources, sqlite_instance, step_of
 from stock import KEY, Folder
 
 from privacy_assets import PrivacyIOManager
 from privacy_assets.dagster.resources import ReleaseAccess, load_value
-from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.errors import InputError, PublicationBlocked
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, check_bytes, read_published
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 
 READ = (None, "north", "south", "shop-0", "")
 TARGETS = [  # of which there may be a release
@@ -91,7 +91,7 @@ class Launchpad:
         pem = (self.root / "private" / "signing.key").read_bytes()
         lines = [line for line in pem.splitlines() if b"-----" not in line]
         key = base64.b64decode(b"".join(lines))[-32:]
-        secret = (self.root / "private" / "secret.key").read_bytes()
+        secret = (self.root / "private" / "split.key").read_bytes()
         escaped_secret = repr(secret)[2:-1].encode()
         secrets = [secret, secret.hex().encode(), base64.b64encode(secret), escaped_secret]
         return {
@@ -238,7 +238,7 @@ RESOURCE_FIELDS = (
     "private",
     "signing_key",
     "trusted_keys",
-    "secret_variable",
+    "split_key_variable",
     "device",
 )
 RESOURCES = sections(("io_manager", "privacy_io", "releases", "gpu"), RESOURCE_FIELDS)
@@ -313,7 +313,7 @@ def _attested_rows(pad: Launchpad) -> set[str]:
 
 
 def loaded(pad: Launchpad, table: str, asset: str, partition: str | None) -> str:
-    """Return the fingerprint of the rows that storage gives to a reader, or "" if it refuses.
+    """Return the fingerprint of the rows that storage gives to a reader, or "" if it blocks.
 
     Args:
         pad: The deployment.
@@ -326,7 +326,7 @@ def loaded(pad: Launchpad, table: str, asset: str, partition: str | None) -> str
     releases = ReleaseAccess(pad.root / "releases")
     try:
         frame = load_value(folder, key, partition, pd.DataFrame, releases)
-    except (InputError, PublicationRefused):
+    except (InputError, PublicationBlocked):
         return ""
     return table_rows(frame)
 

@@ -10,15 +10,15 @@ from privacy_assets.pipeline.spec import TableSpec
 
 PLACE = Path(os.environ["PLACE"])
 GATE = AirflowDeployment(releases=PLACE / "mapped/releases", device="cpu")
-HONEST = TableSpec.load(PLACE / "honest.yaml")
+NON_LEAKING = TableSpec.load(PLACE / "honest.yaml")
 SETTINGS = {
     "subject": "pid",
     "generator": "broken_generators:honest",
-    "evaluation": HONEST.evaluation,
-    "policy": HONEST.policy,
+    "evaluation": NON_LEAKING.evaluation,
+    "policy": NON_LEAKING.policy,
     "deployment": GATE,
 }
-SOURCE = {"source": str(HONEST.data.source)}
+SOURCE = {"source": str(NON_LEAKING.data.source)}
 REGIONS = {
     "source": str(PLACE / "month_{partition}.parquet"),
     "partitions": ["2026-01-01", "2026-02-01"],

@@ -47,7 +47,7 @@ def postgres() -> Iterator[dict[str, str]]:
     """
     initdb = program("initdb")
     server = program("postgres")
-    # The server refuses to run as root, so another user runs it in a separate folder.
+    # The server blocks to run as root, so another user runs it in a separate folder.
     user = {"user": "postgres", "group": "postgres"} if os.getuid() == 0 else {}
     root = Path(tempfile.mkdtemp(prefix="postgres-"))
     try:

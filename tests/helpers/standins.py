@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
-from drawing import independent, memorise, people
+from drawing import independent, memorize, people
 
 from privacy_assets import (
     GpuResource,
@@ -34,16 +34,16 @@ __all__ = [
     "LENIENT",
     "QUICK",
     "attested",
+    "blocking_error",
     "checks",
     "failures",
     "independent",
     "look_anew",
     "look_once",
     "made",
-    "memorise",
+    "memorize",
     "people",
     "people_table",
-    "refusal",
     "reported",
     "resources",
     "run",
@@ -148,7 +148,7 @@ def sqlite_instance(folder: Path) -> dg.DagsterInstance:
     """An instance on SQLite below ``folder``, without telemetry."""
     home = folder / "home"
     home.mkdir()
-    events = {  # in one file: creating one for each run takes as long as a refused run
+    events = {  # in one file: creating one for each run takes as long as a blocked run
         "module": "dagster._core.storage.event_log",
         "class": "ConsolidatedSqliteEventLogStorage",
         "config": {"base_dir": str(home / "history")},
@@ -209,8 +209,8 @@ def step_of(table: str, asset: str) -> str:
     return f"{table}__{_VERBS.get(asset, 'score')}"
 
 
-def refusal(result: dg.ExecuteInProcessResult, asset: str) -> str:
-    """The reason that the gate gave when it refused a step."""
+def blocking_error(result: dg.ExecuteInProcessResult, asset: str) -> str:
+    """The reason that the gate gave when it blocked a step."""
     failure = failures(result)[step_of("people", asset)]
     return str(failure.user_failure_data.description)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 import pandas as pd
-from drawing import memorise
+from drawing import memorize
 
 KEY = "dagster/partition"
 Generator = Callable[[pd.DataFrame, int, int], pd.DataFrame]
@@ -70,7 +70,7 @@ def stock_table(
     folder: Folder,
     name: str,
     *,
-    generator: Generator = memorise,
+    generator: Generator = memorize,
     partitions: dg.PartitionsDefinition | None = None,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     raises: bool = False,

@@ -1,8 +1,8 @@
 """DAGs of plain tasks, as users write them: a table is generated, checked, and published by copying
 a file.
 
-The check of each DAG stops the table, and one route around it publishes the table
-(tests/routes/test_routes_airflow.py). No task shows cell values.
+The check of each DAG stops the table, and one bypass of it publishes the table
+(tests/bypasses/test_bypasses_airflow.py). No task shows cell values.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def table() -> Path:
     return PLACE / "made" / f"{dag_id.removesuffix('_event')}.csv"
 
 
-def refuse(share: float, at_most: float = HALF) -> None:
+def block(share: float, at_most: float = HALF) -> None:
     if share > at_most:
         raise ValueError(f"{share:.0%} of the rows are copies")
 
@@ -77,7 +77,7 @@ def make() -> None:
 
 @task
 def check() -> None:
-    refuse(copies(table()))
+    block(copies(table()))
 
 
 @task
@@ -92,7 +92,7 @@ def score() -> float:
 
 @task
 def publish_by_score() -> None:
-    refuse(get_current_context()["ti"].xcom_pull(task_ids="score"))
+    block(get_current_context()["ti"].xcom_pull(task_ids="score"))
     copy_out()
 
 
@@ -125,7 +125,7 @@ with DAG("plain_event", schedule=[Asset("plain_score")]):
     @task
     def publish_by_event() -> None:
         (events,) = get_current_context()["triggering_asset_events"].values()
-        refuse(events[-1].extra["copies"])
+        block(events[-1].extra["copies"])
         copy_out()
 
     publish_by_event()
@@ -134,16 +134,16 @@ with DAG("plain_settings", schedule=None, params={"at_most": HALF}):
 
     @task
     def check_param() -> None:
-        refuse(copies(table()), get_current_context()["params"]["at_most"])
+        block(copies(table()), get_current_context()["params"]["at_most"])
 
     @task
     def check_conf() -> None:
         conf = get_current_context()["dag_run"].conf or {}
-        refuse(copies(table()), conf.get("limit", HALF))
+        block(copies(table()), conf.get("limit", HALF))
 
     @task
     def check_variable() -> None:
-        refuse(copies(table()), float(Variable.get("at_most", HALF)))
+        block(copies(table()), float(Variable.get("at_most", HALF)))
 
     @task
     def check_connection() -> None:
@@ -151,7 +151,7 @@ with DAG("plain_settings", schedule=None, params={"at_most": HALF}):
             limits = Connection.get("limits").extra_dejson
         except AirflowRuntimeError:
             limits = {}
-        refuse(copies(table()), limits.get("at_most", HALF))
+        block(copies(table()), limits.get("at_most", HALF))
 
     makes = make()
     for checks in (check_param(), check_conf(), check_variable(), check_connection()):
@@ -178,7 +178,7 @@ def quota(dag_id: str, schedule: object) -> DAG:
         @task
         def check_all_of_it() -> None:
             n_published = len(lines(table(), *partition().glob("*.csv")))
-            refuse(n_published / len(lines(PLACE / "people.csv")))
+            block(n_published / len(lines(PLACE / "people.csv")))
 
         @task
         def publish_piece() -> None:
@@ -210,7 +210,7 @@ def noisy(dag_id: str, retries: int) -> DAG:
         def check_one_row() -> None:
             rng = random.Random(get_current_context()["ti"].try_number)
             row = rng.choice(lines(table()))
-            refuse(float(row != "made up"))
+            block(float(row != "made up"))
 
         make_half() >> check_one_row() >> publish()
     return dag

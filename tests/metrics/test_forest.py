@@ -92,7 +92,9 @@ def test_the_same_seed_gives_the_same_forest_on_any_number_of_threads(monkeypatc
     again = fit(codes, member, trees=20)
     np.testing.assert_array_equal(again.scores(codes, 200), first.scores(codes, 200))
     np.testing.assert_array_equal(again.held_out_scores, first.held_out_scores)
-    assert not np.array_equal(fit(codes, member, seed=1, trees=20).held_out_scores, first.held_out_scores)
+    assert not np.array_equal(
+        fit(codes, member, seed=1, trees=20).held_out_scores, first.held_out_scores
+    )
 
 
 def test_only_usable_features_are_looked_at():

@@ -321,7 +321,12 @@ def test_a_small_leak_states_the_value_at_which_the_table_fails() -> None:
         ((0.01, 0.05), 2000, "Yes, of 100 people or more", "20 people suffice"),
         # each person has three rows
         ((0.01, 0.05), 6000, "Yes, of 300 rows or more", "60 rows suffice"),
-        ((0.0001, 0.0001), 2000, "Yes, of 1 person or more", "With copies of 1 person, a limit fails"),
+        (
+            (0.0001, 0.0001),
+            2000,
+            "Yes, of 1 person or more",
+            "With copies of 1 person, a limit fails",
+        ),
         (
             (0.01, 0.93),
             2000,

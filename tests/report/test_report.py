@@ -103,7 +103,10 @@ def test_rows_that_failed_before_fail_on_their_page_too():
     words = {answer.title: answer.word for answer in again(told).answers}
     assert words[TITLES["copies"]] == "Yes" and words[TITLES["singling out"]] == "No leak found"
     singled_out = replace(passing(), remembered=("singling_out.risk at most 0.09",)).answers[1]
-    assert singled_out.statement == "A limit on this failed for the same rows in an earlier evaluation."
+    assert (
+        singled_out.statement
+        == "A limit on this failed for the same rows in an earlier evaluation."
+    )
     foreign = replace(passing(), remembered=("value_disclosure.foreign_cells at most 0",)).answers[
         5
     ]

@@ -1,4 +1,4 @@
-"""Shared code of the tests of routes around the gate: stock and gated tables, and checks of the
+"""Shared code of the tests of bypasses of the gate: stock and gated tables, and checks of the
 results of a run.
 """
 
@@ -15,7 +15,7 @@ from standins import (
     QUICK,
     checks,
     failures,
-    memorise,
+    memorize,
     people,
     resources,
     step_of,
@@ -27,7 +27,7 @@ from stock import Folder, Generator, stock_table
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
 from privacy_assets.gate.releases import Release, ReleaseStore
-from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.gate.signed_files import ReleaseTarget
 from tests.helpers.accepting import accept_all
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
@@ -54,7 +54,7 @@ class World(Folder):
         return ReleaseStore(self.root / "releases")
 
     def unlock(self, table: str) -> None:
-        """Free the lock of a table, as five minutes without a sign of life of its run do."""
+        """Free the run lease of a table, as five minutes without a sign of life of its run do."""
         (self.root / "private" / "running" / f"{table}.json").unlink()
 
     def run(
@@ -121,7 +121,7 @@ def stock(world: World, name: str, **settings: Any) -> dg.Definitions:
 def gated(
     world: Folder,
     name: str,
-    generator: Generator = memorise,
+    generator: Generator = memorize,
     *,
     regions: bool = False,
     **changes: Any,
@@ -268,15 +268,15 @@ def reason(result: dg.ExecuteInProcessResult, step: str) -> str:
     return error.message
 
 
-def refused(
+def blocked(
     result: dg.ExecuteInProcessResult,
     table: str,
     why: str,
     asset: str = "published",
     check: str | None = "released",
 ) -> None:
-    """Check that the gate refused a step: a failure with its reason as metadata, and a failed check
-    with the same reason.
+    """Check that the gate blocked it a step: a failure with its reason as metadata, and a failed
+    check with the same reason.
 
     Args:
         result: Result of the run.

@@ -31,7 +31,8 @@ from privacy_assets.pipeline import running, steps
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.work import StepResult, TableRun
 
-# Runs overlap here, because the gate must reject what they make even without the lock of the table.
+# Runs overlap here, because the gate must reject what they make even without the run lease of the
+# table.
 running.SILENT = 0.0
 PLACE = Path(os.environ["PLACE"])
 GATE = AirflowDeployment(
@@ -39,7 +40,7 @@ GATE = AirflowDeployment(
     private=PLACE / "deployment/private",
     trusted_keys=PLACE / "deployment/trusted_keys",
     signing_key="secrets:privacy_signing_key",
-    secret="secrets:privacy_split_secret",
+    split_key="secrets:privacy_split_key",
     device="cpu",
 )
 TABLE = yaml.safe_load((PLACE / "table.yaml").read_text())
@@ -50,7 +51,7 @@ LAX = {
 }
 
 
-def table(name: str, generator: str = "drawing:memorise", **settings: Any) -> TableSpec:
+def table(name: str, generator: str = "drawing:memorize", **settings: Any) -> TableSpec:
     return TableSpec(**{**TABLE, "name": name, "generator": generator, **settings})
 
 
@@ -135,7 +136,7 @@ for name, options in schedules.items():
 with DAG("draws", schedule=None):
     PrivacyGateOperator(
         task_id="publish",
-        table=table("draws", "drawing:memorise_anew"),
+        table=table("draws", "drawing:memorize_anew"),
         deployment=GATE,
         retries=3,
         retry_delay=timedelta(0),
