@@ -12,7 +12,7 @@ QUOTED = sorted({one for line in PAGE.splitlines() for one in re.findall(r'"([^"
 # A message is compared in parts, between values: names in capitals, numbers, dates, names of tables
 # and states.
 VALUE = re.compile(
-    r"\b(?:since|rejected|PATH|RUN|HOST|LIMITS|patients|fail|undecided|Nov|UTC|days|broken)\b"
+    r"\b(?:since|blocked|PATH|RUN|HOST|LIMITS|patients|fail|undecided|Nov|UTC|days|broken)\b"
     r"|[\d.,:;'()-]+"
 )
 FOREIGN = (

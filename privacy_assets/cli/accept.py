@@ -230,7 +230,8 @@ def _check_reason(parts: Sequence[_Pending], reason: str, table: str) -> None:
     """Raise ConfigError if a part needs a reason and there is none. Nothing is signed."""
     if not reason and any(part.needs_reason for part in parts):
         raise ConfigError(
-            f"{table} is suspended, and nothing is signed: a stop is accepted with a reason only."
+            f"{table} is suspended, and nothing is signed: a suspension is accepted with"
+            " a reason only."
             ' Fix: find the cause, then repeat the command with --reason "..."'
         )
 

@@ -426,7 +426,8 @@ def _largest_copied(outcomes: Iterable[LimitOutcome]) -> float:
     """Return the largest positive share of copied rows, or 0."""
     largest = 0.0
     for outcome in outcomes:
-        if outcome.estimate and METRICS[outcome.limit.metric].counts_copies:
+        metric = METRICS.get(outcome.limit.metric)
+        if outcome.estimate and metric is not None and metric.counts_copies:
             largest = max(largest, outcome.estimate.value)
     return largest
 

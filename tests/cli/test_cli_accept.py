@@ -124,7 +124,8 @@ def test_a_stopped_table_needs_a_reason(home: Path, command: Command) -> None:
     digests = [f"--digest={digest}" for digest in shown_digests(command(*accept, status=2).out)]
     for reason in ((), ("--reason", " ")):
         assert (
-            "is stopped, and nothing is signed" in command(*accept, *digests, *reason, status=2).err
+            "is suspended, and nothing is signed"
+            in command(*accept, *digests, *reason, status=2).err
         )
     assert (
         sorted(path.read_bytes() for path in (home / "private").rglob("*") if path.is_file())
@@ -281,12 +282,12 @@ def test_only_the_named_parts_are_signed(stopped_with_changes: Path, command: Co
     assert files(home) == before
 
     out = command(*accept, "--digest", changed).out
-    assert "the new settings are signed" in out and "accepted" not in out
+    assert "the new settings are signed" in out and "counted from now on" not in out
     assert shown_digests(command(*accept, status=2).out) == [stop], (
         "signing the settings does not accept the stop"
     )
     out = command(*accept, "--digest", stop).out
-    assert "accepted" in out
+    assert "counted from now on" in out
     split(steps(home, most=0.2))
 
 

@@ -197,7 +197,7 @@ def test_the_filter_reads_every_real_table() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"source": "demo", "filter": "memorization"}, "people.*Did you mean 'memorization'"),
+        ({"source": "demo", "filter": "memorisation"}, "people.*Did you mean 'memorization'"),
         (
             {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "filter": "memorization"},
             "draws further rows",

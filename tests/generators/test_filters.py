@@ -309,7 +309,7 @@ def test_alpha_m_counts_the_first_draw_only():
 
 def test_filters_are_named():
     with pytest.raises(ConfigError, match="Did you mean 'memorization'"):
-        build_filter("memorization")
+        build_filter("memorisation")
     with pytest.raises(ConfigError, match="filter similarity has no setting 'crowd'"):
         build_filter("similarity", {"crowd": 3})
     assert {name: kind.name for name, kind in FILTERS.items()} == {
