@@ -160,7 +160,11 @@ def check_pairs(task_id: str, tasks: Iterable[Mapping[str, Any]]) -> None:
 
 
 def is_reference(value: object) -> bool:
-    """Return True for the result of a task, and for an argument of a mapped task group."""
+    """Return True for a value that is not known when the DAG is parsed.
+
+    Args:
+        value: An argument. References are results of tasks, and arguments of a mapped task group.
+    """
     return hasattr(value, "iter_references")
 
 

@@ -167,6 +167,10 @@ class PrivacyReportLink(BaseOperatorLink):
         when the task ends.
 
         A path is not returned, because browsers do not open files from a web page.
+
+        Args:
+            operator: The task.
+            ti_key: Not used. Airflow passes it.
         """
         page = str(getattr(operator, "page", ""))
         return page if page.startswith(WEB) else ""

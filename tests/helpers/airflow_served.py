@@ -106,7 +106,17 @@ class Airflow:
         return self.ended(dag, run)
 
     def mark(self, dag: str, run: str, task: str, state: str) -> Ready:
-        """Set the state of a task by hand."""
+        """Set the state of a task by hand.
+
+        Args:
+            dag: Id of the DAG.
+            run: Id of the run.
+            task: Id of the task.
+            state: The new state, such as "success".
+
+        Returns:
+            A condition that holds when the run has ended.
+        """
         self.ask("PATCH", f"{_run(dag, run)}/taskInstances/{task}", new_state=state)
         return self.ended(dag, run)
 
@@ -133,7 +143,14 @@ class Airflow:
         return self.ended(dag, run)
 
     def forge(self, dag: str, run: str, task: str, value: Any) -> None:
-        """Set the XCom of a task."""
+        """Set the XCom of a task.
+
+        Args:
+            dag: Id of the DAG.
+            run: Id of the run.
+            task: Id of the task.
+            value: The value, which JSON can represent.
+        """
         path = f"{_run(dag, run)}/taskInstances/{task}/xcomEntries"
         try:
             self.ask("PATCH", f"{path}/return_value", value=value)
@@ -153,12 +170,23 @@ class Airflow:
         self.ask("DELETE", f"{path}?map_index={instance}")
 
     def xcom(self, dag: str, run: str, task: str) -> Any:
-        """Return a task's XCom."""
+        """Return a task's XCom.
+
+        Args:
+            dag: Id of the DAG.
+            run: Id of the run.
+            task: Id of the task.
+        """
         path = f"{_run(dag, run)}/taskInstances/{task}/xcomEntries/return_value"
         return self.ask("GET", path)["value"]
 
     def ended(self, dag: str, run: str) -> Ready:
-        """Condition: the run has ended."""
+        """Return a condition: the run has ended.
+
+        Args:
+            dag: Id of the DAG.
+            run: Id of the run.
+        """
         return lambda: self.runs.get((dag, run)) in ENDS
 
     def all_ended(self, dag: str, least: int) -> Ready:
@@ -196,7 +224,12 @@ class Airflow:
         return said
 
     def serve(self, name: str, *options: str) -> None:
-        """Keep a server running, as a supervisor would: restart it when it ends."""
+        """Keep a server running, as a supervisor would: restart it when it ends.
+
+        Args:
+            name: Command of Airflow, such as "scheduler".
+            *options: Options of the command.
+        """
         if name in self.servers:
             if self.servers[name].poll() is None:
                 return

@@ -79,7 +79,12 @@ class World(Folder):
         return self.execute(self.job(defs, selection), partition, tags)
 
     def job(self, defs: dg.Definitions, selection: dg.AssetSelection) -> dg.JobDefinition:
-        """A job over ``selection``, as in the definitions."""
+        """Return a job, as in the definitions.
+
+        Args:
+            defs: Definitions with the assets.
+            selection: Assets of the job.
+        """
         job = dg.define_asset_job("chosen", selection)
         with_job = dg.Definitions.merge(defs, dg.Definitions(jobs=[job]))
         return with_job.resolve_job_def("chosen")
@@ -147,7 +152,12 @@ def gated(
 
 
 def with_assets(defs: dg.Definitions, *assets: dg.AssetsDefinition) -> dg.Definitions:
-    """The table with a colleague's assets in the same location."""
+    """Return a table with a colleague's assets in the same location.
+
+    Args:
+        defs: Definitions of the table.
+        *assets: The colleague's assets.
+    """
     return dg.Definitions.merge(defs, dg.Definitions(assets=assets))
 
 
@@ -256,12 +266,23 @@ def exporter(
 
 
 def leaked(world: World, result: dg.ExecuteInProcessResult, name: str) -> None:
-    """The run published private rows."""
+    """Check that a run published private rows.
+
+    Args:
+        world: The deployment.
+        result: Result of the run.
+        name: Name of the publication.
+    """
     world.leaked(name, result.run_id)
 
 
 def reason(result: dg.ExecuteInProcessResult, step: str) -> str:
-    """The reason of a step's failure: the innermost error."""
+    """Return the reason of a step's failure: the innermost error.
+
+    Args:
+        result: Result of the run.
+        step: Name of the step.
+    """
     error = failures(result)[step].error
     while error.cause is not None:
         error = error.cause
@@ -299,16 +320,35 @@ def blocked(
 
 
 def accept(world: World, table: str, *options: str) -> None:
-    """Accept the difference that stopped a run, as the owner of the table does."""
+    """Accept the difference that stopped a run, as the owner of the table does.
+
+    Args:
+        world: The deployment.
+        table: Name of the table.
+        *options: Further options of ``privacy-assets accept``.
+    """
     accept_all(table, "--releases", world.root / "releases", *options)
 
 
 def nothing_published(world: World, table: str, partition: str | None = None) -> None:
+    """Check that there is no release, and that readers get an error.
+
+    Args:
+        world: The deployment.
+        table: Name of the table.
+        partition: Key of the partition, or None.
+    """
     assert world.store.history(ReleaseTarget(table, partition)) == []
     with pytest.raises(InputError, match="there is no release"):
         read_published(world.root / "releases", table, partition)
 
 
 def released(world: World, table: str, partition: str | None = None) -> list[Release]:
-    """All releases of a table, oldest first."""
+    """Return all releases of a table, oldest first.
+
+    Args:
+        world: The deployment.
+        table: Name of the table.
+        partition: Key of the partition, or None.
+    """
     return world.store.history(ReleaseTarget(table, partition))

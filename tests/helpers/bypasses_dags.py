@@ -52,10 +52,23 @@ LAX = {
 
 
 def table(name: str, generator: str = "drawing:memorize", **settings: Any) -> TableSpec:
+    """Return a gated table.
+
+    Args:
+        name: Name of the table.
+        generator: Name of the generator.
+        **settings: Further settings of the table.
+    """
     return TableSpec(**{**TABLE, "name": name, "generator": generator, **settings})
 
 
 def two(spec: TableSpec, **options: Any) -> tuple[PrivacyGateOperator, PrivacyPublishOperator]:
+    """Return the task of the verdict and the task of the publication.
+
+    Args:
+        spec: The table.
+        **options: Further arguments of the publication.
+    """
     judge = PrivacyGateOperator(task_id="judge", table=spec, deployment=GATE, publish=False)
     return judge, publisher(spec, "judge", "publish", **options)
 

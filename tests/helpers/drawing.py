@@ -67,7 +67,12 @@ def memorize_the_north(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFram
 
 
 def people(subjects: int = 400, seed: int = 0) -> pd.DataFrame:
-    """Two rows per person, every kind of column, missing values in most."""
+    """Return two rows per person, with every kind of column and missing values in most of them.
+
+    Args:
+        subjects: Number of people.
+        seed: Seed of the values.
+    """
     rng = np.random.default_rng(seed)
     n = 2 * subjects
     frame = pd.DataFrame(

@@ -28,6 +28,12 @@ DATES = {"dated": datetime(2026, 1, 10, tzinfo=UTC)}  # of the run that airflow_
 
 
 def like_honest(name: str, **settings: object) -> TableSpec:
+    """Return a table like the honest one.
+
+    Args:
+        name: Name of the table.
+        **settings: Settings that differ.
+    """
     defaults = {
         "name": name,
         "data": NON_LEAKING.data,

@@ -60,6 +60,12 @@ def _public_values(column: ColumnSchema) -> set[object]:
 
 
 def same_levels(first: ColumnRule, second: ColumnRule) -> bool:
+    """Return True if two columns share their levels.
+
+    Args:
+        first: Rule of one column.
+        second: Rule of the other column.
+    """
     if first.groups is None or second.groups is None:
         return False
     return first.groups.low.dtype == second.groups.low.dtype and first.groups.equals(second.groups)

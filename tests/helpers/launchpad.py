@@ -61,8 +61,13 @@ class Launchpad:
             yield cls(root, instance, job)
 
     def launch(self, launch: "Launch") -> str | None:
-        """Execute it unless a run of the same shape was executed; return the id of its run, or
-        None.
+        """Execute a launch unless a run of the same shape was executed.
+
+        Args:
+            launch: The launch.
+
+        Returns:
+            The id of its run, or None.
         """
         keys = {dg.AssetKey(asset.split("/")) for asset in launch.assets}
         try:
@@ -260,7 +265,11 @@ ASSETS = st.one_of(
 
 
 def whole(table: str) -> tuple[str, ...]:
-    """All assets of a table; for ``fed`` including the colleague's."""
+    """Return the names of all assets of a table.
+
+    Args:
+        table: Name of the table. For ``fed``, the colleague's asset is included.
+    """
     assets = tuple(f"{table}/{asset}" for asset in (*PIPELINE, "holdout", "reference"))
     if table == "fed":
         return (*assets, "raw")

@@ -48,8 +48,10 @@ SPELLINGS = {
 
 
 def traces(text: str) -> set[str]:
-    """Columns whose planted value is in ``text`` in any encoding, including HTML, URL and
-    base64.
+    """Return the columns whose planted value is in a text.
+
+    Args:
+        text: Text to search. Values encoded for HTML or URLs, or as base64, are found, too.
     """
     texts = {text, html.unescape(text), unquote(text)}
     for run in set(re.findall(r"[A-Za-z0-9+/_-]{16,}", text)):
@@ -70,7 +72,13 @@ def _decoded(run: str) -> str:
 
 
 def private(subjects: int = 400, seed: int = 0) -> pd.DataFrame:
-    """Two rows per person and every kind of column; one person in ten has only planted values."""
+    """Return two rows per person with every kind of column; one person in ten has only planted
+    values.
+
+    Args:
+        subjects: Number of people.
+        seed: Seed of the other values.
+    """
     rng = np.random.default_rng(seed)
     n = 2 * subjects
     frame = pd.DataFrame(
@@ -115,6 +123,12 @@ class World:
         self.defs = self.table()
 
     def table(self, *assets: Any, **changes: Any) -> dg.Definitions:
+        """Define the table ``people``, which :meth:`run` then runs.
+
+        Args:
+            *assets: Further assets.
+            **changes: Further settings of the table.
+        """
         settings = {"subject": "pid", **QUICK, **changes}
         if "synthetic" not in changes:
             source = self.data / "people.parquet"
@@ -125,11 +139,25 @@ class World:
         return self.defs
 
     def external(self, **frames: pd.DataFrame) -> dict[str, Path]:
+        """Write tables that were generated elsewhere.
+
+        Args:
+            **frames: Rows of each role.
+
+        Returns:
+            The CSV file of each role.
+        """
         for role, frame in frames.items():
             frame.to_csv(self.data / f"{role}.csv", index=False)
         return {role: self.data / f"{role}.csv" for role in frames}
 
     def stored(self, asset: str, ending: str) -> Path:
+        """Return the only stored file of an asset with an ending.
+
+        Args:
+            asset: Name of the asset.
+            ending: End of the file's name.
+        """
         folder = self.place / "storage" / "people" / asset
         files = list(folder.rglob(f"*{ending}"))
         assert len(files) == 1, files
@@ -196,6 +224,11 @@ class World:
 
 
 def readable(file: Path) -> str:
+    """Return the content of a file as text.
+
+    Args:
+        file: Any file. Of Parquet files, also categories that no row has, and metadata.
+    """
     if file.suffix != ".parquet":
         return file.read_bytes().decode("latin-1")
     table = pq.read_table(file)

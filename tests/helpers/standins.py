@@ -139,7 +139,11 @@ def look_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def slow(case: Any) -> Any:
-    """Mark a case for the slow run; a tuple holds several arguments."""
+    """Mark a case for the slow run.
+
+    Args:
+        case: Argument of the test, or a tuple of several arguments.
+    """
     arguments = case if isinstance(case, tuple) else (case,)
     return pytest.param(*arguments, marks=pytest.mark.slow)
 
@@ -158,7 +162,12 @@ def sqlite_instance(folder: Path) -> dg.DagsterInstance:
 
 
 def people_table(folder: Path, **changes: Any) -> dg.Definitions:
-    """The table ``people`` below ``folder``; its rows are written if they do not exist."""
+    """Return the table ``people``; its rows are written if they do not exist.
+
+    Args:
+        folder: Folder of the rows and of the deployment.
+        **changes: Further settings of the table.
+    """
     source = folder / "people.parquet"
     if not source.exists():
         people().to_parquet(source)
@@ -205,18 +214,33 @@ _VERBS = {
 
 
 def step_of(table: str, asset: str) -> str:
-    """The step that makes an asset; scores without a device share one."""
+    """Return the step that makes an asset; scores without a device share one.
+
+    Args:
+        table: Name of the table.
+        asset: Name of the asset below it.
+    """
     return f"{table}__{_VERBS.get(asset, 'score')}"
 
 
 def blocking_error(result: dg.ExecuteInProcessResult, asset: str) -> str:
-    """The reason that the gate gave when it blocked a step."""
+    """Return the reason that the gate gave when it blocked a step.
+
+    Args:
+        result: Result of the run of ``people``.
+        asset: Asset that the step makes.
+    """
     failure = failures(result)[step_of("people", asset)]
     return str(failure.user_failure_data.description)
 
 
 def reported(folder: Path, table: str = "people") -> dict[str, Any]:
-    """The report of a table."""
+    """Return the report of a table.
+
+    Args:
+        folder: Folder of the deployment.
+        table: Name of the table.
+    """
     (file,) = (folder / "storage" / table / "privacy_report").rglob("*.json")
     return json.loads(file.read_text())
 
@@ -230,7 +254,11 @@ def attested(folder: Path) -> dict[str, Any]:
 
 
 def whole_steps(keys: Sequence[dg.AssetKey]) -> list[dg.AssetKey]:
-    """``keys``, and the page of each attestation, because one step creates both."""
+    """Add the page of each attestation, because one step creates both.
+
+    Args:
+        keys: Keys of assets.
+    """
     pages = []
     for key in keys:
         *prefix, name = key.path

@@ -38,12 +38,21 @@ class Folder:
         frame.to_parquet(folder / f"{run_id}.parquet")
 
     def leaked(self, name: str, run_id: str) -> None:
-        """The run published private rows."""
+        """Check that a run published private rows.
+
+        Args:
+            name: Name of the publication.
+            run_id: Id of the run.
+        """
         public = pd.read_parquet(self.root / "public" / name / f"{run_id}.parquet")
         assert len(public) and copies(self.private, public) == 1
 
     def gave_away_all(self, name: str) -> None:
-        """The publications together hold every private row; the check allowed each."""
+        """Check that the publications together hold every private row; the check allowed each.
+
+        Args:
+            name: Name of the publications.
+        """
         files = (self.root / "public" / name).rglob("*.parquet")
         published = pd.concat([pd.read_parquet(file) for file in files])
         assert copies(published, self.private) == 1

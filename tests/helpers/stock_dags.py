@@ -46,6 +46,12 @@ def table() -> Path:
 
 
 def block(share: float, at_most: float = HALF) -> None:
+    """Raise ValueError if too many rows are copies.
+
+    Args:
+        share: Share of copies, in [0, 1].
+        at_most: Maximum share.
+    """
     if share > at_most:
         raise ValueError(f"{share:.0%} of the rows are copies")
 
