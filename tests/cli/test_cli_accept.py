@@ -335,6 +335,7 @@ def test_a_lost_ledger_is_shown_next_to_the_failed_verdicts(
     assert own.gate.suspension(NAME)[0] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answers", "status", "signed"), [
     ("yn", 0, {"changed settings"}),
     ("ny", 0, {"stopped"}),

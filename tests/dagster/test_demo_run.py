@@ -12,6 +12,7 @@ from standins import LENIENT, QUICK, table_of
 from privacy_assets.dagster import demo
 
 
+@pytest.mark.slow
 def test_the_honest_table_is_published_and_the_leaky_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -274,6 +274,7 @@ WRONG_CURSORS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cursor", WRONG_CURSORS, ids=range(len(WRONG_CURSORS)))
 def test_a_cursor_that_is_not_the_expected_mapping_is_reset(
     cursor: str, tmp_path: Path, instance: dg.DagsterInstance

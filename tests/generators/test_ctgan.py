@@ -210,6 +210,7 @@ def test_numbers_of_any_size_keep_their_spread(name: str) -> None:
     assert set(sample["least"]) <= {0.0, 5e-324} and sample["whole"].between(-(2**62), 2**62).all()
 
 
+@pytest.mark.slow
 def test_very_many_categories(monkeypatch: pytest.MonkeyPatch) -> None:
     train = table(a=[f"secret {k}" for k in range(300)], b=np.arange(300) % 5)
     sample = quick("ctgan").fit(train, seed=0).sample(200, seed=0).frame()

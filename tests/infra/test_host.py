@@ -131,6 +131,7 @@ def test_a_computation_has_the_default_state_and_restores_that_of_the_host(
     assert state() == odd
 
 
+@pytest.mark.slow
 def test_filters_that_are_no_errors_are_left_to_the_program() -> None:
     with isolated():
         warnings.simplefilter("ignore")

@@ -318,6 +318,7 @@ def test_statistics_do_not_depend_on_marks(name: str, plain: dict[str, list[floa
     assert statistics(judged(*real, moved(TRAIN))) == plain["moved"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STOPS)
 def test_other_marks_stop_with_the_line_to_paste(name: str) -> None:
     write, choice = STOPS[name]
@@ -364,6 +365,7 @@ def test_the_pasted_line_reads_the_plain_numbers(name: str) -> None:
     assert table["a"].equals(expected["a"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CODES)
 def test_codes_and_two_numbers_stay_text(name: str, tmp_path: Path) -> None:
     frame = written(TRAIN, CODES[name])[["a"]]

@@ -96,6 +96,7 @@ def is_certain(outcomes: tuple[LimitOutcome, ...]) -> bool:
     return max(scores) > quantile
 
 
+@pytest.mark.slow
 def test_each_word_agrees_with_limits_intervals_and_power() -> None:
     words: dict[str, int] = {}
     for made in reports():
@@ -125,6 +126,7 @@ def test_each_word_agrees_with_limits_intervals_and_power() -> None:
     assert min(words.values()) > 10 and len(words) == 5, words
 
 
+@pytest.mark.slow
 def test_a_question_without_evidence_does_not_pass() -> None:
     n_unanswered = 0
     for made in reports():

@@ -292,6 +292,7 @@ def drawn_table(seed: int) -> tuple[list[Drawn], list[int]]:
     return table, people.tolist()
 
 
+@pytest.mark.slow
 def test_the_relations_are_those_that_brute_force_finds() -> None:
     kinds = Counter[str]()
     n_without = 0
@@ -588,6 +589,7 @@ def test_a_relation_that_is_found_may_be_declared_as_well() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -633,6 +635,7 @@ def test_names_of_columns_may_contain_the_signs() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
