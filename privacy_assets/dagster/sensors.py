@@ -236,7 +236,7 @@ def _gives_verdict(watched: Watched, run: dg.DagsterRun) -> bool:
 
 
 def _described(watched: Watched, run: dg.DagsterRun) -> str:
-    """Return the id of a run, with process, host and start if it holds the run lease of the table."""
+    """Return the id of a run, with process, host and start if it holds the lease of the table."""
     holder = Lease(watched.deployment.private, watched.name, run.run_id).holder()
     if holder is not None and holder.run in (run.run_id, run.root_run_id):
         return str(holder)

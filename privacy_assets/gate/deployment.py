@@ -410,7 +410,7 @@ class Deployment:
         return read_key(path)
 
     def _check(self, split_key: bytes, where: str, private: Location) -> None:
-        """Raise ConfigError unless this split key was the first one used with the private folder."""
+        """Raise ConfigError unless the private folder was first used with this split key."""
         check = private / SPLIT_KEY_CHECK
         key = derive_key(split_key, "check")
         expected = keyed_fingerprint("the split key of this deployment", key).encode()

@@ -178,7 +178,7 @@ class Table:
         return replace(self.with_columns(ids), subject=ids.name)
 
     def without_subject(self) -> Table:
-        """Return the columns of the schema, without subject, envelope, notes, rules and relations."""
+        """Return the columns of the schema without subject, envelope, notes, rules, relations."""
         return self.of_columns(self.schema, self.columns)
 
     def for_training(self) -> Table:
@@ -260,7 +260,7 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the file that :meth:`save` writes, except its envelope. Keep it private."""
+        """SHA-256 (hex) of the file of :meth:`save`, except its envelope. Keep it private."""
         return array_digest(*self.to_arrays())
 
     def save(self, path: Location) -> None:

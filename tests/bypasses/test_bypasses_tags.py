@@ -1,4 +1,4 @@
-"""Bypasses over run tags, the spelling of partitions and the Dagster instance (see test_bypasses)."""
+"""Bypasses over run tags, spellings of partitions and the Dagster instance (see test_bypasses)."""
 
 import os
 import re
