@@ -184,7 +184,7 @@ class PublicationBlocked(PrivacyAssetsError, RuntimeError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PolicyNotMet(PublicationBlocked):
-    """A limit of the policy is broken.
+    """A limit of the policy fails.
 
     Attributes:
         outcomes: Outcomes of the limits that do not hold.
@@ -196,7 +196,7 @@ class PolicyNotMet(PublicationBlocked):
 
 
 class Undecided(PolicyNotMet):
-    """No limit of the policy is broken, but some cannot be assessed."""
+    """No limit of the policy fails, but some are undecided."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -204,7 +204,7 @@ class FailedBefore(PublicationBlocked):
     """A limit failed for the same rows before.
 
     Attributes:
-        failures: Limits that they failed.
+        failures: Limits that failed for them.
     """
 
     failures: tuple[str, ...] = ()

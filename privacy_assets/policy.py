@@ -202,7 +202,7 @@ class LimitOutcome:
         reason: Explanation for readers.
         estimate: The statistic, or None if it was not computed.
         can_fail: Whether the limit fails for a verbatim copy of train. None: the statistic does not
-            measure copies, or no copy was measured. Otherwise the limit gives no
+            measure copies, or no copy was measured. False: the limit gives no
             evidence.
         interval: Interval of the statistic at the confidence level of the limit. None: not
             measured.
@@ -283,7 +283,9 @@ class LimitOutcome:
         if not math.isfinite(missed):
             missed = estimate.high - estimate.low
         smallest = self.tolerance + missed
-        if not estimate.is_share or smallest == 0:  # 0: an exact limit, which a single case fails
+        if (
+            not estimate.is_share or smallest == 0
+        ):  # 0: an exact limit, which fails for a single case
             return smallest
         return max(smallest, _smallest_share(estimate, self.tolerance))
 
@@ -390,7 +392,7 @@ class Verdict:
 
     @property
     def not_passed(self) -> tuple[LimitOutcome, ...]:
-        """Outcomes of limits that failed or could not be assessed."""
+        """Outcomes of limits that failed or are undecided."""
         return tuple(outcome for outcome in self.outcomes if not outcome.passed)
 
 
@@ -585,8 +587,8 @@ def title_of(policy: Mapping[str, Any]) -> str:
 
 
 def tally(outcomes: Sequence[LimitOutcome]) -> str:
-    """Return a summary such as ``3 of 7 limits fail``, or of the undecided limits if none is
-    broken.
+    """Return a summary such as ``3 of 7 limits fail``, or of the undecided limits if none
+    fails.
     """
     total = len(outcomes)
     n_by_status = Counter(outcome.status for outcome in outcomes)
@@ -653,7 +655,7 @@ def _question_of(outcome: LimitOutcome) -> str:
 
 
 def _unanswered(outcomes: Sequence[LimitOutcome]) -> Iterator[str]:
-    """Yield the questions without evidence: all limits are blind, or no limit on copies breaks on a
+    """Yield the questions without evidence: all limits are blind, or no limit on copies fails for a
     copy of train.
     """
     by_question: dict[str, list[LimitOutcome]] = {}

@@ -1,5 +1,5 @@
-"""Production: storage, keys and secret from the environment, one process per step, forked with the
-libraries loaded.
+"""Production: storage, signing key and split key from the environment, one process per step,
+forked with the libraries loaded.
 
 The signing key is the file named by PRIVACY_ASSETS_SIGNING_KEY_FILE (default: ``signing.key`` in
 the private folder). Folder and keys must exist before the first run; they are not created.

@@ -312,14 +312,14 @@ MUTATIONS = [
     ),
     Mutation(
         "two runs of a table at the same time",
-        "pipeline/running.py",
+        "pipeline/lease.py",
         "if is_silent or ended(holder.run):",
         "if True:",
-        ("gate/test_running.py",),
+        ("gate/test_lease.py",),
     ),
     Mutation(
         "a second task of a run publishes the same table and partition",
-        "pipeline/stored.py",
+        "pipeline/stored_run.py",
         "if holder != self.task_id:",
         "if False:",
         ("pipeline/test_stored_steps.py",),
@@ -341,18 +341,18 @@ MUTATIONS = [
     Mutation(
         "an old copy of the release folder with a withdrawn release is whole",
         "gate/verification.py",
-        "    if log.is_withdrawn(best.stated.sha256, best.stated.content):",
+        "    if log.is_withdrawn(best.attestation.sha256, best.attestation.content):",
         "    if False:",
         ("cli/test_cli_gate.py",),
     ),
     Mutation(
         "a damaged run lease is free",
-        "pipeline/running.py",
+        "pipeline/lease.py",
         "raise StoreUnavailable(\n"
         "                text, path=str(self._file), errno=errno.EINVAL, fix=fix\n"
         "            ) from None",
         'return Holder("", 0.0, 0.0, 0, "")',
-        ("gate/test_running.py",),
+        ("gate/test_lease.py",),
     ),
     Mutation(
         "failures are not remembered",
@@ -364,7 +364,7 @@ MUTATIONS = [
     Mutation(
         "publishing does not ask the memory of failures",
         "gate/gate.py",
-        "check_memory(state.failures(policy, attestation, part))",
+        "check_earlier_failures(state.failures(policy, attestation, part))",
         "pass",
         ("gate/test_failures.py",),
     ),
@@ -409,7 +409,7 @@ MUTATIONS = [
     Mutation(
         "the private results are not evaluated again",
         "gate/gate.py",
-        "check_verdict(verdict, attestation.remembered)",
+        "check_verdict(verdict, attestation.earlier_failures)",
         "pass",
         ("gate/test_gate.py",),
     ),

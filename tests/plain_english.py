@@ -189,7 +189,8 @@ def second_words(source: str) -> Iterator[tuple[int, str]]:
     """
     spaced = source.replace("_", " ")
     for concept, word, others in SYNONYMS:
-        for hit in re.finditer(others, spaced, re.IGNORECASE):
+        # words can be separated by a line break, also in a comment
+        for hit in re.finditer(others.replace(" ", r"[\s#]+"), spaced, re.IGNORECASE):
             line = 1 + spaced.count("\n", 0, hit.start())
             yield line, f"{hit[0]!r} (the word for a {concept}: {word})"
 

@@ -41,7 +41,7 @@ from privacy_assets.infra.progress import Lines
 from privacy_assets.pipeline.partitions import KeyPartitions, Partitions, as_partitions
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec, spec_of
-from privacy_assets.pipeline.stored import StoredRun
+from privacy_assets.pipeline.stored_run import StoredRun
 from privacy_assets.pipeline.work import TableRun
 
 if TYPE_CHECKING:

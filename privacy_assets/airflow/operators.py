@@ -50,7 +50,7 @@ from privacy_assets.pipeline.redaction import (
 )
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import ATTEST, PUBLISH, Task, run_table, tasks, timed, upstream
-from privacy_assets.pipeline.stored import StoredRun
+from privacy_assets.pipeline.stored_run import StoredRun
 from privacy_assets.pipeline.work import Attested, Prepared, TableRun
 from privacy_assets.policy import Policy
 from privacy_assets.report.advice import first_remedy
@@ -316,7 +316,7 @@ class _GateOperator(BaseOperator):
 
         def log_end(seconds: float | None) -> None:
             if seconds is None:
-                self.log.info(f"step {name}: blocked")
+                self.log.info(f"step {name}: failed")
             else:
                 self.log.info(f"step {name}: {seconds:.1f} s")
 
@@ -346,10 +346,12 @@ class _GateOperator(BaseOperator):
         """Return the result of a task that computed a verdict."""
         self.page = self.gated.deployment.page(stored.reports, stored.base)
         lines = (*verdict_lines(attested.report.page()), f"report: {self.page}")
-        if attested.stated.verdict == "pass":
+        if attested.attestation.verdict == "pass":
             return _TaskResult(xcom, lines)
         remedy = first_remedy(attested.report.advice)
-        reason = blocking_error(attested.policy_verdict, attested.stated.remembered, remedy)
+        reason = blocking_error(
+            attested.policy_verdict, attested.attestation.earlier_failures, remedy
+        )
         return _TaskResult(xcom, lines, reason)
 
     def _release_result(

@@ -1,8 +1,8 @@
 """The command ``privacy-assets accept``: sign the changed settings of a table, or let a suspended
 table run again.
 
-A run with other settings than the accepted settings of its table stops, and proposes its settings.
-A table is also suspended if 4 of its last 7 verdicts are "fail", or if its log or ledger was lost.
+A run whose settings differ from the accepted ones of its table stops, and proposes its own.
+A table is suspended if 4 of its last 7 verdicts are "fail", or if its log or ledger was lost.
 This command needs neither the definition of the table nor an orchestrator. It shows everything that
 is pending, each part with a digest, and the names of all columns. On a terminal it asks for each
 part. Otherwise, or in a second call, it signs only the parts whose --digest is given. A suspension
@@ -204,7 +204,7 @@ def _stop(gate: Gate, table: str) -> list[_Pending]:
         gate.accept(table, reason, digest)
         return "accepted. Its verdicts are counted from now on."
 
-    return [_Pending("suspended", causes, digest, needs_reason=True, sign=sign)]
+    return [_Pending("suspension", causes, digest, needs_reason=True, sign=sign)]
 
 
 def _with_digests(

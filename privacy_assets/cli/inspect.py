@@ -138,11 +138,11 @@ def add_inspect(commands: Commands) -> None:
 
 def _inspect(options: argparse.Namespace) -> int:
     from privacy_assets.tables.reading import read_table
-    from privacy_assets.tables.roles import may_tell_people_apart, unique_codes
+    from privacy_assets.tables.roles import may_identify_people, unique_codes
 
     formats = [replace(_format(path), snapshots=options.snapshots) for path in options.files]
     frames = list(map(read_table, options.files, formats))
-    person_columns = PersonColumns(unique_codes(frames[0]), may_tell_people_apart(frames[0], ()))
+    person_columns = PersonColumns(unique_codes(frames[0]), may_identify_people(frames[0], ()))
     columns = _inspected(frames, options.files, person_columns)
     spellings = _spellings(frames, options.files, person_columns)
     if options.yaml:

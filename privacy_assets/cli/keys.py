@@ -69,7 +69,7 @@ def _list(path: Path | None, trusted: TrustedKeys) -> int:
         path: File of the signing key. None: there is none, as in an object store.
         trusted: Trusted keys.
     """
-    (folder,) = trusted.places
+    (folder,) = trusted.paths
     keys = {file: _trusted_key(file) for file in key_files(folder)}
     signing = _signing_key(path, trusted, has_trusted=bool(keys))
     if not keys and signing == KeyCheck("", ""):
@@ -149,7 +149,7 @@ def _new(path: Path | None, trusted: TrustedKeys) -> int:
     """
     from privacy_assets.gate.releases import TRUSTED_VARIABLE
 
-    (folder,) = trusted.places
+    (folder,) = trusted.paths
     path = _checked_path(path, folder)
     if path.parent.is_dir():
         check_private(path.parent)

@@ -55,7 +55,7 @@ def add_log(commands: Commands) -> None:
 
 
 def _log(options: argparse.Namespace) -> int:
-    from privacy_assets.gate.log import LAST
+    from privacy_assets.gate.log import N_LAST
     from privacy_assets.gate.signed_files import ReleaseTarget
 
     table = options.table
@@ -65,7 +65,7 @@ def _log(options: argparse.Namespace) -> int:
     suspended = ""
     try:
         state = gate.log.state(table)
-        recent = [status for _, status, _ in state.recent[-LAST:]]
+        recent = [status for _, status, _ in state.recent[-N_LAST:]]
         facts = {"next_attempt": state.next_attempt(ReleaseTarget(table).part), "recent": recent}
         gate.check_not_suspended(table)
     except PublicationBlocked as error:

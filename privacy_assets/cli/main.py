@@ -309,7 +309,7 @@ def _standard_input(options: argparse.Namespace) -> Iterator[None]:
     """Store standard input, where it is given as a table (-), as a private file that ends with the
     command.
     """
-    from privacy_assets.infra.work import WorkFolder
+    from privacy_assets.infra.temp_folders import WorkFolder
 
     n_inputs = list(_paths(options)).count("-")
     if n_inputs > 1:

@@ -1,11 +1,11 @@
 """The command ``privacy-assets prepare``: prepare locations in an object store, once. Does not need
 Dagster.
 
-Checks that the store can reject to overwrite objects (S3: If-None-Match), and marks each location
-with its role and its deployment. Releases and the private folder are used only if they are marked,
-because a mistyped, empty location would contain no log of earlier failures and releases. Local
-folders are marked by the first run, except a private folder whose releases are in an object store:
-then give both.
+Checks that the store can prevent objects from being overwritten (S3: If-None-Match), and marks each
+location with its role and its deployment. Releases and the private folder are used only if they are
+marked, because a mistyped, empty location would contain no log of earlier failures and releases.
+Local folders are marked by the first run, except a private folder whose releases are in an object
+store: then give both.
 
 exit status:
   0  every URL is ready, now or from an earlier call

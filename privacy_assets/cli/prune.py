@@ -4,11 +4,11 @@ any more.
 A release is kept if it is the current one, among the newest --keep, or younger than --days. In the
 private folder, the synthetic tables and results of kept releases and of the latest attestation are
 kept. The log is never shortened: it has an entry for each removal. While a run of the table is in
-progress, the command is blocked.
+progress, the command removes nothing.
 
 exit status:
   0  the files were removed, or all of them are needed
-  1  blocked; no file was removed
+  1  an error of the gate; no file was removed
   2  no such table or folder, or no key
 
 example:
@@ -62,7 +62,7 @@ def _prune(options: argparse.Namespace) -> int:
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
     from privacy_assets.infra.files import check_private
-    from privacy_assets.pipeline.running import Lease
+    from privacy_assets.pipeline.lease import Lease
 
     settings = deployment_settings(options)
     _check(options)
@@ -78,7 +78,7 @@ def _prune(options: argparse.Namespace) -> int:
                 _prune_target(gate, target, options)
         lease.free()
     except PublicationBlocked as error:
-        sys.stderr.write(f"privacy-assets: blocked: {with_advice(error)}\n")
+        sys.stderr.write(f"privacy-assets: no file was removed: {with_advice(error)}\n")
         return NO
     return YES
 

@@ -22,18 +22,18 @@ _MARGIN = (
     " run has more people, so its intervals are narrower."
 )
 _NONE_PASSED = (
-    "No setting passes with a margin: a run with one of them may be rejected, which counts as"
+    "No setting passes with a margin: a run with one of them may be blocked, which counts as"
     " an attempt. Try other"
     " values, set another generator, or drop columns that are not needed."
 )
 _UNDECIDED = (
-    "No setting passes, and the people in train are too few to assess every limit. A rehearsal"
+    "No setting passes, and the people in train are too few to decide every limit. A rehearsal"
     " cannot decide here: use"
     " more people, or run the table."
 )
 
 
-def check_options(options: argparse.Namespace) -> None:
+def check_rehearsal_options(options: argparse.Namespace) -> None:
     """Check that the options of a rehearsal fit together.
 
     Args:
@@ -75,7 +75,7 @@ def run_rehearsal(
         rehearsals = list(rehearse(tables, deployment, options.progress, device_for))
     _show(table, rehearsals)
     for rehearsal in rehearsals:
-        if rehearsal.margin:
+        if rehearsal.has_margin:
             title = f"The first setting that passes with a margin, for {options.table}:"
             say("", title, "", rehearsal.yaml.rstrip())
             return YES
@@ -154,7 +154,7 @@ def _row(rehearsal: Rehearsed, statistics: Sequence[str]) -> list[str]:
 def _verdict(rehearsal: Rehearsed) -> str:
     if rehearsal.report.verdict != "pass":
         return rehearsal.report.verdict
-    return "pass with margin" if rehearsal.margin else "pass, no margin"
+    return "pass with margin" if rehearsal.has_margin else "pass, no margin"
 
 
 def _wrapped(text: str) -> list[str]:

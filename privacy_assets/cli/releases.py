@@ -5,7 +5,7 @@ exit status:
   0  all listed releases are whole, or there is no release yet; with --rollback or --withdraw, it
      was done
   1  a release is damaged, or the log in the private folder can be read and records that it was
-     withdrawn, or the rollback or withdrawal was blocked and had no effect
+     withdrawn, or the rollback or withdrawal failed
   2  no such table, partition, release or folder, no trusted key, or --withdraw without --reason
 
 example:
@@ -198,7 +198,7 @@ def _target_json(releases: TargetReleases) -> dict[str, Any]:
 def _release_json(state: ReleaseState) -> dict[str, Any]:
     """Return a release with the facts of its attestation, None if no trusted key signed it."""
     signed = dict.fromkeys(("policy", "policy_digest", "signed_by", "rows", "sha256"))
-    attestation = state.stated
+    attestation = state.attestation
     if attestation is not None:
         signed = {
             "policy": title_of(attestation.policy),
@@ -242,7 +242,7 @@ def _history(releases: TargetReleases) -> list[str]:
 
 
 def _row(state: ReleaseState) -> tuple[str, ...]:
-    attestation = state.stated
+    attestation = state.attestation
     policy = NOTHING
     key_id = NOTHING
     n_rows = NOTHING
@@ -312,7 +312,7 @@ def _move(
         # A withdrawal is recorded first.
         is_unchanged = outcome_known(error) and not options.withdraw
         effect = "nothing changed" if is_unchanged else "but it may have taken effect"
-        sys.stderr.write(f"privacy-assets: blocked, {effect}: {with_advice(error)}\n")
+        sys.stderr.write(f"privacy-assets: failed, {effect}: {with_advice(error)}\n")
         return NO
     after, _ = current_id(store, target, settings.trusted())
     if options.json:

@@ -7,7 +7,7 @@ and attributes:). Partitioned tables need an orchestrator, which knows the parti
 
 exit status:
   0  the policy holds, and the table was published
-  1  it was not published: a limit fails, or the gate blocked it for another reason
+  1  it was not published: a limit fails, or the gate blocked the publication for another reason
   2  bad input or bad settings
   3  it was not published: no limit fails, but one is undecided
 
@@ -52,7 +52,7 @@ from privacy_assets.cli.options import (
     workers,
     write_json,
 )
-from privacy_assets.cli.rehearsal import check_options, run_rehearsal
+from privacy_assets.cli.rehearsal import check_rehearsal_options, run_rehearsal
 from privacy_assets.errors import (
     ConfigError,
     PublicationBlocked,
@@ -113,7 +113,7 @@ def _run(options: argparse.Namespace) -> int:
     from privacy_assets.pipeline.spec import TableSpec
     from privacy_assets.pipeline.work import TableRun
 
-    check_options(options)
+    check_rehearsal_options(options)
     table = ResolvedTable.of(TableSpec.load(options.table))
     run = TableRun(
         table,
@@ -199,8 +199,8 @@ def _show(result: RunResult, out: Path, options: argparse.Namespace) -> int:
 
 
 def _reason(attested: Attested, blocked_by: str) -> str:
-    """Return the reason why a table is blocked, with the number of limits that do not hold; the
-    printed table lists them.
+    """Return the reason why the publication is blocked, with the number of limits that do not hold;
+    the printed table lists them.
     """
     verdict = attested.policy_verdict
     if not verdict.not_passed:
@@ -214,7 +214,7 @@ def _timed(name: str) -> AbstractContextManager[None]:
     from privacy_assets.pipeline.steps import timed
 
     def say_time(seconds: float | None) -> None:
-        time = "blocked" if seconds is None else f"{seconds:6.1f} s"
+        time = "failed" if seconds is None else f"{seconds:6.1f} s"
         say(f"  {name:<24} {time}")
 
     return timed(say_time)

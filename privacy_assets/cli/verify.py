@@ -115,7 +115,7 @@ def _verify(options: argparse.Namespace) -> int:
         say(json.dumps(_json(verification), indent=2, allow_nan=False))
     else:
         say(*_text(verification, root))
-    attestation = verification.stated
+    attestation = verification.attestation
     if attestation is not None and attestation.verdict == "undecided":
         return STATUSES["undecided"]
     return YES if verification.passed else NO
@@ -144,7 +144,7 @@ def _max_age(hours: float | None) -> dt.timedelta | None:
 
 def _json(verification: Verification) -> dict[str, Any]:
     """Return the result as JSON-compatible values; unknown values are None."""
-    signed = _signed_facts(verification.stated)
+    signed = _signed_facts(verification.attestation)
     source = None
     if verification.source is not None:
         source = str(verification.source)
@@ -232,7 +232,7 @@ def _result(verification: Verification) -> str:
 
 def _facts(verification: Verification, root: Location) -> Iterator[tuple[str, str]]:
     """Yield label and text of the hash, and of each fact of the attestation."""
-    attestation = verification.stated
+    attestation = verification.attestation
     if attestation is None:
         yield "sha256", verification.sha256
         return
@@ -264,7 +264,7 @@ def _limit_json(outcome: LimitOutcome) -> dict[str, Any]:
 
 
 def _rare_values(verification: Verification) -> str:
-    attestation = verification.stated
+    attestation = verification.attestation
     if attestation is None:
         return NOTHING
     min_holders = attestation.policy.get("min_holders")
@@ -368,10 +368,10 @@ def _warnings(verification: Verification) -> list[str]:
     """Return one sentence for each declaration that allows more values to be published or weakens
     the verdict.
     """
-    if verification.stated is None:
+    if verification.attestation is None:
         return []
     return [
-        *_policy_warnings(verification.stated),
+        *_policy_warnings(verification.attestation),
         *_subject_warnings(verification.declared),
         *_column_warnings(verification.declared),
     ]

@@ -218,8 +218,8 @@ class _Group:
     def _events(
         self, context: dg.AssetExecutionContext, task: Task, values: Mapping[str, Any]
     ) -> Iterator[Any]:
-        """Run a task, and yield its outputs and check results. A rejected verdict or release also
-        has a failed check.
+        """Run a task, and yield its outputs and check results. A verdict or release that is blocked
+        also has a failed check.
         """
         try:
             finished = self._run_task(context, task, values)

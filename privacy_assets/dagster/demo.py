@@ -126,7 +126,7 @@ def _report_step(entry: Any, say: Say) -> None:
         seconds = event.step_success_data.duration_ms / 1000
         say(f"  {step:<24} {seconds:6.1f} s")
     elif event.is_step_failure:
-        say(f"  {step:<24} blocked")
+        say(f"  {step:<24} failed")
 
 
 def _report_result(

@@ -192,14 +192,14 @@ def _score(finished: FinishedTask) -> Iterator[Any]:
 
 
 def _attestation(finished: FinishedTask) -> Iterator[Any]:
-    """Yield attestation and report before the check, so that a rejected table has a report with the
+    """Yield attestation and report before the check, so that a blocked table has a report with the
     reasons.
 
     Every verdict other than "pass" also raises ``dagster.Failure`` with the reason, because the
     message of the failed blocking check alone does not contain one.
     """
     attested: Attested = finished.result.shown
-    attestation = attested.stated
+    attestation = attested.attestation
     advised = attested.report.advice
     broken = attested.policy_verdict.not_passed
     summary = report_metadata(attested.report)
@@ -220,12 +220,12 @@ def _attestation(finished: FinishedTask) -> Iterator[Any]:
     )
     if attestation.verdict != "pass":
         remedy = first_remedy(advised)
-        raise failure(blocking_error(attested.policy_verdict, attestation.remembered, remedy))
+        raise failure(blocking_error(attested.policy_verdict, attestation.earlier_failures, remedy))
 
 
 def _hash_prefixes(attestation: Attestation) -> dict[str, str]:
     """Return the starts of the hashes in an attestation, because the UI truncates tables with long
-    values. The record contains the full hashes.
+    values. The attestation contains the full hashes.
     """
     return {
         "sha256": attestation.sha256[:_PREFIX],

@@ -25,7 +25,7 @@ BLOCKING_ERRORS = (PublicationBlocked, ConfigError, InputError, OSError)
 
 
 def failure(error: Exception) -> dg.Failure:
-    """Return the failure of a rejected step. Dagster may retry it only if a store was not
+    """Return the failure of a failed step. Dagster may retry it only if a store was not
     available.
 
     Args:
@@ -49,7 +49,7 @@ def is_final(error: Exception) -> bool:
 
 
 def blocked_check(asset: dg.AssetKey, name: str, error: Exception) -> dg.AssetCheckResult:
-    """Return the failed check of a rejected step.
+    """Return the failed check of a failed step.
 
     Args:
         asset: Key of the asset that the step would make.

@@ -315,7 +315,7 @@ def verdict_line(report: Report) -> str:
     status = report.policy_verdict.status
     statuses = [outcome.status for outcome in report.policy_verdict.outcomes]
     reason = f"{statuses.count(status)} of {len(statuses)} limits"
-    if report.remembered and status != "fail":
+    if report.earlier_failures and status != "fail":
         reason = "these rows failed before"
     parts = [f"{report.verdict}: {reason}"]
     for record in report.advice:

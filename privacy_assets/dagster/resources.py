@@ -1,6 +1,4 @@
-"""Resource with the deployment: locations of releases and private data, keys of the gate, secret of
-the split.
-"""
+"""Resource with the deployment: locations of releases and private data, signing key, split key."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ from privacy_assets.tables.table import Table
 
 # prefix of the temporary homes of `dagster dev` and other commands
 _TEMPORARY_HOME = ".tmp_dagster_home_"
-# kind and file of the record that is the value of an asset, by the name of the asset
+# kind and name of the file that is the value of an asset, by the name of the asset
 _SIGNED_KINDS: dict[str, SignedFileKind] = {"synthetic": "snapshot", "attestation": "attestation"}
 _RECORD_FILES = {
     "synthetic": "snapshot.json",
@@ -404,7 +402,7 @@ def load_value(
     asset = key.path[-1]
     files = []
     if asset in _RECORD_FILES:
-        # Releases are read through the record only; other files in the folder are ignored.
+        # Releases are read through this file only; other files in the folder are ignored.
         files.append(_RECORD_FILES[asset])
     value = load_stored(folder, files)
     if value is not None:

@@ -1,4 +1,4 @@
-"""Sensor that reports failed runs: a rejected publication is a failed run."""
+"""Sensor that reports failed runs: a blocked publication is a failed run."""
 
 from collections.abc import Callable, Collection, Iterable
 
@@ -24,9 +24,9 @@ def build_run_failure_sensor(
     """Build a sensor that reports each failed run of this code location once, in the log and to
     ``notify``.
 
-    A run fails if the gate rejects its table. The message contains the table and partition, for
-    each failed step the reason and what to do, the release that readers have now, and the run with
-    a link, but no private values. The sensor is stopped by default.
+    A run fails if the gate blocks the publication. The message contains the table and partition,
+    for each failed step the reason and what to do, the release that readers have now, and the run
+    with a link, but no private values. The sensor is stopped by default.
 
     Args:
         notify: Called with the message, for example to post it to a chat. If it raises an
@@ -42,7 +42,7 @@ def build_run_failure_sensor(
     @dg.run_failure_sensor(
         name=name,
         minimum_interval_seconds=minimum_interval_seconds,
-        description="Reports failed runs, such as rejected publications.",
+        description="Reports failed runs, such as blocked publications.",
     )
     @redact_exceptions
     def run_failures(

@@ -26,9 +26,9 @@ from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.pipeline.current_release import day, release_note
+from privacy_assets.pipeline.lease import Lease
 from privacy_assets.pipeline.resolve import RowSource
 from privacy_assets.pipeline.row_sources import partition_path
-from privacy_assets.pipeline.running import Lease
 
 ATTEMPTS = 3
 CATCH_UP = 30  # latest time windows in which partitions without a verdict are requested
@@ -253,11 +253,11 @@ def _unchanged(watched: Watched, partition: str | None, verdict: Any) -> Decisio
     unchanged = f"{skipped}: the source has not changed since"
     status = _metadata_text(verdict, "verdict").partition(":")[0]
     if status not in ("pass", ""):
-        result = "blocked" if status == "fail" else status
         limits = _metadata_text(verdict, FAILED_LIMITS) or "these rows failed before"
         note = release_note(deployment, target, watched.zone)
         return dg.SkipReason(
-            f"{unchanged} it was {result} on {watched.day(verdict.timestamp)} ({limits}). {note}"
+            f"{unchanged} its verdict {status!r} on {watched.day(verdict.timestamp)}"
+            f" ({limits}). {note}"
         )
     published = watched.latest("published", partition)
     if published is None or published.timestamp < verdict.timestamp:

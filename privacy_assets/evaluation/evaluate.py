@@ -53,7 +53,7 @@ from privacy_assets.tables.inference import REAL_ROLES, check_kinds
 from privacy_assets.tables.roles import (
     check_identifiers,
     check_known_categories,
-    may_tell_people_apart,
+    may_identify_people,
 )
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame
 from privacy_assets.tables.subject_ids import IGNORED, joint_codes, read_subject
@@ -406,9 +406,9 @@ def read_inputs(  # noqa: PLR0913
         The inputs of the metrics.
 
     Raises:
-        InputError: A table is invalid, a column is open, the holdout shares far more rows with
-            train than expected by chance, or the earlier releases have no column in common with
-            this table.
+        InputError: A table is invalid, a column is identifying, the holdout shares far more rows
+            with train than expected by chance, or the earlier releases have no column in common
+            with this table.
     """
     check_kinds(kinds)
     if not isinstance(earlier_releases, list | tuple):
@@ -480,7 +480,7 @@ def _undeclared_subject_note(train: Frame, declared: Declared) -> str:
         " that identifies people"
         " (--subject COLUMN), or state that each row is a different person (--each-row)."
     )
-    candidates = may_tell_people_apart(train, declared.drop)
+    candidates = may_identify_people(train, declared.drop)
     if candidates:
         note += f" {safe_repr(candidates[0])} looks like one."
     return note

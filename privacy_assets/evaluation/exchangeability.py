@@ -4,7 +4,7 @@ Statistics that compare the people of train with those of the holdout take their
 granted. A holdout that differs for its own reasons (later years, other units) makes limits fail
 without any copy, because rows like those of train are nearer to train. Such limits are therefore
 also evaluated for people who are taken out of train, in place of the release, and are undecided if
-these break them as well.
+they fail for these people as well.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def without_shift(
 
     If a limit is failed, and train and holdout differ in a column, the metric is measured again
     with a third of the people of train in place of the release, and without them in train. They are
-    rows like those of train, and none is a copy, so a limit that they fail as well says nothing
-    about the release: the statistic becomes not measurable.
+    rows like those of train, and none is a copy, so a limit that fails for them as well says
+    nothing about the release: the statistic becomes not measurable.
 
     Args:
         inputs: Tables of the release, with tables that the user brought.

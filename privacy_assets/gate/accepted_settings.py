@@ -105,8 +105,8 @@ class AcceptedSettings:
             table: Name of the table.
             policy: Policy of the run.
             setup: All other settings of the run, see :meth:`.ResolvedTable.setup`.
-            content: Keyed fingerprint of synthetic rows. Rows that failed are not suspended by
-                their own failure, so their attestation can be repeated.
+            content: Keyed fingerprint of synthetic rows. Their own failure does not suspend the
+                table for these rows, so their attestation can be repeated.
             new: The run starts, so its settings may replace the accepted ones if the table has no
                 verdict yet.
             columns: Kinds of the columns to accept, see
@@ -178,7 +178,7 @@ class AcceptedSettings:
             self.file(table, PROPOSED).unlink(missing_ok=True)
 
     def end_proposal(self, table: str) -> None:
-        """Remove the proposed settings: a run with the accepted ones was published after it."""
+        """Remove the proposed settings: a run with the accepted ones was published after them."""
         self.file(table, PROPOSED).unlink(missing_ok=True)
 
     def difference(self, table: str, proposed: Mapping[str, Any]) -> list[str]:
@@ -205,8 +205,8 @@ class AcceptedSettings:
         return lines
 
     def digest(self, table: str, proposed: Mapping[str, Any]) -> str:
-        """Return the digest of proposed settings and of the entries in force, from which its
-        entries differ.
+        """Return the digest of proposed settings and of the entries in force, from which they
+        differ.
 
         Args:
             table: Name of the table.

@@ -45,8 +45,8 @@ class Attestation:
         policy_digest: Digest of the policy.
         verdict: "pass", "fail" or "undecided".
         limits: Status of each limit of the policy, by key.
-        remembered: Limits that the same rows failed earlier. If there are any, the verdict is
-            "fail".
+        earlier_failures: Limits that failed for the same rows earlier. If there are any, the
+            verdict is "fail".
         results: Keyed digest of the signed private result of each metric of the policy, by metric.
         inputs: Keyed fingerprints of the tables, by role, and the hash of the ledger of disclosure
             before this table.
@@ -69,7 +69,7 @@ class Attestation:
     policy_digest: str
     verdict: Status
     limits: Mapping[str, Status]
-    remembered: Sequence[str]
+    earlier_failures: Sequence[str]
     results: Mapping[str, str]
     inputs: Mapping[str, str]
     ledger: str
@@ -259,7 +259,7 @@ def check_snapshot(attestation: Attestation, snapshot: Snapshot) -> None:
         raise OutOfDate("the attestation belongs to another synthetic table", redo=("attest",))
 
 
-def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, Any]) -> None:
+def check_in_force(attestation: Attestation, policy: Policy, setup: Mapping[str, Any]) -> None:
     """Reject an attestation of another version, policy or settings than those in force.
 
     The statistics of another version may contain errors that were fixed since.
@@ -288,35 +288,36 @@ def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, A
         raise OutOfDate(text, redo=("score", "attest"))
 
 
-def check_verdict(verdict: Verdict, remembered: Sequence[str]) -> None:
+def check_verdict(verdict: Verdict, earlier_failures: Sequence[str]) -> None:
     """Reject every verdict except "pass".
 
     Args:
         verdict: Verdict to check.
-        remembered: Limits that the same rows failed earlier.
+        earlier_failures: Limits that failed for the same rows earlier. They only decide which
+            error is raised.
 
     Raises:
         PolicyNotMet: If a limit failed.
         FailedBefore: If no limit failed, but the rows failed earlier.
     """
     if verdict.status != "pass" or verdict.not_passed:
-        raise blocking_error(verdict, remembered)
+        raise blocking_error(verdict, earlier_failures)
 
 
-def check_memory(remembered: Sequence[str]) -> None:
+def check_earlier_failures(earlier_failures: Sequence[str]) -> None:
     """Reject rows that failed earlier.
 
     Args:
-        remembered: Limits that they failed, see :meth:`.LogState.failures`.
+        earlier_failures: Limits that failed for them, see :meth:`.LogState.failures`.
 
     Raises:
         FailedBefore: If there are any.
     """
-    if remembered:
-        raise failed_before(remembered)
+    if earlier_failures:
+        raise failed_before(earlier_failures)
 
 
-def check_ledger(attestation: Attestation, ledger: str) -> None:
+def check_measured_with(attestation: Attestation, ledger: str) -> None:
     """Reject an attestation whose disclosure was measured with another ledger than the current
     one.
 
@@ -334,7 +335,7 @@ def check_ledger(attestation: Attestation, ledger: str) -> None:
 
 
 def blocking_error(
-    verdict: Verdict, remembered: Sequence[str] = (), remedy: str = ""
+    verdict: Verdict, earlier_failures: Sequence[str] = (), remedy: str = ""
 ) -> PolicyNotMet | FailedBefore:
     """Return the error of a verdict other than "pass". Its message has the limits that failed
     first, without numbers.
@@ -344,12 +345,12 @@ def blocking_error(
 
     Args:
         verdict: Verdict.
-        remembered: Limits that the same rows failed earlier.
+        earlier_failures: Limits that failed for the same rows earlier.
         remedy: What would make the verdict "pass", for the advice. Empty: general advice.
     """
     not_passed = sorted(verdict.not_passed, key=lambda outcome: outcome.status != "fail")
-    if not not_passed or (remembered and not_passed[0].status != "fail"):
-        return failed_before(remembered)
+    if not not_passed or (earlier_failures and not_passed[0].status != "fail"):
+        return failed_before(earlier_failures)
     names = []
     for outcome in not_passed[:_MAX_NAMED]:
         names.append(f"{outcome.limit.key} ({outcome.status.replace('_', ' ')})")
@@ -361,7 +362,7 @@ def blocking_error(
     return kind(text, outcomes=verdict.not_passed, remedy=remedy)
 
 
-def failed_before(remembered: Sequence[str]) -> FailedBefore:
+def failed_before(earlier_failures: Sequence[str]) -> FailedBefore:
     """Return the error of rows that failed earlier."""
     text = "the policy does not hold: these rows failed before, and rerunning cannot change that"
-    return FailedBefore(f"{text} ({'; '.join(remembered)})", failures=tuple(remembered))
+    return FailedBefore(f"{text} ({'; '.join(earlier_failures)})", failures=tuple(earlier_failures))

@@ -240,8 +240,8 @@ class Deployment:
     first use. A folder of another deployment is rejected.
 
     The split key determines the side of each subject in the split. A new one is created only on
-    first use: ``private/split.check``, a keyed hash of a constant, detects a changed or lost
-    split_key. A first pair of keys is created only if neither signing key nor trusted keys were
+    first use: ``private/split.check``, a keyed hash of a constant, detects a changed or lost split
+    key. A first pair of keys is created only if neither signing key nor trusted keys were
     configured, and no key is trusted and no release exists. If keys were configured, ``private``
     must exist.
 
@@ -306,7 +306,7 @@ class Deployment:
         trusted = self.trusted
         content_key = self.key("content")  # creates the split key before the keys
         path = self.settings.signing_key_file()
-        trusted_folder = trusted.places[0]
+        trusted_folder = trusted.paths[0]
         if not self._has_configured_keys() and path is not None:
             if is_unused(trusted_folder, "trusted_keys") and any(self.store.targets()):
                 raise ConfigError(
@@ -345,7 +345,7 @@ class Deployment:
         return any(os.environ.get(name) for name in variables)
 
     def check(self) -> None:
-        """Check folders and split_key, and create them on first use; ConfigError for a folder of
+        """Check folders and split key, and create them on first use; ConfigError for a folder of
         another deployment.
         """
         self._split_key()
@@ -364,7 +364,7 @@ class Deployment:
             )
         locations: dict[FolderRole, Location] = {"private": folder, "releases": self.releases}
         with suppress(ConfigError):  # gate() reports missing trusted keys
-            locations["trusted_keys"] = self.trusted.places[0]
+            locations["trusted_keys"] = self.trusted.paths[0]
         try:
             check_deployment(locations, own_keys=not has_keys)
             if isinstance(folder, Path):

@@ -34,10 +34,10 @@ from privacy_assets.errors import (
 from privacy_assets.gate.accepted_settings import AcceptedSettings
 from privacy_assets.gate.attestation import (
     Attestation,
-    check_ledger,
+    check_earlier_failures,
+    check_in_force,
     check_made,
-    check_memory,
-    check_policy,
+    check_measured_with,
     check_result,
     check_snapshot,
     check_target,
@@ -128,11 +128,13 @@ class _RecordedMove:
         pointer = Pointer(release_id, self.number, dt.datetime.now(dt.UTC))
         return pointer.signed(self.target, self.log.key)
 
-    def check_last(self) -> None:
+    def check_no_later_move(self) -> None:
         """Raise Superseded if another release, rollback or withdrawal was recorded meanwhile."""
         state = self.log.state(self.target.table)
         if state.n_moves(self.target.part) != self.number:
-            raise Superseded("another release or rollback was recorded meanwhile; nothing changed")
+            raise Superseded(
+                "another release or rollback was recorded meanwhile; readers see no change"
+            )
 
 
 class _Lost(NamedTuple):
@@ -203,7 +205,7 @@ class Gate:
 
     @property
     def accepted(self) -> AcceptedSettings:
-        """Locks of the tables."""
+        """Accepted settings of the tables."""
         return AcceptedSettings(self.private, self.key)
 
     def count_attempt(self, snapshot: Snapshot) -> int:
@@ -447,9 +449,9 @@ class Gate:
             TableSuspended: If the file is missing or was changed.
         """
         state = self.log.state(table)
-        return state.ledger, self._check_ledger(table, state.ledger)
+        return state.ledger, self._ledger_bytes(table, state.ledger)
 
-    def _check_ledger(self, table: str, sha256: str) -> bytes:
+    def _ledger_bytes(self, table: str, sha256: str) -> bytes:
         """Return the bytes of a ledger, or raise TableSuspended if it is missing or was changed."""
         if not sha256:
             return b""
@@ -550,7 +552,7 @@ class Gate:
         results = {name: self.result(signed_file, snapshot) for name, signed_file in scores.items()}
         for name, result in results.items():
             check_result(result, inputs, metrics.get(name), setup["seed"])
-        remembered = state.failures(policy, snapshot, self._remembered_part(target, setup))
+        earlier_failures = state.failures(policy, snapshot, self._part_of_failures(target, setup))
         attempt = self.count_attempt(snapshot)
         verdict = policy.judge(results, attempt)
 
@@ -569,9 +571,9 @@ class Gate:
             content=snapshot.content,
             policy=policy.to_dict(),
             policy_digest=policy_digest(policy),
-            verdict="fail" if remembered else verdict.status,
+            verdict="fail" if earlier_failures else verdict.status,
             limits={outcome.limit.key: outcome.status for outcome in verdict.outcomes},
-            remembered=remembered,
+            earlier_failures=earlier_failures,
             results=result_digests,
             inputs=inputs,
             ledger=max(ledgers, default=""),
@@ -668,39 +670,46 @@ class Gate:
         interrupted publication. If the release is current already, the call only renews the time of
         its pointer, see :class:`.Pointer`.
 
-        The checks are made in this order. Before anything is recorded:
+        The checks are made in this order. Before anything is added to the log:
 
         1. The signing key can be used.
         2. The folders belong to one deployment, and not every user can write to the releases.
         3. A trusted key signed the attestation, for this table and partition.
         4. A trusted key signed the file of the snapshot, for this table and partition.
         5. Policy and settings equal the accepted settings of the table.
-        6. The table is not suspended.
+        6. The table is not suspended: 4 of its last 7 verdicts are not "fail".
         7. Package version, policy and settings of the attestation are in force.
-        8. Its verdict is "pass", and its policy has exactly its limits.
+        8. The limits of the attestation are those of its policy, and its verdict is "pass".
         9. It names this snapshot: the same bytes and rows.
         10. The signed results that it names are in the private folder, and belong to this snapshot.
         11. They meet the policy, which is evaluated again.
-        12. There is no later attestation.
-        13. The ids of the pointer and of all releases are valid and not in the future.
+        12. The attestation is the latest one of the table and partition.
+        13. The ids of the pointer and of all releases are valid, and not more than ten minutes in
+            the future.
 
         With the log as it is just before the entry of this release, so that no other process can
         come in between:
 
-        14. The log does not end before the current release.
-        15. The table is not suspended.
-        16. No limit that is at least as strict failed for these rows, in any run.
-        17. They were not withdrawn, in any partition.
-        18. They were not published and later replaced or rolled back.
+        14. It has each release and pointer in the release folder, of all partitions.
+        15. The table is not suspended, as in 6.
+        16. No limit failed for these rows before, in any run, that the policy has as well or has
+            stricter. Failures in other partitions count if the partitions share subjects.
+        17. The rows were not withdrawn, in any partition.
+        18. They were not published in this partition and later replaced or rolled back.
         19. The disclosure was measured with the current ledger.
         20. The ledger after this release is in the private folder.
 
-        If the last publication has these bytes, 19 and 20 are left out, and there is no new entry.
-        Then, before the pointer is written:
+        If the last publication or rollback has these bytes, 19 and 20 are left out, and there is no
+        new entry. Reading the log verifies its entries since the last acceptance, so 5 and 14 can
+        raise TableSuspended, too. Then, before the pointer is written:
 
-        21. No other release or rollback was recorded meanwhile.
+        21. No other release, rollback or withdrawal of this partition was recorded meanwhile.
         22. The copied bytes have the hash in the attestation.
         23. The release is not older than the current one.
+
+        An object store makes 21 and 23 before the upload, and again before each attempt to move the
+        pointer. If the release is current already, its bytes are compared with the attestation in
+        place of 22 and 23.
 
         Args:
             attestation_file: Signed attestation.
@@ -716,33 +725,34 @@ class Gate:
             PublicationBlocked: If a check fails.
             ConfigError: If the signing key or a folder is not usable.
         """
-        self.key.check()
-        self.check_folders()
-        attestation = self.attestation(attestation_file, target)
-        snapshot = self.snapshot(snapshot_file, target)
-        self.accepted.check(target.table, policy, setup)
-        check_policy(attestation, policy, setup)
-        check_verdict(attestation.policy_verdict(), attestation.remembered)
-        check_snapshot(attestation, snapshot)
-        results = self._stored_results(attestation, snapshot)
+        self.key.check()  # 1
+        self.check_folders()  # 2
+        attestation = self.attestation(attestation_file, target)  # 3
+        snapshot = self.snapshot(snapshot_file, target)  # 4
+        self.accepted.check(target.table, policy, setup)  # 5 and 6
+        check_in_force(attestation, policy, setup)  # 7
+        check_verdict(attestation.policy_verdict(), attestation.earlier_failures)  # 8
+        check_snapshot(attestation, snapshot)  # 9
+        results = self._stored_results(attestation, snapshot)  # 10
         verdict = policy.judge(results, attestation.attempt)
-        check_verdict(verdict, attestation.remembered)
-        self._check_latest(attestation_file, target, "attestation")
-        self.store.check_ids(target)
+        check_verdict(verdict, attestation.earlier_failures)  # 11
+        self._check_latest(attestation_file, target, "attestation")  # 12
+        self.store.check_ids(target)  # 13
         release_ids = [release.id for release in self.store.history(target)]
 
         def facts_of_release(state: LogState) -> Facts | None:
-            self._check_not_behind(target.table, state)
-            state.check_not_suspended(target.table)
-            part = self._remembered_part(target, setup)
-            check_memory(state.failures(policy, attestation, part))
-            _check_not_withdrawn(attestation, state)
-            _check_not_replaced(attestation, state, release_ids)
+            """Check 14 to 20, and return the content of the entry."""
+            self._check_not_behind(target.table, state)  # 14
+            state.check_not_suspended(target.table)  # 15
+            part = self._part_of_failures(target, setup)
+            check_earlier_failures(state.failures(policy, attestation, part))  # 16
+            _check_not_withdrawn(attestation, state)  # 17
+            _check_not_replaced(attestation, state, release_ids)  # 18
             last = state.last_publication(target)
             if last is not None and last.sha256 == attestation.sha256:
                 return None  # readers have it already, or this call completes an interrupted one
-            check_ledger(attestation, state.ledger)
-            self._check_ledger(target.table, attestation.ledger)  # a later run needs it
+            check_measured_with(attestation, state.ledger)  # 19
+            self._ledger_bytes(target.table, attestation.ledger)  # 20: a later run needs it
             return {
                 "sha256": attestation.sha256,
                 "content": attestation.content,
@@ -751,8 +761,9 @@ class Gate:
 
         move = self._record_move(target, "release", facts_of_release)
         release = self._current_release(target, attestation.sha256)
+        # 21 is move.check_no_later_move; the store makes 22 and 23
         if release is not None:
-            self.store.point(target, release.id, move.sign_pointer, move.check_last)
+            self.store.point(target, release.id, move.sign_pointer, move.check_no_later_move)
         else:
             release = self.store.add(
                 target,
@@ -760,7 +771,7 @@ class Gate:
                 attestation.sha256,
                 attestation_file.data,
                 move.sign_pointer,
-                move.check_last,
+                move.check_no_later_move,
             )
         self._remove_ledgers(target.table)
         with suppress(OSError, PublicationBlocked):  # the next publication removes it
@@ -792,7 +803,7 @@ class Gate:
         state = self.log.append(target, event, facts_of)
         return _RecordedMove(self.log, target, state.n_moves(target.part))
 
-    def _remembered_part(self, target: ReleaseTarget, setup: Mapping[str, Any]) -> str | None:
+    def _part_of_failures(self, target: ReleaseTarget, setup: Mapping[str, Any]) -> str | None:
         """Return the partition whose failures count, or None if those of all partitions do."""
         if setup.get("shared_subjects"):
             return None
@@ -825,7 +836,7 @@ class Gate:
         targets = list(self.store.targets(table))
         with ThreadPoolExecutor(_N_THREADS) as pool:  # object stores answer slowly
             partitions = list(pool.map(partial(self._partition_releases, state), targets))
-        moves = dict(state.moves)
+        moves = dict(state.pointer_numbers)
         publications = list[Publication]()
         n_lost = 0
         for target, partition in zip(targets, partitions, strict=True):
@@ -833,7 +844,9 @@ class Gate:
             n_lost += max(partition.pointer_number - n_moves, len(partition.unlogged))
             moves[target.part] = max(partition.pointer_number, n_moves)
             publications += partition.unlogged
-        return _Lost({"moves": moves, "shown": (*publications, *state.shown)}, n_lost)
+        return _Lost(
+            {"pointer_numbers": moves, "publications": (*publications, *state.publications)}, n_lost
+        )
 
     def _partition_releases(self, state: LogState, target: ReleaseTarget) -> _PartitionReleases:
         logged = {publication.sha256[:12] for publication in state.history(target)}
@@ -878,7 +891,7 @@ class Gate:
             lambda: self.log.state(table),
             lambda: state.check_not_suspended(table),
             lambda: self._check_not_behind(table, state, self.log.believed),
-            lambda: self._check_ledger(table, state.ledger),
+            lambda: self._ledger_bytes(table, state.ledger),
         ]
         causes = []
         for check in checks:
@@ -915,7 +928,7 @@ class Gate:
         state = self.log.believed(table)
         replacements, n_failed = self._lost(table, state)
         try:
-            self._check_ledger(table, state.ledger)
+            self._ledger_bytes(table, state.ledger)
         except TableSuspended:
             replacements["ledger"] = ""
             n_failed = MAX_FAILED
@@ -931,7 +944,7 @@ class Gate:
         state = self.log.state(table)
         state.check_not_suspended(table)
         self._check_not_behind(table, state)
-        self._check_ledger(table, state.ledger)
+        self._ledger_bytes(table, state.ledger)
 
     @_reporting()
     def roll_back(self, target: ReleaseTarget, name: str) -> Release:
@@ -960,12 +973,12 @@ class Gate:
             hashes = [publication.sha256 for publication in state.history(target)]
             if attestation.sha256 not in hashes:
                 raise Superseded(f"release {name} was never current")
-            part = self._remembered_part(target, attestation.setup)
-            check_memory(state.failures(attestation.attested_policy(), attestation, part))
+            part = self._part_of_failures(target, attestation.setup)
+            check_earlier_failures(state.failures(attestation.attested_policy(), attestation, part))
             return {"sha256": attestation.sha256, "content": attestation.content}
 
         move = self._record_move(target, "rollback", facts_of_rollback)
-        self.store.point(target, name, move.sign_pointer, move.check_last)
+        self.store.point(target, name, move.sign_pointer, move.check_no_later_move)
         return release
 
     @_reporting()
@@ -1008,7 +1021,7 @@ class Gate:
             is_current = True  # readers cannot load the table either
         move = self._record_move(target, "withdrawal", facts_of_withdrawal)
         if is_current:
-            self.store.point(target, "", move.sign_pointer, move.check_last)
+            self.store.point(target, "", move.sign_pointer, move.check_no_later_move)
         self.store.remove(target, [release])
         return self._partitions_with(target, rows)
 
@@ -1174,7 +1187,7 @@ def _check_not_replaced(
     Args:
         attestation: Attestation of the rows.
         state: State of the log.
-        release_ids: Ids of the releases in the release folder.
+        release_ids: Ids of the releases in the release folder, for the message.
     """
     history = state.history(attestation.target)
     same = [publication for publication in history if publication.is_same(attestation)]

@@ -39,7 +39,7 @@ class TrustedKeys:
     running process.
 
     Attributes:
-        places: Folders of ``*.pem`` files, or single files.
+        paths: Folders of ``*.pem`` files, or single files.
         publisher: User id of another owner whose keys are accepted, for reading releases. None:
             only the current user and root.
 
@@ -49,14 +49,14 @@ class TrustedKeys:
             are valid.
     """
 
-    places: tuple[Path, ...]
+    paths: tuple[Path, ...]
     publisher: int | None = None
 
     @property
     def by_id(self) -> dict[str, SSlibKey]:
         """Keys by key id. The id is computed from the key, not from the file name."""
         keys = {}
-        for path in self.places:
+        for path in self.paths:
             for file in _trusted_files(path, self.publisher):
                 key = _public_key(file)
                 keys[key.keyid] = key

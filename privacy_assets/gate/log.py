@@ -41,8 +41,8 @@ from privacy_assets.version import PACKAGE_VERSION
 if TYPE_CHECKING:
     from privacy_assets.gate.snapshot import Snapshot
 
-# more than MAX_FAILED "fail" in the last LAST verdicts of a table or partition suspend the table
-LAST = 7
+# more than MAX_FAILED "fail" in the last N_LAST verdicts of a table or partition suspend the table
+N_LAST = 7
 MAX_FAILED = 3
 # a further verdict on the same rows is recorded if it is higher
 GRADES = ("", "undecided", "pass", "fail")
@@ -160,14 +160,14 @@ class LogState:
         head: SHA-256 of the last entry.
         first: Number of the last acceptance. Earlier entries may be damaged. 0: there is none.
         attempts: Publication attempts, in order.
-        since: Number of attempts before those that count, by part.
-        released: Number of attempts before the last release.
+        n_attempts_before: Number of attempts before those that count, by part.
+        n_attempts_before_release: Number of attempts before the last release.
         verdicts: Worst verdict by content.
         recent: Latest verdicts since the last acceptance, in order.
         failed: Failed limits: content, hash of the published rows, part, and the fields of the
             limit.
-        shown: Releases and rollbacks, in order.
-        moves: Number of the pointer to the current release, by part.
+        publications: Releases and rollbacks, in order.
+        pointer_numbers: Number of the pointer to the current release, by part.
         withdrawn: Withdrawn releases.
         ledger: SHA-256 of the ledger of disclosure after the last release. Empty: there is none.
     """
@@ -176,13 +176,13 @@ class LogState:
     head: str = ""
     first: int = 0
     attempts: tuple[Attempt, ...] = ()
-    since: Mapping[str, int] = field(default_factory=dict)
-    released: int = 0
+    n_attempts_before: Mapping[str, int] = field(default_factory=dict)
+    n_attempts_before_release: int = 0
     verdicts: Mapping[str, str] = field(default_factory=dict)
     recent: tuple[RecentVerdict, ...] = ()
     failed: tuple[Mapping[str, Any], ...] = ()
-    shown: tuple[Publication, ...] = ()
-    moves: Mapping[str, int] = field(default_factory=dict)
+    publications: tuple[Publication, ...] = ()
+    pointer_numbers: Mapping[str, int] = field(default_factory=dict)
     withdrawn: tuple[Withdrawal, ...] = ()
     ledger: str = ""
 
@@ -197,7 +197,9 @@ class LogState:
         values["attempts"] = tuple(Attempt(*attempt) for attempt in values["attempts"])
         values["recent"] = tuple(RecentVerdict(*verdict) for verdict in values["recent"])
         values["failed"] = tuple(values["failed"])
-        values["shown"] = tuple(Publication(**publication) for publication in values["shown"])
+        values["publications"] = tuple(
+            Publication(**publication) for publication in values["publications"]
+        )
         values["withdrawn"] = tuple(Withdrawal(*withdrawal) for withdrawal in values["withdrawn"])
         return cls(**values)
 
@@ -227,9 +229,12 @@ class LogState:
         return state
 
     def _after_attempt(self, body: Facts, part: str) -> LogState:
-        since = {**self.since, part: self.since.get(part, self.released)}
+        since = {
+            **self.n_attempts_before,
+            part: self.n_attempts_before.get(part, self.n_attempts_before_release),
+        }
         attempt = Attempt(body.get("content", ""), self.next_attempt(part))
-        return replace(self, since=since, attempts=(*self.attempts, attempt))
+        return replace(self, n_attempts_before=since, attempts=(*self.attempts, attempt))
 
     def _after_verdict(self, body: Facts, part: str) -> LogState:
         content = body.get("content", "")
@@ -247,23 +252,27 @@ class LogState:
 
     def _after_publication(self, body: Facts, part: str) -> LogState:
         publication = Publication(part, body["number"], body["sha256"], body.get("content", ""))
-        return replace(self, shown=(*self.shown, publication), moves=self._moved(part))
+        return replace(
+            self, publications=(*self.publications, publication), pointer_numbers=self._moved(part)
+        )
 
     def _after_release(self, body: Facts, part: str) -> LogState:
         n_attempts = len(self.attempts)
         return replace(
             self._after_publication(body, part),
-            released=n_attempts,
-            since={**self.since, part: n_attempts},
+            n_attempts_before_release=n_attempts,
+            n_attempts_before={**self.n_attempts_before, part: n_attempts},
             ledger=body["ledger"],
         )
 
     def _after_withdrawal(self, body: Facts, part: str) -> LogState:
         withdrawal = Withdrawal(body["sha256"], body.get("content", ""))
-        return replace(self, moves=self._moved(part), withdrawn=(*self.withdrawn, withdrawal))
+        return replace(
+            self, pointer_numbers=self._moved(part), withdrawn=(*self.withdrawn, withdrawal)
+        )
 
     def _moved(self, part: str) -> dict[str, int]:
-        return {**self.moves, part: self.n_moves(part) + 1}
+        return {**self.pointer_numbers, part: self.n_moves(part) + 1}
 
     def n_moves(self, part: str) -> int:
         """Return the number of releases, rollbacks and withdrawals of a partition.
@@ -271,7 +280,7 @@ class LogState:
         Args:
             part: Partition, see :attr:`.ReleaseTarget.part`.
         """
-        return self.moves.get(part, 0)
+        return self.pointer_numbers.get(part, 0)
 
     def next_attempt(self, part: str) -> int:
         """Return the number of the next publication attempt of a partition.
@@ -283,8 +292,8 @@ class LogState:
         Args:
             part: Partition, see :attr:`.ReleaseTarget.part`.
         """
-        released = {publication.content for publication in self.shown}
-        since = self.since.get(part, self.released)
+        released = {publication.content for publication in self.publications}
+        since = self.n_attempts_before.get(part, self.n_attempts_before_release)
         n_unreleased = 0
         for attempt in self.attempts[since:]:
             n_unreleased += attempt.content not in released
@@ -296,7 +305,7 @@ class LogState:
         Args:
             target: Table and partition.
         """
-        return [publication for publication in self.shown if publication.part == target.part]
+        return [publication for publication in self.publications if publication.part == target.part]
 
     def last_publication(self, target: ReleaseTarget) -> Publication | None:
         """Return the last release or rollback of one table and partition, or None.
@@ -364,7 +373,8 @@ class LogState:
 
         Args:
             table: Name of the table.
-            content: Keyed fingerprint of rows that, if they failed, are not suspended by failures.
+            content: Keyed fingerprint of rows for which, if they failed, failures do not suspend
+                the table.
         """
         if self.verdicts.get(content) == "fail":
             return
@@ -376,7 +386,7 @@ class LogState:
 
 def _check_last_verdicts(table: str, verdicts: Sequence[RecentVerdict]) -> None:
     """Raise TableSuspended if more than ``MAX_FAILED`` of the last verdicts are "fail"."""
-    last = verdicts[-LAST:]
+    last = verdicts[-N_LAST:]
     n_failed = sum(verdict.status == "fail" for verdict in last)
     if n_failed > MAX_FAILED:
         text = f"{table} is suspended: {n_failed} of its last {len(last)} verdicts are 'fail'"
@@ -684,7 +694,12 @@ def _with_unverified(state: LogState, data: bytes) -> LogState:
                 return state.after(entry, "")
             case "verdict" | "release" | "rollback":
                 after = state.after(entry, "")
-                return replace(state, failed=after.failed, shown=after.shown, moves=after.moves)
+                return replace(
+                    state,
+                    failed=after.failed,
+                    publications=after.publications,
+                    pointer_numbers=after.pointer_numbers,
+                )
     except (KeyError, TypeError, ValueError, AttributeError):
         return state
     return state

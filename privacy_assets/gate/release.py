@@ -33,7 +33,7 @@ ATTESTATION_FILE = "attestation.json"
 LARGEST_ATTESTATION = 64 << 20  # maximum number of bytes read
 LARGEST_POINTER = 4096
 SignPointer = Callable[[str], bytes]  # id of a release -> signed pointer to it
-CheckLast = Callable[[], None]  # raises PublicationBlocked if a later move was recorded
+CheckNoLaterMove = Callable[[], None]  # raises PublicationBlocked if a later move was recorded
 _AHEAD = dt.timedelta(minutes=10)  # tolerated clock difference of a publisher
 _ABSENT = {errno.ENOENT, errno.EISDIR, errno.EINVAL, errno.ELOOP}
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
@@ -313,7 +313,7 @@ def replaced(name: str) -> Superseded:
     return Superseded(text, release=name)
 
 
-def copy_judged(source: Location, writer: BinaryIO, sha256: str) -> None:
+def copy_hashed(source: Location, writer: BinaryIO, sha256: str) -> None:
     """Copy a snapshot in one pass without following links, and reject it if its hash differs from
     ``sha256``.
 

@@ -12,11 +12,11 @@ from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     LARGEST_POINTER,
     TABLE_FILE,
-    CheckLast,
+    CheckNoLaterMove,
     Release,
     SignPointer,
     check_forward,
-    copy_judged,
+    copy_hashed,
     has_form,
     hash_file,
     new_id,
@@ -37,7 +37,7 @@ def add(
     sha256: str,
     attestation: bytes,
     sign_pointer: SignPointer,
-    check_last: CheckLast,
+    check_no_later_move: CheckNoLaterMove,
 ) -> Release:
     """Copy ``source`` into a new release of ``folder``, and make it current.
 
@@ -47,8 +47,8 @@ def add(
         sha256: Expected hash of the snapshot.
         attestation: Bytes of the attestation.
         sign_pointer: Returns the signed pointer to a release.
-        check_last: Called under the lock. Raises PublicationBlocked if another release or rollback
-            was recorded meanwhile.
+        check_no_later_move: Called under the lock. Raises PublicationBlocked if another release or
+            rollback was recorded meanwhile.
 
     Returns:
         The new release, or the existing one with this attestation.
@@ -58,7 +58,7 @@ def add(
         OSError: If the disk fails. The pointer is unchanged.
     """
     with _locked(folder) as opened:
-        check_last()
+        check_no_later_move()
         current = _current(folder)
         names = ids(folder)
         release = _existing(folder, names, attestation, sha256)
@@ -71,17 +71,19 @@ def add(
     return release
 
 
-def point(folder: Path, name: str, sign_pointer: SignPointer, check_last: CheckLast) -> None:
+def point(
+    folder: Path, name: str, sign_pointer: SignPointer, check_no_later_move: CheckNoLaterMove
+) -> None:
     """Make a release current, forwards or back.
 
     Args:
         folder: Folder of the table and partition.
         name: Id of the release. Empty: there is no current release.
         sign_pointer: Returns the signed pointer to a release.
-        check_last: See :func:`add`.
+        check_no_later_move: See :func:`add`.
     """
     with _locked(folder) as opened:
-        check_last()
+        check_no_later_move()
         _point(opened, sign_pointer(name))
 
 
@@ -198,7 +200,7 @@ def _write(
     """Copy to a private folder, hash the copy, and move it into position in one step."""
 
     def write_files(staging: Folder) -> None:
-        folders.put(staging, TABLE_FILE, lambda stream: copy_judged(source, stream, sha256), 0o444)
+        folders.put(staging, TABLE_FILE, lambda stream: copy_hashed(source, stream, sha256), 0o444)
         folders.put(staging, ATTESTATION_FILE, attestation, 0o444)
 
     with folders.opened(partition, "releases", mode=0o755) as releases:
@@ -211,7 +213,7 @@ def _point(partition: Folder, data: bytes) -> None:
     pointer.
     """
     # before replacing, so that restoring requires no disk space
-    folders.keep(partition, POINTER, _OLD_POINTER)
+    folders.link_copy(partition, POINTER, _OLD_POINTER)
     try:
         folders.put(partition, POINTER, data, 0o644)
     except OSError:

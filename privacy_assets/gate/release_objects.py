@@ -22,12 +22,12 @@ from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     LARGEST_POINTER,
     TABLE_FILE,
-    CheckLast,
+    CheckNoLaterMove,
     Release,
     SignPointer,
     check_forward,
     check_id,
-    copy_judged,
+    copy_hashed,
     has_form,
     hash_file,
     is_id,
@@ -47,7 +47,7 @@ def add(
     sha256: str,
     attestation: bytes,
     sign_pointer: SignPointer,
-    check_last: CheckLast,
+    check_no_later_move: CheckNoLaterMove,
 ) -> Release:
     """Write ``source`` into a new release of ``folder``, and make it current.
 
@@ -59,8 +59,8 @@ def add(
         sha256: Expected hash of the snapshot.
         attestation: Bytes of the attestation.
         sign_pointer: Returns the signed pointer to a release.
-        check_last: Raises PublicationBlocked if another release or rollback was recorded meanwhile.
-            Called before each attempt to move the pointer.
+        check_no_later_move: Raises PublicationBlocked if another release or rollback was recorded
+            meanwhile. Called before each attempt to move the pointer.
 
     Raises:
         PublicationBlocked: If the bytes differ, an id is invalid, or a later release is current.
@@ -75,14 +75,14 @@ def add(
     is_complete = envelope.is_file()
 
     def check_move() -> None:
-        check_last()
+        check_no_later_move()
         current = _current(folder)
         if not is_complete and name < current:
             raise Superseded("a later release is already published", redo=("score", "attest"))
         check_forward(current, name)
 
     def copy(stream: BinaryIO) -> None:
-        copy_judged(source, stream, sha256)  # the upload requires the correct hash
+        copy_hashed(source, stream, sha256)  # the upload requires the correct hash
 
     check_move()  # before anything is uploaded
     is_whole = is_complete and table.is_file() and hash_file(table) == sha256
@@ -98,16 +98,18 @@ def add(
     return Release(name, location)
 
 
-def point(folder: ObjectPath, name: str, sign_pointer: SignPointer, check_last: CheckLast) -> None:
+def point(
+    folder: ObjectPath, name: str, sign_pointer: SignPointer, check_no_later_move: CheckNoLaterMove
+) -> None:
     """Make a release current, forwards or back.
 
     Args:
         folder: Prefix of the table and partition.
         name: Id of the release. Empty: there is no current release.
         sign_pointer: Returns the signed pointer to a release.
-        check_last: See :func:`add`.
+        check_no_later_move: See :func:`add`.
     """
-    _move(folder, sign_pointer(name), check_last)
+    _move(folder, sign_pointer(name), check_no_later_move)
 
 
 def remove(folder: ObjectPath, old: Iterable[Release]) -> None:

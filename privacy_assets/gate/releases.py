@@ -29,7 +29,7 @@ from privacy_assets.gate.keys import TrustedKeys, key_path
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     TABLE_FILE,
-    CheckLast,
+    CheckNoLaterMove,
     Pointer,
     Release,
     SignPointer,
@@ -119,7 +119,7 @@ class ReleaseStore:
         sha256: str,
         attestation: bytes,
         sign_pointer: SignPointer,
-        check_last: CheckLast,
+        check_no_later_move: CheckNoLaterMove,
     ) -> Release:
         """Copy ``source`` into a new release, and make it current.
 
@@ -134,8 +134,8 @@ class ReleaseStore:
             sha256: Expected hash of the snapshot.
             attestation: Bytes of the attestation.
             sign_pointer: Returns the signed pointer to a release.
-            check_last: Called when no other process can intervene. Raises PublicationBlocked if
-                another release or rollback was recorded meanwhile.
+            check_no_later_move: Called when no other process can intervene. Raises
+                PublicationBlocked if another release or rollback was recorded meanwhile.
 
         Returns:
             The new release, or the existing one with this attestation.
@@ -147,7 +147,12 @@ class ReleaseStore:
         """
         try:
             release: Release = self._kind.add(
-                target.below(self.root), source, sha256, attestation, sign_pointer, check_last
+                target.below(self.root),
+                source,
+                sha256,
+                attestation,
+                sign_pointer,
+                check_no_later_move,
             )
         except OSError as error:
             if isinstance(self.root, ObjectPath):
@@ -175,7 +180,7 @@ class ReleaseStore:
         target: ReleaseTarget,
         name: str,
         sign_pointer: SignPointer,
-        check_last: CheckLast,
+        check_no_later_move: CheckNoLaterMove,
     ) -> None:
         """Make a release current, forwards or back.
 
@@ -183,10 +188,10 @@ class ReleaseStore:
             target: Table and partition.
             name: Id of the release. Empty: there is no current release.
             sign_pointer: See :meth:`add`.
-            check_last: See :meth:`add`.
+            check_no_later_move: See :meth:`add`.
         """
         try:
-            self._kind.point(target.below(self.root), name, sign_pointer, check_last)
+            self._kind.point(target.below(self.root), name, sign_pointer, check_no_later_move)
         except OSError as error:
             text = f"the pointer could not be written ({reason(error)})"
             is_disk = isinstance(self.root, Path)

@@ -35,7 +35,7 @@ class Verification:
         sha256: SHA-256 of its bytes.
         reason: Why the file does not pass. Empty if it passes.
         source: Path of the attestation. None if there is none.
-        stated: Attestation, if a trusted key signed it and it names these bytes.
+        attestation: Attestation, if a trusted key signed it and it names these bytes.
         outcomes: Its limits, without measured numbers.
         declared: Declarations of the table's owner, see :func:`declared_of`.
         release: Release with this attestation in the release folder, if any.
@@ -47,7 +47,7 @@ class Verification:
     sha256: str
     reason: str
     source: Location | None = None
-    stated: Attestation | None = None
+    attestation: Attestation | None = None
     outcomes: tuple[LimitOutcome, ...] = ()
     declared: Mapping[str, Any] = field(default_factory=dict)
     release: Release | None = None
@@ -115,10 +115,10 @@ def verify_file(
         if verification.passed:
             best = verification
             break
-    if best.stated is None:
+    if best.attestation is None:
         return best
-    log = read_log(best.stated.target.table, private, trusted)
-    if log.is_withdrawn(best.stated.sha256, best.stated.content):
+    log = read_log(best.attestation.target.table, private, trusted)
+    if log.is_withdrawn(best.attestation.sha256, best.attestation.content):
         text = (
             "the publisher withdrew this release. An old copy of the release folder, or of the"
             " file, remains."
@@ -153,9 +153,9 @@ def _stale(
     """Return why a released file is not the current release, confirmed within ``max_age``, or
     "".
     """
-    if verification.stated is None or not verification.current:
+    if verification.attestation is None or not verification.current:
         return f"it is not the current release in {store.root}, as --max-age requires."
-    target = verification.stated.target
+    target = verification.attestation.target
     problem = store.pointer(target, trusted).problem(target, max_age)
     if not problem:
         return ""
@@ -198,7 +198,7 @@ def _verified(
         sha256=sha256,
         reason=_reason(attestation, verdict),
         source=source,
-        stated=attestation,
+        attestation=attestation,
         outcomes=verdict.outcomes,
         declared=declared,
         release=release,
@@ -244,7 +244,7 @@ def _reason(attestation: Attestation, verdict: Verdict) -> str:
     if verdict.not_passed:
         reasons = tally(verdict.outcomes)
     else:
-        reasons = "; ".join(f"failed before: {limit}" for limit in attestation.remembered)
+        reasons = "; ".join(f"failed before: {limit}" for limit in attestation.earlier_failures)
     return f"the verdict on these bytes is {attestation.verdict!r}: {reasons}."
 
 
@@ -277,7 +277,7 @@ class ReleaseState:
         target: Table and partition.
         release: The release.
         current: Whether it is current.
-        stated: Attestation, if it is valid.
+        attestation: Attestation, if it is valid.
         damage: Description of the damage. Empty if the release is intact.
         withdrawn: Whether the log of the publisher records a withdrawal of its bytes or rows.
     """
@@ -285,7 +285,7 @@ class ReleaseState:
     target: ReleaseTarget
     release: Release
     current: bool
-    stated: Attestation | None
+    attestation: Attestation | None
     damage: str
     withdrawn: bool = False
 

@@ -1,4 +1,4 @@
-"""Generators that leak on purpose, to demonstrate that the gate rejects them. Never publish their
+"""Generators that leak on purpose, to demonstrate that the gate blocks them. Never publish their
 output.
 """
 
@@ -39,7 +39,7 @@ class Copy(Generator):
     """Return training rows, drawn without replacement until all are used, then with replacement."""
 
     name = "copy"
-    summary = "DEMONSTRATION ONLY: copies the private rows, to show that the gate rejects them."
+    summary = "DEMONSTRATION ONLY: copies the private rows, to show that the gate blocks them."
 
     def overfitting_protection(self) -> str:
         """Implement :meth:`Generator.overfitting_protection`: none."""

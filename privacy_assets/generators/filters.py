@@ -236,7 +236,8 @@ class MemorizationFilter(SimilarityFilter):
 class OutlierFilter(Filter):
     """Drops synthetic rows with fewer than ``n_neighbors`` real people within the radius.
 
-    About a share of 1 - quantile of holdout rows is dropped, as are copies of isolated people.
+    About a share of 1 - quantile of the rows of further non-members is dropped, as are copies of
+    isolated people.
 
     Attributes:
         n_neighbors: Minimum number of people within the radius.

@@ -24,7 +24,7 @@ from pydantic import Field
 from privacy_assets.errors import PrivacyAssetsError, StepError, safe_repr
 from privacy_assets.generators import _program_supervisor as supervisor
 from privacy_assets.generators.base import FittedGenerator, Generator, Training, write_table
-from privacy_assets.infra.work import WorkFolder
+from privacy_assets.infra.temp_folders import WorkFolder
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 

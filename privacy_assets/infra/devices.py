@@ -1,8 +1,8 @@
 """Choice of a torch device, leases of accelerators across processes, and smaller batches when
 memory runs out.
 
-A lease is a lock (:func:`.work.lock`), which the system releases when the process ends for any
-reason. Children that Python forks close their copies of the descriptor, so they do not keep a
+A lease is a lock (:func:`.temp_folders.lock`), which the system releases when the process ends for
+any reason. Children that Python forks close their copies of the descriptor, so they do not keep a
 device leased. Requires a POSIX system.
 """
 
@@ -28,7 +28,7 @@ from privacy_assets.infra import (
     folders,
     parallel,  # noqa: F401 (it configures the thread pools, which must happen before torch is loaded)
 )
-from privacy_assets.infra.work import lock_holder
+from privacy_assets.infra.temp_folders import lock_holder
 
 T = TypeVar("T")
 Say = Callable[[str], None]

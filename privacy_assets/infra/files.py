@@ -356,19 +356,19 @@ def check_private(folder: P) -> P:
     return folder
 
 
-def check_kept(path: Path, believed: int | None = None) -> None:
+def check_kept(path: Path, trusted_uid: int | None = None) -> None:
     """Check that no other user than the current one and root can change or replace ``path``.
 
     Args:
         path: File or folder.
-        believed: Id of a further user who may change it.
+        trusted_uid: Id of a further user who may change it.
 
     Raises:
         ConfigError: If there is such a user.
         OSError: If it does not exist.
     """
     facts = path.stat()
-    if facts.st_uid not in {0, os.getuid(), believed}:
+    if facts.st_uid not in {0, os.getuid(), trusted_uid}:
         raise ConfigError(
             f"{path}: this trusted file or folder belongs to another user (uid {facts.st_uid})."
             " Fix: chown it, or use your own copy."
@@ -379,10 +379,10 @@ def check_kept(path: Path, believed: int | None = None) -> None:
             f"{path}: {who} may write to this trusted file or folder. Fix: chmod"
             f" go-w.{_fs_group(facts)}"
         )
-    check_above(path, believed)
+    check_above(path, trusted_uid)
 
 
-def check_code(path: Path, believed: int) -> None:
+def check_code(path: Path, trusted_uid: int) -> None:
     """Raise ConfigError if another user than the current one and root can change or replace
     ``path``, which is run.
 
@@ -390,14 +390,14 @@ def check_code(path: Path, believed: int) -> None:
 
     Args:
         path: File or folder.
-        believed: Id of a further user who may change it, such as the owner of the source.
+        trusted_uid: Id of a further user who may change it, such as the owner of the source.
 
     Raises:
         ConfigError: If there is such a user.
         OSError: If it does not exist.
     """
     facts = path.stat()
-    if facts.st_uid not in {0, os.getuid(), believed}:
+    if facts.st_uid not in {0, os.getuid(), trusted_uid}:
         raise ConfigError(
             f"{path} belongs to another user (uid {facts.st_uid}). Fix: remove it, or chown it."
         )
@@ -405,10 +405,10 @@ def check_code(path: Path, believed: int) -> None:
         raise ConfigError(
             f"{path}: other users may write to it. Fix: chmod go-w {path}.{_fs_group(facts)}"
         )
-    check_above(path, believed)
+    check_above(path, trusted_uid)
 
 
-def check_above(path: Path, believed: int | None = None) -> None:
+def check_above(path: Path, trusted_uid: int | None = None) -> None:
     """Check that no folder above ``path`` permits another user to replace it.
 
     As in ssh, but with exceptions. Sticky folders (/tmp) and read-only file systems are accepted,
@@ -418,13 +418,13 @@ def check_above(path: Path, believed: int | None = None) -> None:
 
     Args:
         path: File or folder.
-        believed: Id of a further user who may replace it.
+        trusted_uid: Id of a further user who may replace it.
 
     Raises:
         ConfigError: If a folder permits it.
         OSError: If a folder does not exist.
     """
-    users = {0, os.getuid(), believed}
+    users = {0, os.getuid(), trusted_uid}
     real_path = path.resolve()
     for folder in dict.fromkeys([*path.absolute().parents, *real_path.parents]):
         facts = folder.stat()

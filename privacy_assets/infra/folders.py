@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from privacy_assets.errors import ConfigError, FolderError, PrivacyAssetsError
-from privacy_assets.infra.work import lock, lock_holder, remove_unlocked
+from privacy_assets.infra.temp_folders import lock, lock_holder, remove_unlocked
 
 Writer = bytes | memoryview | Callable[[BinaryIO], None]
 LOCK_WAIT = 600.0  # seconds
@@ -327,7 +327,7 @@ def unlink(folder: Folder, name: str) -> None:
         os.unlink(name, dir_fd=folder.descriptor)
 
 
-def keep(folder: Folder, name: str, copy: str) -> None:
+def link_copy(folder: Folder, name: str, copy: str) -> None:
     """Give the file ``name``, if it exists, a second name.
 
     Args:

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from privacy_assets.errors import ConfigError, StoreError, safe_repr
-from privacy_assets.infra.work import WorkFolder
+from privacy_assets.infra.temp_folders import WorkFolder
 
 # Default locations of a deployment.
 RELEASES_VARIABLE = "PRIVACY_ASSETS_RELEASES"

@@ -140,7 +140,7 @@ class Causes:
         failed: Cause of a failed limit. None if the limits of the metric can fail for any kind
             of leak.
         by_statistic: Causes of failed limits on single statistics.
-        undecided: Why a limit could not be assessed.
+        undecided: Why a limit is undecided.
     """
 
     failed: Cause | None = None

@@ -232,7 +232,7 @@ class PlantedReleases:
 
     @cached_property
     def held(self) -> list[Limit]:
-        """Limits that the table itself does not fail, which can fail for a planted row."""
+        """Limits that hold for the table itself, and can fail for a planted row."""
         return [limit for limit, failed in self._judged(self._limits, self._as_it_is) if not failed]
 
     def thresholds(self, kind: str, draws: int) -> list[tuple[float, float]]:
@@ -355,7 +355,7 @@ _CREDIBLE = 0.9
 def _smallest_leak_spec(kind: str) -> StatisticSpec:
     return StatisticSpec(
         f"smallest_leak_{kind}",
-        f"Smallest share of {_TEXT[kind]} with which a limit fails with 95 % probability.",
+        f"Smallest share of {_TEXT[kind]} at which a limit fails with 95 % probability.",
         measures="evaluation",
     )
 
@@ -374,8 +374,8 @@ class Controls(Metric):
     Both use the code of ``copies`` and ``membership_inference.outlier_matches``, with the limits in
     force on ``copies.copied_share``, ``copies.changed_share``, ``copies.partial_advantage`` and
     ``membership_inference.outlier_matches``. The complete gate checks more and detects at least as
-    much. The statistics evaluate the gate, not the table: there is no default limit, and a broken
-    limit on them makes the release undecided.
+    much. The statistics evaluate the gate, not the table: there is no default limit, and a limit on
+    them that does not hold is undecided.
 
     Args:
         draws: Number of plantings of each kind.
@@ -406,7 +406,7 @@ class Controls(Metric):
         shared by several subjects identify none of them.
 
         Not measurable with fewer than 20 subjects in train or holdout, without synthetic rows, or
-        if the table itself fails all of these limits. Source: none. Validation:
+        if all of these limits fail for the table itself. Source: none. Validation:
         ``benchmarks/results/controls.md``.
     """
 
@@ -465,7 +465,7 @@ class Controls(Metric):
     def for_limits(self, limits: Sequence[Limit], metrics: Mapping[str, Metric]) -> Metric:
         """Use the limits in force and the settings of ``copies``.
 
-        Raises ConfigError if no limit is on a statistic that controls evaluate.
+        Raises ConfigError if no limit is on a statistic that ``controls`` evaluates.
         """
         evaluated = _evaluated(limits)
         if not evaluated:
@@ -501,7 +501,7 @@ class Controls(Metric):
         inputs.progress("controls: shuffled labels")
         alarms = self._false_alarm_rate(list(releases.relabeled(self.nulls)), counts)
         if not releases.held:
-            reason = "the table itself fails every limit on copies"
+            reason = "every limit on copies fails for the table itself"
             return self.result(inputs, (alarms, *_missing(self.statistics[1:], reason, counts)))
 
         leaks = []

@@ -580,7 +580,7 @@ class Copies(Metric):
         Limit(
             "copies.copied_share",
             at_most=0.04,
-            source="chosen: 5 % copies of rare rows exceed it, holdout rows of 1,700 people mostly"
+            source="chosen: 5 % copies of rare rows exceed it, rows of 1,700 non-members mostly"
             " do not",
         ),
         Limit(
@@ -621,7 +621,7 @@ class Copies(Metric):
     plots: ClassVar[tuple[Plot, ...]] = (
         SharePlot(
             table="matched_columns",
-            caption="Columns in which training people agree with released rows more than"
+            caption="Columns in which members agree with released rows more than"
             " non-members do. The bars are shares of the difference in bits among the best"
             " matching rows.",
             label="column",

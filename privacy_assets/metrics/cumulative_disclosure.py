@@ -126,7 +126,7 @@ class CumulativeDisclosure(Metric):
             "excess",
             "Share of people in the training data to whom a released row is close, minus the"
             " same share of"
-            " held-out people whose rows are equally unusual.",
+            " non-members whose rows are equally unusual.",
             "two_sided",
             leak="released rows were close to {share} more of the people in the training"
             " data{people} than of"
@@ -199,7 +199,7 @@ class CumulativeDisclosure(Metric):
         self, name: str, value: float, error: float, counts: tuple[int, int], note: str = ""
     ) -> Estimate:
         if np.isnan(value):
-            reason = "people in train and non-members differ too much in isolation"
+            reason = "members and non-members differ too much in isolation"
             return self.statistic(name).not_measurable(reason, counts)
         low = max(value - _Z * error, -1.0)
         high = min(value + _Z * error, 1.0)

@@ -43,8 +43,8 @@ class HoldoutLeakage(Metric):
 
     Notes:
         The null holds even for a copy of train: the statistics do not depend on train. They detect
-        nothing if the reference was seen as well. If a limit fails the release is undecided
-        with this holdout; it may be with another.
+        nothing if the reference was seen as well. A limit that does not hold is
+        undecided with this holdout; with another one it may hold.
     """
 
     name = "holdout_leakage"

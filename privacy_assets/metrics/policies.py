@@ -90,8 +90,9 @@ def read_policy(data: Mapping[str, Any], package_version: str) -> Policy:
 
     Args:
         data: What :meth:`.Policy.to_dict` returned.
-        package_version: Engine that wrote it. The shipped policies of other engines can have other
-            limits, so they are compared only if this version wrote the policy.
+        package_version: Version of the package that wrote it. The shipped policies of other
+            versions can have other limits, so they are compared only if this version wrote the
+            policy.
 
     Returns:
         The policy.

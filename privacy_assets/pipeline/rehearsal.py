@@ -22,7 +22,7 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.progress import Progress
-from privacy_assets.infra.work import WorkFolder
+from privacy_assets.infra.temp_folders import WorkFolder
 from privacy_assets.pipeline.resolve import ResolvedTable, RowSource
 from privacy_assets.pipeline.row_sources import train_rows
 from privacy_assets.pipeline.spec import GeneratorGroup
@@ -61,7 +61,7 @@ class Rehearsed:
         return [(outcome, outcome.narrowed(factor)) for outcome in outcomes]
 
     @property
-    def margin(self) -> bool:
+    def has_margin(self) -> bool:
         """Whether the policy holds, and each limit would hold for a run that measures the same
         values.
         """
@@ -185,8 +185,8 @@ def _report(
         )
     except InputError as error:
         fix = (
-            f"a rehearsal splits the {len(rows):,} rows of train only: a run may accept what it"
-            " blocks here"
+            f"a rehearsal splits the {len(rows):,} rows of train only: a run, which has all"
+            " rows, may accept what is rejected here"
         )
         if error.fix:
             fix = f"{error.fix}; {fix}"

@@ -220,7 +220,7 @@ class ResolvedTable:
             "subject": self.spec.data.subject,
             "kinds": kinds,
             "split": shares,
-            **self.declared.stated(keyed_fingerprint),
+            **self.declared.to_setup(keyed_fingerprint),
         }
 
     def setup(self, keyed_fingerprint: Callable[[str], str]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from privacy_assets.tables.canonical import (
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import given_frame, load
-from privacy_assets.tables.roles import may_tell_people_apart
+from privacy_assets.tables.roles import may_identify_people
 from privacy_assets.tables.schema import Frame, TableSchema, yaml_text
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.stored import stored_rows
@@ -37,7 +37,7 @@ Window = tuple[Any, Any]  # start and end of a time partition
 def read_source(
     row_source: RowSource, passed_rows: object, partition: str | None, form: CsvFormat
 ) -> Frame:
-    """Read the rows of a source.
+    """Open the rows of a source. Columns of Parquet files are read when they are used.
 
     Args:
         row_source: Rows passed by the caller, the demo table, or a path.
@@ -263,7 +263,7 @@ def _check_people_known(frame: Frame, data: Data, where: str) -> None:
     """Raise InputError if the settings do not state which rows belong to one person."""
     if data.subject is not None or data.each_row:
         return
-    candidates = may_tell_people_apart(frame, data.drop)
+    candidates = may_identify_people(frame, data.drop)
     column = "COLUMN"
     hint = ""
     if candidates:

@@ -78,7 +78,7 @@ class Task(NamedTuple):
     def run(self, run: TableRun, values: Mapping[str, Any]) -> StepResult:
         """Run the step, while its run holds the run lease of the table.
 
-        The lease is freed after publication, a failed verdict or an error.
+        The lease is freed after publication, a verdict other than "pass" or an error.
 
         Args:
             run: Table, partition, deployment and device.
@@ -93,7 +93,9 @@ class Task(NamedTuple):
         with run.lease.held(run.ended):
             read_values = {name: values[name] for name in self.reads}
             result = self.step.work(run, self.name, read_values)
-        is_blocked = isinstance(result.shown, Attested) and result.shown.stated.verdict != "pass"
+        is_blocked = (
+            isinstance(result.shown, Attested) and result.shown.attestation.verdict != "pass"
+        )
         if is_blocked or self.step.verb == PUBLISH:
             run.lease.free()
         return result
@@ -233,7 +235,8 @@ def tasks(table: ResolvedTable) -> Iterator[Task]:
         names = step.makes(table)
         reads = tuple(name for name in step.reads(table) if name in available)
         for group in _by_task(step, names):
-            yield Task(step, group, reads, step.device(table, group[0]))
+            uses_device = step.device(table, group[0])
+            yield Task(step, group, reads, uses_device)
         available.update(names)
 
 

@@ -34,10 +34,10 @@ TRAINED_ON = "trained_on.json"
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Fitted generator.
+    """Fitted generator with the fingerprint of its train table.
 
     Attributes:
-        generator: The generator.
+        generator: Fitted generator.
         train_fingerprint: Keyed fingerprint of the train table.
         keyed_fingerprint: Computes keyed fingerprints of the deployment.
     """

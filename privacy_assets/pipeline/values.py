@@ -24,7 +24,7 @@ from privacy_assets.gate.signed_files import KINDS, SignedFile, SignedFileKind
 from privacy_assets.infra import folders
 from privacy_assets.infra.files import names, open_regular, private_folder, put_atomic, read_regular
 from privacy_assets.infra.objects import Location, ObjectPath, local_copy
-from privacy_assets.infra.work import WorkFolder
+from privacy_assets.infra.temp_folders import WorkFolder
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.report.report import Report
 from privacy_assets.tables.given import given_frame

@@ -36,14 +36,14 @@ from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.progress import Progress, silent
-from privacy_assets.infra.work import sweep
+from privacy_assets.infra.temp_folders import remove_dead_work_folders
 from privacy_assets.metrics.cumulative_disclosure import NEAR
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.metrics.registry import metrics_reading
+from privacy_assets.pipeline.lease import Lease
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import Window, source_table, user_splits, user_synthetic
-from privacy_assets.pipeline.running import Lease
 from privacy_assets.pipeline.training import (
     Sampled,
     Trained,
@@ -137,12 +137,12 @@ class Attested(NamedTuple):
     """Verdict of the policy.
 
     Attributes:
-        stated: Attestation.
+        attestation: Attestation.
         signed_file: Signed file of the attestation.
         report: Report of the attestation and its results.
     """
 
-    stated: Attestation
+    attestation: Attestation
     signed_file: SignedFile
     report: Report
 
@@ -154,9 +154,9 @@ class Attested(NamedTuple):
     @property
     def reason(self) -> str:
         """One sentence about the verdict."""
-        if self.stated.verdict == "pass":
+        if self.attestation.verdict == "pass":
             return f"all {len(self.policy_verdict.outcomes)} limits hold"
-        return str(blocking_error(self.policy_verdict, self.stated.remembered))
+        return str(blocking_error(self.policy_verdict, self.attestation.earlier_failures))
 
 
 def _new_run_id() -> str:
@@ -219,7 +219,7 @@ class TableRun:
         """
         return self.deployment.keyed_fingerprint(table.fingerprint)
 
-    def sign(self, tables: Mapping[str, Table]) -> StepResult:
+    def sign_tables(self, tables: Mapping[str, Table]) -> StepResult:
         """Sign the private tables that a step read or split.
 
         Args:
@@ -239,7 +239,7 @@ class TableRun:
             signed[role] = replace(table, envelope=envelope.data)
         return StepResult(signed, fingerprints)
 
-    def check(self, tables: Mapping[str, Table]) -> dict[str, str]:
+    def verify_tables(self, tables: Mapping[str, Table]) -> dict[str, str]:
         """Verify that the latest step signed these private tables, by the hash of their files.
 
         Args:
@@ -272,14 +272,13 @@ def read(run: TableRun, name: str, values: Values) -> StepResult:
     """Read the private table in canonical form. It gets a signed file of the settings under which
     it was read.
     """
-    accepted_columns = run.gate.accepted.columns(
-        run.target.table
-    )  # checks the keys before the table is read
+    # also checks the keys, before the table is read
+    accepted_columns = run.gate.accepted.columns(run.target.table)
     rows = run.passed_rows.get("source")
     source = source_table(run.table, rows, run.target.partition, run.window, accepted_columns)
     for note in source.notes:
         run.progress(note)
-    return run.sign({"source": source})
+    return run.sign_tables({"source": source})
 
 
 def split(run: TableRun, name: str, values: Values) -> StepResult:
@@ -291,6 +290,7 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     """
     gate = run.gate  # checks the keys first
     table = run.table
+    # without the columns, which are not read yet
     gate.accepted.check(run.target.table, table.policy, run.setup, new=True)
     gate.check_not_suspended(run.target.table)
     if table.external:
@@ -305,7 +305,7 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
         run.progress(published_names(columns))
     min_holders = table.policy.min_holders
     real = without_rare_values(real, min_holders, table.declared, table.bounded_columns)
-    result = run.sign(real)
+    result = run.sign_tables(real)
     entries = gate.accepted.check(
         run.target.table, table.policy, run.setup, new=True, columns=columns
     )
@@ -315,9 +315,10 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
 
 def _split_source(run: TableRun, source: Table) -> dict[str, Table]:
     """Verify the private table, and split it by role."""
-    run.check({"source": source})
+    run.verify_tables({"source": source})
     key = run.deployment.key("split")
     rows_by_role = split_rows(source, key, run.table.shares, exact_ids=run.table.declared.exact_ids)
+    # compact: a part must not keep the dictionaries of the whole table in memory
     return {role: source.take(rows).map(Column.compact) for role, rows in rows_by_role.items()}
 
 
@@ -328,12 +329,12 @@ def embed(run: TableRun, name: str, values: Values) -> StepResult:
 
 
 def fit(run: TableRun, name: str, values: Values) -> StepResult:
-    """Fit the generator to train. Interrupted training resumes from the checkpoints below
-    ``run.scratch``.
+    """Fit the generator to train. If ``run.scratch`` is set, interrupted training resumes from
+    the checkpoints below it.
     """
-    sweep()
+    remove_dead_work_folders()
     train = values["train"]
-    fingerprint = run.check({"train": train})["train"]
+    fingerprint = run.verify_tables({"train": train})["train"]
     seed = fitting_seed(run.table, run.deployment)
     folder = checkpoint_folder(run.scratch, run.target)
     keyed = run.deployment.keyed_fingerprint
@@ -353,9 +354,9 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
         InputError: If the table has categories that no real table has, or numbers far outside of
             the real range.
     """
-    sweep()
+    remove_dead_work_folders()
     tables = run.real(values)
-    fingerprints = run.check(tables)
+    fingerprints = run.verify_tables(tables)
     train = tables["train"]
     rules = train.rules
     if run.table.external:
@@ -428,7 +429,7 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     keyed = run.deployment.keyed_fingerprint
     snapshot = run.gate.snapshot(values["synthetic"], run.target)
     rows = Table.of(read_snapshot(snapshot), train.schema, where="synthetic", synthetic=True)
-    fingerprints = {**run.check(tables), "synthetic": run.keyed_fingerprint(rows)}
+    fingerprints = {**run.verify_tables(tables), "synthetic": run.keyed_fingerprint(rows)}
     if embedder is not None:
         fingerprints["embedder"] = keyed(embedder.fingerprint())
     inputs = build_inputs(
@@ -536,7 +537,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         raise OutOfDate("the tables were prepared with another synthetic table", redo=("prepare",))
     scores = {metric: values[metric] for metric in table.metrics}
     results = {metric: gate.result(signed_file, snapshot) for metric, signed_file in scores.items()}
-    inputs = {**signed["inputs"], **run.check(run.real(values))}
+    inputs = {**signed["inputs"], **run.verify_tables(run.real(values))}
     attestation, signed_file = gate.attest(
         snapshot, table.policy, scores, inputs, table.metrics, run.setup
     )
@@ -557,7 +558,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         fingerprints={"synthetic": signed["inputs"]["synthetic"]},
         generator={"name": generator_name, **protection_of(snapshot)},
         embedder=embedder_description,
-        remembered=tuple(attestation.remembered),
+        earlier_failures=tuple(attestation.earlier_failures),
         notes=_report_notes(run, snapshot, prepared, verdict),
         changes=changes_of(values["train"].rules),
         has_earlier_releases=any(result.inputs["ledger"] for result in results.values()),
@@ -585,7 +586,7 @@ def _report_notes(
 
 
 def disclosing_note(gate: Gate, table: str, verdict: Verdict) -> Iterator[str]:
-    """Name the releases that disclose most if a limit on all releases together is broken.
+    """Name the releases that disclose most if a limit on all releases together fails.
 
     Args:
         gate: Gate of the deployment.

@@ -48,8 +48,8 @@ _NOT_RULED_OUT = "Not ruled out"
 _BY_RULE = "No, by the threshold rule"
 SMALL_LEAK = "A small leak, within the tolerance"
 # A leak is certain if an interval of this level, jointly over the statistics of all questions, does
-# not reach the value without a leak. At this level for each question alone, 8 of 176 releases of
-# non-leaking releases show a leak by chance.
+# not reach the value without a leak. At this level for each question alone, 8 of 176 non-leaking
+# releases # show a leak by chance.
 JOINT_LEVEL = 0.99
 _LARGEST_DOSE = 0.2
 _WORDS: dict[AnswerStatus, str] = {
@@ -179,7 +179,7 @@ def answers(
     results: Mapping[str, MetricResult],
     verdict: Status,
     sizes: Sizes = NO_SIZES,
-    remembered: Sequence[str] = (),
+    earlier_failures: Sequence[str] = (),
 ) -> list[Answer]:
     """Answer the main questions, and the other two groups if they have limits or results.
 
@@ -188,8 +188,8 @@ def answers(
         results: Results by metric.
         verdict: Status on the table.
         sizes: Sizes of the tables.
-        remembered: Limits that the same rows broke in an earlier evaluation. The key of the limit
-            is the first word.
+        earlier_failures: Limits that failed for the same rows in an earlier evaluation. The key of
+            the limit is the first word.
 
     Returns:
         Answers in the order of ``TITLES``, then those of the other groups.
@@ -202,7 +202,7 @@ def answers(
         for estimate in result.estimates:
             estimates[f"{name}.{estimate.name}"] = estimate
     has_copies = _has_failed(groups.get("copies", ()))
-    failed_before = set(map(_statistic_of, remembered))
+    failed_before = set(map(_statistic_of, earlier_failures))
     evidence = Evidence(results, estimates, verdict, has_copies, sizes, failed_before)
     answered = []
     for question, title in TITLES.items():
@@ -221,7 +221,7 @@ def _group_of(outcome: LimitOutcome) -> str:
 
 
 def _statistic_of(words: str) -> str:
-    """Return METRIC.STATISTIC of a remembered failure, such as ``dcr.member_excess.proven at most
+    """Return METRIC.STATISTIC of an earlier failure, such as ``dcr.member_excess.proven at most
     0.1``.
     """
     key = words.split(" ")[0]
@@ -250,7 +250,8 @@ class Evidence:
         verdict: Status on the table.
         has_copies: True if a limit on copies fails.
         sizes: Sizes of the tables.
-        failed_before: Statistics with a limit that the same rows broke in an earlier evaluation.
+        failed_before: Statistics with a limit that failed for the same rows in an earlier
+            evaluation.
     """
 
     results: Mapping[str, MetricResult]

@@ -43,7 +43,7 @@ DIRECTIONS = {
 }
 BOUNDS = {
     "conservative": "The whole interval must be within it.",
-    "proven": "Fails if the whole interval is beyond it.",
+    "proven": "The limit fails only if the whole interval is beyond it.",
     "value": "The value must be within it.",
 }
 _UNLIMITED = "the default policy limits none of these statistics"
@@ -139,13 +139,13 @@ class Page:
     details: Sequence[tuple[str, Sequence[tuple[str, str]]]]
 
 
-def headline(verdict: Verdict, policy: Policy | None, remembered: Sequence[str] = ()) -> str:
+def headline(verdict: Verdict, policy: Policy | None, earlier_failures: Sequence[str] = ()) -> str:
     """Return a sentence with the reason of the verdict.
 
     Args:
         verdict: Verdict.
         policy: Policy. None: no limit applies.
-        remembered: Limits that the same rows broke in an earlier evaluation.
+        earlier_failures: Limits that failed for the same rows in an earlier evaluation.
     """
     if policy is None:
         return f"No limit applies: {_UNLIMITED}. Fix: pass a policy with limits on them."
@@ -153,10 +153,10 @@ def headline(verdict: Verdict, policy: Policy | None, remembered: Sequence[str] 
     counts = tally(outcomes)
     if verdict.status == "fail":
         return f"{sentence(counts)} This table must not be published."
-    if remembered:
+    if earlier_failures:
         return (
             "These rows failed before, and rerunning with another seed or split cannot change that"
-            f" ({clean('; '.join(remembered), 400)}). Create a new synthetic table."
+            f" ({clean('; '.join(earlier_failures), 400)}). Create a new synthetic table."
         )
     if verdict.status == "undecided":
         return (
@@ -360,7 +360,7 @@ def limit_entry(outcome: LimitOutcome) -> Entry:
     note = ""
     if estimate is not None and estimate.note not in outcome.reason:
         note = sentence(estimate.note)
-    unit = "subject" if limit.min_subjects == 1 else "subjects"
+    unit = "person" if limit.min_subjects == 1 else "people"
     return {
         "key": clean(limit.key, 60),
         "statistic": clean(limit.statistic),
@@ -603,7 +603,7 @@ def advice_entry(advised: Entry, outcomes: Iterable[LimitOutcome]) -> Entry:
         if outcome.limit.key in advised["limits"]:
             n_by_status[outcome.status] += 1
     n_explained = n_by_status["fail"]
-    kind = "broken"
+    kind = "failed"
     if n_explained == 0:
         n_explained = n_by_status.total()
         kind = "undecided"

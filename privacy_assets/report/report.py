@@ -116,7 +116,8 @@ class Report:
         embedder: Settings of the embedder, number of epochs, and loss and accuracy of the kept
             weights, see :attr:`.Embedder.description`. None: no embedder.
         attempt: Number of the publication attempt.
-        remembered: Earlier failures of the same rows. If there are any, the verdict is "fail".
+        earlier_failures: Earlier failures of the same rows. If there are any, the verdict is
+            "fail".
         signed: "date" of the signature, "key", and "sha256" of the signed file. None: not signed.
         notes: Notes on how the tables were read.
         changes: Changes of the real tables by the threshold rule, by column, as texts. Empty
@@ -139,7 +140,7 @@ class Report:
     versions: Mapping[str, str] = field(default_factory=installed_versions)
     embedder: Mapping[str, Any] | None = None
     attempt: int = 1
-    remembered: Sequence[str] = ()
+    earlier_failures: Sequence[str] = ()
     signed: Mapping[str, str] | None = None
     notes: Sequence[str] = ()
     changes: Mapping[str, str] = field(default_factory=dict)
@@ -149,7 +150,7 @@ class Report:
     @property
     def verdict(self) -> Status:
         """Status "pass", "fail" or "undecided"; only "pass" may be published."""
-        return "fail" if self.remembered else self.policy_verdict.status
+        return "fail" if self.earlier_failures else self.policy_verdict.status
 
     @property
     def is_part(self) -> bool:
@@ -268,7 +269,7 @@ class Report:
             self.results,
             self.verdict,
             Sizes.of(self.tables),
-            self.remembered,
+            self.earlier_failures,
         )
 
     @property
@@ -318,8 +319,8 @@ class Report:
             "versions": to_jsonable(self.versions),
         }
         # Empty facts are left out.
-        if self.remembered:
-            content["remembered"] = list(self.remembered)
+        if self.earlier_failures:
+            content["earlier_failures"] = list(self.earlier_failures)
         if self.signed:
             content["signed"] = to_jsonable(self.signed)
         if self.notes:
@@ -348,8 +349,8 @@ class Report:
         results = {name: _result(name, entry, data) for name, entry in data["metrics"].items()}
         attempt = int(data.get("attempt", 1))
         policy_verdict = judged(policy, results, attempt)
-        remembered = tuple(data.get("remembered", ()))
-        computed = "fail" if remembered else policy_verdict.status
+        earlier_failures = tuple(data.get("earlier_failures", ()))
+        computed = "fail" if earlier_failures else policy_verdict.status
         if computed != data["verdict"]:
             raise ConfigError(
                 f"report: it states {safe_repr(data['verdict'])}, but its statistics give"
@@ -368,7 +369,7 @@ class Report:
             versions=data["versions"],
             embedder=data["embedder"],
             attempt=attempt,
-            remembered=remembered,
+            earlier_failures=earlier_failures,
             signed=data.get("signed"),
             notes=tuple(data.get("notes", ())),
             changes=dict(data.get("changes", {})),
@@ -467,7 +468,7 @@ class Report:
         outcomes = self.policy_verdict.outcomes
         limits = {outcome.limit.key: limit_entry(outcome) for outcome in outcomes}
         results = self._displayed_results()
-        reason = headline(self.policy_verdict, self.policy, self.remembered)
+        reason = headline(self.policy_verdict, self.policy, self.earlier_failures)
         advice_entries = self.advice
         summary = reason
         if advice_entries:

@@ -273,7 +273,7 @@ class MetricResult:
         package_version: Version of this package.
         seconds: Elapsed time; NaN: unknown.
         on_copy: Limited statistics of a verbatim copy of train on a part of these tables. A limit
-            that the copy does not fail gives no evidence on these tables.
+            that holds for the copy gives no evidence on these tables.
         row_scores: Private: scores of each synthetic row, as columns of equal length in the order
             of the rows. They are written to a separate file only, and are not part of
             :meth:`to_json`.

@@ -95,6 +95,7 @@ def canonical_table(
         where: Name of the table in messages.
         accepted_columns: See :func:`real_tables`.
     """
+    # the table is not split yet; a table needs a role, and none depends on it here
     frames: dict[str, Frame] = {"train": load(source, where, declared.read)}
     tables = real_tables(
         frames, {"train": where}, subject, kinds, declared, accepted_columns=accepted_columns
@@ -131,7 +132,7 @@ def real_tables(
 
     Raises:
         InputError: If a table cannot be used, the subject column or a subject is missing, or a
-            column is open.
+            column is identifying.
         ConfigError: If a declaration names an unknown column or kind.
     """
     subject = as_named(subject)

@@ -117,7 +117,7 @@ class Declared:
             exact_ids,
         )
 
-    def stated(self, keyed_fingerprint: Callable[[str], str]) -> dict[str, Any]:
+    def to_setup(self, keyed_fingerprint: Callable[[str], str]) -> dict[str, Any]:
         """Return the signed form: all declarations, with allowed values as their number and a keyed
         digest.
 

@@ -355,7 +355,7 @@ _MIN_ID_LENGTH = 4  # minimum number of characters of an identifier that is look
 _KEY_TEXT = "integers that look like a key, not a measurement"
 
 
-def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
+def may_identify_people(frame: Any, drop: Sequence[str]) -> list[str]:
     """Return columns that look like a subject identifier with several rows per subject.
 
     Most of their rows share the value with another row. In addition, the name ends like that of an

@@ -42,7 +42,8 @@ _CODE_DTYPES = ("i1", "i2", "i4")
 class Table:
     """Immutable rows of a schema, stored by column; ``table[name]`` is a :class:`Column`.
 
-    Created by :meth:`of` from user input; :meth:`frame` and :meth:`restored` return pandas frames.
+    Created by :meth:`of` from user input; :meth:`frame` and
+    :meth:`to_published_frame` return pandas frames.
 
     Attributes:
         schema: Schema, without the subject.

@@ -97,9 +97,9 @@ def as_stated(patch: pytest.MonkeyPatch) -> None:
     """
     check = gate_module.check_verdict
 
-    def only_stated(policy_verdict: Verdict, remembered: Any) -> None:
+    def only_stated(policy_verdict: Verdict, earlier_failures: Any) -> None:
         if all(outcome.estimate is None for outcome in policy_verdict.outcomes):
-            check(policy_verdict, remembered)
+            check(policy_verdict, earlier_failures)
 
     patch.setattr(gate_module, "check_verdict", only_stated)
 

@@ -383,8 +383,8 @@ def test_a_foreign_key_and_a_failed_verdict_are_not_released(home: Deployment) -
         in home("verify", file, "--key", foreign(Path("other")), status=1).out
     )
     failed, taken = home.judge(PATIENTS, seed=2, high=0.2)
-    again, _ = home.judge(PATIENTS, seed=2)  # remembered, although no limit fails this time
-    stated = replace(home.gate.attestation(failed, PATIENTS), verdict="pass", remembered=[])
+    again, _ = home.judge(PATIENTS, seed=2)  # earlier_failures, although no limit fails this time
+    stated = replace(home.gate.attestation(failed, PATIENTS), verdict="pass", earlier_failures=[])
     denied = sign_payload(
         stated.payload(), home.gate.key
     )  # a verdict "pass" that contradicts its limits

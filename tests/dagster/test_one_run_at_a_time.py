@@ -16,7 +16,7 @@ from standins import blocking_error, people_table, run
 from privacy_assets import TableSpec
 from privacy_assets.dagster.context import has_ended, run_of
 from privacy_assets.dagster.table import resolve_dagster_table
-from privacy_assets.pipeline.running import Lease
+from privacy_assets.pipeline.lease import Lease
 
 ROOT = Path(__file__).parents[2]
 ROOT_RUN = "dagster/root_run_id"

@@ -24,7 +24,7 @@ from privacy_assets.cli.main import main
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
 from privacy_assets.gate.signed_files import ReleaseTarget
-from privacy_assets.pipeline.running import Lease
+from privacy_assets.pipeline.lease import Lease
 
 DCR = {"metrics": ["dcr"], "embedder": False}
 

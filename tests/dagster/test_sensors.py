@@ -31,7 +31,7 @@ from privacy_assets.gate.log import LogState
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.current_release import day
-from privacy_assets.pipeline.running import Lease
+from privacy_assets.pipeline.lease import Lease
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 

@@ -132,7 +132,7 @@ class Chain:
     snapshot: Snapshot
     taken: SignedFile
     score: SignedFile
-    stated: Attestation
+    attestation: Attestation
     signed_file: SignedFile
 
     def publish(self, **other: Any) -> Release:
@@ -167,7 +167,7 @@ class Chain:
         """The attestation with other contents, signed by the same key, as a careless or an old step
         would sign it.
         """
-        return sign_payload(replace(self.stated, **changes).payload(), self.gate.key)
+        return sign_payload(replace(self.attestation, **changes).payload(), self.gate.key)
 
     def retaken(self, **changes: Any) -> SignedFile:
         """The record of the snapshot with other contents, signed by the same key."""
@@ -253,7 +253,7 @@ class Behind(dt.datetime):
 
 def read(gate: Gate, target: ReleaseTarget = PLACE) -> pd.DataFrame:
     """The table that readers of the current release get."""
-    trusted = gate.key.trusted.places[0]
+    trusted = gate.key.trusted.paths[0]
     return read_published(gate.releases, target.table, target.partition, trusted_keys=trusted)
 
 

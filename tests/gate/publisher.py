@@ -218,7 +218,7 @@ def order_to_go_back(gate: Gate, root: Path, number: int) -> Order:
 
 
 def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
-    target, trusted = ReleaseTarget("rotated"), gate.key.trusted.places[0]
+    target, trusted = ReleaseTarget("rotated"), gate.key.trusted.paths[0]
     before = {path.name for path in trusted.iterdir()}
     if not number:
         chain(gate, 1, target=target).publish()

@@ -210,7 +210,7 @@ def test_nothing_is_signed_without_the_record_of_its_failure(
             snapshot, POLICY, signed(gate, snapshot, measured), INPUTS, METRICS, SETUP
         )
 
-    def remembered(gate: Gate) -> bool:
+    def earlier_failures(gate: Gate) -> bool:
         return bool(gate.log.state("patients").failures(POLICY, gate.snapshot(taken, PLACE), None))
 
     calls = deployment.calls(judge)
@@ -220,14 +220,14 @@ def test_nothing_is_signed_without_the_record_of_its_failure(
             done = False
             with suppress(OSError, PublicationBlocked), on(Failing(at, NUMBERS[at % 2])):
                 done = bool(judge(gate))
-            assert remembered(gate) or not done, (at, name)
+            assert earlier_failures(gate) or not done, (at, name)
             judge(gate)
-            assert remembered(gate)
+            assert earlier_failures(gate)
         with deployment.copied() as gate:
             assert died(partial(judge, gate), Dying(at, halfway=True))
-            remembered(gate)  # either is fine, but no half-written record exists
+            earlier_failures(gate)  # either is fine, but no half-written record exists
             judge(gate)
-            assert remembered(gate)
+            assert earlier_failures(gate)
 
 
 @pytest.mark.slow
@@ -258,15 +258,15 @@ def test_death_at_every_call_of_a_rotation(deployment: Deployment) -> None:
 
     def rotate(gate: Gate) -> str:
         assert gate.key.path is not None
-        return rotate_key(gate.key.path, gate.key.trusted.places[0])
+        return rotate_key(gate.key.path, gate.key.trusted.paths[0])
 
     def trusted(gate: Gate) -> set[str]:
-        return {path.stem for path in gate.key.trusted.places[0].iterdir()}
+        return {path.stem for path in gate.key.trusted.paths[0].iterdir()}
 
     old = deployment.gate.key.signer.public_key.keyid
     private = set(os.listdir(deployment.gate.private))
     for at, _ in enumerate(deployment.calls(rotate)):
-        for again in (rotate, lambda gate: first_key(gate.key.path, gate.key.trusted.places[0])):
+        for again in (rotate, lambda gate: first_key(gate.key.path, gate.key.trusted.paths[0])):
             with deployment.copied() as gate:
                 assert died(partial(rotate, gate), Dying(at))
                 assert gate.key.signer.public_key.keyid == old

@@ -86,7 +86,7 @@ def test_a_release_is_complete_and_not_writable_and_its_id_says_when_and_what(re
     assert {path.name for path in folder.iterdir()} == {"releases", POINTER, ".lock"}
     assert ready.gate.store.pointer(PLACE, ready.gate.key.trusted).release == release.id
     assert release.id.endswith(ready.snapshot.sha256[:12])
-    said, stated = pd.Timestamp(release.time), pd.Timestamp(ready.stated.made_at)
+    said, stated = pd.Timestamp(release.time), pd.Timestamp(ready.attestation.made_at)
     assert pd.Timedelta(seconds=-1) <= said - stated < pd.Timedelta(minutes=10)
 
 
@@ -94,7 +94,7 @@ def test_the_copy_is_made_in_a_private_folder_that_is_gone_afterwards(
     ready: Chain, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[int] = []
-    copy, releases = release_disk.copy_judged, PLACE.below(ready.gate.releases) / "releases"
+    copy, releases = release_disk.copy_hashed, PLACE.below(ready.gate.releases) / "releases"
 
     def watched(*rest: Any) -> None:
         (folder,) = releases.iterdir()
@@ -103,7 +103,7 @@ def test_the_copy_is_made_in_a_private_folder_that_is_gone_afterwards(
         assert folder.name == "staging"
         copy(*rest)
 
-    monkeypatch.setattr(release_disk, "copy_judged", watched)
+    monkeypatch.setattr(release_disk, "copy_hashed", watched)
     left = releases / "staging" / "table.parquet"  # left by a killed process
     left.parent.mkdir(parents=True)
     left.write_bytes(b"half")
@@ -195,7 +195,7 @@ def test_readers_find_the_trusted_keys_beside_the_releases_or_where_the_environm
     monkeypatch.chdir(ready.gate.releases)
     for root in (ready.gate.releases, "."):
         assert len(read_published(root, "patients")) == 3
-    stranger = make_gate(tmp_path / "stranger").key.trusted.places[0]
+    stranger = make_gate(tmp_path / "stranger").key.trusted.paths[0]
     monkeypatch.setenv(TRUSTED_VARIABLE, str(stranger))
     with blocked(NotTrusted, reader=True):
         read_published(ready.gate.releases, "patients")

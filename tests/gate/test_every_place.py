@@ -117,10 +117,10 @@ def test_what_was_judged_is_published_and_read(gate: Gate) -> None:
     found = part.publish()
     assert read_regular(found.table) == read_regular(part.snapshot.path)
     assert read_regular(found.attestation) == part.signed_file.data == shown(gate)
-    assert found.opened(PLACE, gate.key.trusted) == part.stated
+    assert found.opened(PLACE, gate.key.trusted) == part.attestation
     assert gate.store.current(PLACE, gate.key.trusted) == found
     for root in (gate.releases, str(gate.releases)):
-        same_rows(read_published(root, "patients", trusted_keys=gate.key.trusted.places[0]), FRAME)
+        same_rows(read_published(root, "patients", trusted_keys=gate.key.trusted.paths[0]), FRAME)
 
 
 def test_names_of_every_kind_stay_in_their_place(gate: Gate) -> None:
@@ -222,7 +222,7 @@ def test_readers_block_an_older_pointer_and_one_that_was_not_confirmed(
     day, seen = dt.timedelta(days=1), tmp_path / "seen.json"
 
     def reading(**how: Any) -> int:
-        trusted = gate.key.trusted.places[0]
+        trusted = gate.key.trusted.paths[0]
         return len(
             read_published(gate.releases, "patients", trusted_keys=trusted, seen=seen, **how)
         )
@@ -270,7 +270,7 @@ def test_a_pointer_of_a_clock_that_was_ahead_is_not_young(gate: Gate) -> None:
         put(file, confirmed.signed(PLACE, gate.key))
         return len(
             read_published(
-                gate.releases, "patients", trusted_keys=gate.key.trusted.places[0], max_age=max_age
+                gate.releases, "patients", trusted_keys=gate.key.trusted.paths[0], max_age=max_age
             )
         )
 
@@ -302,7 +302,7 @@ def test_what_is_published_has_no_measured_number(gate: Gate) -> None:
     else:
         files = {name: root.joinpath(*name.split("/")).read_bytes() for name in root.below()}
     attestations = [data for name, data in files.items() if name.endswith("attestation.json")]
-    assert len(attestations) == 2 and [part.stated.verdict for part in parts] == [
+    assert len(attestations) == 2 and [part.attestation.verdict for part in parts] == [
         "pass",
         "pass",
         "fail",
@@ -321,7 +321,7 @@ def test_what_is_published_has_no_measured_number(gate: Gate) -> None:
 
 def test_without_its_private_results_nothing_is_published(gate: Gate) -> None:
     part = chain(gate)
-    result = PLACE.below(gate.private / "results") / f"{part.stated.results['dcr']}.json"
+    result = PLACE.below(gate.private / "results") / f"{part.attestation.results['dcr']}.json"
     data = read_regular(result)
     for change in (lambda: put(result, data + b" "), result.unlink):
         change()
@@ -453,9 +453,9 @@ MONDAY, TUESDAY = ReleaseTarget("patients", "monday"), ReleaseTarget("patients",
 
 
 def test_failures_are_those_of_one_partition_or_of_all(local: Gate) -> None:
-    assert chain(local, 3, target=MONDAY, high=FAILING).stated.verdict == "fail"
-    assert chain(local, 3, target=TUESDAY).stated.verdict == "pass"
-    assert chain(local, 3, target=TUESDAY, setup=TOGETHER).stated.verdict == "fail"
+    assert chain(local, 3, target=MONDAY, high=FAILING).attestation.verdict == "fail"
+    assert chain(local, 3, target=TUESDAY).attestation.verdict == "pass"
+    assert chain(local, 3, target=TUESDAY, setup=TOGETHER).attestation.verdict == "fail"
 
 
 def test_partitions_that_are_published_at_once_are_all_published(local: Gate) -> None:

@@ -111,8 +111,8 @@ def test_a_second_look_that_passes_is_attested_as_a_failure_and_blocked(gate: Ga
     chain(gate, high=FAILING)
     assert chain(gate, policy=policy(at_most=0.5), high=FAILING).publish()  # the owner's choice
     again = chain(gate, high=PASSING)
-    assert again.stated.verdict == "fail"
-    assert set(again.stated.limits.values()) == {"pass"}
+    assert again.attestation.verdict == "fail"
+    assert set(again.attestation.limits.values()) == {"pass"}
     with blocked(FailedBefore, failures=("dcr.privacy_score at most 0.1",)):
         again.publish()
 

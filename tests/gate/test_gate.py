@@ -244,7 +244,7 @@ def test_a_statistic_that_is_missing_is_no_pass_and_a_broken_limit_a_failure(rea
 
 def test_a_bound_that_holds_at_first_does_not_when_tried_again(gate: Gate) -> None:
     """0.01 + 0.06 x 1.496 is just below the limit of 0.1, but 0.01 + 0.06 x 1.58 is not."""
-    verdicts = [chain(gate, number, high=0.07).stated.verdict for number in (1, 2, 3, 4)]
+    verdicts = [chain(gate, number, high=0.07).attestation.verdict for number in (1, 2, 3, 4)]
     assert verdicts == ["pass", "pass", "pass", "undecided"]
     with blocked(Undecided) as caught:
         chain(gate, 5, high=0.07).publish()
@@ -310,7 +310,7 @@ def kept(change: Callable[[Path], object]) -> Callable[[Chain], None]:
     def changed(ready: Chain) -> None:
         change(
             ready.target.below(ready.gate.private / "results")
-            / f"{ready.stated.results['dcr']}.json"
+            / f"{ready.attestation.results['dcr']}.json"
         )
 
     return changed
@@ -319,7 +319,8 @@ def kept(change: Callable[[Path], object]) -> Callable[[Chain], None]:
 def another_result(ready: Chain) -> None:
     """Replace the evaluated result by another one that the gate itself signed."""
     named = (
-        ready.target.below(ready.gate.private / "results") / f"{ready.stated.results['dcr']}.json"
+        ready.target.below(ready.gate.private / "results")
+        / f"{ready.attestation.results['dcr']}.json"
     )
     (named.with_name(f"{keep(ready, result(0.02))}.json")).replace(named)
 
@@ -332,11 +333,11 @@ def result_of_a_stranger(ready: Chain) -> dict[str, SignedFile]:
 
 
 def result_of_another_table(ready: Chain) -> dict[str, SignedFile]:
-    return {"signed_file": ready.restated(results=chain(ready.gate, 3).stated.results)}
+    return {"signed_file": ready.restated(results=chain(ready.gate, 3).attestation.results)}
 
 
 def with_body(ready: Chain, change: Callable[[dict[str, Any]], object]) -> SignedFile:
-    stated = ready.stated.payload()
+    stated = ready.attestation.payload()
     body = dict(stated.body)
     change(body)
     return sign_payload(replace(stated, body=body), ready.gate.key)
@@ -519,7 +520,7 @@ def test_a_table_of_no_or_one_row_goes_the_same_way(gate: Gate, count: int) -> N
     frame = rows(1, count)
     published = chain(gate, frame=frame)
     published.publish()
-    assert published.stated.n_rows == count
+    assert published.attestation.n_rows == count
     same_rows(read(gate), frame)
     with blocked(PolicyNotMet):
         chain(gate, frame=frame, high=FAILING).publish()

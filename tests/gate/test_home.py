@@ -222,13 +222,13 @@ def test_a_home_holds_all_folders_and_each_can_be_named_apart(
     monkeypatch.setenv("PRIVACY_ASSETS_PRIVATE", str(tmp_path / "p"))
     for made in (ReleaseResource(home=str(home)).deployment, AirflowDeployment(home=home).open()):
         assert (made.releases, made.private) == (home / "releases", home / "private")
-        assert made.trusted.places == (home / "trusted_keys",)
+        assert made.trusted.paths == (home / "trusted_keys",)
     for made in (
         ReleaseResource(home=str(home), releases=str(tmp_path / "x")).deployment,
         AirflowDeployment(home=home, releases=tmp_path / "x").open(),
     ):
         assert (made.releases, made.private) == (tmp_path / "x", home / "private")
-        assert made.trusted.places == (home / "trusted_keys",)
+        assert made.trusted.paths == (home / "trusted_keys",)
     assert AirflowDeployment(home=home).trusted(reading=True).places == (home / "trusted_keys",)
     with pytest.raises(ConfigError, match="home"):
         AirflowDeployment(home="relative")

@@ -416,7 +416,7 @@ def test_after_rotation_old_releases_are_read_and_the_new_key_signs(
     gate: Gate, tmp_path: Path
 ) -> None:
     old, earlier = gate.key.signer.public_key.keyid, chain(gate).publish()
-    new = rotate_key(gate.key.path, gate.key.trusted.places[0])
+    new = rotate_key(gate.key.path, gate.key.trusted.paths[0])
     assert new != old
     assert gate.key.path.stat().st_mode & 0o777 == 0o600
     after = open_gate(tmp_path)
@@ -432,8 +432,8 @@ def test_what_a_removed_key_signed_is_not_read_or_rolled_back_to(
 ) -> None:
     kept, old = gate.key.path.read_bytes(), gate.key.signer.public_key.keyid
     release, left = chain(gate).publish(), chain(gate, 1)
-    rotate_key(gate.key.path, gate.key.trusted.places[0])
-    (gate.key.trusted.places[0] / f"{old[:16]}.pem").unlink()
+    rotate_key(gate.key.path, gate.key.trusted.paths[0])
+    (gate.key.trusted.paths[0] / f"{old[:16]}.pem").unlink()
     after = open_gate(tmp_path)
     for act in (
         lambda: read(after),

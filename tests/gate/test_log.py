@@ -93,8 +93,8 @@ def test_a_night_has_three_entries_and_the_state_is_what_they_add_up_to(gate: Ga
     state = gate.log.state("patients")
     (gate.private / "log" / "patients" / "state").unlink()
     assert gate.log.state("patients") == state == LogState.of(json.loads(json.dumps(asdict(state))))
-    assert (state.number, state.moves, state.next_attempt("_all")) == (3, {"_all": 1}, 1)
-    assert made.id.endswith(state.shown[0].sha256[:12])
+    assert (state.number, state.pointer_numbers, state.next_attempt("_all")) == (3, {"_all": 1}, 1)
+    assert made.id.endswith(state.publications[0].sha256[:12])
 
 
 def test_an_older_state_is_brought_up_to_date(local: Gate) -> None:
@@ -141,20 +141,20 @@ def test_attempts_are_counted_since_the_last_release_whatever_was_changed(local:
     """Other training rows, another partition or other settings do not restart the count. The same
     rows count once.
     """
-    assert [chain(local, number).stated.attempt for number in (1, 2, 1)] == [1, 2, 1]
+    assert [chain(local, number).attestation.attempt for number in (1, 2, 1)] == [1, 2, 1]
     # the order of rows makes no new table
-    assert chain(local, frame=rows(2).iloc[::-1]).stated.attempt == 2
+    assert chain(local, frame=rows(2).iloc[::-1]).attestation.attempt == 2
     seen, _ = local.take_snapshot(Table.read(rows(3)), PLACE, INPUTS["train"])
     # a score that was seen counts, even if it is never attested
     local.sign_result(result(), seen, [])
-    assert chain(local, 4, target=MONDAY).stated.attempt == 4
+    assert chain(local, 4, target=MONDAY).attestation.attempt == 4
     taken, _ = local.take_snapshot(Table.read(rows(5)), PLACE, "f" * 64)  # another train
     assert local.count_attempt(taken) == 5
     last = chain(local, 6, setup={**SETUP, "drop": ["mail"]})
-    assert last.stated.attempt == 6
+    assert last.attestation.attempt == 6
     last.publish()
-    assert [chain(local, number).stated.attempt for number in (6, 7, 8)] == [6, 1, 2]
-    assert chain(local, 9, target=ReleaseTarget("others")).stated.attempt == 1
+    assert [chain(local, number).attestation.attempt for number in (6, 7, 8)] == [6, 1, 2]
+    assert chain(local, 9, target=ReleaseTarget("others")).attestation.attempt == 1
 
 
 def test_every_attempt_has_a_number_of_its_own(gate: Gate) -> None:
@@ -180,7 +180,7 @@ def test_releases_of_another_partition_do_not_restart_the_count_or_dilute_the_ve
     with blocked(TableSuspended):
         for _ in range(3):
             attempts += [
-                chain(local, next(numbers), target=MONDAY, high=FAILING).stated.attempt
+                chain(local, next(numbers), target=MONDAY, high=FAILING).attestation.attempt
                 for _ in range(3)
             ]
             for _ in range(4):
@@ -195,7 +195,7 @@ def test_partitions_that_are_released_in_turn_are_first_attempts(local: Gate) ->
     for number, day in enumerate(days):
         parts.append(chain(local, number, target=day))
         parts[-1].publish()
-    assert [part.stated.attempt for part in parts] == [1] * 9
+    assert [part.attestation.attempt for part in parts] == [1] * 9
 
 
 # A series stops
@@ -518,7 +518,7 @@ def test_a_lost_ledger_stops_the_table_until_it_is_accepted(local: Gate) -> None
     stated, signed_file = local.attest(
         part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP
     )
-    replace(part, stated=stated, signed_file=signed_file).publish()
+    replace(part, attestation=stated, signed_file=signed_file).publish()
     assert local.ledger("patients") == (stated.ledger, b"ledger")
     path = local.private / "ledgers" / "patients" / f"{stated.ledger}.parquet"
     for damage in (lambda: path.write_bytes(b"older"), path.unlink):
@@ -547,7 +547,7 @@ def test_repeating_a_publication_keeps_the_ledger_of_a_later_release(local: Gate
         stated, signed_file = local.attest(
             part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP
         )
-        parts.append(replace(part, stated=stated, signed_file=signed_file))
+        parts.append(replace(part, attestation=stated, signed_file=signed_file))
         parts[-1].publish()
     parts[0].publish()
     assert local.ledger("patients")[1] == b"two"
@@ -561,7 +561,7 @@ def test_a_score_with_an_older_ledger_is_blocked(local: Gate) -> None:
         stated, signed_file = local.attest(
             part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP
         )
-        parts.append(replace(part, stated=stated, signed_file=signed_file))
+        parts.append(replace(part, attestation=stated, signed_file=signed_file))
     parts[0].publish()
     with blocked(OutOfDate, redo=("score", "attest")):
         parts[1].publish()

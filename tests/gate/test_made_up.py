@@ -209,7 +209,7 @@ def test_a_table_that_declares_too_much_is_not_decompressed(tmp_path: Path) -> N
 def test_a_signed_table_with_another_number_of_rows_is_not_read(tmp_path: Path) -> None:
     gate = make_gate(tmp_path)
     part = chain(gate)
-    wrong = part.restated(n_rows=part.stated.n_rows + 1)
+    wrong = part.restated(n_rows=part.attestation.n_rows + 1)
     gate.store.add(
         PLACE, part.snapshot.path, part.snapshot.sha256, wrong.data, pointing(gate), lambda: None
     )

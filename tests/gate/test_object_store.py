@@ -149,7 +149,7 @@ def test_other_stores_are_not_written_to(url: str) -> None:
 def test_a_changed_attestation_is_neither_read_nor_replaced(gate: Gate, tmp_path: Path) -> None:
     part = chain(gate)
     made, stranger = part.publish(), make_gate(tmp_path / "other")
-    made.attestation.put(sign_payload(part.stated.payload(), stranger.key).data)
+    made.attestation.put(sign_payload(part.attestation.payload(), stranger.key).data)
     with blocked(Damaged, path=str(made.folder), remove=True):
         part.publish()
     with blocked(NotTrusted):

@@ -142,7 +142,7 @@ def test_no_flipped_bit_of_an_envelope_is_accepted(gate: Gate) -> None:
 
 def test_no_flipped_bit_of_a_trusted_key_lets_another_payload_or_signer_through(gate: Gate) -> None:
     signed_file, outcomes = small_signed_file(gate), Counter[str]()
-    (file,) = gate.key.trusted.places[0].glob("*.pem")
+    (file,) = gate.key.trusted.paths[0].glob("*.pem")
     whole, trusted = verified_payload(signed_file, gate.key.trusted), TrustedKeys((file.parent,))
     for pem in flips(file.read_bytes()):
         file.write_bytes(pem)
@@ -254,7 +254,7 @@ def test_an_envelope_has_one_spelling(gate: Gate, spelling: Callable[[Json], byt
 
 def test_two_signatures_are_refused_even_when_both_are_trusted(gate: Gate, tmp_path: Path) -> None:
     first = json.loads(small_signed_file(gate).data)
-    rotate_key(gate.key.path, gate.key.trusted.places[0])
+    rotate_key(gate.key.path, gate.key.trusted.paths[0])
     second = json.loads(small_signed_file(make_gate(tmp_path)).data)
     assert verified_payload(
         SignedFile("snapshot", spelled(second)), make_gate(tmp_path).key.trusted
@@ -280,7 +280,7 @@ def test_the_name_of_a_key_file_decides_nothing(gate: Gate, tmp_path: Path) -> N
     """A key's id is computed from the key, so another key under a trusted name is not trusted."""
     stranger = make_gate(tmp_path / "stranger")
     signed_file = small_signed_file(gate)
-    (theirs,), (ours,) = (list(one.key.trusted.places[0].glob("*.pem")) for one in (stranger, gate))
+    (theirs,), (ours,) = (list(one.key.trusted.paths[0].glob("*.pem")) for one in (stranger, gate))
     ours.write_bytes(theirs.read_bytes())
     blocks(signed_file, TrustedKeys((ours.parent,)), "not trusted")
     assert (

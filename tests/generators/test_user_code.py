@@ -24,7 +24,7 @@ from processes import gone, killed
 from privacy_assets.errors import ConfigError, StepError
 from privacy_assets.generators import build_generator, load_generator, programs
 from privacy_assets.generators.user_code import CallableGenerator
-from privacy_assets.infra.work import WorkFolder
+from privacy_assets.infra.temp_folders import WorkFolder
 from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.table import Table
 from tests.generators.known import SAMPLES

@@ -14,7 +14,7 @@ from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import run_table, tasks
-from privacy_assets.pipeline.stored import StoredRun
+from privacy_assets.pipeline.stored_run import StoredRun
 from privacy_assets.pipeline.work import TableRun
 from privacy_assets.tables import table as table_module
 

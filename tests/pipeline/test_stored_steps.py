@@ -37,7 +37,7 @@ from privacy_assets.pipeline import stored as stored_steps
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import PUBLISH, run_table, tasks
-from privacy_assets.pipeline.stored import StoredRun
+from privacy_assets.pipeline.stored_run import StoredRun
 from privacy_assets.pipeline.work import StepResult, TableRun
 from tests.stores import extend_to_null, new_bucket, s3
 
@@ -272,7 +272,7 @@ def test_no_changed_value_is_believed(rows: Path, tmp_path: Path) -> None:
             step(steps, "attest", found)
         folder.unlink()
         shutil.move(kept, folder)
-    assert step(steps, "attest", found)[1].shown.stated.verdict == "pass"
+    assert step(steps, "attest", found)[1].shown.attestation.verdict == "pass"
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     assert all(len(values[role]) % 2 == 0 for role in run.table.roles), (
         "both rows of a person are in one table"
     )
-    assert set(run.check(run.real(values))) == set(run.table.roles)
+    assert set(run.verify_tables(run.real(values))) == set(run.table.roles)
 
     people = values["evaluation_inputs"].pseudonyms
     named = pd.concat(
@@ -87,7 +87,10 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
 
     values |= scored.values
     attested = work.attest(run, "", values)
-    assert attested.shown.stated.verdict == "pass" and attested.shown.reason == "all 1 limits hold"
+    assert (
+        attested.shown.attestation.verdict == "pass"
+        and attested.shown.reason == "all 1 limits hold"
+    )
     release = work.publish(run, "", values | attested.values).shown
     pd.testing.assert_frame_equal(
         work.published_rows(run, release)[0],
@@ -179,7 +182,7 @@ def test_rows_of_another_split_are_rejected(run: TableRun) -> None:
         replace(holdout, envelope=train.envelope),
     ):
         with pytest.raises(PublicationBlocked):
-            run.check({"train": changed})
+            run.verify_tables({"train": changed})
 
 
 def test_scores_on_an_earlier_synthetic_table_are_not_attested(run: TableRun) -> None:
@@ -206,7 +209,7 @@ def test_a_broken_limit_is_the_reason_and_is_not_published(run: TableRun) -> Non
     values |= work.prepare(run, "", values).values
     values |= work.score(run, "dcr", values).values
     attested = work.attest(run, "", values)
-    assert attested.shown.stated.verdict == "fail" and "dcr" in attested.shown.reason
+    assert attested.shown.attestation.verdict == "fail" and "dcr" in attested.shown.reason
     with pytest.raises(PolicyNotMet):
         work.publish(run, "", values | attested.values)
     assert run.gate.store.history(run.target) == []

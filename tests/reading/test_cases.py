@@ -30,7 +30,7 @@ from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.personal_data import personal_note
 from privacy_assets.tables.reading import parse_table, read_table
-from privacy_assets.tables.roles import may_tell_people_apart
+from privacy_assets.tables.roles import may_identify_people
 from privacy_assets.tables.stored import StoredTable
 from privacy_assets.tables.table import Table
 from tests.helpers.accepting import accept_all
@@ -904,7 +904,7 @@ def test_a_table_on_standard_input(
 )
 def test_a_name_that_ends_in_id_is_not_always_that_of_a_person(name: str, is_id: bool) -> None:
     frame = pd.DataFrame({name: np.repeat(np.arange(40), 5), "age": np.arange(200) % 50})
-    assert (name in may_tell_people_apart(frame, ())) == is_id
+    assert (name in may_identify_people(frame, ())) == is_id
 
 
 def test_the_first_refusal_names_the_likely_person_and_what_to_drop() -> None:

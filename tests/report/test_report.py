@@ -93,23 +93,25 @@ def test_a_later_attempt_is_judged_at_its_own_level_wherever_the_report_is_read(
 
 
 def test_rows_that_failed_before_fail_on_their_page_too():
-    told = replace(passing(), remembered=("dcr.member_excess at most 0.1",))
+    told = replace(passing(), earlier_failures=("dcr.member_excess at most 0.1",))
     assert again(told).verdict == told.verdict == "fail"
     assert (
         "failed before" in told.to_text()
         and "dcr.member_excess at most 0.1" in again(told).to_html()
     )
-    assert "remembered" not in passing().to_json()
+    assert "earlier_failures" not in passing().to_json()
     words = {answer.title: answer.word for answer in again(told).answers}
     assert words[TITLES["copies"]] == "Yes" and words[TITLES["singling out"]] == "No leak found"
-    singled_out = replace(passing(), remembered=("singling_out.risk at most 0.09",)).answers[1]
+    singled_out = replace(passing(), earlier_failures=("singling_out.risk at most 0.09",)).answers[
+        1
+    ]
     assert (
         singled_out.statement
         == "A limit on this failed for the same rows in an earlier evaluation."
     )
-    foreign = replace(passing(), remembered=("value_disclosure.foreign_cells at most 0",)).answers[
-        5
-    ]
+    foreign = replace(
+        passing(), earlier_failures=("value_disclosure.foreign_cells at most 0",)
+    ).answers[5]
     assert (foreign.word, foreign.status, foreign.strongest) == ("Not ruled out", "fail", None)
 
 

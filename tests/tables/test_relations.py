@@ -683,8 +683,8 @@ def test_settings_of_another_form_are_rejected(relations: Any, expected: str) ->
 def test_declared_relations_are_part_of_the_declarations() -> None:
     relations = {"start <= end": False, "postcode -> town": True}
     declared = Declared.of_settings(None, None, None, relations=relations)
-    assert declared.arguments["relations"] == declared.stated(str)["relations"] == relations
-    assert "relations" not in Declared.of_settings(None, None, None).stated(str)
+    assert declared.arguments["relations"] == declared.to_setup(str)["relations"] == relations
+    assert "relations" not in Declared.of_settings(None, None, None).to_setup(str)
 
 
 def test_a_name_in_another_unicode_form_is_the_same() -> None:

@@ -152,7 +152,7 @@ def test_a_name_on_all_rows_of_its_person_is_still_that_persons() -> None:
 
 def test_domains_are_stated_as_counts_and_keyed_digests() -> None:
     def stated(key: bytes, **allowed_values: list[object]) -> dict[str, object]:
-        return Declared.of_settings(None, None, allowed_values).stated(
+        return Declared.of_settings(None, None, allowed_values).to_setup(
             partial(keyed_fingerprint, key=key)
         )["allowed_values"]
 

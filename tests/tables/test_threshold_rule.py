@@ -277,7 +277,7 @@ def test_only_a_list_with_a_source_exempts_its_values(tmp_path: Path) -> None:
         )
         assert new["train"].rules["state"].n_public == 1
         assert "'state' (1)" in " ".join(new["train"].notes)
-        signed = declared(allowed_values=stated).stated(lambda text: "keyed")["allowed_values"][
+        signed = declared(allowed_values=stated).to_setup(lambda text: "keyed")["allowed_values"][
             "state"
         ]
         assert signed["source"] == "ISO 3166-2" and signed["values"] == len(

@@ -123,7 +123,7 @@ class WorkFolder:
     """
 
     def __init__(self) -> None:
-        sweep()
+        remove_dead_work_folders()
         self.path, descriptor = _claimed()
         self._remove = weakref.finalize(self, _remove, self.path, descriptor)
 
@@ -138,7 +138,7 @@ class WorkFolder:
         self.close()
 
 
-def sweep() -> None:
+def remove_dead_work_folders() -> None:
     """Remove this user's work folders whose process has ended."""
     work_folders = map(str, Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
     remove_unlocked(work_folders, partial(shutil.rmtree, ignore_errors=True))

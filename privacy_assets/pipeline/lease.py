@@ -1,7 +1,7 @@
 """Lease of a table for the duration of a run.
 
-A run consists of steps in several processes, possibly on several machines, so the lease is a file:
-a lease with the id of the run and the time of its last sign of life. A lease without a sign of life
+A run consists of steps in several processes, possibly on several machines, so the lease is a file
+with the id of the run and the time of its last sign of life. A lease without a sign of life
 is free after some minutes, so that a killed process does not block the table. The lease is not
 signed, and no publication depends on it. It prevents runs from making each other's signed files out
 of date.
@@ -25,7 +25,7 @@ from privacy_assets.errors import PrivacyAssetsError, StoreUnavailable, TableBus
 from privacy_assets.gate.signed_files import quoted
 from privacy_assets.infra.files import create_once, private_folder, put_atomic, read_regular, reason
 from privacy_assets.infra.objects import Location
-from privacy_assets.infra.work import process_text, time_text
+from privacy_assets.infra.temp_folders import process_text, time_text
 
 SILENT = 300.0  # seconds after the last sign of life until a lease is free
 _SIGN = 60.0  # seconds between two signs of life of a step

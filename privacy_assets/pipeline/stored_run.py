@@ -3,7 +3,7 @@
 Orchestrators transport references through channels to which others may write. A reference contains
 only a keyed hash of the values, and so discloses no rows. The location of values is derived from
 the settings of the deployment and the run. So a forged reference names no values, or values of the
-same step and run. Records for the gate are signed in addition.
+same step and run. Files for the gate are signed in addition.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from privacy_assets.infra.files import (
     read_regular,
 )
 from privacy_assets.infra.objects import Location, ObjectPath, local_copy
-from privacy_assets.infra.work import WorkFolder
+from privacy_assets.infra.temp_folders import WorkFolder
 from privacy_assets.pipeline.steps import ATTEST, Task, require_paths, tasks, upstream
 from privacy_assets.pipeline.training import content_hash
 from privacy_assets.pipeline.values import load_stored, remove_folder, store_value

@@ -20,8 +20,8 @@ from gate_standins import at_most
 from privacy_assets.errors import StoreUnavailable, TableBusy, with_advice
 from privacy_assets.infra import objects
 from privacy_assets.infra.objects import Location, ObjectPath
-from privacy_assets.pipeline import running
-from privacy_assets.pipeline.running import SILENT, Lease
+from privacy_assets.pipeline import lease as lease_module
+from privacy_assets.pipeline.lease import SILENT, Lease
 
 
 @pytest.fixture(params=["disk", "object store"])
@@ -209,7 +209,7 @@ def test_what_is_no_file_in_the_place_of_a_lock_is_named(
 def test_a_long_step_shows_signs_of_life(
     private: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_SIGN", 0.02)
+    monkeypatch.setattr(lease_module, "_SIGN", 0.02)
 
     def last() -> float:
         return float(json.loads(file_of(private).read_bytes())["seen"])
@@ -247,7 +247,7 @@ def test_a_killed_run_blocks_the_table_for_some_minutes_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from privacy_assets.pipeline.running"
+        "import sys, time; from pathlib import Path; from privacy_assets.pipeline.lease"
         " import Lease\n"
         f"with Lease(Path({str(tmp_path)!r}), 'patients', 'first').held(lambda run: False):\n"
         "    print('held', flush=True); time.sleep(60)"
