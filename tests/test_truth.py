@@ -273,6 +273,7 @@ def test_dropping_rows_near_train_is_blocked_from_the_other_side(adult):
 
 
 @pytest.mark.weekly
+@pytest.mark.weekly
 def test_an_honest_generator_passes_the_default_policy(adult):
     """Of 200 releases of such trees of Adult 6 were rejected (benchmarks/results/calibration.md):
     two of four by chance have a probability of 1 in 190.

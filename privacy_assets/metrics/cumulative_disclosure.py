@@ -126,7 +126,7 @@ class CumulativeDisclosure(Metric):
             "excess",
             "Share of people in the training data to whom a released row is close, minus the"
             " same share of"
-            " non-members whose rows are equally unusual.",
+            " held-out people whose rows are equally unusual.",
             "two_sided",
             leak="released rows were close to {share} more of the people in the training"
             " data{people} than of"

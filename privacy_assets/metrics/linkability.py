@@ -216,7 +216,7 @@ class Linkability(Metric):
             "excess",
             "Share of people in the training data for whom two halves of the record are joined"
             " through the table,"
-            " minus the same share of non-members.",
+            " minus the same share of held-out people.",
             "two_sided",
             leak="an attacker could link two halves of the record for {share} more of the people"
             " in the training"

@@ -233,7 +233,7 @@ class ValueDisclosure(Metric):
             "generated_excess",
             "Share of people in the training data whose text or identifier is in a generated"
             " column, minus the same"
-            " share of non-members.",
+            " share of held-out people.",
             "two_sided",
             leak="it published the text or identifier of {share} of the people in the training"
             " data{people}",
@@ -242,7 +242,7 @@ class ValueDisclosure(Metric):
             "own_values",
             "Share of people in the training data with a value that no other person has and"
             " that is in the release,"
-            " minus the same share of non-members.",
+            " minus the same share of held-out people.",
             "two_sided",
             leak="it published, for {share} of the people in the training data{people}, a value"
             " that no other person"

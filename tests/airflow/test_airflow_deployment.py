@@ -203,7 +203,8 @@ def test_credentials_come_from_a_connection_and_keys_from_the_secrets_backend(
         "False the own one, which stays",
         "secrets:other: the secrets backend of this worker has no such variable.",
         "secrets:edited: the secrets backend of this worker has no such variable.",
-        "Connection 'empty' has no login or no password. Fix: set them to the key and secret of"
+        "Connection 'empty' has no login or no password. Fix: set them to the access key and"
+        " secret key of"
         " the object store.",
         "store_conn_id: no Connection 'absent' (AirflowNotFoundException).",
         "False",

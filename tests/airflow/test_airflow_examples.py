@@ -20,7 +20,7 @@ from privacy_assets.tables.demo import load_patients
 FUNCTIONS_APART = True
 ROOT = Path(__file__).parents[2]
 SPECS = """
-for dag in (honest, leaks):
+for dag in (non_leaking, leaks):
     print(repr(dag.task_dict[f"{dag.dag_id}.attest"].gated.resolved.spec))
 """
 

@@ -275,7 +275,7 @@ def test_codes_that_only_a_rehearsal_rejects_are_told_as_such(
     _, err = run(command, "--rehearse", "--quiet", status=2)
     assert (
         "'ward' (codes that only a few rows share)" in err
-        and "a run may accept what it rejects here" in err
+        and "a run, which has all rows, may accept what is rejected here" in err
     )
     run(command, "--quiet")
 

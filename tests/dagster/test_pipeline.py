@@ -370,7 +370,7 @@ def test_assets_can_be_called_directly(changing: Path) -> None:
     )
     steps = call("published", attestation=forged, synthetic=snapshot)
     assert not next(steps).passed
-    with pytest.raises(dg.Failure, match="signed statement") as blocked:
+    with pytest.raises(dg.Failure, match="signed file") as blocked:
         next(steps)
     assert blocked.value.allow_retries is False
     names = {check.check_name for check in limits}

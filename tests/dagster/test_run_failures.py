@@ -99,7 +99,7 @@ def test_the_failure_that_stops_a_table_says_so(
     people(300, 1).to_parquet(tmp_path / "people.parquet")
     assert not run(watch.defs, instance).success
     (text,) = watch.tick()
-    assert "people__split: people is stopped" in text and text.count("is stopped") == 1
+    assert "people__split: people is suspended" in text and text.count("is suspended") == 1
 
 
 @pytest.mark.slow

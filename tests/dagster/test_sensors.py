@@ -482,7 +482,7 @@ def test_the_reason_of_a_tick_has_verdict_limits_and_release(
     leaky = table(tmp_path, generator=memorize)
     assert not run(leaky, stored).success
     blocked = "dcr.identical_excess.proven, dcr.member_excess.proven"
-    text = f"Skipped: the source has not changed since it was blocked on {today} ({blocked})."
+    text = f"Skipped: the source has not changed since its verdict 'fail' on {today} ({blocked})."
     assert skipped(leaky, stored) == f"{text} The release of {today} remains current."
     (tmp_path / "releases/people/_all/latest.json").write_text("{")
     assert skipped(leaky, stored).startswith(f"{text} The current release is unknown: ")
@@ -543,7 +543,7 @@ def test_a_stopped_table_and_a_release_that_is_not_current_are_not_renewed(
         stopped.setattr(LogState, "check_not_suspended", stop)
         text = (
             f"Skipped: the source has not changed since its release on {today}. people is"
-            " stopped: 4 of its last 7"
+            " suspended: 4 of its last 7"
         )
         fix = (
             "verdicts are 'fail'. Fix: find the cause, then: privacy-assets accept people"

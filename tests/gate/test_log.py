@@ -209,7 +209,7 @@ def nights(gate: Gate, passing: list[bool]) -> list[str]:
             start(gate)
             found.append(judged(gate, night, PASSING if passes else FAILING))
         except TableSuspended as error:
-            assert "is stopped: 4 of its last" in str(
+            assert "is suspended: 4 of its last" in str(
                 error
             ) and "accept patients --reason" in advice(error)
             found.append("stopped")

@@ -55,7 +55,7 @@ _STATISTICS = (
     StatisticSpec(
         "excess",
         "Share of people in the training data whose value is inferred, minus the same share"
-        " of non-members:"
+        " of held-out people:"
         " the largest difference over the columns and their mean.",
         "two_sided",
         leak="an attacker could infer a value for {share} more of the people in the training"

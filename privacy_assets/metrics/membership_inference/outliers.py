@@ -57,7 +57,7 @@ OUTLIER_MATCHES = StatisticSpec(
     "outlier_matches",
     "Of the most isolated people in the training data, the share with a released row much"
     " closer than their nearest"
-    " real neighbor, minus the same share of non-members.",
+    " real neighbor, minus the same share of held-out people.",
     "two_sided",
     question="singling out",
     leak="a released row were close to {share} of the most unusual people in the training data",
