@@ -270,7 +270,7 @@ def test_only_the_named_parts_are_signed(stopped_with_changes: Path, command: Co
     accept = ("accept", NAME, "--releases", home / "releases", "--reason", "larger leaves")
     before = files(home)
     looked = command(*accept, status=2)
-    assert f"{NAME}: changed settings" in looked.out and f"{NAME}: suspended" in looked.out
+    assert f"{NAME}: changed settings" in looked.out and f"{NAME}: suspension" in looked.out
     assert "4 of its last 4 verdicts are 'fail'" in looked.out
     changed, stop = shown_digests(looked.out)
     assert f"--digest {changed} --digest {stop} --reason" in looked.err

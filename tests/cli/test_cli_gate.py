@@ -575,7 +575,7 @@ def test_a_damaged_release_is_told_and_is_not_rolled_back_to(home: Deployment) -
     # there is no other intact release
     assert "do not use it" in said.out and "--rollback" not in said.out
     assert (
-        "blocked, nothing changed"
+        "failed, nothing changed"
         in home("releases", "patients", "--rollback", first.id, status=1).err
     )
     assert home.gate.store.current(PATIENTS, home.gate.key.trusted) == second

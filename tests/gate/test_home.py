@@ -229,7 +229,7 @@ def test_a_home_holds_all_folders_and_each_can_be_named_apart(
     ):
         assert (made.releases, made.private) == (tmp_path / "x", home / "private")
         assert made.trusted.paths == (home / "trusted_keys",)
-    assert AirflowDeployment(home=home).trusted(reading=True).places == (home / "trusted_keys",)
+    assert AirflowDeployment(home=home).trusted(reading=True).paths == (home / "trusted_keys",)
     with pytest.raises(ConfigError, match="home"):
         AirflowDeployment(home="relative")
     ReleaseResource(home=str(home)).gate()
@@ -245,7 +245,7 @@ def test_readers_believe_the_owner_of_the_release_folder_also_with_a_home(tmp_pa
         (ObjectPath("s3://b/r"), None),
     ):
         found = default_trusted(root, home, reading=True)
-        assert (found.places, found.publisher) == ((home / "trusted_keys",), publisher)
+        assert (found.paths, found.publisher) == ((home / "trusted_keys",), publisher)
     with pytest.raises(ConfigError, match="object store are not trusted"):
         default_trusted(tmp_path / "r", ObjectPath("s3://b/home"), reading=True)
 

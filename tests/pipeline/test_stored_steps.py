@@ -33,7 +33,7 @@ from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.markers import prepare
 from privacy_assets.infra.objects import ObjectPath, location
-from privacy_assets.pipeline import stored as stored_steps
+from privacy_assets.pipeline import stored_run as stored_steps
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import PUBLISH, run_table, tasks
