@@ -107,9 +107,9 @@ def as_stated(patch: pytest.MonkeyPatch) -> None:
 OFF: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
     **{
         name: silent(gate_module, f"check_{name}")
-        for name in ("target", "result", "policy", "verdict")
+        for name in ("target", "result", "in_force", "verdict")
     },
-    "lock": silent(AcceptedSettings, "check"),
+    "accepted": silent(AcceptedSettings, "check"),
     "latest": silent(Gate, "_check_latest"),
     "memory": silent(LogState, "failures", []),
     "estimates": as_stated,
@@ -245,7 +245,7 @@ def test_bypass_23_a_limit_loosened_then_restored(world: World, failed_before: b
     """
     table, layers = (
         f"restored_{failed_before}",
-        {"lock": LOCKED, "policy": OTHER, "estimates": HOLDS},
+        {"accepted": LOCKED, "in_force": OTHER, "estimates": HOLDS},
     )
     half, assets = {"synthetic": world.root / "half.parquet"}, of(table, ATTESTED)
     strict, loose = external(world, table, **half, **TIGHT), external(world, table, **half, **LOOSE)
@@ -280,7 +280,7 @@ def test_bypass_24_a_limit_deleted_from_the_definitions(world: World) -> None:
         ("attestation", "policy_holds"),
     }
     assert checks(without)["attestation", "policy_holds"].passed
-    layers = {"lock": LOCKED, "policy": OTHER, "estimates": HOLDS, "memory": BEFORE}
+    layers = {"accepted": LOCKED, "in_force": OTHER, "estimates": HOLDS, "memory": BEFORE}
     withstood(world, lambda: world.run(real, "deleted/published"), "deleted", layers)
 
 

@@ -335,7 +335,6 @@ def test_without_its_private_results_nothing_is_published(gate: Gate) -> None:
 # Replaced and rolled back releases
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "gate", ["disk", pytest.param("objects", marks=pytest.mark.slow)], indirect=True
 )
