@@ -207,7 +207,6 @@ def test_hardly_any_rows_and_columns_without_choice(name: str, n: int, tmp_path:
     assert_frame_equal(load_generator(tmp_path).sample(30, seed=0).frame(), made)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["synthpop", "baynet", "privbayes"])
 def test_fits_on_coded_cells_are_those_of_the_seed_in_any_thread(name: str) -> None:
     coding = MatrixCoding.fit([TRAIN], SCHEMA)
