@@ -596,7 +596,7 @@ class PrivacyGateOperator(_GateOperator):
         """Check that the tasks of a mapped group have different partitions; their table is the
         same.
         """
-        # name of the argument of the group that is the partition; "" if it is none
+        # name of the argument of the group that is the partition, if the partition is an argument
         argument = getattr(self.partition, "_key", "")
         tasks_of_group = list[Mapping[str, Any]]()
         for task in known_tasks(group._expand_input.value):
@@ -622,7 +622,7 @@ class PrivacyGateOperator(_GateOperator):
                 if task.step.verb == ATTEST:
                     reference = stored.save(task, {**synthetic, **result.values})
                     if self.publish:
-                        reference = {}  # the XCom is that of the publication
+                        reference = {}  # the publication returns the XCom
                     task_result = self._verdict_result(result.shown, reference, stored)
                     lines = (*contract_lines, *task_result.last_lines)
                     task_result = replace(task_result, last_lines=lines)

@@ -14,7 +14,7 @@ exit status:
 rehearsal:
   --rehearse tries settings of the generator without a publication attempt. It drops holdout and
   reference, splits the people in train again, runs the same steps on them, and prints leak and
-  utility of each setting. It publishes nothing and adds nothing to the log, but creates the keys of
+  utility of each setting. It neither publishes nor adds to the log, but creates the keys of
   the deployment if there are none. The exit status is 0 if a setting passes with a margin, 1 if
   none does, and 3 if there are too few people to decide.
 

@@ -142,8 +142,8 @@ def without_shift(
 
     If a limit is failed, and train and holdout differ in a column, the metric is measured again
     with a third of the people of train in place of the release, and without them in train. They are
-    rows like those of train, and none is a copy, so a limit that fails for them as well says
-    nothing about the release: the statistic becomes not measurable.
+    rows like those of train, and none is a copy, so a limit that fails for
+    them as well does not show a leak of the release: the statistic becomes not measurable.
 
     Args:
         inputs: Tables of the release, with tables that the user brought.

@@ -677,9 +677,9 @@ class Gate:
         3. A trusted key signed the attestation, for this table and partition.
         4. A trusted key signed the file of the snapshot, for this table and partition.
         5. Policy and settings equal the accepted settings of the table.
-        6. The table is not suspended: 4 of its last 7 verdicts are not "fail".
+        6. The table is not suspended: fewer than 4 of its last 7 verdicts are "fail".
         7. Package version, policy and settings of the attestation are in force.
-        8. The limits of the attestation are those of its policy, and its verdict is "pass".
+        8. The attestation has the same limits as its policy, and its verdict is "pass".
         9. It names this snapshot: the same bytes and rows.
         10. The signed results that it names are in the private folder, and belong to this snapshot.
         11. They meet the policy, which is evaluated again.
@@ -690,7 +690,7 @@ class Gate:
         With the log as it is just before the entry of this release, so that no other process can
         come in between:
 
-        14. It has each release and pointer in the release folder, of all partitions.
+        14. It has each release and pointer of all partitions in the release folder.
         15. The table is not suspended, as in 6.
         16. No limit failed for these rows before, in any run, that the policy has as well or has
             stricter. Failures in other partitions count if the partitions share subjects.

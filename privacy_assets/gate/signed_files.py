@@ -103,7 +103,7 @@ class SignedFile:
 
 @dataclass(frozen=True)
 class Payload:
-    """Content of a signed file: what it states about another file.
+    """Content of a signed file, which describes another file.
 
     Attributes:
         kind: Kind of the signed file.

@@ -86,7 +86,9 @@ def answering(call: Any) -> Iterator[None]:
 # Objects that are created once
 
 
-def test_an_object_is_created_once_whatever_words_the_server_blocks_in(bucket: ObjectPath) -> None:
+def test_an_object_is_created_once_whatever_words_the_server_rejects_it_with(
+    bucket: ObjectPath,
+) -> None:
     for number in (None, errno.EINVAL, errno.EIO, errno.EBUSY):
 
         async def other(plain: Any, *rest: Any, number: int | None = number, **named: Any) -> Any:
@@ -353,7 +355,7 @@ def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate) ->
 
 
 @pytest.mark.slow
-def test_a_store_that_is_away_blocks_without_its_secrets(
+def test_a_store_that_is_away_is_an_error_without_its_secrets(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = chain(gate)
