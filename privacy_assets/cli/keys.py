@@ -29,8 +29,8 @@ from privacy_assets.gate.keys import (
     key_files,
     rotate_key,
 )
+from privacy_assets.gate.markers import mark_deployment, write_marker
 from privacy_assets.infra.files import check_private
-from privacy_assets.infra.markers import mark_deployment, write_marker
 
 
 class KeyCheck(NamedTuple):

@@ -26,7 +26,7 @@ import os
 
 from privacy_assets.cli.options import YES, Commands, say
 from privacy_assets.errors import ConfigError
-from privacy_assets.infra.markers import FolderRole, prepare
+from privacy_assets.gate.markers import FolderRole, prepare
 from privacy_assets.infra.objects import (
     PRIVATE_VARIABLE,
     RELEASES_VARIABLE,

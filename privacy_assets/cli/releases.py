@@ -128,7 +128,7 @@ def _say_none(root: Location) -> None:
         ConfigError: If the location is not marked, as for a mistyped name.
     """
     if isinstance(root, ObjectPath):
-        from privacy_assets.infra.markers import check_prepared
+        from privacy_assets.gate.markers import check_prepared
 
         check_prepared(root, "releases")
     say(f"There are no releases in {root}. The asset `published` of a table publishes it.")

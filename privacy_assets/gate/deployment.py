@@ -22,6 +22,15 @@ from privacy_assets.gate.keys import (
     key_file,
     key_path,
 )
+from privacy_assets.gate.markers import (
+    FolderRole,
+    check_deployment,
+    check_marker,
+    entries,
+    is_unused,
+    mark_deployment,
+    write_marker,
+)
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default_trusted
 from privacy_assets.infra.files import (
     check_private,
@@ -33,15 +42,6 @@ from privacy_assets.infra.files import (
     read_key,
     read_regular,
     reason,
-)
-from privacy_assets.infra.markers import (
-    FolderRole,
-    check_deployment,
-    check_marker,
-    entries,
-    is_unused,
-    mark_deployment,
-    write_marker,
 )
 from privacy_assets.infra.objects import (
     PRIVATE_VARIABLE,
@@ -236,7 +236,7 @@ class DeploymentSettings(BaseModel):
 class Deployment:
     """Folders and keys of one deployment.
 
-    All folders contain the same marker (:mod:`privacy_assets.infra.markers`), which is created on
+    All folders contain the same marker (:mod:`privacy_assets.gate.markers`), which is created on
     first use. A folder of another deployment is rejected.
 
     The split key determines the side of each subject in the split. A new one is created only on

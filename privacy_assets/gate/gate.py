@@ -56,6 +56,7 @@ from privacy_assets.gate.log import (
     Rows,
     failed_limits,
 )
+from privacy_assets.gate.markers import FolderRole, check_prepared
 from privacy_assets.gate.release import Pointer, replaced
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
 from privacy_assets.gate.signed_files import (
@@ -80,7 +81,6 @@ from privacy_assets.infra.files import (
     read_hashed_bytes,
     reason,
 )
-from privacy_assets.infra.markers import FolderRole, check_prepared
 from privacy_assets.infra.objects import Location
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import policy_digest

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError
+from privacy_assets.gate.markers import is_unused
 from privacy_assets.infra import folders
 from privacy_assets.infra.files import (
     check_kept,
@@ -20,7 +21,6 @@ from privacy_assets.infra.files import (
     read_regular,
 )
 from privacy_assets.infra.folders import Folder
-from privacy_assets.infra.markers import is_unused
 from privacy_assets.infra.objects import Location, location
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from standins import checks, made, people, resources, table_of
 
 from privacy_assets import read_published
 from privacy_assets.errors import ConfigError
+from privacy_assets.gate.markers import mark_deployment
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.files import create_once
-from privacy_assets.infra.markers import mark_deployment
 
 NIGHTS = 5
 SHARES = {"train": 0.6, "holdout": 0.2, "reference": 0.2}

@@ -24,8 +24,8 @@ from privacy_assets.dagster.resources import load_value, store_value
 from privacy_assets.dagster.table import stat_token
 from privacy_assets.errors import ConfigError, Damaged, InputError, StoreError
 from privacy_assets.gate.keys import first_key
+from privacy_assets.gate.markers import prepare
 from privacy_assets.generators import build_generator
-from privacy_assets.infra.markers import prepare
 from privacy_assets.infra.objects import ObjectPath, location
 from privacy_assets.pipeline.training import Trained
 from privacy_assets.tables.canonical import canonical_table

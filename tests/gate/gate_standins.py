@@ -22,12 +22,12 @@ from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
+from privacy_assets.gate.markers import mark_deployment, prepare
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, hash_file, read_published
 from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
 from privacy_assets.infra.files import names, put_atomic, read_regular
-from privacy_assets.infra.markers import mark_deployment, prepare
 from privacy_assets.infra.objects import location
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.dcr import Dcr

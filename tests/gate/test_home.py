@@ -19,8 +19,8 @@ from privacy_assets.airflow.deployment import AirflowDeployment
 from privacy_assets.dagster.resources import ReleaseResource
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.deployment import Deployment, DeploymentSettings
+from privacy_assets.gate.markers import LAYOUT, MARKER, ROLES, mark_deployment, read_marker
 from privacy_assets.gate.releases import default_trusted
-from privacy_assets.infra.markers import LAYOUT, MARKER, ROLES, mark_deployment, read_marker
 from privacy_assets.infra.objects import ObjectPath
 
 

@@ -40,8 +40,8 @@ from privacy_assets.dagster.resources import ReleaseResource
 from privacy_assets.errors import ConfigError, InputError, NotTrusted, TableSuspended
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key, rotate_key
+from privacy_assets.gate.markers import MARKER, write_marker
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, read_published
-from privacy_assets.infra.markers import MARKER, write_marker
 from privacy_assets.tables.table import Table
 
 PASSWORD = b"a password"

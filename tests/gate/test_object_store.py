@@ -42,9 +42,7 @@ from privacy_assets.errors import (
 )
 from privacy_assets.gate import release_objects
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.releases import hash_file
-from privacy_assets.gate.signed_files import ReleaseTarget, sign_payload
-from privacy_assets.infra.markers import (
+from privacy_assets.gate.markers import (
     MARKER,
     PROBE,
     _creates_over,
@@ -52,6 +50,8 @@ from privacy_assets.infra.markers import (
     prepare,
     read_marker,
 )
+from privacy_assets.gate.releases import hash_file
+from privacy_assets.gate.signed_files import ReleaseTarget, sign_payload
 from privacy_assets.infra.objects import ObjectPath, location
 from tests.helpers.marks import weekly_except
 from tests.stores import new_bucket
