@@ -270,24 +270,24 @@ MUTATIONS = [
     # --- gate ---
     Mutation(
         "signatures are not verified",
-        "gate/signed_files.py",
+        "gate/envelope.py",
         "envelope.verify([keys[keyid]], 1)",
         "pass",
-        ("gate/test_signed_files.py",),
+        ("gate/test_envelope.py",),
     ),
     Mutation(
         "every key is trusted as the first one",
-        "gate/signed_files.py",
+        "gate/envelope.py",
         "if keyid not in keys:",
         "keys = {keyid: next(iter(keys.values()))}\n        if False:",
-        ("gate/test_signed_files.py",),
+        ("gate/test_envelope.py",),
     ),
     Mutation(
         "a payload has many spellings",
-        "gate/signed_files.py",
+        "gate/envelope.py",
         "if not is_canonical or",
         "if",
-        ("gate/test_signed_files.py",),
+        ("gate/test_envelope.py",),
     ),
     Mutation(
         "the seal of the split is not checked",
@@ -425,7 +425,7 @@ MUTATIONS = [
         "gate/attestation.py",
         "if actual != target:",
         "if False:",
-        ("gate/test_gate.py", "gate/test_signed_files.py"),
+        ("gate/test_gate.py", "gate/test_envelope.py"),
     ),
     Mutation(
         "a score of other settings or another seed will do",

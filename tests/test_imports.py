@@ -68,7 +68,7 @@ for command in ("keys", "policy"):
         main([command])
     ended(command)
 from privacy_assets.gate.deployment import DeploymentSettings
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import run_table

@@ -26,9 +26,9 @@ from privacy_assets.gate.deployment import (
     DeploymentSettings,
     Folder,
 )
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.objects import (
     Location,
     ObjectPath,

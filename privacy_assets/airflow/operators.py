@@ -38,8 +38,8 @@ from privacy_assets.errors import (
     with_advice,
 )
 from privacy_assets.gate.attestation import blocking_error
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.objects import check_no_template
 from privacy_assets.pipeline.current_release import situation
 from privacy_assets.pipeline.redaction import (

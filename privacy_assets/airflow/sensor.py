@@ -21,10 +21,10 @@ from privacy_assets.airflow.arguments import (
 from privacy_assets.airflow.deployment import AirflowDeployment
 from privacy_assets.airflow.operators import redact_exceptions
 from privacy_assets.errors import ConfigError, InputError, for_readers, safe_repr
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.release import is_ahead
 from privacy_assets.gate.releases import ReleaseStore, check_bytes
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.objects import Location, check_no_template, is_template, location
 
 if TYPE_CHECKING:

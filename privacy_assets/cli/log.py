@@ -36,8 +36,8 @@ from privacy_assets.report.text import aligned
 from privacy_assets.report.words import NOTHING, clean
 
 if TYPE_CHECKING:
+    from privacy_assets.gate.envelope import Payload
     from privacy_assets.gate.gate import Gate
-    from privacy_assets.gate.signed_files import Payload
 
 _LATEST = 50  # entries that are shown
 _HEADER = ("entry", "time (UTC)", "event", "partition", "what", "state")
@@ -55,8 +55,8 @@ def add_log(commands: Commands) -> None:
 
 
 def _log(options: argparse.Namespace) -> int:
+    from privacy_assets.gate.envelope import ReleaseTarget
     from privacy_assets.gate.log import N_LAST
-    from privacy_assets.gate.signed_files import ReleaseTarget
 
     table = options.table
     gate = _gate(options)

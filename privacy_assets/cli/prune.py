@@ -37,8 +37,8 @@ from privacy_assets.errors import (
 from privacy_assets.report.words import clean
 
 if TYPE_CHECKING:
+    from privacy_assets.gate.envelope import ReleaseTarget
     from privacy_assets.gate.gate import Gate
-    from privacy_assets.gate.signed_files import ReleaseTarget
     from privacy_assets.infra.objects import Location
 
 _LONGEST_AGE = 36_500.0  # days
@@ -98,7 +98,7 @@ def _targets(gate: Gate, private: Location, table: str) -> list[ReleaseTarget]:
     Raises:
         ConfigError: If there are none.
     """
-    from privacy_assets.gate.signed_files import ReleaseTarget, quoted
+    from privacy_assets.gate.envelope import ReleaseTarget, quoted
     from privacy_assets.infra.files import names
 
     parts = names(private / "snapshots" / quoted(table))

@@ -39,9 +39,9 @@ from privacy_assets.report.words import NOTHING, clean, number
 
 if TYPE_CHECKING:
     from privacy_assets.gate.deployment import DeploymentSettings
+    from privacy_assets.gate.envelope import ReleaseTarget
     from privacy_assets.gate.keys import TrustedKeys
     from privacy_assets.gate.releases import ReleaseStore
-    from privacy_assets.gate.signed_files import ReleaseTarget
     from privacy_assets.gate.verification import ReleaseState
 
 _SHORT = 12  # displayed digits of a hash or key id

@@ -108,7 +108,7 @@ class RunResult:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from privacy_assets.gate.signed_files import ReleaseTarget
+    from privacy_assets.gate.envelope import ReleaseTarget
     from privacy_assets.pipeline.resolve import ResolvedTable
     from privacy_assets.pipeline.spec import TableSpec
     from privacy_assets.pipeline.work import TableRun

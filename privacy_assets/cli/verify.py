@@ -320,7 +320,7 @@ def _in_full(value: Any) -> str:
     """Return a declaration without truncation. Of a list with more than 1,000 values, return their
     number and a digest.
     """
-    from privacy_assets.gate.signed_files import shown_digest
+    from privacy_assets.gate.envelope import shown_digest
 
     if isinstance(value, list | tuple) and len(value) > _MOST_VALUES:
         return f"{len(value):,} values (SHA-256 {shown_digest(value)}; all are in the attestation)"

@@ -35,7 +35,7 @@ from privacy_assets.dagster.table import (
     source_version,
 )
 from privacy_assets.errors import InputError
-from privacy_assets.gate.signed_files import SignedFile
+from privacy_assets.gate.envelope import SignedFile
 from privacy_assets.metrics.inputs import REAL_ROLES
 from privacy_assets.pipeline.resolve import ResolvedTable, RowSource
 from privacy_assets.pipeline.steps import Task, grouped_tasks

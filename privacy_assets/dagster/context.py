@@ -18,7 +18,7 @@ import dagster as dg
 from privacy_assets.dagster.resources import home_of
 from privacy_assets.dagster.table import DagsterTable
 from privacy_assets.errors import WrongTarget
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.infra.parallel import using
 from privacy_assets.infra.progress import Lines
 from privacy_assets.pipeline.partitions import check_key

@@ -15,8 +15,8 @@ import dagster as dg
 from privacy_assets.dagster.definitions import build_privacy_assets
 from privacy_assets.dagster.resources import PrivacyIOManager, load_value, resources
 from privacy_assets.errors import ConfigError
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.values import PAGE
 

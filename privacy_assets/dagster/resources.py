@@ -20,10 +20,10 @@ from privacy_assets.dagster.failures import redact_exceptions
 from privacy_assets.dagster.frozen_config import RELEASES, FixedConfig, frozen_config
 from privacy_assets.errors import ConfigError, InputError, WrongTarget
 from privacy_assets.gate.deployment import Deployment, DeploymentSettings
+from privacy_assets.gate.envelope import ReleaseTarget, SignedFile, SignedFileKind, quoted
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import key_path
 from privacy_assets.gate.releases import read_published
-from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, SignedFileKind, quoted
 from privacy_assets.infra.devices import lease_device
 from privacy_assets.infra.objects import Location, location
 from privacy_assets.pipeline.values import PAGE, PUBLISHED, Published, load_stored, store_value

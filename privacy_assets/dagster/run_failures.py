@@ -8,7 +8,7 @@ from privacy_assets.dagster.failures import redact_exceptions
 from privacy_assets.dagster.resources import ReleaseResource
 from privacy_assets.dagster.table import TABLE, attestation_keys
 from privacy_assets.errors import PrivacyAssetsError
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.pipeline.current_release import situation
 
 _RESUME = "Fix: see the log of the run, then re-execute it from failure."

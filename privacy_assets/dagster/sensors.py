@@ -23,7 +23,7 @@ from privacy_assets.dagster.table import (
 )
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, with_advice
 from privacy_assets.gate.deployment import Deployment
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.pipeline.current_release import day, release_note
 from privacy_assets.pipeline.lease import Lease

@@ -17,7 +17,7 @@ from privacy_assets.dagster.resources import home_of, load_value
 from privacy_assets.dagster.table import DagsterTable
 from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.infra.files import private_folder
 from privacy_assets.infra.objects import ObjectPath, local_copy
 from privacy_assets.infra.progress import Lines, Progress

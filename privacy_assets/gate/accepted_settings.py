@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privacy_assets.errors import PublicationBlocked, SettingsDiffer
-from privacy_assets.gate.keys import SigningKey
-from privacy_assets.gate.log import Log
-from privacy_assets.gate.signed_files import (
+from privacy_assets.gate.envelope import (
     Payload,
     ReleaseTarget,
     SignedFile,
@@ -23,6 +21,8 @@ from privacy_assets.gate.signed_files import (
     signed_files,
     verified_payload,
 )
+from privacy_assets.gate.keys import SigningKey
+from privacy_assets.gate.log import Log
 from privacy_assets.infra.files import put_atomic
 from privacy_assets.infra.objects import Location
 from privacy_assets.metrics.policies import policy_digest, resolve_policy

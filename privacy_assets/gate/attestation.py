@@ -17,7 +17,7 @@ from privacy_assets.errors import (
     Undecided,
     WrongTarget,
 )
-from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFileKind, redo_of
+from privacy_assets.gate.envelope import Payload, ReleaseTarget, SignedFileKind, redo_of
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import policy_digest, read_policy

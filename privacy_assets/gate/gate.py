@@ -43,6 +43,19 @@ from privacy_assets.gate.attestation import (
     check_target,
     check_verdict,
 )
+from privacy_assets.gate.envelope import (
+    Payload,
+    ReleaseTarget,
+    SignedFile,
+    SignedFileKind,
+    quoted,
+    redo_of,
+    shown_digest,
+    sign_payload,
+    signed_files,
+    unverified,
+    verified_payload,
+)
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.log import (
     GRADES,
@@ -59,19 +72,6 @@ from privacy_assets.gate.log import (
 from privacy_assets.gate.markers import FolderRole, check_prepared
 from privacy_assets.gate.release import Pointer, replaced
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
-from privacy_assets.gate.signed_files import (
-    Payload,
-    ReleaseTarget,
-    SignedFile,
-    SignedFileKind,
-    quoted,
-    redo_of,
-    shown_digest,
-    sign_payload,
-    signed_files,
-    unverified,
-    verified_payload,
-)
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.infra.files import (
     check_private,

@@ -22,8 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from privacy_assets.errors import NotTrusted, PublicationBlocked, StoreUnavailable, TableSuspended
-from privacy_assets.gate.keys import SigningKey
-from privacy_assets.gate.signed_files import (
+from privacy_assets.gate.envelope import (
     Payload,
     ReleaseTarget,
     SignedFile,
@@ -33,6 +32,7 @@ from privacy_assets.gate.signed_files import (
     unverified,
     verified_payload,
 )
+from privacy_assets.gate.keys import SigningKey
 from privacy_assets.infra.files import create_once, names, private_folder, put_atomic, reason
 from privacy_assets.infra.objects import Location
 from privacy_assets.policy import Limit, LimitOutcome, Policy

@@ -16,8 +16,7 @@ from typing import BinaryIO
 
 from privacy_assets.errors import Damaged, PublicationBlocked, StoreUnavailable, Superseded
 from privacy_assets.gate.attestation import Attestation, check_target
-from privacy_assets.gate.keys import SigningKey, TrustedKeys
-from privacy_assets.gate.signed_files import (
+from privacy_assets.gate.envelope import (
     Payload,
     ReleaseTarget,
     SignedFile,
@@ -25,6 +24,7 @@ from privacy_assets.gate.signed_files import (
     unverified,
     verified_payload,
 )
+from privacy_assets.gate.keys import SigningKey, TrustedKeys
 from privacy_assets.infra.files import open_regular, read_regular
 from privacy_assets.infra.objects import Location
 

@@ -25,6 +25,7 @@ from privacy_assets.errors import (
     for_readers,
 )
 from privacy_assets.gate import release_disk, release_objects
+from privacy_assets.gate.envelope import ReleaseTarget, quoted
 from privacy_assets.gate.keys import TrustedKeys, key_path
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
@@ -39,7 +40,6 @@ from privacy_assets.gate.release import (
     pointed,
 )
 from privacy_assets.gate.release_disk import POINTER
-from privacy_assets.gate.signed_files import ReleaseTarget, quoted
 from privacy_assets.gate.snapshot import read_hashed
 from privacy_assets.infra.files import put_atomic, reason
 from privacy_assets.infra.objects import Location, ObjectPath, location

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.errors import Damaged, StoreUnavailable
-from privacy_assets.gate.signed_files import Payload, ReleaseTarget
+from privacy_assets.gate.envelope import Payload, ReleaseTarget
 from privacy_assets.infra.files import put_atomic, read_hashed_bytes
 from privacy_assets.infra.objects import Location
 from privacy_assets.stats.estimates import to_jsonable

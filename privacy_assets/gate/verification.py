@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from privacy_assets.errors import InputError, PublicationBlocked, for_readers, with_advice
 from privacy_assets.gate.attestation import Attestation
+from privacy_assets.gate.envelope import ReleaseTarget, SignedFile, verified_payload
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
 from privacy_assets.gate.log import Log, LogState
 from privacy_assets.gate.release import LARGEST_ATTESTATION
@@ -19,7 +20,6 @@ from privacy_assets.gate.releases import (
     check_bytes,
     hash_file,
 )
-from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, verified_payload
 from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location
 from privacy_assets.metrics.registry import table_settings

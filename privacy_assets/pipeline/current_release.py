@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from privacy_assets.errors import InputError, PrivacyAssetsError, TableSuspended, with_advice
 from privacy_assets.gate.deployment import Deployment
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.infra.files import names
 
 

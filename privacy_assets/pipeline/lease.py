@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from privacy_assets.errors import PrivacyAssetsError, StoreUnavailable, TableBusy, is_showable
-from privacy_assets.gate.signed_files import quoted
+from privacy_assets.gate.envelope import quoted
 from privacy_assets.infra.files import create_once, private_folder, put_atomic, read_regular, reason
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.temp_folders import process_text, time_text

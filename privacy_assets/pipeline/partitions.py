@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from privacy_assets.errors import ConfigError, WrongTarget, did_you_mean, safe_repr
-from privacy_assets.gate.signed_files import quoted
+from privacy_assets.gate.envelope import quoted
 from privacy_assets.tables.names import name_fault
 
 Every = Literal["hour", "day", "week", "month"]

@@ -20,7 +20,7 @@ import yaml
 
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.gate.deployment import Deployment
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.infra.progress import Progress
 from privacy_assets.infra.temp_folders import WorkFolder
 from privacy_assets.pipeline.resolve import ResolvedTable, RowSource

@@ -3,7 +3,7 @@
 ``privacy-assets run``, stored runs, Dagster assets and Airflow tasks derive from this list. A new
 step is one entry here and one function in :mod:`privacy_assets.pipeline.work`; its texts are in
 ``airflow/task_group.py`` and ``dagster/assets.py``. A value of a new class needs an entry in
-``pipeline/values.py``, and a new kind of signed file one in ``gate/signed_files.py``.
+``pipeline/values.py``, and a new kind of signed file one in ``gate/envelope.py``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import Damaged
 from privacy_assets.evaluation.evaluate import build_inputs, run_metrics
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.infra.files import put_atomic
 from privacy_assets.infra.objects import Location, local_copy
 from privacy_assets.infra.progress import Progress, silent

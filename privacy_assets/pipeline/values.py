@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.errors import InputError
-from privacy_assets.gate.signed_files import KINDS, SignedFile, SignedFileKind
+from privacy_assets.gate.envelope import KINDS, SignedFile, SignedFileKind
 from privacy_assets.infra import folders
 from privacy_assets.infra.files import names, open_regular, private_folder, put_atomic, read_regular
 from privacy_assets.infra.objects import Location, ObjectPath, local_copy

@@ -30,9 +30,9 @@ from privacy_assets.evaluation.evaluate import (
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.gate.attestation import Attestation, blocking_error
 from privacy_assets.gate.deployment import Deployment
+from privacy_assets.gate.envelope import ReleaseTarget, SignedFile
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.progress import Progress, silent

@@ -30,8 +30,8 @@ from standins import LENIENT, resources, run
 
 from privacy_assets import TableSpec, build_privacy_assets, read_published
 from privacy_assets.cli.main import main
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import Release, ReleaseStore, default_trusted
-from privacy_assets.gate.signed_files import ReleaseTarget
 
 FUNCTIONS_APART = True
 HERE, ROOT = Path(__file__).parents[1] / "helpers", Path(__file__).parents[2]

@@ -274,7 +274,7 @@ from airflow.sdk.module_loading import import_string
 from dataclasses import replace
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.signed_files import ReleaseTarget, sign_payload
+from privacy_assets.gate.envelope import ReleaseTarget, sign_payload
 
 place = Path(os.environ["PLACE"])
 gate = place / "deployed/releases"

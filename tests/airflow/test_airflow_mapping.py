@@ -11,8 +11,8 @@ import pytest
 from test_airflow import Ran, airflow_in, current_release, run_all
 from test_airflow_deployment import told
 
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.signed_files import ReleaseTarget
 
 FUNCTIONS_APART = True
 

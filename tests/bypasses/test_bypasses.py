@@ -40,7 +40,7 @@ from stock import copies
 
 from privacy_assets import PrivacyIOManager, read_published
 from privacy_assets.errors import PublicationBlocked
-from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
+from privacy_assets.gate.envelope import ReleaseTarget, SignedFile
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import load_policy
 

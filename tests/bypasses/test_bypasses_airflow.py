@@ -33,9 +33,9 @@ from standins import LENIENT
 
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.signed_files import ReleaseTarget
 from tests.helpers.accepting import accept_all
 
 pytestmark = pytest.mark.weekly

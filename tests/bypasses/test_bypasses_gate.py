@@ -35,9 +35,9 @@ from privacy_assets import PrivacyIOManager, evaluate, read_published
 from privacy_assets.cli.main import main
 from privacy_assets.gate import gate as gate_module
 from privacy_assets.gate.accepted_settings import AcceptedSettings
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.log import LogState
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
 from privacy_assets.tables.canonical import real_tables, without_rare_values
 from privacy_assets.tables.table import Table

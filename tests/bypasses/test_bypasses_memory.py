@@ -18,11 +18,11 @@ from privacy_assets import read_published
 from privacy_assets.cli.main import main
 from privacy_assets.errors import NotTrusted, OutOfDate, PublicationBlocked
 from privacy_assets.gate import release, release_disk
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.releases import default_trusted
-from privacy_assets.gate.signed_files import ReleaseTarget
 
 AGAIN = "is no longer current"
 HOUR = dt.timedelta(hours=1)

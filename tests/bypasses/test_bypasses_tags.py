@@ -35,7 +35,7 @@ from privacy_assets import (
 )
 from privacy_assets.dagster.component import PrivacyGateParams, PrivacyGateScaffolder
 from privacy_assets.errors import ConfigError
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.pipeline.spec import TableSpec
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from privacy_assets.cli.main import main
 from privacy_assets.errors import ConfigError, SettingsDiffer, TableSuspended, with_advice
 from privacy_assets.gate.accepted_settings import PROPOSED
 from privacy_assets.gate.deployment import DeploymentSettings
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.work import TableRun, read

@@ -19,12 +19,12 @@ import pytest
 
 from privacy_assets.errors import InputError, OutOfDate
 from privacy_assets.gate.accepted_settings import entries_of
+from privacy_assets.gate.envelope import ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.markers import mark_deployment
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, hash_file, read_published
-from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.verification import verify_file
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import default_policy, policy_digest, small_policy

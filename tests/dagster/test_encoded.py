@@ -22,7 +22,7 @@ from privacy_assets import TableSpec
 from privacy_assets.errors import Damaged, InputError, NotTrusted, OutOfDate, WrongTarget
 from privacy_assets.evaluation.evaluate import run_metrics
 from privacy_assets.gate.deployment import DeploymentSettings
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.pipeline import work

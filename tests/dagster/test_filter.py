@@ -23,8 +23,8 @@ from standins import (
 from privacy_assets import read_published
 from privacy_assets.dagster.resources import load_value
 from privacy_assets.errors import ConfigError
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.generators.filters import as_filters
 from privacy_assets.tables.canonical import subject_codes_of
 from privacy_assets.tables.table import Table

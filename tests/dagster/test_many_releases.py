@@ -17,9 +17,9 @@ from standins import checks, made, people, resources, table_of
 
 from privacy_assets import read_published
 from privacy_assets.errors import ConfigError
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.markers import mark_deployment
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.files import create_once
 
 NIGHTS = 5

@@ -31,8 +31,8 @@ from privacy_assets import read_published
 from privacy_assets.dagster.failures import failure, is_final
 from privacy_assets.dagster.resources import load_value
 from privacy_assets.errors import ConfigError, InputError, OutOfDate, StepError, StoreUnavailable
+from privacy_assets.gate.envelope import ReleaseTarget, SignedFile
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
-from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.tables.table import Table
 

@@ -22,8 +22,8 @@ from standins import LENIENT, blocking_error, failures, people, resources, run
 from privacy_assets import TableSpec, build_privacy_assets
 from privacy_assets.cli.main import main
 from privacy_assets.gate.deployment import DeploymentSettings
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.lease import Lease
 
 DCR = {"metrics": ["dcr"], "embedder": False}

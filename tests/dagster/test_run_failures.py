@@ -9,9 +9,9 @@ from standins import failed_run, memorize, people, people_table, resources, run
 from privacy_assets import build_run_failure_sensor
 from privacy_assets.errors import TableSuspended
 from privacy_assets.gate.deployment import DeploymentSettings
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.current_release import day
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])

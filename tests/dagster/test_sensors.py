@@ -27,9 +27,9 @@ from privacy_assets.dagster import sensors
 from privacy_assets.dagster.sensors import TAG
 from privacy_assets.errors import TableSuspended
 from privacy_assets.gate.deployment import DeploymentSettings
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.release import Pointer
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.current_release import day
 from privacy_assets.pipeline.lease import Lease
 

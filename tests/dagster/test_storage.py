@@ -16,9 +16,9 @@ from standins import people
 from privacy_assets import PrivacyIOManager, ReleaseResource
 from privacy_assets.dagster.resources import Published, ReleaseAccess, load_value, store_value
 from privacy_assets.errors import ConfigError, InputError, OutOfDate
+from privacy_assets.gate.envelope import SignedFile, verified_payload
 from privacy_assets.gate.keys import TrustedKeys, first_key
 from privacy_assets.gate.markers import MARKER, mark_deployment
-from privacy_assets.gate.signed_files import SignedFile, verified_payload
 from privacy_assets.infra.files import read_key
 from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.table import Table

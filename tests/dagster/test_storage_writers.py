@@ -15,8 +15,8 @@ from standins import LENIENT, independent, memorize, people
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, TableSpec
 from privacy_assets.dagster.resources import load_value, store_value
 from privacy_assets.errors import ConfigError
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import read_published
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.tables.table import Table
 

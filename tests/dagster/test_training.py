@@ -11,7 +11,7 @@ import pytest
 from standins import failures, made, people, people_table, run
 
 from privacy_assets import ReleaseResource
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.generators import build_generator
 from privacy_assets.pipeline.training import checkpoint_folder, fitting_seed, trained_generator
 from privacy_assets.tables.canonical import canonical_table

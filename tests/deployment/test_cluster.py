@@ -16,10 +16,10 @@ from servers import ANEW, postgres
 
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.release import pointed
 from privacy_assets.gate.releases import ReleaseStore, hash_file
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.objects import ObjectPath, location
 from tests.rays import ray_alone
 from tests.stores import extend_to_null, new_bucket, s3

@@ -6,8 +6,8 @@ import pytest
 from served import Served
 from serving import SECRET
 
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.signed_files import ReleaseTarget
 
 pytestmark = pytest.mark.weekly
 SHOWN = {"resources": {"io_manager": {"config": {"base_dir": {"env": "DEPLOYMENT_SECRET"}}}}}

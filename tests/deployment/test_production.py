@@ -14,10 +14,10 @@ import pytest
 from servers import ANEW, postgres
 
 from privacy_assets import read_published
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.release import pointed
 from privacy_assets.gate.releases import ReleaseStore, hash_file
-from privacy_assets.gate.signed_files import ReleaseTarget
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.weekly

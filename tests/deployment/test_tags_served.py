@@ -6,8 +6,8 @@ from stock import KEY, Folder
 
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.signed_files import ReleaseTarget
 
 pytestmark = pytest.mark.weekly
 

@@ -20,12 +20,12 @@ import pytest
 from privacy_assets.errors import InputError, PrivacyAssetsError, PublicationBlocked, StoreError
 from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.attestation import Attestation
+from privacy_assets.gate.envelope import Payload, ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.markers import mark_deployment, prepare
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, hash_file, read_published
-from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
 from privacy_assets.infra.files import names, put_atomic, read_regular
 from privacy_assets.infra.objects import location

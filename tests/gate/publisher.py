@@ -36,11 +36,11 @@ import pytest
 from gate_standins import PLACE, POLICY, SETUP, Chain, chain, in_bucket, make_gate, rows, shown
 
 from privacy_assets.errors import InputError, PublicationBlocked, StoreUnavailable, Superseded
+from privacy_assets.gate.envelope import ReleaseTarget, SignedFile
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.release import is_id
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.signed_files import ReleaseTarget, SignedFile
 from privacy_assets.infra.files import names
 
 DIED, REFUSED = 9, 3  # exit codes of a child

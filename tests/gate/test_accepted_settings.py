@@ -32,13 +32,13 @@ from privacy_assets.errors import (
     StoreUnavailable,
 )
 from privacy_assets.gate.accepted_settings import PROPOSED, entries_of
-from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.signed_files import (
+from privacy_assets.gate.envelope import (
     ReleaseTarget,
     SignedFile,
     sign_payload,
     verified_payload,
 )
+from privacy_assets.gate.gate import Gate
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.tables.table import Table
 

@@ -44,8 +44,8 @@ from privacy_assets.errors import (
     with_advice,
 )
 from privacy_assets.gate import release_disk
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import POINTER, TRUSTED_VARIABLE, read_published
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.gate.verification import verify_file
 from privacy_assets.infra import files
 from privacy_assets.infra.files import (

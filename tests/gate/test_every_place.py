@@ -45,11 +45,11 @@ from privacy_assets.errors import (
     WrongTarget,
 )
 from privacy_assets.gate import release, release_disk, release_objects
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import POINTER, Release, read_published
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location
 

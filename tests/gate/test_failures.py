@@ -31,9 +31,9 @@ from gate_standins import (
 )
 
 from privacy_assets.errors import FailedBefore, TableSuspended
+from privacy_assets.gate.envelope import Payload, ReleaseTarget, SignedFile
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
-from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFile
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import Estimate

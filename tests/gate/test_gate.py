@@ -51,8 +51,8 @@ from privacy_assets.errors import (
     WrongTarget,
 )
 from privacy_assets.gate.attestation import Attestation, blocking_error
+from privacy_assets.gate.envelope import Payload, ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.signed_files import Payload, ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.dcr import Dcr

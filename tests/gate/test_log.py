@@ -39,16 +39,16 @@ from gate_standins import (
 
 from privacy_assets.errors import OutOfDate, StoreUnavailable, Superseded, TableSuspended, advice
 from privacy_assets.gate.accepted_settings import entries_of
-from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.keys import rotate_key
-from privacy_assets.gate.log import LogState
-from privacy_assets.gate.signed_files import (
+from privacy_assets.gate.envelope import (
     Payload,
     ReleaseTarget,
     SignedFile,
     sign_payload,
     verified_payload,
 )
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keys import rotate_key
+from privacy_assets.gate.log import LogState
 from privacy_assets.tables.table import Table
 
 MONDAY = ReleaseTarget("patients", "monday")

@@ -41,6 +41,7 @@ from privacy_assets.errors import (
     Superseded,
 )
 from privacy_assets.gate import release_objects
+from privacy_assets.gate.envelope import ReleaseTarget, sign_payload
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.markers import (
     MARKER,
@@ -51,7 +52,6 @@ from privacy_assets.gate.markers import (
     read_marker,
 )
 from privacy_assets.gate.releases import hash_file
-from privacy_assets.gate.signed_files import ReleaseTarget, sign_payload
 from privacy_assets.infra.objects import ObjectPath, location
 from tests.helpers.marks import weekly_except
 from tests.stores import new_bucket

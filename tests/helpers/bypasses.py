@@ -26,8 +26,8 @@ from stock import Folder, Generator, stock_table
 
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import Release, ReleaseStore
-from privacy_assets.gate.signed_files import ReleaseTarget
 from tests.helpers.accepting import accept_all
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])

@@ -25,9 +25,9 @@ from stock import KEY, Folder
 from privacy_assets import PrivacyIOManager
 from privacy_assets.dagster.resources import ReleaseAccess, load_value
 from privacy_assets.errors import InputError, PublicationBlocked
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, check_bytes, read_published
-from privacy_assets.gate.signed_files import ReleaseTarget
 
 READ = (None, "north", "south", "shop-0", "")
 TARGETS = [  # of which there may be a release

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets.gate.deployment import DeploymentSettings
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import run_table, tasks

@@ -21,7 +21,7 @@ from privacy_assets import build_privacy_assets, evaluate, read_published
 from privacy_assets.cli.main import main
 from privacy_assets.errors import InputError
 from privacy_assets.gate.deployment import Deployment, DeploymentSettings
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec

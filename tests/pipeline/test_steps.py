@@ -18,7 +18,7 @@ import pytest
 
 from privacy_assets import TableSpec, build_privacy_assets
 from privacy_assets.errors import ConfigError
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.pipeline import steps
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.steps import STEPS, Task, grouped_tasks, run_table, tasks, upstream

@@ -28,10 +28,10 @@ from privacy_assets.errors import (
     TableBusy,
 )
 from privacy_assets.gate.deployment import DeploymentSettings
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.keys import first_key
 from privacy_assets.gate.markers import prepare
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.signed_files import ReleaseTarget
 from privacy_assets.infra.objects import ObjectPath, location
 from privacy_assets.pipeline import stored_run as stored_steps
 from privacy_assets.pipeline.resolve import ResolvedTable

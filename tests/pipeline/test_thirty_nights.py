@@ -14,7 +14,7 @@ import pytest
 from privacy_assets import read_published
 from privacy_assets.errors import PublicationBlocked, TableSuspended
 from privacy_assets.gate.deployment import DeploymentSettings
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import run_table

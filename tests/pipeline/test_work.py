@@ -12,7 +12,7 @@ import pytest
 
 from privacy_assets.errors import OutOfDate, PolicyNotMet, PublicationBlocked
 from privacy_assets.gate.deployment import DeploymentSettings
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable

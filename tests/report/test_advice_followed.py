@@ -20,7 +20,7 @@ from standins import run_functions_here
 from privacy_assets import evaluate
 from privacy_assets.errors import PublicationBlocked
 from privacy_assets.gate.deployment import Deployment, DeploymentSettings
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.generators import build_generator
 from privacy_assets.infra.progress import silent
 from privacy_assets.metrics.policies import default_policy, load_policy

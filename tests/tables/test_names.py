@@ -14,7 +14,7 @@ from dagster._core.errors import DagsterInvalidDefinitionError
 
 from privacy_assets import build_privacy_assets
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.gate.signed_files import ReleaseTarget
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.metrics.fidelity import Fidelity
 from privacy_assets.metrics.linkability import Linkability
 from privacy_assets.metrics.membership_inference.metric import MembershipInference

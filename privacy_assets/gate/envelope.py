@@ -1,4 +1,4 @@
-"""Signed files: in-toto Statements in DSSE envelopes, about the bytes of one synthetic table.
+"""Signed envelopes: in-toto Statements in DSSE, about the bytes of one synthetic table.
 
 Pipeline steps pass signed files to the gate as :class:`SignedFile` bytes. They are used only after
 :func:`verified_payload` has verified the signature of a trusted key.

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 from securesystemslib.dsse import Envelope
 
 from privacy_assets.errors import ConfigError, NotTrusted, OutOfDate, PublicationBlocked
-from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, rotate_key
-from privacy_assets.gate.signed_files import (
+from privacy_assets.gate.envelope import (
     KINDS,
     PAYLOAD,
     STATEMENT,
@@ -32,6 +30,8 @@ from privacy_assets.gate.signed_files import (
     sign_payload,
     verified_payload,
 )
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, rotate_key
 
 Json = dict[str, Any]
 
