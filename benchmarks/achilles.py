@@ -35,7 +35,6 @@ import pandas as pd
 
 from benchmarks.images import write_image
 from privacy_assets.generators import build_generator
-from privacy_assets.metrics.shadow_membership.audit import AuditConfig, run_audit
 from privacy_assets.metrics.vulnerability import Selector, select_records, vulnerability
 from privacy_assets.report.svg import (
     BOTTOM,
@@ -50,6 +49,7 @@ from privacy_assets.report.svg import (
     tenth,
     text_at,
 )  # fmt: skip
+from privacy_assets.studies.shadow_membership.audit import AuditConfig, run_audit
 from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.table import Table
 

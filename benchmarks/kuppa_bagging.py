@@ -8,9 +8,9 @@ import numpy as np
 
 from benchmarks.kuppa_worlds import PAPER, Screened, World, generator_of, kept
 from privacy_assets.generators.base import Generator
-from privacy_assets.metrics.shadow_membership.attacks import build_attack
-from privacy_assets.metrics.shadow_membership.games import Game, blocks, without
 from privacy_assets.metrics.vulnerability import most_exposed, vulnerability
+from privacy_assets.studies.shadow_membership.attacks import build_attack
+from privacy_assets.studies.shadow_membership.games import Game, blocks, without
 from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.table import Table
 

@@ -21,7 +21,7 @@ import pandas as pd
 
 from privacy_assets.generators.registry import build_generator
 from privacy_assets.infra.parallel import on_ray, threads
-from privacy_assets.metrics.shadow_membership.audit import AuditConfig, run_audit
+from privacy_assets.studies.shadow_membership.audit import AuditConfig, run_audit
 from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.table import Table
 

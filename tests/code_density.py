@@ -37,10 +37,12 @@ CHECKED = (
     "generators",
     "infra",
     "metrics",
+    "networks",
     "pipeline",
     "policy.py",
     "report",
     "stats",
+    "studies",
     "tables",
     "version.py",
 )  # layers that hold all limits
@@ -51,7 +53,7 @@ _GENERIC = """
     taken then there thing tmp told wanted whole wrong
 """
 GENERIC = frozenset(_GENERIC.split())
-NUMERIC_LAYERS = ("distances", "generators", "metrics", "stats")
+NUMERIC_LAYERS = ("distances", "generators", "metrics", "networks", "stats", "studies")
 # Public functions whose parameters are options of a user.
 PUBLIC = frozenset(
     (

@@ -38,12 +38,12 @@ from privacy_assets.infra.settings import settings_of
 from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import METRICS, build_metric, statistic_specs
-from privacy_assets.metrics.shadow_membership.attacks import ATTACKS
-from privacy_assets.metrics.shadow_membership.audit import AuditConfig
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import GROUPS, Group, TableSpec
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import to_jsonable
+from privacy_assets.studies.shadow_membership.attacks import ATTACKS
+from privacy_assets.studies.shadow_membership.audit import AuditConfig
 from resources.local import RESOURCES
 
 ROOT = Path(__file__).parents[1]

@@ -40,8 +40,8 @@ from privacy_assets.report.words import number
 if TYPE_CHECKING:
     import numpy as np
 
-    from privacy_assets.metrics.shadow_membership.audit import Audit, AuditConfig, RecordAudit
-    from privacy_assets.metrics.shadow_membership.rates import Rate
+    from privacy_assets.studies.shadow_membership.audit import Audit, AuditConfig, RecordAudit
+    from privacy_assets.studies.shadow_membership.rates import Rate
     from privacy_assets.tables.encoding import MatrixCoding
 
 # Option, setting of AuditConfig, type, help. AuditConfig has the defaults.
@@ -144,7 +144,7 @@ def add_audit(commands: Commands) -> None:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from privacy_assets.metrics.shadow_membership.audit import run_audit
+    from privacy_assets.studies.shadow_membership.audit import run_audit
 
     check_out(options.json)
     plan = _plan(options)
@@ -167,7 +167,7 @@ def _audit(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> AuditConfig:
     from privacy_assets.generators.registry import build_generator
-    from privacy_assets.metrics.shadow_membership.audit import AuditConfig
+    from privacy_assets.studies.shadow_membership.audit import AuditConfig
 
     arguments: dict[str, Any] = {}
     for _, name, *_ in _SETTINGS:

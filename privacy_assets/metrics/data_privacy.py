@@ -69,7 +69,10 @@ def configuration_score(generator: Mapping[str, Any] | None) -> float:
         The score. NaN: the state of a kind is unknown.
     """
     protections = protection_states(generator)
-    filters = [protections[name].state for name in FILTERS if name != AlphaFilter.name]
+    filters = []
+    for name in FILTERS:
+        if name != AlphaFilter.name:
+            filters.append(protections[name].state)
     filter_state = "on" if "on" in filters else filters[0]
     states = [filter_state, protections[OVERFITTING].state, protections[DP].state]
     if "unknown" in states:
@@ -208,7 +211,10 @@ class DataPrivacy(Metric):
             metrics: Metrics in force by name.
         """
         prefix = f"{self.name}."
-        limited = {limit.statistic for limit in limits if limit.statistic.startswith(prefix)}
+        limited = set()
+        for limit in limits:
+            if limit.statistic.startswith(prefix):
+                limited.add(limit.statistic)
         membership = metrics.get("membership_inference")
         if not isinstance(membership, MembershipInference):
             membership = self.membership

@@ -125,7 +125,10 @@ def default_policy(metrics: Iterable[str] | None = None, external: Collection[st
     if metrics is not None:
         names = list(dict.fromkeys(metrics))
     limits = _default_limits(names)
-    limited = {name for name in default_names if METRICS[name].default_limits}
+    limited = set()
+    for name in default_names:
+        if METRICS[name].default_limits:
+            limited.add(name)
     if limited <= set(names):
         return Policy(limits, "default", extends="default")
     return Policy(limits, part_of="default")

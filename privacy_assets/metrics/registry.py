@@ -20,7 +20,7 @@ METRICS: dict[str, type[Metric]] = load_registry(
     "privacy_assets.metrics.data_privacy:DataPrivacy",
     "privacy_assets.metrics.memorization:Memorization",
     "privacy_assets.metrics.vulnerability:Vulnerability",
-    "privacy_assets.metrics.shadow_membership.metric:ShadowMembership",
+    "privacy_assets.studies.shadow_membership.metric:ShadowMembership",
     "privacy_assets.metrics.fidelity:Fidelity",
     "privacy_assets.metrics.value_disclosure:ValueDisclosure",
     "privacy_assets.metrics.cumulative_disclosure:CumulativeDisclosure",
@@ -51,7 +51,11 @@ def default_metrics(external: Collection[str] = ()) -> list[str]:
 
 def study_metrics() -> list[str]:
     """Return the default metrics that can evaluate tables of known truth."""
-    return [name for name in default_metrics() if METRICS[name].in_leak_studies]
+    names = []
+    for name in default_metrics():
+        if METRICS[name].in_leak_studies:
+            names.append(name)
+    return names
 
 
 def metrics_reading(role: str) -> list[str]:

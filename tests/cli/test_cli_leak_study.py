@@ -74,7 +74,7 @@ def test_it_goes_on_and_takes_up_no_other_study(run: Callable[..., Said], tmp_pa
 def test_over_fitting_instead(
     run: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("privacy_assets.generators.rvae._OVERFIT_EPOCHS", 5)
+    monkeypatch.setattr("privacy_assets.networks.rvae._OVERFIT_EPOCHS", 5)
     small = ["--set=hidden_dims=[8]", "--set=latent=2", "--set=epochs=4", "--set=batch_size=50"]
     assert (
         "Not reached: 2 (ended at "

@@ -21,7 +21,7 @@ from privacy_assets.cli.options import parts, report_text, terminal_columns
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
 from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE
-from privacy_assets.metrics.shadow_membership.audit import AuditConfig
+from privacy_assets.studies.shadow_membership.audit import AuditConfig
 from privacy_assets.tables.schema import option_text
 from tests.cli.conftest import Command
 from tests.cli.people import SECRET

@@ -46,7 +46,7 @@ def test_the_curve_is_metadata_and_nothing_is_left_over(
 def test_a_run_that_broke_off_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
 ) -> None:
-    from privacy_assets.generators.networks import training
+    from privacy_assets.networks import training
 
     monkeypatch.setattr(training, "_CHECKPOINT_SECONDS", 0.0)
     whole = training.Loop._report

@@ -256,11 +256,11 @@ def test_the_papers_generator_over_fits_where_it_is_installed(
     def series(**settings: object) -> str:
         return next(overfit_cases(train, 50, settings=settings, ratios=[1])).series
 
-    for module in ("evaluation.leak_study", "generators.realtabformer"):
+    for module in ("evaluation.leak_study", "networks.realtabformer"):
         monkeypatch.setattr(f"privacy_assets.{module}.find_spec", lambda name: None)
     assert series(latent=2) == "rvae, latent 2"
     assert series(python="rtf/bin/python", layers=2) == "realtabformer, layers 2"
-    for module in ("evaluation.leak_study", "generators.realtabformer"):
+    for module in ("evaluation.leak_study", "networks.realtabformer"):
         monkeypatch.setattr(f"privacy_assets.{module}.find_spec", lambda name: object())
     assert series(layers=2) == "realtabformer, layers 2"
 

@@ -57,9 +57,9 @@ from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import policy_digest
-from privacy_assets.metrics.shadow_membership.metric import ShadowMembership
 from privacy_assets.policy import Limit, LimitOutcome, Policy, Verdict
 from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.studies.shadow_membership.metric import ShadowMembership
 from privacy_assets.tables.table import Table
 
 OTHER = ReleaseTarget("others")

@@ -26,8 +26,8 @@ from privacy_assets.generators import (
     load_generator,
 )
 from privacy_assets.generators.copies import Copy
-from privacy_assets.generators.networks import private
 from privacy_assets.generators.registry import GeneratorInfo
+from privacy_assets.networks import private
 from privacy_assets.tables.demo import SUBJECT, load_patients
 from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.roles import foreign_cells, with_roles

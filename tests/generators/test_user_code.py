@@ -213,7 +213,7 @@ def test_what_is_printed_goes_to_the_log_that_is_named(program: object, tmp_path
 
 
 LEAVES = """
-from tests.generators import own_functions
+import own_functions
 leave = getattr(own_functions, "leaves_others_behind" if {ends} else "never_ends")
 leave(pd.read_parquet(sys.argv[1]), 1, 0)
 """
@@ -227,7 +227,7 @@ def test_nothing_that_it_started_is_left(
 ) -> None:
     """This covers its own session and others."""
     monkeypatch.setenv("NOTE", str(tmp_path / "note"))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(own.__file__).parent))
     given = {"variables": ["NOTE", "PYTHONPATH"]}
     if ends:
         assert (

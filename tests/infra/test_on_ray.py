@@ -24,8 +24,8 @@ from privacy_assets.infra.parallel import (
     threads,
     using,
 )
-from tests.metrics.shadow_standins import small_audit
 from tests.rays import need_ray, ray_alone
+from tests.studies.shadow_standins import small_audit
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.slow

@@ -17,8 +17,8 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.generators.registry import build_generator
 from privacy_assets.infra.parallel import RayWorkers, at_once, threads, using
 from privacy_assets.tables.encoding import EncodedTable
-from tests.metrics.shadow_standins import small_audit, small_table
 from tests.rays import ray_alone
+from tests.studies.shadow_standins import small_audit, small_table
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.weekly

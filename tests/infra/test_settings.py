@@ -22,8 +22,8 @@ from privacy_assets.generators.synthpop import SynthPop
 from privacy_assets.infra.settings import InvalidSetting, Layers, Tuple, declared, settings_of
 from privacy_assets.metrics.controls import Controls
 from privacy_assets.metrics.registry import METRICS
-from privacy_assets.metrics.shadow_membership.attacks import ATTACKS
-from privacy_assets.metrics.shadow_membership.audit import AuditConfig
+from privacy_assets.studies.shadow_membership.attacks import ATTACKS
+from privacy_assets.studies.shadow_membership.audit import AuditConfig
 
 
 def _rising(value: tuple[float, ...]) -> tuple[float, ...]:

@@ -26,7 +26,7 @@ from privacy_assets.metrics.membership_inference.no_box import (
     score_rows,
 )
 from privacy_assets.metrics.membership_inference.scores import Population
-from privacy_assets.metrics.shadow_membership.rates import auc
+from privacy_assets.studies.shadow_membership.rates import auc
 from privacy_assets.tables.encoding import EncodedTable
 from tests.metrics.given_tables import given, mixed, release
 

@@ -1,1 +1,0 @@
-"""Networks and training of the neural generators. All modules import torch."""

@@ -1,5 +1,0 @@
-"""Membership inference on the generator with shadow models, and the audit."""
-
-from privacy_assets.metrics.shadow_membership.metric import ShadowMembership
-
-__all__ = ["ShadowMembership"]

@@ -1,0 +1,1 @@
+"""Generators that are neural networks, and their training."""

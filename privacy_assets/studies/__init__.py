@@ -1,0 +1,1 @@
+"""Attacks and studies of the papers. No step of a table imports them."""
