@@ -30,7 +30,7 @@ EXTENSION_POINTS = (
     "privacy_assets.pipeline.steps:Step",
     "privacy_assets.pipeline.steps:Task",
     "privacy_assets.pipeline.work:TableRun",
-    "privacy_assets.pipeline.work:StepResult",
+    "privacy_assets.pipeline.results:StepResult",
     "privacy_assets.airflow:privacy_gate",
     "privacy_assets.airflow:AirflowDeployment",
     "privacy_assets.airflow:PrivacyGateOperator",

@@ -78,7 +78,7 @@ run = TableRun(ResolvedTable.of(spec), DeploymentSettings(home="home").open(), R
 for task, result in run_table(run, lambda wanted: nullcontext("cpu"), lambda name: nullcontext()):
     ended(task.name)
     if task.name == "attest":
-        result.shown.report.to_html()
+        result.report.to_html()
         ended("report")
 tables = [word for role in ("train", "holdout", "synthetic") for word in (f"--{role}", f"{role}.parquet")]
 with contextlib.redirect_stdout(io.StringIO()):

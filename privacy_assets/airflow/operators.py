@@ -48,10 +48,17 @@ from privacy_assets.pipeline.redaction import (
     suppress_output,
     without_values,
 )
+from privacy_assets.pipeline.results import (
+    AttestResult,
+    PrepareResult,
+    PublishResult,
+    SampleResult,
+    StepResult,
+)
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import ATTEST, PUBLISH, Task, run_table, tasks, timed, upstream
 from privacy_assets.pipeline.stored_run import StoredRun
-from privacy_assets.pipeline.work import Attested, Prepared, TableRun
+from privacy_assets.pipeline.work import TableRun
 from privacy_assets.policy import Policy
 from privacy_assets.report.advice import first_remedy
 from privacy_assets.report.text import verdict_lines
@@ -324,13 +331,27 @@ class _GateOperator(BaseOperator):
         with timed(log_end):
             yield
 
-    def _contract_lines(self, prepared: Any, context: Context) -> tuple[str, ...]:
+    def _task_result(
+        self, result: StepResult, reference: dict[str, Any], stored: StoredRun, context: Context
+    ) -> _TaskResult:
+        """Return the result of a task that ran one step."""
+        match result:
+            case PrepareResult():
+                return _TaskResult(reference, self._contract_lines(result, context))
+            case AttestResult():
+                return self._verdict_result(result, reference, stored)
+            case PublishResult():
+                return self._release_result(result.release, stored, context)
+            case _:
+                return _TaskResult(reference)
+
+    def _contract_lines(self, prepared: PrepareResult, context: Context) -> tuple[str, ...]:
         """Return a line on the contract of the columns of a release, and push its counts as XCom
         "contract".
 
-        Returns nothing for the summaries of other steps, or if great_expectations is not installed.
+        Returns nothing if great_expectations is not installed.
         """
-        if not isinstance(prepared, Prepared) or find_spec("great_expectations") is None:
+        if find_spec("great_expectations") is None:
             return ()
         from privacy_assets.pipeline.expectations import check_contract, summary
 
@@ -341,7 +362,7 @@ class _GateOperator(BaseOperator):
         return (f"contract of the columns: {n_met} of {n_expectations} expectations hold",)
 
     def _verdict_result(
-        self, attested: Attested, xcom: dict[str, Any], stored: StoredRun
+        self, attested: AttestResult, xcom: dict[str, Any], stored: StoredRun
     ) -> _TaskResult:
         """Return the result of a task that computed a verdict."""
         self.page = self.gated.deployment.page(stored.reports, stored.base)
@@ -469,9 +490,7 @@ class PrivacyStepOperator(_GateOperator):
         }
         with self._device(task.uses_device) as device, self._step(task.name):
             reference, result = stored.run_task(task, references, device)
-        if isinstance(result.shown, Attested):
-            return self._verdict_result(result.shown, reference, stored)
-        return _TaskResult(reference, self._contract_lines(result.shown, context))
+        return self._task_result(result, reference, stored, context)
 
     def _reference(self, task: Task, context: Context) -> Any:
         """Return the reference of an upstream task, which can be one of several mapped tasks."""
@@ -521,8 +540,8 @@ class PrivacyPublishOperator(_GateOperator):
         self.page = self.gated.deployment.page(stored.reports, stored.base)
         (publish,) = [task for task in tasks(stored.run.table) if task.step.verb == PUBLISH]
         with self._step(publish.name):
-            _, result = stored.run_task(publish, {ATTEST: verdict})
-        return self._release_result(result.shown, stored, context)
+            reference, result = stored.run_task(publish, {ATTEST: verdict})
+        return self._task_result(result, reference, stored, context)
 
 
 class PrivacyGateOperator(_GateOperator):
@@ -612,26 +631,28 @@ class PrivacyGateOperator(_GateOperator):
     def _work(self, stored: StoredRun, context: Context) -> _TaskResult:
         stored.start()
         task_result = _TaskResult({})
-        synthetic = dict[str, Any]()
-        contract_lines = tuple[str, ...]()
+        synthetic: Mapping[str, Any] = {}
+        contract_lines: tuple[str, ...] = ()
         try:
             for task, result in run_table(stored.run, self._device, self._step):
-                if "synthetic" in task.makes:
-                    synthetic = dict(result.values)
-                contract_lines += self._contract_lines(result.shown, context)
-                if task.step.verb == ATTEST:
-                    reference = stored.save(task, {**synthetic, **result.values})
-                    if self.publish:
-                        reference = {}  # the publication returns the XCom
-                    task_result = self._verdict_result(result.shown, reference, stored)
-                    lines = (*contract_lines, *task_result.last_lines)
-                    task_result = replace(task_result, last_lines=lines)
-                    if task_result.blocked_by is not None or not self.publish:
-                        break
-                if task.step.verb == PUBLISH:
-                    task_result = self._release_result(
-                        result.shown, stored, context, task_result.last_lines
-                    )
+                match result:
+                    case SampleResult():
+                        synthetic = result.values
+                    case PrepareResult():
+                        contract_lines = self._contract_lines(result, context)
+                    case AttestResult():
+                        reference = stored.save(task, {**synthetic, **result.values})
+                        if self.publish:
+                            reference = {}  # the publication returns the XCom
+                        task_result = self._verdict_result(result, reference, stored)
+                        lines = (*contract_lines, *task_result.last_lines)
+                        task_result = replace(task_result, last_lines=lines)
+                        if task_result.blocked_by is not None or not self.publish:
+                            break
+                    case PublishResult():
+                        task_result = self._release_result(
+                            result.release, stored, context, task_result.last_lines
+                        )
         except PublicationBlocked as error:
             if not task_result.last_lines:  # no verdict yet
                 raise

@@ -38,7 +38,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from privacy_assets.cli.options import (
     NO,
@@ -64,7 +64,8 @@ from privacy_assets.errors import (
 if TYPE_CHECKING:
     from privacy_assets.gate.releases import Release
     from privacy_assets.pipeline.resolve import ResolvedTable
-    from privacy_assets.pipeline.work import Attested, TableRun
+    from privacy_assets.pipeline.results import AttestResult
+    from privacy_assets.pipeline.work import TableRun
 
 DeviceFor = Callable[[bool], AbstractContextManager[str]]
 
@@ -102,7 +103,7 @@ class RunResult:
         blocked_by: Reason why it was not published, or None.
     """
 
-    attested: Attested | None
+    attested: AttestResult | None
     release: Release | None
     blocked_by: PublicationBlocked | None
 
@@ -159,18 +160,24 @@ def _run_steps(run: TableRun, device_for: DeviceFor, options: argparse.Namespace
         device_for: See :func:`.run_table`.
         options: Parsed options.
     """
-    from privacy_assets.pipeline.steps import ATTEST, PUBLISH, run_table
+    from privacy_assets.pipeline.results import AttestResult, PublishResult
+    from privacy_assets.pipeline.steps import run_table
 
     during = _untimed if options.quiet else _timed
-    results = dict[str, Any]()
+    attested = None
+    release = None
     blocked_by = None
     try:
         with workers(options):
-            for task, result in run_table(run, device_for, during):
-                results[task.step.verb] = result.shown
+            for _, result in run_table(run, device_for, during):
+                match result:
+                    case AttestResult():
+                        attested = result
+                    case PublishResult():
+                        release = result.release
     except PublicationBlocked as error:
         blocked_by = error
-    return RunResult(results.get(ATTEST), results.get(PUBLISH), blocked_by)
+    return RunResult(attested, release, blocked_by)
 
 
 def _show(result: RunResult, out: Path, options: argparse.Namespace) -> int:
@@ -198,7 +205,7 @@ def _show(result: RunResult, out: Path, options: argparse.Namespace) -> int:
     return status
 
 
-def _reason(attested: Attested, blocked_by: str) -> str:
+def _reason(attested: AttestResult, blocked_by: str) -> str:
     """Return the reason why the publication is blocked, with the number of limits that do not hold;
     the printed table lists them.
     """
@@ -233,7 +240,7 @@ def _untimed(name: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _write_files(attested: Attested, out: Path) -> None:
+def _write_files(attested: AttestResult, out: Path) -> None:
     from privacy_assets.infra.files import put_atomic
 
     put_atomic(out / "report.html", attested.report.to_html().encode())

@@ -24,8 +24,20 @@ from privacy_assets.dagster.metadata import (
 from privacy_assets.dagster.table import DagsterTable, key_of
 from privacy_assets.gate.attestation import Attestation, blocking_error
 from privacy_assets.metrics.policies import size_warning
+from privacy_assets.pipeline.results import (
+    AttestResult,
+    EmbedResult,
+    FitResult,
+    PrepareResult,
+    PublishResult,
+    ReadResult,
+    SampleResult,
+    ScoreResult,
+    SplitResult,
+    StepResult,
+)
 from privacy_assets.pipeline.steps import Task
-from privacy_assets.pipeline.work import Attested, Scored, StepResult, TableRun, published_rows
+from privacy_assets.pipeline.work import TableRun, published_rows
 from privacy_assets.report.advice import first_remedy
 
 # Data versions are in beta.
@@ -88,64 +100,61 @@ def events(finished: FinishedTask) -> Iterator[Any]:
     Raises:
         dagster.Failure: If the policy does not hold.
     """
-    match finished.task.step.verb:
-        case "read":
-            yield _source(finished)
-        case "split":
-            yield from _real_tables(finished)
-        case "embed":
-            yield _embedder(finished)
-        case "fit":
-            yield _generator(finished)
-        case "sample":
-            yield _synthetic(finished)
-        case "prepare":
-            yield _evaluation_inputs(finished)
-        case "score":
-            yield from _score(finished)
-        case "attest":
-            yield from _attestation(finished)
-        case "publish":
-            yield from _published(finished)
-        case _:
-            for name in finished.result.values:
+    match finished.result:
+        case ReadResult() as read:
+            yield _source(finished, read)
+        case SplitResult() as split:
+            yield from _real_tables(finished, split)
+        case EmbedResult() as embedded:
+            yield _embedder(finished, embedded)
+        case FitResult() as fit_result:
+            yield _generator(finished, fit_result)
+        case SampleResult() as sampled:
+            yield _synthetic(finished, sampled)
+        case PrepareResult() as prepared:
+            yield _evaluation_inputs(finished, prepared)
+        case ScoreResult() as scored:
+            yield from _score(finished, scored)
+        case AttestResult() as attested:
+            yield from _attestation(finished, attested)
+        case PublishResult() as published:
+            yield from _published(finished, published)
+        case other:
+            for name in other.values:
                 yield finished.output(name, {})
 
 
-def _source(finished: FinishedTask) -> dg.Output[Any]:
+def _source(finished: FinishedTask, read: ReadResult) -> dg.Output[Any]:
     resolved = finished.table.resolved
-    fingerprint = finished.result.shown["source"]
-    source = finished.result.values["source"]
-    metadata = {**table_metadata(source, fingerprint), **finished.version}
+    metadata = {**table_metadata(read.table, read.fingerprint), **finished.version}
     n_members = round(resolved.shares["train"] * metadata["subjects"])
     warning = size_warning(resolved.policy, n_members)
     if warning:
         finished.context.log.warning(warning)
         metadata["too few people"] = warning
-    return finished.output("source", metadata, fingerprint)
+    return finished.output("source", metadata, read.fingerprint)
 
 
-def _real_tables(finished: FinishedTask) -> Iterator[dg.Output[Any]]:
+def _real_tables(finished: FinishedTask, split: SplitResult) -> Iterator[dg.Output[Any]]:
     table = finished.table
-    for role, part in finished.result.values.items():
+    for role, part in split.tables.items():
         upstream: dg.AssetKey | None = table.key("source")
         if table.resolved.external:
             upstream = key_of(table.resolved.row_sources[role])
-        fingerprint = finished.result.shown[role]
+        fingerprint = split.fingerprints[role]
         yield finished.output(role, table_metadata(part, fingerprint, upstream), fingerprint)
 
 
-def _embedder(finished: FinishedTask) -> dg.Output[Any]:
-    embedder = finished.result.values["embedder"]
-    history = [asdict(epoch) for epoch in embedder.history]
+def _embedder(finished: FinishedTask, embedded: EmbedResult) -> dg.Output[Any]:
+    history = [asdict(epoch) for epoch in embedded.embedder.history]
     metadata = {"device": finished.run.device, **training_metadata(history)}
     return finished.output("embedder", metadata)
 
 
-def _generator(finished: FinishedTask) -> dg.Output[Any]:
+def _generator(finished: FinishedTask, fit_result: FitResult) -> dg.Output[Any]:
     resolved = finished.table.resolved
     device = finished.run.device
-    fitted = finished.result.values["generator"].generator
+    fitted = fit_result.trained.generator
     metadata = {
         "generator": resolved.generator_label,
         "settings": dg.MetadataValue.json(resolved.generator.settings()),
@@ -157,28 +166,25 @@ def _generator(finished: FinishedTask) -> dg.Output[Any]:
     return finished.output("generator", metadata)
 
 
-def _synthetic(finished: FinishedTask) -> dg.Output[Any]:
+def _synthetic(finished: FinishedTask, sampled: SampleResult) -> dg.Output[Any]:
     table = finished.table
-    synthetic = finished.result.shown
-    sha256 = synthetic.snapshot.sha256
+    sha256 = sampled.snapshot.sha256
     real_roles = table.resolved.roles
     upstream = [table.key(name) for name in finished.task.reads if name in real_roles]
-    frame = synthetic.table.to_published_frame()
-    metadata = {**synthetic_metadata(frame, sha256, *upstream), **synthetic.metadata}
+    frame = sampled.table.to_published_frame()
+    metadata = {**synthetic_metadata(frame, sha256, *upstream), **sampled.metadata}
     return finished.output("synthetic", metadata, sha256)
 
 
-def _evaluation_inputs(finished: FinishedTask) -> dg.Output[Any]:
-    inputs = finished.result.values["evaluation_inputs"]
+def _evaluation_inputs(finished: FinishedTask, prepared: PrepareResult) -> dg.Output[Any]:
     metadata: dict[str, Any] = {}
-    for role, table in inputs.tables.items():
+    for role, table in prepared.inputs.tables.items():
         metadata[f"{role} rows"] = len(table)
-    metadata["sha256"] = finished.result.shown.snapshot.sha256
+    metadata["sha256"] = prepared.snapshot.sha256
     return finished.output("evaluation_inputs", metadata)
 
 
-def _score(finished: FinishedTask) -> Iterator[Any]:
-    scored: Scored = finished.result.shown
+def _score(finished: FinishedTask, scored: ScoreResult) -> Iterator[Any]:
     metadata = score_metadata(scored.result, scored.outcomes)
     metadata["seed"] = str(finished.table.resolved.spec.run.seed)
     if scored.row_scores is not None:
@@ -191,14 +197,13 @@ def _score(finished: FinishedTask) -> Iterator[Any]:
         yield limit_result(key, outcome, earlier=earlier)
 
 
-def _attestation(finished: FinishedTask) -> Iterator[Any]:
+def _attestation(finished: FinishedTask, attested: AttestResult) -> Iterator[Any]:
     """Yield attestation and report before the check, so that a blocked table has a report with the
     reasons.
 
     Every verdict other than "pass" also raises ``dagster.Failure`` with the reason, because the
     message of the failed blocking check alone does not contain one.
     """
-    attested: Attested = finished.result.shown
     attestation = attested.attestation
     advised = attested.report.advice
     broken = attested.policy_verdict.not_passed
@@ -234,8 +239,8 @@ def _hash_prefixes(attestation: Attestation) -> dict[str, str]:
     }
 
 
-def _published(finished: FinishedTask) -> Iterator[Any]:
-    release = finished.result.shown
+def _published(finished: FinishedTask, published: PublishResult) -> Iterator[Any]:
+    release = published.release
     frame, attestation = published_rows(finished.run, release)
     yield dg.AssetCheckResult(
         asset_key=finished.table.key("published"),

@@ -24,9 +24,10 @@ from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.infra.progress import Progress
 from privacy_assets.infra.temp_folders import WorkFolder
 from privacy_assets.pipeline.resolve import ResolvedTable, RowSource
+from privacy_assets.pipeline.results import AttestResult
 from privacy_assets.pipeline.row_sources import train_rows
 from privacy_assets.pipeline.spec import GeneratorGroup
-from privacy_assets.pipeline.steps import ATTEST, run_table
+from privacy_assets.pipeline.steps import run_table
 from privacy_assets.pipeline.work import TableRun
 from privacy_assets.policy import LimitOutcome
 from privacy_assets.report.report import Report
@@ -180,9 +181,7 @@ def _report(
     )
     steps = run_table(run, device_for, lambda name: nullcontext())
     try:
-        report: Report = next(
-            result.shown.report for task, result in steps if task.step.verb == ATTEST
-        )
+        report = next(result.report for _, result in steps if isinstance(result, AttestResult))
     except InputError as error:
         fix = (
             f"a rehearsal splits the {len(rows):,} rows of train only: a run, which has all"

@@ -1,9 +1,10 @@
 """Steps of a table, declared once.
 
 ``privacy-assets run``, stored runs, Dagster assets and Airflow tasks derive from this list. A new
-step is one entry here and one function in :mod:`privacy_assets.pipeline.work`; its texts are in
-``airflow/task_group.py`` and ``dagster/assets.py``. A value of a new class needs an entry in
-``pipeline/values.py``, and a new kind of signed file one in ``gate/envelope.py``.
+step is one entry here, one function in :mod:`privacy_assets.pipeline.work` and one class in
+:mod:`privacy_assets.pipeline.results`; its texts are in ``airflow/task_group.py`` and
+``dagster/assets.py``. A value of a new class needs an entry in ``pipeline/values.py``, and a new
+kind of signed file one in ``gate/envelope.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from privacy_assets.errors import ConfigError, PrivacyAssetsError
 from privacy_assets.infra.host import isolated
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
-from privacy_assets.pipeline.work import Attested, StepResult, TableRun
+from privacy_assets.pipeline.results import AttestResult, PublishResult, StepResult
+from privacy_assets.pipeline.work import TableRun
 
 Names = Callable[[ResolvedTable], tuple[str, ...]]
 Work = Callable[[TableRun, str, Mapping[str, Any]], StepResult]
@@ -93,12 +95,20 @@ class Task(NamedTuple):
         with run.lease.held(run.ended):
             read_values = {name: values[name] for name in self.reads}
             result = self.step.work(run, self.name, read_values)
-        is_blocked = (
-            isinstance(result.shown, Attested) and result.shown.attestation.verdict != "pass"
-        )
-        if is_blocked or self.step.verb == PUBLISH:
+        if _ends_run(result):
             run.lease.free()
         return result
+
+
+def _ends_run(result: StepResult) -> bool:
+    """Return True after publication, and after a verdict that blocks it."""
+    match result:
+        case AttestResult():
+            return result.attestation.verdict != "pass"
+        case PublishResult():
+            return True
+        case _:
+            return False
 
 
 def _constant(*names: str) -> Names:

@@ -30,10 +30,11 @@ from privacy_assets.infra.files import (
 )
 from privacy_assets.infra.objects import Location, ObjectPath, local_copy
 from privacy_assets.infra.temp_folders import WorkFolder
+from privacy_assets.pipeline.results import StepResult
 from privacy_assets.pipeline.steps import ATTEST, Task, require_paths, tasks, upstream
 from privacy_assets.pipeline.training import content_hash
 from privacy_assets.pipeline.values import load_stored, remove_folder, store_value
-from privacy_assets.pipeline.work import StepResult, TableRun
+from privacy_assets.pipeline.work import TableRun
 
 Reference = Mapping[str, Any]
 _SHA256 = re.compile(r"[0-9a-f]{64}")

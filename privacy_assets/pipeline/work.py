@@ -11,11 +11,11 @@ import datetime as dt
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -28,13 +28,12 @@ from privacy_assets.evaluation.evaluate import (
     sizes_of,
 )
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
-from privacy_assets.gate.attestation import Attestation, blocking_error
+from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.envelope import ReleaseTarget, SignedFile
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
-from privacy_assets.infra.objects import Location
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.infra.temp_folders import remove_dead_work_folders
 from privacy_assets.metrics.cumulative_disclosure import NEAR
@@ -43,6 +42,17 @@ from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.metrics.registry import metrics_reading
 from privacy_assets.pipeline.lease import Lease
 from privacy_assets.pipeline.resolve import ResolvedTable
+from privacy_assets.pipeline.results import (
+    AttestResult,
+    EmbedResult,
+    FitResult,
+    PrepareResult,
+    PublishResult,
+    ReadResult,
+    SampleResult,
+    ScoreResult,
+    SplitResult,
+)
 from privacy_assets.pipeline.row_sources import Window, source_table, user_splits, user_synthetic
 from privacy_assets.pipeline.training import (
     Sampled,
@@ -54,9 +64,8 @@ from privacy_assets.pipeline.training import (
     trained_generator,
 )
 from privacy_assets.pipeline.values import Published
-from privacy_assets.policy import LimitOutcome, Verdict, judge_limit
+from privacy_assets.policy import Verdict, judge_limit
 from privacy_assets.report.report import Report
-from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.canonical import without_rare_values
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.inference import columns_to_accept, published_names
@@ -74,89 +83,6 @@ from privacy_assets.tables.threshold_rule import (
 
 Values = Mapping[str, Any]
 _MAX_RELEASES = 3  # releases named in the report
-
-
-class StepResult(NamedTuple):
-    """Result of a step.
-
-    Attributes:
-        values: Values for later steps, by name.
-        shown: Further results for logs, metadata and checks.
-    """
-
-    values: Values
-    shown: Any = None
-
-
-class Synthetic(NamedTuple):
-    """Synthetic table.
-
-    Attributes:
-        table: The rows.
-        snapshot: File in the private folder of the gate.
-        signed_file: Signed file of the snapshot.
-        metadata: Metadata of the filters.
-    """
-
-    table: Table
-    snapshot: Snapshot
-    signed_file: SignedFile
-    metadata: Mapping[str, Any]
-
-
-class Prepared(NamedTuple):
-    """Tables that all scores use.
-
-    Attributes:
-        snapshot: Synthetic table in the private folder of the gate.
-        table: Its rows.
-        real: Real tables, without subjects.
-    """
-
-    snapshot: Snapshot
-    table: Table
-    real: Sequence[Table]
-
-
-class Scored(NamedTuple):
-    """Result of one metric.
-
-    Attributes:
-        result: Result.
-        outcomes: Outcomes of the limits on this metric.
-        row_scores: Private Parquet file with the scores of each synthetic row. None if the metric
-            has none.
-    """
-
-    result: MetricResult
-    outcomes: list[LimitOutcome]
-    row_scores: Location | None = None
-
-
-class Attested(NamedTuple):
-    """Verdict of the policy.
-
-    Attributes:
-        attestation: Attestation.
-        signed_file: Signed file of the attestation.
-        report: Report of the attestation and its results.
-    """
-
-    attestation: Attestation
-    signed_file: SignedFile
-    report: Report
-
-    @property
-    def policy_verdict(self) -> Verdict:
-        """Outcome of each limit, with the measured values."""
-        return self.report.policy_verdict
-
-    @property
-    def reason(self) -> str:
-        """One sentence about the verdict."""
-        if self.attestation.verdict == "pass":
-            return f"all {len(self.policy_verdict.outcomes)} limits hold"
-        return str(blocking_error(self.policy_verdict, self.attestation.earlier_failures))
 
 
 def _new_run_id() -> str:
@@ -219,25 +145,20 @@ class TableRun:
         """
         return self.deployment.keyed_fingerprint(table.fingerprint)
 
-    def sign_tables(self, tables: Mapping[str, Table]) -> StepResult:
-        """Sign the private tables that a step read or split.
+    def sign_table(self, role: str, table: Table) -> tuple[Table, str]:
+        """Sign a private table that a step read or split.
 
         Args:
-            tables: Tables by role.
+            role: Role of the table.
+            table: The table.
 
         Returns:
-            The signed tables, and their keyed fingerprints, by role.
+            The signed table, and its keyed fingerprint.
         """
-        signed: dict[str, Table] = {}
-        fingerprints: dict[str, str] = {}
-        for role, table in tables.items():
-            fingerprints[role] = self.keyed_fingerprint(table)
-            digest = self.deployment.keyed_fingerprint(table.digest)
-            envelope = self.gate.sign_split(
-                self.target, role, fingerprints[role], digest, self.split_setup
-            )
-            signed[role] = replace(table, envelope=envelope.data)
-        return StepResult(signed, fingerprints)
+        fingerprint = self.keyed_fingerprint(table)
+        digest = self.deployment.keyed_fingerprint(table.digest)
+        envelope = self.gate.sign_split(self.target, role, fingerprint, digest, self.split_setup)
+        return replace(table, envelope=envelope.data), fingerprint
 
     def verify_tables(self, tables: Mapping[str, Table]) -> dict[str, str]:
         """Verify that the latest step signed these private tables, by the hash of their files.
@@ -268,7 +189,7 @@ class TableRun:
         return {role: values[role] for role in self.table.roles if role in values}
 
 
-def read(run: TableRun, name: str, values: Values) -> StepResult:
+def read(run: TableRun, name: str, values: Values) -> ReadResult:
     """Read the private table in canonical form. It gets a signed file of the settings under which
     it was read.
     """
@@ -278,10 +199,11 @@ def read(run: TableRun, name: str, values: Values) -> StepResult:
     source = source_table(run.table, rows, run.target.partition, run.window, accepted_columns)
     for note in source.notes:
         run.progress(note)
-    return run.sign_tables({"source": source})
+    signed, fingerprint = run.sign_table("source", source)
+    return ReadResult(signed, fingerprint)
 
 
-def split(run: TableRun, name: str, values: Values) -> StepResult:
+def split(run: TableRun, name: str, values: Values) -> SplitResult:
     """Split the private table, or read the tables of an external split, and apply the threshold
     rule to them.
 
@@ -305,12 +227,15 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
         run.progress(published_names(columns))
     min_holders = table.policy.min_holders
     real = without_rare_values(real, min_holders, table.declared, table.bounded_columns)
-    result = run.sign_tables(real)
+    signed: dict[str, Table] = {}
+    fingerprints: dict[str, str] = {}
+    for role, part in real.items():
+        signed[role], fingerprints[role] = run.sign_table(role, part)
     entries = gate.accepted.check(
         run.target.table, table.policy, run.setup, new=True, columns=columns
     )
     gate.accepted.sign(run.target.table, entries)
-    return result
+    return SplitResult(signed, fingerprints)
 
 
 def _split_source(run: TableRun, source: Table) -> dict[str, Table]:
@@ -322,13 +247,13 @@ def _split_source(run: TableRun, source: Table) -> dict[str, Table]:
     return {role: source.take(rows).map(Column.compact) for role, rows in rows_by_role.items()}
 
 
-def embed(run: TableRun, name: str, values: Values) -> StepResult:
+def embed(run: TableRun, name: str, values: Values) -> EmbedResult:
     """Train the embedder on all real rows."""
     embedder = fitted_embedder(run.table, run.real(values), run.device, run.progress)
-    return StepResult({"embedder": embedder})
+    return EmbedResult(embedder)
 
 
-def fit(run: TableRun, name: str, values: Values) -> StepResult:
+def fit(run: TableRun, name: str, values: Values) -> FitResult:
     """Fit the generator to train. If ``run.scratch`` is set, interrupted training resumes from
     the checkpoints below it.
     """
@@ -341,10 +266,10 @@ def fit(run: TableRun, name: str, values: Values) -> StepResult:
     fitted = trained_generator(
         run.table, train, keyed(train.digest), seed, folder, run.device, run.progress
     )
-    return StepResult({"generator": Trained(fitted, fingerprint, keyed)})
+    return FitResult(Trained(fitted, fingerprint, keyed))
 
 
-def sample(run: TableRun, name: str, values: Values) -> StepResult:
+def sample(run: TableRun, name: str, values: Values) -> SampleResult:
     """Create the synthetic table, or read an external one, and write it once to the private folder
     of the gate.
 
@@ -382,9 +307,7 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
         n_replaced,
         output.table,
     )
-    return StepResult(
-        {"synthetic": signed_file}, Synthetic(rows, snapshot, signed_file, output.metadata)
-    )
+    return SampleResult(rows, snapshot, signed_file, output.metadata)
 
 
 def _user_rows(run: TableRun, train: Table) -> Table:
@@ -413,7 +336,7 @@ def _count_replaced(before: Table, rows: Table, rules: Mapping[str, ColumnRule])
     return n_replaced
 
 
-def prepare(run: TableRun, name: str, values: Values) -> StepResult:
+def prepare(run: TableRun, name: str, values: Values) -> PrepareResult:
     """Encode, verify and fingerprint all tables once for all metrics, with their embeddings.
 
     Scales and encoders are fitted to all real rows, so the statistics equal those of
@@ -450,8 +373,7 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     }
     envelope = run.gate.sign_prepared(snapshot, run.split_setup, body)
     real = [table.without_subject() for table in tables.values()]
-    prepared = Prepared(snapshot, rows, real)
-    return StepResult({"evaluation_inputs": inputs.with_settings(envelope=envelope.data)}, prepared)
+    return PrepareResult(inputs.with_settings(envelope=envelope.data), snapshot, rows, real)
 
 
 def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str, Any], Snapshot]:
@@ -474,7 +396,7 @@ def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str
     )
 
 
-def score(run: TableRun, name: str, values: Values) -> StepResult:
+def score(run: TableRun, name: str, values: Values) -> ScoreResult:
     """Run the metric ``name``, and sign its result."""
     gate = run.gate
     table = run.table
@@ -518,10 +440,10 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
         new_bytes = new_ledger.to_bytes()
     signed_file = gate.sign_result(result, snapshot, outcomes, new_bytes)
     row_scores = gate.keep_row_scores(result, snapshot)
-    return StepResult({name: signed_file}, Scored(result, outcomes, row_scores))
+    return ScoreResult(name, signed_file, result, outcomes, row_scores)
 
 
-def attest(run: TableRun, name: str, values: Values) -> StepResult:
+def attest(run: TableRun, name: str, values: Values) -> AttestResult:
     """Evaluate the policy on the signed scores, and sign the verdict. Scores on other tables are
     rejected.
 
@@ -568,8 +490,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
             "sha256": attestation.sha256,
         },
     )
-    attested = Attested(attestation, signed_file, report)
-    return StepResult({"attestation": signed_file, "privacy_report": report}, attested)
+    return AttestResult(attestation, signed_file, report)
 
 
 def _report_notes(
@@ -640,13 +561,13 @@ def row_scores_notes(gate: Gate, snapshot: Snapshot, metrics: Iterable[str]) -> 
             )
 
 
-def publish(run: TableRun, name: str, values: Values) -> StepResult:
+def publish(run: TableRun, name: str, values: Values) -> PublishResult:
     """Publish the attested table. The gate verifies attestation, policy and bytes itself."""
     release = run.gate.publish(
         values["attestation"], values["synthetic"], run.target, run.table.policy, run.setup
     )
     published = Published(run.target.table, run.target.partition, release.id)
-    return StepResult({"published": published}, release)
+    return PublishResult(release, published)
 
 
 def synthetic_rows(run: TableRun, synthetic: SignedFile) -> pd.DataFrame:

@@ -151,7 +151,7 @@ def test_nothing_is_prepared_again(
     steps, _ = made
     assert work.score(
         steps, "dcr", {"evaluation_inputs": EvaluationInputs.load(stored)}
-    ).shown.result.estimates
+    ).result.estimates
 
 
 def flipped(file: Path, at: int) -> None:

@@ -29,8 +29,9 @@ from privacy_assets.airflow import (
 )
 from privacy_assets.pipeline import lease as lease_module
 from privacy_assets.pipeline import steps
+from privacy_assets.pipeline.results import StepResult
 from privacy_assets.pipeline.spec import TableSpec
-from privacy_assets.pipeline.work import StepResult, TableRun
+from privacy_assets.pipeline.work import TableRun
 
 # Runs overlap here, because the gate must reject what they make even without the run lease of the
 # table.

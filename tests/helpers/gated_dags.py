@@ -19,8 +19,9 @@ from drawing import row_of
 
 from privacy_assets.airflow import AirflowDeployment, PrivacyGateOperator, release_asset
 from privacy_assets.pipeline import steps, work
+from privacy_assets.pipeline.results import StepResult
 from privacy_assets.pipeline.spec import TableSpec
-from privacy_assets.pipeline.work import StepResult, TableRun
+from privacy_assets.pipeline.work import TableRun
 
 PLACE = Path(os.environ["PLACE"])
 RELEASES = PLACE / "deployment/releases"

@@ -378,7 +378,7 @@ def test_a_release_by_the_rule_is_no_evidence_on_own_values(tmp_path: Path) -> N
     for step in ("read", "split", "fit", "sample", "prepare"):
         values |= getattr(work, step)(of, "", values).values
     scored = work.score(of, "value_disclosure", values)
-    outcomes = {outcome.limit.statistic: outcome for outcome in scored.shown.outcomes}
+    outcomes = {outcome.limit.statistic: outcome for outcome in scored.outcomes}
     own = outcomes["value_disclosure.own_values"]
     assert own.by_rule and own.passed and not outcomes["value_disclosure.foreign_cells"].by_rule
     values |= scored.values

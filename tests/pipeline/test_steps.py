@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +22,9 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.pipeline import steps
 from privacy_assets.pipeline.resolve import ResolvedTable
+from privacy_assets.pipeline.results import StepResult
 from privacy_assets.pipeline.steps import STEPS, Task, grouped_tasks, run_table, tasks, upstream
-from privacy_assets.pipeline.work import StepResult, TableRun
+from privacy_assets.pipeline.work import TableRun
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"metrics": ["dcr", "value_disclosure"], "embedder": False}
@@ -99,6 +101,16 @@ def test_which_tasks_can_use_a_device() -> None:
     assert {one.uses_device for one in groups["score_on_device"]} == {True}
 
 
+@dataclass(frozen=True)
+class Done(StepResult):
+    names: tuple[str, ...]
+    task_name: str
+
+    @property
+    def values(self) -> dict[str, str]:
+        return dict.fromkeys(self.names, self.task_name)
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_run_in_memory_follows_the_list(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -111,7 +123,7 @@ def test_a_run_in_memory_follows_the_list(
             "cuda" if found.uses_device else "cpu"
         )
         held.append(sum(value is not None for value in values.values()))
-        return StepResult(dict.fromkeys(found.makes, task_name), task_name)
+        return Done(found.makes, task_name)
 
     monkeypatch.setattr(
         steps, "STEPS", [SimpleNamespace(**{**vars(step), "work": work}) for step in STEPS]
@@ -126,7 +138,7 @@ def test_a_run_in_memory_follows_the_list(
 
     ran = list(run_table(run, lambda wanted: nullcontext("cuda" if wanted else "cpu"), during))
     assert order == [one.name for one, _ in ran] == [one.name for one in tasks(run.table)]
-    assert [result.shown for _, result in ran] == order
+    assert [result.task_name for _, result in ran] == order
 
 
 def test_rows_have_to_be_on_disk_to_run_in_memory() -> None:

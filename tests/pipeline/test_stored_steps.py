@@ -35,10 +35,11 @@ from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.infra.objects import ObjectPath, location
 from privacy_assets.pipeline import stored_run as stored_steps
 from privacy_assets.pipeline.resolve import ResolvedTable
+from privacy_assets.pipeline.results import StepResult
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import PUBLISH, run_table, tasks
 from privacy_assets.pipeline.stored_run import StoredRun
-from privacy_assets.pipeline.work import StepResult, TableRun
+from privacy_assets.pipeline.work import TableRun
 from tests.stores import extend_to_null, new_bucket, s3
 
 QUICK = {"metrics": ["dcr", "value_disclosure"], "embedder": False}
@@ -126,7 +127,7 @@ def through(stored: StoredRun) -> dict[str, Any]:
 
 def published(stored: StoredRun, found: dict[str, Any]) -> bytes:
     _, result = step(stored, PUBLISH, {"attest": found["attest"]})
-    return result.shown.table.read_bytes()
+    return result.release.table.read_bytes()
 
 
 def in_memory(run: TableRun) -> bytes:
@@ -134,7 +135,7 @@ def in_memory(run: TableRun) -> bytes:
         run, lambda wanted: nullcontext("cpu"), lambda name: nullcontext()
     )
     assert task.step.verb == PUBLISH
-    return result.shown.table.read_bytes()
+    return result.release.table.read_bytes()
 
 
 @pytest.mark.slow
@@ -272,7 +273,7 @@ def test_no_changed_value_is_believed(rows: Path, tmp_path: Path) -> None:
             step(steps, "attest", found)
         folder.unlink()
         shutil.move(kept, folder)
-    assert step(steps, "attest", found)[1].shown.attestation.verdict == "pass"
+    assert step(steps, "attest", found)[1].attestation.verdict == "pass"
 
 
 @pytest.mark.slow

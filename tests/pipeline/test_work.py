@@ -80,18 +80,15 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     assert named["name"].nunique() == 150, "one pseudonym for each person in all tables"
 
     scored = work.score(run, "dcr", values)
-    assert [one.limit.key for one in scored.shown.outcomes] == ["dcr.member_excess.proven"]
+    assert [one.limit.key for one in scored.outcomes] == ["dcr.member_excess.proven"]
     snapshot = run.gate.snapshot(values["synthetic"], run.target)
     signed = run.gate.result(scored.values["dcr"], snapshot)
-    assert set(signed.estimates) == set(scored.shown.result.estimates)
+    assert set(signed.estimates) == set(scored.result.estimates)
 
     values |= scored.values
     attested = work.attest(run, "", values)
-    assert (
-        attested.shown.attestation.verdict == "pass"
-        and attested.shown.reason == "all 1 limits hold"
-    )
-    release = work.publish(run, "", values | attested.values).shown
+    assert attested.attestation.verdict == "pass" and attested.reason == "all 1 limits hold"
+    release = work.publish(run, "", values | attested.values).release
     pd.testing.assert_frame_equal(
         work.published_rows(run, release)[0],
         work.synthetic_rows(run, values["synthetic"]),
@@ -106,18 +103,18 @@ def test_scores_of_rows_are_private_and_named_by_the_report(run: TableRun) -> No
     )
     values = until_prepared(run)
     scored = {name: work.score(run, name, values) for name in run.table.metrics}
-    assert scored["dcr"].shown.row_scores is None
-    path = scored["memorization"].shown.row_scores
+    assert scored["dcr"].row_scores is None
+    path = scored["memorization"].row_scores
     assert path.is_relative_to(run.gate.private) and path.stat().st_mode & 0o777 == 0o600
     rows = pd.read_parquet(path)
     assert len(rows) == len(work.synthetic_rows(run, values["synthetic"]))
-    exposed = scored["memorization"].shown.result.estimate("exposed").value
+    exposed = scored["memorization"].result.estimate("exposed").value
     assert (rows["alpha_m"] < 1).mean() == pytest.approx(exposed)
     values |= {name: result.values[name] for name, result in scored.items()}
     values |= work.attest(run, "", values).values
     (note,) = [note for note in values["privacy_report"].notes if "row_scores/" in note]
     assert path.name in note and str(run.gate.private) not in note
-    release = work.publish(run, "", values).shown
+    release = work.publish(run, "", values).release
     assert not [one for one in release.folder.rglob("*") if "memorization" in one.name]
 
 
@@ -209,7 +206,7 @@ def test_a_broken_limit_is_the_reason_and_is_not_published(run: TableRun) -> Non
     values |= work.prepare(run, "", values).values
     values |= work.score(run, "dcr", values).values
     attested = work.attest(run, "", values)
-    assert attested.shown.attestation.verdict == "fail" and "dcr" in attested.shown.reason
+    assert attested.attestation.verdict == "fail" and "dcr" in attested.reason
     with pytest.raises(PolicyNotMet):
         work.publish(run, "", values | attested.values)
     assert run.gate.store.history(run.target) == []
