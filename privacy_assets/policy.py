@@ -82,24 +82,14 @@ class Limit:
     part: ClassVar[str] = "limit"
 
     statistic: str = Field(
-        title="METRIC.STATISTIC, for example dcr.member_excess",
-        pattern=r"^[^.]*\.[^.]*$",
-        description="limited statistic",
+        title="METRIC.STATISTIC, for example dcr.member_excess", pattern=r"^[^.]*\.[^.]*$"
     )
-    at_most: float | None = Field(
-        default=None,
-        title=_NUMBER,
-        description="largest tolerated value, if higher values are riskier",
-    )
-    at_least: float | None = Field(
-        default=None,
-        title=_NUMBER,
-        description="smallest tolerated value, if lower values are riskier",
-    )
-    bound: Bound = Field(default="conservative", description="number compared with the limit")
-    min_subjects: int = Field(default=30, ge=1, description="minimum number of subjects")
-    source: str = Field(default="", description="origin of the number")
-    advice: str = Field(default="", description="advice if the limit fails")
+    at_most: float | None = Field(default=None, title=_NUMBER)
+    at_least: float | None = Field(default=None, title=_NUMBER)
+    bound: Bound = "conservative"
+    min_subjects: int = Field(default=30, ge=1)
+    source: str = ""
+    advice: str = ""
 
     def __post_init__(self) -> None:
         if (self.at_most is None) == (self.at_least is None):
@@ -422,36 +412,23 @@ class Policy:
     part: ClassVar[str] = "policy"
 
     limits: Annotated[tuple[Limit, ...], BeforeValidator(parse_limits)] = Field(
-        title="a list of limits", description="one for each statistic and bound"
+        title="a list of limits"
     )
     name: str = Field(
         default="custom",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$",
         title="at most 64 letters, digits, spaces, dots, underscores and hyphens, a letter or"
         " digit first",
-        description="name in reports",
     )
-    extends: ShippedName | None = Field(
-        default=None, description="shipped policy that this one extends"
-    )
+    extends: ShippedName | None = None
     settings: Annotated[dict[str, Annotated[dict[str, Any], Dict]], Dict] = Field(
-        default_factory=dict,
-        title="a mapping of metrics to their settings",
-        description="settings of metrics",
+        default_factory=dict, title="a mapping of metrics to their settings"
     )
     embedder: Annotated[dict[str, Any], Dict] | Literal[False] = Field(
-        default_factory=dict,
-        title="a mapping of its settings, or false",
-        description="settings of the embedder",
+        default_factory=dict, title="a mapping of its settings, or false"
     )
-    part_of: ShippedName | None = Field(
-        default=None, description="shipped policy of which this is a part"
-    )
-    min_holders: int = Field(
-        default=MIN_HOLDERS,
-        ge=2,
-        description="in a pipeline, each published value belongs to this many people or more",
-    )
+    part_of: ShippedName | None = None
+    min_holders: int = Field(default=MIN_HOLDERS, ge=2)
 
     def __post_init__(self) -> None:
         if not self.limits:

@@ -750,7 +750,8 @@ def settings_text() -> str:
             if first != str(getattr(part, "name", title)):
                 shared.setdefault(first, []).append(name)
                 continue
-            meaning = f"{one.meaning} (a table may set it)" if one.by_table else one.meaning
+            meaning = f"{one.meaning[0].upper()}{one.meaning[1:].rstrip('.')}."
+            meaning = f"{meaning} A table may set it." if one.by_table else meaning
             evident = isinstance(one.default, Group | bool)
             values = "" if evident else f" ({allowed(one.domain)})"
             own.append(f"- {name}{values}: {meaning}")

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from privacy_assets.dagster.definitions import build_privacy_assets
 from privacy_assets.dagster.demo import home_below
-from privacy_assets.infra.settings import load_yaml
+from privacy_assets.infra.settings import load_yaml, meaning_of, settings_of
 from privacy_assets.pipeline.spec import (
     Data,
     Evaluation,
@@ -70,8 +70,9 @@ def _written(kind: Any, description: str) -> Any:
 
 def _described(name: str) -> str:
     """Return the description of a setting in :class:`TableSpec` or its ``data``."""
-    setting = TableSpec.model_fields.get(name) or Data.model_fields[name]
-    return setting.description or ""
+    if name in TableSpec.model_fields:
+        return meaning_of(TableSpec, name)
+    return meaning_of(Data, name)
 
 
 def _group_field(group: type[Group]) -> Any:
@@ -82,8 +83,8 @@ def _group_field(group: type[Group]) -> Any:
     pipeline is built.
     """
     properties = {}
-    for name, setting in group.model_fields.items():
-        properties[name] = {"description": setting.description or ""}
+    for setting in settings_of(group):
+        properties[setting.name] = {"description": setting.meaning}
     schema: dict[str, Any] = {"properties": properties, "additionalProperties": False}
     return Field(None, json_schema_extra=schema)
 
@@ -217,33 +218,8 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     """Dagster component with the pipeline of one table: private rows, synthetic table, privacy gate
     and release.
 
-    Equivalent to :func:`build_privacy_assets`. The groups are described in docs/settings.md.
-
-    Attributes:
-        name: Name of the table: at most 128 letters, digits and underscores, starting with a
-            letter.
-        source: Private table: "demo", or a path of Parquet or CSV files. A relative path is
-            relative to the component's folder.
-        subject: Column that identifies people, or ``{each_row: true}`` if each row is a different
-            person. A run needs one of the two. In ``{column: id, exact: true}``, two spellings of
-            an id are two people.
-        data: Settings of :class:`.Data`: columns, or the files of an external synthetic table.
-        split: Settings of :class:`.Split`: shares of train, holdout and reference.
-        generator: Name of a generator, or a mapping of ``name``, ``settings``, ``rows`` and
-            ``filter``.
-        evaluation: Settings of :class:`.Evaluation`: metrics and embedder.
-        policy: Policy file, its contents, or the name of a built-in one. A relative path is
-            relative to the component's folder. None: the default limits.
-        run: Settings of :class:`.Run`: seed, workers and others.
-        assets: Keys of your assets by role, used instead of files.
-        partitions_def: Partitions of the table. None: unpartitioned.
-        gpu_tags: Op tags of the steps that can use a device.
-        owners: Owners of all assets.
-        tags: Tags of all assets.
-        group_name: Group of all assets. None: the name of the table.
-        key_prefix: Prefix of all asset keys: a name, or several. None: no prefix.
-        schedule: Cron expression. A run is launched on it if the source has changed. None: no
-            schedule.
+    Equivalent to :func:`build_privacy_assets`. Relative paths are relative to the folder of the
+    component. The fields describe the settings, and docs/settings.md those of the groups.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)

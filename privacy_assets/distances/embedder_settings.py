@@ -27,7 +27,7 @@ class EmbedderSettings:
         preset: "default": 3 x 256 units, trained on at most ``max_rows`` randomly drawn rows for at
             most ``max_steps`` steps. "paper": 3 x 1024 units, all rows, no limit on steps.
         width: Units per layer. None: from the preset.
-        dims: Dimension of the embedding. None: see :meth:`dims_for`.
+        dims: Dimension of the embedding. None: from the number of columns, see :meth:`dims_for`.
         dropout: Share of dropped units.
         temperature: Temperature of the similarities.
         batch_size: Rows per step.
@@ -41,38 +41,18 @@ class EmbedderSettings:
 
     part: ClassVar[str] = "embedder"
 
-    preset: Literal["default", "paper"] = Field(
-        default="default",
-        description="default: 3 layers of 256 and a limited number of steps;"
-        " paper: 3 layers of 1,024 and no limit",
-    )
-    width: int | None = Field(
-        default=None, ge=1, description="width of the layers (default: as in the preset)"
-    )
-    dims: int | None = Field(
-        default=None, ge=1, description="dimension of the embedding (default: by number of columns)"
-    )
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="share of dropped units")
-    temperature: float = Field(default=0.1, gt=0, description="temperature of the similarities")
-    batch_size: int = Field(default=1024, ge=2, description="number of rows per step")
-    learning_rate: float = Field(default=1e-3, gt=0, description="learning rate of Adam")
-    max_steps: int | None = Field(
-        default=None, ge=1, description="maximum number of steps (default: as in the preset)"
-    )
-    max_rows: int | None = Field(
-        default=None,
-        ge=1,
-        description="maximum number of training rows (default: as in the preset)",
-    )
-    max_epochs: int = Field(default=300, ge=1, description="maximum number of passes over the rows")
-    window: int = Field(
-        default=20, ge=1, description="number of epochs over which the validation loss is averaged"
-    )
-    patience: int = Field(
-        default=10,
-        ge=1,
-        description="training stops after this many epochs without improvement of the average",
-    )
+    preset: Literal["default", "paper"] = "default"
+    width: int | None = Field(default=None, ge=1)
+    dims: int | None = Field(default=None, ge=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    temperature: float = Field(default=0.1, gt=0)
+    batch_size: int = Field(default=1024, ge=2)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    max_steps: int | None = Field(default=None, ge=1)
+    max_rows: int | None = Field(default=None, ge=1)
+    max_epochs: int = Field(default=300, ge=1)
+    window: int = Field(default=20, ge=1)
+    patience: int = Field(default=10, ge=1)
 
     def __post_init__(self) -> None:
         for name, value in _PRESETS[self.preset].items():

@@ -408,15 +408,9 @@ class Noise:
 
     part: ClassVar[str] = "noise"
 
-    sigma: float = Field(
-        default=0.0, ge=0, le=10, description="error of numbers and dates in standard deviations"
-    )
-    lam: float = Field(
-        default=0.0, ge=0, le=1000, description="mean of the count added to integers"
-    )
-    p: float = Field(
-        default=0.0, ge=0, le=1, description="probability that a category is resampled"
-    )
+    sigma: float = Field(default=0.0, ge=0, le=10)
+    lam: float = Field(default=0.0, ge=0, le=1000)
+    p: float = Field(default=0.0, ge=0, le=1)
 
     def __str__(self) -> str:
         errors = []

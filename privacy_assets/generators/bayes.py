@@ -62,8 +62,8 @@ class BayNet(RelationalGenerator):
         "with shadow models; it discloses more than the default generator."
     )
 
-    degree: int = Field(default=1, ge=1, le=3, description="maximum number of parents of a column")
-    bins: int = Field(default=10, ge=2, description="number of bins per number")
+    degree: int = Field(default=1, ge=1, le=3)
+    bins: int = Field(default=10, ge=2)
 
     def overfitting_protection(self) -> str:
         """Implement :meth:`Generator.overfitting_protection`: bounds on the capacity of the
@@ -226,8 +226,8 @@ class PrivBayes(PublicKnowledge, BayNet):
             which the conditional distributions derive (Laplace noise on every cell, negative counts
             set to 0). The default follows the reference implementation of Meeus et al. (2023);
             Zhang et al. use 0.3.
-        bounds: See :class:`.PublicKnowledge`.
-        categories: See :class:`.PublicKnowledge`.
+        bounds: Publicly known [low, high] of numbers and times, by column. Times are strings.
+        categories: Publicly known values, by column.
     """
 
     name = "privbayes"
@@ -235,12 +235,8 @@ class PrivBayes(PublicKnowledge, BayNet):
     keeps_declared_only = True
     summary = "The Bayesian network of baynet with differential privacy (PrivBayes)."
 
-    epsilon: float = Field(
-        default=1.0, gt=0, description="epsilon of the differential privacy guarantee"
-    )
-    structure_share: float = Field(
-        default=0.5, gt=0, lt=1, description="share of epsilon for the structure"
-    )
+    epsilon: float = Field(default=1.0, gt=0)
+    structure_share: float = Field(default=0.5, gt=0, lt=1)
     bounds: Bounds = None
     categories: Categories = None
 

@@ -83,14 +83,8 @@ class NoisyCopy(Copy):
         " rejects them."
     )
 
-    noise: float = Field(
-        default=0.1,
-        ge=0,
-        description="standard deviation of the noise, relative to that of the column",
-    )
-    redraw: float = Field(
-        default=0.05, ge=0, le=1, description="probability that a category is resampled"
-    )
+    noise: float = Field(default=0.1, ge=0)
+    redraw: float = Field(default=0.05, ge=0, le=1)
 
     def changed(self, sample: Table, train: Table, rng: np.random.Generator) -> Table:
         """Implement :meth:`Copy.changed`: add noise."""

@@ -21,10 +21,8 @@ from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
 
 _LISTS = "a mapping of columns to lists"
-Bounds = Annotated[
-    Any, Field(title=_LISTS, description="publicly known [low, high], dates as strings")
-]
-Categories = Annotated[Any, Field(title=_LISTS, description="publicly known values")]
+Bounds = Annotated[Any, Field(title=_LISTS)]
+Categories = Annotated[Any, Field(title=_LISTS)]
 
 
 @dataclass(frozen=True, eq=False)

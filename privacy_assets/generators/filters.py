@@ -48,14 +48,11 @@ class Filter(ABC):
 
     radius: Annotated[
         float | None,
-        Field(
-            ge=0,
-            description="distance within which people count; default: from quantile",
-        ),
+        Field(ge=0),
     ] = None
     attempts: Annotated[
         int,
-        Field(ge=2, description="maximum number of drawn rows, as a multiple of the wanted rows"),
+        Field(ge=2),
     ] = 10
 
     part: ClassVar[str] = "filter"
@@ -181,12 +178,7 @@ class SimilarityFilter(Filter):
             duplicate, the radius is 0, and only copies of real rows are dropped.
     """
 
-    quantile: float = Field(
-        default=0.02,
-        ge=1e-9,
-        le=0.5,
-        description="radius, as a quantile of the distances between real rows",
-    )
+    quantile: float = Field(default=0.02, ge=1e-9, le=0.5)
 
     name = "similarity"
     covers = "copies and near copies of real rows, including combinations that many people share"
@@ -214,11 +206,7 @@ class MemorizationFilter(SimilarityFilter):
         crowd: Minimum number of people within the radius at which a row is kept.
     """
 
-    crowd: int = Field(
-        default=5,
-        ge=2,
-        description="minimum number of people within the radius at which a row is kept",
-    )
+    crowd: int = Field(default=5, ge=2)
 
     name = "memorization"
     covers = "copies and near copies of rows that few people share"
@@ -248,12 +236,8 @@ class OutlierFilter(Filter):
         InputError: By ``fit``, if there are not more than ``n_neighbors`` people.
     """
 
-    n_neighbors: int = Field(
-        default=5, ge=1, description="number of nearest other people that determine the distance"
-    )
-    quantile: float = Field(
-        default=0.9, ge=0.5, lt=1, description="radius, as a quantile of these distances"
-    )
+    n_neighbors: int = Field(default=5, ge=1)
+    quantile: float = Field(default=0.9, ge=0.5, lt=1)
 
     name = "outliers"
     covers = "rows unlike those of most people, including copies of unusual people"
@@ -295,9 +279,7 @@ class AlphaFilter(SimilarityFilter):
             membership inference.
     """
 
-    threshold: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="smallest alpha_m of a row that is kept"
-    )
+    threshold: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
     name = "alpha_m"
     covers = "rows with more training rows than other synthetic rows near them"

@@ -136,21 +136,10 @@ class SynthPop(RelationalGenerator):
         " before it."
     )
 
-    min_samples_leaf: int = Field(
-        default=100, ge=1, description="minimum number of training people per leaf"
-    )
-    shrinkage: float = Field(
-        default=30.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="training people per level that draw a leaf to its parent",
-    )
-    smoothing: bool = Field(
-        default=True, description="perturb numbers and times within their leaves"
-    )
-    visit: Annotated[tuple[str, ...] | None, Tuple] = Field(
-        default=None, description="order in which columns are drawn (default: as in the table)"
-    )
+    min_samples_leaf: int = Field(default=100, ge=1)
+    shrinkage: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    smoothing: bool = True
+    visit: Annotated[tuple[str, ...] | None, Tuple] = None
 
     def overfitting_protection(self) -> str:
         """Implement :meth:`Generator.overfitting_protection`: the leaf size, unless it is 1, and

@@ -75,17 +75,11 @@ class CommandGenerator(ProgramGenerator):
     repeatable = False
     creates_values = True
 
-    command: Texts = Field(description="program and arguments")
-    train: Annotated[tuple[str, ...] | None, Tuple] = Field(
-        default=None, description="training command, which runs once"
-    )
-    timeout: Timeout = Field(default=3600.0, description="maximum number of seconds per run")
-    variables: Texts = Field(
-        default=(), description="additional environment variables passed to it"
-    )
-    log: str | None = Field(
-        default=None, description="private file for its output and failure reasons"
-    )
+    command: Texts = Field()
+    train: Annotated[tuple[str, ...] | None, Tuple] = None
+    timeout: Timeout = 3600.0
+    variables: Texts = ()
+    log: str | None = None
 
     def __post_init__(self) -> None:
         if self.train is None:
@@ -183,17 +177,10 @@ class CallableGenerator(ProgramGenerator):
     summary = "Custom Python function: function(train, rows, seed) returns the synthetic rows."
     repeatable = False
     creates_values = True
-    function: Any = Field(
-        title="a function, or a string module:function",
-        description="function that generates the rows",
-    )
-    timeout: Timeout = Field(default=86_400.0, description="maximum number of seconds per call")
-    variables: Texts = Field(
-        default=(), description="additional environment variables passed to it"
-    )
-    log: str | None = Field(
-        default=None, description="private file for its output and failure reasons"
-    )
+    function: Any = Field(title="a function, or a string module:function")
+    timeout: Timeout = 86_400.0
+    variables: Texts = ()
+    log: str | None = None
 
     def __post_init__(self) -> None:
         reference = self.function

@@ -7,10 +7,12 @@ ConfigError. Constructs of YAML that readers overlook or misread are errors.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import (
@@ -58,6 +60,8 @@ _HINTS = {  # most frequent cause of each parser message
     "found character a tab that cannot start any token": ": indent with spaces",
     "found unexpected end of stream": ": a quote is not closed",
 }
+_ENTRY = re.compile(r"    (?P<name>\w+): (?P<text>.*)")  # of a section of a docstring
+_ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(?P<name>\w+)`")  # such as :func:`.evaluate`
 _BY_NAME = "pass each setting once, by name."
 _SINGULAR = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 _PLURAL = {int: "integers", float: "numbers", str: "strings", bool: "true or false values"}
@@ -186,8 +190,9 @@ def _kind_of_content(content: Any) -> str:
 def declared(kind: type[T]) -> type[T]:
     """Turn a class into a frozen dataclass whose fields are settings.
 
-    Declare a field as ``name: type = Field(default=..., ge=..., description=...)``. Values are not
-    converted: a string is not accepted as a number, nor a number as a boolean. Messages name the
+    Declare a field as ``name: type = Field(default=..., ge=...)``, and describe it in the docstring
+    of the class, under ``Args:`` (:func:`meaning_of`). Values are not converted: a string is not
+    accepted as a number, nor a number as a boolean. Messages name the
     class by its ``part`` and ``name``, if it has them. In a plain dataclass that inherits from a
     declared one, bounds are not checked, and a default is used only if it is written as ``name:
     Annotated[type, Field(...)] = default``.
@@ -243,17 +248,65 @@ def settings_of(kind: Any) -> list[Setting]:
     settings = []
     if issubclass(kind, BaseModel):
         for name, info in kind.model_fields.items():
-            meaning = info.description or ""
-            settings.append(Setting(name, domain_of(info), _default(info), meaning))
+            settings.append(Setting(name, domain_of(info), _default(info), meaning_of(kind, name)))
         return settings
     for field in fields(kind):
         info = _info(kind, field.name)
         if info.json_schema_extra == DERIVED:
             continue
-        meaning = info.description or ""
+        meaning = meaning_of(kind, field.name)
         by_table = info.json_schema_extra == BY_TABLE
         settings.append(Setting(field.name, domain_of(info), default_of(field), meaning, by_table))
     return settings
+
+
+def meaning_of(kind: Any, name: str) -> str:
+    """Return the description of a setting, without the markup of docstrings.
+
+    It is written once: in the docstring of the class or of a base class, under ``Args:`` or
+    ``Attributes:``, or as the ``description`` of the field.
+
+    Args:
+        kind: A class made by :func:`declared`, or a pydantic model.
+        name: Name of the setting.
+
+    Returns:
+        The description. Empty: there is none.
+    """
+    description = _info(kind, name).description
+    if description:
+        return description
+    for section in ("Args:", "Attributes:"):
+        for base in kind.__mro__:
+            descriptions = _section_of_docstring(base, section)
+            if name in descriptions:
+                return _without_markup(descriptions[name])
+    return ""
+
+
+@cache
+def _section_of_docstring(kind: type, section: str) -> dict[str, str]:
+    """Return the descriptions in a section of the docstring of a class, by name."""
+    docstring = inspect.cleandoc(vars(kind).get("__doc__") or "")
+    _, _, text = f"\n{docstring}".partition(f"\n{section}\n")
+    descriptions: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if line and not line.startswith(" "):  # the next section
+            break
+        entry = _ENTRY.fullmatch(line)
+        if entry:
+            name = entry["name"]
+            descriptions[name] = entry["text"]
+        elif name:
+            descriptions[name] = f"{descriptions[name]} {line.strip()}".strip()
+    return descriptions
+
+
+def _without_markup(text: str) -> str:
+    """Return a text of a docstring with names in single backticks, without roles and modules."""
+    text = _ROLE.sub(r"`\g<name>`", text)
+    return text.replace("``", "`")
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:

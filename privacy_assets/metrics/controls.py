@@ -410,8 +410,8 @@ class Controls(Metric):
         ``benchmarks/results/controls.md``.
     """
 
-    draws: int = Field(default=6, ge=4, description="number of plantings of each kind")
-    nulls: int = Field(default=10, ge=10, description="number of tables with shuffled labels")
+    draws: int = Field(default=6, ge=4)
+    nulls: int = Field(default=10, ge=10)
     doses: Annotated[
         tuple[Annotated[float, Field(gt=0, le=0.5)], ...],
         Tuple,
@@ -420,20 +420,11 @@ class Controls(Metric):
     ] = Field(
         title="ascending numbers above 0 and up to 0.5",
         default=(0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2),
-        description="planted shares of all rows",
     )
-    limits: tuple[Limit, ...] = Field(
-        default=(), json_schema_extra=DERIVED, description="limits in force"
-    )
-    copies: Copies = Field(
-        default_factory=Copies, json_schema_extra=DERIVED, description="settings of copies"
-    )
-    max_targets: MaxTargets = Field(
-        default=None, description="maximum number of attacked rows; default: all rows"
-    )
-    n_permutations: int = Field(
-        default=499, ge=199, description="number of permutations of the membership labels"
-    )
+    limits: tuple[Limit, ...] = Field(default=(), json_schema_extra=DERIVED)
+    copies: Copies = Field(default_factory=Copies, json_schema_extra=DERIVED)
+    max_targets: MaxTargets = None
+    n_permutations: int = Field(default=499, ge=199)
 
     name: ClassVar[str] = "controls"
     summary: ClassVar[str] = (

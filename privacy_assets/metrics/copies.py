@@ -524,15 +524,9 @@ class Copies(Metric):
         ``benchmarks/results/copies.md``.
     """
 
-    max_holders: int = Field(
-        default=2, ge=1, description="maximum number of people with a row that counts as their own"
-    )
-    max_targets: MaxTargets = Field(
-        default=20_000, description="maximum number of attacked rows; default: all rows"
-    )
-    n_permutations: int = Field(
-        default=1000, ge=199, description="number of permutations of the membership labels"
-    )
+    max_holders: int = Field(default=2, ge=1)
+    max_targets: MaxTargets = 20_000
+    n_permutations: int = Field(default=1000, ge=199)
 
     name: ClassVar[str] = "copies"
     summary: ClassVar[str] = (

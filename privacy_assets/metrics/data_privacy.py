@@ -163,18 +163,12 @@ class DataPrivacy(Metric):
     """
 
     membership: MembershipInference = Field(
-        default_factory=MembershipInference,
-        json_schema_extra=DERIVED,
-        description="settings of membership_inference",
+        default_factory=MembershipInference, json_schema_extra=DERIVED
     )
     attribute: AttributeInference = Field(
-        default_factory=AttributeInference,
-        json_schema_extra=DERIVED,
-        description="settings of attribute_inference",
+        default_factory=AttributeInference, json_schema_extra=DERIVED
     )
-    attacks: bool = Field(
-        default=True, json_schema_extra=DERIVED, description="whether to compute score"
-    )
+    attacks: bool = Field(default=True, json_schema_extra=DERIVED)
 
     name: ClassVar[str] = "data_privacy"
     summary: ClassVar[str] = (

@@ -541,33 +541,16 @@ class Dcr(Metric):
     )
     protections = (ProtectionEvidence("similarity", ("identical_excess", "member_excess")),)
 
-    alpha: float = Field(
-        default=0.02, gt=0, le=0.5, description="share of holdout rows that count as close"
-    )
-    n_bootstraps: int = Field(default=1000, ge=50, description="bootstraps of the privacy score")
-    n_permutations: int = Field(
-        default=999, ge=199, description="number of permutations of the membership labels"
-    )
+    alpha: float = Field(default=0.02, gt=0, le=0.5)
+    n_bootstraps: int = Field(default=1000, ge=50)
+    n_permutations: int = Field(default=999, ge=199)
     tails: Annotated[tuple[Annotated[float, Field(gt=0, le=0.5)], ...], Tuple] = Field(
-        default=(0.005, 0.02, 0.05, 0.20),
-        min_length=1,
-        description="shares of the closest synthetic rows",
+        default=(0.005, 0.02, 0.05, 0.20), min_length=1
     )
-    headline_tail: float = Field(
-        default=0.05, gt=0, le=0.5, description="tail of member_excess, one of tails"
-    )
-    headline_rows: int = Field(
-        default=250, ge=1, description="minimum number of real rows matched for member_excess"
-    )
-    negligible: float = Field(
-        default=0.05,
-        gt=0,
-        le=0.5,
-        description="minimum denominator of identical_excess, as a share of the rows",
-    )
-    max_targets: MaxTargets = Field(
-        default=None, description="maximum number of attacked rows; default: all rows"
-    )
+    headline_tail: float = Field(default=0.05, gt=0, le=0.5)
+    headline_rows: int = Field(default=250, ge=1)
+    negligible: float = Field(default=0.05, gt=0, le=0.5)
+    max_targets: MaxTargets = None
 
     def __post_init__(self) -> None:
         if self.headline_tail not in self.tails:

@@ -73,6 +73,12 @@ class Fidelity(Metric):
     computed again. Labels are not permuted, because fidelity does not depend on membership. No
     limit is set by default.
 
+    Args:
+        targets: Columns to predict. None: 20 that can be predicted, drawn at random.
+        rows: Maximum number of rows that a model learns from.
+        pairs: Maximum number of pairs of columns, drawn at random.
+        n_bootstraps: Number of bootstrap replicates.
+
     Attributes:
         column_similarity: Mean of 1 - D over columns. D is the Kolmogorov-Smirnov distance for
             numbers and times, with missing as a value below all others, and half the sum of
@@ -148,18 +154,10 @@ class Fidelity(Metric):
 
     targets: Annotated[
         tuple[str, ...] | None, Tuple, BeforeValidator(as_named), AfterValidator(_unique)
-    ] = Field(
-        default=None,
-        min_length=1,
-        description="columns to predict; default: 20 that can be predicted, drawn at random",
-    )
-    rows: int = Field(
-        default=10_000, ge=10, description="maximum number of rows that a model learns from"
-    )
-    pairs: int = Field(
-        default=300, ge=1, description="maximum number of pairs of columns, drawn at random"
-    )
-    n_bootstraps: int = Field(default=200, ge=20, description="bootstrap replicates")
+    ] = Field(default=None, min_length=1)
+    rows: int = Field(default=10_000, ge=10)
+    pairs: int = Field(default=300, ge=1)
+    n_bootstraps: int = Field(default=200, ge=20)
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics and the tables "columns", "pairs", "relations" and

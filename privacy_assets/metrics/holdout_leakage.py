@@ -89,12 +89,8 @@ class HoldoutLeakage(Metric):
     seen_in_copy = False
     in_leak_studies = False
 
-    n_permutations: int = Field(
-        default=999, ge=199, description="number of permutations of the membership labels"
-    )
-    max_targets: MaxTargets = Field(
-        default=None, description="maximum number of attacked rows; default: all rows"
-    )
+    n_permutations: int = Field(default=999, ge=199)
+    max_targets: MaxTargets = None
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics. There are no tables."""

@@ -254,24 +254,11 @@ class Linkability(Metric):
 
     column_sets: Annotated[
         Pair | None, Tuple, BeforeValidator(as_named), AfterValidator(_disjoint)
-    ] = Field(
-        default=None,
-        title="two disjoint lists of column names, or null",
-        description="columns of the two files; default: random halves",
-    )
-    n_splits: int = Field(default=20, ge=1, description="number of random halves of the columns")
-    max_targets: int = Field(
-        default=2000, ge=1, description="maximum number of attacked rows per side"
-    )
-    n_neighbors: int = Field(
-        default=1,
-        ge=1,
-        le=_MOST_NEIGHBORS,
-        description="number of nearest synthetic rows by each half",
-    )
-    n_permutations: int = Field(
-        default=1000, ge=199, description="number of permutations of the membership labels"
-    )
+    ] = Field(default=None, title="two disjoint lists of column names, or null")
+    n_splits: int = Field(default=20, ge=1)
+    max_targets: int = Field(default=2000, ge=1)
+    n_neighbors: int = Field(default=1, ge=1, le=_MOST_NEIGHBORS)
+    n_permutations: int = Field(default=1000, ge=199)
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics and the table "sets"."""

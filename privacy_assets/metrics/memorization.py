@@ -170,9 +170,9 @@ class Memorization(Metric):
         distance: "euclidean", or "spherelet", which adds a curvature term, see
             :mod:`privacy_assets.distances.spherelets`. It is used for lambda, alpha_m and
             ``exposed``, which then has no null; ``exposed_excess`` and the ratios stay Euclidean.
-        radius: lambda. None: the ``quantile`` of the distances of training rows to the nearest
-            other training row (of another subject, if subjects are known). It is 0 for tables with
-            few distinct rows; then only identical rows are near.
+        radius: Radius lambda. None: the ``quantile`` of the distances of training rows to the
+            nearest other training row (of another subject, if subjects are known). It is 0 for
+            tables with few distinct rows; then only identical rows are near.
         quantile: Quantile for lambda.
         n_neighbors: Number of training rows of a spherelet.
         dimension: Dimension of a spherelet.
@@ -212,19 +212,13 @@ class Memorization(Metric):
         Not measurable if T has fewer than two rows, or H or S none.
     """
 
-    space: Space = Field(default="raw", description="encoding in which distances are computed")
-    distance: Distance = Field(default="euclidean", description="Euclidean, or d_R of Kuppa")
-    radius: float | None = Field(
-        default=None,
-        ge=0,
-        description="lambda; default: quantile of the leave-one-out distances in train",
-    )
-    quantile: float = Field(default=0.02, gt=0, le=0.5, description="quantile for lambda")
-    n_neighbors: int = Field(default=20, ge=3, description="number of training rows of a spherelet")
-    dimension: int = Field(default=2, ge=1, description="dimension of a spherelet")
-    n_permutations: int = Field(
-        default=999, ge=199, description="number of permutations of the membership labels"
-    )
+    space: Space = "raw"
+    distance: Distance = "euclidean"
+    radius: float | None = Field(default=None, ge=0)
+    quantile: float = Field(default=0.02, gt=0, le=0.5)
+    n_neighbors: int = Field(default=20, ge=3)
+    dimension: int = Field(default=2, ge=1)
+    n_permutations: int = Field(default=999, ge=199)
 
     name = "memorization"
     summary = "Which synthetic rows are among training rows rather than among other synthetic rows?"

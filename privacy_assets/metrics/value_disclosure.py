@@ -207,14 +207,10 @@ class ValueDisclosure(Metric):
     """
 
     lengths: Annotated[tuple[Annotated[int, Field(ge=4)], ...], Tuple] = Field(
-        default=(12, 24, 48), min_length=1, description="lengths of pieces of text, ascending"
+        default=(12, 24, 48), min_length=1
     )
-    max_holders: int = Field(
-        default=5, ge=1, description="maximum number of people sharing a rare piece"
-    )
-    confidence: float = Field(
-        default=0.99, ge=0.5, lt=1, description="simultaneous confidence level of generated_excess"
-    )
+    max_holders: int = Field(default=5, ge=1)
+    confidence: float = Field(default=0.99, ge=0.5, lt=1)
 
     name: ClassVar[str] = "value_disclosure"
     summary: ClassVar[str] = (

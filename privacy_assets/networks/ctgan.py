@@ -683,29 +683,15 @@ class CTGAN(LibraryGenerator):
     NETWORK = "_generator"
     TRANSFORMER = "_transformer"
 
-    epochs: int = Field(default=300, ge=1, description="number of passes over the training rows")
-    batch_size: int = Field(
-        default=500, ge=1, description="number of rows per step: even, and a multiple of pac"
-    )
-    pac: int = Field(
-        default=10, ge=1, description="number of rows that the discriminator evaluates jointly"
-    )
-    embedding_dim: int = Field(default=128, ge=1, description="dimension of the noise")
-    generator_dim: Layers = Field(
-        default=(256, 256), min_length=1, description="widths of the generator's layers"
-    )
-    discriminator_dim: Layers = Field(
-        default=(256, 256), min_length=1, description="widths of the discriminator's layers"
-    )
-    generator_lr: float = Field(
-        default=2e-4, gt=0, le=_MAX_SETTING, description="learning rate of the generator"
-    )
-    discriminator_lr: float = Field(
-        default=2e-4, gt=0, le=_MAX_SETTING, description="learning rate of the discriminator"
-    )
-    log_frequency: bool = Field(
-        default=True, description="draw categories by the logarithm of their frequency"
-    )
+    epochs: int = Field(default=300, ge=1)
+    batch_size: int = Field(default=500, ge=1)
+    pac: int = Field(default=10, ge=1)
+    embedding_dim: int = Field(default=128, ge=1)
+    generator_dim: Layers = Field(default=(256, 256), min_length=1)
+    discriminator_dim: Layers = Field(default=(256, 256), min_length=1)
+    generator_lr: float = Field(default=2e-4, gt=0, le=_MAX_SETTING)
+    discriminator_lr: float = Field(default=2e-4, gt=0, le=_MAX_SETTING)
+    log_frequency: bool = True
 
     def __post_init__(self) -> None:
         if self.batch_size % 2 or self.batch_size % self.pac:
@@ -765,18 +751,12 @@ class TVAE(LibraryGenerator):
     NETWORK = "decoder"
     TRANSFORMER = "transformer"
 
-    epochs: int = Field(default=300, ge=1, description="number of passes over the training rows")
-    batch_size: int = Field(default=500, ge=1, description="number of rows per step")
-    embedding_dim: int = Field(default=128, ge=1, description="dimension of the latent code")
-    compress_dims: Layers = Field(
-        default=(128, 128), min_length=1, description="widths of the encoder's layers"
-    )
-    decompress_dims: Layers = Field(
-        default=(128, 128), min_length=1, description="widths of the decoder's layers"
-    )
-    loss_factor: float = Field(
-        default=2.0, gt=0, le=_MAX_SETTING, description="weight of the reconstruction loss"
-    )
+    epochs: int = Field(default=300, ge=1)
+    batch_size: int = Field(default=500, ge=1)
+    embedding_dim: int = Field(default=128, ge=1)
+    compress_dims: Layers = Field(default=(128, 128), min_length=1)
+    decompress_dims: Layers = Field(default=(128, 128), min_length=1)
+    loss_factor: float = Field(default=2.0, gt=0, le=_MAX_SETTING)
 
     def synthesizer(self) -> type:
         """Implement :meth:`LibraryGenerator.synthesizer`."""

@@ -53,25 +53,14 @@ class WGANGP(NeuralGenerator):
 
     name = "wgan_gp"
     summary = "Wasserstein GAN with gradient penalty (WGAN-GP)."
-    hidden_dims: Layers = Field(default=(256, 256), description="widths of the hidden layers")
-    noise: int = Field(default=128, ge=1, le=4096, description="dimension of the noise")
-    epochs: int = Field(
-        default=300, ge=1, le=100_000, description="number of passes over the training rows"
-    )
-    batch_size: int = Field(default=500, ge=2, le=1_000_000, description="number of rows per step")
-    learning_rate: float = Field(default=2e-4, ge=1e-8, le=1, description="learning rate of Adam")
-    critic_steps: int = Field(
-        default=5, ge=1, le=100, description="critic steps per generator step"
-    )
-    validation: float = Field(
-        default=0.1, ge=0.01, le=0.5, description="share of people in the validation set"
-    )
-    patience: int = Field(
-        default=50,
-        ge=1,
-        le=100_000,
-        description="training stops after this many epochs without improvement",
-    )
+    hidden_dims: Layers = (256, 256)
+    noise: int = Field(default=128, ge=1, le=4096)
+    epochs: int = Field(default=300, ge=1, le=100_000)
+    batch_size: int = Field(default=500, ge=2, le=1_000_000)
+    learning_rate: float = Field(default=2e-4, ge=1e-8, le=1)
+    critic_steps: int = Field(default=5, ge=1, le=100)
+    validation: float = Field(default=0.1, ge=0.01, le=0.5)
+    patience: int = Field(default=50, ge=1, le=100_000)
 
     def overfitting_protection(self) -> str:
         """Implement :meth:`Generator.overfitting_protection`."""
@@ -146,20 +135,18 @@ class PrivateNetwork(PublicKnowledge, NeuralGenerator):
         epsilon: Privacy budget.
         delta: Delta of the guarantee.
         bins: Number of bins of a number.
-        bounds: See :class:`.PublicKnowledge`.
-        categories: See :class:`.PublicKnowledge`.
+        bounds: Publicly known [low, high] of numbers and times, by column. Times are strings.
+        categories: Publicly known values, by column.
     """
 
     secret_seed = True
     ACCOUNTANT: ClassVar[str]
 
-    hidden_dims: Layers = Field(default=(128, 128), description="widths of the hidden layers")
-    noise: int = Field(default=64, ge=1, le=4096, description="dimension of the noise")
-    epsilon: float = Field(
-        default=1.0, ge=1e-3, le=1e6, description="epsilon of the differential privacy guarantee"
-    )
-    delta: float = Field(default=1e-5, ge=1e-12, le=0.1, description="delta of the guarantee")
-    bins: int = Field(default=20, ge=1, le=10_000, description="number of bins per number")
+    hidden_dims: Layers = (128, 128)
+    noise: int = Field(default=64, ge=1, le=4096)
+    epsilon: float = Field(default=1.0, ge=1e-3, le=1e6)
+    delta: float = Field(default=1e-5, ge=1e-12, le=0.1)
+    bins: int = Field(default=20, ge=1, le=10_000)
     bounds: Bounds = None
     categories: Categories = None
 
@@ -211,17 +198,11 @@ class PrivateGan(PrivateNetwork):
     extra = "dp"
     WASSERSTEIN: ClassVar[float | None] = None
 
-    epochs: int = Field(
-        default=100, ge=1, le=100_000, description="number of passes over the training rows"
-    )
-    batch_size: int = Field(default=256, ge=1, le=1_000_000, description="number of rows per step")
-    learning_rate: float = Field(default=1e-3, ge=1e-8, le=1, description="learning rate of Adam")
-    critic_steps: int = Field(
-        default=1, ge=1, le=100, description="critic steps per generator step"
-    )
-    max_grad_norm: float = Field(
-        default=1.0, ge=1e-6, le=1e6, description="maximum norm of a row's gradient"
-    )
+    epochs: int = Field(default=100, ge=1, le=100_000)
+    batch_size: int = Field(default=256, ge=1, le=1_000_000)
+    learning_rate: float = Field(default=1e-3, ge=1e-8, le=1)
+    critic_steps: int = Field(default=1, ge=1, le=100)
+    max_grad_norm: float = Field(default=1.0, ge=1e-6, le=1e6)
 
     def _train(
         self, cells: np.ndarray, layout: Layout, training: Training
@@ -325,9 +306,7 @@ class DPGAN(PrivateGan):
     summary = "Wasserstein GAN trained with differential privacy (DPGAN)."
     WASSERSTEIN = 0.05
 
-    learning_rate: float = Field(
-        default=5e-4, ge=1e-8, le=1, description="learning rate of RMSprop"
-    )
+    learning_rate: float = Field(default=5e-4, ge=1e-8, le=1)
 
 
 @declared
@@ -345,9 +324,7 @@ class DPCTGAN(PrivateGan):
 
     name = "dpctgan"
     summary = "Conditional tabular GAN trained with differential privacy (DPCTGAN)."
-    counts_share: float = Field(
-        default=0.1, ge=0.001, le=0.999, description="share of epsilon for the counts"
-    )
+    counts_share: float = Field(default=0.1, ge=0.001, le=0.999)
 
     def sampler(self, shape: Shape) -> Sampler:
         """Implement :meth:`NeuralGenerator.sampler`."""
@@ -405,16 +382,9 @@ class PATEGAN(PrivateNetwork):
     name = "pategan"
     summary = "GAN taught by the noisy votes of teachers, with differential privacy (PATE-GAN)."
     ACCOUNTANT = "data-independent moments of noisy votes (Papernot et al. 2017, theorem 2)"
-    epochs: int = Field(
-        default=200, ge=1, le=100_000, description="number of passes over the training rows"
-    )
-    batch_size: int = Field(default=512, ge=2, le=100_000, description="number of rows per step")
-    teachers: int | None = Field(
-        default=None,
-        ge=2,
-        le=100_000,
-        description="number of teachers (default: one per 10 people, at most 1,000)",
-    )
+    epochs: int = Field(default=200, ge=1, le=100_000)
+    batch_size: int = Field(default=512, ge=2, le=100_000)
+    teachers: int | None = Field(default=None, ge=2, le=100_000)
 
     def _covers(self, training: Training) -> str:
         if training.subject_codes is None:

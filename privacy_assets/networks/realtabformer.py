@@ -275,7 +275,7 @@ class RealTabFormer(ProgramGenerator):
             the factor reached. 1: the first training only. Never publish the output. None: off.
         sample_batch: Number of rows drawn at a time.
         timeout: Maximum number of seconds per run.
-        log: See :class:`ProgramGenerator`.
+        log: Private file for the output and failure reasons. None: they are discarded.
 
     Raises:
         ConfigError: If ``overfit`` is set without validation and early stopping, or the library is
@@ -292,38 +292,19 @@ class RealTabFormer(ProgramGenerator):
     extra = "realtabformer"
     separate_environment = ("realtabformer", INSTALL)
 
-    python: str | None = Field(
-        default=None, description="Python interpreter of a separate environment"
-    )
-    epochs: int = Field(default=100, ge=1, description="number of passes over the training rows")
-    batch_size: int = Field(
-        default=8, ge=1, description="number of rows per forward pass; a step has four"
-    )
-    layers: int = Field(default=6, ge=1, description="number of transformer layers")
-    width: int = Field(default=768, ge=64, multiple_of=64, description="width of the layers")
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="share of dropped units")
-    validation: float = Field(
-        default=0.1, ge=0, lt=1, description="share of people in the validation set"
-    )
-    patience: int = Field(
-        default=5, ge=0, description="training stops after this many epochs without improvement"
-    )
-    n_critic: int = Field(
-        default=0,
-        ge=0,
-        description="number of epochs between the library's comparisons of distances (0: none)",
-    )
-    overfit: float | None = Field(
-        default=None,
-        ge=1,
-        le=2,
-        description="factor of deliberate overfitting: validation loss relative to the best",
-    )
-    sample_batch: int = Field(default=128, ge=1, description="number of rows drawn at a time")
-    timeout: Timeout = Field(default=86_400.0, description="maximum number of seconds per run")
-    log: str | None = Field(
-        default=None, description="private file for its output and failure reasons"
-    )
+    python: str | None = None
+    epochs: int = Field(default=100, ge=1)
+    batch_size: int = Field(default=8, ge=1)
+    layers: int = Field(default=6, ge=1)
+    width: int = Field(default=768, ge=64, multiple_of=64)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    validation: float = Field(default=0.1, ge=0, lt=1)
+    patience: int = Field(default=5, ge=0)
+    n_critic: int = Field(default=0, ge=0)
+    overfit: float | None = Field(default=None, ge=1, le=2)
+    sample_batch: int = Field(default=128, ge=1)
+    timeout: Timeout = 86_400.0
+    log: str | None = None
 
     def __post_init__(self) -> None:
         if self.overfit is not None and (self.n_critic or not self.patience or not self.validation):

@@ -67,29 +67,15 @@ class RVAE(NeuralGenerator):
 
     name = "rvae"
     summary = "Robust variational autoencoder for mixed tables (RVAE)."
-    hidden_dims: Layers = Field(default=(256, 256), description="widths of the hidden layers")
-    latent: int = Field(default=20, ge=1, le=4096, description="dimension of the latent code")
-    epochs: int = Field(
-        default=300, ge=1, le=100_000, description="number of passes over the training rows"
-    )
-    batch_size: int = Field(default=256, ge=2, le=1_000_000, description="number of rows per step")
-    learning_rate: float = Field(default=1e-3, ge=1e-8, le=1, description="learning rate of Adam")
-    dropout: float = Field(default=0.1, ge=0, le=0.95, description="share of dropped units")
-    validation: float = Field(
-        default=0.1, ge=0.01, le=0.5, description="share of people in the validation set"
-    )
-    patience: int = Field(
-        default=20,
-        ge=1,
-        le=100_000,
-        description="training stops after this many epochs without improvement",
-    )
-    overfit: float | None = Field(
-        default=None,
-        ge=1,
-        le=2,
-        description="factor of deliberate overfitting: validation loss relative to the best",
-    )
+    hidden_dims: Layers = (256, 256)
+    latent: int = Field(default=20, ge=1, le=4096)
+    epochs: int = Field(default=300, ge=1, le=100_000)
+    batch_size: int = Field(default=256, ge=2, le=1_000_000)
+    learning_rate: float = Field(default=1e-3, ge=1e-8, le=1)
+    dropout: float = Field(default=0.1, ge=0, le=0.95)
+    validation: float = Field(default=0.1, ge=0.01, le=0.5)
+    patience: int = Field(default=20, ge=1, le=100_000)
+    overfit: float | None = Field(default=None, ge=1, le=2)
 
     @property
     def _overfits(self) -> bool:

@@ -327,15 +327,15 @@ class TableSpec(Group):
     and ``subject`` are short forms of the settings in ``data``.
 
     Attributes:
-        name: Name of the table: at most 128 letters, digits and underscores, starting with a
-            letter.
+        name: Name of the table.
         data: Sources of the rows, and declarations of their columns.
-        split: Shares of subjects in train, holdout and reference.
-        generator: Generator settings. A name or a function is a short form.
-        evaluation: Metrics to run.
-        policy: Policy file, its contents, a Policy, or the name of a shipped one ("small").
-            Default: the default policy.
-        run: Options of a run.
+        split: Shares of people in train, holdout and reference, for example
+            ``{train: 0.6, holdout: 0.4}``.
+        generator: Generator of the synthetic rows. A name or a function is a short form.
+        evaluation: Metrics and embedder.
+        policy: Limits: a policy file, its contents, a Policy, or the name of a shipped one, such
+            as "small" for 800 to 1,500 people. None: the default policy.
+        run: Seed, workers, and options of orchestrators.
 
     Raises:
         ConfigError: If a setting is unknown or invalid.
@@ -349,32 +349,17 @@ class TableSpec(Group):
         pattern=r"^[A-Za-z][A-Za-z0-9_]*$",
         max_length=MAX_NAME_LENGTH,
         title=f"at most {MAX_NAME_LENGTH} letters, digits and underscores, starting with a letter",
-        description="name of the table",
     )
-    data: Data = Field(
-        default=Data(),
-        title=_GROUP,
-        description="sources of the rows, and declarations of their columns",
-    )
-    split: Split = Field(
-        default=Split(),
-        title=_GROUP,
-        description="shares of the split by person, for example {train: 0.6, holdout: 0.4}",
-    )
+    data: Data = Field(default=Data(), title=_GROUP)
+    split: Split = Field(default=Split(), title=_GROUP)
     generator: Annotated[GeneratorGroup, BeforeValidator(_generator)] = Field(
-        default=GeneratorGroup(), title=_GROUP, description="generator of the synthetic rows"
+        default=GeneratorGroup(), title=_GROUP
     )
-    evaluation: Evaluation = Field(
-        default=Evaluation(), title=_GROUP, description="metrics and embedder"
-    )
+    evaluation: Evaluation = Field(default=Evaluation(), title=_GROUP)
     policy: Annotated[Any, BeforeValidator(_policy)] = Field(
-        default=None,
-        title="a policy file, its contents, or the name of a shipped one",
-        description="the limits; small: for 800 to 1,500 people; default: the default policy",
+        default=None, title="a policy file, its contents, or the name of a shipped one"
     )
-    run: Run = Field(
-        default=Run(), title=_GROUP, description="seed, workers and orchestrator options"
-    )
+    run: Run = Field(default=Run(), title=_GROUP)
 
     @redact_foreign_errors
     def __init__(self, **settings: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
@@ -19,9 +21,18 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.generators import GENERATORS
 from privacy_assets.generators.filters import FILTERS, SimilarityFilter
 from privacy_assets.generators.synthpop import SynthPop
-from privacy_assets.infra.settings import InvalidSetting, Layers, Tuple, declared, settings_of
+from privacy_assets.infra.settings import (
+    InvalidSetting,
+    Layers,
+    Tuple,
+    declared,
+    meaning_of,
+    settings_of,
+)
 from privacy_assets.metrics.controls import Controls
 from privacy_assets.metrics.registry import METRICS
+from privacy_assets.pipeline.spec import GROUPS, TableSpec
+from privacy_assets.policy import Limit, Policy
 from privacy_assets.studies.shadow_membership.attacks import ATTACKS
 from privacy_assets.studies.shadow_membership.audit import AuditConfig
 
@@ -36,15 +47,25 @@ def _rising(value: tuple[float, ...]) -> tuple[float, ...]:
 
 @declared
 class Part:
-    """A part with a setting of every kind."""
+    """A part with a setting of every kind.
+
+    Args:
+        share: A share, see :func:`~privacy_assets.evaluate` and ``count``
+            of the next line.
+        count: A count.
+
+    Attributes:
+        share: A statistic of the same name.
+        tails: Some tails.
+    """
 
     part: ClassVar[str] = "metric"
     name: ClassVar[str] = "some"
 
-    share: float = Field(default=0.02, gt=0, le=0.5, description="a share")
-    count: int = Field(default=5, ge=1, le=9, description="a count")
+    share: float = Field(default=0.02, gt=0, le=0.5)
+    count: int = Field(default=5, ge=1, le=9)
     tails: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Tuple, AfterValidator(_rising)] = (
-        Field(default=(0.1, 0.2), min_length=1, description="some tails")
+        Field(default=(0.1, 0.2), min_length=1)
     )
     hidden: Layers = Field(default=(8,), description="layers")
     kind: Literal["raw", "embedded"] = Field(default="raw", description="a kind")
@@ -184,8 +205,10 @@ def test_settings_are_told_with_bounds_default_and_meaning() -> None:
     told = {one.name: one for one in settings_of(Part)}
     assert list(told) == ["share", "count", "tails", "hidden", "kind", "budget", "flag", "more"]
     assert (told["share"].domain, told["share"].default, told["share"].meaning) == (
-        "a number above 0 and at most 0.5", 0.02, "a share",
+        "a number above 0 and at most 0.5", 0.02,
+        "A share, see `evaluate` and `count` of the next line.",
     )  # fmt: skip
+    assert (told["tails"].meaning, told["hidden"].meaning) == ("Some tails.", "layers")
     assert told["tails"].default == (0.1, 0.2) and told["more"].default == {}
 
 
@@ -193,6 +216,19 @@ EVERY: list[Any] = [
     *METRICS.values(), *GENERATORS.values(), *FILTERS.values(), EmbedderSettings, AuditConfig,
     *(kind for kind, _ in ATTACKS.values()),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind", [*EVERY, Policy, Limit, TableSpec, *GROUPS], ids=lambda kind: kind.__name__
+)
+def test_a_setting_is_described_once(kind: Any) -> None:
+    for name, info in kind.__pydantic_fields__.items():
+        docstrings = [
+            inspect.getdoc(base) or "" for base in kind.__mro__ if "__doc__" in vars(base)
+        ]
+        in_docstring = any(re.search(rf"^    {name}: ", text, re.MULTILINE) for text in docstrings)
+        assert in_docstring != bool(info.description), f"{kind.__name__}.{name}"
+        assert meaning_of(kind, name)
 
 
 JUNK = {

@@ -426,20 +426,10 @@ class AttributeInference(Metric):
         Not measurable with fewer than 20 subjects in train or holdout.
     """
 
-    max_targets: int = Field(
-        default=5000, ge=1, description="maximum number of attacked rows per side"
-    )
-    n_permutations: int = Field(
-        default=999, ge=199, description="number of permutations of the membership labels"
-    )
-    n_quasi_identifiers: int = Field(
-        default=N_QUASI_IDENTIFIERS,
-        ge=1,
-        description="number of known columns of Gretel's attack (X)",
-    )
-    n_neighbors: int = Field(
-        default=N_NEIGHBORS, ge=1, description="number of neighbors of Gretel's attack (K)"
-    )
+    max_targets: int = Field(default=5000, ge=1)
+    n_permutations: int = Field(default=999, ge=199)
+    n_quasi_identifiers: int = Field(default=N_QUASI_IDENTIFIERS, ge=1)
+    n_neighbors: int = Field(default=N_NEIGHBORS, ge=1)
 
     name: ClassVar[str] = "attribute_inference"
     summary: ClassVar[str] = (

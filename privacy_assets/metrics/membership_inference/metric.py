@@ -431,24 +431,11 @@ class MembershipInference(Metric):
         Not measurable with fewer than 20 subjects in train or holdout.
     """
 
-    n_permutations: int = Field(
-        default=999, ge=199, description="number of permutations of the membership labels"
-    )
-    subgroups: Subgroups = Field(
-        default=(),
-        json_schema_extra=BY_TABLE,
-        description="columns that define subgroups; people with each value are attacked separately",
-    )
-    max_targets: MaxTargets = Field(
-        default=None, description="maximum number of attacked rows; default: all rows"
-    )
-    excellent: gretel.Excellent = Field(
-        default="not_significant",
-        description="when one simulated attack is graded Excellent: precision and accuracy not"
-        " significantly above 0.5 "
-        "at 95 %, or both below 0.5 (Gretel)",
-    )
-    classifier: bool = Field(default=True, description="whether to attack by a classifier, too")
+    n_permutations: int = Field(default=999, ge=199)
+    subgroups: Subgroups = Field(default=(), json_schema_extra=BY_TABLE)
+    max_targets: MaxTargets = None
+    excellent: gretel.Excellent = "not_significant"
+    classifier: bool = True
 
     name = "membership_inference"
     summary = "Does the published table reveal who was in the training data?"

@@ -385,31 +385,14 @@ class SinglingOut(Metric):
     causes: ClassVar[Causes] = Causes("rare values")
 
     query_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Tuple] = Field(
-        default=(3, 4, 6, 8, 10, 12),
-        min_length=1,
-        description="numbers of columns in a query, one configuration each",
+        default=(3, 4, 6, 8, 10, 12), min_length=1
     )
-    n_queries: int = Field(
-        default=8000, ge=1, description="maximum number of queries per configuration"
-    )
-    n_permutations: int = Field(
-        default=1000, ge=99, description="number of permutations of the membership labels"
-    )
-    candidates: int = Field(
-        default=1_000_000, ge=1, description="maximum number of candidate queries per configuration"
-    )
-    patience: int = Field(
-        default=100_000, ge=1, description="consecutive failed candidates that end a configuration"
-    )
-    outliers: int = Field(
-        default=2000, ge=1, description="number of most isolated synthetic rows in the embedding"
-    )
-    negligible: float = Field(
-        default=0.25,
-        ge=0,
-        le=1,
-        description="minimum denominator of the pooled risks, as a share of people",
-    )
+    n_queries: int = Field(default=8000, ge=1)
+    n_permutations: int = Field(default=1000, ge=99)
+    candidates: int = Field(default=1_000_000, ge=1)
+    patience: int = Field(default=100_000, ge=1)
+    outliers: int = Field(default=2000, ge=1)
+    negligible: float = Field(default=0.25, ge=0, le=1)
 
     @classmethod
     def study_estimates(

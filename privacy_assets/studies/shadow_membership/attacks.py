@@ -356,14 +356,9 @@ class QuerySettings:
 
     part: ClassVar[str] = "attack queries"
 
-    queries: int | None = Field(
-        default=None,
-        ge=1,
-        le=MOST_SETS,
-        description="maximum number of queries (default: by number of columns)",
-    )
-    trees: int = Field(default=100, ge=1, description="number of trees")
-    depth: int = Field(default=10, ge=1, description="maximum depth of a tree")
+    queries: int | None = Field(default=None, ge=1, le=MOST_SETS)
+    trees: int = Field(default=100, ge=1)
+    depth: int = Field(default=10, ge=1)
 
 
 class QueryAttack:

@@ -41,26 +41,20 @@ class AttentionSettings:
 
     part: ClassVar[str] = "attack attention"
 
-    closest: int = Field(
-        default=100, ge=1, description="number of nearest distinct rows used per table"
-    )
-    embedding: int = Field(default=20, ge=1, description="dimension of an embedded cell")
-    embedding_hidden: int = Field(default=20, ge=1, description="width of the embedding layer")
-    attention: int = Field(default=15, ge=1, description="dimension of queries and keys")
-    prediction_hidden: int = Field(default=10, ge=1, description="width of the last layer")
-    scores: Scores = Field(default="key", description="vectors multiplied with the query")
-    scale: Scale = Field(default="range", description="scaling of numbers")
-    dropout: float = Field(default=0.15, ge=0, lt=1, description="share of dropped units")
-    learning_rate: float = Field(default=1e-3, gt=0, description="learning rate of Adamax")
-    batch_size: int = Field(default=20, ge=1, description="tables per step")
-    epochs: int = Field(default=500, ge=1, description="maximum number of passes over the tables")
-    validation: float = Field(
-        default=0.1, gt=0, lt=1, description="share of tables in the validation set"
-    )
-    patience: int | None = Field(
-        default=50, ge=1, description="training stops after this many epochs without improvement"
-    )
-    device: str = Field(default="cpu", description="a torch device")
+    closest: int = Field(default=100, ge=1)
+    embedding: int = Field(default=20, ge=1)
+    embedding_hidden: int = Field(default=20, ge=1)
+    attention: int = Field(default=15, ge=1)
+    prediction_hidden: int = Field(default=10, ge=1)
+    scores: Scores = "key"
+    scale: Scale = "range"
+    dropout: float = Field(default=0.15, ge=0, lt=1)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    batch_size: int = Field(default=20, ge=1)
+    epochs: int = Field(default=500, ge=1)
+    validation: float = Field(default=0.1, gt=0, lt=1)
+    patience: int | None = Field(default=50, ge=1)
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,42 +82,23 @@ class AuditConfig:
 
     part: ClassVar[str] = "audit"
 
-    generator: Any = Field(title="a generator", description="attacked generator")
-    max_targets: int = Field(default=10, ge=1, description="maximum number of attacked records")
-    select: Selector = Field(default="distance", description="how records are selected")
-    n_neighbors: int = Field(
-        default=5, ge=1, description="number of nearest records in the vulnerability score"
-    )
-    distance: Distance = Field(default="cosine", description="distance of the vulnerability score")
-    ids: Annotated[tuple[int, ...] | None, Tuple, AfterValidator(_different)] = Field(
-        default=None, description="rows to attack instead"
-    )
-    shadows: Even = Field(
-        default=4000,
-        description="number of training sets that the attack learns from, half with the record",
-    )
-    tests: Even = Field(default=200, description="number of training sets that evaluate the attack")
-    size: int = Field(default=1000, ge=2, description="number of rows of a training set")
-    sample_size: int | None = Field(
-        default=None, ge=1, description="number of rows to generate; default: size"
-    )
-    auxiliary: float = Field(
-        default=2 / 3, gt=0, lt=1, description="share of the real rows for shadow sets"
-    )
-    auxiliary_rows: int | None = Field(
-        default=None, ge=2, description="number of rows for shadow sets, instead of auxiliary"
-    )
-    test_rows: int | None = Field(
-        default=None, ge=2, description="number of rows for test sets (default: all others)"
-    )
-    attack: AttackName = Field(default="queries", description="attack on the synthetic tables")
-    attack_settings: Annotated[dict[str, Any], Dict] = Field(
-        default_factory=dict, description="settings of the attack"
-    )
-    sampling: Sampling = Field(default="subsample", description="how training sets are drawn")
-    remove: int = Field(
-        default=0, ge=0, description="number of most vulnerable rows to remove before the attack"
-    )
+    generator: Any = Field(title="a generator")
+    max_targets: int = Field(default=10, ge=1)
+    select: Selector = "distance"
+    n_neighbors: int = Field(default=5, ge=1)
+    distance: Distance = "cosine"
+    ids: Annotated[tuple[int, ...] | None, Tuple, AfterValidator(_different)] = None
+    shadows: Even = 4000
+    tests: Even = 200
+    size: int = Field(default=1000, ge=2)
+    sample_size: int | None = Field(default=None, ge=1)
+    auxiliary: float = Field(default=2 / 3, gt=0, lt=1)
+    auxiliary_rows: int | None = Field(default=None, ge=2)
+    test_rows: int | None = Field(default=None, ge=2)
+    attack: AttackName = "queries"
+    attack_settings: Annotated[dict[str, Any], Dict] = Field(default_factory=dict)
+    sampling: Sampling = "subsample"
+    remove: int = Field(default=0, ge=0)
 
     def __post_init__(self) -> None:
         attack_settings(self.attack, self.attack_settings)

@@ -165,31 +165,19 @@ class ShadowMembership(Metric):
         default=None,
         title="a name, a mapping of name and settings, or a function",
         json_schema_extra=BY_TABLE,
-        description="attacked generator; default: the generator of the synthetic table",
     )
-    max_targets: int = Field(default=10, ge=1, description="maximum number of attacked records")
-    select: Selector = Field(default="distance", description="how records are selected")
-    n_neighbors: int = Field(
-        default=5, ge=1, description="number of nearest records in the vulnerability score"
-    )
-    distance: Distance = Field(default="cosine", description="distance of the vulnerability score")
-    shadows: Even = Field(
-        default=4000,
-        description="number of training sets that the attack learns from, half with the record",
-    )
-    tests: Even = Field(default=200, description="number of training sets that evaluate the attack")
-    size: int = Field(default=1000, ge=2, description="number of rows of a training set")
-    sample_size: int | None = Field(
-        default=None, ge=1, description="number of rows to generate; default: size"
-    )
-    auxiliary: float = Field(
-        default=2 / 3, gt=0, lt=1, description="share of the real rows for shadow sets"
-    )
-    attack: AttackName = Field(default="queries", description="attack on the synthetic tables")
-    attack_settings: Annotated[dict[str, Any], Dict] = Field(
-        default_factory=dict, description="settings of the attack"
-    )
-    sampling: Sampling = Field(default="subsample", description="how training sets are drawn")
+    max_targets: int = Field(default=10, ge=1)
+    select: Selector = "distance"
+    n_neighbors: int = Field(default=5, ge=1)
+    distance: Distance = "cosine"
+    shadows: Even = 4000
+    tests: Even = 200
+    size: int = Field(default=1000, ge=2)
+    sample_size: int | None = Field(default=None, ge=1)
+    auxiliary: float = Field(default=2 / 3, gt=0, lt=1)
+    attack: AttackName = "queries"
+    attack_settings: Annotated[dict[str, Any], Dict] = Field(default_factory=dict)
+    sampling: Sampling = "subsample"
 
     def __post_init__(self) -> None:
         if self.generator is not None:
