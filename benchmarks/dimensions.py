@@ -28,7 +28,9 @@ from benchmarks.images import write_image
 from benchmarks.measured import cost
 from benchmarks.study import append, lines, run_or_report, study_parser
 from privacy_assets.evaluation.evaluate import attach_embedder, choose_metrics, fit_embedder
-from privacy_assets.evaluation.leak_study import (
+from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.report.svg import intervals_svg
+from privacy_assets.studies.leak_study import (
     LinearFit,
     Noise,
     StudyPoint,
@@ -36,8 +38,6 @@ from privacy_assets.evaluation.leak_study import (
     leaky_cases,
     linear_fits,
 )
-from privacy_assets.metrics.inputs import EvaluationInputs
-from privacy_assets.report.svg import intervals_svg
 from privacy_assets.tables.table import Table
 
 UNLIMITED = 10**9  # steps: this study limits epochs instead

@@ -26,8 +26,8 @@ from benchmarks.dimensions import UNLIMITED, inputs_of
 from benchmarks.measured import cost
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
 from privacy_assets.evaluation.evaluate import attach_embedder, choose_metrics, fit_embedder
-from privacy_assets.evaluation.leak_study import Noise, leak_study, leaky_cases
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.studies.leak_study import Noise, leak_study, leaky_cases
 from privacy_assets.tables.demo import load_patients
 
 BUDGETS = (10, 50, 80, 120, 200, 400, 800, None)  # steps; None: no budget

@@ -318,7 +318,8 @@ BLOCKS = {
     "docs/audit.md": {"sh": "tests/test_docs.py"},
     "docs/controls.md": {
         "sh": "tests/test_docs.py",
-        "bash": "the job runs in tests/dagster, with a smaller table",
+        "python": "tests/studies/test_leak_study_job.py",
+        "bash": "the job runs in tests/studies, with a smaller table",
     },
     "docs/downstream.md": {
         "sh": "tests/dagster/test_downstream.py",

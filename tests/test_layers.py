@@ -49,7 +49,7 @@ NAMES = set(METRICS) - {"copies"}  # a common word, so its location is not evide
 WITH_METRICS = {"metrics", "studies"}
 EXTENSIONS = {"networks", "studies"}  # registries name their classes
 # by library: the packages that may import it
-ORCHESTRATORS = {"dagster": {"dagster", "cli"}, "airflow": {"airflow"}}
+ORCHESTRATORS = {"dagster": {"dagster", "studies", "cli"}, "airflow": {"airflow"}}
 
 
 @cache

@@ -44,8 +44,8 @@ from privacy_assets.report.words import number
 if TYPE_CHECKING:
     import numpy as np
 
-    from privacy_assets.evaluation.leak_study import StudyCase, StudyPoint
     from privacy_assets.metrics.inputs import EvaluationInputs
+    from privacy_assets.studies.leak_study import StudyCase, StudyPoint
 
 _SHARES = {"train": 1 / 3, "holdout": 1 / 3, "reference": 1 / 3}  # reference: rows of the release
 _MIN_ROWS = 20
@@ -126,8 +126,8 @@ def _leak_study(options: argparse.Namespace) -> int:
         fit_embedder,
         wants_embedder,
     )
-    from privacy_assets.evaluation.leak_study import LEAK, RATIO, leak_study
     from privacy_assets.metrics.registry import study_metrics
+    from privacy_assets.studies.leak_study import LEAK, RATIO, leak_study
 
     _check(options)
     metrics, policy = choose_metrics(options.metrics or study_metrics(), options.policy)
@@ -224,7 +224,7 @@ def _sampled_rows(
 
 
 def _cases(options: argparse.Namespace, inputs: EvaluationInputs) -> Iterable[StudyCase]:
-    from privacy_assets.evaluation.leak_study import (
+    from privacy_assets.studies.leak_study import (
         FRACTIONS,
         every_noise,
         leaky_cases,
@@ -254,7 +254,7 @@ def _cases(options: argparse.Namespace, inputs: EvaluationInputs) -> Iterable[St
 
 def _show(options: argparse.Namespace, points: Sequence[StudyPoint], axis: str) -> None:
     """Print the statistics of the first series by position, with their regression lines."""
-    from privacy_assets.evaluation.leak_study import PAGE, linear_fits
+    from privacy_assets.studies.leak_study import PAGE, linear_fits
 
     series = points[0].series
     displayed = [point for point in points if point.series == series]

@@ -12,7 +12,6 @@ from privacy_assets.dagster.assets import build_assets
 from privacy_assets.dagster.checks import build_table_checks
 from privacy_assets.dagster.metadata import caller_reference
 from privacy_assets.dagster.sensors import build_table_schedule
-from privacy_assets.dagster.study import build_leak_study, has_study
 from privacy_assets.dagster.table import AssetLike, DagsterTable, resolve_dagster_table
 from privacy_assets.pipeline.spec import TableSpec, spec_of
 from privacy_assets.policy import Policy
@@ -41,8 +40,7 @@ def build_privacy_assets(  # noqa: PLR0913
     """Build the assets, asset checks and jobs of one table.
 
     Asset keys are ``[name, asset]``, after ``key_prefix``. The job ``<name>_pipeline`` runs the
-    whole pipeline. If the table has a reference, ``<name>_leak_study`` runs the leak study on its
-    splits, without publishing.
+    whole pipeline.
 
     The definitions require the resources ``privacy_io`` (:class:`PrivacyIOManager`), ``releases``
     (:class:`ReleaseResource`), ``gpu`` (:class:`GpuResource`) and, with ``workers: ray`` in the
@@ -123,13 +121,12 @@ def _definitions(
         tags=table.run_tags,
     )
     asset_checks = build_table_checks(table)
-    jobs: list[Any] = [pipeline]
-    if has_study(table):
-        jobs.append(build_leak_study(table))
     schedules = []
     if schedule:
         schedules.append(build_table_schedule(table.name, schedule))
-    return dg.Definitions(assets=assets, asset_checks=asset_checks, jobs=jobs, schedules=schedules)
+    return dg.Definitions(
+        assets=assets, asset_checks=asset_checks, jobs=[pipeline], schedules=schedules
+    )
 
 
 def _with_reference(

@@ -22,7 +22,7 @@ import pandas as pd
 import pytest
 from bypasses import EVERY, World, gated, nothing_published, reason, released, with_assets
 from dagster._core.definitions.job_definition import default_job_io_manager
-from standins import QUICK, independent, made, resources, table_of
+from standins import QUICK, independent, made, resources, study_of, table_of
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, frozen_config
 from privacy_assets.dagster.component import RESOURCES
@@ -302,8 +302,9 @@ def test_a_setting_of_the_study_shows_no_variable(world: World) -> None:
         world, defs, {}, "studied/source", "studied/train", "studied/holdout", "studied/reference"
     ).success
     told = {"ops": {"studied__leak_study": {"config": {"metrics": ["dcr", {"env": "SECRET"}]}}}}
-    study = defs.resolve_job_def("studied_leak_study")
-    result = study.execute_in_process(
+    settings = {"source": world.root / "people.parquet", "generator": independent, **QUICK}
+    study = dg.Definitions.merge(defs, study_of("studied", subject="pid", **settings))
+    result = study.resolve_job_def("studied_leak_study").execute_in_process(
         run_config=told, instance=world.instance, raise_on_error=False
     )
     assert "metrics[1] is not a metric that this study can run. Known: dcr." in reason(

@@ -26,6 +26,7 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import default_metrics
 from privacy_assets.pipeline.spec import GROUPS, Group, TableSpec
+from privacy_assets.studies.leak_study_job import build_leak_study
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 
@@ -170,11 +171,12 @@ def test_steps_that_may_use_a_device_carry_its_tags_and_no_others(generator: str
             json.loads(found[name]["dagster-k8s/config"]) == tags["dagster-k8s/config"]
             for name in expected
         )
-        study = next(job for job in defs.jobs if job.name == "people_leak_study").all_node_defs[0]
-        assert json.loads(study.tags["dagster-k8s/config"]) == tags["dagster-k8s/config"]
         assert not any(one.op.pool for one in [*defs.assets, *defs.asset_checks])
         assert not any(check.op.tags for check in defs.asset_checks)
     assert not any(asset.op.tags for asset in build_privacy_assets(TableSpec(**spec)).assets)
+    (job,) = build_leak_study(TableSpec(**spec), gpu_tags=tags).jobs
+    (study,) = job.all_node_defs
+    assert json.loads(study.tags["dagster-k8s/config"]) == tags["dagster-k8s/config"]
 
 
 def test_privacy_checks_carry_the_tags_of_a_device_when_they_may_use_one() -> None:

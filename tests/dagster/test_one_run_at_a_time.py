@@ -105,6 +105,6 @@ def test_queued_runs_of_a_table_and_of_a_backfill_wait(name: str) -> None:
 
 
 def test_the_jobs_of_a_table_have_its_tag(tmp_path: Path) -> None:
-    defs = people_table(tmp_path, tags={"team": "a"})
+    defs = people_table(tmp_path, study=True, tags={"team": "a"})
     for job in ("people_pipeline", "people_leak_study"):
         assert defs.resolve_job_def(job).tags == {"team": "a", "privacy_assets/table": "people"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from standins import independent, table_of
+from standins import independent, study_of, table_of
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 KEY = "dagster/partition"
@@ -23,6 +23,8 @@ BROUGHT = {role: dg.AssetKey(role) for role in ("synthetic", "train", "holdout")
 def steps(**arguments: Any) -> dict[str, Any]:
     """The functions of all assets and checks of a table, by step name."""
     table = table_of("people", **arguments)
+    if "source" in arguments:
+        table = dg.Definitions.merge(table, study_of("people", **arguments))
     found = [one.node_def for one in (*table.assets, *table.asset_checks)]
     studies = [
         node

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from standins import QUICK, independent, made, people, resources, table_of
+from standins import QUICK, independent, made, people, resources, study_of, table_of
 
 from privacy_assets import frozen_config
 from tests.rays import ray_alone
@@ -24,10 +24,9 @@ def table(folder: Path, **more) -> dg.Definitions:
 
 
 def test_what_a_table_measures_with_is_named() -> None:
-    local, away = (
-        table_of("people", source="demo", workers=workers) for workers in ("local", "ray")
-    )
-    for defs, wanted in ((local, False), (away, True)):
+    for workers, wanted in (("local", False), ("ray", True)):
+        settings = {"source": "demo", "workers": workers}
+        defs = dg.Definitions.merge(table_of("people", **settings), study_of("people", **settings))
         needs = {
             key.path[-1]: asset.required_resource_keys
             for asset in defs.assets

@@ -26,6 +26,7 @@ from privacy_assets.generators.user_code import CallableGenerator
 from privacy_assets.pipeline import expectations
 from privacy_assets.pipeline.resolve import ROLES
 from privacy_assets.pipeline.spec import GROUPS, TableSpec
+from privacy_assets.studies.leak_study_job import build_leak_study
 
 ASSETS = (dg.AssetKey, dg.AssetsDefinition, dg.AssetSpec)
 
@@ -51,6 +52,7 @@ __all__ = [
     "slow",
     "spec_and",
     "sqlite_instance",
+    "study_of",
     "table_of",
     "whole_steps",
 ]
@@ -161,18 +163,22 @@ def sqlite_instance(folder: Path) -> dg.DagsterInstance:
     return dg.DagsterInstance.local_temp(str(home), overrides=overrides)
 
 
-def people_table(folder: Path, **changes: Any) -> dg.Definitions:
+def people_table(folder: Path, *, study: bool = False, **changes: Any) -> dg.Definitions:
     """Return the table ``people``; its rows are written if they do not exist.
 
     Args:
         folder: Folder of the rows and of the deployment.
+        study: Whether to add the job of the leak study.
         **changes: Further settings of the table.
     """
     source = folder / "people.parquet"
     if not source.exists():
         people().to_parquet(source)
     settings = {"source": source, "subject": "pid", "generator": independent, **QUICK, **changes}
-    return dg.Definitions.merge(table_of("people", **settings), resources(folder))
+    definitions = [table_of("people", **settings), resources(folder)]
+    if study:
+        definitions.append(study_of("people", **settings))
+    return dg.Definitions.merge(*definitions)
 
 
 def run(
@@ -329,6 +335,17 @@ def table_of(name: str, **settings: Any) -> dg.Definitions:
     """
     spec, arguments = spec_and(name, settings)
     return build_privacy_assets(spec, **arguments)
+
+
+def study_of(name: str, **settings: Any) -> dg.Definitions:
+    """Call ``build_leak_study`` with settings without their group.
+
+    Args:
+        name: Name of the table.
+        **settings: See :func:`spec_and`.
+    """
+    spec, arguments = spec_and(name, settings)
+    return build_leak_study(spec, **arguments)
 
 
 def spec_and(name: str, settings: dict[str, Any]) -> tuple[TableSpec, dict[str, Any]]:

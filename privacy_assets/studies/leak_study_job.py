@@ -1,4 +1,5 @@
-"""Job of the leak study, which measures whether the metrics detect leaks in a table.
+"""Job of Dagster that runs the leak study, which measures whether the metrics detect leaks in a
+table.
 
 It is an op job, because an asset would be part of "Materialize all".
 """
@@ -14,7 +15,7 @@ from privacy_assets.dagster.assets import IO_KEY, type_of
 from privacy_assets.dagster.context import device_of, op_tags, resource_keys, target_of, workers_of
 from privacy_assets.dagster.failures import checked_step
 from privacy_assets.dagster.resources import home_of, load_value
-from privacy_assets.dagster.table import DagsterTable
+from privacy_assets.dagster.table import AssetLike, DagsterTable, resolve_dagster_table
 from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs
 from privacy_assets.gate.envelope import ReleaseTarget
@@ -23,9 +24,10 @@ from privacy_assets.infra.objects import ObjectPath, local_copy
 from privacy_assets.infra.progress import Lines, Progress
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.pipeline.spec import TableSpec
 
 if TYPE_CHECKING:
-    from privacy_assets.evaluation.leak_study import LinearFit, StudyPoint
+    from privacy_assets.studies.leak_study import LinearFit, StudyPoint
 
 STUDY = "leak_study"
 _TEXT = (
@@ -51,11 +53,52 @@ class LeakStudyConfig(dg.Config):
     )
 
 
-def has_study(table: DagsterTable) -> bool:
-    """Return True if the table has a reference, used as the non-leaking release, and a metric that
-    the study can run.
+def build_leak_study(
+    table: TableSpec,
+    *,
+    assets: Mapping[str, AssetLike] | None = None,
+    partitions_def: dg.PartitionsDefinition | None = None,
+    gpu_tags: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+    key_prefix: str | Sequence[str] | None = None,
+) -> dg.Definitions:
+    """Build the job ``<name>_leak_study`` of a table, which uses the splits that the last run of
+    its pipeline stored.
+
+    Merge it with the definitions of :func:`.build_privacy_assets`, which have the pipeline. All
+    arguments are the same as there.
+
+    Args:
+        table: Settings of the table.
+        assets: Your assets with rows by role.
+        partitions_def: Partitions of the table.
+        gpu_tags: Op tags of the steps that can use a device.
+        tags: Tags of all jobs.
+        key_prefix: Prefix of all asset keys.
+
+    Returns:
+        Definitions with the job.
+
+    Raises:
+        ConfigError: If a setting is invalid, the table has no reference, which is used as the
+            release that does not leak, or the study can run none of its metrics.
     """
-    return "reference" in table.resolved.roles and bool(able_metrics(table))
+    dagster_table = resolve_dagster_table(
+        table,
+        assets=assets,
+        partitions_def=partitions_def,
+        gpu_tags=gpu_tags,
+        tags=tags,
+        key_prefix=key_prefix,
+    )
+    if "reference" not in dagster_table.resolved.roles:
+        raise ConfigError(
+            f"table {table.name}: the leak study requires the rows of reference. Fix: give split a"
+            " share of reference, or provide the table."
+        )
+    if not able_metrics(dagster_table):
+        raise ConfigError(f"table {table.name}: the leak study can run none of its metrics.")
+    return dg.Definitions(jobs=[_study_job(dagster_table)])
 
 
 def able_metrics(table: DagsterTable, names: Sequence[str] = ()) -> dict[str, Metric]:
@@ -91,14 +134,11 @@ def able_metrics(table: DagsterTable, names: Sequence[str] = ()) -> dict[str, Me
     return {name: able[name] for name in names}
 
 
-def build_leak_study(table: DagsterTable) -> dg.JobDefinition:
+def _study_job(table: DagsterTable) -> dg.JobDefinition:
     """Build the job of the study on the stored tables of the last run.
 
     It writes page and points to a private folder, and records a materialization of the asset key
     ``leak_study`` with regression lines as metadata.
-
-    Args:
-        table: Settings of the table.
     """
     able = able_metrics(table)
     uses_embedder = _uses_embedder(table, able)
@@ -116,7 +156,7 @@ def build_leak_study(table: DagsterTable) -> dg.JobDefinition:
     )
     @checked_step
     def leak_study(context: dg.OpExecutionContext, config: LeakStudyConfig) -> None:
-        from privacy_assets.evaluation.leak_study import PAGE
+        from privacy_assets.studies.leak_study import PAGE
 
         target = target_of(context, table)
         home = home_of(context.instance)
@@ -210,7 +250,7 @@ def _study_points(
     title: str,
 ) -> "list[StudyPoint]":
     """Run the study, and write its files to ``folder``, from which an interrupted study resumes."""
-    from privacy_assets.evaluation.leak_study import every_noise, leak_study, leaky_cases
+    from privacy_assets.studies.leak_study import every_noise, leak_study, leaky_cases
 
     cases = leaky_cases(
         inputs.train,
@@ -233,8 +273,8 @@ def study_metadata(points: "Sequence[StudyPoint]") -> dict[str, Any]:
         The metadata. It includes the number of statistics that decrease: a confidence interval lies
         entirely on the less risky side of an earlier one.
     """
-    from privacy_assets.evaluation.leak_study import linear_fits
     from privacy_assets.report.svg import line_markdown
+    from privacy_assets.studies.leak_study import linear_fits
 
     series = points[0].series
     series_points = [point for point in points if point.series == series]

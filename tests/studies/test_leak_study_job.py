@@ -5,17 +5,28 @@ all".
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
-from standins import QUICK, failures, made, people_table, run, sqlite_instance, table_of
+from standins import (
+    QUICK,
+    failures,
+    made,
+    people_table,
+    run,
+    sqlite_instance,
+    study_of,
+    table_of,
+)
 
+from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
-from privacy_assets.evaluation.leak_study import Noise, leaky_table, read_points
 from privacy_assets.metrics.registry import build_metric
+from privacy_assets.studies.leak_study import Noise, leaky_table, read_points
 from privacy_assets.tables.table import Table
 
 
@@ -56,7 +67,7 @@ def pipeline(place: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessRe
 def first(
     pipeline: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
 ) -> dg.ExecuteInProcessResult:
-    result = study(people_table(place), instance)
+    result = study(people_table(place, study=True), instance)
     assert result.success, failures(result)
     return result
 
@@ -134,7 +145,9 @@ def test_it_goes_on_and_takes_config(
 ) -> None:
     path = Path(made(first)["leak_study"]["path"]).with_name("points.jsonl")
     before = path.read_text()
-    more = study(people_table(place), instance, fractions=[0.0, 0.1, 1.0], noise=[0.0, 0.05])
+    more = study(
+        people_table(place, study=True), instance, fractions=[0.0, 0.1, 1.0], noise=[0.0, 0.05]
+    )
     assert more.success, failures(more)
     told = made(more)["leak_study"]
     assert told["tables"] == 24 and told["series"] == "no noise"
@@ -152,7 +165,7 @@ def test_config_that_cannot_be_run(
         ({"noise": []}, "at least one number"),
         ({"metrics": ["drc"]}, "metrics[0] is not a metric that this study can run"),
     ):
-        result = study(people_table(place), instance, **config)
+        result = study(people_table(place, study=True), instance, **config)
         assert not result.success and words in str(failures(result))
 
 
@@ -161,7 +174,7 @@ def test_partitions_have_studies_of_their_own_and_without_splits_it_says_what_to
     place: Path,
 ) -> None:
     regions = dg.StaticPartitionsDefinition(["north", "south"])
-    defs = people_table(place, partitions_def=regions, partition_column="region")
+    defs = people_table(place, study=True, partitions_def=regions, partition_column="region")
     with dg.DagsterInstance.ephemeral() as instance:
         assert run(
             defs, instance, "source", "train", "holdout", "reference", partition="south"
@@ -176,24 +189,39 @@ def test_partitions_have_studies_of_their_own_and_without_splits_it_says_what_to
 BROUGHT = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "metrics": ["dcr"]}
 
 
+def test_a_table_whose_rows_can_stand_for_the_release_has_a_study() -> None:
+    for arguments in ({"source": "demo"}, {**BROUGHT, "reference": "r.csv"}):
+        (job,) = study_of("people", **arguments).jobs
+        assert job.name == "people_leak_study"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "there"),
+    ("arguments", "words"),
     [
-        ({"source": "demo"}, True),
-        ({"source": "demo", "split": {"train": 0.5, "holdout": 0.5}}, False),
-        (BROUGHT, False),
-        ({**BROUGHT, "reference": "r.csv"}, True),
-        ({"source": "demo", "metrics": ["shadow_membership"]}, False),
+        ({"source": "demo", "split": {"train": 0.5, "holdout": 0.5}}, "requires the rows of ref"),
+        (BROUGHT, "requires the rows of reference"),
+        ({"source": "demo", "metrics": ["shadow_membership"]}, "can run none of its metrics"),
     ],
 )
-def test_only_where_rows_can_stand_for_the_release(arguments: dict[str, Any], there: bool) -> None:
-    defs = table_of("people", **arguments)
-    jobs = {job.name for job in defs.jobs}
-    assert ("people_leak_study" in jobs) == there
+def test_other_tables_have_none(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        study_of("people", **arguments)
+
+
+def test_the_code_of_docs_controls_adds_it() -> None:
+    page = Path(__file__).parents[2] / "docs" / "controls.md"
+    (code,) = re.findall(
+        r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["defs"].resolve_job_def("patients_leak_study")
 
 
 def test_materialize_all_does_not_run_it() -> None:
-    defs = table_of("people", source="demo")
+    defs = dg.Definitions.merge(
+        table_of("people", source="demo"), study_of("people", source="demo")
+    )
     assert not [key for asset in defs.assets for key in asset.keys if "leak_study" in key.path]
     (study,) = (job for job in defs.jobs if job.name == "people_leak_study")
     assert study.tags == {"privacy_assets/table": "people"}

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation.leak_study import (
+from privacy_assets.metrics.registry import build_metric
+from privacy_assets.studies.leak_study import (
     Noise,
     StudyCase,
     StudyPoint,
@@ -25,7 +26,6 @@ from privacy_assets.evaluation.leak_study import (
     overfit_cases,
     read_points,
 )
-from privacy_assets.metrics.registry import build_metric
 from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.table import Table
 from tests.metrics.given_tables import given
@@ -256,11 +256,11 @@ def test_the_papers_generator_over_fits_where_it_is_installed(
     def series(**settings: object) -> str:
         return next(overfit_cases(train, 50, settings=settings, ratios=[1])).series
 
-    for module in ("evaluation.leak_study", "networks.realtabformer"):
+    for module in ("studies.leak_study", "networks.realtabformer"):
         monkeypatch.setattr(f"privacy_assets.{module}.find_spec", lambda name: None)
     assert series(latent=2) == "rvae, latent 2"
     assert series(python="rtf/bin/python", layers=2) == "realtabformer, layers 2"
-    for module in ("evaluation.leak_study", "networks.realtabformer"):
+    for module in ("studies.leak_study", "networks.realtabformer"):
         monkeypatch.setattr(f"privacy_assets.{module}.find_spec", lambda name: object())
     assert series(layers=2) == "realtabformer, layers 2"
 
