@@ -419,7 +419,7 @@ def _wider_limits() -> dict[str, float]:
 
 
 def _deciding_limits(limits: Iterable[Limit]) -> set[tuple[Any, ...]]:
-    return {_deciding(limit) for limit in limits}
+    return set(map(_deciding, limits))
 
 
 def _deciding(limit: Limit) -> tuple[Any, ...]:
