@@ -306,9 +306,11 @@ class TableSuspended(PublicationBlocked):
 
     Attributes:
         table: Name of the table.
+        path: Path or URL of the only file that is missing or was changed. Empty: another cause.
     """
 
     table: str = ""
+    path: str = ""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -387,7 +389,10 @@ def _advice_by_class(error: PublicationBlocked) -> str:
                 " after 5 minutes."
             )
         case TableSuspended():
-            return f'find the cause, then: privacy-assets accept {error.table} --reason "..."'
+            accept = f'privacy-assets accept {error.table} --reason "..."'
+            if error.path:
+                return f"restore {error.path} from a backup. If there is none: {accept}"
+            return f"find the cause, then: {accept}"
     return "rerun all steps."
 
 

@@ -160,7 +160,7 @@ def _gate(options: argparse.Namespace) -> Gate:
     check_private(private)
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     key.check()
-    gate = Gate(settings.release_folder(), private, key, b"")
+    gate = Gate(settings.release_folder(), private, key)
     gate.check_folders()
     return gate
 
@@ -191,7 +191,10 @@ def _stop(gate: Gate, table: str) -> list[_Pending]:
     """Return the causes of a suspension as one part, because one entry of the log settles all of
     them. An empty list: the table is not suspended.
     """
-    causes, digest = gate.suspension(table)
+    from privacy_assets.gate.keeper import Keeper
+
+    keeper = Keeper(gate)
+    causes, digest = keeper.suspension(table)
     if not causes:
         return []
 
@@ -201,7 +204,7 @@ def _stop(gate: Gate, table: str) -> list[_Pending]:
         Args:
             reason: Reason, which is signed.
         """
-        gate.accept(table, reason, digest)
+        keeper.accept(table, reason, digest)
         return "accepted. Its verdicts are counted from now on."
 
     return [_Pending("suspension", causes, digest, needs_reason=True, sign=sign)]

@@ -101,7 +101,7 @@ def _gate(options: argparse.Namespace) -> Gate:
         raise ConfigError(f"{private} has no log of a table {safe_repr(options.table)}.{hint}")
     check_private(private)
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
-    return Gate(settings.release_folder(), private, key, b"")
+    return Gate(settings.release_folder(), private, key)
 
 
 def _facts(number: int, entry: Payload | None, problem: str) -> dict[str, Any]:

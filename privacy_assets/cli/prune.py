@@ -39,6 +39,7 @@ from privacy_assets.report.words import clean
 if TYPE_CHECKING:
     from privacy_assets.gate.envelope import ReleaseTarget
     from privacy_assets.gate.gate import Gate
+    from privacy_assets.gate.keeper import Keeper
     from privacy_assets.infra.objects import Location
 
 _LONGEST_AGE = 36_500.0  # days
@@ -60,6 +61,7 @@ def add_prune(commands: Commands) -> None:
 
 def _prune(options: argparse.Namespace) -> int:
     from privacy_assets.gate.gate import Gate
+    from privacy_assets.gate.keeper import Keeper
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
     from privacy_assets.infra.files import check_private
     from privacy_assets.pipeline.lease import Lease
@@ -69,13 +71,14 @@ def _prune(options: argparse.Namespace) -> int:
     private = check_private(settings.private_folder())
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     key.check()
-    gate = Gate(settings.release_folder(), private, key, b"")
+    gate = Gate(settings.release_folder(), private, key)
+    keeper = Keeper(gate)
     targets = _targets(gate, private, options.table)
     try:
         lease = Lease(private, options.table, f"prune {secrets.token_hex(4)}")
         with nullcontext() if options.dry_run else lease.held(lambda _: False):
             for target in targets:
-                _prune_target(gate, target, options)
+                _prune_target(keeper, target, options)
         lease.free()
     except PublicationBlocked as error:
         sys.stderr.write(f"privacy-assets: no file was removed: {with_advice(error)}\n")
@@ -113,8 +116,8 @@ def _targets(gate: Gate, private: Location, table: str) -> list[ReleaseTarget]:
     return sorted(targets, key=str)
 
 
-def _prune_target(gate: Gate, target: ReleaseTarget, options: argparse.Namespace) -> None:
-    removed = gate.prune(target, options.keep, options.days, dry_run=options.dry_run)
+def _prune_target(keeper: Keeper, target: ReleaseTarget, options: argparse.Namespace) -> None:
+    removed = keeper.prune(target, options.keep, options.days, dry_run=options.dry_run)
     effect = "would be removed" if options.dry_run else "removed"
     say(f"{target}: {len(removed)} {effect}.")
     for path in removed:

@@ -286,6 +286,7 @@ def _move(
 ) -> int:
     """Withdraw a release, or roll back to it, and return the exit status."""
     from privacy_assets.gate.gate import Gate
+    from privacy_assets.gate.keeper import Keeper
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
     from privacy_assets.gate.verification import current_id
 
@@ -301,13 +302,13 @@ def _move(
     private = settings.private_folder()
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     before, _ = current_id(store, target, settings.trusted())
-    gate = Gate(store.root, private, key, b"")
+    keeper = Keeper(Gate(store.root, private, key))
     same_rows: Sequence[ReleaseTarget] = ()
     try:
         if options.withdraw:
-            same_rows = gate.withdraw(target, release_id, reason)
+            same_rows = keeper.withdraw(target, release_id, reason)
         else:
-            gate.roll_back(target, release_id)
+            keeper.roll_back(target, release_id)
     except PublicationBlocked as error:
         # A withdrawal is recorded first.
         is_unchanged = outcome_known(error) and not options.withdraw

@@ -18,7 +18,7 @@ from privacy_assets.gate.envelope import (
     quoted,
     shown_digest,
     sign_payload,
-    signed_files,
+    stored_bytes,
     verified_payload,
 )
 from privacy_assets.gate.keys import SigningKey
@@ -248,8 +248,7 @@ class AcceptedSettings:
 
     def _stored(self, table: str, suffix: str = ".json") -> bytes:
         name = f"{quoted(table)}{suffix}"
-        stored = signed_files(self.private / "accepted", f"accepted settings of {table}", name)
-        return stored.get(name, b"")
+        return stored_bytes(self.private / "accepted", name, f"accepted settings of {table}")
 
     def file(self, table: str, suffix: str = ".json") -> Location:
         """Return the path of the accepted settings of a table, or of their proposal.

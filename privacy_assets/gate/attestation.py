@@ -317,6 +317,18 @@ def check_earlier_failures(earlier_failures: Sequence[str]) -> None:
         raise failed_before(earlier_failures)
 
 
+def part_of_failures(target: ReleaseTarget, setup: Mapping[str, Any]) -> str | None:
+    """Return the partition whose earlier failures count, or None if those of all partitions do.
+
+    Args:
+        target: Table and partition.
+        setup: Settings except the policy.
+    """
+    if setup.get("shared_subjects"):
+        return None
+    return target.part
+
+
 def check_measured_with(attestation: Attestation, ledger: str) -> None:
     """Reject an attestation whose disclosure was measured with another ledger than the current
     one.

@@ -264,6 +264,7 @@ class Deployment:
         self._is_marked = False
         # last split key that was verified to belong to this deployment
         self._checked_split_key = b""
+        self._gate: Gate | None = None
 
     @classmethod
     def temporary(cls, folder: Path, split_key: bytes) -> Deployment:
@@ -299,12 +300,18 @@ class Deployment:
 
     def gate(self) -> Gate:
         """Return the gate. A first pair of keys is created if there is none and none was
-        configured.
+        configured. Later calls return the same gate, which reads its keys again on each use.
         """
+        if self._gate is None:
+            self._gate = self._open_gate()
+        return self._gate
+
+    def _open_gate(self) -> Gate:
+        """Check folders and keys, create the keys on first use, and return the gate."""
         self._is_marked = False  # check the folders again
         private = self._marked_private()
         trusted = self.trusted
-        content_key = self.key("content")  # creates the split key before the keys
+        self.check()  # creates the split key before the keys
         path = self.settings.signing_key_file()
         trusted_folder = trusted.paths[0]
         if not self._has_configured_keys() and path is not None:
@@ -318,7 +325,7 @@ class Deployment:
         if not self._has_configured_keys():
             key.check()  # mark the folder only if it contains a key of this deployment
             write_marker(trusted_folder, "trusted_keys", check_marker(private, "private"))
-        gate = Gate(self.releases, private, key, content_key)
+        gate = Gate(self.releases, private, key)
         gate.check_folders()
         return gate
 

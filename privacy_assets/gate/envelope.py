@@ -7,6 +7,7 @@ Pipeline steps pass signed files to the gate as :class:`SignedFile` bytes. They 
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from privacy_assets.errors import NotTrusted, OutOfDate, StoreUnavailable
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
-from privacy_assets.infra.files import contents, reason
+from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location, ObjectPath
 
 if TYPE_CHECKING:
@@ -121,19 +122,24 @@ class Payload:
     keyid: str = ""
 
 
-def signed_files(folder: Location, what: str, only: str | None = None) -> dict[str, bytes]:
-    """Return the bytes of every file in a folder of the gate by name, or raise StoreUnavailable.
+def stored_bytes(folder: Location, name: str, what: str) -> bytes:
+    """Return the bytes of a file of the gate, or b"" if there is none.
 
     Args:
-        folder: Folder of the gate.
-        what: What the message calls the files.
-        only: Name of the only file to read. None: all. The message does not contain it.
+        folder: Folder of the file.
+        name: Name of the file. The message does not contain it.
+        what: What the message calls the file.
+
+    Raises:
+        StoreUnavailable: If it cannot be read.
     """
     try:
-        return contents(folder, only)
+        return read_regular(folder / name)
     except OSError as error:
-        why = error.strerror if only else reason(error)
-        raise StoreUnavailable.of(f"the {what} cannot be read ({why})", error, folder) from None
+        if error.errno == errno.ENOENT:  # errors of object stores have no class of their own
+            return b""
+        text = f"the {what} cannot be read ({error.strerror})"
+        raise StoreUnavailable.of(text, error, folder) from None
 
 
 def redo_of(kind: SignedFileKind) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from privacy_assets.gate.envelope import (
     SignedFile,
     quoted,
     sign_payload,
-    signed_files,
+    stored_bytes,
     unverified,
     verified_payload,
 )
@@ -462,6 +462,54 @@ class Log:
             f"{self._folder(target.table)}: too many processes write entries at the same time"
         )
 
+    def count_attempt(self, snapshot: Snapshot) -> int:
+        """Return the number of this publication attempt, from 1, and count it; see
+        :meth:`LogState.next_attempt`.
+
+        The same rows are the same attempt, independent of run, row order and file. Other rows are
+        another attempt, independent of training rows, settings and generator.
+
+        Args:
+            snapshot: Synthetic table.
+        """
+
+        def facts_of_attempt(state: LogState) -> Facts | None:
+            if snapshot.content in dict(state.attempts):
+                return None
+            return {"content": snapshot.content}
+
+        state = self.append(snapshot.target, "attempt", facts_of_attempt)
+        return dict(state.attempts)[snapshot.content]
+
+    def record_verdict(
+        self, snapshot: Snapshot, status: str, outcomes: Iterable[LimitOutcome]
+    ) -> None:
+        """Record a verdict, unless the log has one at least as bad with the same failed limits for
+        these rows.
+
+        Args:
+            snapshot: Synthetic table.
+            status: "pass", "fail" or "undecided".
+            outcomes: Outcomes of the limits.
+        """
+
+        def facts_of_verdict(state: LogState) -> Facts | None:
+            new_limits = []
+            for limit in failed_limits(outcomes):
+                if not state.has_failed(snapshot, limit):
+                    new_limits.append(limit)
+            grade = GRADES.index(state.verdicts.get(snapshot.content, ""))
+            if not new_limits and grade >= GRADES.index(status):
+                return None
+            return {
+                "content": snapshot.content,
+                "sha256": snapshot.sha256,
+                "status": status,
+                "failed": new_limits,
+            }
+
+        self.append(snapshot.target, "verdict", facts_of_verdict)
+
     def believed(self, table: str) -> LogState:
         """Return the sum of the entries, of which those that cannot be verified only make the gate
         stricter.
@@ -606,7 +654,7 @@ class Log:
         """Return the stored state, or the empty one if there is none that a trusted key signed for
         ``table``.
         """
-        data = signed_files(self._folder(table), _WHAT, _STATE_FILE).get(_STATE_FILE, b"")
+        data = stored_bytes(self._folder(table), _STATE_FILE, _WHAT)
         try:
             payload = verified_payload(SignedFile("state", data), self.key.trusted)
             if payload.target != ReleaseTarget(table):
@@ -644,7 +692,7 @@ class Log:
 
     def _data(self, table: str, number: int) -> bytes:
         name = _file_name(number)
-        return signed_files(self._folder(table), _WHAT, name).get(name, b"")
+        return stored_bytes(self._folder(table), name, _WHAT)
 
     def _folder(self, table: str) -> Location:
         return self.private / "log" / quoted(table)

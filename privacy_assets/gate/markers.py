@@ -9,9 +9,9 @@ or forged one can only cause an error.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from itertools import permutations
 from pathlib import Path
@@ -276,9 +276,12 @@ def is_unused(location: Location, role: FolderRole) -> bool:
 
 
 def _has_files(path: Path) -> bool:
+    """Return True for a file or link, or a folder with one. An unreadable folder has none."""
     if path.is_symlink() or not path.is_dir():
         return True
-    return any(files for *_, files in os.walk(path))
+    with suppress(OSError):
+        return any(_has_files(path / name) for name in names(path))
+    return False
 
 
 def entries(location: Location) -> set[str]:

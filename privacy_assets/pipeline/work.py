@@ -3,6 +3,10 @@
 The caller (Dagster, Airflow, ``privacy-assets run``) chooses table and partition, stores the
 values, and passes them to later steps (:mod:`privacy_assets.pipeline.steps`). Each step verifies
 the signatures of its inputs, so tampered intermediate values are rejected.
+
+A step uses the part of the gate that does its work: ``run.gate`` has the records of a table
+(accepted settings, log, ledgers, releases), ``run.files`` signs and opens the values between steps,
+and ``run.publisher`` attests and publishes.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,9 @@ from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.envelope import ReleaseTarget, SignedFile
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.publisher import Publisher
 from privacy_assets.gate.releases import Release
+from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.infra.temp_folders import remove_dead_work_folders
@@ -120,12 +125,22 @@ class TableRun:
     @property
     def lease(self) -> Lease:
         """Run lease of the table."""
-        return Lease(self.gate.private, self.target.table, self.run_id)
+        return Lease(self.deployment.private, self.target.table, self.run_id)
 
-    @cached_property
+    @property
     def gate(self) -> Gate:
-        """Gate of the deployment."""
+        """Folders, key and records of the gate."""
         return self.deployment.gate()
+
+    @property
+    def files(self) -> SignedFiles:
+        """Signs and opens the files of the steps."""
+        return SignedFiles(self.gate, self.deployment.key("content"))
+
+    @property
+    def publisher(self) -> Publisher:
+        """Attests and publishes."""
+        return Publisher(self.files)
 
     @property
     def split_setup(self) -> dict[str, Any]:
@@ -157,7 +172,7 @@ class TableRun:
         """
         fingerprint = self.keyed_fingerprint(table)
         digest = self.deployment.keyed_fingerprint(table.digest)
-        envelope = self.gate.sign_split(self.target, role, fingerprint, digest, self.split_setup)
+        envelope = self.files.sign_table(self.target, role, fingerprint, digest, self.split_setup)
         return replace(table, envelope=envelope.data), fingerprint
 
     def verify_tables(self, tables: Mapping[str, Table]) -> dict[str, str]:
@@ -177,7 +192,7 @@ class TableRun:
         for role, table in tables.items():
             envelope = SignedFile("split", table.envelope)
             digest = self.deployment.keyed_fingerprint(table.digest)
-            fingerprints[role] = self.gate.check_split(envelope, self.target, role, digest, setup)
+            fingerprints[role] = self.files.check_table(envelope, self.target, role, digest, setup)
         return fingerprints
 
     def real(self, values: Values) -> dict[str, Table]:
@@ -210,32 +225,38 @@ def split(run: TableRun, name: str, values: Values) -> SplitResult:
     Each table gets the signed file of the split. The settings of the table are signed after all
     tables have been read.
     """
-    gate = run.gate  # checks the keys first
-    table = run.table
-    # without the columns, which are not read yet
-    gate.accepted.check(run.target.table, table.policy, run.setup, new=True)
-    gate.check_not_suspended(run.target.table)
-    if table.external:
-        accepted_columns = gate.accepted.columns(run.target.table)
-        real = user_splits(
-            table, run.passed_rows, run.target.partition, run.window, accepted_columns
-        )
+    _check_may_run(run)
+    if run.table.external:
+        real = _read_splits(run)
     else:
         real = _split_source(run, values["source"])
     columns = columns_to_accept(real["train"].schema)
-    if not gate.accepted.columns(run.target.table):
+    if not run.gate.accepted.columns(run.target.table):
         run.progress(published_names(columns))
-    min_holders = table.policy.min_holders
-    real = without_rare_values(real, min_holders, table.declared, table.bounded_columns)
+    real = _with_threshold_rule(run, real)
     signed: dict[str, Table] = {}
     fingerprints: dict[str, str] = {}
     for role, part in real.items():
         signed[role], fingerprints[role] = run.sign_table(role, part)
-    entries = gate.accepted.check(
-        run.target.table, table.policy, run.setup, new=True, columns=columns
-    )
-    gate.accepted.sign(run.target.table, entries)
+    _accept_settings(run, columns)
     return SplitResult(signed, fingerprints)
+
+
+def _check_may_run(run: TableRun) -> None:
+    """Reject a run with other settings than the accepted ones, or of a suspended table, before its
+    rows are read.
+    """
+    # without the columns, which are not read yet
+    run.gate.accepted.check(run.target.table, run.table.policy, run.setup, new=True)
+    run.gate.check_not_suspended(run.target.table)
+
+
+def _read_splits(run: TableRun) -> dict[str, Table]:
+    """Read the tables of an external split."""
+    accepted_columns = run.gate.accepted.columns(run.target.table)
+    return user_splits(
+        run.table, run.passed_rows, run.target.partition, run.window, accepted_columns
+    )
 
 
 def _split_source(run: TableRun, source: Table) -> dict[str, Table]:
@@ -245,6 +266,22 @@ def _split_source(run: TableRun, source: Table) -> dict[str, Table]:
     rows_by_role = split_rows(source, key, run.table.shares, exact_ids=run.table.declared.exact_ids)
     # compact: a part must not keep the dictionaries of the whole table in memory
     return {role: source.take(rows).map(Column.compact) for role, rows in rows_by_role.items()}
+
+
+def _with_threshold_rule(run: TableRun, real: Mapping[str, Table]) -> dict[str, Table]:
+    """Replace the values that too few people share in the real tables."""
+    table = run.table
+    min_holders = table.policy.min_holders
+    return without_rare_values(real, min_holders, table.declared, table.bounded_columns)
+
+
+def _accept_settings(run: TableRun, columns: Mapping[str, str]) -> None:
+    """Sign the settings of the run and its columns, unless they differ from accepted ones."""
+    table_name = run.target.table
+    entries = run.gate.accepted.check(
+        table_name, run.table.policy, run.setup, new=True, columns=columns
+    )
+    run.gate.accepted.sign(table_name, entries)
 
 
 def embed(run: TableRun, name: str, values: Values) -> EmbedResult:
@@ -298,7 +335,7 @@ def sample(run: TableRun, name: str, values: Values) -> SampleResult:
     rows = output.table.without_rare(rules).with_schema(train.schema)
     check_published(rows, rules, where=where)
     n_replaced = _count_replaced(output.table, rows, rules)
-    snapshot, signed_file = run.gate.take_snapshot(
+    snapshot, signed_file = run.files.take_snapshot(
         rows,
         run.target,
         train_fingerprint,
@@ -350,7 +387,7 @@ def prepare(run: TableRun, name: str, values: Values) -> PrepareResult:
     train = tables["train"]
     embedder = values.get("embedder")
     keyed = run.deployment.keyed_fingerprint
-    snapshot = run.gate.snapshot(values["synthetic"], run.target)
+    snapshot = run.files.open_snapshot(values["synthetic"], run.target)
     rows = Table.of(read_snapshot(snapshot), train.schema, where="synthetic", synthetic=True)
     fingerprints = {**run.verify_tables(tables), "synthetic": run.keyed_fingerprint(rows)}
     if embedder is not None:
@@ -371,7 +408,7 @@ def prepare(run: TableRun, name: str, values: Values) -> PrepareResult:
         "digest": keyed(inputs.digest),  # computes all embeddings now, while a device is available
         "snapshot": values["synthetic"].data.decode(),
     }
-    envelope = run.gate.sign_prepared(snapshot, run.split_setup, body)
+    envelope = run.files.sign_prepared(snapshot, run.split_setup, body)
     real = [table.without_subject() for table in tables.values()]
     return PrepareResult(inputs.with_settings(envelope=envelope.data), snapshot, rows, real)
 
@@ -391,7 +428,7 @@ def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str
         PublicationBlocked: Unless this deployment signed them under the current settings.
     """
     digest = run.deployment.keyed_fingerprint(inputs.digest)
-    return run.gate.prepared(
+    return run.files.open_prepared(
         SignedFile("prepared", inputs.envelope), run.target, digest, run.split_setup
     )
 
@@ -399,6 +436,7 @@ def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str
 def score(run: TableRun, name: str, values: Values) -> ScoreResult:
     """Run the metric ``name``, and sign its result."""
     gate = run.gate
+    files = run.files
     table = run.table
     metric = table.metrics[name]
     inputs = values["evaluation_inputs"]
@@ -409,7 +447,8 @@ def score(run: TableRun, name: str, values: Values) -> ScoreResult:
         embedder = None
         fingerprints.pop("embedder", None)
     uses_ledger = metric.uses("ledger")
-    ledger_digest, ledger_bytes = gate.ledger(run.target.table)
+    ledger_digest = gate.log.state(run.target.table).ledger
+    ledger_bytes = gate.ledgers.read(run.target.table, ledger_digest)
     ledger = None
     if ledger_bytes and uses_ledger:
         ledger = Ledger.from_bytes(ledger_bytes)
@@ -427,7 +466,7 @@ def score(run: TableRun, name: str, values: Values) -> ScoreResult:
     limits = [limit for limit in table.policy.limits if limit.metric == name]
     results = run_metrics(inputs, {name: metric}, limits)
     # Computing a score counts as a publication attempt, even without an attestation.
-    attempt = gate.count_attempt(snapshot)
+    attempt = gate.log.count_attempt(snapshot)
     if table.external:  # a split by key is exchangeable by construction
         results = without_shift(inputs, {name: metric}, results, limits, attempt)
     result = replace(results[name], inputs={**fingerprints, "ledger": ledger_digest})
@@ -438,8 +477,8 @@ def score(run: TableRun, name: str, values: Values) -> ScoreResult:
     new_bytes = b""
     if new_ledger is not None:
         new_bytes = new_ledger.to_bytes()
-    signed_file = gate.sign_result(result, snapshot, outcomes, new_bytes)
-    row_scores = gate.keep_row_scores(result, snapshot)
+    signed_file = files.sign_result(result, snapshot, outcomes, new_bytes)
+    row_scores = files.keep_row_scores(result, snapshot)
     return ScoreResult(name, signed_file, result, outcomes, row_scores)
 
 
@@ -450,17 +489,19 @@ def attest(run: TableRun, name: str, values: Values) -> AttestResult:
     The report is built from the signed attestation and the results that it names, so they cannot
     differ.
     """
-    gate = run.gate
+    files = run.files
     table = run.table
-    snapshot = gate.snapshot(values["synthetic"], run.target)
+    snapshot = files.open_snapshot(values["synthetic"], run.target)
     prepared = values["evaluation_inputs"]
     signed, prepared_snapshot = checked_inputs(run, prepared)
     if prepared_snapshot.sha256 != snapshot.sha256:
         raise OutOfDate("the tables were prepared with another synthetic table", redo=("prepare",))
     scores = {metric: values[metric] for metric in table.metrics}
-    results = {metric: gate.result(signed_file, snapshot) for metric, signed_file in scores.items()}
+    results = {
+        metric: files.open_result(signed_file, snapshot) for metric, signed_file in scores.items()
+    }
     inputs = {**signed["inputs"], **run.verify_tables(run.real(values))}
-    attestation, signed_file = gate.attest(
+    attestation, signed_file = run.publisher.attest(
         snapshot, table.policy, scores, inputs, table.metrics, run.setup
     )
     policy = attestation.attested_policy()
@@ -501,7 +542,7 @@ def _report_notes(
         people_note(table.spec.data.subject, table.declared.exact_ids),
         *prepared.notes,
         *replaced_note(snapshot.n_replaced),
-        *row_scores_notes(run.gate, snapshot, table.metrics),
+        *row_scores_notes(run.files, snapshot, table.metrics),
         *disclosing_note(run.gate, snapshot.target.table, verdict),
     )
 
@@ -510,14 +551,14 @@ def disclosing_note(gate: Gate, table: str, verdict: Verdict) -> Iterator[str]:
     """Name the releases that disclose most if a limit on all releases together fails.
 
     Args:
-        gate: Gate of the deployment.
+        gate: Folders, key and records of the gate.
         table: Name of the table.
         verdict: Outcome of each limit.
 
     Yields:
         At most one sentence.
     """
-    _, ledger_bytes = gate.ledger(table)
+    ledger_bytes = gate.ledgers.read(table, gate.log.state(table).ledger)
     ledger_metrics = metrics_reading("ledger")
     has_failed = any(outcome.limit.metric in ledger_metrics for outcome in verdict.not_passed)
     if not ledger_bytes or not has_failed:
@@ -540,11 +581,13 @@ def disclosing_note(gate: Gate, table: str, verdict: Verdict) -> Iterator[str]:
         )
 
 
-def row_scores_notes(gate: Gate, snapshot: Snapshot, metrics: Iterable[str]) -> Iterator[str]:
+def row_scores_notes(
+    files: SignedFiles, snapshot: Snapshot, metrics: Iterable[str]
+) -> Iterator[str]:
     """Name the private files with the scores of each synthetic row.
 
     Args:
-        gate: Gate of the deployment.
+        files: Files of the steps.
         snapshot: Synthetic table.
         metrics: Names of the metrics that ran.
 
@@ -552,9 +595,9 @@ def row_scores_notes(gate: Gate, snapshot: Snapshot, metrics: Iterable[str]) -> 
         One sentence for each file, with its path relative to the private folder.
     """
     for metric in metrics:
-        path = gate.row_scores(snapshot, metric)
+        path = files.row_scores(snapshot, metric)
         if path.exists():
-            name = str(path).removeprefix(f"{gate.private}/")
+            name = str(path).removeprefix(f"{files.gate.private}/")
             yield (
                 f"Scores of {metric} for every synthetic row: {name} in the private folder. Do"
                 " not publish this file."
@@ -563,7 +606,7 @@ def row_scores_notes(gate: Gate, snapshot: Snapshot, metrics: Iterable[str]) -> 
 
 def publish(run: TableRun, name: str, values: Values) -> PublishResult:
     """Publish the attested table. The gate verifies attestation, policy and bytes itself."""
-    release = run.gate.publish(
+    release = run.publisher.publish(
         values["attestation"], values["synthetic"], run.target, run.table.policy, run.setup
     )
     published = Published(run.target.table, run.target.partition, release.id)
@@ -577,7 +620,7 @@ def synthetic_rows(run: TableRun, synthetic: SignedFile) -> pd.DataFrame:
         run: Table, partition and deployment.
         synthetic: Signed file of the snapshot.
     """
-    return read_snapshot(run.gate.snapshot(synthetic, run.target))
+    return read_snapshot(run.files.open_snapshot(synthetic, run.target))
 
 
 def published_rows(run: TableRun, release: Release) -> tuple[pd.DataFrame, Attestation]:

@@ -41,6 +41,8 @@ from stock import copies
 from privacy_assets import PrivacyIOManager, read_published
 from privacy_assets.errors import PublicationBlocked
 from privacy_assets.gate.envelope import ReleaseTarget, SignedFile
+from privacy_assets.gate.publisher import Publisher
+from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import load_policy
 
@@ -248,9 +250,11 @@ def test_bypass_08_checked_asset_and_publisher_in_one_step(world: World, failed:
         context: dg.AssetExecutionContext, synthetic: SignedFile, attestation: SignedFile
     ) -> None:
         asked = ReleaseTarget("leaky"), load_policy(LENIENT), stated(attestation)["setup"]
+        releases = context.resources.releases
+        publisher = Publisher(SignedFiles(releases.gate(), releases.key("content")))
         for given in (attestation, synthetic, replace(synthetic, kind="attestation")):
             with pytest.raises(PublicationBlocked) as blocking_error:
-                context.resources.releases.gate().publish(given, synthetic, *asked)
+                publisher.publish(given, synthetic, *asked)
             blocking_errors.append(str(blocking_error.value))
 
     result = world.run(with_assets(failed[1], own), "own")

@@ -33,11 +33,11 @@ from stock import copies
 
 from privacy_assets import PrivacyIOManager, evaluate, read_published
 from privacy_assets.cli.main import main
-from privacy_assets.gate import gate as gate_module
+from privacy_assets.gate import publication, publisher, signed_files
 from privacy_assets.gate.accepted_settings import AcceptedSettings
 from privacy_assets.gate.envelope import ReleaseTarget
-from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.log import LogState
+from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
 from privacy_assets.tables.canonical import real_tables, without_rare_values
 from privacy_assets.tables.table import Table
@@ -95,22 +95,22 @@ def as_stated(patch: pytest.MonkeyPatch) -> None:
     """Only the signed verdict counts: the private results are not compared with the policy in
     force.
     """
-    check = gate_module.check_verdict
+    check = publication.check_verdict
 
     def only_stated(policy_verdict: Verdict, earlier_failures: Any) -> None:
         if all(outcome.estimate is None for outcome in policy_verdict.outcomes):
             check(policy_verdict, earlier_failures)
 
-    patch.setattr(gate_module, "check_verdict", only_stated)
+    patch.setattr(publication, "check_verdict", only_stated)
 
 
 OFF: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
-    **{
-        name: silent(gate_module, f"check_{name}")
-        for name in ("target", "result", "in_force", "verdict")
-    },
+    "target": silent(signed_files, "check_target"),
+    "result": silent(publisher, "check_result"),
+    "in_force": silent(publication, "check_in_force"),
+    "verdict": silent(publication, "check_verdict"),
     "accepted": silent(AcceptedSettings, "check"),
-    "latest": silent(Gate, "_check_latest"),
+    "latest": silent(SignedFiles, "check_latest"),
     "memory": silent(LogState, "failures", []),
     "estimates": as_stated,
 }

@@ -23,6 +23,7 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.releases import default_trusted
+from privacy_assets.gate.signed_files import SignedFiles
 
 AGAIN = "is no longer current"
 HOUR = dt.timedelta(hours=1)
@@ -93,7 +94,7 @@ def test_bypass_43_a_rollback_undone_by_the_same_bytes(
     roll_back(world, "undone", first.id)
     with monkeypatch.context() as patch:
         patch.setattr(LogState, "history", lambda *_: [])
-        patch.setattr(Gate, "_check_not_behind", lambda *_: None)
+        patch.setattr(Gate, "check_not_behind", lambda *_: None)
         assert world.run(newer).success
     assert not read(world, "undone").equals(kept)
 
@@ -128,13 +129,13 @@ def test_bypass_44_the_clock_is_set_back(
             == released(world, "clock")[-1]
         )
         blocked(world.run(older, "clock/published"), "clock", "is not the latest one")
-        monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
+        monkeypatch.setattr(SignedFiles, "check_latest", lambda *_: None)
         blocked(world.run(older, "clock/published"), "clock", AGAIN)
         pd.testing.assert_frame_equal(read(world, "clock"), current)
         return
     monkeypatch.setattr(LogState, "history", lambda *_: [])
-    monkeypatch.setattr(Gate, "_check_not_behind", lambda *_: None)
-    monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
+    monkeypatch.setattr(Gate, "check_not_behind", lambda *_: None)
+    monkeypatch.setattr(SignedFiles, "check_latest", lambda *_: None)
     assert world.run(older, "clock/published").success
     assert not read(world, "clock").equals(current)
 

@@ -19,6 +19,7 @@ from privacy_assets.errors import ConfigError, SettingsDiffer, TableSuspended, w
 from privacy_assets.gate.accepted_settings import PROPOSED
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.envelope import ReleaseTarget
+from privacy_assets.gate.keeper import Keeper
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.work import TableRun, read
@@ -327,12 +328,12 @@ def test_a_lost_ledger_is_shown_next_to_the_failed_verdicts(
     assert "nothing is signed" in seen.err
     assert (
         "4 of its last 4 verdicts are 'fail'" in seen.out
-        and "the ledger of people is missing" in seen.out
+        and "the ledger of disclosure of people is missing" in seen.out
     )
     with pytest.raises(ConfigError, match="the causes of its suspension have changed"):
-        own.gate.accept(NAME, "a disk was lost", stop)
+        Keeper(own.gate).accept(NAME, "a disk was lost", stop)
     assert "accepted" in accept_all(*accept[1:])
-    assert own.gate.suspension(NAME)[0] == []
+    assert Keeper(own.gate).suspension(NAME)[0] == []
 
 
 @pytest.mark.slow

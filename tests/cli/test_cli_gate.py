@@ -21,10 +21,13 @@ from privacy_assets.errors import InputError, OutOfDate
 from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.envelope import ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.markers import mark_deployment
+from privacy_assets.gate.publisher import Publisher
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, hash_file, read_published
+from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.gate.verification import verify_file
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import default_policy, policy_digest, small_policy
@@ -59,14 +62,18 @@ class Deployment:
     def gate(self) -> Gate:
         """The gate with its current keys."""
         key = SigningKey(self.signing, "", TrustedKeys((self.root / "trusted_keys",)))
-        return Gate(self.root / "releases", self.root / "private", key, b"k" * 32)
+        return Gate(self.root / "releases", self.root / "private", key)
+
+    @property
+    def publisher(self) -> Publisher:
+        return Publisher(SignedFiles(self.gate, b"k" * 32))
 
     def judge(
         self, place: ReleaseTarget, seed: int, high: float = 0.05
     ) -> tuple[SignedFile, SignedFile]:
         """Return the signed attestation of a small table and its signed snapshot."""
         frame = pd.DataFrame({"a": np.random.default_rng(seed).normal(size=50)})
-        snapshot, taken = self.gate.take_snapshot(Table.read(frame), place, "t")
+        snapshot, taken = self.publisher.files.take_snapshot(Table.read(frame), place, "t")
         low, value = (-0.02, 0.01) if high < 0.1 else (0.14, 0.17)
         estimate = Estimate("privacy_score", value, low, high, n=1000, subjects=1000)
         settings = json.loads(json.dumps(Dcr().settings()))
@@ -74,13 +81,13 @@ class Deployment:
             "dcr", (estimate,), settings=settings, inputs=INPUTS, package_version=PACKAGE_VERSION
         )
         self.gate.accepted.sign(place.table, entries_of(POLICY, SETUP))
-        score = self.gate.sign_result(result, snapshot, [])
-        return self.gate.attest(snapshot, POLICY, {"dcr": score}, INPUTS, {"dcr": Dcr()}, SETUP)[
-            1
-        ], taken
+        score = self.publisher.files.sign_result(result, snapshot, [])
+        return self.publisher.attest(
+            snapshot, POLICY, {"dcr": score}, INPUTS, {"dcr": Dcr()}, SETUP
+        )[1], taken
 
     def publish(self, place: ReleaseTarget, seed: int = 0) -> Release:
-        return self.gate.publish(*self.judge(place, seed), place, POLICY, SETUP)
+        return self.publisher.publish(*self.judge(place, seed), place, POLICY, SETUP)
 
     def key_file(self) -> Path:
         (file,) = (self.root / "trusted_keys").glob("*.pem")
@@ -345,7 +352,7 @@ def test_the_same_bytes_released_twice_are_found_as_they_are_read(home: Deployme
     assert f"release {second.id}, the current one" in home("verify", file).out
     said = home("verify", file, "--attestation", first.attestation)
     assert f"release {first.id}, not the current one" in said.out
-    home.gate.roll_back(PATIENTS, first.id)
+    Keeper(home.gate).roll_back(PATIENTS, first.id)
     assert f"release {first.id}, the current one" in home("verify", file).out
     flip(first.attestation, 300)  # one intact envelope is enough
     assert f"release {second.id}, not the current one" in home("verify", file).out
@@ -384,7 +391,9 @@ def test_a_foreign_key_and_a_failed_verdict_are_not_released(home: Deployment) -
     )
     failed, taken = home.judge(PATIENTS, seed=2, high=0.2)
     again, _ = home.judge(PATIENTS, seed=2)  # earlier_failures, although no limit fails this time
-    stated = replace(home.gate.attestation(failed, PATIENTS), verdict="pass", earlier_failures=[])
+    stated = replace(
+        home.publisher.files.open_attestation(failed, PATIENTS), verdict="pass", earlier_failures=[]
+    )
     denied = sign_payload(
         stated.payload(), home.gate.key
     )  # a verdict "pass" that contradicts its limits
@@ -398,14 +407,14 @@ def test_a_foreign_key_and_a_failed_verdict_are_not_released(home: Deployment) -
         (denied, f"'pass': {broken}"),
     ):
         Path("theirs.json").write_bytes(attestation.data)
-        found = home.gate.snapshot(taken, PATIENTS).path
+        found = home.publisher.files.open_snapshot(taken, PATIENTS).path
         assert words in home("verify", found, "--attestation", "theirs.json", status=1).out
 
 
 def test_a_verdict_that_is_undecided_exits_with_3(home: Deployment) -> None:
     undecided, taken = home.judge(PATIENTS, seed=2, high=0.095)
     Path("theirs.json").write_bytes(undecided.data)
-    found = home.gate.snapshot(taken, PATIENTS).path
+    found = home.publisher.files.open_snapshot(taken, PATIENTS).path
     said = home("verify", found, "--attestation", "theirs.json", status=3).out
     assert said.startswith("NOT RELEASED") and "'undecided': 1 of 1 limits is undecided" in said
     assert (
@@ -721,7 +730,7 @@ def test_a_log_that_is_damaged_or_of_a_stopped_table_is_told(home: Deployment) -
 @pytest.mark.slow
 def test_prune_keeps_what_is_current_new_or_young(home: Deployment) -> None:
     made = [home.publish(PATIENTS, seed=seed) for seed in range(4)]
-    home.gate.roll_back(PATIENTS, made[0].id)
+    Keeper(home.gate).roll_back(PATIENTS, made[0].id)
     snapshots = home.gate.private / "snapshots" / "patients" / "_all"
     assert "0 removed" in home("prune", "patients", "--keep", 1, "--days", 1).out
     said = home("prune", "patients", "--keep", 1, "--days", 0, "--dry-run").out

@@ -28,6 +28,7 @@ from privacy_assets.dagster.sensors import TAG
 from privacy_assets.errors import TableSuspended
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.envelope import ReleaseTarget
+from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.release import Pointer
 from privacy_assets.pipeline.current_release import day
@@ -551,7 +552,9 @@ def test_a_stopped_table_and_a_release_that_is_not_current_are_not_renewed(
         )
         assert skipped(defs, stored) == f"{text} {fix}"
     gate = DeploymentSettings(home=tmp_path).open().gate()
-    gate.withdraw(ReleaseTarget("people"), pointer(tmp_path).release, "a person asked for it")
+    Keeper(gate).withdraw(
+        ReleaseTarget("people"), pointer(tmp_path).release, "a person asked for it"
+    )
     text = (
         f"Skipped: the source has not changed since its release on {today}, which is no longer"
         " current."

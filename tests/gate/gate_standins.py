@@ -24,8 +24,10 @@ from privacy_assets.gate.envelope import Payload, ReleaseTarget, SignedFile, sig
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.markers import mark_deployment, prepare
+from privacy_assets.gate.publisher import Publisher
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, hash_file, read_published
+from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
 from privacy_assets.infra.files import names, put_atomic, read_regular
 from privacy_assets.infra.objects import location
@@ -74,7 +76,17 @@ def open_gate(root: Path) -> Gate:
     key = SigningKey(
         root / "private" / SIGNING_KEY, VARIABLE, TrustedKeys((root / "trusted_keys",))
     )
-    return Gate(root / "releases", root / "private", key, b"content".ljust(32))
+    return Gate(root / "releases", root / "private", key)
+
+
+def files_of(gate: Gate) -> SignedFiles:
+    """The files that the steps of this gate sign and open."""
+    return SignedFiles(gate, b"content".ljust(32))
+
+
+def publisher_of(gate: Gate) -> Publisher:
+    """The publisher of this gate."""
+    return Publisher(files_of(gate))
 
 
 def in_bucket(gate: Gate, bucket: str) -> Gate:
@@ -143,7 +155,7 @@ class Chain:
         """
         part = {**self.__dict__, **other}
         self.put_in_force(part["target"], part["policy"], part["setup"], part["signed_file"])
-        return part["gate"].publish(
+        return publisher_of(part["gate"]).publish(
             part["signed_file"], part["taken"], part["target"], part["policy"], part["setup"]
         )
 
@@ -209,10 +221,13 @@ def chain(
     sign_settings(gate, target, policy, setup)
     given = rows(number) if frame is None else frame
     table = Table.read(given) if len(given) else Table.read(rows(number)).take(slice(0))
-    snapshot, taken = gate.take_snapshot(table, target, INPUTS["train"])
+    files = files_of(gate)
+    snapshot, taken = files.take_snapshot(table, target, INPUTS["train"])
     measured = result(high)
-    score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes)
-    stated, signed_file = gate.attest(snapshot, policy, {"dcr": score}, INPUTS, METRICS, setup)
+    score = files.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes)
+    stated, signed_file = publisher_of(gate).attest(
+        snapshot, policy, {"dcr": score}, INPUTS, METRICS, setup
+    )
     return Chain(gate, target, policy, setup, snapshot, taken, score, stated, signed_file)
 
 

@@ -33,11 +33,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gate_standins import PLACE, POLICY, SETUP, Chain, chain, in_bucket, make_gate, rows, shown
+from gate_standins import (
+    PLACE,
+    POLICY,
+    SETUP,
+    Chain,
+    chain,
+    in_bucket,
+    make_gate,
+    publisher_of,
+    rows,
+    shown,
+)
 
 from privacy_assets.errors import InputError, PublicationBlocked, StoreUnavailable, Superseded
 from privacy_assets.gate.envelope import ReleaseTarget, SignedFile
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.release import is_id
 from privacy_assets.gate.releases import Release
@@ -72,18 +84,18 @@ def begun(
     if scenario == "back":
         return (
             second.signed_file.data,
-            lambda gate: gate.roll_back(target, release.id),
+            lambda gate: Keeper(gate).roll_back(target, release.id),
             first.signed_file.data,
         )
 
     def work(gate: Gate) -> None:
         if scenario == "accept":
-            return gate.accept(target.table, "tried")
+            return Keeper(gate).accept(target.table, "tried")
         if scenario == "prune":
-            gate.prune(target, 1, 0)
+            Keeper(gate).prune(target, 1, 0)
         else:
             with suppress(InputError):  # it was removed before this process died
-                gate.withdraw(target, release.id, "tried")
+                Keeper(gate).withdraw(target, release.id, "tried")
         try:
             return gate.store.remove(target, [])
         except OSError as error:
@@ -207,7 +219,7 @@ def order_to_go_back(gate: Gate, root: Path, number: int) -> Order:
 
     def finish() -> None:
         assert (
-            gate.roll_back(target, first.id)
+            Keeper(gate).roll_back(target, first.id)
             == first
             == gate.store.current(target, gate.key.trusted)
         )
@@ -259,9 +271,10 @@ def order_to_remove(gate: Gate, root: Path, number: int, kind: str) -> Order:
 
     def finish() -> None:
         with suppress(InputError):
-            gate.withdraw(target, old.id, "tried") if kind == "withdraw" else gate.prune(
-                target, 1, 0
-            )
+            if kind == "withdraw":
+                Keeper(gate).withdraw(target, old.id, "tried")
+            else:
+                Keeper(gate).prune(target, 1, 0)
         gate.store.remove(target, [])
         assert not seen() and not [
             problem for *_, problem in gate.log.entries(target.table) if problem
@@ -279,7 +292,9 @@ def order_to_accept(gate: Gate, root: Path, number: int) -> Order:
         assert not [problem for *_, problem in gate.log.entries(target.table) if problem]
         return gate.log.state(target.table).first
 
-    return Order(f"accept {target.table}", None, seen, lambda: gate.accept(target.table, "tried"))
+    return Order(
+        f"accept {target.table}", None, seen, lambda: Keeper(gate).accept(target.table, "tried")
+    )
 
 
 ORDERS: dict[str, Callable[[Gate, Path, int], Order]] = {
@@ -511,20 +526,20 @@ def _do(gate: Gate, root: Path, kind: str, *rest: str) -> None:
     if kind == "rotate":
         rotate_key(root / "private" / "signing.key", root / "trusted_keys")
     elif kind == "back":
-        gate.roll_back(ReleaseTarget(rest[0]), rest[1])
+        Keeper(gate).roll_back(ReleaseTarget(rest[0]), rest[1])
     elif kind == "withdraw":
-        gate.withdraw(ReleaseTarget(rest[0]), rest[1], "tried")
+        Keeper(gate).withdraw(ReleaseTarget(rest[0]), rest[1], "tried")
     elif kind == "prune":
-        gate.prune(ReleaseTarget(rest[0]), 1, 0)
+        Keeper(gate).prune(ReleaseTarget(rest[0]), 1, 0)
     elif kind == "accept":
-        gate.accept(rest[0], "tried")
+        Keeper(gate).accept(rest[0], "tried")
     else:
         attestation, snapshot = ((root / name).read_bytes() for name in rest[1:])
         signed_file, taken = (
             SignedFile("attestation", attestation),
             SignedFile("snapshot", snapshot),
         )
-        gate.publish(signed_file, taken, ReleaseTarget(rest[0]), POLICY, SETUP)
+        publisher_of(gate).publish(signed_file, taken, ReleaseTarget(rest[0]), POLICY, SETUP)
 
 
 if __name__ == "__main__":

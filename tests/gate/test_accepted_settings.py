@@ -18,8 +18,10 @@ from gate_standins import (
     SETUP,
     blocked,
     chain,
+    files_of,
     make_gate,
     mode,
+    publisher_of,
     record,
     result,
     rows,
@@ -114,10 +116,12 @@ def proposed(gate: Gate) -> dict[str, Any]:
 
 def judged(gate: Gate, number: int, high: float = PASSING, target: ReleaseTarget = PLACE) -> str:
     """The verdict on one table, as the steps of a run come to it."""
-    snapshot, _ = gate.take_snapshot(Table.read(rows(number)), target, INPUTS["train"])
-    return gate.attest(
-        snapshot, POLICY, signed(gate, snapshot, result(high)), INPUTS, METRICS, SETUP
-    )[0].verdict
+    snapshot, _ = files_of(gate).take_snapshot(Table.read(rows(number)), target, INPUTS["train"])
+    return (
+        publisher_of(gate)
+        .attest(snapshot, POLICY, signed(gate, snapshot, result(high)), INPUTS, METRICS, SETUP)[0]
+        .verdict
+    )
 
 
 # Accepted settings
@@ -171,8 +175,10 @@ def test_another_policy_is_blocked_by_every_step(gate: Gate, most: float) -> Non
     part = chain(gate)
     for step in (
         lambda: start(gate, policy=other),
-        lambda: gate.attest(part.snapshot, other, {"dcr": part.score}, INPUTS, METRICS, SETUP),
-        lambda: gate.publish(part.signed_file, part.taken, PLACE, other, SETUP),
+        lambda: publisher_of(gate).attest(
+            part.snapshot, other, {"dcr": part.score}, INPUTS, METRICS, SETUP
+        ),
+        lambda: publisher_of(gate).publish(part.signed_file, part.taken, PLACE, other, SETUP),
     ):
         with blocked(SettingsDiffer) as differs:
             step()
@@ -188,13 +194,13 @@ def test_another_policy_is_blocked_by_every_step(gate: Gate, most: float) -> Non
 def test_attestation_and_publication_need_a_lock_before_the_first_verdict_as_well(
     gate: Gate,
 ) -> None:
-    snapshot, _ = gate.take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])
+    snapshot, _ = files_of(gate).take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])
     with blocked(SettingsDiffer) as differs:
-        gate.attest(snapshot, POLICY, signed(gate, snapshot), INPUTS, METRICS, SETUP)
+        publisher_of(gate).attest(snapshot, POLICY, signed(gate, snapshot), INPUTS, METRICS, SETUP)
     assert "policy: not set -> 'test'" in differs.value.differences
     start(gate, {**SETUP, "subject": "pid"})
     with blocked(SettingsDiffer, differences=("subject: 'pid' -> not set",)):
-        gate.attest(snapshot, POLICY, signed(gate, snapshot), INPUTS, METRICS, SETUP)
+        publisher_of(gate).attest(snapshot, POLICY, signed(gate, snapshot), INPUTS, METRICS, SETUP)
 
 
 def flip(path: Path) -> None:
@@ -229,7 +235,7 @@ def test_a_lock_that_cannot_be_believed_counts_as_empty(
     change(gate.private / "accepted" / "patients.json")
     for step in (
         lambda: start(gate),
-        lambda: gate.publish(part.signed_file, part.taken, PLACE, POLICY, SETUP),
+        lambda: publisher_of(gate).publish(part.signed_file, part.taken, PLACE, POLICY, SETUP),
     ):
         with blocked(SettingsDiffer) as differs:
             step()
@@ -251,24 +257,24 @@ def test_a_lock_that_cannot_be_read_is_blocked(gate: Gate) -> None:
 def test_an_older_verdict_is_blocked(gate: Gate) -> None:
     first, second = chain(gate, 1), chain(gate, 2)
     with blocked(OutOfDate, redo=("attest",)):
-        gate.publish(first.signed_file, first.taken, PLACE, POLICY, SETUP)
+        publisher_of(gate).publish(first.signed_file, first.taken, PLACE, POLICY, SETUP)
     other = chain(gate, 3, target=ReleaseTarget("patients", "monday"))
-    assert gate.publish(second.signed_file, second.taken, PLACE, POLICY, SETUP)
-    assert gate.publish(other.signed_file, other.taken, other.target, POLICY, SETUP)
+    assert publisher_of(gate).publish(second.signed_file, second.taken, PLACE, POLICY, SETUP)
+    assert publisher_of(gate).publish(other.signed_file, other.taken, other.target, POLICY, SETUP)
     (gate.private / "latest" / "patients" / "_all" / "attestation").unlink()
     with blocked(OutOfDate, redo=("attest",)):
-        gate.publish(second.signed_file, second.taken, PLACE, POLICY, SETUP)
+        publisher_of(gate).publish(second.signed_file, second.taken, PLACE, POLICY, SETUP)
 
 
 def test_an_older_split_is_blocked_and_the_same_one_is_not(gate: Gate) -> None:
-    first = gate.sign_split(PLACE, "train", "t", "t file", SETUP)
-    assert gate.sign_split(PLACE, "train", "t", "t file", SETUP) == first
-    gate.sign_split(PLACE, "holdout", "h", "h file", SETUP)
-    gate.sign_split(ReleaseTarget("patients", "monday"), "train", "m", "m file", SETUP)
-    gate.check_split(first, PLACE, "train", "t file", SETUP)
-    gate.sign_split(PLACE, "train", "later", "later file", SETUP)
+    first = files_of(gate).sign_table(PLACE, "train", "t", "t file", SETUP)
+    assert files_of(gate).sign_table(PLACE, "train", "t", "t file", SETUP) == first
+    files_of(gate).sign_table(PLACE, "holdout", "h", "h file", SETUP)
+    files_of(gate).sign_table(ReleaseTarget("patients", "monday"), "train", "m", "m file", SETUP)
+    files_of(gate).check_table(first, PLACE, "train", "t file", SETUP)
+    files_of(gate).sign_table(PLACE, "train", "later", "later file", SETUP)
     with blocked(OutOfDate, redo=("split", "prepare", "score", "attest")):
-        gate.check_split(first, PLACE, "train", "t file", SETUP)
+        files_of(gate).check_table(first, PLACE, "train", "t file", SETUP)
 
 
 def test_changes_of_lists_are_shown_in_whole_up_to_a_thousand_values(gate: Gate) -> None:

@@ -26,8 +26,10 @@ from gate_standins import (
     SETUP,
     blocked,
     chain,
+    files_of,
     make_gate,
     open_gate,
+    publisher_of,
     read,
     result,
     rows,
@@ -198,20 +200,26 @@ def test_a_disk_that_takes_a_part_of_what_is_written(scene: Scene) -> None:
 def test_nothing_is_signed_without_the_record_of_its_failure(
     deployment: Deployment, step: str
 ) -> None:
-    taken = deployment.gate.take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])[1]
+    taken = files_of(deployment.gate).take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])[1]
     measured = result(FAILING)
 
     def judge(gate: Gate) -> object:
-        snapshot = gate.snapshot(taken, PLACE)
+        snapshot = files_of(gate).open_snapshot(taken, PLACE)
         if step == "score":
-            return gate.sign_result(measured, snapshot, POLICY.judge({"dcr": measured}).outcomes)
+            return files_of(gate).sign_result(
+                measured, snapshot, POLICY.judge({"dcr": measured}).outcomes
+            )
         sign_settings(gate)
-        return gate.attest(
+        return publisher_of(gate).attest(
             snapshot, POLICY, signed(gate, snapshot, measured), INPUTS, METRICS, SETUP
         )
 
     def earlier_failures(gate: Gate) -> bool:
-        return bool(gate.log.state("patients").failures(POLICY, gate.snapshot(taken, PLACE), None))
+        return bool(
+            gate.log.state("patients").failures(
+                POLICY, files_of(gate).open_snapshot(taken, PLACE), None
+            )
+        )
 
     calls = deployment.calls(judge)
     assert "write" in calls
@@ -233,7 +241,7 @@ def test_nothing_is_signed_without_the_record_of_its_failure(
 @pytest.mark.slow
 def test_no_half_snapshot(deployment: Deployment) -> None:
     def take(gate: Gate) -> Any:
-        return read_snapshot(gate.take_snapshot(Table.read(rows(2)), PLACE, "t")[0])
+        return read_snapshot(files_of(gate).take_snapshot(Table.read(rows(2)), PLACE, "t")[0])
 
     for at in range(len(deployment.calls(take))):
         for works in (

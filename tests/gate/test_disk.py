@@ -45,6 +45,7 @@ from privacy_assets.errors import (
 )
 from privacy_assets.gate import release_disk
 from privacy_assets.gate.envelope import ReleaseTarget
+from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.releases import POINTER, TRUSTED_VARIABLE, read_published
 from privacy_assets.gate.verification import verify_file
 from privacy_assets.infra import files
@@ -274,7 +275,7 @@ def refuses_keys(root: Path, match: str) -> None:
     release = gate.store.history(PLACE)[0]
     acts: list[Callable[[], object]] = [
         gate.key.check,
-        lambda: gate.roll_back(PLACE, release.id),
+        lambda: Keeper(gate).roll_back(PLACE, release.id),
         lambda: read(gate),
         lambda: verify_file(release.table, gate.key.trusted, gate.releases),
     ]
@@ -346,7 +347,10 @@ def test_keys_and_private_folders_of_another_user_are_blocked(ready: Chain, tmp_
         refuses_keys(tmp_path, f"{path.name}: this trusted file or folder belongs to another user")
         os.chown(path, 0, -1)
     os.chown(gate.private, NOBODY, -1)
-    for act in (lambda: check_private(gate.private), lambda: gate.roll_back(PLACE, release.id)):
+    for act in (
+        lambda: check_private(gate.private),
+        lambda: Keeper(gate).roll_back(PLACE, release.id),
+    ):
         with pytest.raises(ConfigError, match="private folder belongs to another user"):
             act()
 
@@ -445,7 +449,7 @@ def test_no_pipe_is_waited_for(
             assert all(main([*command, *root]) in (0, 1, 2, 3) for command in commands)
         assert told or path == ready.snapshot.path
         kept.replace(path)
-        gate.roll_back(PLACE, release.id)
+        Keeper(gate).roll_back(PLACE, release.id)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])

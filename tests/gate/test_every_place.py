@@ -47,9 +47,11 @@ from privacy_assets.errors import (
 from privacy_assets.gate import release, release_disk, release_objects
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import POINTER, Release, read_published
+from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location
 
@@ -70,7 +72,7 @@ def older_verdicts_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the order of publications decides between verdicts: none is blocked because there is a
     later one.
     """
-    monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
+    monkeypatch.setattr(SignedFiles, "check_latest", lambda *_: None)
 
 
 def put(path: Location, data: bytes) -> None:
@@ -198,7 +200,7 @@ def test_a_pointer_that_names_no_release_is_blocked(gate: Gate) -> None:
     point(number, made.id, target=ReleaseTarget("others"))
     with blocked(WrongTarget):
         read(gate)
-    gate.roll_back(PLACE, made.id)
+    Keeper(gate).roll_back(PLACE, made.id)
     assert shown(gate)
     point(number + 2, "20240101T000000.000000Z-0123456789ab")
     with blocked(StoreUnavailable, retry=False):
@@ -357,16 +359,18 @@ def test_what_was_replaced_or_rolled_back_comes_back_by_rollback_alone(gate: Gat
     assert gate.store.current(PLACE, gate.key.trusted) == made[2]
     for name in (made[1].id, made[0].id, made[0].id):  # repeating a rollback has no effect
         assert (
-            gate.roll_back(PLACE, name).id == gate.store.current(PLACE, gate.key.trusted).id == name
+            Keeper(gate).roll_back(PLACE, name).id
+            == gate.store.current(PLACE, gate.key.trusted).id
+            == name
         )
     for part, one in zip(parts[1:], made[1:], strict=True):
         with blocked(Superseded, release=one.id):
             part.publish()
     assert parts[0].publish() == made[0]
-    gate.roll_back(PLACE, made[2].id)
+    Keeper(gate).roll_back(PLACE, made[2].id)
     assert parts[2].publish() == made[2]
     assert gate.store.history(PLACE) == made
-    gate.roll_back(PLACE, made[1].id)
+    Keeper(gate).roll_back(PLACE, made[1].id)
     remove(made[2])
     with blocked(Superseded, release=""):
         parts[2].publish()

@@ -23,8 +23,10 @@ from gate_standins import (
     SETUP,
     blocked,
     chain,
+    files_of,
     make_gate,
     mode,
+    publisher_of,
     result,
     sign_settings,
     tree,
@@ -33,6 +35,7 @@ from gate_standins import (
 from privacy_assets.errors import FailedBefore, TableSuspended
 from privacy_assets.gate.envelope import Payload, ReleaseTarget, SignedFile
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.policy import Limit, Policy
@@ -50,8 +53,8 @@ def remember(
     """Evaluate the small table under policy ``under``; return its snapshot."""
     shown = {"value": 0.2, "low": 0.15, "high": 0.3, "n": 1000, "subjects": 1000, **estimate}
     measured = result(estimates=(Estimate("privacy_score", **shown),))
-    snapshot, _ = gate.take_snapshot(Table.read(FRAME), target, "t")
-    gate.sign_result(measured, snapshot, under.judge({"dcr": measured}).outcomes)
+    snapshot, _ = files_of(gate).take_snapshot(Table.read(FRAME), target, "t")
+    files_of(gate).sign_result(measured, snapshot, under.judge({"dcr": measured}).outcomes)
     return snapshot
 
 
@@ -87,11 +90,11 @@ def test_the_score_step_remembers_at_once_and_before_it_signs(
     def cut(payload: Payload, key: Any) -> SignedFile:
         raise OSError("cut") if payload.kind == "result" else AssertionError(payload.kind)
 
-    snapshot, _ = gate.take_snapshot(Table.read(FRAME), PLACE, "t")
+    snapshot, _ = files_of(gate).take_snapshot(Table.read(FRAME), PLACE, "t")
     measured = result(FAILING)
     with monkeypatch.context() as patched, pytest.raises(OSError, match="cut"):
-        patched.setattr("privacy_assets.gate.gate.sign_payload", cut)
-        gate.sign_result(measured, snapshot, POLICY.judge({"dcr": measured}).outcomes)
+        patched.setattr("privacy_assets.gate.signed_files.sign_payload", cut)
+        files_of(gate).sign_result(measured, snapshot, POLICY.judge({"dcr": measured}).outcomes)
     assert hit(gate, snapshot)
 
 
@@ -100,7 +103,7 @@ def test_the_attestation_remembers_what_no_score_step_did(gate: Gate) -> None:
     first = chain(gate, policy=policy(at_most=0.3), high=FAILING)
     assert not hit(gate, first.snapshot)
     sign_settings(gate)
-    gate.attest(first.snapshot, POLICY, {"dcr": first.score}, INPUTS, METRICS, SETUP)
+    publisher_of(gate).attest(first.snapshot, POLICY, {"dcr": first.score}, INPUTS, METRICS, SETUP)
     assert hit(gate, first.snapshot)
 
 
@@ -133,15 +136,15 @@ def test_bypass_63_a_cell_is_changed_within_the_group_that_is_published(gate: Ga
     tries = []
     for age in (41, 42, 43):
         brought = Table.read(FRAME.assign(age=[age, *FRAME["age"][1:]]))
-        snapshot, _ = gate.take_snapshot(published, PLACE, "t", before=brought)
+        snapshot, _ = files_of(gate).take_snapshot(published, PLACE, "t", before=brought)
         tries.append(snapshot)
     assert len({snapshot.content for snapshot in tries}) == 3
     measured = result(FAILING)
-    gate.sign_result(measured, tries[0], POLICY.judge({"dcr": measured}).outcomes)
+    files_of(gate).sign_result(measured, tries[0], POLICY.judge({"dcr": measured}).outcomes)
     assert all(hit(gate, snapshot) for snapshot in tries)
-    others, _ = gate.take_snapshot(Table.read(FRAME.assign(visits=[0, 3, 7])), PLACE, "t")
+    others, _ = files_of(gate).take_snapshot(Table.read(FRAME.assign(visits=[0, 3, 7])), PLACE, "t")
     assert not hit(gate, others)
-    same_before, _ = gate.take_snapshot(
+    same_before, _ = files_of(gate).take_snapshot(
         Table.read(FRAME.assign(visits=[0, 3, 7])), PLACE, "t", before=published
     )
     remember(gate)
@@ -177,7 +180,7 @@ def test_the_same_rows_in_another_form_failed_too_and_others_did_not(
     gate: Gate, change: str
 ) -> None:
     remember(gate)
-    snapshot, _ = gate.take_snapshot(
+    snapshot, _ = files_of(gate).take_snapshot(
         Table.read({**SAME, **OTHER}[change](FRAME)), PLACE, "other split"
     )
     assert hit(gate, snapshot) is (change in SAME)
@@ -202,7 +205,10 @@ def test_the_rows_are_remembered_by_a_keyed_fingerprint(gate: Gate) -> None:
     """Another split key gives another fingerprint, so the names of the records do not confirm
     guessed tables.
     """
-    assert remember(gate).content != remember(replace(gate, content_key=b"another")).content
+    table = Table.read(FRAME)
+    other_files = replace(files_of(gate), content_key=b"another")
+    other, _ = other_files.take_snapshot(table, PLACE, "t")
+    assert remember(gate).content != other.content
 
 
 # Limits that the failure applies to
@@ -288,7 +294,7 @@ def test_failures_outlive_the_rotation_of_keys_and_the_loss_of_trust(
     (tmp_path / "trusted_keys" / f"{old[:16]}.pem").unlink()
     with blocked(TableSuspended):
         hit(make_gate(tmp_path), rows)
-    make_gate(tmp_path).accept("patients", "the key was lost")
+    Keeper(make_gate(tmp_path)).accept("patients", "the key was lost")
     assert hit(make_gate(tmp_path), rows)
     (gate.private / "log" / "patients" / "state").unlink()
     assert hit(make_gate(tmp_path), rows)

@@ -28,6 +28,7 @@ from swaps import NOBODY, Victims, put_back, replace_by_link, swapping, swaps_of
 from privacy_assets.errors import ConfigError, InputError, PublicationBlocked, advice
 from privacy_assets.gate import release_disk
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.verification import states_of, verify_file
 from privacy_assets.infra import folders
@@ -48,7 +49,7 @@ def publish(gate: Gate, root: Path) -> None:
 
 def roll_back(gate: Gate, root: Path) -> None:
     for release in gate.store.history(PLACE)[:1]:
-        gate.roll_back(PLACE, release.id)
+        Keeper(gate).roll_back(PLACE, release.id)
 
 
 def rotate(gate: Gate, root: Path) -> None:
@@ -138,7 +139,7 @@ def test_no_swap_reaches_a_file_elsewhere(act: str, user: str, swaps: int, times
         if act in ("publish", "roll back"):  # afterwards every operation works again
             for kept in gate.store.history(PLACE):
                 with suppress(PublicationBlocked, InputError):
-                    gate.roll_back(PLACE, kept.id)
+                    Keeper(gate).roll_back(PLACE, kept.id)
 
 
 class Swap(Disk):
@@ -191,7 +192,7 @@ def test_a_swap_before_a_call_that_changes_the_disk(
             elif left != first.folder:
                 left.chmod(0o755)
                 shutil.rmtree(left)
-        gate.roll_back(PLACE, first.id)
+        Keeper(gate).roll_back(PLACE, first.id)
         assert shown(gate)
 
 
@@ -207,7 +208,7 @@ def test_a_release_folder_that_every_user_may_write_to_is_blocked(ready: Chain, 
     back = [folder for folder in places if folder.name != "releases" or folder == gate.releases]
     for act, folders_of in (
         (later.publish, places),
-        (lambda: gate.roll_back(PLACE, release.id), back),
+        (lambda: Keeper(gate).roll_back(PLACE, release.id), back),
     ):
         for folder in folders_of:
             usual = mode(folder)
@@ -229,7 +230,7 @@ def test_a_release_folder_that_a_group_may_write_to_works_and_logs_one_line(
     with caplog.at_level(logging.WARNING):
         release = ready.publish()
         chain(ready.gate, 1).publish()
-        ready.gate.roll_back(PLACE, release.id)
+        Keeper(ready.gate).roll_back(PLACE, release.id)
     said = [
         record.getMessage() for record in caplog.records if "group may write" in record.getMessage()
     ]
@@ -281,7 +282,7 @@ def test_the_wait_for_a_lock_ends_and_names_the_process(
     release, later = ready.publish(), chain(ready.gate, 1)
     monkeypatch.setattr(folders, "LOCK_WAIT", 0.2)
     lock = PLACE.below(ready.gate.releases) / ".lock"
-    for act in (later.publish, lambda: ready.gate.roll_back(PLACE, release.id)):
+    for act in (later.publish, lambda: Keeper(ready.gate).roll_back(PLACE, release.id)):
         with held(lock) as process:
             with pytest.raises(
                 PublicationBlocked, match=f"{lock}: locked by process {process} "

@@ -12,7 +12,18 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from gate_standins import FAILING, INPUTS, METRICS, POLICY, SETUP, Chain, result, rows
+from gate_standins import (
+    FAILING,
+    INPUTS,
+    METRICS,
+    POLICY,
+    SETUP,
+    Chain,
+    files_of,
+    publisher_of,
+    result,
+    rows,
+)
 from publisher import Disk, Failing, on
 
 from privacy_assets.cli.main import main
@@ -36,13 +47,17 @@ def steps(ready: Chain, root: Path) -> dict[str, Callable[[], object]]:
     gate, target = ready.gate, ready.target
     failed, shared = result(FAILING), root / "new"
     return {
-        "snapshot": lambda: gate.take_snapshot(Table.read(rows(7)), target, INPUTS["train"]),
-        "score": lambda: gate.sign_result(
+        "snapshot": lambda: files_of(gate).take_snapshot(
+            Table.read(rows(7)), target, INPUTS["train"]
+        ),
+        "score": lambda: files_of(gate).sign_result(
             failed, ready.snapshot, POLICY.judge({"dcr": failed}).outcomes
         ),
         "attestation": lambda: (
             shutil.rmtree(root / "private" / "log"),
-            gate.attest(ready.snapshot, POLICY, {"dcr": ready.score}, INPUTS, METRICS, SETUP),
+            publisher_of(gate).attest(
+                ready.snapshot, POLICY, {"dcr": ready.score}, INPUTS, METRICS, SETUP
+            ),
         ),
         "publication": ready.publish,
         "rotation": lambda: rotate_key(root / "private" / "signing.key", root / "trusted_keys"),

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +28,11 @@ from gate_standins import (
     at_most,
     blocked,
     chain,
+    files_of,
     make_gate,
     mode,
     overwrite,
+    publisher_of,
     read,
     result,
     rows,
@@ -53,6 +56,13 @@ from privacy_assets.errors import (
 from privacy_assets.gate.attestation import Attestation, blocking_error
 from privacy_assets.gate.envelope import Payload, ReleaseTarget, SignedFile, sign_payload
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keeper import Keeper
+from privacy_assets.gate.publication import (
+    CHECKS_BEFORE_ENTRY,
+    CHECKS_OF_NEW_ENTRY,
+    CHECKS_WITH_LOG,
+)
+from privacy_assets.gate.publisher import Publisher
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.dcr import Dcr
@@ -94,8 +104,8 @@ def attested(ready: Chain, *results: MetricResult, **changes: Any) -> Attestatio
     for one in results:
         payload = Payload("result", ready.target, ready.snapshot.sha256, one.to_json())
         scores["dcr"] = sign_payload(payload, ready.gate.key)
-    stated, signed_file = ready.gate.attest(policy=POLICY, scores=scores, **given)
-    assert ready.gate.attestation(signed_file, ready.target) == stated
+    stated, signed_file = publisher_of(ready.gate).attest(policy=POLICY, scores=scores, **given)
+    assert files_of(ready.gate).open_attestation(signed_file, ready.target) == stated
     return stated
 
 
@@ -114,7 +124,9 @@ def test_an_attestation_says_what_was_judged_and_holds_no_statistic(ready: Chain
     (kept,) = (path for path in results_of(ready) if path.stem == stated.results["dcr"])
     assert (mode(kept), mode(kept.parent)) == (0o600, 0o700)
     assert "39435" in str(
-        ready.gate.result(SignedFile("result", kept.read_bytes()), ready.snapshot).tables
+        files_of(ready.gate)
+        .open_result(SignedFile("result", kept.read_bytes()), ready.snapshot)
+        .tables
     )
     assert stated.results["dcr"] != hashlib.sha256(kept.read_bytes()).hexdigest()
 
@@ -170,10 +182,10 @@ FILTERS: dict[str, Any] = {"memorization": {"crowd": 5}}
 
 def test_a_filtered_table_is_attested_as_such(ready: Chain) -> None:
     filtered = {"filters": FILTERS, "inputs": {role: INPUTS[role] for role in ("train", "holdout")}}
-    snapshot, taken = ready.gate.take_snapshot(
+    snapshot, taken = files_of(ready.gate).take_snapshot(
         Table.read(rows(2)), PLACE, INPUTS["train"], filtered
     )
-    assert ready.gate.snapshot(taken, PLACE) == snapshot
+    assert files_of(ready.gate).open_snapshot(taken, PLACE) == snapshot
     assert (
         attested(ready, result(), snapshot=snapshot, setup={**SETUP, "filter": FILTERS}).setup[
             "filter"
@@ -233,7 +245,7 @@ def test_results_of_another_snapshot_or_partition_are_not_read(
     ready: Chain, snapshot: dict[str, Any], kind: type[PublicationBlocked]
 ) -> None:
     with blocked(kind, redo=("score",)):
-        ready.gate.result(ready.score, replace(ready.snapshot, **snapshot))
+        files_of(ready.gate).open_result(ready.score, replace(ready.snapshot, **snapshot))
 
 
 def test_a_statistic_that_is_missing_is_no_pass_and_a_broken_limit_a_failure(ready: Chain) -> None:
@@ -287,14 +299,14 @@ def renamed(signed_file: SignedFile, kind: Any) -> SignedFile:
 
 
 def fails_now(ready: Chain) -> None:
-    ready.gate.sign_result(
+    files_of(ready.gate).sign_result(
         result(FAILING), ready.snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes
     )
 
 
 def keep(ready: Chain, measured: MetricResult) -> str:
     """Sign and store a result, and return its keyed digest."""
-    return ready.gate._store_result(
+    return files_of(ready.gate).store_result(
         signed(ready.gate, ready.snapshot, measured)["dcr"], ready.target
     )
 
@@ -326,7 +338,7 @@ def another_result(ready: Chain) -> None:
 
 
 def result_of_a_stranger(ready: Chain) -> dict[str, SignedFile]:
-    digest = ready.gate._store_result(
+    digest = files_of(ready.gate).store_result(
         signed(replace(ready.gate, key=other_key(ready).key), ready.snapshot)["dcr"], ready.target
     )
     return {"signed_file": ready.restated(results={"dcr": digest})}
@@ -495,6 +507,17 @@ def test_each_verification_blocks_and_the_previous_release_stays(
     assert shown(ready.gate) == 1
 
 
+def test_the_docstring_of_publish_numbers_the_checks_in_their_order() -> None:
+    lines = str(Publisher.publish.__doc__)
+    numbers = [int(number) for number in re.findall(r"^ +(\d+)\. ", lines, re.MULTILINE)]
+    checks = [*CHECKS_BEFORE_ENTRY, *CHECKS_WITH_LOG, *CHECKS_OF_NEW_ENTRY]
+    n_of_store = 3  # checks that the release store makes
+    assert numbers == list(range(1, len(checks) + n_of_store + 1))
+    for number, check in enumerate(checks, start=1):
+        words = " ".join(str(check.__doc__).split())
+        assert f" {number}. {words}" in " ".join(lines.split())
+
+
 def test_rows_that_failed_before_are_refused_for_that_if_no_limit_fails_now() -> None:
     undecided = LimitOutcome(
         Limit("dcr.privacy_score", at_most=0.1), "undecided", math.nan, "", None
@@ -534,18 +557,18 @@ def test_a_table_of_no_or_one_row_goes_the_same_way(gate: Gate, count: int) -> N
 )
 def test_a_release_that_is_not_there_is_blocked(ready: Chain, name: str) -> None:
     with pytest.raises(InputError, match="there is no release"):
-        ready.gate.roll_back(PLACE, name)
+        Keeper(ready.gate).roll_back(PLACE, name)
     assert shown(ready.gate) == 1
 
 
 def test_a_release_of_another_place_is_not_there(ready: Chain) -> None:
     other = chain(ready.gate, target=OTHER).publish()
     with pytest.raises(InputError, match="there is no release"):
-        ready.gate.roll_back(PLACE, other.id)
+        Keeper(ready.gate).roll_back(PLACE, other.id)
     moved = ready.gate.store.current(PLACE, ready.gate.key.trusted).folder.parent / other.id
     other.folder.rename(moved)
     with blocked(WrongTarget, redo=()):
-        ready.gate.roll_back(PLACE, other.id)
+        Keeper(ready.gate).roll_back(PLACE, other.id)
 
 
 def planted(ready: Chain, signed_file: SignedFile) -> None:
@@ -555,7 +578,7 @@ def planted(ready: Chain, signed_file: SignedFile) -> None:
 def first_fails(ready: Chain) -> None:
     stated = ready.gate.store.history(PLACE)[0].opened(PLACE, ready.gate.key.trusted)
     snapshot = replace(ready.snapshot, content=stated.content)
-    ready.gate.sign_result(
+    files_of(ready.gate).sign_result(
         result(FAILING), snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes
     )
 
@@ -589,7 +612,7 @@ def test_a_release_that_is_not_whole_or_failed_since_is_not_rolled_back_to(
     first, second = ready.gate.store.history(PLACE)[0], ready.publish()
     change(ready)
     with blocked(kind, redo=(), retry=False):
-        ready.gate.roll_back(PLACE, first.id)
+        Keeper(ready.gate).roll_back(PLACE, first.id)
     assert ready.gate.store.current(PLACE, ready.gate.key.trusted) == second
     assert shown(ready.gate) == 2
 
@@ -602,7 +625,7 @@ def test_a_stricter_limit_of_today_does_not_stop_a_rollback(ready: Chain) -> Non
     stated = first.opened(PLACE, ready.gate.key.trusted)
     snapshot = replace(ready.snapshot, content=stated.content)
     today, found = stricter(0.01)["policy"], result(FAILING)
-    ready.gate.sign_result(found, snapshot, today.judge({"dcr": found}).outcomes)
+    files_of(ready.gate).sign_result(found, snapshot, today.judge({"dcr": found}).outcomes)
     with blocked(FailedBefore, failures=("dcr.privacy_score at most 0.01",)):
         chain(ready.gate, 1, policy=today, high=0.005).publish()
-    assert ready.gate.roll_back(PLACE, first.id) == first
+    assert Keeper(ready.gate).roll_back(PLACE, first.id) == first

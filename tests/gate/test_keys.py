@@ -29,6 +29,7 @@ from gate_standins import (
     at_most,
     blocked,
     chain,
+    files_of,
     open_gate,
     read,
     rows,
@@ -39,6 +40,7 @@ from gate_standins import (
 from privacy_assets.dagster.resources import ReleaseResource
 from privacy_assets.errors import ConfigError, InputError, NotTrusted, TableSuspended
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key, rotate_key
 from privacy_assets.gate.markers import MARKER, write_marker
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, read_published
@@ -131,7 +133,7 @@ def refuses_all(
     gate = open_gate(root)
     acts = [
         lambda: small_signed_file(gate),
-        lambda: gate.take_snapshot(Table.read(rows(5)), PLACE, "t"),
+        lambda: files_of(gate).take_snapshot(Table.read(rows(5)), PLACE, "t"),
         gate.key.check,
     ]
     for act in [lambda: ready.publish(gate=gate), *([] if signs else acts)]:
@@ -424,7 +426,7 @@ def test_after_rotation_old_releases_are_read_and_the_new_key_signs(
     later = chain(after, 1).publish()
     assert earlier.opened(PLACE, after.key.trusted).keyid == old
     assert later.opened(PLACE, after.key.trusted).keyid == new == after.key.signer.public_key.keyid
-    assert after.roll_back(PLACE, earlier.id) == earlier
+    assert Keeper(after).roll_back(PLACE, earlier.id) == earlier
 
 
 def test_what_a_removed_key_signed_is_not_read_or_rolled_back_to(
@@ -437,14 +439,14 @@ def test_what_a_removed_key_signed_is_not_read_or_rolled_back_to(
     after = open_gate(tmp_path)
     for act in (
         lambda: read(after),
-        lambda: after.roll_back(PLACE, release.id),
+        lambda: Keeper(after).roll_back(PLACE, release.id),
         lambda: left.publish(gate=after),
     ):
         with blocked((NotTrusted, TableSuspended)):
             act()
     with blocked(TableSuspended, table="patients"):
         chain(after, 2)
-    after.accept("patients", "a stranger had the key")
+    Keeper(after).accept("patients", "a stranger had the key")
     chain(after, 2).publish()
     assert read(after)["number"].iloc[0] == 2
     left.put_in_force(PLACE, left.policy, left.setup, left.signed_file)
@@ -460,12 +462,15 @@ def test_a_revoked_key_counts_no_more_in_a_process_that_goes_on(gate: Gate, tmp_
     (tmp_path / "trusted_keys" / "other.pem").write_bytes(public_pem())
     for act in (
         lambda: read(gate),
-        lambda: gate.roll_back(PLACE, release.id),
+        lambda: Keeper(gate).roll_back(PLACE, release.id),
         lambda: release.opened(PLACE, keys),
     ):
         with blocked((NotTrusted, TableSuspended)):
             act()
-    for act in (left.publish, lambda: gate.take_snapshot(Table.read(rows(2)), PLACE, "t")):
+    for act in (
+        left.publish,
+        lambda: files_of(gate).take_snapshot(Table.read(rows(2)), PLACE, "t"),
+    ):
         with pytest.raises(ConfigError, match="not among the trusted keys"):
             act()
     (tmp_path / "kept.pem").rename(file)

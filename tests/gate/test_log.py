@@ -26,8 +26,10 @@ from gate_standins import (
     blocked,
     chain,
     events,
+    files_of,
     in_either_place,
     make_gate,
+    publisher_of,
     read,
     record,
     result,
@@ -47,6 +49,7 @@ from privacy_assets.gate.envelope import (
     verified_payload,
 )
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.log import LogState
 from privacy_assets.tables.table import Table
@@ -72,10 +75,12 @@ def start(gate: Gate) -> None:
 
 def judged(gate: Gate, number: int, high: float = PASSING, target: ReleaseTarget = PLACE) -> str:
     """The verdict on one table, as the steps of a run come to it."""
-    snapshot, _ = gate.take_snapshot(Table.read(rows(number)), target, INPUTS["train"])
-    return gate.attest(
-        snapshot, POLICY, signed(gate, snapshot, result(high)), INPUTS, METRICS, SETUP
-    )[0].verdict
+    snapshot, _ = files_of(gate).take_snapshot(Table.read(rows(number)), target, INPUTS["train"])
+    return (
+        publisher_of(gate)
+        .attest(snapshot, POLICY, signed(gate, snapshot, result(high)), INPUTS, METRICS, SETUP)[0]
+        .verdict
+    )
 
 
 def folder_of(gate: Gate) -> Path:
@@ -127,9 +132,11 @@ def test_each_content_has_one_verdict_over_all_partitions(local: Gate) -> None:
 def test_a_failure_counts_once_it_is_scored(local: Gate) -> None:
     """Otherwise a run that is never attested would not be counted."""
     start(local)
-    snapshot, _ = local.take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])
+    snapshot, _ = files_of(local).take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])
     for high in (PASSING, FAILING, FAILING):
-        local.sign_result(result(high), snapshot, POLICY.judge({"dcr": result(high)}).outcomes)
+        files_of(local).sign_result(
+            result(high), snapshot, POLICY.judge({"dcr": result(high)}).outcomes
+        )
     assert verdicts(local) == ["fail"]
 
 
@@ -144,12 +151,12 @@ def test_attempts_are_counted_since_the_last_release_whatever_was_changed(local:
     assert [chain(local, number).attestation.attempt for number in (1, 2, 1)] == [1, 2, 1]
     # the order of rows makes no new table
     assert chain(local, frame=rows(2).iloc[::-1]).attestation.attempt == 2
-    seen, _ = local.take_snapshot(Table.read(rows(3)), PLACE, INPUTS["train"])
+    seen, _ = files_of(local).take_snapshot(Table.read(rows(3)), PLACE, INPUTS["train"])
     # a score that was seen counts, even if it is never attested
-    local.sign_result(result(), seen, [])
+    files_of(local).sign_result(result(), seen, [])
     assert chain(local, 4, target=MONDAY).attestation.attempt == 4
-    taken, _ = local.take_snapshot(Table.read(rows(5)), PLACE, "f" * 64)  # another train
-    assert local.count_attempt(taken) == 5
+    taken, _ = files_of(local).take_snapshot(Table.read(rows(5)), PLACE, "f" * 64)  # another train
+    assert local.log.count_attempt(taken) == 5
     last = chain(local, 6, setup={**SETUP, "drop": ["mail"]})
     assert last.attestation.attempt == 6
     last.publish()
@@ -159,11 +166,11 @@ def test_attempts_are_counted_since_the_last_release_whatever_was_changed(local:
 
 def test_every_attempt_has_a_number_of_its_own(gate: Gate) -> None:
     taken = [
-        gate.take_snapshot(Table.read(rows(number)), PLACE, INPUTS["train"])[0]
+        files_of(gate).take_snapshot(Table.read(rows(number)), PLACE, INPUTS["train"])[0]
         for number in range(6)
     ]
     with ThreadPoolExecutor(6) as pool:
-        numbers = list(pool.map(gate.count_attempt, taken * 2))
+        numbers = list(pool.map(gate.log.count_attempt, taken * 2))
     assert sorted(numbers[:6]) == [*range(1, 7)]
     assert numbers[6:] == numbers[:6]
     assert events(gate) == ["attempt"] * 6
@@ -258,7 +265,7 @@ def test_a_stopped_table_publishes_nothing_until_somebody_accepts_it(local: Gate
         assert "4 of its last 5 verdicts" in str(stopped.value)
     assert judged(local, 3, high=FAILING) == "fail", "the step of the last verdict can be repeated"
     assert verdicts(local) == ["pass", *["fail"] * 4]
-    local.accept("patients", "the generator was changed")
+    Keeper(local).accept("patients", "the generator was changed")
     assert judged(local, 3, high=FAILING) == "fail", "the same rows count no second time"
     assert nights(local, [True]) == ["fail"], "rows that failed stay failed"
     assert good.publish()
@@ -318,19 +325,19 @@ def test_a_log_that_is_not_whole_is_blocked(local: Gate, change: Callable[[Path]
     judged(local, 2), judged(local, 3)
     folder = folder_of(local)
     change(folder)
-    snapshot, _ = local.take_snapshot(Table.read(rows(9)), PLACE, INPUTS["train"])
+    snapshot, _ = files_of(local).take_snapshot(Table.read(rows(9)), PLACE, INPUTS["train"])
     for step in (
         lambda: start(local),
         lambda: judged(local, 4),
         part.publish,
-        lambda: local.sign_result(
+        lambda: files_of(local).sign_result(
             result(FAILING), snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes
         ),
     ):
         with blocked((StoreUnavailable, TableSuspended)):
             step()
     if folder.is_dir() and not (folder / "00000008").is_dir():
-        local.accept("patients", "a disk was lost")
+        Keeper(local).accept("patients", "a disk was lost")
         start(local)
         assert judged(local, 4) == "pass"
         assert chain(local, 5).publish()
@@ -346,7 +353,7 @@ def test_an_entry_with_an_implausible_number_is_named(gate: Gate, name: str) -> 
     _ = file.write_bytes(b"") if isinstance(file, Path) else file.put(b"")
     for step in (
         lambda: record(gate, "pass", "b"),
-        lambda: gate.accept("patients", "tried"),
+        lambda: Keeper(gate).accept("patients", "tried"),
         lambda: list(gate.log.entries("patients")),
     ):
         with blocked(StoreUnavailable, path=str(file), retry=False) as implausible:
@@ -446,8 +453,8 @@ def test_a_log_behind_the_pointer_publishes_nothing_and_the_gap_counts_as_failed
     with blocked(TableSuspended):
         local.check_not_suspended("patients")
     with blocked(TableSuspended):
-        local.roll_back(PLACE, local.store.history(PLACE)[0].id)
-    local.accept("patients", "the disk was restored from the backup of Sunday")
+        Keeper(local).roll_back(PLACE, local.store.history(PLACE)[0].id)
+    Keeper(local).accept("patients", "the disk was restored from the backup of Sunday")
     local.check_not_suspended("patients")
     assert [status for _, status, _ in local.log.state("patients").recent] == ["fail"] * min(
         lost, 3
@@ -475,7 +482,7 @@ def test_a_lost_log_is_noticed_by_every_partition(local: Gate, other: ReleaseTar
         assert "ends before a release that readers have" in str(stopped.value)
         with blocked(TableSuspended):
             local.check_not_suspended("patients")
-        local.accept("patients", "the log was lost")
+        Keeper(local).accept("patients", "the log was lost")
         local.check_not_suspended("patients")
     assert [status for _, status, _ in local.log.state("patients").recent] == ["fail"]
     assert chain(local, 3, target=other).publish()
@@ -506,33 +513,44 @@ def test_a_forged_entry_does_not_become_true_by_an_acceptance(local: Gate, tmp_p
     before = local.log.believed("patients")
     with blocked(TableSuspended):
         local.log.state("patients")
-    local.accept("patients", "an entry was damaged")
+    Keeper(local).accept("patients", "an entry was damaged")
     state = local.log.state("patients")
     assert state.failures(POLICY, failed.snapshot, None) == ["dcr.privacy_score at most 0.1"]
     assert state.attempts == before.attempts and state.next_attempt(PLACE.part) == 2
 
 
+def ledger_of(gate: Gate) -> tuple[str, bytes]:
+    """SHA-256 and bytes of the ledger after the last release."""
+    sha256 = gate.log.state("patients").ledger
+    return sha256, gate.ledgers.read("patients", sha256)
+
+
 def test_a_lost_ledger_stops_the_table_until_it_is_accepted(local: Gate) -> None:
     part = chain(local, 1)
-    score = local.sign_result(result(), part.snapshot, [], b"ledger")
-    stated, signed_file = local.attest(
+    score = files_of(local).sign_result(result(), part.snapshot, [], b"ledger")
+    stated, signed_file = publisher_of(local).attest(
         part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP
     )
     replace(part, attestation=stated, signed_file=signed_file).publish()
-    assert local.ledger("patients") == (stated.ledger, b"ledger")
+    assert ledger_of(local) == (stated.ledger, b"ledger")
     path = local.private / "ledgers" / "patients" / f"{stated.ledger}.parquet"
-    for damage in (lambda: path.write_bytes(b"older"), path.unlink):
+    faults = {"was changed": lambda: path.write_bytes(b"older"), "is missing": path.unlink}
+    for fault, damage in faults.items():
         damage()
         for act in (
-            lambda: local.ledger("patients"),
+            lambda: ledger_of(local),
             lambda: local.check_not_suspended("patients"),
         ):
             with blocked(TableSuspended) as stopped:
                 act()
-            assert "the ledger of patients is missing or was changed" in str(stopped.value)
-    local.accept("patients", "a disk was lost")
+            assert f"the ledger of disclosure of patients {fault} ({path})" in str(stopped.value)
+            assert advice(stopped.value) == (
+                f"restore {path} from a backup. If there is none: privacy-assets accept patients"
+                ' --reason "..."'
+            )
+    Keeper(local).accept("patients", "a disk was lost")
     local.check_not_suspended("patients")
-    assert local.ledger("patients") == ("", b"")
+    assert ledger_of(local) == ("", b"")
     assert [status for _, status, _ in local.log.state("patients").recent] == ["fail"] * 3
 
 
@@ -541,31 +559,31 @@ def test_repeating_a_publication_keeps_the_ledger_of_a_later_release(local: Gate
     parts = []
     for target, ledger in ((MONDAY, b"one"), (ReleaseTarget("patients", "tuesday"), b"two")):
         part = chain(local, len(parts), target=target)
-        score = local.sign_result(
+        score = files_of(local).sign_result(
             result(inputs={**INPUTS, "ledger": ""}), part.snapshot, [], ledger
         )
-        stated, signed_file = local.attest(
+        stated, signed_file = publisher_of(local).attest(
             part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP
         )
         parts.append(replace(part, attestation=stated, signed_file=signed_file))
         parts[-1].publish()
     parts[0].publish()
-    assert local.ledger("patients")[1] == b"two"
+    assert ledger_of(local)[1] == b"two"
 
 
 def test_a_score_with_an_older_ledger_is_blocked(local: Gate) -> None:
     first, second = chain(local, 1), chain(local, 2)
     parts = []
     for part, ledger in ((first, b"one"), (second, b"two")):
-        score = local.sign_result(result(), part.snapshot, [], ledger)
-        stated, signed_file = local.attest(
+        score = files_of(local).sign_result(result(), part.snapshot, [], ledger)
+        stated, signed_file = publisher_of(local).attest(
             part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP
         )
         parts.append(replace(part, attestation=stated, signed_file=signed_file))
     parts[0].publish()
     with blocked(OutOfDate, redo=("score", "attest")):
         parts[1].publish()
-    assert local.ledger("patients")[1] == b"one"
+    assert ledger_of(local)[1] == b"one"
 
 
 # Withdrawal
@@ -576,9 +594,9 @@ def test_a_withdrawn_release_is_gone_for_good(gate: Gate) -> None:
     made = [parts[0].publish()]
     parts.append(chain(gate, 2))
     made.append(parts[1].publish())
-    assert gate.withdraw(PLACE, made[0].id, "a person asked for it") == []
+    assert Keeper(gate).withdraw(PLACE, made[0].id, "a person asked for it") == []
     assert gate.store.history(PLACE) == [made[1]] and len(read(gate)) == 3
-    assert gate.withdraw(PLACE, made[1].id, "a leak") == []
+    assert Keeper(gate).withdraw(PLACE, made[1].id, "a leak") == []
     assert gate.store.history(PLACE) == []
     with pytest.raises(Exception, match="was withdrawn"):
         read(gate)
@@ -596,14 +614,14 @@ def test_bypass_55_withdrawn_rows_in_another_partition(local: Gate) -> None:
     first = chain(local, 1).publish()
     elsewhere = chain(local, 1, target=MONDAY)
     assert elsewhere.publish()
-    assert local.withdraw(PLACE, first.id, "a person asked for it") == [MONDAY]
+    assert Keeper(local).withdraw(PLACE, first.id, "a person asked for it") == [MONDAY]
     with blocked(Superseded) as superseded:
         elsewhere.publish()
     assert "withdrawn, which holds for all partitions" in str(superseded.value)
     again = local.store.history(MONDAY)[0]
     with blocked(Superseded):
-        local.roll_back(MONDAY, again.id)
-    assert local.withdraw(MONDAY, again.id, "the same rows") == []
+        Keeper(local).roll_back(MONDAY, again.id)
+    assert Keeper(local).withdraw(MONDAY, again.id, "the same rows") == []
     for part in (
         chain(local, 1),
         chain(local, 1, target=MONDAY),
@@ -624,8 +642,8 @@ def test_a_withdrawal_that_died_is_finished_by_the_next_call(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(type(local.store), "remove", dies)
-        local.withdraw(PLACE, found.id, "a leak")
+        Keeper(local).withdraw(PLACE, found.id, "a leak")
     with blocked(Superseded):
-        local.roll_back(PLACE, found.id)
-    assert local.withdraw(PLACE, found.id, "a leak") == []
+        Keeper(local).roll_back(PLACE, found.id)
+    assert Keeper(local).withdraw(PLACE, found.id, "a leak") == []
     assert local.store.history(PLACE) == []

@@ -32,6 +32,7 @@ from gate_standins import (
 
 from privacy_assets.errors import Damaged, NotTrusted, OutOfDate, PublicationBlocked
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.release import new_id
 from privacy_assets.gate.releases import POINTER
 from privacy_assets.gate.snapshot import open_parquet
@@ -85,7 +86,7 @@ def test_an_id_in_the_future_is_blocked_by_name(gate: Gate, copied: bool) -> Non
         with blocked(Damaged, path=str(folder), remove=True):
             later.publish()
         assert shown_first(gate, first)
-        gate.roll_back(PLACE, made.id)
+        Keeper(gate).roll_back(PLACE, made.id)
         remove(folder)
     later = chain(gate, 3)
     later.publish()
@@ -135,7 +136,7 @@ def test_a_wrong_pointer_is_blocked_by_name_also_by_the_publisher(gate: Gate) ->
             read(gate)
         with blocked(Damaged, path=str(path), remove=True):
             later.publish()
-        gate.roll_back(PLACE, made.id)
+        Keeper(gate).roll_back(PLACE, made.id)
         assert shown_first(gate, first)
     later.publish()
 

@@ -26,6 +26,7 @@ from gate_standins import (
     in_bucket,
     make_gate,
     pointing,
+    publisher_of,
     read,
     shown,
 )
@@ -43,6 +44,7 @@ from privacy_assets.errors import (
 from privacy_assets.gate import release_objects
 from privacy_assets.gate.envelope import ReleaseTarget, sign_payload
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.markers import (
     MARKER,
     PROBE,
@@ -348,7 +350,7 @@ def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate) ->
     )
     for work in (
         lambda: unknown.store.watched(PLACE),
-        lambda: unknown.count_attempt(part.snapshot),
+        lambda: unknown.log.count_attempt(part.snapshot),
     ):
         with pytest.raises(ConfigError, match="no library for s4://"):
             work()
@@ -367,7 +369,9 @@ def test_a_store_that_is_away_is_an_error_without_its_secrets(
     try:
         for work in (
             part.publish,
-            lambda: gate.attest(part.snapshot, POLICY, {"dcr": part.score}, INPUTS, METRICS, SETUP),
+            lambda: publisher_of(gate).attest(
+                part.snapshot, POLICY, {"dcr": part.score}, INPUTS, METRICS, SETUP
+            ),
         ):
             with pytest.raises(PublicationBlocked) as caught:
                 work()
@@ -394,7 +398,9 @@ def test_places_have_one_role_in_one_deployment(gate: Gate, bucket: ObjectPath) 
         with pytest.raises(ConfigError, match=told):
             part.publish(gate=other)
         with pytest.raises(ConfigError, match=told):
-            other.attest(part.snapshot, POLICY, {"dcr": part.score}, INPUTS, METRICS, SETUP)
+            publisher_of(other).attest(
+                part.snapshot, POLICY, {"dcr": part.score}, INPUTS, METRICS, SETUP
+            )
     with pytest.raises(ConfigError, match="belong to different deployments"):
         prepare({"releases": gate.releases, "private": foreign.private})
     for one, two in ((bucket / "a", bucket / "a"), (bucket / "a", bucket / "a" / "private")):
@@ -402,7 +408,7 @@ def test_places_have_one_role_in_one_deployment(gate: Gate, bucket: ObjectPath) 
             prepare({"releases": one, "private": two})
     made = part.publish()
     (gate.private / MARKER).unlink()
-    for work in (part.publish, lambda: gate.roll_back(PLACE, made.id)):
+    for work in (part.publish, lambda: Keeper(gate).roll_back(PLACE, made.id)):
         with pytest.raises(ConfigError, match="privacy-assets prepare --private"):
             work()
 

@@ -127,7 +127,7 @@ def test_an_external_table_is_published_without_them(tmp_path: Path, case: str) 
     assert set(given["v"]) & rare
     made = work.synthetic_rows(of, values["synthetic"])["v"]
     assert len(made) == N and not set(made) & rare
-    snapshot = of.gate.snapshot(values["synthetic"], of.target)
+    snapshot = of.files.open_snapshot(values["synthetic"], of.target)
     hit = given["v"].isin(rare).sum()
     assert case in ("times", "ids") or snapshot.n_replaced == {"v": hit}
 

@@ -60,6 +60,15 @@ def until_prepared(run: TableRun) -> dict[str, Any]:
     return values
 
 
+def test_a_run_opens_its_gate_once_and_asking_for_its_lease_creates_nothing(
+    run: TableRun, tmp_path: Path
+) -> None:
+    assert run.lease.holder() is None
+    assert not (tmp_path / "private").exists()
+    assert replace(run, device="cuda").gate is run.gate
+    assert (tmp_path / "private" / "signing.key").exists()
+
+
 def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     values = until_prepared(run)
     assert sum(len(values[role]) for role in run.table.roles) == 300
@@ -81,8 +90,8 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
 
     scored = work.score(run, "dcr", values)
     assert [one.limit.key for one in scored.outcomes] == ["dcr.member_excess.proven"]
-    snapshot = run.gate.snapshot(values["synthetic"], run.target)
-    signed = run.gate.result(scored.values["dcr"], snapshot)
+    snapshot = run.files.open_snapshot(values["synthetic"], run.target)
+    signed = run.files.open_result(scored.values["dcr"], snapshot)
     assert set(signed.estimates) == set(scored.result.estimates)
 
     values |= scored.values
@@ -158,7 +167,8 @@ def test_a_person_whose_id_changes_its_spelling_keeps_side_and_ledger_entry(run:
         values |= work.score(run, "cumulative_disclosure", values).values
         values |= work.attest(run, "", values).values
         work.publish(run, "", values)
-        ledgers.append(Ledger.from_bytes(run.gate.ledger(run.target.table)[1]))
+        sha256 = run.gate.log.state(run.target.table).ledger
+        ledgers.append(Ledger.from_bytes(run.gate.ledgers.read(run.target.table, sha256)))
     assert sides[0] == sides[1] == sides[2]
     assert [len(ledger.exact) for ledger in ledgers] == [150, 150, 150], (
         "no second entry of a person"
@@ -188,7 +198,7 @@ def test_scores_on_an_earlier_synthetic_table_are_not_attested(run: TableRun) ->
     rows = Table.of(
         work.synthetic_rows(run, values["synthetic"]), values["train"].schema, where="synthetic"
     )
-    _, signed_file = run.gate.take_snapshot(
+    _, signed_file = run.files.take_snapshot(
         rows.take(slice(1, None)), run.target, run.keyed_fingerprint(values["train"])
     )
     with pytest.raises(OutOfDate) as caught:
@@ -199,7 +209,7 @@ def test_scores_on_an_earlier_synthetic_table_are_not_attested(run: TableRun) ->
 def test_a_broken_limit_is_the_reason_and_is_not_published(run: TableRun) -> None:
     values = until_prepared(run)
     copy = values["train"].without_subject()
-    _, signed_file = run.gate.take_snapshot(
+    _, signed_file = run.files.take_snapshot(
         copy, run.target, run.keyed_fingerprint(values["train"])
     )
     values["synthetic"] = signed_file
